@@ -1,4 +1,4 @@
-"""What every model can do: answer a question, and say what that took."""
+"""The interface of models: answer a question, and report tokens and price."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -21,21 +21,21 @@ class ToolSpec(Strict):
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """A question as it is sent."""
+    """A question in the form in which a model gets it."""
 
     prompt: Prompt
     turns: Sequence[Turn] = ()
     tools: Sequence[ToolSpec] = ()
     temperature: float = 0.2
     occurrence: str = ""
-    """Tells equal questions apart: several different answers are wanted."""
+    """Distinguishes equal questions, which want different answers."""
 
 
 class ModelError(Exception):
-    """A question that has no answer; asking it again gives none either.
+    """A question failed, and would fail again.
 
-    `fatal` is what no further question of the run would be spared: a key that is not valid, a
-    model that there is not, an account without money.
+    A `fatal` error affects all questions of the run: an invalid key, an unknown model, an exhausted
+    account.
     """
 
     def __init__(self, reason: str, message: str, *, fatal: bool) -> None:
@@ -44,11 +44,11 @@ class ModelError(Exception):
 
 
 class Model(Protocol):
-    """Answers questions."""
+    """A source of answers."""
 
     @property
     def name(self) -> str:
-        """As a user names it."""
+        """The name that users give."""
         ...
 
     async def ask(self, call: Call) -> Reply:
@@ -56,5 +56,5 @@ class Model(Protocol):
         ...
 
     async def close(self) -> None:
-        """Give back what it holds."""
+        """Release its resources."""
         ...

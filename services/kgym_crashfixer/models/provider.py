@@ -1,4 +1,4 @@
-"""Models of providers, by pydantic-ai: imported only when one is asked for."""
+"""Models of providers, through pydantic-ai. It is imported on first use: few commands need it."""
 
 import asyncio
 import contextlib
@@ -20,28 +20,28 @@ if TYPE_CHECKING:
     from pydantic_ai.models import Model as ProvidedModel
     from pydantic_ai.settings import ModelSettings
 
-# The longest that a model may take over one answer, tries included.
+# Time limit for one answer, retries included.
 ANSWER_SECONDS = 900.0
 TRIES = 6
-# The longest pause that a provider's Retry-After is given.
+# Longest pause that a provider's Retry-After can demand.
 WAIT_SECONDS = 120.0
-# Of an answer.
+# Tokens of an answer.
 MOST_TOKENS = 32_000
-# What providers call the settings, when they refuse them.
+# Names of settings in providers' refusals.
 _WORDS = {
     "temperature": ["temperature"],
     "max_tokens": ["max_tokens", "max_completion_tokens", "max_output_tokens", "maxOutputTokens"],
 }
-# Said after an answer that calls none.
+# Reply to an answer without a tool call.
 GO_ON = "Go on with the tools; when you are done, call the one that ends the conversation."
 
 
 class Provided:
-    """A model by `PROVIDER:MODEL`, as pydantic-ai names them.
+    """A model named `PROVIDER:MODEL`, in pydantic-ai's terms.
 
-    `openai-chat:MODEL@URL` is any endpoint that speaks as OpenAI's chat completions do. Without a
-    `key`, the provider's own library takes it from the environment. `first_pause` is in seconds,
-    before a second try; each further one waits twice as long.
+    `openai-chat:MODEL@URL` is any endpoint compatible with OpenAI's chat completions. Without a
+    `key`, the provider's library takes it from the environment. `first_pause` is the pause in
+    seconds before the first retry; each further pause is twice as long.
     """
 
     def __init__(self, name: str, key: str | None = None, first_pause: float = 1.0) -> None:
@@ -53,11 +53,11 @@ class Provided:
 
     @property
     def name(self) -> str:
-        """As it was given."""
+        """The name as given."""
         return self._name
 
     async def ask(self, call: Call) -> Reply:
-        """Ask; a setting that the model refuses is left out from then on, and told."""
+        """Ask the model; omit settings that it refuses from then on, and list them in the reply."""
         from httpx2 import HTTPError  # noqa: PLC0415
         from pydantic_ai.exceptions import AgentRunError, ModelHTTPError  # noqa: PLC0415
 
@@ -81,10 +81,8 @@ class Provided:
         await self._client.aclose()
 
     def _drops(self, message: str) -> bool:
-        """Note a setting that a refusal names; tell whether one was left."""
-        named = {
-            setting for setting, words in _WORDS.items() if any(word in message for word in words)
-        }
+        """Record settings that a refusal names; return whether any is new."""
+        named = {name for name, words in _WORDS.items() if any(word in message for word in words)}
         named -= self._refused
         self._refused |= named
         return bool(named)
@@ -129,20 +127,15 @@ class Provided:
 
         usage = response.usage
         price = None
-        with contextlib.suppress(Exception):  # whatever it is, the price is not known then
+        with contextlib.suppress(Exception):  # then the price is unknown, which is not 0
             price = float(response.cost().total_price)
-        calls = [part for part in response.parts if isinstance(part, ToolCallPart)]
+        texts = [part.content for part in response.parts if isinstance(part, TextPart)]
         reply = Reply(
-            text=_text(
-                "".join(part.content for part in response.parts if isinstance(part, TextPart))
-            ),
+            text=_text("".join(texts)),
             calls=[
-                ToolCall(
-                    id=tool_call.tool_call_id,
-                    name=tool_call.tool_name,
-                    arguments=_arguments(tool_call.args),
-                )
-                for tool_call in calls
+                ToolCall(id=part.tool_call_id, name=part.tool_name, arguments=_arguments(part.args))
+                for part in response.parts
+                if isinstance(part, ToolCallPart)
             ],
             model=response.model_name or self._name,
             finish=str(response.finish_reason or ""),
@@ -162,12 +155,13 @@ class Provided:
         return self._without_key(text)[:2000]
 
     def _without_key(self, text: str) -> str:
-        """Return a provider's words without the key, should it be so careless: they are stored."""
+        """Remove the key from a provider's text."""
+        # Answers and errors are stored, and a provider might quote the key in one.
         return text.replace(self._key, "…") if self._key else text
 
 
 def _failed(error: Exception, message: str) -> ModelError:
-    """Return what an error of the provider, or of the way to it, means for the run."""
+    """Return the ModelError for an error of the provider or the network."""
     from pydantic_ai import exceptions  # noqa: PLC0415
 
     for kind, reason, fatal in (
@@ -184,7 +178,7 @@ def _failed(error: Exception, message: str) -> ModelError:
 
 
 def window(name: str) -> int | None:
-    """Return the tokens of a model's window, by its name; None where they are not known."""
+    """Return the size of a model's context window in tokens; None if unknown."""
     from genai_prices.data_snapshot import get_snapshot  # noqa: PLC0415
 
     kind, _, model = name.partition("@")[0].partition(":")
@@ -216,11 +210,11 @@ def _model(name: str, key: str | None, client: "httpx2.AsyncClient") -> "Provide
         raise UserError("bad_model", f"{name}: {error}") from error
 
 
-def _messages(call: Call, *, marked: bool) -> "list[ModelMessage]":
+def _messages(question: Call, *, marked: bool) -> "list[ModelMessage]":
     """Return what is sent; `marked`: with a mark behind what other questions begin with as well."""
     from pydantic_ai import messages  # noqa: PLC0415
 
-    prompt = call.prompt
+    prompt = question.prompt
     content: str | list[str | messages.CachePoint] = prompt.text
     if marked and 0 < prompt.begins < len(prompt.text):
         begin, rest = prompt.text[: prompt.begins], prompt.text[prompt.begins :]
@@ -233,37 +227,32 @@ def _messages(call: Call, *, marked: bool) -> "list[ModelMessage]":
             ]
         )
     ]
-    for turn in call.turns:
+    for turn in question.turns:
         words = turn.text or ("" if turn.calls else "(nothing)")  # no provider takes an empty turn
         response: list[messages.ModelResponsePart] = [messages.TextPart(words)] if words else []
         response += [
-            messages.ToolCallPart(
-                tool_name=tool_call.name, args=_object(tool_call), tool_call_id=tool_call.id
-            )
-            for tool_call in turn.calls
+            messages.ToolCallPart(tool_name=call.name, args=_object(call), tool_call_id=call.id)
+            for call in turn.calls
         ]
         results: list[messages.ModelRequestPart] = [
             messages.ToolReturnPart(
-                tool_name=tool_call.name,
-                content=turn.results.get(tool_call.id, ""),
-                tool_call_id=tool_call.id,
+                tool_name=call.name, content=turn.results.get(call.id, ""), tool_call_id=call.id
             )
-            for tool_call in turn.calls
+            for call in turn.calls
         ]
         sent.append(messages.ModelResponse(parts=response))
-        sent.append(
-            messages.ModelRequest(parts=results or [messages.UserPromptPart(content=GO_ON)])
-        )
+        results = results or [messages.UserPromptPart(content=GO_ON)]
+        sent.append(messages.ModelRequest(parts=results))
     return sent
 
 
 def _arguments(given: object) -> dict[str, JsonValue] | str:
-    """Return the arguments of a call; as text where they are no JSON object."""
+    """Return the arguments of a tool call; as text if they are no JSON object."""
     if isinstance(given, dict):
         given = json.dumps(given)
     words = _text(str(given or "{}"))
     try:
-        # Once more, as escapes may stand for what is no text: halves of surrogate pairs.
+        # Parsed twice: escapes may encode lone surrogates, which no file can hold.
         read = json.loads(_text(json.dumps(json.loads(words), ensure_ascii=False)))
     except (ValueError, RecursionError):
         return words
@@ -271,17 +260,17 @@ def _arguments(given: object) -> dict[str, JsonValue] | str:
 
 
 def _object(call: ToolCall) -> dict[str, Any]:
-    """Return arguments as all providers take them back."""
+    """Return arguments in a form that all providers accept."""
     return call.arguments if isinstance(call.arguments, dict) else {"unreadable": call.arguments}
 
 
 def _text(words: str) -> str:
-    """Return words that can be written to files and databases: without halves of pairs."""
+    """Replace lone surrogates, which cannot be written to a file."""
     return words.encode("utf-8", "replace").decode()
 
 
 def _client(first_pause: float) -> "httpx2.AsyncClient":
-    """Return a client that tries again what may go better, as long as the provider asks for it."""
+    """Return a client that retries transient errors, and honours Retry-After."""
     from httpx2 import HTTPStatusError, Response, TransportError  # noqa: PLC0415
     from pydantic_ai.models import create_async_httpx2_client  # noqa: PLC0415
     from pydantic_ai.retries import (  # noqa: PLC0415

@@ -1,11 +1,11 @@
-"""Tapes: recorded answers of models, which can be replayed.
+"""Tapes: recorded answers of models, for replay.
 
-The first line says what run was recorded. Each further one is an answer, as JSON, under a key that
-is computed from what was asked, by which debug cycle, and the name of the work: which of several
-equal questions it was. Where names differ, because work was done in another order, equal questions
-get the answers that are left. What a kernel or a compiler words anew each time (reports, traces,
-diagnostics, what tools returned) is no part of the key: so a run can be replayed on a real
-platform. Nothing of a tape is secret: it holds no key of an account.
+The first line describes the recorded run. Each further line is an answer as JSON, with a key over
+the question and its debug cycle, and an occurrence, which distinguishes equal questions. If
+occurrences differ because work was done in another order, equal questions get the remaining
+answers. Text that every kernel or compiler words anew (reports, traces, diagnostics, tools'
+results) is not part of the key, so that a run can be replayed on a real platform. A tape contains
+no secrets.
 
 The file of a stored run (`runs/NUMBER/events.gz` in the data folder) is a tape, too.
 """
@@ -25,7 +25,7 @@ from kgym.errors import UserError
 from kgym_crashfixer import event_file
 from kgym_crashfixer.models.model import Call, Model, ModelError
 
-# Bytes of a tape; a run of a thousand cycles has a tenth of that.
+# Bytes of a tape: a run of a thousand cycles has a tenth of that.
 _LONGEST = 1 << 28
 
 
@@ -39,7 +39,7 @@ class Recorded(Strict):
 
 
 def key(call: Call) -> str:
-    """Return what tells this question from all others."""
+    """Return the key of a question."""
     parts = {
         "system": call.prompt.system,
         "text": call.prompt.identity or call.prompt.text,
@@ -51,13 +51,13 @@ def key(call: Call) -> str:
 
 
 class Head(Strict):
-    """What run a tape was recorded of."""
+    """The recorded run."""
 
     bug: str
     strategy: Strategy
     files: list[str] = Field([], description="candidate files that the caller named")
     trace: bool = True
-    window: int | None = Field(None, description="tokens that a question might have")
+    window: int | None = Field(None, description="tokens of a question and its answer")
 
 
 class _First(Strict):
@@ -65,13 +65,13 @@ class _First(Strict):
 
 
 def begin(path: Path, head: Head) -> None:
-    """Begin a tape; one that is there is gone on with."""
+    """Begin a tape; an existing tape is continued."""
     if not path.exists() or not path.stat().st_size:
         path.write_text(_First(head=head).model_dump_json() + "\n")
 
 
 def head(path: Path) -> Head | None:
-    """Return what run was recorded; None if the tape does not say. Raises UserError `bad_tape`."""
+    """Return the recorded run, or None if the tape lacks it. Raises UserError `bad_tape`."""
     lines = _lines(path)
     try:
         return _First.model_validate_json(lines[0]).head if lines else None
@@ -85,7 +85,7 @@ def _head_of_run(first: dict[str, Any]) -> dict[str, Any]:
 
 
 def _lines_of_run(path: Path) -> Iterator[str]:
-    """Yield the lines of a tape by the entries of a stored run; raises UserError `bad_tape`."""
+    """Yield the entries of a stored run as lines of a tape; raise UserError `bad_tape`."""
     sent: dict[str, dict[str, str]] = {}
     try:
         for number, (_, _, entry) in enumerate(event_file.entries(path)):
@@ -105,25 +105,25 @@ def _lines_of_run(path: Path) -> Iterator[str]:
 
 
 class Recorder:
-    """A model whose answers are written to a tape as they come."""
+    """A model that records its answers on a tape."""
 
     def __init__(self, model: Model, path: Path) -> None:
         self._model, self._path = model, path
-        if path.exists():  # half a line, if its writer was killed, goes: another is begun
+        if path.exists():  # drop a partial line, left by a writer that was killed
             written = path.read_bytes()
             path.write_bytes(written[: written.rfind(b"\n") + 1])
 
     @property
     def name(self) -> str:
-        """The model's."""
+        """The model's name."""
         return self._model.name
 
     async def ask(self, call: Call) -> Reply:
-        """Ask the model, and note what it says."""
+        """Ask the model and record its answer."""
         reply = await self._model.ask(call)
         line = Recorded(
             key=key(call),
-            # Trees ask equal questions, and are answered differently.
+            # Trees ask equal questions and get different answers.
             occurrence=call.occurrence,
             purpose=call.prompt.purpose,
             reply=reply,
@@ -138,12 +138,12 @@ class Recorder:
 
 
 class Replay:
-    """A tape that answers as the model did. What it took then is told as it was."""
+    """A model that replays a tape, with the recorded tokens, prices and times."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
         self._replies = _read(path)
-        # The occurrences that were asked for, and those whose answers they got.
+        # Recorded occurrences that were given, by key and requested occurrence.
         self._given: dict[tuple[str, str], str] = {}
 
     @property
@@ -152,7 +152,7 @@ class Replay:
         return f"replay:{self._path}"
 
     async def ask(self, call: Call) -> Reply:
-        """Return what was answered; raise ModelError `not_on_tape`."""
+        """Return the recorded answer; raise ModelError `not_on_tape`."""
         asked = key(call)
         answers = self._replies.get(asked, {})
         occurrence = self._given.get((asked, call.occurrence), call.occurrence)
@@ -170,11 +170,11 @@ class Replay:
         return answers[occurrence]
 
     async def close(self) -> None:
-        """Nothing is held."""
+        """Do nothing: it holds no resources."""
 
 
 def _read(path: Path) -> dict[str, dict[str, Reply]]:
-    """Return the answers by question and occurrence."""
+    """Return the answers by key and occurrence."""
     replies: dict[str, dict[str, Reply]] = {}
     lines = _lines(path)
     for number, line in enumerate(lines, 1):

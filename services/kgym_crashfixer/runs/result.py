@@ -238,20 +238,13 @@ def _markdown(made: Report) -> str:
         "## Runs of the patched kernel",
         "",
     ]
-    for evidence in made.evidence:
-        lines.append(
-            f"- {evidence.verdict} (job {evidence.job or 'not known'}): {_line(evidence.reason)}"
-        )
-        lines += [f"  - {f.severity}: {f.check}: {_line(f.message)}" for f in evidence.findings]
+    for run in made.evidence:
+        lines.append(f"- {run.verdict} (job {run.job or 'not known'}): {_line(run.reason)}")
+        lines += [f"  - {f.severity}: {f.check}: {_line(f.message)}" for f in run.findings]
     if made.hypothesis:
         lines += ["", "## Hypothesis", "", *(f"> {line}" for line in _prose(made.hypothesis))]
     if made.reasons:
-        lines += [
-            "",
-            "## Reasons of the edits",
-            "",
-            *(f"- {_line(reason)}" for reason in made.reasons),
-        ]
+        lines += ["", "## Reasons of the edits", "", *(f"- {_line(why)}" for why in made.reasons)]
     if made.mended:
         lines += ["", "## What was wrong before the patch was mended", ""]
         lines += [f"- {_line(problem)[:_LONGEST_PROBLEM]}" for problem in made.mended]

@@ -1,25 +1,25 @@
-"""What models answer: read leniently, as models write; what cannot be read is counted.
+"""Parsers for models' answers: lenient about form, since edits are applied strictly afterwards.
 
-Nothing here believes an answer: edits are applied strictly afterwards.
+An answer is hostile and may have megabytes, so every parser takes linear time.
 """
 
 import re
 from dataclasses import dataclass
 
-# Characters of an answer that are read; the largest window of a model holds fewer.
+# Characters of an answer that are read: the largest window of a model holds fewer.
 LONGEST = 1 << 20
-# Characters of an explanation that go on to other questions, each of which pays for them.
+# Characters of an explanation that later questions repeat, and pay for.
 LONGEST_WORDS = 16_000
 _MOST_EDITS = 200
 _MOST_FUNCTIONS = 20
-# Characters of all functions of an answer: each is parsed while the search waits.
+# Characters of an answer's functions in total: parsing them blocks the search.
 _LONGEST_FUNCTIONS = 200_000
 _MOST_HYPOTHESES = 32
 
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """One edit as the model wants it."""
+    """One edit of an answer."""
 
     file: str
     original: str
@@ -29,7 +29,7 @@ class Change:
 
 @dataclass(frozen=True, slots=True)
 class NewFunction:
-    """A function as the model wants it; `file` is empty where the answer names none."""
+    """A function of an answer; `file` is empty if the answer names none."""
 
     file: str
     text: str
@@ -37,11 +37,11 @@ class NewFunction:
 
 
 class UnreadableError(Exception):
-    """An answer in which what was asked for is not found."""
+    """The answer lacks what was asked for."""
 
 
 def solution(text: str) -> str:
-    """Return the hypothesis: what stands in `<solution>`, else all, if there is any."""
+    """Return the hypothesis: the last `<solution>`, or else all prose."""
     solutions = _tagged(text[:LONGEST], "solution")
     words = solutions[-1] if solutions else _prose(text[:LONGEST])
     if not words.strip():
@@ -50,14 +50,12 @@ def solution(text: str) -> str:
 
 
 def ranked(text: str) -> list[str]:
-    """Return the hypotheses, the most likely first: by `<ranking>`, else as they stand.
+    """Return the hypotheses by `<ranking>`, or else in order; duplicates are removed.
 
-    Those that the ranking leaves out come last; a hypothesis that stands there twice is one.
+    Hypotheses that the ranking omits come last.
     """
-    hypotheses = [
-        hypothesis.strip()[:LONGEST_WORDS] for hypothesis in _tagged(text[:LONGEST], "solution")
-    ]
-    hypotheses = hypotheses[:_MOST_HYPOTHESES]
+    solutions = _tagged(text[:LONGEST], "solution")[:_MOST_HYPOTHESES]
+    hypotheses = [solution.strip()[:LONGEST_WORDS] for solution in solutions]
     if not any(hypotheses):
         raise UnreadableError("there is no <solution>")
     ranking = (_tagged(text[:LONGEST], "ranking") or [""])[-1]
@@ -67,18 +65,15 @@ def ranked(text: str) -> list[str]:
 
 
 def attempts(text: str) -> list[str]:
-    """Return the patches of an answer, each as `changes` reads it: what stands in `<attempt>`.
-
-    Without such a tag the whole answer is one patch.
-    """
+    """Return the text of each `<attempt>`, for `changes`; without the tag, the whole answer."""
     text = text[:LONGEST]
     return _tagged(text, "attempt") or [text]
 
 
 def chosen(text: str, count: int) -> int:
-    """Return which of so many was chosen, from 0.
+    """Return the index of the chosen item out of `count`, from 0.
 
-    It is the first number of the last `<choice>`, or of the last line that says which is best;
+    It is the first number in the last `<choice>`, or in the last line that names the best one, or
     else the last number of all.
     """
     text = text[:LONGEST]
@@ -92,12 +87,12 @@ def chosen(text: str, count: int) -> int:
 
 
 def changes(text: str) -> list[Change]:
-    """Return the edits: each <file> with <original> and <patched>, in whatever order they stand.
+    """Return the edits: each `<original>` with the `<patched>` after it.
 
-    A `<file>` or `<reason>` counts for all edits up to the next one. Code fences around a
-    piece of code are taken away, and the one line end after and before a tag. Half an edit makes
-    the whole answer unreadable: a patch of which a part is missing is another patch.
+    A `<file>` or `<reason>` applies to all edits up to the next one. Code fences, and one line end
+    at each tag, are removed.
     """
+    # Half an edit makes the whole answer unreadable: a patch without a part is another patch.
     text = text[:LONGEST]
     edits, file, reason, original = [], "", "", None
     for match in _PIECE.finditer(text):
@@ -126,10 +121,10 @@ def changes(text: str) -> list[Change]:
 
 
 def functions(text: str) -> list[NewFunction]:
-    """Return the whole functions: each `<function>`, with the `<file>` and `<reason>` before it.
+    """Return the whole functions: each `<function>` with the `<file>` and `<reason>` before it.
 
-    None, where the answer has modifications instead: `changes` reads them. A mixture, and a
-    function of which a part is missing, make the whole answer unreadable.
+    The list is empty if the answer has modifications instead (`changes`). A mixture of both, or an
+    unterminated function, makes the answer unreadable.
     """
     text = text[:LONGEST]
     written, file, reason = [], "", ""
@@ -160,7 +155,7 @@ def functions(text: str) -> list[NewFunction]:
 
 
 def diff(text: str) -> str:
-    """Return the unified diff: of a fence, of `<patch>`, or from the first header on."""
+    """Return the unified diff: from `<patch>`, `<diff>`, a fence, or the first header."""
     text = text[:LONGEST]
     places = [*_tagged(text, "patch"), *_tagged(text, "diff"), *_fences(text)[0], text]
     for place in places:
@@ -188,7 +183,7 @@ _HEADER = re.compile(
 
 
 def _tagged(text: str, tag: str) -> list[str]:
-    """Return what stands between the tags; the last one may lack its end."""
+    """Return the texts between the tags; the last one may lack its end."""
     pieces = re.split(rf"(?i)<{tag}>", text)[1:]
     return [re.split(rf"(?i)</{tag}>", piece)[0] for piece in pieces]
 
@@ -198,7 +193,7 @@ def _prose(text: str) -> str:
 
 
 def _fences(text: str) -> tuple[list[str], str]:
-    """Return what stands in fences of code, and all else; a fence without an end is no fence."""
+    """Split a text into code fences and the rest; an unterminated fence belongs to the rest."""
     fenced: list[str] = []
     outside: list[str] = []
     inside: list[str] | None = None
@@ -216,7 +211,7 @@ def _fences(text: str) -> tuple[list[str], str]:
 
 
 def _code(body: str) -> str:
-    """Return the code in a tag: without the fence and the line ends that stand at its borders."""
+    """Return the code of a tag without its fence, and without line ends at its borders."""
     body = re.sub(r"\A[ \t]*\r?\n", "", body)
     body = re.sub(r"\r?\n[ \t]*\Z", "", body)
     fenced = re.fullmatch(r"```[^\n]*\n(.*?)\n?```", body.strip(), re.DOTALL)

@@ -1,4 +1,4 @@
-"""The code as a node of the search sees it: the candidate files, with the edits made so far."""
+"""The code as a node of the search sees it: the candidate files with edits, and patches on them."""
 
 import bisect
 import difflib
@@ -10,24 +10,31 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from types import MappingProxyType
+from typing import Literal
 
+from kgym.api.agent.nodes import Candidate
 from kgym.api.steps import Edit, Patch
 from kgym.errors import UserError
 from kgym.source import patching, whole_functions
 from kgym.source.edited_functions import Place, places
 from kgym.source.whole_functions import MisfitError, Whole
+from kgym_crashfixer.search import answers
 from kgym_crashfixer.search.answers import NewFunction
+
+# Characters of a description of what is wrong with a patch.
+LONGEST_PROBLEM = 16_000
+Form = Literal["edits", "diff", "functions"]
 
 
 class RefusedError(Exception):
-    """A change that cannot be made; the message tells the model why, and what to do."""
+    """The code cannot be changed so; the message tells the model why, and what to do."""
 
 
 @dataclass(frozen=True)
 class Code:
-    """Candidate files of the tree that has the bug, and edits on them.
+    """Candidate files of the unpatched tree, with edits.
 
-    `files` are the candidates' texts as builds see them, by path; `edits` replace in their order.
+    `files` has their texts by path, as builds see them; `edits` apply in order.
     """
 
     files: Mapping[str, str]
@@ -36,16 +43,16 @@ class Code:
 
     @property
     def texts(self) -> Mapping[str, str]:
-        """The files as they are with the edits."""
+        """The files with the edits."""
         return MappingProxyType({**self.files, **self._texts})
 
     def with_files(self, texts: Mapping[str, str]) -> "Code":
-        """Return the code with more candidate files; those that it has stay as they are."""
+        """Return the code with more candidate files; existing ones keep their text."""
         new = {path: text for path, text in texts.items() if path not in self.files}
         return replace(self, files={**self.files, **new}) if new else self
 
     def edited(self, edits: Sequence[Edit]) -> "Code":
-        """Return the code with more edits; raise RefusedError if one cannot be made."""
+        """Return the code with more edits; raise RefusedError if one does not apply."""
         edits = [edit.model_copy(update={"file": posixpath.normpath(edit.file)}) for edit in edits]
         for number, edit in enumerate(edits, 1):
             if edit.file not in self.files:
@@ -56,9 +63,10 @@ class Code:
         return self._changed(Patch(name="the patch", edits=list(edits)), edits)
 
     def replacing(self, functions: Sequence[NewFunction]) -> list[Edit]:
-        """Return the edits that put whole functions in place of those of their names.
+        """Return the edits that replace whole functions by name.
 
-        Raises RefusedError for what is in no candidate file, in several, or cannot be told apart.
+        Raises RefusedError if a function is in no candidate file, in several, or has an uncertain
+        range.
         """
         texts = self.texts
         wanted: dict[str, list[Whole]] = {}
@@ -78,7 +86,7 @@ class Code:
         return edits
 
     def _holder(self, function: NewFunction, whole: Whole) -> str:
-        """Return the candidate file that a function belongs to."""
+        """Return the candidate file that contains a function."""
         known = ", ".join(self.files)
         if function.file:
             path = posixpath.normpath(function.file)
@@ -124,7 +132,7 @@ class Code:
 
     @cached_property
     def diff(self) -> str:
-        """All edits as one unified diff against the tree that has the bug; empty without one."""
+        """All edits as one unified diff against the unpatched tree; empty without edits."""
         pieces: list[str] = []
         for path, text in sorted(self._texts.items()):
             pieces += _difference(path, self.files[path], text)
@@ -135,7 +143,8 @@ class Code:
 
     @cached_property
     def digest(self) -> str:
-        """The same for all code that differs in blanks and comments at most."""
+        """Hash of the changed files without comments and blanks: the identity of a patch."""
+        # Models reword comments and indentation; each such variant would cost a kernel.
         changed = [
             (path, kept)
             for path, text in sorted(self._texts.items())
@@ -145,12 +154,51 @@ class Code:
 
     @property
     def unchanged(self) -> bool:
-        """Whether it compiles to the kernel with the bug: blanks and comments differ at most."""
+        """Whether at most blanks and comments differ from the unpatched tree."""
         return self.digest == _NOTHING
 
     def patch(self, name: str) -> Patch:
-        """Return what the platform builds: the whole diff."""
+        """Return the whole diff as a patch for the platform."""
         return Patch(name=name, diff=self.diff)
+
+
+def read_patch(form: Form, code: Code, text: str) -> tuple[Candidate, str]:
+    """Return the patch in an answer, and why the answer is unreadable, or "".
+
+    The candidate's `problem` tells the model what is wrong.
+    """
+    answer = text[: answers.LONGEST]
+    try:
+        after, reasons = _with_answer(form, code, text)
+    except answers.UnreadableError as error:
+        problem = f"The answer cannot be read: {error}."
+        return Candidate(text=answer, problem=problem), str(error)
+    except (RefusedError, ValueError) as error:  # ValueError: a limit of the models `Edit`, `Patch`
+        what = "functions" if form == "functions" else "modifications"
+        problem = f"The {what} cannot be applied: {error}"[:LONGEST_PROBLEM]
+        return Candidate(text=answer, problem=problem), ""
+    if after.unchanged:
+        problem = "With these modifications the code is as it was when it first crashed."
+        return Candidate(text=answer, problem=problem), ""
+    made = list(after.edits[len(code.edits) :])
+    return Candidate(
+        text=answer, edits=made, reasons=reasons, diff=after.diff, digest=after.digest
+    ), ""
+
+
+def _with_answer(form: Form, code: Code, text: str) -> tuple[Code, list[str]]:
+    """Return the code with an answer's changes, and their reasons."""
+    if form == "diff":
+        return code.patched(answers.diff(text)), []
+    if form == "functions" and (functions := answers.functions(text)):
+        edits = code.replacing(functions)
+        return (code.edited(edits) if edits else code), [change.reason for change in functions]
+    changes = answers.changes(text)
+    edits = [
+        Edit(file=change.file, original=change.original, replacement=change.patched)
+        for change in changes
+    ]
+    return code.edited(edits), [change.reason for change in changes]
 
 
 def _defines(text: str, name: str) -> bool:
@@ -174,31 +222,31 @@ _TOKEN = re.compile(
 
 @functools.lru_cache(maxsize=64)
 def _lines(text: str) -> tuple[str, ...]:
-    """Return the lines with their ends: kernel sources hold form feeds, which end no line."""
+    """Return the lines with their ends."""
+    # str.splitlines would also split at the form feeds in kernel sources.
     return tuple(_LINE.findall(text))
 
 
 def _begin_alike(text: str, other: str) -> int:
-    """Return how many whole lines both begin with."""
+    """Return how many whole lines both texts begin with."""
     least = min(len(text), len(other))
-    # Slices are compared at the speed of memory; lines one by one are not.
+    # Bisection over slices, which compare at memory speed: files have 10,000 lines and more.
     alike = bisect.bisect_left(range(least), True, key=lambda at: text[: at + 1] != other[: at + 1])
     return text.count("\n", 0, alike)
 
 
 def _end_alike(text: str, other: str) -> int:
-    """Return how many whole lines both end with, but for one at the very beginning of a text."""
+    """Return how many whole lines both texts end with, except a text's first line."""
     least = min(len(text), len(other))
     alike = bisect.bisect_left(
-        range(least),
-        True,
-        key=lambda at: text[len(text) - at - 1 :] != other[len(other) - at - 1 :],
+        range(least), True, key=lambda at: text[-at - 1 :] != other[-at - 1 :]
     )
     return len(_LINE.findall(text, text.find("\n", len(text) - alike) + 1 or len(text)))
 
 
 def _difference(path: str, was: str, now: str) -> Iterator[str]:
-    """Return the lines of a unified diff: only what differs is compared, as files are long."""
+    """Yield the lines of a unified diff."""
+    # difflib is quadratic, so it only gets the part that differs.
     before, after = _lines(was), _lines(now)
     same = _begin_alike(was, now)
     first = max(0, same - _CONTEXT)
@@ -219,7 +267,7 @@ def _difference(path: str, was: str, now: str) -> Iterator[str]:
 
 @functools.lru_cache(maxsize=256)
 def _compiled(text: str) -> str:
-    """Return the lines that are not empty, without comments, each run of blanks as one."""
+    """Return the non-empty lines without comments, with runs of blanks collapsed."""
     bare = _TOKEN.sub(lambda match: match["kept"] or " ", text)
     return "\n".join(" ".join(line.split()) for line in bare.split("\n") if line.strip())
 

@@ -1,4 +1,4 @@
-"""One debug cycle (CrashFixer, sections 4.1 and 4.2): from a crash to a patch that was tried."""
+"""A debug cycle (CrashFixer, sections 4.1 and 4.2): from a crash to a patch that was tried."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -8,18 +8,17 @@ from kgym.api.agent.nodes import Candidate, CauseCommit, Crash, Node, NodeOutcom
 from kgym.api.agent.strategy import Cycle
 from kgym.api.steps import Patch, PatchCheck, PatchOutcome, Verdict
 from kgym_crashfixer.search import answers
-from kgym_crashfixer.search.candidates import LONGEST_PROBLEM, read_patch
-from kgym_crashfixer.search.code import Code
-from kgym_crashfixer.search.definitions import explored
+from kgym_crashfixer.search.code import LONGEST_PROBLEM, Code, read_patch
 from kgym_crashfixer.search.engine import Plan, single, together
-from kgym_crashfixer.search.looks import further_files
+from kgym_crashfixer.search.looks import explored, further_files
 from kgym_crashfixer.search.work import Answer, Check, Checked, Purpose, Question, Try
 
-# Runs of a patch that the platform gave no verdict on, or that ended by an unrelated crash.
+# Runs of a patch without a verdict, or with an unrelated crash.
 _AGAIN = 3
-# What a check says of a patch that is built: a limit says neither yes nor no, the build will.
+# Outcomes of a check after which the kernel is built. A check that reached a limit has no answer;
+# the build will give it.
 BUILT = {PatchOutcome.COMPILES, PatchOutcome.OVER_LIMIT}
-# What several different answers are wanted to.
+# Questions that want several different answers, and get the higher temperature.
 _DIVERSE = {
     Purpose.HYPOTHESIS,
     Purpose.HYPOTHESES,
@@ -28,40 +27,40 @@ _DIVERSE = {
     Purpose.FUNCTIONS,
     Purpose.DIFF,
 }
-# What a patch of each form is asked for by.
+# The question for each form of a patch.
 _ASKED_FOR = {
     "edits": Purpose.PATCH,
     "functions": Purpose.FUNCTIONS,
     "diff": Purpose.DIFF,
 }
-# Failed patches that a prompt tells of: the newest.
+# Failed patches in a prompt: the newest ones.
 _LESSONS = 12
-# Characters of the hypothesis of a failed patch that others are told.
+# Characters of a failed patch's hypothesis in later prompts.
 _SUPPOSED = 2_000
-# Characters of a patch that are sent back to be mended.
+# Characters of a patch in a repair question.
 _LONGEST_PATCH = 64_000
 # Characters of a summary.
 _SUMMARY = 4_000
-# Characters of what a patch came to that could not be built.
+# Characters of the outcome of a patch that was not built.
 _OUTCOME = 200
 Read = TypeVar("Read")
 
 
 @dataclass(frozen=True, slots=True)
 class Lesson:
-    """What a failed patch teaches those that come after it."""
+    """A failed patch, for the prompts of later cycles."""
 
     diff: str
     outcome: str
     summary: str
     hypothesis: str = ""
-    """What it supposed, where that is told instead of a summary."""
+    """The patch's hypothesis, if prompts show it instead of a summary."""
     inherited: bool = False
-    """Whether those that come after it have its changes in their code."""
+    """Whether later cycles have its changes in their code."""
 
     @property
     def values(self) -> dict[str, str]:
-        """What a prompt tells of it."""
+        """Values for a prompt's template."""
         return {
             "diff": self.diff,
             "outcome": self.outcome,
@@ -72,33 +71,33 @@ class Lesson:
 
 @dataclass(frozen=True, slots=True)
 class State:
-    """Where a debug cycle begins: the code, how it crashes, and what failed on the way."""
+    """The start of a debug cycle: the code, its crash, and earlier failures."""
 
     code: Code
     crash: Crash
     lessons: tuple[Lesson, ...] = ()
     hypothesis: str | None = None
     cause: CauseCommit | None = None
-    """The commit that brought the bug in, where it is known."""
+    """The commit that introduced the bug, if known."""
     names: tuple[str, ...] = ()
-    """Definitions that the model has asked for, which prompts show."""
+    """Definitions that the model asked for; prompts show them."""
 
 
 @dataclass(slots=True)
 class Memory:
-    """What all cycles of a search know of each other."""
+    """State that all cycles of a search share."""
 
     digests: dict[str, str] = field(default_factory=dict)
-    """The node that tried each change, or is trying it now."""
+    """Nodes by the digest of the change that they tried, or are trying."""
     lessons: dict[str, Lesson] = field(default_factory=dict)
-    """What became of each change that failed."""
+    """Failed changes by digest."""
     nodes: dict[str, Node] = field(default_factory=dict)
     further_files: dict[str, str] | None = None
-    """Texts of further files, by path; None before they were searched for."""
+    """Texts of further files by path; None before the search for them."""
     validate_with: int = 1
 
     def node(self, name: str, parent: Node | None, begins_at: str) -> Node:
-        """Begin a node."""
+        """Add a node."""
         depth = parent.depth + 1 if parent else 1
         node = Node(
             name=name, parent=parent.name if parent else None, depth=depth, begins_at=begins_at
@@ -108,15 +107,15 @@ class Memory:
 
 
 def cycle(options: Cycle, memory: Memory, state: State, node: Node) -> Plan[State]:
-    """Carry out a debug cycle; return the state that its children inherit."""
+    """Run a debug cycle; return the state that its children inherit."""
     try:
         return (yield from _rounds(_Asking(options, memory, state, node)))
-    finally:  # of a cycle that is dropped as well
+    finally:  # also if the cycle is dropped
         node.outcome = node.outcome or NodeOutcome.STOPPED
 
 
 def _rounds(asked: "_Asking") -> Plan[State]:
-    """Go from the hypothesis to a patch that is tried, again while none compiles."""
+    """Go from a hypothesis to a patch that is tried; repeat while no patch compiles."""
     yield from _looked(asked)
     yield from _explored(asked)
     options, memory, state, node = asked.options, asked.memory, asked.state, asked.node
@@ -134,7 +133,7 @@ def _rounds(asked: "_Asking") -> Plan[State]:
         while ready:
             index = yield from _choice(asked, ready)
             ready.remove(index)
-            if _repeats(asked, node.candidates[index], memory.digests):  # of a node meanwhile
+            if _repeats(asked, node.candidates[index], memory.digests):  # by another node meanwhile
                 continue
             node.chosen = index
             tried = yield from try_patch(memory, node, node.candidates[index])
@@ -152,14 +151,14 @@ def _rounds(asked: "_Asking") -> Plan[State]:
 
 @dataclass(slots=True)
 class _Asking:
-    """What the questions of a cycle have in common."""
+    """Common parts of a cycle's questions."""
 
     options: Cycle
     memory: Memory
     state: State
     node: Node
     failed: bool = False
-    """Whether the platform owes an answer."""
+    """Whether the platform failed to answer."""
 
     def question(self, purpose: Purpose, **more: Any) -> Question:
         diverse = purpose in _DIVERSE
@@ -172,10 +171,7 @@ class _Asking:
             "files": dict(self.state.code.texts),
             "changed": self.state.code.diff,
             "cause": cause.model_dump() if cause else None,
-            "names": [
-                *self.state.names,
-                *(function.name for function in (cause.functions if cause else ())),
-            ],
+            "names": [*self.state.names, *(fn.name for fn in (cause.functions if cause else ()))],
             "examples": self.options.examples,
             "lessons": [
                 lesson.values
@@ -193,7 +189,7 @@ class _Asking:
         )
 
     def read(self, answer: object, reader: Callable[[str], Read]) -> Read | None:
-        """Return what an answer says; None, which is noted, if that cannot be read."""
+        """Parse an answer; record unreadable ones in the node and return None."""
         if not isinstance(answer, Answer):
             return None
         try:
@@ -204,17 +200,19 @@ class _Asking:
 
 
 def _looked(asked: _Asking) -> Plan[None]:
-    """Let the model search for further files, once in a search; add what was found."""
+    """Let the model search for further files, once in a search, and add them to the code."""
+    # Before the first hypothesis: if the bug is to be fixed elsewhere, patches that were tried
+    # without the file would have been paid for in vain.
     options, memory, code = asked.options, asked.memory, asked.state.code
     if options.looks and memory.further_files is None:
-        memory.further_files = {}  # others do not search meanwhile
+        memory.further_files = {}  # so that concurrent cycles do not search as well
         memory.further_files = yield from further_files(options, code, asked.question, asked.node)
     if options.looks and memory.further_files:
         asked.state = replace(asked.state, code=code.with_files(memory.further_files))
 
 
 def _explored(asked: _Asking) -> Plan[None]:
-    """Let the model ask for definitions; what it then says of the cause goes with the patch."""
+    """Let the model read definitions; without hypotheses, its explanation takes their place."""
     options, state, node = asked.options, asked.state, asked.node
     if not options.explore:
         return
@@ -226,7 +224,7 @@ def _explored(asked: _Asking) -> Plan[None]:
 
 
 def _hypothesis(asked: _Asking) -> Plan[None]:
-    """Ask for hypotheses, let the model weigh them, and keep the one that it selects."""
+    """Ask for hypotheses, let the model weigh them, and keep its choice."""
     options, node = asked.options, asked.node
     if options.questions == "together" and options.hypotheses > 1:
         answer = yield asked.question(Purpose.HYPOTHESES, count=options.hypotheses)
@@ -253,7 +251,7 @@ def _hypothesis(asked: _Asking) -> Plan[None]:
 
 
 def _candidates(asked: _Asking) -> Plan[None]:
-    """Ask for patches, and let each be mended whose edits do not apply."""
+    """Ask for patches; have those repaired that do not apply."""
     options, node = asked.options, asked.node
     if options.questions == "together" and options.patches > 1:
         plans = yield from _attempts(asked)
@@ -264,7 +262,7 @@ def _candidates(asked: _Asking) -> Plan[None]:
 
 
 def _attempts(asked: _Asking) -> Plan[dict[str, Plan[Candidate | None]]]:
-    """Ask for all patches in one answer; return the plans that make each of them applicable."""
+    """Ask for all patches in one answer; return a plan for each that makes it apply."""
     wanted = asked.options.patches
     hypothesis = asked.node.hypothesis
     answer = yield asked.question(Purpose.PATCHES, hypothesis=hypothesis, count=wanted)
@@ -281,7 +279,7 @@ def _candidate(asked: _Asking) -> Plan[Candidate | None]:
 
 
 def _applicable(asked: _Asking, text: str) -> Plan[Candidate | None]:
-    """Read a patch; let it be mended as long as its edits do not apply."""
+    """Parse a patch; have it repaired while it does not apply."""
     candidate = _read(asked, text)
     while asked.options.mend == "all" and _mendable(asked, candidate):
         candidate = yield from _repaired(asked, candidate)
@@ -293,7 +291,7 @@ def _mendable(asked: _Asking, candidate: Candidate) -> bool:
 
 
 def _repaired(asked: _Asking, candidate: Candidate) -> Plan[Candidate]:
-    """Ask once to mend a candidate; return what comes of it."""
+    """Ask once for a repair of a candidate; return the new candidate."""
     answer = yield asked.question(
         Purpose.REPAIR,
         hypothesis=asked.node.hypothesis,
@@ -311,7 +309,7 @@ def _repaired(asked: _Asking, candidate: Candidate) -> Plan[Candidate]:
 
 
 def _read(asked: _Asking, text: str) -> Candidate:
-    """Read a patch out of an answer, and apply it; what cannot be read is noted."""
+    """Parse a patch and apply it; record unreadable answers in the node."""
     candidate, unreadable = read_patch(asked.options.answer, asked.state.code, text)
     if unreadable:
         asked.node.unreadable.append(unreadable)
@@ -319,7 +317,7 @@ def _read(asked: _Asking, text: str) -> Candidate:
 
 
 def _compilable(asked: _Asking, indices: Sequence[int]) -> Plan[list[int]]:
-    """Return which candidates compile and are new; what does not compile may be mended."""
+    """Return the candidates that are new and compile, some after a repair."""
     ready = yield from _checked(asked, indices)
     if asked.options.mend == "needed":
         for index in indices:
@@ -331,7 +329,7 @@ def _compilable(asked: _Asking, indices: Sequence[int]) -> Plan[list[int]]:
 
 
 def _checked(asked: _Asking, indices: Sequence[int]) -> Plan[list[int]]:
-    """Let candidates be checked, and those mended at once that shall be."""
+    """Have candidates checked; repair failures at once if the strategy mends all."""
     node = asked.node
     ready: list[int] = []
     left = _new(asked, indices, ready)
@@ -361,7 +359,7 @@ def _checked(asked: _Asking, indices: Sequence[int]) -> Plan[list[int]]:
 
 
 def _new(asked: _Asking, indices: Sequence[int], ready: Sequence[int]) -> list[int]:
-    """Return the candidates that can be checked, and that nobody has thought of before."""
+    """Return the candidates that apply and that no node had before."""
     node = asked.node
     known = {node.candidates[index].digest: node.name for index in ready} | asked.memory.digests
     new = []
@@ -374,21 +372,19 @@ def _new(asked: _Asking, indices: Sequence[int], ready: Sequence[int]) -> list[i
 
 
 def _repeats(asked: _Asking, candidate: Candidate, known: Mapping[str, str]) -> bool:
-    """Tell whether the same change is known; what became of it is told to the model from then."""
+    """Return whether a change is known; if it failed, add the failure to later prompts."""
     if candidate.digest not in known:
         return False
     candidate.repeats = known[candidate.digest]
     lesson = asked.memory.lessons.get(candidate.digest)
-    if lesson is not None and all(
-        known_lesson.diff != lesson.diff for known_lesson in asked.state.lessons
-    ):
+    if lesson is not None and lesson.diff not in {old.diff for old in asked.state.lessons}:
         lesson = replace(lesson, inherited=False)
         asked.state = replace(asked.state, lessons=(*asked.state.lessons, lesson))
     return True
 
 
 def _rebuilt(asked: _Asking, index: int, tried: Tried) -> Plan[list[int]]:
-    """Let a patch be mended whose kernel does not build; return its index if it compiles then."""
+    """Have a patch repaired whose kernel does not build; return its index if it then compiles."""
     candidate = asked.node.candidates[index]
     candidate.problem = f"It does not build: {tried.reason}"[:LONGEST_PROBLEM]
     if candidate.repairs == asked.options.repairs:
@@ -400,15 +396,14 @@ def _rebuilt(asked: _Asking, index: int, tried: Tried) -> Plan[list[int]]:
 def _diagnostics(check: PatchCheck) -> str:
     words = check.reason or str(check.outcome)
     errors = [
-        f"{diagnostic.file}:{diagnostic.line or '?'}: {diagnostic.severity}: {diagnostic.message}"
-        for diagnostic in check.diagnostics
+        f"{at.file}:{at.line or '?'}: {at.severity}: {at.message}" for at in check.diagnostics
     ]
     verdict = "does not compile" if check.outcome is PatchOutcome.DOES_NOT_COMPILE else "is no use"
     return "\n".join([f"It {verdict}: {words}", *errors[:20]])[:LONGEST_PROBLEM]
 
 
 def _choice(asked: _Asking, ready: Sequence[int]) -> Plan[int]:
-    """Return which of the patches that compile is built: the one that fits the hypothesis best."""
+    """Choose the patch to build: of those that compile, the one that fits the hypothesis best."""
     node = asked.node
     if asked.options.select == "first" or len(ready) == 1:
         return ready[0]
@@ -421,10 +416,11 @@ def _choice(asked: _Asking, ready: Sequence[int]) -> Plan[int]:
 
 
 def try_patch(memory: Memory, node: Node, candidate: Candidate) -> Plan[Tried | None]:
-    """Try a patch until there is a verdict, and again before `resolved` is claimed.
+    """Try a patch until there is a verdict, and again before claiming `resolved`.
 
-    Return None if the platform came to none: that is no feedback, and another may try the same.
+    Return None without a verdict. The change then counts as untried.
     """
+    # The node holds the change's digest while it tries it, so that no kernel is built twice.
     decided = False
     memory.digests[candidate.digest] = node.name
     try:
@@ -447,7 +443,7 @@ def try_patch(memory: Memory, node: Node, candidate: Candidate) -> Plan[Tried | 
 
 
 def _given_up(asked: _Asking) -> Plan[State]:
-    """End a cycle without a patch; have its last try summed up, for those that come after it."""
+    """End a cycle without a patch; have its last attempt summarised for later cycles."""
     node = asked.node
     node.outcome = NodeOutcome.NO_PATCH
     after = replace(asked.state, hypothesis=None)
@@ -474,7 +470,7 @@ def _given_up(asked: _Asking) -> Plan[State]:
 
 
 def _learned(asked: _Asking, candidate: Candidate, tried: Tried) -> Plan[State]:
-    """Note how the cycle ended; return the state for its children."""
+    """Record how the cycle ended; return the state for its children."""
     state, node = asked.state, asked.node
     if tried.resolved:
         node.outcome = NodeOutcome.RESOLVED
@@ -498,7 +494,7 @@ def _learned(asked: _Asking, candidate: Candidate, tried: Tried) -> Plan[State]:
     lesson = Lesson(candidate.diff, tried.outcome, node.summary, supposed[:_SUPPOSED], crashed)
     asked.memory.lessons[candidate.digest] = lesson
     lessons = (*state.lessons, lesson)
-    if tried.crash is None:  # what silences the kernel is nothing to build upon
+    if tried.crash is None:  # a patch that hides the crash is nothing to build upon
         return replace(state, lessons=lessons, hypothesis=node.hypothesis)
     after = state.code.edited(candidate.edits)
     return replace(

@@ -1,9 +1,11 @@
-"""Plans that wait for work: written as generators, run by whoever does the work.
+"""Plans: generators that yield work and receive its results.
 
-A plan yields a piece of work, or `together(...)` of several plans, and goes on with the result.
-The engine knows which pieces can be done now (`ask`) and hands results on (`tell`). The same
-plans told the same results in the same order ask for the same work under the same names: so a
-run that was stopped goes on by being told what it had been told before.
+A plan yields a piece of work, or `together(...)` of several plans, and continues with the result.
+The engine offers the work that can be done now (`ask`) and passes results on (`tell`). The same
+plans with the same results in the same order ask for the same work under the same names.
+
+Generators let a debug cycle read like its section of the paper. Coroutines would need an event
+loop, and could not be closed at an arbitrary point.
 """
 
 from collections import deque
@@ -12,22 +14,22 @@ from dataclasses import dataclass, field
 from typing import Any, Generic, Protocol, TypeVar
 
 T = TypeVar("T")
-# Returns what the plan comes to.
+# A generator that returns the plan's result.
 Plan = Generator["Work | Together", Any, T]
 
 
 class Work(Protocol):
-    """A piece of work that somebody has to do."""
+    """A piece of work for the caller of the engine."""
 
     @property
     def word(self) -> str:
-        """Its part of the name, such as `hypothesis`."""
+        """Its part of the work's name, such as `hypothesis`."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Together:
-    """Plans that go on side by side, by name."""
+    """Plans that run concurrently, by name."""
 
     plans: Mapping[str, Plan[Any]]
     enough: Callable[[Any], bool]
@@ -36,51 +38,51 @@ class Together:
 def together(
     plans: Mapping[str, Plan[T]], enough: Callable[[T], bool] = lambda _: False
 ) -> Generator[Together, Any, dict[str, T]]:
-    """Run plans side by side; return what each came to, in their order.
+    """Run plans concurrently; return their results by name, in the order of `plans`.
 
-    As soon as one comes to something that is `enough`, the others are stopped and left out.
+    The first result that is `enough` stops the remaining plans, whose results are then missing.
     """
     results: dict[str, T] = yield Together(plans, enough)
     return results
 
 
 def single(work: Work) -> Plan[Any]:
-    """A plan of one piece of work."""
+    """Return a plan of one piece of work."""
     return (yield work)
 
 
 @dataclass(slots=True, eq=False)
 class _Fiber:
-    """A plan under way."""
+    """A running plan."""
 
     path: str
     plan: Plan[Any]
     parent: "_Fiber | None"
     name: str
-    """By which the parent knows it."""
+    """Its name in the parent's group."""
     asked: int = 0
-    """Pieces of work, and groups of plans, that it has waited for."""
+    """Number of pieces of work and groups that it has waited for."""
     group: Together | None = None
     children: dict[str, "_Fiber"] = field(default_factory=dict)
     results: dict[str, Any] = field(default_factory=dict)
     waits: str | None = None
-    """The name of the work that it waits for."""
+    """Name of the work that it waits for."""
     closed: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """A piece of work to do; `name` tells it from all others, also of another run of the plan."""
+    """A piece of work to do. `name` is unique, and the same in another run of the plan."""
 
     name: str
     work: Any
 
 
 class Engine(Generic[T]):
-    """A plan that is being carried out."""
+    """The execution of a plan."""
 
     def __init__(self, plan: Plan[T]) -> None:
-        # What the plan came to, once it is done.
+        # The plan's result, once it is done.
         self.result: T | None = None
         self.done = False
         self._waiting: dict[str, _Fiber] = {}
@@ -92,13 +94,13 @@ class Engine(Generic[T]):
         self._go()
 
     def ask(self) -> list[Asked]:
-        """Return the work that can be begun and was not returned before."""
+        """Return the work that can begin now, each piece once."""
         new = list(self._new.values())
         self._new.clear()
         return new
 
     def tell(self, name: str, result: object) -> None:
-        """Say what a piece of work came to. What nobody waits for any more is forgotten."""
+        """Pass the result of a piece of work; results of dropped work are ignored."""
         self._new.pop(name, None)
         fiber = self._waiting.pop(name, None)
         if fiber is not None:
@@ -107,26 +109,26 @@ class Engine(Generic[T]):
             self._go()
 
     def dropped(self) -> list[str]:
-        """Return the names of begun work that nobody waits for since the last call."""
+        """Return the names of begun work that became unnecessary since the last call."""
         dropped, self._dropped = self._dropped, []
         return dropped
 
     def stop(self) -> None:
-        """Drop all that is under way; the plan comes to nothing."""
+        """Drop all running work; the plan has no result."""
         if not self.done:
             self._close(self._root)
             self.done = True
 
     @property
     def waiting(self) -> list[str]:
-        """The names of the work that is waited for."""
+        """The names of awaited work."""
         return list(self._waiting)
 
     def _go(self) -> None:
-        """Let all plans go on that can, until each waits for work."""
+        """Advance all ready plans until each waits for work."""
         while self._ready:
             fiber, value = self._ready.popleft()
-            if fiber.closed:  # since it was put here
+            if fiber.closed:  # by a sibling, while it waited in the queue
                 continue
             try:
                 wanted = fiber.plan.send(value)
@@ -142,7 +144,7 @@ class Engine(Generic[T]):
             if not wanted.plans:
                 self._ready.append((fiber, {}))
                 return
-            # A number where a plan has several groups: names of work must not come twice.
+            # A plan may have several groups; the number keeps names of work unique.
             prefix = f"{fiber.path}{fiber.asked}." if fiber.asked > 1 else fiber.path
             for name, plan in wanted.plans.items():
                 child = _Fiber(f"{prefix}{name}/", plan, fiber, name)

@@ -1,4 +1,4 @@
-"""Searches: which debug cycles are carried out, from where (CrashFixer, section 4.3)."""
+"""Forest and best-first search: the order of debug cycles (CrashFixer, section 4.3)."""
 
 import heapq
 from collections.abc import Sequence
@@ -9,12 +9,12 @@ from kgym.api.agent.strategy import BestFirst, Forest
 from kgym_crashfixer.search.cycle import Memory, State, cycle
 from kgym_crashfixer.search.engine import Plan, together
 
-# Further tries of a cycle on which the platform came to no verdict.
+# Further tries of a cycle that was inconclusive.
 _REPEATED = 2
 
 
 def forest(strategy: Forest, memory: Memory, state: State, name: str = "") -> Plan[bool]:
-    """Grow the trees; return whether one has a fix. `name` goes before theirs."""
+    """Grow the trees; return whether one has a fix. `name` is the prefix of their names."""
     roots = [f"{name}{'.' if name else ''}t{number}" for number in range(strategy.trees)]
     if strategy.grow == "progress":
         return (yield from _pursued(strategy, memory, state, roots, None, (state.crash.title,)))
@@ -31,10 +31,12 @@ def _pursued(
     parent: Node | None,
     titles: tuple[str, ...],
 ) -> Plan[bool]:
-    """Try so many hypotheses about one crash as there are names; return whether one is a fix.
+    """Try one hypothesis about a crash for each name; return whether one is a fix.
 
-    `titles` are the crashes that cycles on the way there began with.
+    `titles` are the crashes with which the ancestors began.
     """
+    # Kernels cost more than questions, so every answer lists all hypotheses with their rank, and no
+    # summary is asked for: a hypothesis and its result stand side by side in later prompts.
     enough = strategy.stop == "forest" or (strategy.stop == "tree" and parent is not None)
     left = list(names)
     fixed = False
@@ -46,21 +48,13 @@ def _pursued(
         fixed |= is_fixed
         if (is_fixed and enough) or node.outcome is NodeOutcome.INCONCLUSIVE:
             break
-        others = [hypothesis for hypothesis in node.hypotheses if hypothesis != node.hypothesis][
-            : strategy.further
-        ]
+        others = [text for text in node.hypotheses if text != node.hypothesis][: strategy.further]
         taught = with_lessons(state, memory)
         plans = {
             name: _followed(
-                strategy,
-                memory,
-                replace(taught, hypothesis=hypothesis),
-                name,
-                parent,
-                titles,
-                "patch",
+                strategy, memory, replace(taught, hypothesis=text), name, parent, titles, "patch"
             )
-            for name, hypothesis in zip(left, others, strict=False)
+            for name, text in zip(left, others, strict=False)
         }
         left = left[len(plans) :]
         results = yield from together(plans, lambda result: result[1] and enough)
@@ -79,10 +73,11 @@ def _followed(
     titles: tuple[str, ...],
     begins_at: str,
 ) -> Plan[tuple[Node, bool]]:
-    """Carry out a cycle, and go on from there where the kernel crashes in another way."""
+    """Run a cycle; continue from its result if the kernel crashes in a new way."""
     node, after = yield from _conclusive(strategy, memory, state, name, parent, begins_at)
     if node.outcome is NodeOutcome.RESOLVED:
         return node, True
+    # A patch that left the crash as it was is nothing to build upon.
     changed = node.outcome is NodeOutcome.CRASHED and after.crash.title not in titles
     if not changed or node.depth == strategy.depth:
         return node, False
@@ -94,7 +89,7 @@ def _followed(
 def _tree(
     strategy: Forest, memory: Memory, state: State, name: str, parent: Node | None, child: int
 ) -> Plan[bool]:
-    """Carry out a node's cycle, then its children's; return whether one has a fix."""
+    """Run a node's cycle, then its children; return whether one has a fix."""
     begins_at = strategy.branch_at[child % len(strategy.branch_at)] if parent else "hypothesis"
     node, after = yield from _conclusive(strategy, memory, state, name, parent, begins_at)
     if node.outcome is NodeOutcome.RESOLVED:
@@ -117,7 +112,7 @@ def _conclusive(
     parent: Node | None,
     begins_at: str,
 ) -> Plan[tuple[Node, State]]:
-    """Carry out a cycle, again where the platform came to no verdict: that counts as none."""
+    """Run a cycle; repeat it if it was inconclusive, which counts as no cycle."""
     for number in range(1 + _REPEATED):
         again = f"{name}~{number}" if number else name
         node = memory.node(again, parent, begins_at)
@@ -129,7 +124,7 @@ def _conclusive(
 
 @dataclass(frozen=True, slots=True, order=True)
 class _Open:
-    """A state from which a cycle may begin; the smallest comes first."""
+    """A state from which a cycle may begin; the smallest is the most promising."""
 
     badness: tuple[int, int]
     number: int
@@ -139,7 +134,7 @@ class _Open:
 
 @dataclass(slots=True)
 class _Frontier:
-    """The states that wait for a cycle, and how many cycles there may still be."""
+    """The states that wait for a cycle, and the number of cycles left."""
 
     first: _Open
     left: int
@@ -147,16 +142,16 @@ class _Frontier:
     open: list[_Open] = field(default_factory=list)
 
     def best(self) -> _Open:
-        """Take the most promising state; the first one can be taken again and again."""
+        """Take the most promising state, or the first one, which never runs out."""
         return heapq.heappop(self.open) if self.open else self.first
 
 
 def best_first(strategy: BestFirst, memory: Memory, state: State, name: str = "") -> Plan[bool]:
-    """Carry out cycles from the most promising states on; return whether one has a fix.
+    """Run cycles from the most promising states; return whether one has a fix.
 
-    Several go on side by side, and each that ends makes room for the state that is best then.
-    Where none waits, another begins at the first: what the model thinks of differs.
+    If no state waits, a worker begins at the first state again: the model's ideas differ.
     """
+    # Workers share one heap. With rounds, all would wait for the slowest cycle of each round.
     frontier = _Frontier(_Open((0, 0), 0, state, None), strategy.cycles)
     prefix = f"{name}{'.' if name else ''}c"
     plans = {
@@ -168,7 +163,7 @@ def best_first(strategy: BestFirst, memory: Memory, state: State, name: str = ""
 
 
 def _expand(strategy: BestFirst, memory: Memory, frontier: _Frontier, prefix: str) -> Plan[bool]:
-    """Carry out one cycle after the other; return whether one has a fix."""
+    """Run one cycle after another; return whether one has a fix."""
     fixed = False
     while frontier.left:
         frontier.left -= 1
@@ -177,7 +172,7 @@ def _expand(strategy: BestFirst, memory: Memory, frontier: _Frontier, prefix: st
         node, after = yield from _conclusive(
             strategy, memory, begin.state, f"{prefix}{number}", begin.parent, "hypothesis"
         )
-        if node.outcome is NodeOutcome.INCONCLUSIVE:  # it costs no cycle, but the platform fails
+        if node.outcome is NodeOutcome.INCONCLUSIVE:  # the platform fails: give the cycle back
             frontier.left += 1
             heapq.heappush(frontier.open, begin)
             return fixed
@@ -192,7 +187,7 @@ def _expand(strategy: BestFirst, memory: Memory, frontier: _Frontier, prefix: st
 
 
 def _badness(node: Node, first: State) -> tuple[int, int]:
-    """Tell how little promise a failed node has: another crash is some progress."""
+    """Rate a failed node, lower is better: a different crash is some progress."""
     tried = node.tried
     if tried is None or node.outcome is NodeOutcome.NO_PATCH:
         return (3, node.depth)
@@ -202,11 +197,8 @@ def _badness(node: Node, first: State) -> tuple[int, int]:
 
 
 def with_lessons(state: State, memory: Memory) -> State:
-    """Return the first state with what failed so far: for a search that starts anew."""
+    """Add all failures so far to a state from which a search starts again."""
     known = {lesson.diff for lesson in state.lessons}
-    lessons = [
-        replace(lesson, inherited=False)
-        for lesson in memory.lessons.values()
-        if lesson.diff not in known
-    ]
+    new = (lesson for lesson in memory.lessons.values() if lesson.diff not in known)
+    lessons = [replace(lesson, inherited=False) for lesson in new]
     return replace(state, lessons=(*state.lessons, *lessons))

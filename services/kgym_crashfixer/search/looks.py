@@ -1,64 +1,72 @@
-"""Looks at the source before the first hypothesis: for further files that a fix may need."""
+"""Looks at the source before a model writes a patch: further files, and definitions."""
 
 import posixpath
 from collections.abc import Callable
+from dataclasses import dataclass, field
 
 from kgym.api.agent.conversation import ToolCall, Turn
 from kgym.api.agent.nodes import Node
 from kgym.api.agent.strategy import Cycle
+from kgym_crashfixer.search.answers import LONGEST_WORDS
 from kgym_crashfixer.search.code import Code
 from kgym_crashfixer.search.engine import Plan
 from kgym_crashfixer.search.work import Answer, Purpose, Question, Seen, Source
 
 BLIND = "error: the source cannot be read now"
-# Answers in a row without a call of a tool, after which a conversation ends.
+# Consecutive answers without a tool call that end a conversation.
 SILENT = 3
-# Characters of an answer, and of what a tool returns, that later turns pay for again.
+# Characters kept of an answer and of a tool's result: every later turn pays for them again.
 SAID = 64_000
-# Calls of tools in one answer that are done.
+# Tool calls of one answer that are carried out.
 CALLS = 16
-# Characters of the source that a tool returns.
+# Characters of source that a tool returns.
 _LOOK = 60_000
-# Further files: each question of the search pays for them.
+# Further files of a search: every question contains them, and pays for them.
 _FILES = 3
-# Paths that are looked for.
+# Paths of a `name_files` call that are tried.
 _NAMED = 10
-_ONE_LEFT = "\n\n[one turn is left: call `name_files`]"
-# Characters of one.
-LONGEST_FILE = 400_000
-# Makes a question of a debug cycle, of a purpose and with further values.
+# Definitions that later prompts show.
+_DEFINITIONS = 40
+# Files that definitions may add to the candidate files.
+_DEFINITION_FILES = 8
+# Characters of a further file.
+_LONGEST_FILE = 400_000
+# Makes a question of a debug cycle, with a purpose and additional template values.
 Asking = Callable[..., Question]
 
 
 def look(node: str, call: ToolCall, code: Code) -> Plan[str]:
-    """Do what a tool that looks at the source is asked for; return what the model is told."""
+    """Carry out a tool call that reads the source; return its result for the model."""
     assert isinstance(call.arguments, dict)
-    seen = yield Source(
-        node=node,
-        tool=call.name,
-        arguments=call.arguments,
-        edits=list(code.edits),
-    )
-    return shown(seen.text) if isinstance(seen, Seen) else BLIND
+    seen = yield Source(node=node, tool=call.name, arguments=call.arguments, edits=list(code.edits))
+    return _shown(seen.text) if isinstance(seen, Seen) else BLIND
 
 
 def whole(node: str, path: str) -> Plan[Seen | None]:
-    """Read a file of the tree that has the bug; return None where that cannot be done now."""
+    """Read a whole file of the unpatched tree; return None if the source is unavailable."""
     seen = yield Source(node=node, tool="read_file", arguments={"path": path, "whole": True})
     return seen if isinstance(seen, Seen) else None
 
 
-def shown(text: str) -> str:
-    """Return what was seen, no longer than the conversation can bear."""
+def _shown(text: str) -> str:
+    """Cut a result to what a conversation can afford."""
     if len(text) <= _LOOK:
         return text
     return f"{text[:_LOOK]}\n[{len(text) - _LOOK} characters more: ask for less at a time]"
 
 
-def further_files(options: Cycle, code: Code, question: Asking, node: Node) -> Plan[dict[str, str]]:
-    """Let the model search, and name files; return their texts by path, none if it names none.
+def _one_left(turns: int, number: int, tool: str) -> str:
+    """Return the note that goes with the results before the last turn."""
+    return f"\n\n[one turn is left: call `{tool}`]" if number == turns - 2 else ""
 
-    `question` makes one of the debug cycle, of a purpose. The model is told before its last turn.
+
+# --- further files ------------------------------------------------------------------------
+
+
+def further_files(options: Cycle, code: Code, question: Asking, node: Node) -> Plan[dict[str, str]]:
+    """Let the model search the source and name files; return their texts by path.
+
+    `question` makes a question of the debug cycle.
     """
     turns: list[Turn] = []
     silent = 0
@@ -71,18 +79,18 @@ def further_files(options: Cycle, code: Code, question: Asking, node: Node) -> P
         silent = 0 if turn.calls else silent + 1
         named = [call.arguments for call in turn.calls if call.name == "name_files"]
         if named:
-            return (yield from _texts(node, named[0], code))
+            return (yield from _named_texts(node, named[0], code))
         if silent == SILENT:
             break
-        last = _ONE_LEFT if number == options.looks - 2 else ""
+        last = _one_left(options.looks, number, "name_files")
         results = {}
         for call in turn.calls:
-            results[call.id] = (yield from _called(node, call, code))[:SAID] + last
+            results[call.id] = (yield from _searched(node, call, code))[:SAID] + last
         turns.append(turn.model_copy(update={"results": results}))
     return {}
 
 
-def _called(node: Node, call: ToolCall, code: Code) -> Plan[str]:
+def _searched(node: Node, call: ToolCall, code: Code) -> Plan[str]:
     if not isinstance(call.arguments, dict):
         return "error: the arguments are no JSON object"
     if call.name not in {"read_file", "list_folder", "search", "symbol"}:
@@ -90,18 +98,90 @@ def _called(node: Node, call: ToolCall, code: Code) -> Plan[str]:
     return (yield from look(node.name, call, code))
 
 
-def _texts(node: Node, named: object, code: Code) -> Plan[dict[str, str]]:
-    """Read the files that the model has named; what is no file, or too long, is left out."""
+def _named_texts(node: Node, named: object, code: Code) -> Plan[dict[str, str]]:
+    """Read the files that the model named; skip missing and very long ones."""
     paths = named.get("files") if isinstance(named, dict) else None
     texts: dict[str, str] = {}
     for path in paths[:_NAMED] if isinstance(paths, list) else []:
         if not isinstance(path, str) or len(texts) == _FILES:
             continue
         path = posixpath.normpath(path)  # noqa: PLW2901
-        if path in code.files or path in texts:
-            continue
-        seen = yield from whole(node.name, path)
-        if seen is not None and seen.succeeded and len(seen.text) <= LONGEST_FILE:
-            texts[path] = seen.text
+        if path not in code.files and path not in texts:
+            yield from _add_text(node, path, texts)
     node.further_files = list(texts)
     return texts
+
+
+def _add_text(node: Node, path: str, texts: dict[str, str]) -> Plan[None]:
+    seen = yield from whole(node.name, path)
+    if seen is not None and seen.succeeded and len(seen.text) <= _LONGEST_FILE:
+        texts[path] = seen.text
+
+
+# --- definitions (RGym, section 2, Function Exploration) ----------------------------------
+
+
+@dataclass(slots=True)
+class Explored:
+    """The result of an exploration."""
+
+    names: list[str] = field(default_factory=list)
+    """Definitions that the model has seen."""
+    paths: list[str] = field(default_factory=list)
+    """Files of these definitions."""
+    texts: dict[str, str] = field(default_factory=dict)
+    """Texts, by path, of those files that were no candidate files before."""
+    explanation: str = ""
+    """The cause of the crash, in the model's words."""
+
+
+def explored(options: Cycle, code: Code, question: Asking, node: Node) -> Plan[Explored]:
+    """Let the model read definitions until it has seen enough, or its turns are used up.
+
+    `question` makes a question of the debug cycle. An answer without a tool call ends the
+    exploration, and is the explanation.
+    """
+    seen = Explored()
+    turns: list[Turn] = []
+    for number in range(options.explore):
+        asked = question(Purpose.DEFINITIONS, turns_at_most=options.explore)
+        answer = yield asked.model_copy(update={"turns": list(turns)})
+        if not isinstance(answer, Answer):
+            break
+        turn = Turn(text=answer.text[:SAID], calls=answer.calls[:CALLS])
+        ends = [call.arguments for call in turn.calls if call.name == "enough"]
+        if ends or not turn.calls:
+            words = ends[0].get("explanation") if ends and isinstance(ends[0], dict) else turn.text
+            seen.explanation = words.strip()[:LONGEST_WORDS] if isinstance(words, str) else ""
+            break
+        last = _one_left(options.explore, number, "enough")
+        results = {}
+        for call in turn.calls:
+            results[call.id] = (yield from _defined(node, call, code, seen))[:SAID] + last
+        turns.append(turn.model_copy(update={"results": results}))
+    # A fix may change the files of definitions, too.
+    for path in seen.paths:
+        if path not in code.files and len(seen.texts) < _DEFINITION_FILES:
+            yield from _add_text(node, path, seen.texts)
+    node.further_files += list(seen.texts)
+    return seen
+
+
+def _defined(node: Node, call: ToolCall, code: Code, seen: Explored) -> Plan[str]:
+    """Carry out a call of `definition`; return its result for the model."""
+    if not isinstance(call.arguments, dict):
+        return "error: the arguments are no JSON object"
+    if call.name != "definition":
+        return f"error: there is no tool {call.name!r}"
+    definition = yield Source(
+        node=node.name, tool="definition", arguments=call.arguments, edits=list(code.edits)
+    )
+    if not isinstance(definition, Seen):
+        return BLIND
+    name = call.arguments.get("name")
+    if definition.succeeded and isinstance(name, str) and name not in seen.names:
+        if len(seen.names) == _DEFINITIONS:
+            return f"error: {_DEFINITIONS} definitions were shown, which is all: call `enough`"
+        seen.names.append(name)
+        seen.paths += [path for path in definition.paths if path not in seen.paths]
+    return _shown(definition.text)

@@ -1,4 +1,4 @@
-"""A search by a strategy, from the first crash to the fixes that were found."""
+"""A search by a strategy, from the first crash to the fixes."""
 
 from dataclasses import dataclass, replace
 
@@ -14,21 +14,26 @@ from kgym_crashfixer.search.work import Question, Result
 
 @dataclass(frozen=True, slots=True)
 class Fix:
-    """A patch that resolves the bug, and how far it is to be trusted."""
+    """A patch that resolves the bug, with its confidence."""
 
     node: str
     diff: str
     confidence: float | None
     notes: int
-    """Findings that stand in nobody's way."""
+    """Number of findings that do not block the fix."""
     lines: int
-    """That it adds or removes."""
+    """Number of added and removed lines."""
     agreement: int
-    """Trees that came to the same change."""
+    """Number of trees that arrived at the same change."""
 
 
 class Search:
-    """Asks for work, is told results. Nothing in it depends on when or by whom work is done."""
+    """A search, which asks for work and receives results.
+
+    It performs no I/O: the agent, a replay, the simulated study and the tests drive the same code.
+    The same results in the same order produce the same requests under the same names. A run is
+    resumed by replaying its results, and no state of a search is stored.
+    """
 
     def __init__(self, strategy: Strategy, state: State) -> None:
         self._memory = Memory(validate_with=strategy.validate_with)
@@ -36,7 +41,7 @@ class Search:
 
     @property
     def nodes(self) -> dict[str, Node]:
-        """All debug cycles so far, by name, in the order in which they began."""
+        """All debug cycles so far by name, in the order in which they began."""
         return self._memory.nodes
 
     @property
@@ -45,25 +50,25 @@ class Search:
         return self._engine.done
 
     def ask(self) -> list[Asked]:
-        """Return work that can be begun now and was not returned before."""
+        """Return the work that can begin now, each piece once."""
         return [_named(asked) for asked in self._engine.ask()]
 
     def tell(self, name: str, result: Result) -> None:
-        """Say what a piece of work came to; of dropped work it is ignored."""
+        """Pass the result of a piece of work; results of dropped work are ignored."""
         self._engine.tell(name, result)
 
     def dropped(self) -> list[str]:
-        """Return begun work that nobody waits for any more, since the last call."""
+        """Return the names of work that became unnecessary since the last call."""
         return self._engine.dropped()
 
     def stop(self) -> None:
-        """End the search as it is: by a limit, or because somebody wants it."""
+        """End the search early: at a limit, or at a user's request."""
         self._engine.stop()
         for node in self.nodes.values():
             node.outcome = node.outcome or NodeOutcome.STOPPED
 
     def fixes(self) -> list[Fix]:
-        """Return all patches that resolve the bug, the most trustworthy first."""
+        """Return all patches that resolve the bug, the most confident first."""
         fixes = []
         for node in self.nodes.values():
             if node.outcome is NodeOutcome.RESOLVED and node.chosen is not None and node.tried:
@@ -92,14 +97,14 @@ class Search:
         )
 
     def _root(self, node: Node) -> str:
-        """Return the name of the tree that a node is in."""
+        """Return the name of a node's tree."""
         while node.parent is not None:
             node = self.nodes[node.parent]
         return node.name.partition("~")[0]
 
 
 def _named(asked: Asked) -> Asked:
-    """Return the work with its name in it, if it is a question: equal ones may be asked."""
+    """Add its name to a question, since several trees may ask the same."""
     if isinstance(asked.work, Question):
         named = asked.work.model_copy(update={"occurrence": asked.name})
         return Asked(asked.name, named)
@@ -137,7 +142,8 @@ def _in_turn(strategy: Strategy, memory: Memory, state: State, name: str) -> Pla
 
 
 def _escalate(strategy: Escalate, memory: Memory, state: State, name: str) -> Plan[bool]:
-    """Go through the phases until one has a fix; each is told what failed before."""
+    """Run the phases until one has a fix; each receives the failures of earlier phases."""
+    # A restart is a phase, so that RGym's agents are strategy files, whose parts fit any other.
     for number, phase in enumerate(strategy.phases):
         for time in range(phase.times):
             taught = with_lessons(state, memory)

@@ -1,4 +1,4 @@
-"""The plain agent: one conversation, in which the model calls tools until it is done."""
+"""The plain agent: one conversation in which the model calls tools until it is done."""
 
 import posixpath
 from collections.abc import Mapping
@@ -17,16 +17,16 @@ from kgym_crashfixer.search.engine import Plan
 from kgym_crashfixer.search.looks import BLIND, CALLS, SAID, SILENT, look, whole
 from kgym_crashfixer.search.work import Answer, Check, Checked, Purpose, Question
 
-# Characters of a crash report that a tool returns.
+# Characters of a crash report in a tool's result.
 _REPORT = 20_000
-# Characters of the model's own words about a patch that failed.
+# Characters of the model's own explanation of a failed patch.
 _LESSON = 1000
 _UNCHANGED = "error: nothing is edited"
 
 
 @dataclass(slots=True)
 class _Talk:
-    """A conversation under way."""
+    """A running conversation."""
 
     strategy: Tool
     memory: Memory
@@ -39,19 +39,19 @@ class _Talk:
 
 
 def tool(strategy: Tool, memory: Memory, state: State, name: str) -> Plan[bool]:
-    """Hold a conversation; return whether it came to a fix."""
+    """Hold a conversation; return whether it has a fix."""
     node = memory.node(name, None, "hypothesis")
     talk = _Talk(strategy, memory, node, Code({}))
     try:
         yield from _conversation(talk, _values(strategy, state))
         yield from _last(talk)
-    finally:  # of one that is dropped as well
+    finally:  # also if the conversation is dropped
         node.outcome = node.outcome or NodeOutcome.STOPPED
     return talk.fixed
 
 
 def _conversation(talk: _Talk, values: dict[str, Any]) -> Plan[None]:
-    """Let the model call tools until it is done, or its turns are."""
+    """Let the model call tools until it is done, or its turns are used up."""
     silent = 0
     for _ in range(talk.strategy.turns):
         answer = yield Question(
@@ -88,7 +88,7 @@ def _values(strategy: Tool, state: State) -> dict[str, Any]:
 
 
 def _called(talk: _Talk, call: ToolCall) -> Plan[str]:
-    """Do what the model wants; return what it is told."""
+    """Carry out a tool call; return its result for the model."""
     arguments = call.arguments
     if isinstance(arguments, str):
         return "error: the arguments are no JSON object"
@@ -142,7 +142,7 @@ def _checked(talk: _Talk) -> Plan[PatchCheck | None]:
 
 
 def _checked_words(check: PatchCheck | None) -> str:
-    """Return what `check` answers: whose fault it is that edits were not found to compile."""
+    """Return the answer of `check`, which separates faults of the edits from other failures."""
     if check is None:
         return "error: the platform gave no answer; try again later"
     words = check.output or check.reason
@@ -162,9 +162,9 @@ def _checked_words(check: PatchCheck | None) -> str:
 
 
 def _run(talk: _Talk) -> Plan[str]:
-    """Try the edits on a kernel; return one of the three answers, with what goes with it.
+    """Try the edits on a kernel; return the answer of `run_kernel`.
 
-    Only a kernel that came to a verdict counts.
+    Only a kernel with a verdict counts against the limit.
     """
     code, node, memory = talk.code, talk.node, talk.memory
     if code.unchanged:
@@ -199,7 +199,7 @@ def _run(talk: _Talk) -> Plan[str]:
 
 
 def verdict_words(tried: Tried, *, trace: bool = False) -> str:
-    """Return what `run_kernel` answers about a kernel that was tried."""
+    """Return the answer of `run_kernel` for a kernel that was tried."""
     if tried.verdict == "does_not_build":
         return f"does not compile: {tried.reason[:_REPORT]}"
     if tried.crash is not None:
@@ -216,7 +216,7 @@ def verdict_words(tried: Tried, *, trace: bool = False) -> str:
 
 
 def _last(talk: _Talk) -> Plan[None]:
-    """Judge the edits as they are at the end, where they were not tried: without feedback."""
+    """Try the final edits if no kernel had them, and record the outcome of the node."""
     node = talk.node
     if not talk.code.unchanged and talk.code.digest not in talk.memory.digests:
         talk.kernels = min(talk.kernels, talk.strategy.kernels - 1)

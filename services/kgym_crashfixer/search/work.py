@@ -1,4 +1,4 @@
-"""What a search asks for, and what it is told: the only words between it and the world."""
+"""Requests and results of a search: its only interface to the outside."""
 
 from enum import StrEnum
 from typing import Annotated, Any, Literal
@@ -11,37 +11,37 @@ from kgym.api.steps import Edit, Patch, PatchCheck, Strict
 
 
 class Purpose(StrEnum):
-    """What a model is asked for; each has a folder of templates in `prompts/`."""
+    """Kinds of questions to a model; each has a folder of templates in `prompts/`."""
 
     FILES = "files"
-    """The next call of a tool, on the way to further files that the fix needs."""
+    """The next tool call in a search for further files."""
     HYPOTHESIS = "hypothesis"
     HYPOTHESES = "hypotheses"
-    """Several in one answer, weighed and ranked."""
+    """Several hypotheses in one answer, weighed and ranked."""
     REFLECTION = "reflection"
-    """To weigh hypotheses against each other, and to choose one."""
+    """Weigh hypotheses against each other, and choose one."""
     PATCH = "patch"
-    """Edits that do what a hypothesis says."""
+    """Edits that implement a hypothesis."""
     PATCHES = "patches"
-    """Several of them in one answer."""
+    """Several patches in one answer."""
     DEFINITIONS = "definitions"
-    """The next definitions that the model wants to see before it patches."""
+    """The next definitions to show before the patch."""
     FUNCTIONS = "functions"
     """A patch as whole functions."""
     DIFF = "diff"
-    """A patch as `git diff` writes it, at once."""
+    """A patch as a unified diff, without a hypothesis."""
     REPAIR = "repair"
-    """To mend edits that do not apply, or do not compile."""
+    """Repair edits that do not apply or compile."""
     CONSISTENCY = "consistency"
-    """To choose, of patches that compile, the one that does what the hypothesis says."""
+    """Choose the compiling patch that fits the hypothesis best."""
     SUMMARY = "summary"
-    """Of a patch that failed, for those that come after it."""
+    """Lessons of a failed patch for later ones."""
     TOOL = "tool"
-    """The next call of a tool."""
+    """The next tool call of a plain agent."""
 
 
 class Question(Strict):
-    """A question to the model: the values of its template, and the turns after it."""
+    """A question to the model: the values of its template, and the turns so far."""
 
     kind: Literal["question"] = "question"
     node: str = Field(description="the debug cycle that asks")
@@ -49,16 +49,16 @@ class Question(Strict):
     values: dict[str, Any] = Field(description="of the template of its purpose")
     turns: list[Turn] = []
     temperature: float = Field(ge=0, le=2)
-    occurrence: str = Field("", description="tells equal questions apart: the name of the work")
+    occurrence: str = Field("", description="name of the work: distinguishes equal questions")
 
     @property
     def word(self) -> str:
-        """Its part of the name of the work."""
+        """Its part of the work's name."""
         return str(self.purpose)
 
 
 class Answer(Strict):
-    """What the model said; empty where it said nothing."""
+    """The model's answer; it may be empty."""
 
     kind: Literal["answer"] = "answer"
     text: str = ""
@@ -66,7 +66,7 @@ class Answer(Strict):
 
 
 class Check(Strict):
-    """Whether patches apply to the tree and compile, each alone."""
+    """Check whether each patch applies to the tree and compiles."""
 
     kind: Literal["check"] = "check"
     node: str
@@ -76,7 +76,7 @@ class Check(Strict):
 
 
 class Checked(Strict):
-    """What became of the patches, in their order."""
+    """The results of a check, in the order of its patches."""
 
     kind: Literal["checked"] = "checked"
     patches: list[PatchCheck]
@@ -85,7 +85,8 @@ class Checked(Strict):
 class Try(Strict):
     """Build the kernel with the patch, and run the reproducer on it.
 
-    `fresh` is another run of the same: the final validation, or after one without an answer.
+    `fresh` numbers further runs of the same patch: the final validation, or after an inconclusive
+    run.
     """
 
     kind: Literal["try"] = "try"
@@ -97,7 +98,7 @@ class Try(Strict):
 
 
 class Source(Strict):
-    """A look at the source: a file, a folder, a search, a symbol; with the edits made so far."""
+    """Read the source with the edits so far: a file, a folder, a search, a symbol."""
 
     kind: Literal["source"] = "source"
     node: str
@@ -109,16 +110,16 @@ class Source(Strict):
 
 
 class Seen(Strict):
-    """What a look at the source showed, or why it showed nothing."""
+    """The result of reading the source, or the reason why there is none."""
 
     kind: Literal["seen"] = "seen"
     text: str
     succeeded: bool = True
-    paths: list[str] = Field([], description="of a definition: the files that it is in")
+    paths: list[str] = Field([], description="files of a definition")
 
 
 class Unanswered(Strict):
-    """Work that could not be done, and that another try would not do either."""
+    """Work that failed and would fail again."""
 
     kind: Literal["unanswered"] = "unanswered"
     reason: str
