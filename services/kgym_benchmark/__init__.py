@@ -1,1 +1,1 @@
-"""The benchmark at work: bugs are fetched and validated, agents run on them and are judged."""
+"""The benchmark service: fetches and validates bugs, runs agents on them, judges patches."""

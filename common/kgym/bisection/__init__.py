@@ -1,1 +1,1 @@
-"""Bisection: which commit of a history brought a bug, or fixed it."""
+"""Bisection: the commit of a history that introduced or fixed a bug."""

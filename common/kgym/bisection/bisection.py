@@ -1,9 +1,9 @@
-"""A bisection: which commit brought a bug, or fixed it, found by jobs.
+"""A bisection: finds the commit that introduced or fixed a bug, by running jobs.
 
-One job lists the commits, one measures how often the bug shows at the bad end, and one for each
-test builds a commit's kernel and runs the reproducer so often that it would show. The tests follow
-from what the earlier ones said (`posterior.py`), and each job is kept under what it does
-(`kgym.bugs.sweep`): the same bisection again is given them, whoever was killed, and goes on.
+One job lists the commits, and one measures how often the bug shows at the bad end. Then one job per
+test builds a commit's kernel, and runs the reproducer often enough for the bug to show. Each test
+is chosen by the results of the earlier ones (`posterior.py`). Jobs are kept like those of sweeps
+(`kgym.bugs.sweep`): the same bisection, started again after a kill, gets them and continues.
 """
 
 import asyncio
@@ -55,35 +55,35 @@ _LISTED = 100
 
 
 class Saw(StrEnum):
-    """What a test of a commit has shown."""
+    """The result of testing a commit."""
 
     CRASH = "crash"
     QUIET = "quiet"
     """All runs did their work, and none crashed."""
     SKIPPED = "skipped"
-    """Nothing: it does not build or boot, or something else kept it from telling."""
+    """Unknown: it does not build or boot, or the runs prove nothing."""
 
 
 class Outcome(StrEnum):
-    """What a bisection came to."""
+    """The outcome of a bisection."""
 
     FOUND = "found"
     SEVERAL = "several"
-    """One of several commits, which what cannot be tried hides from each other."""
+    """One of several commits, which cannot be told apart without the skipped ones."""
     GOOD_HAS_IT = "good_has_it"
     """The good end has the bug as well."""
     OPEN = "open"
-    """So many tests, or hours, as were allowed did not tell."""
+    """The limit of tests or hours was reached."""
 
 
 class Plan(Strict):
-    """What is to be searched, and what that is likely to take."""
+    """The range to be searched, and the expected effort."""
 
-    good: Line = Field(description="its full id, and so of `bad`")
-    bad: Line
-    commits: int = Field(description="that one of them has and the other has not")
-    tests: int = Field(description="that are expected, skipped ones aside")
-    runs: int = Field(description="of the reproducer that are expected, as far as is known")
+    good: Line = Field(description="full id of the good commit")
+    bad: Line = Field(description="full id of the bad commit")
+    commits: int = Field(description="between the two")
+    tests: int = Field(description="expected, without skipped ones")
+    runs: int = Field(description="expected runs of the reproducer")
 
 
 class Tried(Strict):
@@ -97,12 +97,12 @@ class Tried(Strict):
     crashed: int = Field(0, description="runs that crashed")
     completed: int = Field(0, description="runs that crashed, or lasted for the whole time")
     job: int
-    seconds: float = Field(description="that its steps took")
-    left: int = Field(description="commits among which it is now, with the confidence asked for")
+    seconds: float = Field(description="duration of its steps")
+    left: int = Field(description="candidates left, at the requested confidence")
 
 
 class Culprit(Strict):
-    """A commit that may be the one."""
+    """A candidate, with its probability."""
 
     commit: Line
     subject: Line
@@ -110,59 +110,59 @@ class Culprit(Strict):
 
 
 class Result(Strict):
-    """What a bisection came to."""
+    """The result of a bisection."""
 
     outcome: Outcome
-    fix: bool = Field(description="whether a fix was looked for")
+    fix: bool = Field(description="whether a fix was searched for")
     good: Line
     bad: Line
     commits: int
     culprits: list[Culprit] = Field(max_length=_LISTED, description="the likeliest first")
-    left: int = Field(description="how many there are, also beyond those that are listed")
+    left: int = Field(description="number of candidates, including those not listed")
     confidence: float = Field(description="that it is one of them")
     tests: int
     skipped: int
     crashed: int = Field(description="of the calibrating runs at the bad end")
     calibrated: int = Field(description="calibrating runs")
-    runs: int = Field(description="in all that were completed")
+    runs: int = Field(description="completed runs of all tests and of the calibration")
 
 
 @dataclass(frozen=True, slots=True)
 class BisectOptions:
-    """How a bisection is done."""
+    """The options of a bisection."""
 
     url: str
-    """Of the repository; a path is one of the builder's host."""
+    """Of the repository; a path refers to the builder's host."""
     good: str
     bad: str
     sweep: SweepOptions
-    """Name, patience: as a sweep's."""
+    """Name and patience, as for a sweep."""
     fix: bool = False
     confidence: float = 0.95
     calibrate: int = 10
     """Runs that measure the bug at the bad end."""
     time: float | None = None
-    """Seconds of each of them; the bundle's, if it is None."""
+    """Seconds of each of them; None means the bundle's."""
     most_runs: int = MOST_RUNS
-    """Runs of one test."""
+    """Maximum runs of one test."""
     most_tests: int = MOST_TESTS
     most_hours: float | None = None
-    """After which no further test begins, counted from the start of this call."""
+    """No test begins later than this, counted from the start of this call."""
 
 
 Tell = Callable[[Plan | Tried], None]
 
 
 async def planned(client: AsyncClient, bug: Bug, options: BisectOptions) -> Plan:
-    """Return what is to be searched; only the list of commits is made."""
+    """Return the range to be searched; only the job that lists the commits runs."""
     return (await _Bisection(client, bug, options).listed()).plan
 
 
 async def bisect(client: AsyncClient, bug: Bug, options: BisectOptions, tell: Tell) -> Result:
-    """Search; `tell` hears of the plan and of each test.
+    """Search for the commit; call `tell` with the plan and with each test.
 
     Raises UserError `bug_not_shown`, `good_has_bug`, `end_not_tried`, and as sources do;
-    InfrastructureError `test_failed`, and where the scheduler cannot be used.
+    InfrastructureError `test_failed`, or if the scheduler cannot be used.
     """
     bisection = _Bisection(client, bug, options)
     listed = await bisection.listed()
@@ -179,7 +179,7 @@ class _Listed:
     history: History
 
     def commit(self, number: int) -> Commit:
-        """Return a commit by its number; the one behind the last stands for the good end."""
+        """Return a commit by its number; the number after the last stands for the good end."""
         if number < len(self.history):
             return self.history.commits[number]
         return Commit(self.plan.good, subject="(the good commit)")
@@ -187,7 +187,7 @@ class _Listed:
 
 @dataclass(frozen=True, slots=True)
 class _Measured:
-    """How often the bug shows, and what a test takes by that."""
+    """The measured crash rate, and the effort of a test derived from it."""
 
     job: int
     rate: Rate
@@ -196,7 +196,7 @@ class _Measured:
 
 @dataclass(frozen=True, slots=True)
 class _Seen:
-    """What a job has shown."""
+    """The result of a test's job."""
 
     saw: Saw
     reason: str
@@ -205,7 +205,7 @@ class _Seen:
 
 
 class _Bisection:
-    """A bisection on its way."""
+    """A bisection in progress."""
 
     def __init__(self, client: AsyncClient, bug: Bug, options: BisectOptions) -> None:
         self.client = client
@@ -259,7 +259,7 @@ class _Bisection:
         return _Measured(job.id, Rate(known.crashed, known.runs), effort)
 
     async def searched(self, listed: _Listed, measured: _Measured, tell: Tell) -> Result:
-        """Try commits until one is sure, or nothing more can be told."""
+        """Test commits until one is certain enough, or until no test can tell more."""
         options = self.options
         search = Search(
             listed.history, measured.rate, fix=options.fix, confidence=options.confidence
@@ -268,6 +268,7 @@ class _Bisection:
         while choice.commit is not None and self._may_try(done):
             commit, number = listed.commit(choice.commit), choice.commit
             seen, job = await self._tried(commit, number, measured)
+            # The first test is of the good end: everything else would be searched in vain.
             if not done and seen.saw is not Saw.QUIET:
                 raise _bad_end(commit, seen, job)
             if seen.saw is Saw.SKIPPED:
@@ -311,7 +312,7 @@ class _Bisection:
         )
 
     def _may_try(self, done: int) -> bool:
-        """Tell whether limits allow another test; the first, of the good end, is always made."""
+        """Return whether limits allow another test; the first, of the good end, is always made."""
         hours = self.options.most_hours
         late = hours is not None and time.monotonic() - self.begun >= hours * 3600
         return done < self.options.most_tests and not (done and late)
@@ -328,7 +329,7 @@ class _Bisection:
         except Refused as error:
             if error.reason != "bad_reference":
                 raise
-            # Retention has removed what the calibration had left.
+            # Retention has removed the calibration's artifacts.
             patience = self.options.sweep.patience
             await ended_job.shown_again(self.client, measured.job, patience=patience)
             job = await self._job(request)
@@ -358,18 +359,18 @@ class _Bisection:
 
     @property
     def _each(self) -> float:
-        """How sure a test without a crash has to be: half of the doubt is for all else."""
+        """The confidence of a single quiet test: it may use half of the allowed error."""
         return 1 - (1 - self.options.confidence) / 2
 
     def _effort(self, wanted: Effort | None, time: float) -> Effort:
-        """Return what a test takes: not more runs than are allowed, which then say less."""
+        """Return the effort of a test, capped at the allowed runs, which then prove less."""
         most = self.options.most_runs
         if wanted is None:
             return Effort(self._each, most, time)
         return replace(wanted, instances=min(wanted.instances, most))
 
     async def _expected_runs(self, bad: str, tests: int) -> int:
-        """Return how many runs are likely: half of the tests end with their first crash."""
+        """Return the expected number of runs: half of the tests end with their first crash."""
         known = await earlier_jobs.known_async(self.client, self._at(bad))
         wanted = calibration.effort(known, self._each) if known else None
         each = self._effort(wanted, 0).instances if known else self.bug.file.reproducer.instances
@@ -377,7 +378,7 @@ class _Bisection:
 
 
 def _seen(job: JobView) -> _Seen | None:
-    """Return what a test's job has shown; None where the platform failed, or it was aborted."""
+    """Return the result of a test's job; None if the platform failed, or it was aborted."""
     result = reproduced(job.step(BEFORE))
     if result is None:
         user = failed(job) is Answer.USER
@@ -390,7 +391,7 @@ def _seen(job: JobView) -> _Seen | None:
 
 
 def _answers(job: JobView) -> bool:
-    """Tell whether a job would come to the same again; one that a machine kept from it need not."""
+    """Return whether a job has its final answer; one that a machine has failed has not."""
     if (user := failed(job)) is not None:
         return user is Answer.USER
     result = reproduced(job.step(BEFORE))
@@ -410,7 +411,7 @@ def _crashed_at_boot(instance: InstanceResult) -> bool:
 
 
 def _error(job: JobView) -> UserError | InfrastructureError:
-    """Return why a job that all rests on has no result."""
+    """Return the error for a job without which the bisection cannot go on."""
     step = next((step for step in job.steps if step.failure is not None), None)
     if failed(job) is Answer.USER and step is not None and step.failure is not None:
         return UserError(step.failure.reason, f"job {job.id}: {step.failure.message}")

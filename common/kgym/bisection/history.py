@@ -1,4 +1,4 @@
-"""The commits of a history between two of them, as a graph: a commit may have many parents."""
+"""The commits between two commits, as a graph: a commit may have many parents."""
 
 import re
 from collections.abc import Sequence
@@ -8,14 +8,14 @@ from kgym.api.steps import MOST_COMMITS
 from kgym.errors import InfrastructureError
 
 _LINE = re.compile(r"([0-9a-f]{40})((?: [0-9a-f]{40})*)(?:\t(.*))?")
-# Of the text of a history.
+# Maximum size of the text of a history.
 MOST_BYTES = 64 << 20
 _SUBJECT = 200
 
 
 @dataclass(frozen=True, slots=True)
 class Commit:
-    """A commit: `parents` are the numbers of those that the history holds, all before its own."""
+    """A commit; `parents` are the numbers of its parents in the history, all below its own."""
 
     id: str
     parents: tuple[int, ...] = ()
@@ -24,9 +24,9 @@ class Commit:
 
 @dataclass(frozen=True, slots=True)
 class History:
-    """The commits that one commit has and an older one has not; parents first, so it is the last.
+    """The ancestors of one commit that are not ancestors of an older one; parents come first.
 
-    All lead to the last one. The older one itself is not part of it.
+    The last commit is the newer end, and a descendant of all others. The older end is not included.
     """
 
     commits: Sequence[Commit]
@@ -35,7 +35,7 @@ class History:
         return len(self.commits)
 
     def before(self, number: int) -> bytearray:
-        """Return, by number, which commits are this one or lie before it: 1, or else 0."""
+        """Return, by number, 1 for this commit and its ancestors, and 0 for the others."""
         earlier = bytearray(len(self.commits))
         earlier[number] = 1
         for at in range(number, -1, -1):
@@ -46,9 +46,9 @@ class History:
 
 
 def parse(text: str) -> History:
-    """Read a history: on each line `ID PARENT… TAB SUBJECT`, parents first.
+    """Parse a history: `ID PARENT… TAB SUBJECT` on each line, parents first.
 
-    Parents that are not listed are left out. Raises InfrastructureError `bad_history`.
+    Parents outside the list are dropped. Raises InfrastructureError `bad_history`.
     """
     numbers: dict[str, int] = {}
     commits: list[Commit] = []

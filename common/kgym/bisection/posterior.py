@@ -1,26 +1,26 @@
-"""Which commit changed it, how sure that is, and which one to try next. Pure.
+"""The posterior of a bisection: the likely commits, and the next one to test. Pure.
 
-One *place* of a history changed the bug: a commit of it, or ELSEWHERE, which is that the end that
-is said to be good has the bug all the same. Under each place it is known which kernels have the
-bug: if a commit brought it, those that have this commit; if one fixed it, those that have it not.
-So merges need no thought: what counts is which commits lie before which.
+One *place* of a history changed the bug: one of its commits, or ELSEWHERE, which means that the
+"good" end has the bug as well. Each place implies which kernels have the bug: if a commit
+introduced it, those that contain this commit; if a commit fixed it, those that do not. So merges
+need no special case: only ancestry counts.
 
-Runs are noisy. A kernel with the bug crashes in a run with a chance p, which calibrating runs have
-measured: k of N crashed, and p is taken to follow Beta(k, N - k + 1) as in `kgym.bugs.calibration`.
-The same crash without the bug is taken to come in one of 1,000 tests. With c tests that crashed and
-q quiet runs on kernels that have the bug under a place, and a tests that crashed on others, the
-place has the weight
+Runs are noisy. A kernel with the bug crashes in a run with probability p. Calibrating runs have
+measured p: k of N crashed, and p is assumed to follow Beta(k, N - k + 1), as in
+`kgym.bugs.calibration`. The same crash without the bug is assumed in one of 1,000 tests. Let c
+tests have crashed and q runs been quiet on kernels that have the bug under a place, and a tests
+have crashed on the other kernels. Then the place has the weight
 
     B(k + c, N - k + 1 + q) / B(k, N - k + 1) * 0.001^a
 
-and all weights together are scaled to 1 (Bayes, all places alike before). Nothing is ever ruled
-out, so a test that misled is recovered from: what follows contradicts it. p is one for all kernels,
-so quiet runs that were believed too much are so for all places at once.
+and the weights are normalised to 1 (Bayes, with a uniform prior). No place is ever ruled out, so
+the search recovers from a misleading test: later results contradict it. p is the same for all
+kernels, so overestimating quiet runs affects all places alike.
 
-The next commit to try is the one that halves the weight (probabilistic bisection: M. Horstein,
+The next commit to test is the one that halves the weight (probabilistic bisection: M. Horstein,
 "Sequential transmission using noiseless feedback", IEEE Trans. Inf. Theory 9, 1963). Kernels that
-do not build or boot tell nothing, and are not tried again; those beside them are avoided, as they
-are often broken in the same way.
+do not build or boot give no information and are not tried again. Their neighbours are avoided,
+since they are often broken in the same way.
 """
 
 import math
@@ -30,11 +30,11 @@ from dataclasses import dataclass
 
 from kgym.bisection.history import History
 
-# The chance that a test of a kernel without the bug shows the same crash.
+# Probability that a test of a kernel without the bug shows the same crash.
 FALSE_CRASH = 1e-3
-# Commits beside one that could not be tried, of which half are taken for broken, too.
+# Distance from a skipped commit at which half of the commits are assumed to be broken too.
 _NEIGHBOURS = 16
-# Weight of places that no longer count when the next commit is chosen.
+# Weight below which a place is ignored when the next commit is chosen.
 _NEGLIGIBLE = 1e-9
 
 # Test results under a place: crashes and quiet runs with the bug, crashes without it.
@@ -53,8 +53,8 @@ class Rate:
 class Choice:
     """The next commit to test; None ends the search.
 
-    `likely` is the smallest set of places whose probability, `sure`, reaches the confidence asked
-    for, the likeliest first. Places of equal probability are in it together.
+    `likely` is the smallest set of places whose total probability, `sure`, reaches the requested
+    confidence, the likeliest first. Places of equal probability are included together.
     """
 
     commit: int | None
@@ -63,10 +63,10 @@ class Choice:
 
 
 class Search:
-    """The state of a search in a history whose commits are named by their numbers.
+    """The state of a search in a history, with commits given by number.
 
-    With `fix`, the last commit is the good end, and a commit took the bug away. Else the good end
-    is the commit before the history, which has the number `len(history)`; so has ELSEWHERE.
+    With `fix`, the last commit is the good end, and one commit removed the bug. Otherwise the good
+    end is the commit before the history. It has the number `len(history)`, and so has ELSEWHERE.
     """
 
     def __init__(
@@ -82,14 +82,14 @@ class Search:
         self._tallies: list[Tally] = [(0, 0, 0)] * (len(history) + 1)
 
     def with_bug(self, commit: int) -> bytearray:
-        """Return, for each place, 1 if this commit has the bug under that place, else 0."""
+        """Return, for each place, 1 if it implies that this commit has the bug, else 0."""
         if commit == len(self.history):  # before all of them
             return bytearray([*bytes(commit), 1])
         before = self.history.before(commit)
         return bytearray([*((1 - earlier for earlier in before) if self.fix else before), 1])
 
     def record_test(self, commit: int, *, crashed: bool, quiet: int) -> None:
-        """Record a test of a commit: whether it crashed, and how many of its runs were quiet."""
+        """Record a test of a commit: whether it crashed, and the number of quiet runs."""
         for place, has in enumerate(self.with_bug(commit)):
             crashes, quietly, wrong = self._tallies[place]
             if has:
@@ -103,7 +103,7 @@ class Search:
 
     def weights(self) -> list[float]:
         """Return the probability of each place."""
-        # Most places share a tally, so that few logarithms are computed.
+        # Most places share a tally, so few logarithms have to be computed.
         counts = Counter(self._tallies)
         logs = {tally: self._log_weight(*tally) for tally in counts}
         top = max(logs.values())
@@ -112,7 +112,7 @@ class Search:
         return [weights[tally] for tally in self._tallies]
 
     def next(self) -> Choice:
-        """Return the commit to test next, if a test can still tell likely places apart."""
+        """Return the commit to test next, unless no test can distinguish the likely places."""
         weights = self.weights()
         likely, sure = self._likely(weights)
         if len(likely) == 1:
@@ -132,13 +132,13 @@ class Search:
 
     def _log_weight(self, crashes: int, quiet: int, wrong: int) -> float:
         k, others = self._rate.crashed, self._rate.runs - self._rate.crashed + 1
-        # The crash rate is one unknown of all tests: taken as independent, many quiet runs would
-        # count for more than they say.
+        # All tests share one unknown crash rate. If they were treated as independent, many quiet
+        # runs would count for more than they prove.
         log_weight = _log_beta(k + crashes, others + quiet) - _log_beta(k, others)
         return log_weight + wrong * math.log(FALSE_CRASH)
 
     def _likely(self, weights: Sequence[float]) -> tuple[list[int], float]:
-        """Return the heaviest places that reach the confidence, in whole groups of equal weight."""
+        """Return the likeliest places that reach the confidence, in groups of equal weight."""
         groups: dict[Tally, list[int]] = {}
         for place, tally in enumerate(self._tallies):
             groups.setdefault(tally, []).append(place)
@@ -154,11 +154,12 @@ class Search:
     def _masses(
         self, weights: Sequence[float], wanted: set[int]
     ) -> Iterator[tuple[int, float, int]]:
-        """Yield each commit that can be tried, the weight of the places under which it has the bug,
-        and the number of wanted places among them.
+        """Yield each commit with the weight of the places that imply its having the bug.
+
+        The third value is the number of wanted places among them.
         """
-        # The places before a commit are the bits of an integer, which is dropped when no child
-        # needs it any more: 100,000 commits take 100 MB and 2 to 20 s.
+        # A commit's ancestors are the bits of an integer, which is dropped once no child needs it
+        # any more: 100,000 commits take 100 MB and 2 to 20 s.
         counting = {place for place, weight in enumerate(weights) if weight > _NEGLIGIBLE}
         counting = (counting | wanted) - {self.elsewhere}
         bit = {place: number for number, place in enumerate(sorted(counting))}
@@ -191,9 +192,9 @@ class Search:
 
 
 def expected_steps(commits: int) -> int:
-    """Return the number of tests of a search in which no test misleads.
+    """Return the number of tests of a search without misleading tests.
 
-    The first test is that of the good end.
+    It includes the first one, of the good end.
     """
     return 1 + math.ceil(math.log2(commits + 1))
 
@@ -203,7 +204,7 @@ def _log_beta(a: float, b: float) -> float:
 
 
 def _bits(numbers: Sequence[int]) -> int:
-    """Return the integer in which these bits are set; `numbers` are sorted."""
+    """Return the integer with these bits set; `numbers` are sorted."""
     whole = bytearray(numbers[-1] // 8 + 1 if numbers else 0)
     for number in numbers:
         whole[number // 8] |= 1 << number % 8

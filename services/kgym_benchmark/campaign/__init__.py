@@ -1,1 +1,1 @@
-"""Campaigns: agents on bugs, so many attempts each, carried out once whatever is killed."""
+"""Campaigns: attempts of agents on bugs, each made once, even if processes are killed."""

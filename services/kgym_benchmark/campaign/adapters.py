@@ -1,7 +1,7 @@
-"""What runs an agent in an environment: a campaign's own command, or a shipped adapter's.
+"""The command that runs an agent in an environment: a campaign's own, or a shipped adapter's.
 
-An adapter is a file of `configs/adapters/`: which command lets an agent work on /root/task.txt in
-/linux, and where it says what it did and what that cost.
+An adapter is a file of `configs/adapters/`. It gives the command that makes an agent work on
+/root/task.txt in /linux, and the places of its trajectory and cost.
 """
 
 import tomllib
@@ -21,13 +21,13 @@ ADAPTERS = CONFIGS / "adapters"
 
 
 class Adapter(Strict):
-    """How an agent is run; `cost` and `tokens` are places in its trajectory: `info.cost`."""
+    """How an agent is run; `cost` and `tokens` are paths in its trajectory (`info.cost`)."""
 
     description: Words
-    version: Words = Field(description="of the agent, that this was written for")
+    version: Words = Field(description="agent version for which this was written")
     command: list[Words] = Field(min_length=1, max_length=100)
     environment: Variables = {}
-    trajectory: Words = Field(description="the form of traj.json: `mini-swe-agent`, …")
+    trajectory: Words = Field(description="format of traj.json: `mini-swe-agent`, …")
     cost: Words | None = None
     tokens: Words | None = None
 
@@ -42,15 +42,15 @@ class Command:
     agent_config: Path | None
     model_config: Path | None
     form: str
-    """Of its trajectory."""
+    """Format of its trajectory."""
     cost: str | None
     tokens: str | None
     free: bool
-    """Whether it asks no model."""
+    """Whether it uses no model."""
 
 
 def command(entry: AgentEntry, home: Path) -> Command:
-    """Return the command of an agent; paths lie beside the campaign, in `home`.
+    """Return the command of an agent; paths are relative to `home`, the campaign's folder.
 
     Raises UserError `bad_campaign`, NotFound `no_such_adapter`.
     """

@@ -1,7 +1,7 @@
-"""One attempt of an agent on a bug, in a folder of its own: from its start to its patch.
+"""One attempt of an agent on a bug, in a folder of its own, from its start to its patch.
 
-What it leaves is whole or absent: `ended.json` is written last. An attempt that was killed begins
-again, with the jobs and the model's answers that it had.
+`ended.json` is written last, so a result is complete or absent. A killed attempt starts again, and
+gets the jobs and the model's answers that it already had.
 """
 
 import asyncio
@@ -33,38 +33,38 @@ from kgym_benchmark.kenv.protocol import Case
 from kgym_benchmark.kenv.trees import BugTree
 
 ENDED, CALLS, ATIF = "ended.json", "kernel_runs.jsonl", "trajectory.atif.json"
-# Characters of why an agent did not come to its end.
+# Characters of the reason why an agent did not finish.
 _ERROR = 1000
 Tree = Callable[[Subject, ExitStack], Awaitable[BugTree]]
 
 
 class AgentEnded(Strict):
-    """What an attempt took, and how it ended."""
+    """The end of an attempt, with its costs."""
 
     seconds: float
     kernel_seconds: float = 0
     kernel_runs: int = 0
     model_seconds: float | None = None
-    dollars: float | None = Field(None, description="null: not known")
+    dollars: float | None = Field(None, description="null: unknown")
     tokens: int | None = None
     error: Words | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Attempt:
-    """An attempt that is to be made, and where."""
+    """An attempt to be made, and its folder."""
 
     campaign: Campaign
     planned: Planned
     subject: Subject
     report: str
-    """The crash, as the platform has seen it."""
+    """The crash report, as seen by the platform."""
     folder: Path
     key: Callable[[str], str | None] = lambda _: None
-    """Gives what a variable of the environment holds: the key of a model."""
+    """Returns the value of an environment variable: the key of a model."""
 
     def ended(self) -> AgentEnded | None:
-        """Return how it ended, if it has."""
+        """Return its end, if it has ended."""
         try:
             return AgentEnded.model_validate_json((self.folder / ENDED).read_bytes())
         except FileNotFoundError:
@@ -72,11 +72,11 @@ class Attempt:
 
     @property
     def patch(self) -> str:
-        """The patch of one that has ended."""
-        return (self.folder / PATCH).read_bytes().decode()  # its line ends as they are
+        """The patch of an attempt that has ended."""
+        return (self.folder / PATCH).read_bytes().decode()  # keeps the line ends
 
     def keep(self, ended: AgentEnded, patch: str) -> None:
-        """Write what it came to; after this it is not made again."""
+        """Write the result; after this, the attempt is not made again."""
         write(self.folder / PATCH, patch.encode())
         write(self.folder / ENDED, ended.model_dump_json(indent=1).encode())
 
@@ -84,7 +84,7 @@ class Attempt:
 async def in_environment(
     attempt: Attempt, command: Command, client: AsyncClient, tree: Tree
 ) -> AgentEnded:
-    """Let a program work on the bug in an environment; keep what it leaves."""
+    """Run a program on the bug in an environment, and keep its results."""
     folder = attempt.folder
     calls: list[KernelCall] = []
     folder.mkdir(parents=True, exist_ok=True)
@@ -101,7 +101,7 @@ async def in_environment(
         bug_tree = await tree(attempt.subject, held)
         proxy = await _proxy(attempt, command, stack)
         place = folder / "environment"
-        await asyncio.to_thread(sandbox.remove, place)  # of one that was killed
+        await asyncio.to_thread(sandbox.remove, place)  # left by a killed attempt
         door = Door(
             _case(attempt),
             _kernels(attempt, client),
@@ -130,7 +130,7 @@ async def in_environment(
 async def _run(
     environment: Environment, command: Command, log: Path, proxy: ModelProxy | None
 ) -> Ended:
-    """Run the agent; end it when its money is used up."""
+    """Run the agent; end it when its budget is used up."""
     running = asyncio.create_task(environment.run(command.words, log))
     if proxy is None:
         return await running
@@ -150,7 +150,7 @@ async def _run(
 
 
 async def _proxy(attempt: Attempt, command: Command, stack: AsyncExitStack) -> ModelProxy | None:
-    """Return what answers for the agent's model, if the campaign lists it."""
+    """Return the proxy of the agent's model, if the campaign lists the model."""
     planned = attempt.planned
     access = attempt.campaign.models.get(planned.setup.model)
     if access is None:
@@ -175,7 +175,7 @@ def _case(attempt: Attempt) -> Case:
 
 
 def _kernels(attempt: Attempt, client: AsyncClient) -> Callable[[str], Awaitable[KernelRun]] | None:
-    """Return what runs kernels for the agent; None where it may not."""
+    """Return the function that runs kernels for the agent; None if it may not run any."""
     if not attempt.planned.setup.feedback:
         return None
     campaign = attempt.campaign
@@ -186,7 +186,7 @@ def _kernels(attempt: Attempt, client: AsyncClient) -> Callable[[str], Awaitable
         result = await run_kernel(client, attempt.subject.bug, diff, options)
         if result.outcome is not Outcome.INCONCLUSIVE:
             return result
-        # A machine has failed: that is not the agent's fault.
+        # A machine has failed, which is not the agent's fault: try once more.
         return await run_kernel(client, attempt.subject.bug, diff, options)
 
     return run
@@ -208,7 +208,7 @@ def _given(attempt: Attempt, command: Command, proxy: ModelProxy | None) -> Give
 
 
 def _variables(attempt: Attempt, command: Command) -> dict[str, str]:
-    """Return what an agent's command may want to know."""
+    """Return the environment variables for an agent's command."""
     planned = attempt.planned
     variables = {"KENV_MODEL": planned.setup.model, "KENV_RUN": str(planned.run)}
     if command.agent_config is not None:
@@ -217,7 +217,7 @@ def _variables(attempt: Attempt, command: Command) -> dict[str, str]:
 
 
 async def _patch(environment: Environment) -> tuple[str, str | None]:
-    """Return the patch, and what is wrong with it if there is none."""
+    """Return the patch, and the error if it is invalid."""
     try:
         return await environment.patch(), None
     except UserError as error:
@@ -225,7 +225,7 @@ async def _patch(environment: Environment) -> tuple[str, str | None]:
 
 
 def _costs(command: Command, trajectory: bytes | None, proxy: ModelProxy | None) -> dict[str, Any]:
-    """Return what the model took: as was counted from outside, else as the agent says."""
+    """Return the costs of the model: as counted by the proxy, or else as the agent reports them."""
     if proxy is not None:
         return {
             "dollars": proxy.dollars,
@@ -240,7 +240,7 @@ def _costs(command: Command, trajectory: bytes | None, proxy: ModelProxy | None)
 
 
 def pointed(value: Any, place: str | None) -> float | None:
-    """Return the number at a place such as `info.cost`; None where there is none."""
+    """Return the number at a path such as `info.cost`; None if there is none."""
     for name in (place or "").split("."):
         value = value.get(name) if isinstance(value, Mapping) else None
     known = isinstance(value, int | float) and not isinstance(value, bool)
@@ -248,7 +248,7 @@ def pointed(value: Any, place: str | None) -> float | None:
 
 
 def write(path: Path, data: bytes) -> None:
-    """Write a file whole; it is on the disk when this returns."""
+    """Write a file atomically; it is durable when this returns."""
     part = path.with_name(f".{path.name}.part")
     with part.open("wb") as file:
         file.write(data)

@@ -1,4 +1,4 @@
-"""CrashFixer as an agent of a campaign: a run, which is resumed and never begun twice."""
+"""CrashFixer as an agent of a campaign: its run is resumed, and never started twice."""
 
 import contextlib
 import json
@@ -15,26 +15,26 @@ from kgym_benchmark.campaign.attempt import ATIF, AgentEnded, Attempt, write
 from kgym_benchmark.kenv.environment import TRAJECTORY
 
 RUN = "run.json"
-# Dollars of a run that may take none: CrashFixer takes no limit for nothing.
+# Dollars of a run with a limit of 0: CrashFixer requires a positive limit.
 _LEAST = 1e-6
 _GOES_ON = {RunState.INTERRUPTED, RunState.STOPPED}
 
-# Given a bug's name, a strategy, a model and limits.
+# Arguments: a bug's name, a strategy, a model and limits.
 MakeRequest = Callable[[str, str, str, Limits], RunRequest]
 
 
 @dataclass(frozen=True, slots=True)
 class CrashFixer:
-    """The agent, and what makes requests of it."""
+    """The agent, and the function that makes requests for it."""
 
     agent: AgentCalls
     request: MakeRequest
 
 
 async def worked(attempt: Attempt, crashfixer: CrashFixer) -> AgentEnded:
-    """Let CrashFixer search for the fix; keep its best patch.
+    """Run CrashFixer on the bug, and keep its best patch.
 
-    Raises InfrastructureError `run_failed` where its run came to no end.
+    Raises InfrastructureError `run_failed` if its run did not finish.
     """
     attempt.folder.mkdir(parents=True, exist_ok=True)
     number = await _number(attempt, crashfixer)
@@ -67,10 +67,9 @@ async def worked(attempt: Attempt, crashfixer: CrashFixer) -> AgentEnded:
 
 
 async def _number(attempt: Attempt, crashfixer: CrashFixer) -> int:
-    """Return the number of the attempt's run, which is begun if there is none.
-
-    Its idempotency key is kept first: who is killed before the number is begins the same run.
-    """
+    """Return the number of the attempt's run; start it if there is none."""
+    # The idempotency key is saved first, so that a process killed before the number is saved gets
+    # the same run when it is started again.
     path = attempt.folder / RUN
     known: dict[str, str | int] = {}
     with contextlib.suppress(OSError, ValueError):

@@ -1,11 +1,11 @@
-"""An agent's one way out: its model's endpoint, by way of a process that counts.
+"""The proxy to a model's endpoint: an agent's only network access, where tokens are counted.
 
-The agent asks http://127.0.0.1:8400, and gets what the endpoint answers. The key is added here, so
-the agent has none, and only questions to its model are passed on. Tokens are read from the answers,
-and their price from the campaign; at the limit, nothing is asked any more. A few questions at most
-are under way at a time, so that no agent asks a thousand before the first is counted. Each answer
-is on the disk before the agent has it: an attempt that was killed begins again, and what it asks
-again is answered from there.
+The agent calls http://127.0.0.1:8400 and gets the endpoint's answer. The key is added here, so the
+agent does not have it, and only requests to its model are forwarded. Tokens are read from the
+answers, and priced as in the campaign; at the limit, requests are refused. Only a few requests run
+concurrently, so that an agent cannot send a thousand before the first is counted. Each answer is
+durable before the agent gets it: a killed attempt starts again, and its repeated requests are
+answered from the tape.
 """
 
 import asyncio
@@ -33,14 +33,14 @@ from kgym.web.connection_limits import ConnectionLimits, guarded
 from kgym_benchmark.campaign.token_use import Used, is_reply, used
 from kgym_benchmark.kenv.environment import MODEL_SOCKET
 
-# Questions that are read, or wait for their answers, at a time.
+# Concurrent requests, from reading the body to the answer.
 AT_ONCE = 4
-# Bytes of an answer.
+# Maximum bytes of an answer.
 MOST = 64 << 20
 SECONDS = 1800.0
-# How long what was asked when the agent ended may take: it is paid for all the same.
+# How long to wait for running requests after the agent has ended: they are charged anyway.
 LAST_SECONDS = 300.0
-# The same where the campaign was interrupted: what comes in time is not asked again.
+# The same after an interrupt of the campaign: answers that arrive in time are not paid for twice.
 HASTE_SECONDS = 5.0
 _CONNECTIONS = ConnectionLimits(connections=128, body_seconds=SECONDS, stall_seconds=SECONDS)
 _KEPT = {"content-type", "retry-after"}
@@ -48,11 +48,11 @@ _DROPPED = {
     *("host", "connection", "content-length", "authorization", "x-api-key", "x-goog-api-key"),
     *("accept-encoding", "transfer-encoding", "cookie", "proxy-authorization"),
 }
-# Of a tape, at most.
+# Maximum size of a tape.
 TAPE_BYTES = 1 << 30
-# Of a question, at most.
+# Maximum size of a request's body.
 QUESTION_BYTES = 16 << 20
-# Commas and brackets of a question: a bound for the values that parsing makes of it.
+# Commas and brackets of a request: a bound for the values that parsing creates.
 _VALUES = 1_000_000
 _PATH = re.compile(r"(?:/[\w.:@-]*)+", re.ASCII)
 _LIST = re.compile(r".*/models(?:/[^/]+)?")
@@ -67,18 +67,18 @@ _JSON = {"content-type": "application/json"}
 
 
 class Answered(Strict):
-    """A question with its answer: a line of a tape."""
+    """A request with its answer: a line of a tape."""
 
     question: str = Field(description="SHA-256 of its path and body")
     status: int
     headers: dict[str, str]
     body: str = Field(description="Base64")
-    used: Used | None = Field(description="null: the answer does not say")
+    used: Used | None = Field(description="null: not in the answer")
     seconds: float
 
 
 class ModelTape:
-    """Answers of an attempt's model in a file; those of an earlier start are replayed."""
+    """The file of a model's answers to an attempt; those of an earlier start are replayed."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -86,7 +86,7 @@ class ModelTape:
         self._size = 0
 
     def open(self) -> None:
-        """Index the answers; cut off half a line, which a killed process has left."""
+        """Index the answers; cut off an incomplete last line, left by a killed process."""
         if not self._path.exists():
             return
         with self._path.open("rb+") as file:
@@ -99,11 +99,12 @@ class ModelTape:
 
     @property
     def full(self) -> bool:
-        """Whether the tape has its largest size."""
+        """Whether the tape has reached its maximum size."""
         return self._size >= TAPE_BYTES
 
     def answer(self, question: str, number: int) -> Answered | None:
-        """Return the answer to a question when it was asked for the `number`-th time, from 0."""
+        """Return the answer to the `number`-th occurrence of a request, from 0."""
+        # Agents repeat a request on purpose, to get another sample: each occurrence has its own.
         places = self._places.get(question, [])
         if number >= len(places):
             return None
@@ -112,7 +113,7 @@ class ModelTape:
             return Answered.model_validate_json(file.readline())
 
     def append(self, answered: Answered) -> None:
-        """Write an answer; it is on the disk when this returns."""
+        """Append an answer; it is durable when this returns."""
         line = answered.model_dump_json().encode() + b"\n"
         with self._path.open("ab") as file:
             file.write(line)
@@ -122,12 +123,12 @@ class ModelTape:
 
 
 class ModelProxy:
-    """Answers for a model on a socket in `folder` while the context lasts; counts all it takes."""
+    """Context manager: serve a model's API on a Unix socket in `folder`; record tokens and cost."""
 
     def __init__(
         self, model: str, access: ModelAccess, key: str | None, tape: Path, limit: float | None
     ) -> None:
-        # Set when a question was refused because the money is used up.
+        # Set when a request was refused because the budget is used up.
         self.exhausted = asyncio.Event()
         self.refusal: str | None = None
         self.seconds = 0.0
@@ -147,12 +148,12 @@ class ModelProxy:
 
     @property
     def tokens(self) -> int | None:
-        """All tokens, in and out; None where an answer does not say."""
+        """Input and output tokens; None if an answer did not contain its usage."""
         return None if self._unknown else self._tokens
 
     @property
     def dollars(self) -> float | None:
-        """What they take; None where that is not known."""
+        """The cost of the tokens; None if it is unknown."""
         return None if self._unknown or self._access.prices is None else self._dollars
 
     async def __aenter__(self) -> Self:
@@ -195,7 +196,7 @@ class ModelProxy:
         self.folder.chmod(0o755)
 
     async def _last_answers(self, seconds: float) -> None:
-        """Wait for what is still asked, as it is counted; what takes too long is not known."""
+        """Wait for running requests and count them; those that take too long count as unknown."""
         self._ended = True
         if self._under_way:
             _, left = await asyncio.wait(self._under_way, timeout=seconds)
@@ -204,19 +205,20 @@ class ModelProxy:
                 task.cancel()
 
     async def _answer(self, scope: MutableMapping[str, Any], receive: Any, send: Any) -> None:
-        """Answer one request of HTTP, as an ASGI application."""
-        async with self._turn:  # before the body is read, which stays where it is until then
+        """Answer one HTTP request, as an ASGI application."""
+        async with self._turn:  # before the body is read, so that waiting ones take no memory
             body = bytearray()
             while True:
                 part = await receive()
                 body += part.get("body", b"")
                 if len(body) > QUESTION_BYTES:
-                    return await _sent(send, _problem(413, "too long a question"))
+                    return await _sent(send, _problem(413, "the request is too long"))
                 if part["type"] == "http.disconnect":
                     return None
                 if not part.get("more_body"):
                     break
-            # A task of its own: it goes on if the agent is gone.
+            # A task of its own, which continues if the agent closes the connection: the answer has
+            # to be counted.
             task = asyncio.create_task(self._ask(scope, bytes(body)))
             self._under_way.add(task)
             task.add_done_callback(self._under_way.discard)
@@ -269,7 +271,7 @@ class ModelProxy:
             bearer = self._access.key_header == "authorization"
             headers[self._access.key_header] = f"Bearer {self._key}" if bearer else self._key
         endpoint = httpx.URL(self._access.endpoint.rstrip("/"))
-        # Whatever the path is, the host stays: the key goes to no other one.
+        # The host is fixed whatever the path is: the key must not go to another host.
         url = endpoint.copy_with(raw_path=(endpoint.path.rstrip("/") + path).encode("latin-1"))
         async with self._http.stream(
             scope["method"], url, headers=headers, content=body
@@ -283,14 +285,14 @@ class ModelProxy:
             return answered.status_code, kept, bytes(data)
 
     def _count(self, answered: Answered) -> _Answer:
-        """Count an answer, and return it."""
+        """Count an answer and return it."""
         body = base64.b64decode(answered.body)
         self.seconds += answered.seconds
         if answered.used is not None:
             self._tokens += answered.used.input + answered.used.output
             if self._access.prices is not None:
                 self._dollars += answered.used.dollars(self._access.prices)
-        else:  # a list of models, say, costs nothing and says nothing of tokens
+        else:  # a list of models, for example, costs nothing and contains no usage
             self._unknown += is_reply(body)
         return answered.status, answered.headers, body
 
@@ -298,12 +300,12 @@ class ModelProxy:
         if self._ended:
             return "the attempt has ended"
         if self._tape.full:
-            return "the model has answered as much as the tape of an attempt holds"
+            return "the tape of the attempt is full"
         if self._limit is None:
             return None
         dollars = self.dollars
         if dollars is None:
-            return "what the model took is not known, and the attempt has a limit in dollars"
+            return "the model's cost is unknown, and the attempt has a limit in dollars"
         if dollars >= self._limit:
             return f"the attempt's limit of ${self._limit:g} is reached"
         return None
@@ -332,39 +334,39 @@ async def _sent(send: Any, answer: _Answer) -> None:
     await send({"type": "http.response.body", "body": body})
 
 
-# --- which requests are questions to the agent's own model ---------------------------
+# --- which requests are forwarded: only those to the agent's own model ---------------
 
 
 def model_names(model: str) -> frozenset[str]:
-    """Return the names by which an agent may call a model: for `a/b/c` also `b/c` and `c`."""
+    """Return the names that agents use for a model: for `a/b/c` also `b/c` and `c`."""
     return frozenset({model, *(model[end.end() :] for end in _ENDS.finditer(model))} - {""})
 
 
 def refusal(method: str, path: str, body: bytes, known: frozenset[str]) -> str | None:
-    """Return why a request is not forwarded; None if it is a question to a model of these names."""
-    # An attempt is counted by the prices of one model. So nothing else goes to the endpoint: no
-    # other model, and nothing that costs or shows the account's owner something, such as images,
-    # files or what others have asked.
+    """Return why a request is not forwarded; None if it is for a model with one of these names."""
+    # An attempt is charged at the prices of one model. So nothing else is forwarded: no other
+    # model, and nothing that costs extra or reveals the account's data, such as images, files or
+    # other users' conversations.
     if not _PATH.fullmatch(path) or ".." in path:
-        return f"{path[:200]!r} is no path of a model"
+        return f"{path[:200]!r} is not a path of a model's API"
     if method == "GET" and _LIST.fullmatch(path):
         return None
     if method != "POST" or not _ASKS.fullmatch(path):
-        return f"{method} {path[:200]} is no question to a model"
+        return f"{method} {path[:200]} is not a request to a model"
     try:
         models = {*_IN_PATH.findall(path)} | _models_in(body)
     except (ValueError, RecursionError) as error:
-        return f"the question cannot be read: {error}"
+        return f"the request cannot be read: {error}"
     return _foreign_model(models, known)
 
 
 def _foreign_model(models: set[str], known: frozenset[str]) -> str | None:
     if not models:
-        return "the question names no model"
+        return "the request names no model"
     if others := sorted(models - known):
         return (
-            f"this attempt is of {' or '.join(sorted(known))}, and not of {others[0][:200]}; a"
-            " campaign lists further `names` of a model"
+            f"this attempt uses {' or '.join(sorted(known))}, not {others[0][:200]}; a campaign can"
+            " list further `names` of a model"
         )
     return None
 
@@ -374,7 +376,7 @@ def _models_in(body: bytes) -> set[str]:
         raise ValueError("it has too many values")
     question = json.loads(body, object_pairs_hook=_without_repeats)
     if not isinstance(question, dict):
-        raise ValueError("it is no object")
+        raise ValueError("it is not an object")
     name = question.get("model")
     return {name} if isinstance(name, str) else set()
 

@@ -1,10 +1,10 @@
-"""A campaign on its way: all its attempts, each once, whoever is killed meanwhile.
+"""The run of a campaign: all its attempts, each made once, even if processes are killed.
 
 The folder of a campaign:
 
     dataset.json, bugs.jsonl  its bugs, as a dataset
-    attempts.jsonl            a record for each attempt that is done, durable once it is there
-    campaign.json             what attempts have to share to be compared
+    attempts.jsonl            a durable record of each finished attempt
+    campaign.json             the options that attempts must share to be comparable
     attempts/BUG/SETUP/RUN/   patch.txt, traj.json, log.txt, trajectory.atif.json and ended.json
 """
 
@@ -49,37 +49,37 @@ _SLUG = re.compile(r"[^\w.-]+")
 
 
 class Summary(Strict):
-    """What a run of a campaign came to."""
+    """The result of a run of a campaign."""
 
     name: str
     attempts: int = Field(description="of the whole campaign")
-    done: int = Field(description="that have a record")
+    done: int = Field(description="with a record")
     made: int = Field(description="by this run")
     failed: int = Field(description="without a verdict: the same command makes them again")
     limit: str | None = Field(None, description="that was reached before all were made")
-    problems: list[str] = Field([], description="the first of why there is no verdict")
+    problems: list[str] = Field([], description="first reasons for missing verdicts")
 
 
 @dataclass(frozen=True, slots=True)
 class Equipment:
-    """What a campaign works with."""
+    """What a campaign runs with."""
 
     client: AsyncClient
     tree: Tree
-    """Gives the tree of a bug."""
+    """Returns the tree of a bug."""
     home: Path
-    """Where the description lies, beside which its paths are."""
+    """The folder of the description, to which its paths are relative."""
     key: Callable[[str], str | None] = lambda _: None
-    """Gives the key of a model, by the variable that holds it."""
+    """Returns the key of a model, given the name of its variable."""
     crashfixer: CrashFixer | None = None
 
 
-# Hears of each record, and of what has no verdict.
+# Called with each record, and with the reason for each missing verdict.
 Tell = Callable[[AttemptRecord | str], None]
 
 
 class Run:
-    """One run of a campaign on its folder."""
+    """One run of a campaign in its folder."""
 
     def __init__(
         self, campaign: Campaign, subjects: Subjects, folder: Path, equipment: Equipment, tell: Tell
@@ -93,12 +93,12 @@ class Run:
         self._problems: list[str] = []
         self._made = self._failed = 0
         self._limit: str | None = None
-        # Attempts that are being made.
+        # Attempts in progress.
         self._working = Counter[Setup]()
         self._moved = asyncio.Event()
 
     async def go(self) -> Summary:
-        """Make what is missing; raises UserError `campaign_in_use`, `campaign_changed`."""
+        """Make the missing attempts; raise UserError `campaign_in_use`, `campaign_changed`."""
         self._commands = {
             agent.name + agent.settings: adapters.command(agent, self._equipment.home)
             for agent in self._campaign.agents
@@ -135,7 +135,7 @@ class Run:
         )
 
     async def _all(self, open_: list[Planned]) -> None:
-        """Make the attempts in their order, so many at a time."""
+        """Make the attempts in order, up to `parallel` at a time."""
         turn = asyncio.Semaphore(self._campaign.parallel)
         async with asyncio.TaskGroup() as group:
             for planned in open_:
@@ -188,19 +188,19 @@ class Run:
             return _recorded(planned, ended, Verified(Outcome.BAD))
         with contextlib.ExitStack() as kept:
             tree = await self._equipment.tree(subject, kept)
-            # Compared outside the environment, after the agent has ended, with a tree that it could
-            # not change.
+            # Compared outside the environment and after the agent has ended, with a tree that it
+            # could not change.
             change = await verification.change_of(diff, tree.read)
             verified = await self._verification.verify(subject, diff, change)
             record = _recorded(planned, ended, verified, diff, change)
             return await verification.with_overlap(record, subject.bug.fix, tree.read)
 
     async def _worked(self, attempt: Attempt) -> AgentEnded:
-        """Let the agent work."""
+        """Run the agent."""
         entry, equipment = attempt.planned.entry, self._equipment
         if entry.kind == "crashfixer":
             if equipment.crashfixer is None:
-                raise UserError("no_agent", "CrashFixer runs where an agent can: name its service")
+                raise UserError("no_agent", "no agent service to run CrashFixer: name one")
             return await crashfixer.worked(attempt, equipment.crashfixer)
         command = self._commands[entry.name + entry.settings]
         ended = await in_environment(attempt, command, equipment.client, equipment.tree)
@@ -208,7 +208,7 @@ class Run:
         return ended
 
     async def _report(self, subject: Subject) -> str:
-        """Return the crash report of a bug, as the platform has seen it, once for all attempts."""
+        """Return the crash report of a bug as seen by the platform, once for all attempts."""
         if subject.id not in self._reports:
             self._reports[subject.id] = asyncio.create_task(self._shown(subject))
         return await asyncio.shield(self._reports[subject.id])
@@ -223,8 +223,8 @@ class Run:
     async def _has_room(self, setup: Setup) -> bool:
         """Return whether another attempt of a setup may be made.
 
-        It is waited for until those that are being made are sure to leave some of the setup's
-        share: each may take its limit, and without one all of it.
+        Wait until the attempts in progress are certain to leave a part of the setup's share: each
+        may take up to its limit, or all of the share if it has none.
         """
         each = self._campaign.attempt.dollars
         while not self._is_over(setup):
@@ -239,7 +239,7 @@ class Run:
 
     @property
     def _share(self) -> float | None:
-        """The dollars of a setup; None: there is no limit."""
+        """The dollars of a setup; None without a limit."""
         dollars = self._campaign.limits.dollars
         return None if dollars is None else dollars / len(list(self._campaign.setups()))
 
@@ -247,7 +247,7 @@ class Run:
         return sum(record.dollars or 0 for record in self._records if record.setup == setup)
 
     def _is_over(self, setup: Setup) -> bool:
-        """Tell whether a limit forbids another attempt of a setup."""
+        """Return whether a limit forbids another attempt of a setup."""
         limits = self._campaign.limits
         if limits.hours is not None and self._clock.hours >= limits.hours:
             self._limit = f"{limits.hours:g} hours"
@@ -256,7 +256,7 @@ class Run:
             return False
         made = [record for record in self._records if record.setup == setup]
         if any(record.dollars is None for record in made):
-            self._limit = f"{setup}: what an attempt took is not known"
+            self._limit = f"{setup}: the cost of an attempt is unknown"
             return True
         if made and self._spent(setup) >= self._share:
             self._limit = f"{setup}: its share of ${limits.dollars:g}"
@@ -265,7 +265,7 @@ class Run:
 
 
 class _Clock:
-    """How long a campaign has run, all its runs together."""
+    """The duration of a campaign, summed over all its runs."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -284,7 +284,7 @@ class _Clock:
 
 @contextlib.contextmanager
 def held(folder: Path) -> Iterator[None]:
-    """Hold a campaign's folder, which is made if need be; raise UserError `campaign_in_use`."""
+    """Lock a campaign's folder, created if needed; raise UserError `campaign_in_use`."""
     folder.mkdir(parents=True, exist_ok=True)
     with (folder / ".lock").open("a") as file:
         try:
@@ -296,13 +296,13 @@ def held(folder: Path) -> Iterator[None]:
 
 
 def begin(folder: Path, campaign: Campaign, subjects: list[Subject]) -> None:
-    """Note what a campaign is; raise UserError `campaign_changed` if it was another."""
+    """Record the campaign in its folder; raise UserError `campaign_changed` if it is another."""
     about = folder / ABOUT
     if about.exists() and about.read_text() != campaign.how:
         raise UserError(
             "campaign_changed",
-            f"{folder} holds attempts that were made otherwise ({about.read_text()}): results could"
-            " not be compared. Give this campaign another folder",
+            f"{folder} holds attempts made with other options ({about.read_text()}): results would"
+            " not be comparable. Give this campaign another folder",
         )
     write(about, campaign.how.encode())
     dataset = Subjects(tuple(subjects)).dataset(campaign.name)
@@ -313,7 +313,7 @@ def begin(folder: Path, campaign: Campaign, subjects: list[Subject]) -> None:
             raise
         raise UserError(
             "campaign_changed",
-            f"{folder} holds attempts on other bugs, or on others of these names; give this"
+            f"{folder} holds attempts on other bugs, or on other bugs of the same names; give this"
             " campaign another folder",
         ) from error
 
@@ -325,7 +325,7 @@ def slug(setup: Setup) -> str:
 
 
 def place(bug: str) -> str:
-    """Return the name of a bug's folder; of two bugs it is never the same."""
+    """Return the name of a bug's folder, which is unique."""
     plain = _slug(bug)
     digest = hashlib.sha256(bug.encode()).hexdigest()[:8]
     return plain if plain == bug else f"{plain}-{digest}"

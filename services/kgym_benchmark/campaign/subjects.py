@@ -1,4 +1,4 @@
-"""The bugs of a campaign: bundles that can be run, with what a dataset knows of them."""
+"""The bugs of a campaign: runnable bundles, with their records of a dataset."""
 
 import re
 import tomllib
@@ -28,14 +28,14 @@ class Subject:
 
     id: str
     name: str
-    """By which bundles are loaded."""
+    """By which its bundle is loaded."""
     bug: Bug
     record: BugRecord
 
 
 @dataclass(frozen=True, slots=True)
 class Subjects:
-    """The bugs of a campaign, and how many of its dataset cannot be tried."""
+    """The bugs of a campaign; `unbundled` counts those of its dataset that cannot be tried."""
 
     bugs: tuple[Subject, ...]
     unbundled: int = 0
@@ -46,7 +46,7 @@ class Subjects:
 
 
 def load(campaign: Campaign, home: Path) -> Subjects:
-    """Load the bugs of a campaign; paths of its description lie beside it, in `home`.
+    """Load the bugs of a campaign; paths are relative to `home`, the folder of its description.
 
     Raises UserError `no_bugs`, and as bundles and datasets do.
     """
@@ -90,7 +90,7 @@ def _within(places: Sequence[str], home: Path) -> Iterable[tuple[str, Bug]]:
 def _of_dataset(
     record: BugRecord, bundled_: dict[str, tuple[str, Bug]], campaign: Campaign
 ) -> Subject | None:
-    """Return a bug of a dataset by its bundle, or else by what it says itself, if that will do."""
+    """Return a bug of a dataset: from its bundle, or else from its record if that suffices."""
     if record.id in bundled_:
         name, bug = bundled_[record.id]
         return Subject(record.id, name, bug, record)
@@ -104,7 +104,7 @@ def _of_dataset(
 
 
 def _ids(bug: Bug) -> list[str]:
-    """Return the ids under which datasets may know a bundle: its name's, and syzbot's."""
+    """Return the ids that datasets may use for a bundle: that of its name, and syzbot's."""
     syzbot_ids = [
         reference.removeprefix(_SYZBOT)
         for reference in bug.file.references
@@ -118,7 +118,7 @@ def _id(name: str) -> str:
 
 
 def bundled(name: str, bug: Bug) -> Subject:
-    """Return a bundle with a record of what it says itself."""
+    """Return a bundle, with a record made from the bundle itself."""
     fix = bug.fix
     kernel = getattr(bug.file.kernel, "use", "")
     bug_id = _id(bug.name)
@@ -147,7 +147,7 @@ def bundled(name: str, bug: Bug) -> Subject:
 
 
 def read(path: Path) -> Campaign:
-    """Read a campaign's description; raise UserError `bad_campaign` that names the field."""
+    """Read a campaign's description; raise UserError `bad_campaign` naming the wrong fields."""
     try:
         return Campaign.model_validate(tomllib.loads(path.read_text()))
     except (OSError, tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:

@@ -1,4 +1,4 @@
-"""The tokens that an answer of a model took, as providers say it. Pure."""
+"""Token usage in models' answers, in the formats of several providers. Pure."""
 
 import json
 from collections.abc import Iterator
@@ -11,14 +11,14 @@ from kgym.bench.campaign import Prices
 
 
 class Used(Strict):
-    """The tokens of an answer."""
+    """The token usage of an answer."""
 
     input: int = Field(0, ge=0)
-    cached: int = Field(0, ge=0, description="of the input")
+    cached: int = Field(0, ge=0, description="part of the input")
     output: int = Field(0, ge=0)
 
     def dollars(self, prices: Prices) -> float:
-        """Return what they take."""
+        """Return the cost of the tokens."""
         cached = prices.input if prices.cached is None else prices.cached
         fresh = max(self.input - self.cached, 0)
         paid = fresh * prices.input + self.cached * cached + self.output * prices.output
@@ -26,9 +26,9 @@ class Used(Strict):
 
 
 def used(answer: bytes) -> Used | None:
-    """Return the tokens that an answer says it took, as OpenAI, Anthropic or Gemini say it.
+    """Return the token usage in an answer, in the format of OpenAI, Anthropic or Gemini.
 
-    Of an answer that came in pieces, the last word of each counts. None where it says nothing.
+    In a streamed answer, the last value of each field counts. None if the answer has no usage.
     """
     counts: dict[str, int] = {}
     for text in [answer, *_pieces(answer)]:
@@ -59,7 +59,7 @@ def used(answer: bytes) -> Used | None:
 
 
 def is_reply(answer: bytes) -> bool:
-    """Tell whether it is the answer of a model: lists of models name no `choices` or `content`."""
+    """Return whether this is a completion: lists of models have no `choices` or `content`."""
     return any(
         word in answer for word in (b'"choices"', b'"content"', b'"candidates"', b'"output"')
     )

@@ -1,4 +1,4 @@
-"""Verification of agents' patches: by many VMs, once for all attempts that make the same change."""
+"""Verification of agents' patches on many VMs, once for all attempts with the same change."""
 
 import asyncio
 import hashlib
@@ -56,7 +56,7 @@ class Verified:
 
 
 class Verification:
-    """Verifies patches, each change of a bug once; `known` are attempts that were verified."""
+    """Verifier of patches, each change of a bug once; `known` are already verified attempts."""
 
     def __init__(
         self, client: AsyncClient, trial: TrialOptions, known: Iterable[AttemptRecord] = ()
@@ -92,7 +92,7 @@ class Verification:
         return verified
 
     async def close(self) -> None:
-        """Stop waiting. The jobs go on, and verifying the same patch again finds them."""
+        """Stop waiting. The jobs continue, and verifying the same patch again gets them."""
         for task in self._tasks.values():
             task.cancel()
         await asyncio.gather(*self._tasks.values(), return_exceptions=True)
@@ -120,7 +120,7 @@ def judged(run: KernelRun, result: ReproduceResult | None) -> Verified:
 
 
 def _crashed_at_boot(instance: InstanceResult) -> bool:
-    # On a busy machine no kernel boots in time: only a crash is the patch's fault.
+    # On a busy machine, no kernel boots in time: only a crash is the patch's fault.
     failed = instance.outcome is InstanceOutcome.BOOT_FAILED
     return failed and instance.detail.startswith(CRASHED_AT_BOOT)
 
@@ -129,17 +129,17 @@ def _result(job: JobView) -> ReproduceResult | None:
     return reproduced(job.step(AFTER))
 
 
-# --- which change a patch is, and what it shares with the fix ------------------------
+# --- the identity of a patch's change, and its overlap with the fix ------------------
 
 
 def identity(diff: str, read: Read) -> str:
-    """Return a SHA-256 that two diffs share if they change the tree that `read` reads alike.
+    """Return a SHA-256 that is equal for two diffs with the same effect on the tree of `read`.
 
     A diff that does not apply is identified by its text.
     """
-    # Proofs are shared by what patches make of the tree, not by their text: agents often come to
-    # the same lines, and 25 VMs cost minutes. Context that does not fit makes another patch of
-    # the same lines: one that does not apply.
+    # Verdicts are shared by the patched tree, not by the patch's text: agents often arrive at the
+    # same lines, and 25 VMs cost minutes. The same lines with context that does not fit are another
+    # patch: one that does not apply.
     try:
         applied = patching.apply(Patch(diff=diff), read)
     except (UserError, ValueError):  # the latter: longer than a patch may be
@@ -161,17 +161,17 @@ def text_identity(diff: str) -> str:
 
 
 async def change_of(diff: str, read: Read) -> str:
-    """Return the identity of a patch's change, within limits of time and memory."""
+    """Return the identity of a patch's change, computed within limits of time and memory."""
     try:
         return await _within_limits(diff, identity, diff, read)
-    except KgymError:  # it takes too much time or memory
+    except KgymError:  # took too much time or memory
         return text_identity(diff)
 
 
 async def with_overlap(record: AttemptRecord, fix: Patch | None, read: Read) -> AttemptRecord:
     """Return the record with the overlap of its patch and the developers'.
 
-    It stays null if either patch is missing or does not apply, or comparing takes too long.
+    The overlap stays null if a patch is missing or does not apply, or if comparing takes too long.
     """
     diff = record.diff
     if diff is None or fix is None:
@@ -189,7 +189,7 @@ async def _within_limits(
     diff: str, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs
 ) -> T:
     """Call a function of a patch in a thread; of a large patch, in a process with limits."""
-    # Whoever wrote the patch may want it to cost time.
+    # A hostile patch may be made to cost time.
     if len(diff) <= SMALL:
         return await asyncio.to_thread(function, *args, **kwargs)
     seconds, memory = separate_process.SECONDS, separate_process.MEMORY

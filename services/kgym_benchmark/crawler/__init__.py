@@ -1,1 +1,1 @@
-"""syzbot's dashboard, Git trees and mailing lists, read politely into records of bugs."""
+"""The crawler: reads syzbot's dashboard, Git trees and mailing lists into records of bugs."""

@@ -1,8 +1,8 @@
-"""Pages of others' sites, fetched politely, and kept.
+"""A polite HTTP fetcher with a cache on disk.
 
-One request at a time, and a pause between two to the same host. What was fetched lately is not
-asked for again; what is older is asked for with its ETag and date, so that a page that has not
-changed costs the site nothing. A site that says when to come again is not asked before.
+It makes one request at a time, with a pause between two to the same host. A recently fetched page
+is not requested again; an older one is requested with its ETag and date, so that an unchanged page
+costs the site next to nothing. `Retry-After` is obeyed.
 """
 
 import gzip
@@ -24,12 +24,12 @@ from kgym.errors import InfrastructureError, NotFound
 
 # Seconds between two requests to one host.
 PAUSE = 1.0
-# Seconds for which a page that was fetched is not asked for again.
+# Seconds for which a cached page is not requested again.
 LATELY = 20 * 3600.0
-# Bytes of a page at most.
+# Maximum bytes of a page.
 PAGE = 32 << 20
 ATTEMPTS = 5
-# Seconds: a site that asks to come again later than that is left alone for now.
+# Seconds: after a longer `Retry-After`, the visit ends.
 LONGEST_WAIT = 3600.0
 _REQUEST_SECONDS = 300.0
 _SILENT_SECONDS = 60.0
@@ -39,7 +39,7 @@ _GONE = {404, 410}
 
 
 class _Kept(Strict):
-    """What is known of a page that is kept."""
+    """The metadata of a cached page."""
 
     url: str
     sha256: Sha256
@@ -50,7 +50,7 @@ class _Kept(Strict):
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """A page, and when it was last known to be so."""
+    """A page, and when it was last known to be current."""
 
     url: str
     body: bytes
@@ -59,7 +59,7 @@ class Page:
 
 @dataclass(slots=True)
 class Traffic:
-    """What was asked of others' sites."""
+    """Counters of requests and cache hits."""
 
     requests: int = 0
     unchanged: int = 0
@@ -68,7 +68,7 @@ class Traffic:
 
 
 class Fetcher:
-    """Fetches pages of the hosts of `sites`, and of no others: links in pages are anybody's."""
+    """Fetcher of pages from the hosts of `sites` only: links in pages are untrusted."""
 
     def __init__(
         self,
@@ -86,7 +86,7 @@ class Fetcher:
         self._lately = lately
         self._sleep = sleep
         self._asked: dict[str, float] = {}
-        # Pages that this fetcher has asked for itself: it does so once.
+        # Pages that this fetcher has requested: it does so once per page.
         self._current: set[str] = set()
         self._client = httpx.Client(
             headers={"User-Agent": "kgymsuite (kgym bench watch)", "Accept-Encoding": "gzip"},
@@ -95,17 +95,17 @@ class Fetcher:
         )
 
     def close(self) -> None:
-        """End all connections."""
+        """Close all connections."""
         self._client.close()
 
     def get(self, url: str, most: int = PAGE) -> Page:
-        """Return a page of at most so many bytes.
+        """Return a page of at most `most` bytes.
 
-        Raises NotFound `page_missing`; InfrastructureError `site_unreachable`, `page_too_large`,
-        or `foreign_page` for one of a host that is not known.
+        Raises NotFound `page_missing`; InfrastructureError `site_unreachable`, `page_too_large`, or
+        `foreign_page` for an unknown host.
         """
         if _host(url) not in self._hosts:
-            raise InfrastructureError("foreign_page", f"{url} is of none of the known sites")
+            raise InfrastructureError("foreign_page", f"{url} is not on one of the known sites")
         about, body = self._kept(url, most)
         if about and body is not None:
             age = (datetime.now(UTC) - about.fetched).total_seconds()
@@ -131,16 +131,16 @@ class Fetcher:
             if answer.status == 200:
                 return self._new(url, answer)
             if answer.status in _GONE:
-                raise NotFound("page_missing", f"{url} is not there (status {answer.status})")
+                raise NotFound("page_missing", f"{url} does not exist (status {answer.status})")
             why = f"status {answer.status}"
             if answer.status not in _AGAIN:
                 break
             wait = answer.wait
             if wait > LONGEST_WAIT:
-                why += f", and asks to come again in {wait:.0f} s"
+                why += f", with Retry-After {wait:.0f} s"
                 break
         raise InfrastructureError(
-            "site_unreachable", f"{url}: {why}; the same command goes on where this one ended"
+            "site_unreachable", f"{url}: {why}; the same command continues from here"
         )
 
     def _ask(self, url: str, most: int, about: _Kept | None) -> "_Answer":
@@ -157,7 +157,9 @@ class Fetcher:
                 if response.is_redirect and to:
                     url = urljoin(url, to)
                     if _host(url) not in self._hosts:
-                        raise InfrastructureError("foreign_page", f"leads to {url}: not known")
+                        raise InfrastructureError(
+                            "foreign_page", f"redirects to {url}, which is not a known site"
+                        )
                     continue
                 body = _body(response, most) if response.status_code == 200 else b""
                 return _Answer(response.status_code, body, response.headers)
@@ -186,14 +188,14 @@ class Fetcher:
         self._keep(about, answer.body)
         return Page(url, answer.body, now)
 
-    # --- what is kept -----------------------------------------------------------------------
+    # --- the cache --------------------------------------------------------------------------
 
     def _place(self, url: str) -> Path:
         name = hashlib.sha256(url.encode()).hexdigest()
         return self._cache / name[:2] / name
 
     def _kept(self, url: str, most: int) -> tuple[_Kept | None, bytes | None]:
-        """Return what is kept of a page, if it is whole."""
+        """Return a cached page, if it is intact."""
         place = self._place(url)
         try:
             about = _Kept.model_validate_json(place.with_suffix(".json").read_bytes())
@@ -223,7 +225,7 @@ class _Answer:
 
     @property
     def wait(self) -> float:
-        """The seconds that the site asks for, by Retry-After: so many, or until a date."""
+        """The seconds to wait by `Retry-After`, which is a number or a date."""
         text = self.headers.get("Retry-After", "").strip()
         if text.isascii() and text.isdigit():
             return float(text[:9])
@@ -244,19 +246,19 @@ def _body(response: httpx.Response, most: int) -> bytes:
                 "page_too_large", f"{response.url} has more than {most >> 10} KiB"
             )
         if time.monotonic() - begun > _REQUEST_SECONDS:
-            raise httpx.ReadTimeout(f"it takes longer than {_REQUEST_SECONDS:.0f} s")
+            raise httpx.ReadTimeout(f"took longer than {_REQUEST_SECONDS:.0f} s")
     return bytes(body)
 
 
 def _write(path: Path, data: bytes) -> None:
-    """Write a file whole, or leave it as it was."""
+    """Replace a file atomically."""
     part = path.with_name(f".{path.name}.part")
-    part.write_bytes(data)  # not synced: what a crash has torn is noticed, and fetched again
+    part.write_bytes(data)  # not synced: a file torn by a crash is noticed, and fetched again
     part.replace(path)
 
 
 def _host(url: str) -> str:
-    """Return scheme, host and port of an address; empty for what is none."""
+    """Return scheme, host and port of an address; empty if it is invalid."""
     try:
         parts = urlsplit(url)
         return f"{parts.scheme}://{parts.hostname}:{parts.port}" if parts.hostname else ""

@@ -1,7 +1,7 @@
-"""The developers' commits: parent, message, diff and date.
+"""The developers' fix commits: parent, message, diff and date.
 
-From a mirror on this machine (`kgym mirror`), which also tells the functions; or else from the web
-pages of git.kernel.org (cgit), `patch/?id=` and `commit/?id=` of a repository.
+They are read from a local mirror (`kgym mirror`), which also gives the changed functions; or else
+from the web pages of git.kernel.org (cgit), `patch/?id=` and `commit/?id=` of a repository.
 """
 
 import asyncio
@@ -25,15 +25,15 @@ _COMMITTED = "%Y-%m-%d %H:%M:%S %z"
 
 @dataclass(frozen=True, slots=True)
 class GitSites:
-    """Where commits are looked for."""
+    """The places where commits are looked up."""
 
     site: str
-    """The web pages of repositories, by their paths: https://git.kernel.org."""
+    """The site with the web pages of repositories: https://git.kernel.org."""
     mirrors: Path | None = None
-    """Folder with `map.json`: from a repository's URL to its path."""
+    """A folder with `map.json`, which maps a repository's URL to its path."""
 
     def mirror(self, repository: str) -> Path | None:
-        """Return the mirror of a repository on this machine."""
+        """Return the local mirror of a repository, if there is one."""
         if self.mirrors is None:
             return None
         known = {_plain(url): path for url, path in mirror_table(self.mirrors).items()}
@@ -42,7 +42,7 @@ class GitSites:
 
 
 def fixed(patch: DeveloperPatch, sites: GitSites, fetcher: Fetcher) -> DeveloperPatch:
-    """Return the patch with what its commit says, where that is to be had; else as it is.
+    """Return the patch, completed by its commit if that can be found.
 
     Raises InfrastructureError as `Fetcher.get` does.
     """
@@ -64,7 +64,7 @@ def fixed(patch: DeveloperPatch, sites: GitSites, fetcher: Fetcher) -> Developer
 
 
 async def _of_mirror(mirror: Path, commit: str) -> dict[str, object] | None:
-    """Return what a repository of this machine says of a commit; None if it does not have it."""
+    """Return the fields of a commit from a local repository; None if it is missing there."""
     shown = ["show", "-s", "--format=%P%x00%cI%x00%B", commit]
     printed = await _git(mirror, *shown)
     diff = await _git(mirror, "diff-tree", "-p", "--no-color", "--no-ext-diff", commit)
@@ -102,7 +102,7 @@ async def _functions(
 
 
 async def _git(mirror: Path, *words: str) -> bytes | None:
-    """Return what Git prints, in whole lines; None if it fails, or that is too long."""
+    """Return Git's output in whole lines; None if Git fails, or if the output is too long."""
     lines: list[bytes] = []
     size = 0
 
@@ -122,7 +122,7 @@ async def _git(mirror: Path, *words: str) -> bytes | None:
 
 
 def _plain(url: str) -> str:
-    """Return a repository's URL as tables are searched by: however it is fetched."""
+    """Return a repository's URL without scheme and `.git`, for lookups in tables."""
     return url.rpartition("://")[2].rstrip("/").removesuffix(".git")
 
 
@@ -148,23 +148,23 @@ def _of_pages(repository: str, commit: str, sites: GitSites, fetcher: Fetcher) -
 
 
 def _mail(body: bytes, where: str) -> tuple[str, str]:
-    """Return message and diff of a commit as a mail."""
+    """Return message and diff of a commit that is formatted as a mail."""
     head, mark, rest = body.partition(b"\ndiff --git ")
     if not mark:
-        raise NotFound("page_missing", f"{where} holds no diff")
+        raise NotFound("page_missing", f"{where} contains no diff")
     try:
         mail = message_from_bytes(head.partition(b"\n")[2], policy=policy.default)
         subject = " ".join(str(mail["Subject"] or "").split())
         text = str(mail.get_content())
     except (LookupError, UserError, UnicodeError, ValueError) as error:
-        raise NotFound("page_missing", f"{where} is no mail: {error}") from error
+        raise NotFound("page_missing", f"{where} is not a mail: {error}") from error
     diff, _, _ = (b"diff --git " + rest).partition(b"\n-- \n")
     message = f"{subject}\n\n{text.partition(chr(10) + '---' + chr(10))[0].strip()}"
     return message.strip(), diff.decode(errors="replace").rstrip("\n") + "\n"
 
 
 def _facts(body: bytes) -> tuple[str | None, datetime | None]:
-    """Return the first parent, and the date of the commit, that its page names."""
+    """Return the first parent and the date of a commit, from its page."""
     parent: str | None = None
     date: datetime | None = None
     for table in html_tables.tables(body.decode(errors="replace")):

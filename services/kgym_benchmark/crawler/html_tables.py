@@ -1,6 +1,6 @@
-"""The tables of an HTML page: read in one pass, without a tree, as pages may be hostile.
+"""The tables of an HTML page. Pages may be hostile: they are read in one pass, without a tree.
 
-Rows and texts beyond the limits are left out; what never ends is not waited for.
+Rows and texts beyond the limits are left out, and so are unclosed elements at the end.
 """
 
 import contextlib
@@ -11,13 +11,13 @@ from html.parser import HTMLParser
 ROWS = 100_000
 CELLS = 100
 LINKS = 100
-# Characters of a cell, and of an address.
+# Maximum characters of a cell, and of an address.
 TEXT = 10_000
 
 
 @dataclass(slots=True)
 class Cell:
-    """A cell: its text, and its links as (address, text)."""
+    """A cell with its text, and its links as pairs of address and text."""
 
     text: str = ""
     links: list[tuple[str, str]] = field(default_factory=list)
@@ -25,13 +25,13 @@ class Cell:
 
 @dataclass(slots=True)
 class HtmlTable:
-    """A table: what its first row of headers says, and its other rows."""
+    """A table with the texts of its first header row, and its other rows."""
 
     headers: list[str] = field(default_factory=list)
     rows: list[list[Cell]] = field(default_factory=list)
 
     def named(self, *names: str) -> Iterator[dict[str, Cell]]:
-        """Yield the rows as cells by header; nothing if it has not all of these headers."""
+        """Yield the rows as cells by header; nothing if one of these headers is missing."""
         if not set(names) <= set(self.headers):
             return
         for row in self.rows:
@@ -40,11 +40,11 @@ class HtmlTable:
 
 
 def tables(page: str) -> list[HtmlTable]:
-    """Return the tables of a page; one within another ends that one's cell."""
+    """Return the tables of a page; a nested table ends the cell that contains it."""
     reader = _Reader()
-    # In one piece, and never closed: what stays open at the end is left alone. To look for the end
-    # of each again would take quadratic time.
-    # What is no declaration ends the page: that is how this parser refuses it.
+    # The page is fed in one piece, and the parser is never closed: HTMLParser would search for the
+    # end of every unclosed element again, in quadratic time.
+    # An invalid declaration ends the page: HTMLParser rejects it with an AssertionError.
     with contextlib.suppress(AssertionError):
         reader.feed(page)
     return reader.tables
@@ -63,7 +63,7 @@ class _Reader(HTMLParser):
         self._link_from = 0
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        """Begin what the tag begins."""
+        """Begin a table, row, cell or link."""
         if tag == "table" and len(self.tables) < ROWS:
             self._end_row()
             self.tables.append(HtmlTable())
@@ -79,7 +79,7 @@ class _Reader(HTMLParser):
             self._link_from = len(self._text)
 
     def handle_endtag(self, tag: str) -> None:
-        """End what the tag ends."""
+        """End a row, cell or link."""
         if tag in {"td", "th"}:
             self._end_cell()
         elif tag in {"tr", "table"}:
@@ -91,7 +91,7 @@ class _Reader(HTMLParser):
             self._address = None
 
     def handle_data(self, data: str) -> None:
-        """Add to the cell."""
+        """Add text to the cell."""
         if self._cell is not None and len(self._text) < TEXT:
             self._text.append(data[:TEXT])
 

@@ -1,8 +1,8 @@
-"""syzbot's dashboard: which pages it has, and what they say.
+"""The pages of syzbot's dashboard, and how to parse them.
 
-Lists and bugs are asked for as JSON (google/syzkaller, dashboard/api/api.go and
+Lists and bugs are requested as JSON (google/syzkaller, dashboard/api/api.go and
 dashboard/app/public_json_api.go, read 2026-11): `/NAMESPACE[/fixed|/invalid]?json=1` and
-`/bug?id=ID&json=1`. Dates of reports stand only in the tables of the same pages without `json=1`.
+`/bug?id=ID&json=1`. Dates of reports are only in the HTML tables of the same pages.
 """
 
 import json
@@ -30,7 +30,7 @@ _BUG_KEYS = ("extid", "id")
 
 @dataclass(frozen=True, slots=True)
 class Listed:
-    """A bug of a list: its page is known by one of its ids."""
+    """A bug of a list, with the id by which the list links to its page."""
 
     key: str
     """`extid` or `id`."""
@@ -55,16 +55,16 @@ class _List(BaseModel):
 
 
 def changed_layout(where: str, what: str) -> InfrastructureError:
-    """Return the error that says that a page is not of the form that is known."""
+    """Return the error for a page with an unexpected layout."""
     return InfrastructureError(
         "syzbot_layout",
-        f"{where}: {what}. Its layout has perhaps changed; nothing was lost, and what was read"
+        f"{where}: {what}. Its layout may have changed; nothing is lost, and everything read"
         " before is kept",
     )
 
 
 def listed(body: bytes, where: str) -> list[Listed]:
-    """Return the bugs of a list in JSON; raises InfrastructureError `syzbot_layout`."""
+    """Parse a list of bugs in JSON; raise InfrastructureError `syzbot_layout`."""
     try:
         page = _List.model_validate(_object(body, where))
     except ValidationError as error:
@@ -73,16 +73,16 @@ def listed(body: bytes, where: str) -> list[Listed]:
     for bug in page.bugs or ():
         key = _key(bug.link)
         if key is None:
-            raise changed_layout(where, f"{bug.link[:200]!r} is no link to a bug")
+            raise changed_layout(where, f"{bug.link[:200]!r} is not a link to a bug")
         bugs.append(Listed(*key, bug.title[:1000], bug.updated))
     return bugs
 
 
 def reported(body: bytes, fetched: datetime, where: str) -> dict[str, datetime]:
-    """Return when the bugs of a list's page were reported, by their ids.
+    """Return the report dates of the bugs on a list's page, by id.
 
-    The page says how long ago that is: in days, and for new ones in hours. Raises
-    InfrastructureError `syzbot_layout` where there is no table of bugs.
+    The page gives their age: in days, and for new ones in hours. Raises InfrastructureError
+    `syzbot_layout` if there is no table of bugs.
     """
     dates: dict[str, datetime] = {}
     tables = html_tables.tables(body.decode(errors="replace"))
@@ -99,9 +99,9 @@ def reported(body: bytes, fetched: datetime, where: str) -> dict[str, datetime]:
 
 
 def bug(body: bytes, where: str, **known: Any) -> BugRecord | None:
-    """Return a bug's record; None for one that is another's duplicate.
+    """Return a bug's record; None for a duplicate of another bug.
 
-    `known` are fields that are known from elsewhere. Raises InfrastructureError `syzbot_layout`.
+    `known` are fields from other sources. Raises InfrastructureError `syzbot_layout`.
     """
     data = _object(body, where)
     if data.get("status") == "dup":
@@ -113,13 +113,13 @@ def bug(body: bytes, where: str, **known: Any) -> BugRecord | None:
 
 
 def extid(body: bytes) -> str | None:
-    """Return the id of a bug's mails, which its page names as the address of its reporter."""
+    """Return the id in a bug's mails, from the reporter's address on its page."""
     match = _EXTID.search(body.decode(errors="replace"))
     return match[1] if match else None
 
 
 def texts(record: BugRecord) -> Iterator[tuple[int, str, str]]:
-    """Yield what the record has links to, and not the text: crash, its field, the path."""
+    """Yield the linked texts that the record lacks: number of the crash, field, path."""
     for number, crash in enumerate(record.crashes):
         for name in ("report", "config", "c_reproducer", "syz_reproducer"):
             field = getattr(crash, name)
@@ -154,9 +154,9 @@ def _object(body: bytes, where: str) -> Mapping[str, Any]:
     try:
         value = json.loads(body)
     except (ValueError, RecursionError) as error:
-        raise changed_layout(where, f"it is no JSON: {error}") from error
+        raise changed_layout(where, f"not JSON: {error}") from error
     if not isinstance(value, dict):
-        raise changed_layout(where, "it is no JSON object")
+        raise changed_layout(where, "not a JSON object")
     return value
 
 

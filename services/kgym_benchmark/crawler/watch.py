@@ -1,8 +1,8 @@
-"""Visits to syzbot: its bugs as records in a folder, and a dataset of them as they are now.
+"""Visits to syzbot: updates the records of its bugs in a folder, and makes a dataset of them.
 
-The folder keeps pages (`pages/`), a record for each bug (`bugs/ID.json`), discussions (`threads/`)
-and datasets (`datasets/`). A record is only ever replaced by a whole one that was read later. A
-visit that was killed goes on where it was: what it has fetched lately is not asked for again.
+The folder contains pages (`pages/`), a record per bug (`bugs/ID.json`), discussions (`threads/`)
+and datasets (`datasets/`). A record is only replaced, atomically, by a later one. A killed visit
+continues where it was: recently fetched pages are not requested again.
 """
 
 import fcntl
@@ -32,13 +32,13 @@ from kgym_benchmark.crawler.fix_commits import GitSites
 from kgym_benchmark.crawler.syzbot_pages import Listed
 
 STATUSES: tuple[Status, ...] = ("fixed", "open", "invalid")
-# So many bugs in succession whose pages are not as they should be: it is the layout.
+# After this many unreadable bugs in succession, the layout must have changed.
 FAILURES = 5
 _MOST_WHY = 100
 _RECORD = 64 << 20
 _NETWORK = {"site_unreachable"}
 LORE = "lore.kernel.org"
-# Bytes of a thread at most.
+# Maximum bytes of a thread.
 BOX = 16 << 20
 MAILS = 2000
 _BEGIN = re.compile(rb"(?m)^From (?:mboxrd@z|\S+) [^\n]{0,100}\n")
@@ -47,7 +47,7 @@ _SENDER = re.compile(r"\bsyzbot(?:\+([0-9a-f]{20}))?[^\s<>]{0,100}@")
 
 @dataclass(frozen=True, slots=True)
 class Sites:
-    """Where bugs are, and what belongs to them."""
+    """The sites of bugs, discussions and commits."""
 
     syzbot: str
     namespace: str
@@ -56,33 +56,33 @@ class Sites:
 
     @property
     def all(self) -> tuple[str, ...]:
-        """The sites that may be asked."""
+        """The sites that may be requested."""
         return (self.syzbot, self.lore, self.git.site)
 
 
 @dataclass(frozen=True, slots=True)
 class WatchOptions:
-    """What a visit looks at."""
+    """The options of a visit."""
 
     statuses: Sequence[Status] = STATUSES
     most: int | None = None
-    """Bugs of each list, the first ones; None is all."""
+    """Number of bugs of each list, from its start; None is all."""
     threads: int = 3
-    """Discussions of each bug that are fetched."""
+    """Number of discussions fetched per bug."""
 
 
 class Visit(Strict):
-    """What came of a visit."""
+    """The result of a visit."""
 
     began: AwareDatetime
     listed: int = Field(description="bugs in the lists")
     new: int
     changed: int
     unchanged: int
-    duplicates: int = Field(description="of other bugs, which are left out")
-    failed: dict[str, str] = Field(description="bugs that could not be read, and why; the first")
+    duplicates: int = Field(description="of other bugs; they are left out")
+    failed: dict[str, str] = Field(description="first unreadable bugs, with reasons")
     requests: int
-    dataset: About | None = Field(description="all bugs that are known now")
+    dataset: About | None = Field(description="all bugs known now")
     folder: Path | None = Field(description="of the dataset")
 
 
@@ -92,10 +92,10 @@ Tell = Callable[[str], None]
 def visit(
     folder: Path, sites: Sites, fetcher: Fetcher, options: WatchOptions, tell: Tell = lambda _: None
 ) -> Visit:
-    """Look at all bugs of the lists; return what has changed.
+    """Read all bugs of the lists; return what has changed.
 
-    Raises Conflict `watch_running` where another visit is on its way; InfrastructureError
-    `syzbot_layout`, and as `Fetcher.get` does: then all that was read is kept.
+    Raises Conflict `watch_running` if another visit is in progress; InfrastructureError
+    `syzbot_layout`, and as `Fetcher.get` does. After an error, everything read so far is kept.
     """
     with _alone(folder):
         return _Visit(folder, sites, fetcher, options, tell).go()
@@ -145,11 +145,11 @@ class _Visit:
         shown = self.fetcher.get(f"{self._base}{path}")
         dates = syzbot_pages.reported(shown.body, shown.fetched, shown.url)
         if bugs and not dates:
-            raise syzbot_pages.changed_layout(shown.url, "no bug of it says when it was reported")
+            raise syzbot_pages.changed_layout(shown.url, "no bug has a report date")
         return bugs[: self.options.most], dates
 
     def _bug(self, listed: Listed, reported: datetime | None) -> None:
-        """Read a bug; one that cannot be read is noted, and the others go on."""
+        """Read a bug; note an unreadable one, and continue with the others."""
         try:
             kind = self._read(listed, reported)
             self.counts[kind] += 1
@@ -172,7 +172,7 @@ class _Visit:
             return "duplicates"
         before = self._before(record.id)
         if record.extid is None:
-            # The list names it by its other id: its page has the address of its mails.
+            # The list uses its other id; the HTML page has the address of its mails.
             record = record.model_copy(
                 update={"extid": syzbot_pages.extid(self.fetcher.get(url).body)}
             )
@@ -189,7 +189,7 @@ class _Visit:
         return "new" if before is None else "changed"
 
     def _with_texts(self, record: BugRecord) -> BugRecord:
-        """Return the record with the texts that it has links to; what is gone stays a link."""
+        """Return the record with the linked texts; missing pages remain links."""
         crashes = list(record.crashes)
         for number, name, link in syzbot_pages.texts(record):
             try:
@@ -203,10 +203,8 @@ class _Visit:
     def _with_thread(
         self, record: BugRecord, reported: datetime | None, before: BugRecord | None
     ) -> BugRecord:
-        """Return the record with what its discussions tell; they are kept beside it.
-
-        syzbot's first mail says to the second when it was reported, its list to the day.
-        """
+        """Return the record with report time and id from its discussions, which are stored too."""
+        # syzbot's first mail gives the report time to the second, its list only to the day.
         known: dict[str, Any] = {}
         boxes = [mailbox_address(link, self.sites.lore) for link in record.discussions]
         wanted = [box for box in boxes if box is not None][: self.options.threads]
@@ -222,13 +220,13 @@ class _Visit:
                 known["reported"] = min(thread.reported, known.get("reported", thread.reported))
             known["extid"] = known.get("extid") or record.extid or thread.extid
         if "reported" not in known:
-            # The page says it in days before now: what was understood once does not move.
+            # The page gives an age in days, relative to now: keep the first date computed from it.
             first_report = before.reported if before is not None and before.reported else reported
             known["reported"] = first_report
         return record.model_copy(update=known)
 
     def _dataset(self, began: datetime) -> tuple[About | None, Path | None]:
-        """Make a dataset of all records, unless there is one of the same."""
+        """Make a dataset of all records, unless the same one exists."""
         bugs = [record for record in map(self._record, self._places()) if record is not None]
         if not bugs:
             return None, None
@@ -254,7 +252,7 @@ class _Visit:
         return self._record(place) if place.is_file() else None
 
     def _record(self, place: Path) -> BugRecord | None:
-        """Return a record of the folder; one that cannot be read is told, and read anew."""
+        """Return a record of the folder; report an unreadable one, which will be fetched again."""
         try:
             if place.stat().st_size > _RECORD:
                 raise UserError("bad_dataset", f"{place} is too large")
@@ -265,7 +263,7 @@ class _Visit:
 
 
 def _kept(record: BugRecord, before: BugRecord) -> BugRecord:
-    """Return the record with what was known before and can no longer be had."""
+    """Return the record, completed by data that was known before and is no longer available."""
     known: dict[str, Any] = {}
     if record.extid is None:
         known["extid"] = before.extid
@@ -289,7 +287,7 @@ def _kept(record: BugRecord, before: BugRecord) -> BugRecord:
 
 @contextmanager
 def _alone(folder: Path) -> Iterator[None]:
-    """Hold the folder; raise Conflict `watch_running` where another process does."""
+    """Lock the folder; raise Conflict `watch_running` if another process holds the lock."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
         file = os.open(folder / ".lock", os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
@@ -299,7 +297,7 @@ def _alone(folder: Path) -> Iterator[None]:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
-            message = f"another `kgym bench watch` is at work in {folder}"
+            message = f"another `kgym bench watch` is running in {folder}"
             raise Conflict("watch_running", message) from error
         yield
     finally:
@@ -307,7 +305,7 @@ def _alone(folder: Path) -> Iterator[None]:
 
 
 def _write(path: Path, data: bytes) -> None:
-    """Write a file whole, or leave it as it was."""
+    """Replace a file atomically and durably, unless it is unchanged."""
     if path.is_file() and path.stat().st_size == len(data) and path.read_bytes() == data:
         return
     part = path.with_name(f".{path.name}.part")
@@ -327,7 +325,7 @@ def _write(path: Path, data: bytes) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Thread:
-    """A discussion: its mails, and the report time and id in syzbot's first one."""
+    """A discussion: its mails, with the report time and id from syzbot's first one."""
 
     mails: bytes
     reported: datetime | None
@@ -347,7 +345,7 @@ def mailbox_address(link: str, lore: str) -> str | None:
 
 
 def read_thread(packed: bytes) -> Thread | None:
-    """Parse a mailbox, the first MAILS of it; None if it is none."""
+    """Parse the first MAILS mails of a mailbox; None if it is not one."""
     mails = _unpacked(packed)
     begins = [mail.end() for mail in _BEGIN.finditer(mails)][:MAILS]
     if not begins:

@@ -1,1 +1,1 @@
-"""Language models judge whether patches are equivalent to the developers'."""
+"""The judge: language models vote on whether patches are equivalent to the developers'."""

@@ -1,6 +1,6 @@
-"""Asks for votes on patches, within limits, and goes on where it was interrupted.
+"""Collection of votes on patches, within limits; an interrupted one is continued.
 
-Each vote is written to a file as it comes. A patch that several attempts have is judged once.
+Each vote is written to a file at once. A patch shared by several attempts is judged once.
 """
 
 import asyncio
@@ -17,25 +17,25 @@ from kgym.bench.dataset import Dataset
 from kgym.errors import UserError
 from kgym_benchmark.judge.question import Question, question, verdict
 
-# As Live-kBench section 5.1.
+# As in Live-kBench section 5.1.
 VOTES, MAJORITY = 9, 5
 MOST_VOTES = 99
-# Of an answer that cannot be read.
+# Attempts at a vote whose answer cannot be read.
 TRIES = 2
 FILE = "votes.jsonl"
-# Bytes of a file of votes.
+# Maximum bytes of a file of votes.
 LONGEST = 1 << 28
 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What a model said; `dollars` is None where its price is not known."""
+    """A model's answer; `dollars` is None if its price is unknown."""
 
     text: str
     dollars: float | None
 
 
-# Asks a model; the second argument tells equal questions apart. Raises UserError for good.
+# Asks a model; the second argument distinguishes equal questions. A UserError ends the judging.
 Ask = Callable[[Question, str], Awaitable[Answer]]
 
 
@@ -52,31 +52,31 @@ class Vote(Strict):
 
 @dataclass(frozen=True, slots=True)
 class JudgeOptions:
-    """How it is judged."""
+    """The options of a judge."""
 
     model: str
     votes: int = VOTES
     blind: bool = False
     unresolved: bool = False
-    """Whether patches are judged whose crash is not gone, too."""
+    """Whether unresolved patches are judged too."""
     dollars: float | None = None
-    """Limit of all answers, earlier ones of this file with them."""
+    """Limit of all answers, including earlier ones in this file."""
     at_once: int = 4
 
 
 @dataclass(slots=True)
 class Judged:
-    """What came of it."""
+    """The result of judging."""
 
     attempts: list[AttemptRecord] = field(default_factory=list)
-    """All of them, with votes where they were judged."""
+    """All attempts, with votes if they were judged."""
     patches: int = 0
     asked: int = 0
-    """Answers that this call has paid for."""
+    """Answers paid for by this call."""
     dollars: float = 0.0
-    """Of all votes in the file."""
+    """Cost of all votes in the file."""
     unfinished: int = 0
-    """Patches for which votes are missing, as a limit was reached."""
+    """Patches without all votes, because a limit was reached."""
 
 
 class _Spent(Exception):
@@ -84,7 +84,7 @@ class _Spent(Exception):
 
 
 class Judge:
-    """Collects votes in a folder."""
+    """Collector of votes in a folder."""
 
     def __init__(self, folder: Path, options: JudgeOptions, ask: Ask) -> None:
         self._path, self._options, self._ask = folder / FILE, options, ask
@@ -98,7 +98,7 @@ class Judge:
                 self._votes[vote.bug, vote.question][vote.vote] = vote
 
     async def judge(self, dataset: Dataset, attempts: Sequence[AttemptRecord]) -> Judged:
-        """Judge the patches that have none of their votes yet; raise UserError for good."""
+        """Collect the missing votes on patches; return the attempts with their votes."""
         bugs = {bug.id: bug for bug in dataset.bugs}
         wanted: dict[tuple[str, str], list[Question]] = {}
         of: dict[int, tuple[str, str]] = {}
@@ -130,7 +130,7 @@ class Judge:
         return judged
 
     def _counted(self, key: tuple[str, str]) -> Votes | None:
-        """Return the votes on a patch; None as long as some are missing."""
+        """Return the votes on a patch; None while some are missing."""
         votes = self._votes[key]
         if any(vote not in votes for vote in range(self._options.votes)):
             return None
@@ -155,7 +155,7 @@ class Judge:
         try:
             await asyncio.gather(*tasks)
         except _Spent:
-            await asyncio.gather(*tasks, return_exceptions=True)  # what is paid for is kept
+            await asyncio.gather(*tasks, return_exceptions=True)  # keep answers already paid for
         finally:
             for task in tasks:
                 task.cancel()
@@ -165,6 +165,8 @@ class Judge:
         is_equivalent, dollars = None, 0.0
         for number in range(TRIES):
             limit = self._options.dollars
+            # Each running question reserves the price of the dearest answer so far, so that
+            # concurrent ones do not exceed the limit together.
             if limit is not None and self._dollars + self._reserved + self._dearest > limit:
                 raise _Spent
             self._reserved += (reserved := self._dearest)
@@ -176,8 +178,8 @@ class Judge:
             if answer.dollars is None and limit is not None:
                 raise UserError(
                     "price_unknown",
-                    f"the price of {self._options.model} is not known, so no limit in dollars can"
-                    " be kept: leave --dollars out",
+                    f"the price of {self._options.model} is unknown, so a limit in dollars cannot"
+                    " be enforced: omit --dollars",
                 )
             dollars += answer.dollars or 0.0
             self._dollars += answer.dollars or 0.0
@@ -199,7 +201,7 @@ class Judge:
 
 
 def _read(path: Path) -> Iterable[Vote]:
-    """Yield the votes of a file, if it is there; half a line at its end goes."""
+    """Yield the votes of a file, if it exists; remove an incomplete last line."""
     if not path.exists():
         return
     if path.stat().st_size > LONGEST:
@@ -218,9 +220,9 @@ def _read(path: Path) -> Iterable[Vote]:
 class Agreement(Strict):
     """Agreement of a judge with people, whose labels count as true (Live-kBench Table 10)."""
 
-    true_positive: int = Field(ge=0, description="both say that the patch is equivalent")
+    true_positive: int = Field(ge=0, description="both call the patch equivalent")
     true_negative: int = Field(ge=0)
-    false_positive: int = Field(ge=0, description="the judge alone says so")
+    false_positive: int = Field(ge=0, description="only the judge does")
     false_negative: int = Field(ge=0)
 
     @classmethod
@@ -242,7 +244,7 @@ class Agreement(Strict):
 
     @property
     def precision(self) -> float | None:
-        """Share of the patches that the judge calls equivalent which are."""
+        """Share of equivalent patches among those that the judge calls equivalent."""
         return _share(self.true_positive, self.true_positive + self.false_positive)
 
     @property

@@ -1,8 +1,8 @@
-"""What the judge is asked, and how its answer is read. Pure.
+"""The question to the judge, and how its answer is parsed. Pure.
 
 The inputs are those of Live-kBench section 4.2: the fix with its message, and the agent's patch;
-the template is ours. What a patch holds may be written to instruct the judge: where it has a tag of
-ours, the tags of this prompt get a number that it does not have.
+the template is ours. A patch may be written to instruct the judge. If it contains one of our tags,
+the tags of this prompt get a number that does not occur in it.
 """
 
 import functools
@@ -19,7 +19,7 @@ from kgym.configs import PROMPTS
 if TYPE_CHECKING:
     from jinja2 import Environment
 
-# Characters of a patch that a judge is shown; a longer one is cut.
+# Characters of a patch shown to the judge; a longer one is cut.
 PATCH = 100_000
 MESSAGE = 20_000
 _TAG = re.compile(r"<[ \t]*/?[ \t]*(?:bug|message|patch)(?:-(\d{1,9}))?\b", re.IGNORECASE)
@@ -28,7 +28,7 @@ _VERDICT = re.compile(r"^[ \t*`#]*VERDICT:[ \t*`]*(equivalent|discrepant)\b", re
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """A question to a judge; `digest` tells it from others, whichever patch stands first."""
+    """A question to a judge; `digest` identifies it regardless of the order of the patches."""
 
     system: str
     text: str
@@ -36,10 +36,10 @@ class Question:
 
 
 def question(bug: BugRecord, diff: str, *, vote: int, blind: bool) -> Question | None:
-    """Return what is asked about a patch; None where the developers' patch is not known.
+    """Return the question about a patch; None if the developers' patch is unknown.
 
-    A blind judge is not told which patch is the developers': they stand in an order that changes
-    with the vote, without the message, which would tell.
+    A blind judge does not know which patch is the developers'. Their order changes with the vote,
+    and the message is left out, since it would reveal which is which.
     """
     fix = bug.patch.diff if bug.patch is not None else None
     if fix is None or bug.patch is None:
@@ -60,13 +60,13 @@ def question(bug: BugRecord, diff: str, *, vote: int, blind: bool) -> Question |
 
 
 def verdict(answer: str) -> bool | None:
-    """Return whether the answer says equivalent; None where it says neither. The last counts."""
+    """Return whether the answer's last verdict is "equivalent"; None without a verdict."""
     verdicts = _VERDICT.findall(answer[-100_000:])
     return verdicts[-1].lower() == "equivalent" if verdicts else None
 
 
 def _shown(patch: str) -> str:
-    """Return what a judge sees of a patch; it is told if that is not all."""
+    """Return a patch as shown to the judge, cut with a note if it is too long."""
     rest = len(patch) - PATCH
     return patch if rest <= 0 else f"{patch[:PATCH]}\n[cut: {rest} characters more]\n"
 

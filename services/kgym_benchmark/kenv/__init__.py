@@ -1,1 +1,1 @@
-"""Environments in which agents work on a bug: Live-kBench's protocol, in a sandbox of ours."""
+"""Environments in which agents work on a bug: Live-kBench's protocol, in our sandbox."""

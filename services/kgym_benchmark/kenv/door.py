@@ -1,7 +1,7 @@
-"""The campaign's side of an environment: what its programs ask is answered here.
+"""The campaign's side of an environment: it answers the calls of the environment's programs.
 
-A call is a line of JSON on a socket, and so is its answer. The environment has no token: jobs are
-submitted by the campaign, which counts them and enforces the limits.
+A call is a line of JSON on a socket, and so is its answer. The environment has no token: the
+campaign submits the jobs, counts them and enforces the limits.
 """
 
 import asyncio
@@ -22,20 +22,20 @@ from kgym.source import diff_text
 from kgym_benchmark.kenv.inside.programs import NOT_ALLOWED
 from kgym_benchmark.kenv.protocol import Case, Observation, failed, observation, without_binaries
 
-# Bytes of a call: a patch has at most 8 MiB, in Base64.
+# Maximum bytes of a call: a patch has at most 8 MiB, in Base64.
 MOST = 24 << 20
 MOST_OPEN = 32
-# Calls beyond the first 64 KiB that are held in memory at a time; others wait to be read.
+# Calls longer than 64 KiB that are read concurrently: they are held in memory.
 LONG = 2
 READ_SECONDS = 60.0
-# The answer of a call whose agent ended before it came.
+# Recorded as the answer to a call whose agent ended before the answer came.
 GIVEN_UP = "given up"
 _PART = 1 << 16
 RunKernel = Callable[[str], Awaitable[KernelRun]]
 
 
 class Call(Strict):
-    """What a program asks."""
+    """A call of a program."""
 
     call: str
     secret: str = ""
@@ -43,7 +43,7 @@ class Call(Strict):
 
 
 class KernelCall(Strict):
-    """A call of `run_kernel`, for the record."""
+    """The record of a call of `run_kernel`."""
 
     answer: str
     job: int | None = None
@@ -56,7 +56,7 @@ class Door:
 
     case: Case
     run: RunKernel | None
-    """None: agents may not run kernels."""
+    """None if the agent may not run kernels."""
     most_calls: int
     on_call: Callable[[KernelCall], None]
     secret: str = ""
@@ -79,7 +79,7 @@ class Door:
 
     @contextlib.asynccontextmanager
     async def on_port(self, host: str, port: int = 0) -> AsyncIterator[str]:
-        """Answer on a port, for a container; yield what KENV_KGYM_ENDPOINT has to be."""
+        """Answer on a port, for a container; yield the value of KENV_KGYM_ENDPOINT."""
         server = await asyncio.start_server(self.accept, host, port, limit=_PART)
         try:
             yield f"tcp:{host}:{server.sockets[0].getsockname()[1]}:{self.secret}"
@@ -87,7 +87,7 @@ class Door:
             await self._closed(server)
 
     async def _closed(self, server: asyncio.Server) -> None:
-        """Hear no more calls, and end those that are open: nobody is there to be answered."""
+        """Accept no more calls, and cancel the open ones: their agent has ended."""
         server.close()
         for task in self._open:
             task.cancel()
@@ -103,14 +103,14 @@ class Door:
                 answer = await self._heard(reader)
                 writer.write(json.dumps(answer).encode() + b"\n")
                 await writer.drain()
-        except (ValueError, OSError):  # longer than it may be, no call at all, or the agent is gone
+        except (ValueError, OSError):  # too long, not a call, or the agent is gone
             pass
         finally:
             self._open.discard(task)
             writer.close()
 
     async def _heard(self, reader: StreamReader) -> dict[str, object]:
-        """Read a call, of which few may be long at a time, and answer it."""
+        """Read a call and answer it; only LONG long ones are read concurrently."""
         line = await _read(reader, b"", _PART)
         if line.endswith(b"\n"):
             return await self._answer(line)
@@ -151,7 +151,7 @@ class Door:
 
 
 async def _read(reader: StreamReader, begun: bytes, most: int) -> bytes:
-    """Return a line, or so many bytes of it; raise ValueError if it ends, TimeoutError if late."""
+    """Return a line or its first `most` bytes; raise ValueError at EOF, TimeoutError if late."""
     line = bytearray(begun)
     async with asyncio.timeout(READ_SECONDS):
         while not line.endswith(b"\n") and len(line) < most:

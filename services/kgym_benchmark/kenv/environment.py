@@ -1,11 +1,11 @@
-"""One environment: a sandbox in which an agent finds what Live-kBench's containers have.
+"""One environment: a sandbox with the contents of Live-kBench's containers.
 
 /linux        the kernel with the bug, a Git repository, as a writable overlay
-/root         its home: report.txt, reproducer.txt; task.txt holds both, as agents are told them
-/KBDr         initialize, run_kernel, agent-config, model-config; output/ takes patch.txt, traj.json
+/root         home folder: report.txt, reproducer.txt; task.txt combines both as the agent's task
+/KBDr         initialize, run_kernel, agent-config, model-config; output/ gets patch.txt, traj.json
 
-It has no network but what the campaign leads through a socket, no token, and nothing of this
-machine's but its programs. What the agent prints goes to log.txt.
+It has no network except the campaign's sockets, no token, and nothing of this machine except its
+programs. The agent's output goes to log.txt.
 """
 
 import asyncio
@@ -33,7 +33,7 @@ from kgym_benchmark.kenv.inside import programs
 from kgym_benchmark.kenv.protocol import CommitFrom, without_binaries
 from kgym_benchmark.kenv.trees import GIT, BugTree
 
-# Files of the output.
+# The output files.
 PATCH, TRAJECTORY, LOG = "patch.txt", "traj.json", "log.txt"
 DISK = 8 << 30
 LOG_BYTES = 64 << 20
@@ -45,8 +45,8 @@ _NET, _DOOR, _MODEL = "net", "door", "model"
 _DIFF_SECONDS = 600.0
 _GITCONFIG = "[safe]\n\tdirectory = *\n[user]\n\tname = agent\n\temail = agent@localhost\n"
 _USERS = "root:x:0:0:root:/root:/bin/sh\nnobody:x:65534:65534:agent:/root:/bin/sh\n"
-# By a repository of ours that borrows the tree's first objects: whatever the agent has done to its
-# own, what is compared are files.
+# Compares files in a repository of ours that borrows the original objects: the agent may have
+# manipulated its own repository.
 _DIFF = """set -e
 cp -r /base/.git/config /base/.git/HEAD /base/.git/refs /base/.git/index /own/git
 mkdir -p /own/git/objects/info
@@ -60,25 +60,25 @@ git diff --cached --no-color --no-ext-diff --no-textconv --no-renames HEAD >/own
 
 @dataclass(frozen=True, slots=True)
 class Given:
-    """What an agent finds, and what it may use."""
+    """What an agent gets, and its limits."""
 
     bug: str
     commit_from: CommitFrom = "parent"
     feedback: bool = False
     environment: Mapping[str, str] = field(default_factory=dict)
     folders: Mapping[str, Path] = field(default_factory=dict)
-    """Folders of this machine that it may read, by their places in the sandbox."""
+    """Folders of this machine that it may read, by path in the sandbox."""
     agent_config: Path | None = None
     model_config: Path | None = None
     model_folder: Path | None = None
-    """Holds the socket on which its model is answered for; None leaves it without any."""
+    """Contains the socket of the model's proxy; None leaves the agent without a model."""
     seconds: float = 7200.0
     limits: SandboxLimits = field(default_factory=SandboxLimits.of_host)
 
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """How an agent's run ended; `error` is why it did not come to its end, if so."""
+    """The end of an agent's run; `error` says why it did not finish."""
 
     seconds: float
     status: int | None = None
@@ -86,7 +86,7 @@ class Ended:
 
 
 class Environment:
-    """An environment in `folder`, which has to be new, while the context lasts."""
+    """Context manager: an environment in `folder`, which must be new."""
 
     def __init__(self, folder: Path, tree: BugTree, door: Door, given: Given) -> None:
         self._folder = folder
@@ -98,7 +98,7 @@ class Environment:
     async def __aenter__(self) -> Self:
         async with self._stack as stack:
             await asyncio.to_thread(self._prepare)
-            # The path of a socket has at most 107 bytes.
+            # A Unix socket's path has at most 107 bytes (`sun_path`), so it is not in `folder`.
             net = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="kgym-kenv-"))) / _NET
             net.mkdir()
             net.chmod(0o755)
@@ -114,7 +114,7 @@ class Environment:
         await asyncio.to_thread(sandbox.remove, self._folder)
 
     async def run(self, command: Sequence[str], log: Path) -> Ended:
-        """Initialize, and run an agent to its end; what it prints goes to `log`."""
+        """Initialize the environment and run an agent to its end; its output goes to `log`."""
         begun = asyncio.get_running_loop().time()
         status, error = None, None
         with log.open("ab") as file:
@@ -128,7 +128,7 @@ class Environment:
                     check=False,
                 )
                 status = done.returncode
-                error = f"it ended with status {status}" if status else None
+                error = f"exit status {status}" if status else None
             except LimitExceeded as exceeded:
                 error = exceeded.message
             except proc.ProgramTimedOut:
@@ -136,7 +136,7 @@ class Environment:
         return Ended(round(asyncio.get_running_loop().time() - begun, 3), status, error)
 
     async def patch(self) -> str:
-        """Return the patch: what the agent wrote as its output, else the changes of the tree.
+        """Return the patch: the agent's patch.txt, or else the changes in the tree.
 
         Raises UserError `patch_too_large`, or as `kgym.source.diff_text` does.
         """
@@ -151,7 +151,7 @@ class Environment:
         return text
 
     def trajectory(self) -> bytes | None:
-        """Return what the agent has written of its steps."""
+        """Return the agent's traj.json, if it wrote one."""
         return _taken(self._output / TRAJECTORY, MOST_TRAJECTORY)
 
     @property
@@ -193,7 +193,7 @@ class Environment:
                 copy(path, kbdr / name)
 
     def _etc(self) -> None:
-        """Make what programs look for there: who they are, and names of programs."""
+        """Create the files of /etc that programs need: users, groups, hosts, alternatives."""
         etc = self._folder / "etc"
         (etc / "alternatives").mkdir(parents=True)
         (etc / "passwd").write_text(_USERS)
@@ -243,7 +243,7 @@ class Environment:
 
 
 class _Log:
-    """Writes lines to a file, as many as it may hold; the sandbox's own limit ends the agent."""
+    """Writer of lines to a file; the sandbox's limit on output ends the agent."""
 
     def __init__(self, file: BinaryIO) -> None:
         self._file = file
@@ -253,7 +253,7 @@ class _Log:
 
 
 def _hidden() -> list[Path]:
-    """Return folders below /usr that could hold a fix: kernels' sources, and our own bugs."""
+    """Return folders below /usr that may contain a fix: kernel sources, and our own bundles."""
     named = (Path("/usr/src"), CONFIGS.resolve())
     return [path for path in named if path.is_relative_to("/usr") and path.is_dir()]
 
@@ -263,7 +263,9 @@ def _if_there(folder: str) -> dict[str, Path]:
 
 
 def _taken(path: Path, most: int) -> bytes | None:
-    """Return a file that an agent wrote; None where it is no regular one, or too large."""
+    """Return a file written by the agent; None if it is missing, not regular, or too large."""
+    # O_NOFOLLOW and O_NONBLOCK: the agent may have made a link to a file of this machine, or a pipe
+    # that would block the campaign.
     try:
         fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
     except OSError:

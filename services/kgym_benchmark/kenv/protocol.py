@@ -1,4 +1,4 @@
-"""What agents are told of a bug and of a kernel run, in the words of Live-kBench's kEnv. Pure.
+"""The texts that agents get about a bug and a kernel run, worded as in Live-kBench's kEnv. Pure.
 
 Sources: ARiSE-Lab/live-kbench, docs/kEnv.md, kenv/initialize, kenv/run_kernel and
 kGym/kclient/KBDr/kclient/agentic.py (commit 8849209).
@@ -12,7 +12,7 @@ from kgym.bugs.kernel_run import KernelRun
 from kgym.bugs.kernel_run_text import run_text
 from kgym.bugs.sweep_rows import Outcome
 
-# Files of /root that an answer writes; the last is ours, and says all that is known.
+# Files of /root written by an answer; the last one is ours, with all details.
 REPORT, BUILD_LOG, MORE = "report.txt", "LinuxBuildStderr.txt", "run_kernel.txt"
 NO_REPRODUCER = "No reproducer available."
 CommitFrom = Literal["parent", "crash"]
@@ -22,7 +22,7 @@ _NO_CRASH = "does not crash, but this is no fix"
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """A bug as an agent is shown it."""
+    """A bug as shown to an agent."""
 
     bug: str
     """Its id."""
@@ -30,12 +30,12 @@ class Case:
     program: str
     """Its reproducer."""
     repository: str = ""
-    """Where the kernel's Git repository is, and the commit: for containers without a tree."""
+    """URL of the kernel's Git repository, with the commit: for containers without a tree."""
     commit: str = ""
 
     @property
     def task(self) -> str:
-        """The words that agents get: two blocks."""
+        """The agent's task: two blocks, for the report and the reproducer."""
         return (
             f"<crashReport>\n{self.report}\n</crashReport>\n"
             f"<reproducer>\n{self.reproducer}\n</reproducer>\n"
@@ -43,7 +43,7 @@ class Case:
 
     @property
     def reproducer(self) -> str:
-        """The program without syzbot's head, which links to the page of the bug, and its fix."""
+        """The program without syzbot's header, which links to the bug's page, and so to its fix."""
         if not self.program:
             return NO_REPRODUCER
         lines = self.program.splitlines()
@@ -54,14 +54,14 @@ class Case:
 
 @dataclass(frozen=True, slots=True)
 class Observation:
-    """What `run_kernel` prints, and the files of /root that it writes; None removes one."""
+    """The output of `run_kernel`, and the files of /root that it writes; None removes a file."""
 
     text: str
     files: dict[str, str | None]
 
 
 def observation(run: KernelRun) -> Observation:
-    """Return what an agent is told of its patch: one of three answers, or an error."""
+    """Return the agent's observation of its patch: one of three answers, or an error."""
     more = {MORE: run_text(run) + "\n"}
     if run.outcome is Outcome.DOES_NOT_COMPILE:
         log = (
@@ -84,12 +84,12 @@ def observation(run: KernelRun) -> Observation:
 
 
 def failed(*why: str) -> Observation:
-    """Return what an agent is told where there is no answer."""
+    """Return the observation of a failed call."""
     return Observation("kGym error: " + ", ".join(why) + ".", {})
 
 
 def without_binaries(diff: str) -> str:
-    """Return a diff of Git's without the files that are no text: no patch may hold them."""
+    """Return a Git diff without binary files, which patches must not contain."""
     parts = re.split(r"(?m)^(?=diff --git )", diff)
     binary = re.compile(r"(?m)^(Binary files .* differ|GIT binary patch)$")
     return "".join(part for part in parts if not binary.search(part))

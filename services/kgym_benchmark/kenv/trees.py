@@ -1,11 +1,11 @@
-"""Kernel trees for agents, as Git repositories: made once, then mounted in no time.
+"""Kernel trees for agents, as Git repositories: created once, then mounted instantly.
 
-A repository of a kernel takes a minute to make. So its files and objects are a layer that is kept
-for each kernel, on which lies one for each bug: the files that bring the bug back, and the one
-commit. An environment is an overlay of both, whose changes are its own.
+Creating a repository of a kernel takes a minute. So its files and objects are cached as one layer
+per kernel. On it lies one layer per bug, with the files that bring the bug back and the only
+commit. An environment is an overlay of both, and keeps its changes to itself.
 
-An agent must not find the fix in the repository: the objects of the files as they were without
-the bug are removed, and there is no commit but the one with the bug.
+An agent must not find the fix in the repository. So the objects of the files without the bug are
+removed, and the commit with the bug is the only one.
 """
 
 import asyncio
@@ -23,13 +23,13 @@ from kgym.source.change_archive import archive
 from kgym.source.patching import Change
 
 PLACE = "/linux"
-# Version of what layers hold; part of their names.
+# Version of the layers' content; part of their names.
 LAYOUT = 1
-# Bytes of layers that a host keeps.
+# Bytes of layers kept on a host.
 BUDGET = 20 << 30
 _SECONDS = 1800.0
 _UPPER = "layer/upper"
-# The environment of Git as nobody has configured it, whose commits have the same id each time.
+# Git without user or system configuration, with fixed dates, so that commit ids are reproducible.
 GIT = {
     "GIT_CONFIG_NOSYSTEM": "1",
     "GIT_CONFIG_GLOBAL": "/dev/null",
@@ -45,7 +45,7 @@ GIT = {
 }
 
 # Arguments: the files to remove. stdin: an archive of the files to write.
-# Its objects stay loose: `_BUG` removes those of the fixed files, and a pack would keep them.
+# Objects stay loose: `_BUG` removes those of the fixed files, and a pack would keep them.
 _KERNEL = """set -e
 tar -xf - --no-same-owner --unlink-first
 [ $# = 0 ] || rm -f -- "$@"
@@ -61,7 +61,7 @@ git config core.logAllRefUpdates false
 git add -A -f .
 git write-tree >/dev/null
 """
-# /out has the paths that change, each ended by a zero byte.
+# /out/paths contains the changed paths, each terminated by a NUL byte.
 _BUG = """set -e
 xargs -0r git --literal-pathspecs ls-files -s -- </out/paths | cut -d' ' -f2 | sort -u >/out/old
 tar -xf - --no-same-owner --unlink-first
@@ -80,7 +80,7 @@ git config kgym.base "$(git rev-parse HEAD)"
 
 @dataclass(frozen=True, slots=True)
 class Published:
-    """A kernel's source, what builds add to it, and what brings the bug back."""
+    """A kernel's source, the changes that builds add, and those that bring the bug back."""
 
     identity: str
     tree: Path
@@ -96,18 +96,18 @@ class BugTree:
     layers: tuple[Path, ...]
 
     def read(self, path: str) -> bytes | None:
-        """Return a file's content; None where there is none, or it is no regular file."""
+        """Return a file's content; None if it is missing, or not a regular file."""
         for layer in self.layers:
             file = _inside(layer, path)
             if file is not None and file.is_file():
                 return file.read_bytes()
             if file is not None and (file.is_char_device() or file.is_symlink()):
-                return None  # a file that the layer removes
+                return None  # a whiteout: overlayfs marks a removed file by a character device
         return None
 
 
 def _inside(layer: Path, path: str) -> Path | None:
-    """Return the path in a layer, unless there is none or a link leads to it."""
+    """Return the path in a layer; None if it does not exist, or leads through a link."""
     here = layer
     parts = Path(path).parts
     if ".." in parts or Path(path).is_absolute():
@@ -129,7 +129,7 @@ class Trees:
     async def get(
         self, source: Published, held: ExitStack, tell: Callable[[str], None] = lambda _: None
     ) -> BugTree:
-        """Return the tree with the bug, made if need be; it stays until `held` is closed."""
+        """Return the tree with the bug, created if needed; it is kept until `held` is closed."""
         kernel_key = _key(LAYOUT, source.identity, *map(_named, source.added))
         key = _key(kernel_key, *map(_named, source.bug))
 
@@ -153,7 +153,7 @@ class Trees:
 async def _layer(
     folder: Path, lower: tuple[Path, ...], script: str, changes: Sequence[Change]
 ) -> None:
-    """Make the layer of what a script does with these changes, in `folder`."""
+    """Create a layer in `folder` by running a script on these changes."""
     overlay = Overlay(lower, folder / "layer").create()
     out = sandbox.prepare(folder / "out")
     (out / "paths").write_bytes(b"".join(change.path.encode() + b"\0" for change in changes))

@@ -1,1 +1,1 @@
-"""Bugs are tried on their own kernels, before agents are."""
+"""Validation: bugs are tried on their own kernels before agents are measured on them."""

@@ -1,9 +1,9 @@
 """The stages that a bug has to pass before agents are measured on it.
 
-Its kernel is built and kept; the bug shows there; it does not with the fix; and it shows often
-enough that a fix can be proven (`kgym.bugs.calibration`). Each stage rests on a job that is kept
-under a key made of what it does (`kgym.bugs.sweep`): the same validation again is given it. What
-is known is written down after each stage.
+Its kernel is built and cached; the bug shows on it; it does not show with the fix; and it shows
+often enough for a fix to be proven (`kgym.bugs.calibration`). Each stage rests on a job that is
+kept like those of sweeps (`kgym.bugs.sweep`): the same validation, started again, gets it. So the
+jobs are the validation's memory; the file of a verdict only saves asking for them.
 """
 
 import asyncio
@@ -30,16 +30,16 @@ from kgym.client import AsyncClient, Refused
 from kgym.configs import CONFIGS
 from kgym.errors import UserError
 
-# As many as Live-kBench has each patch survive.
+# Live-kBench requires each patch to survive this many runs.
 MOST_RUNS = 25
 _REASON = 500
 
 
 class Stage(StrEnum):
-    """What a bug has to pass, in this order."""
+    """The stages, in order."""
 
     CACHED = "cached"
-    """Its kernel builds, and is kept."""
+    """Its kernel builds, and is cached."""
     REPRODUCES = "reproduces"
     """It shows on the parent of its fix."""
     FIXED = "fixed"
@@ -49,16 +49,16 @@ class Stage(StrEnum):
 
 
 class Outcome(StrEnum):
-    """What came of a stage."""
+    """The outcome of a stage."""
 
     PASSED = "passed"
     FAILED = "failed"
     UNKNOWN = "unknown"
-    """Nothing is known: a machine failed, or the runs say nothing."""
+    """A machine failed, or the runs prove nothing."""
 
 
 class StageResult(Strict):
-    """What came of a stage of a bug."""
+    """The result of a stage."""
 
     stage: Stage
     outcome: Outcome
@@ -69,26 +69,26 @@ class StageResult(Strict):
 
 
 class BugVerdict(Strict):
-    """How far a bug has come; it is accepted if it has passed all stages."""
+    """The progress of a bug; it is accepted if it has passed all stages."""
 
     bug: BugId
     title: Words
     stages: list[StageResult] = Field([], max_length=len(Stage))
-    validation: Validation | None = Field(None, description="of one that is accepted")
+    validation: Validation | None = Field(None, description="of an accepted bug")
 
     @property
     def accepted(self) -> bool:
-        """Whether all is passed."""
+        """Whether all stages are passed."""
         return self.validation is not None
 
     @property
     def final(self) -> bool:
-        """Whether it would come to the same again."""
+        """Whether trying again would have the same result."""
         return self.accepted or any(stage.outcome is Outcome.FAILED for stage in self.stages)
 
 
 class AboutValidation(Strict):
-    """Whose verdicts a folder holds."""
+    """The dataset and options of the verdicts in a folder."""
 
     sha256: Sha256 = Field(description="of the dataset")
     base: Base
@@ -100,7 +100,7 @@ class AboutValidation(Strict):
 
 @dataclass(frozen=True, slots=True)
 class ValidateOptions:
-    """How bugs are tried."""
+    """The options of a validation."""
 
     sweep: SweepOptions
     base: Base = "parent"
@@ -109,7 +109,7 @@ class ValidateOptions:
     attempts: int = INSTANCES
     seconds: float = SECONDS
     most_runs: int = MOST_RUNS
-    """Runs that may be needed to prove a fix."""
+    """Maximum runs needed to prove a fix: this, not the crash rate, decides on a racy bug."""
     configs: Path = field(default=CONFIGS)
 
 
@@ -119,11 +119,11 @@ Tell = Callable[[BugVerdict], None]
 async def validate(
     client: AsyncClient, dataset: Dataset, folder: Path, options: ValidateOptions, tell: Tell
 ) -> About | None:
-    """Try all bugs; `tell` hears of each verdict, after each stage. Return the accepted ones.
+    """Try all bugs and save the accepted ones below `folder` as a dataset; return it.
 
-    They are saved below `folder` as a dataset that says how each of them shows; None if there is
-    no one. Raises UserError `another_validation` where the folder is of other bugs or options,
-    KgymError where the scheduler cannot be used.
+    `tell` is called with a bug's verdict after each stage. The dataset says how often each bug
+    shows; it is None if no bug is accepted. Raises UserError `another_validation` if the folder
+    belongs to other bugs or options, KgymError if the scheduler cannot be used.
     """
     _claim(folder, dataset, options)
     verdicts = _Verdicts(folder / "verdicts", tell)
@@ -147,7 +147,7 @@ async def validate(
 
 
 class _Verdicts:
-    """The verdicts of a folder: a file for each bug, replaced whole."""
+    """The verdicts of a folder: one file per bug, replaced atomically."""
 
     def __init__(self, folder: Path, tell: Tell) -> None:
         self.known: dict[str, BugVerdict] = {}
@@ -155,14 +155,14 @@ class _Verdicts:
         self._tell = tell
 
     def read(self, bug: str) -> BugVerdict | None:
-        """Return what is written down; None if nothing is, or it cannot be read."""
+        """Return a stored verdict; None if it is missing or unreadable."""
         try:
             return BugVerdict.model_validate_json(self._place(bug).read_bytes())
         except (OSError, ValidationError):
             return None
 
     def write(self, verdict: BugVerdict) -> None:
-        """Write a verdict down, and tell it."""
+        """Store a verdict and report it."""
         self.known[verdict.bug] = verdict
         place = self._place(verdict.bug)
         _replace(place, verdict.model_dump_json(exclude_none=True))
@@ -173,7 +173,7 @@ class _Verdicts:
 
 
 class _Validation:
-    """One bug on its way."""
+    """The validation of one bug."""
 
     def __init__(
         self, client: AsyncClient, record: BugRecord, options: ValidateOptions, verdicts: _Verdicts
@@ -185,7 +185,7 @@ class _Validation:
         self.stages: list[StageResult] = []
 
     async def go(self) -> None:
-        """Take the bug through the stages, until one is not passed."""
+        """Take the bug through the stages until one is not passed."""
         before = self.verdicts.read(self.record.id)
         if before is not None and before.final and before.title == self.record.title:
             self.verdicts.write(before)
@@ -221,7 +221,7 @@ class _Validation:
         self._deterministic(bug, known)
 
     def _shown(self, bug: Bug, job: JobView) -> Calibration | None:
-        """End the stages of the kernel with the bug; return what its runs tell, if it shows."""
+        """Judge the stages of the kernel with the bug; return its calibration, if it shows."""
         build, step = job.step(BUILD_BEFORE), job.step(BEFORE)
         assert build is not None
         assert step is not None
@@ -274,7 +274,7 @@ class _Validation:
         self._end(Stage.DETERMINISTIC, Outcome.PASSED, reason, counts=counts, validation=validation)
 
     def _together(self, bug: Bug, *jobs: JobView) -> Calibration | None:
-        """Return what the runs on the kernel with the bug tell, of the newest job first."""
+        """Return the pooled calibration of the runs with the bug, given the newest job first."""
         results = [reproduced(job.step(BEFORE)) for job in jobs]
         return calibration.pooled([result for result in results if result], self._titles(bug))
 
@@ -294,7 +294,7 @@ class _Validation:
         return replace(bug, file=bug.file.model_copy(update={"reproducer": own}))
 
     def _titles(self, bug: Bug) -> Sequence[str]:
-        """Return the titles that count: on a kernel of another age, any crash does."""
+        """Return the titles that count: on another kernel version, any crash does."""
         return [] if self.options.kernel is not None else bug.titles
 
     async def _job(self, request: JobRequest) -> JobView:
@@ -345,7 +345,7 @@ def _of_failure(job: JobView) -> Outcome:
 
 
 def _claim(folder: Path, dataset: Dataset, options: ValidateOptions) -> None:
-    """Note whose verdicts the folder holds; raise UserError if it is of others."""
+    """Record dataset and options in the folder; raise UserError if it belongs to others."""
     about = AboutValidation(
         sha256=dataset.about.sha256,
         base=options.base,
@@ -370,7 +370,7 @@ def _claim(folder: Path, dataset: Dataset, options: ValidateOptions) -> None:
 
 
 def _replace(place: Path, text: str) -> None:
-    """Write a file whole."""
+    """Replace a file atomically."""
     part = place.with_name(f".{place.name}.part")
     try:
         place.parent.mkdir(parents=True, exist_ok=True)

@@ -1,1 +1,1 @@
-"""What runs within an environment; it imports nothing but the standard library."""
+"""Code that runs inside an environment; it imports only the standard library."""

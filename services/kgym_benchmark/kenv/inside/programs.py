@@ -1,15 +1,15 @@
 #!/usr/bin/env python3
-"""The programs of an environment, told apart by their names: all are copies of this file.
+"""The programs of an environment: copies of this file, distinguished by their names.
 
 /KBDr/initialize   writes the crash report and the reproducer to /root
-/KBDr/run_kernel   tries the changes of /linux on a kernel, and prints what came of it
-/KBDr/start        initializes, leads 127.0.0.1 to the model's endpoint if there is one, and runs
-                   the agent: its arguments. In a container it then writes patch.txt and log.txt,
-                   which a sandbox has taken from outside
+/KBDr/run_kernel   tries the changes in /linux on a kernel, and prints the result
+/KBDr/start        initializes, forwards 127.0.0.1 to the model's proxy if there is one, and runs
+                   the agent given as arguments. In a container, it then writes patch.txt and
+                   log.txt; for a sandbox, the campaign does so from outside
 
-Names, places and answers are those of Live-kBench's kEnv (docs/kEnv.md, kenv/initialize,
-kenv/run_kernel and kclient/agentic.py, commit 8849209). KENV_KGYM_ENDPOINT names the campaign's
-door: unix:PATH, or tcp:HOST:PORT:SECRET.
+Names, paths and answers are those of Live-kBench's kEnv (docs/kEnv.md, kenv/initialize,
+kenv/run_kernel and kclient/agentic.py, commit 8849209). KENV_KGYM_ENDPOINT is the address of the
+campaign's door: unix:PATH, or tcp:HOST:PORT:SECRET.
 """
 
 import base64
@@ -27,13 +27,13 @@ HOME = Path("/root")
 TREE = Path("/linux")
 OUTPUT = Path("/KBDr/output")
 MIRROR = Path("/KBDr/mirror")
-# Bytes of an answer.
+# Maximum bytes of an answer.
 MOST = 64 << 20
 NOT_ALLOWED = "Stateful edit is not allowed in the current environment."
 
 
 def ask(**call: str) -> dict[str, Any]:
-    """Return the campaign's answer: both are a line of JSON."""
+    """Send a call to the campaign and return its answer; both are a line of JSON."""
     kind, _, place = os.environ["KENV_KGYM_ENDPOINT"].partition(":")
     secret = ""
     if kind == "unix":
@@ -49,7 +49,7 @@ def ask(**call: str) -> dict[str, Any]:
 
 
 def initialize() -> int:
-    """Write what is known of the bug; in a container without a tree, clone the mirror's."""
+    """Write the bug's files; in a container without a tree, clone it from the mirror."""
     bug = ask(call="bug")
     (HOME / "report.txt").write_text(bug["report"])
     (HOME / "reproducer.txt").write_text(bug["reproducer"])
@@ -69,7 +69,7 @@ def _clone(repository: str, commit: str) -> None:
 
 
 def run_kernel() -> int:
-    """Try the changes; say so if this is not allowed."""
+    """Try the changes and print the result, or a message if this is not allowed."""
     if json.loads(os.environ.get("KENV_STATEFUL_EDIT", "false").lower()) is not True:
         print(NOT_ALLOWED)
         return 0
@@ -84,7 +84,7 @@ def run_kernel() -> int:
 
 
 def _base() -> list[str]:
-    """Return the commit that changes count from, where it is noted: agents may commit."""
+    """Return the recorded base commit of the changes, if any: agents may commit."""
     done = subprocess.run(
         ["git", "config", "kgym.base"], cwd=TREE, capture_output=True, check=False, text=True
     )
@@ -96,7 +96,7 @@ def _git(folder: Path, *words: str) -> bytes:
 
 
 def start() -> int:
-    """Run the agent; return its status."""
+    """Run the agent; return its exit status."""
     initialize()
     if bridge := os.environ.get("KENV_MODEL_BRIDGE"):
         port, _, place = bridge.partition(":")
@@ -113,7 +113,7 @@ def start() -> int:
 
 
 def _changes() -> bytes:
-    """Return what was changed in the tree: new files, and what was committed, too."""
+    """Return the changes in the tree, including new files and commits."""
     _git(TREE, "add", "-A")
     return _git(TREE, "diff", "--cached", *_base())
 
