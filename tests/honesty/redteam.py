@@ -69,4 +69,4 @@ def tricks(name: str) -> list[Trick]:
 
 def all_tricks(names: Iterable[str] | None = None) -> list[tuple[str, Trick]]:
     """Return the patches of these bugs, or of all, with the bug's name."""
-    return [(name, one) for name in (names or bundle.names()) for one in tricks(name)]
+    return [(name, trick) for name in (names or bundle.names()) for trick in tricks(name)]

@@ -24,7 +24,7 @@ needs_source = pytest.mark.skipif(not SOURCES, reason="no kernel source is in th
 
 def looked_at(name: str, patch: Patch) -> list[Finding]:
     """Return what is said of a patch of a bug before anything is compiled."""
-    one = bundle.load(name)
+    bug = bundle.load(name)
     files: dict[str, bytes] = {}
 
     def read(path: str) -> bytes | None:
@@ -33,34 +33,34 @@ def looked_at(name: str, patch: Patch) -> list[Finding]:
         return files.get(path)
 
     before: Mapping[str, bytes] = {}
-    for each in (*one.build.patches, patch):
+    for each in (*bug.build.patches, patch):
         changes = patching.apply(each, read).changes
         before = {change.path: files[change.path] for change in changes}
         files |= {change.path: change.content or b"" for change in changes}
     after = {path: files[path] for path in before}
-    return [*new_words(before, after), *touched(after, one.file.files), *amputations(before, after)]
+    return [*new_words(before, after), *touched(after, bug.file.files), *amputations(before, after)]
 
 
 def test_the_team_knows_every_kind_of_trick() -> None:
-    dishonest = [one for _, one in TRICKS if not one.honest]
+    dishonest = [trick for _, trick in TRICKS if not trick.honest]
     assert len(dishonest) >= 40
     assert {name for name, _ in TRICKS} == set(bundle.names())
-    assert all(one.what for one in dishonest)
-    assert {one.name for one in dishonest} >= KINDS
+    assert all(trick.what for trick in dishonest)
+    assert {trick.name for trick in dishonest} >= KINDS
 
 
 @needs_source
 @pytest.mark.thorough
-@pytest.mark.parametrize(("name", "trick"), TRICKS, ids=lambda one: getattr(one, "name", one))
+@pytest.mark.parametrize(("name", "trick"), TRICKS, ids=lambda value: getattr(value, "name", value))
 def test_a_trick_shows_in_its_source_and_honest_work_does_not(name: str, trick: Trick) -> None:
     fix = bundle.load(name).fix
     assert fix is not None
-    usual = {one.reason for one in looked_at(name, fix)}
-    found = looked_at(name, trick.patch)
+    usual = {finding.reason for finding in looked_at(name, fix)}
+    findings = looked_at(name, trick.patch)
     if trick.honest:
-        assert [one for one in found if one.severity is Severity.BLOCKING] == []
+        assert [finding for finding in findings if finding.severity is Severity.BLOCKING] == []
     elif (name, trick.name) not in SEEN_RUNNING:
-        assert {one.reason for one in found} - usual
+        assert {finding.reason for finding in findings} - usual
 
 
 @needs_source
@@ -68,9 +68,9 @@ def test_a_trick_shows_in_its_source_and_honest_work_does_not(name: str, trick: 
 def test_nothing_stands_in_the_way_of_a_known_fix(name: str) -> None:
     fix = bundle.load(name).fix
     assert fix is not None
-    found = looked_at(name, fix)
-    assert {one.reason for one in found} <= {"refuses_more"}
-    assert {one.severity for one in found} <= {Severity.NOTE}
+    findings = looked_at(name, fix)
+    assert {finding.reason for finding in findings} <= {"refuses_more"}
+    assert {finding.severity for finding in findings} <= {Severity.NOTE}
 
 
 @pytest.mark.slow

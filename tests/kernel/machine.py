@@ -51,15 +51,15 @@ def traced_kernel(data: Path, folder: Path) -> None:
     Leaves `kernel`, `vmlinux` and `program`, its reproducer, in the folder; compiled
     trees are kept in the data folder.
     """
-    one = bundle.load("watch-queue-filter")
-    build = one.build.model_copy(update={"instrument": [FILE]})
+    bug = bundle.load("watch-queue-filter")
+    build = bug.build.model_copy(update={"instrument": [FILE]})
     request = JobRequest(steps=[build])
     with Platform(data) as platform, Client(platform.url) as client:
         job = client.wait(client.submit(request).id)
         client.download(job.id, 0, "bzImage", folder / "kernel")
         client.download(job.id, 0, "vmlinux", folder / "vmlinux")
     argv = ["gcc", "-static", "-x", "c", "-", "-o", folder / "program"]
-    repro = next(iter(one.reproducers)).text
+    repro = next(iter(bug.reproducers)).text
     subprocess.run(argv, input=repro, text=True, check=True, timeout=60)
 
 

@@ -32,14 +32,14 @@ def test_the_demos_agent_fails_in_each_way_and_then_finds_the_fix() -> None:
     assert (status, outcome["resolved"], outcome["replayed"]) == (0, True, True), outcome["run"]
     assert outcome["cycles"]["outcomes"] == OUTCOMES
     run = outcome["run"]
-    assert [one["node"] for one in run["ranked"]] == ["t0.0"]
+    assert [node["node"] for node in run["ranked"]] == ["t0.0"]
     assert run["ranked"][0]["confidence"] >= 0.95
     assert run["notes"] == []  # nothing kept it from a trace
     spent = run["spent"]
     assert (spent["builds"], spent["checks"], spent["dollars"]) == (4, 3, None)
     # An edit that does not apply, a patch that does not compile, are mended or given up.
-    assert Counter(one["purpose"] for one in calls(run["id"]))["repair"] == 2
-    nodes = {one["name"]: one for one in run["nodes"]}
+    assert Counter(call["purpose"] for call in calls(run["id"]))["repair"] == 2
+    nodes = {node["name"]: node for node in run["nodes"]}
     assert "KASAN" in nodes["t0"]["crash"]
     assert nodes["t0.1"]["crash"] is None  # it silences the checker, and is found out
     assert "Subject:" in outcome["patch"]
@@ -71,5 +71,5 @@ def test_a_killed_agent_goes_on_and_asks_nothing_twice(tmp_path: Path) -> None:
     status, outcome = kgym("run", "resume", run, "--out", tmp_path / "fix.patch")
     assert (status, outcome["resolved"], outcome["cycles"]["outcomes"]) == (0, True, OUTCOMES)
     assert (tmp_path / "fix.patch").read_text() == outcome["patch"]
-    assert all(one["asked"] == 1 for one in calls(run))
+    assert all(call["asked"] == 1 for call in calls(run))
     assert outcome["run"]["spent"]["lost_calls"] == 0

@@ -14,7 +14,7 @@ from tests.conftest import DATA
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(3600), pytest.mark.anyio]
 
-SHIPPED = {one.name: one for one in backports.load(CONFIGS / "backports")}
+SHIPPED = {backport.name: backport for backport in backports.load(CONFIGS / "backports")}
 
 OTHERWISE = {
     "cad-pid": ("init/main.c", "(cad_pid, get_pid(task_pid(current)))"),
@@ -46,23 +46,23 @@ async def test_a_released_kernel_has_or_never_needed_each_shipped_backport(
     sources = KernelSources(DATA / "cache" / "sources")
     source = PackageSource(names=[package], suite=suite)
     tree = (await sources.get(source, lambda *_: None)).tree
-    for name, one in SHIPPED.items():
-        files = await asyncio.to_thread(read, tree, patching.files(one))
-        done = await backports.apply([one], files)
+    for name, backport in SHIPPED.items():
+        files = await asyncio.to_thread(read, tree, patching.files(backport))
+        done = await backports.apply([backport], files)
         assert done.left_out == [name], name
         assert await why(name, files), name
 
 
 async def why(name: str, files: dict[str, bytes]) -> str:
     """Say why the files do not need a backport; nothing if that cannot be seen."""
-    one = SHIPPED[name]
+    backport = SHIPPED[name]
     undone = dict(files)
-    for edit in one.edits:
+    for edit in backport.edits:
         if edit.replacement and files[edit.file].count(edit.replacement.encode()) == 1:
             text = files[edit.file].decode()
             undone[edit.file] = text.replace(edit.replacement, edit.original).encode()
     if undone != files:  # as before the upstream commit: the backport makes the source of it
-        done = await backports.apply([one], undone)
+        done = await backports.apply([backport], undone)
         made = {change.path: change.content for of in done.applied for change in of.changes}
         if done.names and all(files[path] == content for path, content in made.items()):
             return "has it"
@@ -72,7 +72,9 @@ async def why(name: str, files: dict[str, bytes]) -> str:
     if name in NOT_NEEDED:
         path, words = NOT_NEEDED[name]
         return "never had the fault" if words not in files[path].decode() else ""
-    texts = [(edit.original, edit.replacement, files[edit.file].decode()) for edit in one.edits]
+    texts = [
+        (edit.original, edit.replacement, files[edit.file].decode()) for edit in backport.edits
+    ]
     has = all(new in text and (old in new or old not in text) for old, new, text in texts)
     return "has it" if has else ""
 

@@ -17,12 +17,17 @@ WHO = {"NAME": "t", "EMAIL": "t@localhost", "DATE": "2026-01-01T00:00:00Z"}
 
 
 def git(folder: Path, *words: str) -> str:
-    told = {
+    identity = {
         f"GIT_{role}_{key}": value for role in ("AUTHOR", "COMMITTER") for key, value in WHO.items()
     }
     command = ["git", "-C", folder, "-c", "safe.directory=*", "-c", "gc.auto=0", *words]
     done = subprocess.run(
-        command, check=True, capture_output=True, text=True, timeout=900, env={**os.environ, **told}
+        command,
+        check=True,
+        capture_output=True,
+        text=True,
+        timeout=900,
+        env={**os.environ, **identity},
     )
     return done.stdout.strip()
 
@@ -76,7 +81,7 @@ def test_the_commit_that_brought_a_bug_is_found_on_real_kernels(tmp_path: Path) 
     words = ("bisect", BUG, "--repo", linux, "--good", good, "--bad", bad)
     status, answer = kgym(*words, "--confidence", 0.9, "--calibrate", 5)
     assert (status, answer["outcome"]) == (0, "found"), answer
-    assert [one["commit"] for one in answer["culprits"]] == [cause]
+    assert [culprit["commit"] for culprit in answer["culprits"]] == [cause]
     assert answer["confidence"] >= 0.9
     assert answer["commits"] == 6
     assert answer["tests"] <= 7

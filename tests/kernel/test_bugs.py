@@ -33,6 +33,7 @@ def test_the_demo_crashes_a_kernel_and_proves_the_fix() -> None:
     assert_resolved(status, outcome, [bug.load(DEMO).file.title])
 
 
+@pytest.mark.exhaustive
 def test_a_wrong_fix_is_shown_to_be_wrong(tmp_path: Path) -> None:
     # It changes the function, but not what is wrong with it.
     wrong = tmp_path / "wrong.patch"
@@ -48,6 +49,7 @@ def test_a_wrong_fix_is_shown_to_be_wrong(tmp_path: Path) -> None:
     assert (status, outcome["resolved"]) == (1, False)
 
 
+@pytest.mark.exhaustive
 def test_a_fix_that_does_not_compile_gives_no_verdict(tmp_path: Path) -> None:
     broken = tmp_path / "broken.patch"
     broken.write_text(
@@ -60,10 +62,11 @@ def test_a_fix_that_does_not_compile_gives_no_verdict(tmp_path: Path) -> None:
     assert "no_such_variable" in outcome["after"]["reason"]
 
 
+@pytest.mark.exhaustive
 def test_a_calibrated_bug_tells_what_a_fix_has_to_survive() -> None:
     status, measured = kgym("bug", "calibrate", DEMO, "--runs", 4)
     assert (status, measured["runs"], measured["crashed"]) == (0, 4, 4), measured
-    needed = {one["confidence"]: one for one in measured["recommended"]}
+    needed = {row["confidence"]: row for row in measured["recommended"]}
     assert needed[0.95]["instances"] <= needed[0.99]["instances"]
     status, outcome = kgym("bug", "reproduce", DEMO)
     assert_resolved(status, outcome, [bug.load(DEMO).file.title])
@@ -75,6 +78,7 @@ def test_a_calibrated_bug_tells_what_a_fix_has_to_survive() -> None:
     assert after["confidence"] >= 0.95
 
 
+@pytest.mark.exhaustive
 def test_a_fix_that_cuts_off_is_told_with_its_verdict(tmp_path: Path) -> None:
     # Nothing crashes, as nothing is done any more.
     cut = tmp_path / "cut.patch"
@@ -86,19 +90,19 @@ def test_a_fix_that_cuts_off_is_told_with_its_verdict(tmp_path: Path) -> None:
     asked = ("bug", "reproduce", DEMO, "--fix", cut, "--validate")
     status, outcome = kgym(*asked)
     assert (status, outcome["after"]["verdict"], outcome["resolved"]) == (1, "no_crash", False)
-    assert "early_return" in {one["reason"] for one in outcome["obstacles"]}
-    found = {(one["check"], one["reason"]) for one in outcome["after"]["findings"]}
-    assert ("amputation", "early_return") in found
-    assert "checkpatch" in {check for check, _ in found}
-    assert "smoke" not in {check for check, _ in found}
+    assert "early_return" in {obstacle["reason"] for obstacle in outcome["obstacles"]}
+    reasons = {(finding["check"], finding["reason"]) for finding in outcome["after"]["findings"]}
+    assert ("amputation", "early_return") in reasons
+    assert "checkpatch" in {check for check, _ in reasons}
+    assert "smoke" not in {check for check, _ in reasons}
 
 
 @pytest.mark.exhaustive
 @pytest.mark.parametrize("name", [name for name in bug.names() if name != DEMO])
 def test_a_shipped_bug_crashes_and_its_fix_holds(name: str) -> None:
-    one = bug.load(name)
+    shipped = bug.load(name)
     status, outcome = kgym("bug", "reproduce", name)
-    assert_resolved(status, outcome, [one.file.title, *one.file.alt_titles])
+    assert_resolved(status, outcome, [shipped.file.title, *shipped.file.alt_titles])
 
 
 @pytest.mark.skipif(not SYZBOT.is_dir(), reason="the reference data is not beside the checkout")
@@ -122,6 +126,7 @@ def test_a_syzbot_bug_laid_out_as_a_bundle_crashes_and_its_fix_holds(
     assert_resolved(status, outcome, [title])
 
 
+@pytest.mark.exhaustive
 def test_a_leak_is_found_though_the_program_has_no_memory_scanned(tmp_path: Path) -> None:
     bundle = shutil.copytree(configs.CONFIGS / "bugs" / "udp-cmsg-leak", tmp_path / "silent-leak")
     for name, original, replacement in (

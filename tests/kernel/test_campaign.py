@@ -17,8 +17,8 @@ def test_two_agents_are_measured_on_a_real_bug() -> None:
     status, report = kgym("demo", "--bench", "--bugs", 1)
     assert status == 0, report
     crr = {
-        (one["setup"]["agent"], one["setup"]["feedback"]): one["passed"]["crr"]["value"]
-        for one in report["setups"]
+        (row["setup"]["agent"], row["setup"]["feedback"]): row["passed"]["crr"]["value"]
+        for row in report["setups"]
     }
     # Who learns from run_kernel finds the fix; without it, the first try is the last.
     assert crr == {
@@ -28,10 +28,12 @@ def test_two_agents_are_measured_on_a_real_bug() -> None:
         ("guesser", False): 0,
     }
     folders = [path.parent for path in (DATA / "demo-bench").glob(f"*/{attempt_files.NAME}")]
-    (into,) = [one for one in folders if len((one / "bugs.jsonl").read_text().splitlines()) == 1]
+    (into,) = [
+        folder for folder in folders if len((folder / "bugs.jsonl").read_text().splitlines()) == 1
+    ]
     records = {
-        (one.setup.agent, one.setup.feedback): one
-        for one in attempt_files.read(into / attempt_files.NAME)
+        (attempt.setup.agent, attempt.setup.feedback): attempt
+        for attempt in attempt_files.read(into / attempt_files.NAME)
     }
     fixed = records["mender", True]
     assert (fixed.outcome, fixed.clean) == (Outcome.PASS, True)

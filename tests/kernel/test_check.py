@@ -24,8 +24,8 @@ def checked(*patches: Patch, **changes: Any) -> list[dict[str, Any]]:
     request = JobRequest(steps=[spec])
     _, job = kgym("job", "submit", "-", "--wait", stdin=request)
     assert job["state"] == "succeeded", job
-    found: list[dict[str, Any]] = job["steps"][0]["result"]["patches"]
-    return found
+    answers: list[dict[str, Any]] = job["steps"][0]["result"]["patches"]
+    return answers
 
 
 def edit(file: str, original: str, replacement: str) -> Patch:
@@ -35,12 +35,12 @@ def edit(file: str, original: str, replacement: str) -> Patch:
 @pytest.mark.exhaustive
 @pytest.mark.parametrize("name", bundle.names())
 def test_the_fix_of_a_shipped_bug_compiles_by_kbuilds_own_command(name: str) -> None:
-    one = bundle.load(name)
-    assert one.fix is not None
-    (found,) = checked(one.fix, base=one.build.patches)
-    assert (found["outcome"], found["through_make"]) == ("compiles", False), found
-    assert {file["path"] for file in found["files"]} <= set(one.file.files)
-    assert found["functions"]
+    shipped = bundle.load(name)
+    assert shipped.fix is not None
+    (answer,) = checked(shipped.fix, base=shipped.build.patches)
+    assert (answer["outcome"], answer["through_make"]) == ("compiles", False), answer
+    assert {file["path"] for file in answer["files"]} <= set(shipped.file.files)
+    assert answer["functions"]
 
 
 def test_a_patch_file_is_checked_on_the_kernel_that_has_the_bug(tmp_path: Path) -> None:
@@ -50,10 +50,10 @@ def test_a_patch_file_is_checked_on_the_kernel_that_has_the_bug(tmp_path: Path) 
         " \t    filter.nr_filters > 16 ||\n+\t    no_such_variable ||\n"
         " \t    filter.__reserved != 0)\n"
     )
-    status, found = kgym("check", BUG, patch)
-    (one,) = found["patches"]
-    assert (status, one["outcome"]) == (1, "does_not_compile")
-    assert "'no_such_variable' undeclared" in one["reason"]
+    status, answer = kgym("check", BUG, patch)
+    (patch_answer,) = answer["patches"]
+    assert (status, patch_answer["outcome"]) == (1, "does_not_compile")
+    assert "'no_such_variable' undeclared" in patch_answer["reason"]
 
 
 def test_a_system_call_is_counted_in_all_its_parts() -> None:
@@ -63,25 +63,26 @@ def test_a_system_call_is_counted_in_all_its_parts() -> None:
         "SYSCALL_DEFINE3(read, unsigned int, fd, char __user *, buf, size_t, count)\n{\n"
         "\tif (count == 4711)\n\t\treturn -EINVAL;\n",
     )
-    (found,) = checked(patch)
-    (function,) = found["functions"]
+    (answer,) = checked(patch)
+    (function,) = answer["functions"]
     assert function["name"] == "__do_sys_read"
     assert 0 < function["instructions_before"] < function["instructions_after"]
 
 
 def test_a_header_is_compiled_where_it_is_included_up_to_the_limit() -> None:
     watch = edit("include/linux/watch_queue.h", "#ifdef CONFIG_WATCH_QUEUE", "#if 1")
-    (found,) = checked(watch)
-    (file,) = found["files"]
-    assert (found["outcome"], found["through_make"]) == ("compiles", False)
+    (answer,) = checked(watch)
+    (file,) = answer["files"]
+    assert (answer["outcome"], answer["through_make"]) == ("compiles", False)
     assert file["objects"] == file["dependents"] > 5
     sched = edit("include/linux/sched.h", "extern void scheduler_tick(void);", "struct odd;")
-    (found,) = checked(sched, dependents=8)
-    (file,) = found["files"]
-    assert (found["outcome"], found["through_make"]) == ("compiles", True)
+    (answer,) = checked(sched, dependents=8)
+    (file,) = answer["files"]
+    assert (answer["outcome"], answer["through_make"]) == ("compiles", True)
     assert (file["objects"], file["dependents"] > 900) == (8, True)
 
 
+@pytest.mark.exhaustive
 def test_makefiles_and_kconfig_go_through_make() -> None:
     flags = edit("kernel/Makefile", "obj-y     = fork.o", "CFLAGS_cred.o := -DODD\nobj-y = fork.o")
     help_text = edit("fs/Kconfig", 'menu "File systems"', 'menu "All file systems"')
@@ -91,10 +92,10 @@ def test_makefiles_and_kconfig_go_through_make() -> None:
         (help_text, "compiles"),
         (missing, "does_not_compile"),
     ):
-        (found,) = checked(patch)
-        assert (found["outcome"], found["through_make"]) == (outcome, True), found
+        (answer,) = checked(patch)
+        assert (answer["outcome"], answer["through_make"]) == (outcome, True), answer
 
 
 def test_a_driver_that_the_config_leaves_out_is_not_built() -> None:
-    (found,) = checked(edit("drivers/net/dummy.c", "MODULE_LICENSE", "NO_LICENSE"))
-    assert found["outcome"] == "not_built"
+    (answer,) = checked(edit("drivers/net/dummy.c", "MODULE_LICENSE", "NO_LICENSE"))
+    assert answer["outcome"] == "not_built"

@@ -99,48 +99,56 @@ def tried(edits: list[Edit], program: str = CALLS, **shape: Any) -> dict[str, An
 
 
 def outcomes(result: dict[str, Any]) -> dict[str, str]:
-    return {one["name"]: one["outcome"] for one in result["evidence"]["controls"]}
+    return {control["name"]: control["outcome"] for control in result["evidence"]["controls"]}
 
 
 @pytest.mark.exhaustive
 @pytest.mark.parametrize(("edits", "silent"), KERNELS.values(), ids=KERNELS)
 def test_a_kernel_that_keeps_quiet_proves_nothing(edits: list[Edit], silent: set[str]) -> None:
     result = tried(edits)
-    found = outcomes(result)
-    assert {name for name, outcome in found.items() if outcome == "silent"} == silent, result
-    reported = {name for name, outcome in found.items() if outcome == "reported"}
+    results = outcomes(result)
+    assert {name for name, outcome in results.items() if outcome == "silent"} == silent, result
+    reported = {name for name, outcome in results.items() if outcome == "reported"}
     assert reported == CONFIGURED - silent
     assert result["verdict"] == "inconclusive"
     assert all(name in result["reason"] for name in silent)
-    blocking = [one for one in result["findings"] if one["severity"] == "blocking"]
-    assert {one["check"] for one in blocking} == {"detector"}
+    blocking = [finding for finding in result["findings"] if finding["severity"] == "blocking"]
+    assert {finding["check"] for finding in blocking} == {"detector"}
     assert len(blocking) == len(silent)
 
 
 def test_one_instance_is_joined_by_a_clean_one_and_leaks_are_told_where_asked_for() -> None:
     result = tried([], instances=1, append="kmemleak=on panic_on_warn=0 kasan.fault=report")
     assert result["verdict"] == "no_crash", result
-    found = outcomes(result)
-    assert {name for name, outcome in found.items() if outcome == "reported"} == {
+    results = outcomes(result)
+    assert {name for name, outcome in results.items() if outcome == "reported"} == {
         *CONFIGURED,
         "leak",
     }
-    assert found["lockdep"] == "not_configured"
+    assert results["lockdep"] == "not_configured"
     (clean,) = (
-        one for one in result["evidence"]["controls"] if one["name"] == "kasan_use_after_free"
+        control
+        for control in result["evidence"]["controls"]
+        if control["name"] == "kasan_use_after_free"
     )
     assert "clean instance" in clean["detail"]
 
 
+@pytest.mark.exhaustive
 def test_what_a_wild_program_leaves_behind_is_no_fault_of_the_fix() -> None:
     result = tried([], WILD)
     assert result["verdict"] == "no_crash", result
-    found = result["evidence"]["controls"]
-    reported = {one["name"]: one["detail"] for one in found if one["outcome"] == "reported"}
+    controls = result["evidence"]["controls"]
+    reported = {
+        control["name"]: control["detail"]
+        for control in controls
+        if control["outcome"] == "reported"
+    }
     assert reported.keys() == CONFIGURED
     assert all("clean instance" in detail for detail in reported.values()), reported
 
 
+@pytest.mark.exhaustive
 def test_a_patch_that_only_our_object_does_not_compile_with_is_built_and_blocked() -> None:
     """The header knows our object by a macro of its own."""
     line = "#include <linux/binfmts.h>\n"
@@ -152,6 +160,8 @@ def test_a_patch_that_only_our_object_does_not_compile_with_is_built_and_blocked
     assert job["state"] == "succeeded", job
     result = job["steps"][0]["result"]
     assert result["controls_lacking"] == {}
-    (dropped,) = (one for one in result["findings"] if one["reason"] == "control_dropped")
+    (dropped,) = (
+        finding for finding in result["findings"] if finding["reason"] == "control_dropped"
+    )
     assert dropped["severity"] == "blocking"
     assert "the control `watch` is not in the kernel" in dropped["message"]

@@ -45,7 +45,7 @@ def test_an_agent_fixes_the_kernel_through_run_kernel(
 ) -> None:
     """First as the page says, by hand; then the agent."""
     (tmp_path / ".venv").symlink_to(ROOT / ".venv")
-    (block,) = (one.text for one in code_blocks(PAGE) if "bug source" in one.text)
+    (block,) = (part.text for part in code_blocks(PAGE) if "bug source" in part.text)
     shown = subprocess.run(
         ["sh", "-ec", block],
         cwd=tmp_path,
@@ -135,7 +135,7 @@ async def test_nothing_runs_any_more_when_the_agent_has_gone(url: str) -> None:
                 await asyncio.sleep(0.2)
             waits.cancel()
         assert not [job.id async for job in client.jobs() if not job.state.final]
-        states = {(await client.job(one)).state for one in running}
+        states = {(await client.job(job)).state for job in running}
         assert State.ABORTED in states
         while any(worker.running for worker in await client.workers()):
             await asyncio.sleep(0.2)

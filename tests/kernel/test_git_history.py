@@ -42,10 +42,10 @@ def committed(repository: Path) -> str:
     return git(repository, "rev-parse", "HEAD")
 
 
-async def fetched(found: KernelSources, served: GitServer, commit: str) -> int:
+async def fetched(sources: KernelSources, served: GitServer, commit: str) -> int:
     """Fetch a commit, whose files are then those of the repository; return the bytes sent."""
     before = sum(served.sent)
-    tree = (await found.get(linux(served, commit), Reports())).tree
+    tree = (await sources.get(linux(served, commit), Reports())).tree
     git(served.root / "linux", "read-tree", commit)
     git(served.root / "linux", "--work-tree", str(tree), "diff", "--exit-code", "--stat", commit)
     return sum(served.sent) - before
@@ -59,10 +59,10 @@ async def sent(tmp_path: Path, trees: list[Path]) -> tuple[list[int], list[int]]
     with git_serving(tmp_path / "served") as served:
         origins = Origins((), LOOPBACK)
         shared = KernelSources(tmp_path / "shared", origins, LIMITS)
-        in_order = [await fetched(shared, served, one) for one in commits]
+        in_order = [await fetched(shared, served, commit) for commit in commits]
         alone = [
-            await fetched(KernelSources(tmp_path / one, origins, LIMITS), served, one)
-            for one in commits
+            await fetched(KernelSources(tmp_path / commit, origins, LIMITS), served, commit)
+            for commit in commits
         ]
     return in_order, alone
 

@@ -48,13 +48,15 @@ def test_everything_in_four_folders_leaves_records_in_one_kernel_that_boots(
     assert len(files) > 400
     job = submitted(bundle.load(BUG).build.model_copy(update={"instrument": files}))
     built = job["steps"][0]["result"]
-    told = built["instrumented"]
-    assert [one["path"] for one in told] == files
+    instrumented = built["instrumented"]
+    assert [entry["path"] for entry in instrumented] == files
     assert built["trace_symbols"] == []
     assert built["warnings"] == []
-    assert sum(one["reason"] is None for one in told) > 390
-    assert sum(one["functions"] for one in told) > 15_000
-    assert [one for file in told for one in file["skipped"] if one["reason"] == UNCLEAR] == []
+    assert sum(entry["reason"] is None for entry in instrumented) > 390
+    assert sum(entry["functions"] for entry in instrumented) > 15_000
+    assert [
+        entry for file in instrumented for entry in file["skipped"] if entry["reason"] == UNCLEAR
+    ] == []
 
     fetched(job, 0, "bzImage", tmp_path).rename(tmp_path / "kernel")
     fetched(job, 0, "vmlinux", tmp_path)
@@ -68,10 +70,11 @@ def test_everything_in_four_folders_leaves_records_in_one_kernel_that_boots(
     assert len(trace) > 900_000
     seen = {function.file for function in trace.functions if function.file}
     assert {path.split("/")[0] for path in seen} >= {"fs", "mm", "kernel"}
-    assert seen <= {one["path"] for one in told if one["functions"]}
+    assert seen <= {entry["path"] for entry in instrumented if entry["functions"]}
     assert len(trace.functions) > 500
 
 
+@pytest.mark.exhaustive
 def test_the_lines_of_a_report_are_those_of_the_source(tmp_path: Path) -> None:
     build = bundle.load(BUG).build
     reproduce = ReproduceSpec(
@@ -82,7 +85,11 @@ def test_the_lines_of_a_report_are_those_of_the_source(tmp_path: Path) -> None:
         job = submitted(build.model_copy(update={"instrument": files}), reproduce)
         report = json.loads(fetched(job, 1, "report-0.json", tmp_path).read_text())
         frames.append(
-            [(one["function"], one["line"]) for one in report["frames"] if one["file"] == FILE]
+            [
+                (frame["function"], frame["line"])
+                for frame in report["frames"]
+                if frame["file"] == FILE
+            ]
         )
     assert frames[0]
     assert frames[0] == frames[1]

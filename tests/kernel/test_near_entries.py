@@ -69,8 +69,8 @@ async def test_a_kernel_of_another_commit_and_config_is_the_same_as_from_scratch
     )
 
     making = EntryMaking.model_validate_json((near.folder / MAKING).read_text())
-    told = (run.folder / "step.log").read_text()
-    assert making.rehearsal == "equal", told
+    log = (run.folder / "step.log").read_text()
+    assert making.rehearsal == "equal", log
     assert making.base == base.identity
     assert making.files_changed == len(texts)
     assert near.about.kernel_release.endswith("-near")

@@ -22,14 +22,17 @@ def built(*patches: Patch) -> tuple[dict[str, Any], dict[str, str]]:
     _, job = kgym("job", "submit", "-", "--wait", stdin=JobRequest(steps=[spec]))
     assert job["state"] == "succeeded", job
     step = job["steps"][0]
-    sums = {one["name"]: one["sha256"] for one in step["artifacts"]}
+    sums = {artifact["name"]: artifact["sha256"] for artifact in step["artifacts"]}
     return step["result"], {name: sums[name] for name in IMAGES}
 
 
 @pytest.mark.parametrize(
     ("line", "message"),
     [
-        ("\tno_such_variable = 1;", "'no_such_variable' undeclared"),
+        pytest.param(
+            *("\tno_such_variable = 1;", "'no_such_variable' undeclared"),
+            marks=pytest.mark.exhaustive,
+        ),
         ("\tvoid no_such_function(void); no_such_function();", "no_such_function"),
     ],
     ids=["compile", "link"],
@@ -51,7 +54,7 @@ def test_the_shortcut_builds_the_same_kernel_as_make_byte_for_byte() -> None:
     # A comment in a makefile changes nothing, but only make can know that.
     line = "obj-y     = fork.o"
     remark = Patch(edits=[Edit(file="kernel/Makefile", original=line, replacement=f"#\n{line}")])
-    short, one = built()
-    through_make, other = built(remark)
+    short, short_sums = built()
+    through_make, make_sums = built(remark)
     assert (short["shortcut"], through_make["shortcut"]) == (True, False)
-    assert one == other
+    assert short_sums == make_sums

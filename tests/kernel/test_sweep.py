@@ -73,10 +73,10 @@ def family(pid: int) -> Iterator[int]:
         except OSError:
             continue
         children[int(parent)].append(int(path.parent.name))
-    found = [pid]
-    for one in found:
-        found += children[one]
-    yield from found
+    pids = [pid]
+    for parent in pids:
+        pids += children[parent]
+    yield from pids
 
 
 def begun_and_killed(words: list[object]) -> list[int]:
@@ -114,11 +114,11 @@ def test_a_sweep_whose_processes_are_all_killed_ends_with_one_right_table(
     assert (status, summary["pairs"]) == (1, 4), summary
     with table.open() as file:
         rows = list(csv.DictReader(file))
-    found = {(row["bug"], row["patch"]): (row["outcome"], row["verdict"]) for row in rows}
-    assert len(rows) == len(found) == 4
+    outcomes = {(row["bug"], row["patch"]): (row["outcome"], row["verdict"]) for row in rows}
+    assert len(rows) == len(outcomes) == 4
     for bug in bugs:
-        assert found[bug, "fix.patch"] == ("resolved", "no_crash"), rows
-        assert found[bug, "wrong.patch"] == ("not_resolved", "same_crash"), rows
+        assert outcomes[bug, "fix.patch"] == ("resolved", "no_crash"), rows
+        assert outcomes[bug, "wrong.patch"] == ("not_resolved", "same_crash"), rows
     group = kgym("group", "show", name)[1]
     assert group["jobs"] == 2 * (1 + 1 + 2)  # a check, the crash, and two trials for each bug
     for row in rows:

@@ -73,7 +73,7 @@ async def test_what_syzbot_names_builds_patches_and_checks_by_the_suites_compile
     assert by_host.tree != result.tree
     check = CheckSpec(source=spec.source, config=spec.config, compiler=SYZBOT, patches=[PATCH])
     checked = await Checker(ours, tmp_path / "cache")(new_run(check))
-    assert [one.outcome for one in checked.patches] == [PatchOutcome.COMPILES]
+    assert [answer.outcome for answer in checked.patches] == [PatchOutcome.COMPILES]
     assert checked.compiler_substitution == result.compiler_substitution
 
 
@@ -84,7 +84,7 @@ def newest() -> list[tuple[str, str]]:
         (f"{name}/{family}-{versions[-1].partition('.')[0]}", versions[-1])
         for family in ("gcc", "clang")
         for name, of in suites.items()
-        if (versions := [version for one, version in of.compilers() if one == family])
+        if (versions := [version for kind, version in of.compilers() if kind == family])
     ]
 
 
@@ -96,8 +96,8 @@ async def test_each_suites_compilers_build(
     spec = fake_build.model_copy(update={"compiler": compiler})
     await needs_image(compiler, new_run(spec))
     result = await Builder(suite(tmp_path / "cache"))(new_run(spec))
-    said = compiler_words.read(result.compiler_version)
-    assert said is not None, result.compiler_version
+    compiler_read = compiler_words.read(result.compiler_version)
+    assert compiler_read is not None, result.compiler_version
     family = compiler.partition("/")[2].partition("-")[0]
     # As the table has it, by which the nearest to what is described is chosen.
-    assert (said.family, said.version) == (family, version)
+    assert (compiler_read.family, compiler_read.version) == (family, version)

@@ -291,7 +291,7 @@ class _ScriptedHost:
     def capture_command_line(self) -> str:
         return ""
 
-    def told(self, boot: Boot) -> str:
+    def describe_boot(self, boot: Boot) -> str:
         return f"a scripted guest named {boot.name}"
 
     @asynccontextmanager

@@ -106,13 +106,13 @@ class Dump:
         ):
             attempts += 1
             taken = await self._attempt(scene)
-        told: dict[str, Any] = {"method": self._method.name, "attempts": attempts}
+        facts: dict[str, Any] = {"method": self._method.name, "attempts": attempts}
         if isinstance(taken, DumpFailed):
-            told |= {"failure": taken.failure, "message": taken.message[:1000]}
+            facts |= {"failure": taken.failure, "message": taken.message[:1000]}
             self._clear()
         else:
-            told |= {"artifact": taken.name, "size": taken.stat().st_size}
-        return InstanceDump(**told, seconds=round(time.monotonic() - begin, 2))
+            facts |= {"artifact": taken.name, "size": taken.stat().st_size}
+        return InstanceDump(**facts, seconds=round(time.monotonic() - begin, 2))
 
     async def _attempt(self, scene: Scene) -> Path | DumpFailed:
         self._clear()

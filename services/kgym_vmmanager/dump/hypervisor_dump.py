@@ -86,11 +86,13 @@ async def _write(scene: Scene, dumping: Awaitable[None]) -> DumpFailed | None:
 
 async def _finish(packer: asyncio.subprocess.Process) -> None:
     assert packer.stdout is not None
-    said = await packer.stdout.read()
+    output = await packer.stdout.read()
     if (status := await packer.wait()) == -signal.SIGXFSZ:
         raise DumpFailed(DumpFailure.DISK, "the dump has more bytes than the guest's memory")
     if status != 0:
-        raise DumpFailed(DumpFailure.DISK, f"zstd: {said.decode(errors='replace')[-500:].strip()}")
+        raise DumpFailed(
+            DumpFailure.DISK, f"zstd: {output.decode(errors='replace')[-500:].strip()}"
+        )
 
 
 @contextlib.contextmanager

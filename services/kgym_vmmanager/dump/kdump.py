@@ -34,7 +34,7 @@ _READ_SECONDS = 1.0
 _POLL_SECONDS = 0.05
 _REFUSALS = {3: DumpFailure.NO_RESERVATION}
 _QUIET = "quiet loglevel=1"
-_SAID_BYTES = 300
+_ERROR_BYTES = 300
 
 
 def reservation(memory: int) -> int:
@@ -61,10 +61,10 @@ class Kdump:
         # The capture kernel takes the address that the guest has.
         line = f'"{self._command_line} kgym_net=$(cat {ADDRESS})"'
         load = f"{shlex.join([KEXEC, KERNEL, INITRD])} {line}"
-        status, said = await ssh.run(load, limit=_ARM_SECONDS)
+        status, output = await ssh.run(load, limit=_ARM_SECONDS)
         if status != 0:
             failure = _REFUSALS.get(status, DumpFailure.KEXEC_REFUSED)
-            raise DumpFailed(failure, quoted(said))
+            raise DumpFailed(failure, quoted(output))
         await ssh.run(f"rm -f {KERNEL} {INITRD}", limit=_ARM_SECONDS)
 
     async def take(self, scene: Scene, stem: Path) -> Path:
@@ -127,10 +127,10 @@ async def _receive(ssh: Ssh, stem: Path, most: int) -> Path:
 async def _follow(ssh: Ssh, received: Received) -> str:
     """Take in what the command prints, to its end; return why it failed, if it did."""
     stream = await ssh.start(received.command, _CONNECT_SECONDS)
-    said, heard, more = b"", time.monotonic(), True
+    errors, heard, more = b"", time.monotonic(), True
     while more:
         out, err, more = await stream.read(_READ_SECONDS)
-        said = (said + err)[-_SAID_BYTES:]
+        errors = (errors + err)[-_ERROR_BYTES:]
         received.feed(out)
         if out or err:
             heard = time.monotonic()
@@ -138,5 +138,5 @@ async def _follow(ssh: Ssh, received: Received) -> str:
             raise ConnectionLost(f"nothing came for {_SILENCE_SECONDS:g} s")
     if stream.status == 0 and received.complete:
         return ""
-    words = quoted(said) or "it said nothing"
+    words = quoted(errors) or "it printed nothing"
     return f"`{received.command}` ended with status {stream.status}: {words}"

@@ -94,8 +94,8 @@ class Breakpoints:
             raise StubFailed(f"the VM stops at {place:#x}, where nobody asked it to")
         for name in names:
             self.hit.add(name)
-            for one in self._armed.pop(name):
-                await self._stub.ask(f"z1,{one:x},1")
+            for address in self._armed.pop(name):
+                await self._stub.ask(f"z1,{address:x},1")
         await self._arm()
 
     async def _leave(self) -> None:

@@ -87,7 +87,7 @@ def _calls(before: Work, after: Work) -> Iterator[Finding]:
         elif then.get(OK) and not now.get(OK) and (failed := _failed(now)):
             message = (
                 f"{name} succeeded {then[OK]} times before the crash, and now fails in all"
-                f" {sum(failed.values())} calls: {_told(failed)}"
+                f" {sum(failed.values())} calls: {_counts(failed)}"
             )
             yield _finding("call_refused", message, blocking=_is_forbidden(name, failed))
 
@@ -105,7 +105,7 @@ def _crashed(name: str, then: dict[str, int], now: dict[str, int]) -> Iterator[F
     """Yield what became of the call in which the unpatched kernel crashed or hung."""
     new = {result: count for result, count in _failed(now).items() if result not in then}
     if new:
-        message = f"{name}, in which the unpatched kernel crashed, now fails: {_told(new)}"
+        message = f"{name}, in which the unpatched kernel crashed, now fails: {_counts(new)}"
         yield _finding("crash_refused", message, blocking=_is_forbidden(name, new))
     elif not now:
         message = f"{name}, in which the unpatched kernel crashed, is not called any more"
@@ -121,7 +121,7 @@ def _died(before: Work | None, after: Work) -> Iterator[Finding]:
 
 
 def _reached(reached: list[Reached]) -> Iterator[Finding]:
-    missed = [one.function for one in reached if not one.reached]
+    missed = [entry.function for entry in reached if not entry.reached]
     if not missed:
         return
     if len(missed) == len(reached):
@@ -150,7 +150,7 @@ def _failed(results: dict[str, int]) -> dict[str, int]:
     return {name: count for name, count in results.items() if name not in _NO_ERROR}
 
 
-def _told(results: dict[str, int]) -> str:
+def _counts(results: dict[str, int]) -> str:
     return ", ".join(f"{count} x {name}" for name, count in sorted(results.items()))
 
 

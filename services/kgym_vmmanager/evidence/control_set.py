@@ -47,11 +47,13 @@ class ControlSet:
 
     def left(self) -> list[Share]:
         """Return what is still to be raised, each on a clean instance; it forgets why it is."""
-        untried = [one for one in self.controls() if one.outcome is ControlOutcome.NOT_TRIED]
-        self._untried = {one.name: one.detail for one in untried}
+        untried = [
+            control for control in self.controls() if control.outcome is ControlOutcome.NOT_TRIED
+        ]
+        self._untried = {control.name: control.detail for control in untried}
         for raised in self._raised:
-            for one in untried:
-                raised.found.pop(one.name, None)
+            for control in untried:
+                raised.outcomes.pop(control.name, None)
         return shares(self._untried)
 
     def controls(self) -> list[Control]:
@@ -61,16 +63,18 @@ class ControlSet:
     @property
     def missing(self) -> list[str]:
         """What could not be found out, and why."""
-        found = dict.fromkeys(self.detectors.unavailable.values())
+        reasons = dict.fromkeys(self.detectors.unavailable.values())
         if why := self.detectors.unwatched:
-            found[f"whether detectors were off for tasks: {why}"] = None
-        return list(found)
+            reasons[f"whether detectors were off for tasks: {why}"] = None
+        return list(reasons)
 
     @property
     def _wanted(self) -> list[ControlName]:
         known = self.detectors
         return [
-            one for one in ControlName if one not in known.lacking and one not in known.unavailable
+            name
+            for name in ControlName
+            if name not in known.lacking and name not in known.unavailable
         ]
 
     def _worst(self, name: ControlName) -> Control:
@@ -79,8 +83,8 @@ class ControlSet:
         if why := self.detectors.unavailable.get(name):
             return _control(name, ControlOutcome.NOT_AVAILABLE, why)
         untried = _control(name, ControlOutcome.NOT_TRIED, "no instance was left for it")
-        found = [one.found[name] for one in self._raised if name in one.found]
-        worst = max(found, key=gravity, default=untried)
+        outcomes = [done.outcomes[name] for done in self._raised if name in done.outcomes]
+        worst = max(outcomes, key=gravity, default=untried)
         if name not in self._untried or worst.outcome is ControlOutcome.NOT_TRIED:
             return worst
         words = [f"on a clean instance, as {self._untried[name]}", worst.detail]
@@ -91,12 +95,12 @@ def _control(name: ControlName, outcome: ControlOutcome, detail: str) -> Control
     return Control(name=name, outcome=outcome, title=None, detail=detail)
 
 
-def told(controls: Controls) -> str:
+def summary(controls: Controls) -> str:
     """Return a line for the log."""
     each = (
-        f"{one.name} {one.outcome}"
-        + f" ({one.title or one.detail})" * bool(one.title or one.detail)
-        for one in controls.found.values()
+        f"{control.name} {control.outcome}"
+        + f" ({control.title or control.detail})" * bool(control.title or control.detail)
+        for control in controls.outcomes.values()
     )
     return f"controls in {controls.seconds:.1f} s: " + (", ".join(each) or "none raised")
 
@@ -104,15 +108,15 @@ def told(controls: Controls) -> str:
 def findings(controls: Iterable[Control]) -> Iterator[Finding]:
     """Yield what silent controls say of the kernel, and which it never had."""
     gone: dict[str, list[str]] = {}
-    for one in controls:
-        if one.outcome is ControlOutcome.NOT_AVAILABLE:
-            gone.setdefault(one.detail, []).append(one.name)
-        if one.outcome is ControlOutcome.SILENT:
+    for control in controls:
+        if control.outcome is ControlOutcome.NOT_AVAILABLE:
+            gone.setdefault(control.detail, []).append(control.name)
+        if control.outcome is ControlOutcome.SILENT:
             yield Finding(
                 check="detector",
                 severity=Severity.BLOCKING,
                 reason="control_silent",
-                message=f"the kernel no longer reports a {one.name} fault: {one.detail}",
+                message=f"the kernel no longer reports a {control.name} fault: {control.detail}",
             )
     for why, names in gone.items():
         yield Finding(

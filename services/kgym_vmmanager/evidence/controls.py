@@ -108,7 +108,7 @@ class Controls:
     detectors: Detectors
     share: Share
     limit: float = 150.0
-    found: dict[ControlName, Control] = field(default_factory=dict)
+    outcomes: dict[ControlName, Control] = field(default_factory=dict)
     seconds: float = 0.0
 
     async def raise_all(self, connect: Connect) -> None:
@@ -133,12 +133,12 @@ class Controls:
         self, name: ControlName, outcome: ControlOutcome, title: str | None, detail: str = ""
     ) -> None:
         """Keep an outcome; the worst of several counts."""
-        one = Control(name=name, outcome=outcome, title=title, detail=detail)
-        self.found[name] = max(self.found.get(name, one), one, key=gravity)
+        control = Control(name=name, outcome=outcome, title=title, detail=detail)
+        self.outcomes[name] = max(self.outcomes.get(name, control), control, key=gravity)
 
     def _none(self, detail: str) -> None:
         for name in self.share.names:
-            if name not in self.found:
+            if name not in self.outcomes:
                 self.note(name, ControlOutcome.NOT_TRIED, None, detail)
 
 
@@ -169,14 +169,14 @@ class _Guest:
             # the name of the process that raises them
             f"echo {name} >/proc/$$/comm"
         )
-        status, said = await self._shell.do(f"[ -e {_RAISE} ]")
+        status, output = await self._shell.do(f"[ -e {_RAISE} ]")
         if status != 0:
-            raise CommandRefused(f"the guest has no {_RAISE} {quoted(said)}".strip())
+            raise CommandRefused(f"the guest has no {_RAISE} {quoted(output)}".strip())
 
     async def _read_state(self) -> None:
         """Look for detectors that were off, for tasks or altogether, before the first fault."""
-        _, said = await self._shell.do(f"cat {_RAISE}")
-        state = {name: int(value) for name, value in _STATE.findall(said)}
+        _, state_text = await self._shell.do(f"cat {_RAISE}")
+        state = {name: int(value) for name, value in _STATE.findall(state_text)}
         if not state.get("ended") and not self._controls.detectors.unwatched:
             for name in (*KASAN, ControlName.LOCKDEP):
                 self._silent(name, "the kernel does not tell of tasks that end any more")
@@ -202,7 +202,7 @@ class _Guest:
         if ControlName.HUNG_TASK in mild:
             await self._hang()
         for name, fault in ((ControlName.WARNING, "warning"), (ControlName.LOCKDEP, "locks")):
-            if name in mild and name not in self._controls.found:
+            if name in mild and name not in self._controls.outcomes:
                 await self._try(name, fault, TITLES[name])
         if ControlName.UBSAN in mild:
             for fault in self._controls.detectors.ubsan:
@@ -233,13 +233,13 @@ class _Guest:
         """Have memory scanned until the leak is old enough to be told; a first scan was made."""
         begin = time.monotonic()
         while time.monotonic() - begin < _LEAK_SECONDS:
-            status, said = await self._shell.do(
+            status, output = await self._shell.do(
                 f"echo scan >{_LEAKS} && tail -c {_MOST_LEAKS} {_LEAKS}", _LEAK_SECONDS
             )
             if status != 0:
-                self._untried(ControlName.LEAK, f"kmemleak does not scan: {quoted(said)}")
+                self._untried(ControlName.LEAK, f"kmemleak does not scan: {quoted(output)}")
                 return
-            if title := _title_in(_leaks(said), TITLES[ControlName.LEAK]):
+            if title := _title_in(_leaks(output), TITLES[ControlName.LEAK]):
                 self._note(ControlName.LEAK, title, "")
                 return
             await asyncio.sleep(0.5)
@@ -300,9 +300,9 @@ class _Guest:
 
     async def _raise(self, name: ControlName, fault: str) -> bool:
         """Raise a fault; return whether the guest took it."""
-        status, said = await self._shell.do(f"echo {fault} >{_RAISE}")
+        status, output = await self._shell.do(f"echo {fault} >{_RAISE}")
         if status != 0:
-            self._untried(name, f"the fault `{fault}` cannot be raised: {quoted(said)}")
+            self._untried(name, f"the fault `{fault}` cannot be raised: {quoted(output)}")
         return status == 0
 
     async def _set(self, values: Mapping[str, int]) -> None:
@@ -335,8 +335,8 @@ class _Guest:
         return self._console.watch.log[:_MOST_READ]
 
     def _instead(self) -> str:
-        told = [one.title for one in parse_all(self._log)]
-        return f"instead: {' | '.join(told[:3])}" if told else "nothing was reported"
+        titles = [report.title for report in parse_all(self._log)]
+        return f"instead: {' | '.join(titles[:3])}" if titles else "nothing was reported"
 
     def _note(self, name: ControlName, title: str | None, otherwise: str) -> None:
         if title is None:
@@ -375,8 +375,8 @@ def _end(raising: "asyncio.Task[tuple[int, str]]", *, panicked: bool) -> _End:
     if error := raising.exception():
         # A connection that breaks is what a kernel that ends looks like.
         return _End(panicked, False, None if isinstance(error, ConnectionLost) else str(error))
-    status, said = raising.result()
-    refusal = f"the fault cannot be raised: {quoted(said)}" if status != 0 else None
+    status, output = raising.result()
+    refusal = f"the fault cannot be raised: {quoted(output)}" if status != 0 else None
     return _End(panicked, returned=status == 0, refusal=refusal)
 
 
@@ -387,10 +387,10 @@ def gravity(control: Control) -> int:
 
 
 def _title_in(log: bytes, wanted: str) -> str | None:
-    titles = (one.title for one in parse_all(log))
+    titles = (report.title for report in parse_all(log))
     return next((title for title in titles if re.fullmatch(wanted, title)), None)
 
 
-def _leaks(said: str) -> bytes:
+def _leaks(text: str) -> bytes:
     """Return what kmemleak tells, each leak headed as on a console."""
-    return said.replace("unreferenced object", "BUG: memory leak\nunreferenced object").encode()
+    return text.replace("unreferenced object", "BUG: memory leak\nunreferenced object").encode()

@@ -21,11 +21,11 @@ def report_of(baseline: ReproduceResult, kept: Iterable[str]) -> str | None:
     Other instances may have crashed otherwise, or while they booted.
     """
     names = list(kept)
-    for one in baseline.instances:
-        if one.outcome is InstanceOutcome.CRASH and one.title == baseline.title:
-            wanted = re.compile(InstanceArtifact.REPORT_JSON.of(rf"{one.number}(-retry-\d+)?"))
-            if found := [name for name in names if wanted.fullmatch(name)]:
-                return found[-1]
+    for instance in baseline.instances:
+        if instance.outcome is InstanceOutcome.CRASH and instance.title == baseline.title:
+            wanted = re.compile(InstanceArtifact.REPORT_JSON.of(rf"{instance.number}(-retry-\d+)?"))
+            if reports := [name for name in names if wanted.fullmatch(name)]:
+                return reports[-1]
     return None
 
 
@@ -35,9 +35,9 @@ def functions(report: Mapping[str, Any]) -> list[str]:
     Inlined ones have no address, and what the report is not sure of says nothing.
     """
     frames = [
-        _VARIANT.sub("", one["function"])
-        for one in report.get("frames") or []
-        if not one["inlined"] and not one["uncertain"] and _FRAME.fullmatch(one["function"])
+        _VARIANT.sub("", frame["function"])
+        for frame in report.get("frames") or []
+        if not frame["inlined"] and not frame["uncertain"] and _FRAME.fullmatch(frame["function"])
     ]
     inmost = report.get("frame")
     if inmost in frames:
@@ -52,8 +52,8 @@ def addresses(system_map: str, wanted: Iterable[str]) -> dict[str, tuple[int, ..
         name = _VARIANT.sub("", match[2])
         if name in places and ".cold" not in match[2]:
             places[name].append(int(match[1], 16))
-    found = {name: tuple(at) for name, at in places.items() if 0 < len(at) <= _TWINS}
-    return dict(list(found.items())[:LONGEST])
+    known = {name: tuple(at) for name, at in places.items() if 0 < len(at) <= _TWINS}
+    return dict(list(known.items())[:LONGEST])
 
 
 def reached(wanted: Iterable[str], common: frozenset[str], hit: frozenset[str]) -> list[Reached]:

@@ -55,13 +55,13 @@ async def find(connecting: Awaitable[Ssh]) -> None:
     nothing. Raises Ended if the guest does not scan.
     """
     try:
-        status, said = await (await connecting).run(_SCAN, limit=_SCAN_SECONDS)
+        status, output = await (await connecting).run(_SCAN, limit=_SCAN_SECONDS)
     except ConnectionLost as error:
         raise InstanceEnded(
             InstanceOutcome.NOT_DONE, f"leaks were not looked for: {error}"
         ) from error
     if status != 0:
-        words = quoted(said)
+        words = quoted(output)
         raise InstanceEnded(
             InstanceOutcome.NOT_DONE, f"leaks were not looked for: the guest says `{words}`"
         )

@@ -46,15 +46,15 @@ class SmokeTest:
         del reconnect, is_idle  # a guest that is lost has failed
         begin = time.monotonic()
         try:
-            _, said = await ssh.run(PROGRAM, limit=_SECONDS)
+            _, output = await ssh.run(PROGRAM, limit=_SECONDS)
         except ConnectionLost as error:
             raise InstanceEnded(
                 InstanceOutcome.SSH_LOST, f"the smoke test did not end: {error}"
             ) from error
         finally:
             self.seconds = time.monotonic() - begin
-        self._output.feed(said)
-        self.text = said.decode(errors="replace")
+        self._output.feed(output)
+        self.text = output.decode(errors="replace")
         return InstanceEnding(InstanceOutcome.SURVIVED)
 
 

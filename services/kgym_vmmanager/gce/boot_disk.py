@@ -97,7 +97,7 @@ async def _grub(cache: Path) -> Path:
     if len(versions) != len(_GRUB_PACKAGES):
         message = f"apt does not know all of {', '.join(_GRUB_PACKAGES)} (`apt-get update` first)"
         raise InfrastructureError("no_boot_loader", message)
-    named = [f"{name}={one}" for name, one in zip(_GRUB_PACKAGES, versions, strict=True)]
+    named = [f"{name}={version}" for name, version in zip(_GRUB_PACKAGES, versions, strict=True)]
 
     async def fetch(folder: Path) -> None:
         await unpack(folder, *named)
@@ -109,11 +109,11 @@ async def _grub(cache: Path) -> Path:
 async def _make_bootable(grub: Path, folder: Path, disk: Path, start: str, room: int) -> None:
     """Put GRUB before the one partition: its first sector, and what that loads, right behind it."""
     modules = grub / "usr/lib/grub/i386-pc"
-    told, core = folder / "grub.cfg", folder / "core.img"
-    told.write_text(start)
+    config, core = folder / "grub.cfg", folder / "core.img"
+    config.write_text(start)
     argv: list[str | Path] = [
         *(grub / "usr/bin/grub-mkimage", "-d", modules, "-O", "i386-pc", "-o", core),
-        *("-p", "/", "-c", told, *_GRUB_MODULES),
+        *("-p", "/", "-c", config, *_GRUB_MODULES),
     ]
     libraries = str(grub / "lib/x86_64-linux-gnu")
     env = {**proc.environment(), "LD_LIBRARY_PATH": libraries}
@@ -130,5 +130,5 @@ async def _make_bootable(grub: Path, folder: Path, disk: Path, start: str, room:
     with disk.open("r+b") as file:
         file.write(first)
         file.write(loaded)
-    for made in (told, core):
+    for made in (config, core):
         os.unlink(made)

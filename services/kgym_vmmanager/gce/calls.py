@@ -157,18 +157,20 @@ class Compute:
         asked = self._v1.GetSerialPortOutputInstanceRequest(
             project=self._project, zone=zone, instance=name, port=1, start=start
         )
-        said = await self._call(
+        output = await self._call(
             lambda: self._instances.get_serial_port_output(asked, **_ONCE), self.console_gate
         )
-        return Said(said.contents.encode(errors="replace"), said.start, said.next_)
+        return Said(output.contents.encode(errors="replace"), output.start, output.next_)
 
     async def what_happened(self, zone: str, number: int) -> set[str]:
         """Return the kinds of operations on an instance, by its number (`id`)."""
         asked = self._v1.ListZoneOperationsRequest(
             project=self._project, zone=zone, filter=f"targetId={number}"
         )
-        found = await self._call(lambda: list(self._operations.list(asked, **_ONCE)))
-        return {one.operation_type for one in found if one.target_id == number}
+        operations = await self._call(lambda: list(self._operations.list(asked, **_ONCE)))
+        return {
+            operation.operation_type for operation in operations if operation.target_id == number
+        }
 
     # --- images ----------------------------------------------------------------------------------
 
@@ -236,7 +238,7 @@ class Compute:
                 raise InfrastructureError("gce_failed", message)
             operation = await self._call(partial(wait, operation.name))
         if errors := list(operation.error.errors):
-            raise _refused((one.code for one in errors), errors[0].message)
+            raise _refused((error.code for error in errors), errors[0].message)
 
     async def _call(
         self,
@@ -284,7 +286,9 @@ def _unknown_here(error: Exception) -> InfrastructureError:
 
 
 def _reasons(error: Any) -> set[str]:
-    return {str(one.get("reason", "")) for one in error.errors or () if isinstance(one, Mapping)}
+    return {
+        str(entry.get("reason", "")) for entry in error.errors or () if isinstance(entry, Mapping)
+    }
 
 
 def _translated(code: int, reasons: set[str], message: str) -> InfrastructureError:

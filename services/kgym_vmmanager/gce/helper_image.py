@@ -44,8 +44,10 @@ async def helper_image(cache: Path) -> tuple[str, Path]:
 async def _kernel_package() -> str:
     """Return the newest of Debian's kernels for clouds: `PACKAGE=VERSION`."""
     argv = ["apt-cache", "depends", "--important", "linux-image-cloud-amd64"]
-    said = (await proc.run(argv, timeout=boot_disk.SECONDS, check=False)).text
-    names = [line.partition("Depends: ")[2] for line in said.splitlines() if "Depends: " in line]
+    dependencies = (await proc.run(argv, timeout=boot_disk.SECONDS, check=False)).text
+    names = [
+        line.partition("Depends: ")[2] for line in dependencies.splitlines() if "Depends: " in line
+    ]
     if not names:
         raise InfrastructureError(
             "no_helper_kernel",
@@ -82,9 +84,9 @@ def _initrd(parts: Path, start: Path) -> bytes:
         cpio.file("modules/order", "".join(f"{name}.ko\n" for name in _MODULES).encode()),
     ]
     for name in _MODULES:
-        found = next((parts / "lib/modules").rglob(f"{name}.ko"), None)
-        if found is None:
+        module = next((parts / "lib/modules").rglob(f"{name}.ko"), None)
+        if module is None:
             message = f"Debian's kernel has no module {name} where it was"
             raise InfrastructureError("no_helper_kernel", message)
-        entries.append(cpio.file(f"modules/{name}.ko", found.read_bytes()))
+        entries.append(cpio.file(f"modules/{name}.ko", module.read_bytes()))
     return gzip.compress(cpio.archive(entries), 6, mtime=0)

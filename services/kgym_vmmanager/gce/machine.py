@@ -117,16 +117,16 @@ class GceVm:
         while not self._lost.done() and not self.stopped.is_set():
             begin = time.monotonic()
             try:
-                said = await self._compute.serial_port(self._place.zone, self._name, self._next)
+                chunk = await self._compute.serial_port(self._place.zone, self._name, self._next)
             except (Gone, NotReady):
                 await self._explain()
             except InfrastructureError as error:
                 self._lost.set_result(VmLost("console_lost", f"{error.reason}: {error.message}"))
             else:
-                if said.start > self._next:
-                    self.console_gap = f"{said.start - self._next} bytes from byte {self._next} on"
-                self._next = said.next
-                self.take(said.data)
+                if chunk.start > self._next:
+                    self.console_gap = f"{chunk.start - self._next} bytes from byte {self._next} on"
+                self._next = chunk.next
+                self.take(chunk.data)
                 self.console_until = begin
             async with self._polled:
                 if self.stopped.is_set():
@@ -136,8 +136,8 @@ class GceVm:
 
     def take(self, data: bytes) -> None:
         """Hand on what was said, up to where the VM begins anew."""
-        whole, found, rest = (self._line + data).rpartition(b"\n")
-        self._line = rest[-1000:] if found else (self._line + data)[-1000:]
+        whole, has_line, rest = (self._line + data).rpartition(b"\n")
+        self._line = rest[-1000:] if has_line else (self._line + data)[-1000:]
         for line in whole.split(b"\n"):
             self._begun += _BEGINS in line
             if self._begun > 1:

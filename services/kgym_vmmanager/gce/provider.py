@@ -174,7 +174,7 @@ class GceHost:
         """Return what a capture kernel has to be told."""
         return capture_command_line(self.by_hand)
 
-    def told(self, boot: Boot) -> str:
+    def describe_boot(self, boot: Boot) -> str:
         """Return what the service is asked for."""
         place = next(iter(self._gce.zones.choices()))
         name = instance_name(self._lease, boot.name)
@@ -272,7 +272,7 @@ class GceHost:
             scheduling["on_host_maintenance"] = "TERMINATE"
         kind = machine_type(options.machine, shape)
         image = f"projects/{options.project}/global/images/{booted}"
-        told = [{"key": "kgym-boot", "value": words}] if words else []
+        metadata = [{"key": "kgym-boot", "value": words}] if words else []
         return {
             "name": name,
             "machine_type": f"zones/{place.zone}/machineTypes/{kind}",
@@ -288,7 +288,7 @@ class GceHost:
             "network_interfaces": [interface],
             "service_accounts": [],
             "scheduling": scheduling,
-            "metadata": {"items": told},
+            "metadata": {"items": metadata},
         }
 
     async def _delete(self, name: str, making: "_Making") -> None:
@@ -330,9 +330,9 @@ class _Making:
         # What asks for it, by zone.
         self.tried: dict[str, asyncio.Task[None]] = {}
 
-    def has_made(self, found: Any) -> bool:
-        """Return whether an instance that was found under the name came of this."""
-        return bool(found.labels.get(BOOT) == self.boot.hex)
+    def has_made(self, instance: Any) -> bool:
+        """Return whether an instance of this name was made by this request."""
+        return bool(instance.labels.get(BOOT) == self.boot.hex)
 
 
 def machine_type(family: str, shape: VmShape) -> str:

@@ -97,9 +97,9 @@ class Console:
 
         It is for a message: the guest's words, quoted.
         """
-        _, found, rest = self.watch.log.partition(words)
+        _, match, rest = self.watch.log.partition(words)
         line, whole, _ = rest.partition(b"\n")
-        return quoted(line) if found and whole else None
+        return quoted(line) if match and whole else None
 
     def last_lines(self, count: int = 3) -> str:
         """Return the last lines, joined and quoted, for a message; NOTHING if there are none."""

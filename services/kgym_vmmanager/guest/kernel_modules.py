@@ -14,7 +14,7 @@ async def modules(run: StepContext, folder: Path) -> Path | None:
 
     Raises what `module_archive.files` raises, before anything is made.
     """
-    if BuildArtifact.MODULES not in {one.name for one in run.input_artifacts("build")}:
+    if BuildArtifact.MODULES not in {artifact.name for artifact in run.input_artifacts("build")}:
         return None
     fetched = folder / BuildArtifact.MODULES
     await run.fetch("build", BuildArtifact.MODULES, fetched)
@@ -22,15 +22,15 @@ async def modules(run: StepContext, folder: Path) -> Path | None:
 
 
 def _archive(fetched: Path, path: Path) -> Path:
-    found = module_archive.files(fetched)
+    modules = module_archive.files(fetched)
     made: set[str] = {"lib"}
     with fetched.open("rb") as source, path.open("wb") as sink:
-        for one in found:
-            parents = [str(each) for each in PurePosixPath(one.name).parents][-2::-1]
+        for module in modules:
+            parents = [str(each) for each in PurePosixPath(module.name).parents][-2::-1]
             new = [cpio.folder(each) for each in parents if each not in made]
             made.update(parents)
-            source.seek(one.begin)
-            for entry in (*new, cpio.file(one.name, source.read(one.size))):
+            source.seek(module.begin)
+            for entry in (*new, cpio.file(module.name, source.read(module.size))):
                 sink.writelines(cpio.pack(1, entry))
         sink.write(cpio.archive([]))
     return path

@@ -115,7 +115,7 @@ async def _flags(execprog: Path, folder: Path) -> frozenset[str]:
     box = Sandbox(readonly={"/syzkaller": place}, limits=limits)
     try:
         done = await box.run(argv, timeout=_HELP_SECONDS, check=False)
-        said = done.text
+        help_text = done.text
     except LimitExceeded as error:
         raise UserError("bad_syzkaller", f"syz-execprog -help: {error.message}") from error
     except proc.ProgramTimedOut as error:  # the host may be busy: nobody's program is to blame yet
@@ -124,9 +124,9 @@ async def _flags(execprog: Path, folder: Path) -> frozenset[str]:
         ) from error
     finally:
         copy.unlink()
-    known = syz_program.flags(said)
+    known = syz_program.flags(help_text)
     if "executor" not in known:
-        words = " ".join(said.split())[-300:]
+        words = " ".join(help_text.split())[-300:]
         message = f"the syz-execprog lists no flag -executor for -help; it says: {words}"
         raise UserError("bad_syzkaller", message)
     return known

@@ -39,14 +39,14 @@ class Shell:
         )
         await self._stream.send(line.encode())
         until = time.monotonic() + (limit or self._limit)
-        said = b"\n"
-        while not (match := end.search(said)):
+        output = b"\n"
+        while not (match := end.search(output)):
             if time.monotonic() > until:
                 raise ConnectionLost(f"the guest's shell does not answer: {command[:_SHOWN]}")
-            if len(said) > _MOST_OUTPUT:
+            if len(output) > _MOST_OUTPUT:
                 raise CommandRefused(f"the guest's shell prints without end: {command[:_SHOWN]}")
             out, err, more = await self._stream.read(_READ_SECONDS)
-            said += out + err
-            if not more and not end.search(said):
+            output += out + err
+            if not more and not end.search(output):
                 raise ConnectionLost("the guest's shell ended")
-        return int(match[1]), said[: match.start()].decode(errors="replace").strip()
+        return int(match[1]), output[: match.start()].decode(errors="replace").strip()

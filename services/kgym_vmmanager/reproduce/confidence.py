@@ -15,20 +15,21 @@ from kgym.worker.context import StepContext
 
 
 def known_here(run: StepContext, spec: ReproduceSpec, accelerator: str) -> Calibration | None:
-    """Return what is known of the bug on this accelerator: times on others tell nothing.
+    """Return the bug's calibration on this accelerator: the earlier one or the baseline's.
 
-    Of what was measured before and what the baseline tells, it is what rests on more runs:
-    neither is chosen for what it says.
+    Times on other accelerators say nothing about this one.
     """
-    told = [spec.calibration]
+    calibrations = [spec.calibration]
     if baseline := run.optional_input("baseline", ReproduceResult):
-        told.append(calibration.measured(baseline, spec.titles))
-    found = [one for one in told if one is not None]
-    here = [one for one in found if one.accelerator == accelerator]
-    for one in found:
-        if one not in here:
-            run.log(f"the bug was calibrated under {one.accelerator}: not used here")
-    return max(here, key=lambda one: one.runs, default=None)
+        calibrations.append(calibration.measured(baseline, spec.titles))
+    here = []
+    for known in filter(None, calibrations):
+        if known.accelerator == accelerator:
+            here.append(known)
+        else:
+            run.log(f"the bug was calibrated under {known.accelerator}: not used here")
+    # The one with more runs, never the one with the more convenient answer.
+    return max(here, key=lambda known: known.runs, default=None)
 
 
 def chosen(run: StepContext, spec: ReproduceSpec, accelerator: str) -> ReproduceSpec:
@@ -50,7 +51,7 @@ def confidence(
     """Return how sure the verdict is; None where nothing tells, or it is no `no_crash`."""
     if known is None or judgement.verdict is not Verdict.NO_CRASH:
         return None
-    if min(one.run_seconds or 0 for one in results) < known.time:
+    if min(result.run_seconds or 0 for result in results) < known.time:
         return 0.0
     return round(1 - calibration.unseen(known, judgement.completed), 4)
 

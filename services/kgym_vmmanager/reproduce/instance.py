@@ -119,10 +119,10 @@ class Instance:
     @property
     def command(self) -> str:
         """How its VM is started, for people."""
-        return self._host.told(self._boot)
+        return self._host.describe_boot(self._boot)
 
     @property
-    def said(self) -> str:
+    def smoke_output(self) -> str:
         """What the smoke test printed."""
         return self._session.text if isinstance(self._session, SmokeTest) else ""
 
@@ -234,8 +234,8 @@ class Instance:
         makes a run prove nothing.
         """
         log = await self._complete(self.output)
-        said = await asyncio.to_thread(parse_all, log)
-        report = next((one for one in said if noise(one.title)), None)
+        reports = await asyncio.to_thread(parse_all, log)
+        report = next((given for given in reports if noise(given.title)), None)
         if report is None:
             self.output.watch_anew(log)
             return None

@@ -72,13 +72,13 @@ async def prepare(
     sources, made = [], []
     programs = [spec.reproducer, *spec.others]
     binaries = await _syzkallers(run, folder) if spec.syzkaller else syzkallers(syzkaller)
-    for number, one in enumerate(programs):
-        source = folder / f"source-{number}" / source_name(one, number)
+    for number, reproducer in enumerate(programs):
+        source = folder / f"source-{number}" / source_name(reproducer, number)
         source.parent.mkdir()
-        source.write_text(one.text)
+        source.write_text(reproducer.text)
         await run.keep(source)
         sources.append(source)
-        made.append(await program(one, source, folder / f"program-{number}", binaries))
+        made.append(await program(reproducer, source, folder / f"program-{number}", binaries))
     image = await guest_image(cache, run.held)
     disk = await root_disk(run, cache, folder, fetch)
     method = _method(spec, host)
@@ -106,7 +106,9 @@ async def prepare(
         method=method,
         words=words,
         leaks=leaks.wanted(spec.titles, spec.vm),
-        texts=tuple(one.text if one.kind == "syz" else None for one in programs),
+        texts=tuple(
+            reproducer.text if reproducer.kind == "syz" else None for reproducer in programs
+        ),
         detectors=_detectors(spec, built, host, words),
         completed=completed(spec.completed, _ends_before(run, spec.calibration)),
         profiled=spec.evidence and spec.baseline is not None,
@@ -127,7 +129,7 @@ async def prepare(
 
 async def _syzkallers(run: StepContext, folder: Path) -> dict[str, Path]:
     """Fetch syzkaller's programs that steps have built; return their folders, by commit."""
-    found: dict[str, Path] = {}
+    folders: dict[str, Path] = {}
     for number in range(len(run.spec(ReproduceSpec).syzkaller)):
         name = syzkaller_input(number)
         place = folder / name
@@ -135,8 +137,8 @@ async def _syzkallers(run: StepContext, folder: Path) -> dict[str, Path]:
         for file in SyzkallerArtifact:
             await run.fetch(name, file, place / file)
             (place / file).chmod(0o755)
-        found[run.input(name, SyzkallerResult).commit] = place
-    return {DEFAULT_SYZKALLER: next(iter(found.values())), **found}
+        folders[run.input(name, SyzkallerResult).commit] = place
+    return {DEFAULT_SYZKALLER: next(iter(folders.values())), **folders}
 
 
 def _method(spec: ReproduceSpec, host: VmHost) -> Method | None:
@@ -163,12 +165,12 @@ async def _way(run: StepContext, folder: Path) -> dict[str, tuple[int, ...]]:
     """Return the functions on the way to the baseline's crash, where this kernel has them."""
     baseline = run.optional_input("baseline", ReproduceResult)
     kept = [artifact.name for artifact in run.input_artifacts("baseline")]
-    told = crash_path.report_of(baseline, kept) if baseline else None
+    report_name = crash_path.report_of(baseline, kept) if baseline else None
     built = {artifact.name for artifact in run.input_artifacts("build")}
-    if told is None or BuildArtifact.SYSTEM_MAP not in built:
+    if report_name is None or BuildArtifact.SYSTEM_MAP not in built:
         return {}
     report, system_map = folder / "baseline.json", folder / BuildArtifact.SYSTEM_MAP
-    await run.fetch("baseline", told, report)
+    await run.fetch("baseline", report_name, report)
     await run.fetch("build", BuildArtifact.SYSTEM_MAP, system_map)
     functions = crash_path.functions(json.loads(report.read_text()))
     return crash_path.addresses(system_map.read_text(), functions)
@@ -185,7 +187,7 @@ def _boots_before(run: StepContext, accelerator: str) -> list[float]:
     baseline = run.optional_input("baseline", ReproduceResult)
     if baseline is None or baseline.accelerator != accelerator:
         return []
-    return [one.boot_seconds for one in baseline.instances if one.boot_seconds]
+    return [instance.boot_seconds for instance in baseline.instances if instance.boot_seconds]
 
 
 def _detectors(
@@ -246,7 +248,7 @@ async def keep_bundle(run: StepContext, prepared: Preparation) -> None:
 
 
 async def _keep_parts(run: StepContext, files: Mapping[str, Path]) -> None:
-    kept = {one.name for one in run.artifacts}
+    kept = {artifact.name for artifact in run.artifacts}
     for name, path in files.items():
         if name in {bundle_archive.KERNEL, *kept}:  # the build has left the kernel
             continue

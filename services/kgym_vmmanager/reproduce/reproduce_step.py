@@ -122,8 +122,8 @@ class Reproduce:
             evidence=group.evidence if spec.evidence else None,
             seconds={
                 **run.seconds,
-                "boot": max((one.boot_seconds or 0 for one in results), default=0),
-                "run": max((one.run_seconds or 0 for one in results), default=0),
+                "boot": max((result.boot_seconds or 0 for result in results), default=0),
+                "run": max((result.run_seconds or 0 for result in results), default=0),
                 "total": run.elapsed,
             },
         )
@@ -170,7 +170,7 @@ class _Group:
             results = (await asyncio.gather(*tasks))[: self.spec.instances]
             results += await asyncio.gather(*self._further)
             await asyncio.gather(*aside)
-            if all(one.outcome is InstanceOutcome.SURVIVED for one in results):
+            if all(result.outcome is InstanceOutcome.SURVIVED for result in results):
                 await self._keep_controls()
             return results
         finally:
@@ -239,9 +239,9 @@ class _Group:
                     self._keep_work(instance, ending)
                 if self.controls is not None and instance.controls is not None:
                     self.controls.add(instance.controls, instance.evidence_seconds)
-                    self.run.log(f"instance {name}: {control_set.told(instance.controls)}")
+                    self.run.log(f"instance {name}: {control_set.summary(instance.controls)}")
                 if smoke_test and not ending.retry:
-                    self.findings += smoke.findings(result, instance.said)
+                    self.findings += smoke.findings(result, instance.smoke_output)
                 result = await self._keep(instance, result, name)
                 lost_dump = result.dump and result.dump.failure is DumpFailure.VM_LOST
                 if lost_dump:
@@ -262,7 +262,7 @@ class _Group:
                 self._know(missing=["what its kernel detects: the build does not tell"])
             return
         begin = time.monotonic()
-        left = [self._run_one(n, clean=one) for n, one in enumerate(self.controls.left())]
+        left = [self._run_one(n, clean=share) for n, share in enumerate(self.controls.left())]
         async with asyncio.TaskGroup() as group:
             for run in left:
                 group.create_task(run)
@@ -380,9 +380,9 @@ class _Group:
             except (KgymError, OSError) as error:
                 lost = {"artifact": None, "size": 0, "message": f"cannot be stored: {error}"}
                 dump = dump.model_copy(update={**lost, "failure": DumpFailure.DISK})
-        told = dump.artifact or f"no dump ({dump.failure}): {dump.message}"
+        summary = dump.artifact or f"no dump ({dump.failure}): {dump.message}"
         size = f", {dump.size >> 20} MiB in {dump.seconds:.1f} s" * bool(dump.artifact)
-        self.run.log(f"instance {result.number}: {told}{size}")
+        self.run.log(f"instance {result.number}: {summary}{size}")
         return result.model_copy(update={"dump": dump})
 
     async def _keep(self, instance: Instance, result: InstanceResult, name: str) -> InstanceResult:

@@ -58,7 +58,7 @@ class Session:
         self._on_time = on_time
         self._completed = completed
         self._syz = syz
-        self._said = b""
+        self._syz_output = b""
         self._log = RunnerLog()
         self._lives: list[tuple[float, RunnerLog]] = []  # of runners that were killed
         self._begin = self._heard = 0.0
@@ -161,8 +161,8 @@ class Session:
         out, err, more = await stream.read(_READ_SECONDS)
         self._log.feed(out)
         self._output.feed(err)
-        if self._syz is not None and len(self._said) < _MOST_SAID:
-            self._said += err
+        if self._syz is not None and len(self._syz_output) < _MOST_SAID:
+            self._syz_output += err
         if self._log.failed is not None:
             why = os.strerror(self._log.failed)
             raise InstanceEnded(
@@ -187,8 +187,8 @@ class Session:
         """Whether a program of syzkaller's has been executed to its end: others begin at once."""
         if self._syz is None:
             return True
-        said = Executed.read(self._said)
-        return bool(said.calls) and bool(said.results or said.idle or self.ends)
+        executed = Executed.read(self._syz_output)
+        return bool(executed.calls) and bool(executed.results or executed.idle or self.ends)
 
     @property
     def _failed_at_once(self) -> bool:
@@ -202,7 +202,7 @@ class Session:
     def _judge_runs(self) -> None:
         why = self._lacking
         if why is None and self._syz is not None:
-            why = Executed.read(self._said).lacks(self._syz)
+            why = Executed.read(self._syz_output).lacks(self._syz)
         if why is None:
             return
         words = f"the program's last words: {self._output.last_lines()}"
@@ -236,7 +236,7 @@ class Session:
             )
         await asyncio.sleep(self._limits.grace)
         if self._syz is not None:
-            detail = quoted(Executed.read(self._said).told(), _SYZ_WORDS)
+            detail = quoted(Executed.read(self._syz_output).told(), _SYZ_WORDS)
         else:  # often why it could do nothing, and yet went on to the end of its time
             words = self._output.last_lines()
             detail = f"the program's last words: {words}" if words != NOTHING else ""

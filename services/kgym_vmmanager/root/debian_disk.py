@@ -147,7 +147,9 @@ async def _is_whole(folder: Path) -> bool:
 async def _bootstrapped(folder: Path) -> str:
     """Make the disk; return what it is in words."""
     path = f"{proc.environment().get('PATH', os.defpath)}:/usr/sbin:/sbin"
-    missing = [one for one in ("mmdebstrap", "mkfs.ext4") if shutil.which(one, path=path) is None]
+    missing = [
+        tool for tool in ("mmdebstrap", "mkfs.ext4") if shutil.which(tool, path=path) is None
+    ]
     if missing:
         raise InfrastructureError(
             "no_root_disk",

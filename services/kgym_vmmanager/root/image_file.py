@@ -78,7 +78,7 @@ async def make(run: StepContext, image: RootImage, fetch: Fetch, folder: Path) -
 
 async def _of_step(run: StepContext, folder: Path) -> UsedRoot:
     before = run.input("root", ReproduceResult).root
-    kept = {one.name for one in run.input_artifacts("root")}
+    kept = {artifact.name for artifact in run.input_artifacts("root")}
     if before.format is None or ReproduceArtifact.ROOT not in kept:
         why = "an initramfs" if before.format is None else "left none: its `bundle` is `none`"
         raise UserError("bad_root_image", f"the step that `vm.root` names has no disk: {why}")
@@ -115,8 +115,8 @@ async def _check_tables(path: Path) -> None:
     finally:
         await asyncio.to_thread(shutil.rmtree, place)
     if done.returncode not in _WHOLE:
-        said = quoted(done.output, _SHOWN) or f"nothing, and ends with status {done.returncode}"
-        raise _refused(f"qemu-img check says: {said}")
+        output = quoted(done.output, _SHOWN) or f"nothing, and ends with status {done.returncode}"
+        raise _refused(f"qemu-img check says: {output}")
 
 
 def _laid_out(path: Path) -> Path:

@@ -67,7 +67,7 @@ async def root_disk(run: StepContext, cache: Path, folder: Path, fetch: Fetch) -
 
 
 async def _check_config(run: StepContext, folder: Path) -> None:
-    if BuildArtifact.CONFIG not in {one.name for one in run.input_artifacts("build")}:
+    if BuildArtifact.CONFIG not in {artifact.name for artifact in run.input_artifacts("build")}:
         return
     config = folder / BuildArtifact.CONFIG
     await run.fetch("build", BuildArtifact.CONFIG, config)

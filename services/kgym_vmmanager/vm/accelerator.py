@@ -94,8 +94,8 @@ async def probe(accelerator: Accelerator, cache: Path) -> str:
         sandbox.remove(folder)
     if PROOF in output:
         return ""
-    said = " ".join(output.decode(errors="replace").split())[-300:]
-    return f"a boot sector did not run under {accelerator} within {_PROBE_SECONDS:g} s: {said}"
+    printed = " ".join(output.decode(errors="replace").split())[-300:]
+    return f"a boot sector did not run under {accelerator} within {_PROBE_SECONDS:g} s: {printed}"
 
 
 async def _tsc_khz(cache: Path) -> int | None:

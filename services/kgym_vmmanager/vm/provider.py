@@ -142,7 +142,7 @@ class VmHost(Protocol):
     def capture_command_line(self) -> str:
         """Return what a capture kernel has to be told."""
 
-    def told(self, boot: Boot) -> str:
+    def describe_boot(self, boot: Boot) -> str:
         """Return how this VM is started, for people."""
 
     def running(

@@ -34,7 +34,7 @@ _MONITOR_SECONDS = 10.0
 # How long a process whose monitor is gone may take to be gone too.
 _DYING_SECONDS = 2.0
 _PIPE_SECONDS = 0.05
-_SAID_BYTES = 1000
+_OUTPUT_BYTES = 1000
 _IDLE_SAMPLES = 20
 
 # The report stays the last thing on the console, and the guest as the crash left it.
@@ -168,7 +168,7 @@ class QemuVm:
         self._jail = jail
         self._process = jail.process
         self._monitor = QMPClient("vm")
-        self._said = b""
+        self._last_output = b""
 
     @classmethod
     @contextlib.asynccontextmanager
@@ -222,9 +222,9 @@ class QemuVm:
     async def died(self) -> InfrastructureError:
         """Wait for the process to end, which only a failure makes it do; return what it printed."""
         status = await self._process.wait()
-        said = " ".join(self._said.decode(errors="replace").split())
+        output = " ".join(self._last_output.decode(errors="replace").split())
         return InfrastructureError(
-            "qemu_died", f"QEMU ended with status {status}: {said}", status=status
+            "qemu_died", f"QEMU ended with status {status}: {output}", status=status
         )
 
     async def is_idle(self) -> bool:
@@ -252,7 +252,7 @@ class QemuVm:
     async def _read_console(self, on_console: Callable[[bytes], None]) -> None:
         assert self._process.stdout is not None
         while chunk := await self._process.stdout.read(1 << 16):
-            self._said = (self._said + chunk)[-_SAID_BYTES:]
+            self._last_output = (self._last_output + chunk)[-_OUTPUT_BYTES:]
             on_console(chunk)
 
     async def _open_monitor(self, folder: Path) -> None:

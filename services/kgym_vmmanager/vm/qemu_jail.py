@@ -73,9 +73,9 @@ class Confined:
                 _, fds, _, _ = socket.recv_fds(ours, 1, 1)
             finally:
                 helper.kill()
-                said = helper.communicate()[1].decode(errors="replace").strip()
+                error = helper.communicate()[1].decode(errors="replace").strip()
         if not fds:
-            raise ConnectionRefusedError(said.rpartition("\n")[2] or "no connection")
+            raise ConnectionRefusedError(error.rpartition("\n")[2] or "no connection")
         link = socket.socket(fileno=fds[0])
         link.setblocking(True)  # the helper's time limit has made it another
         return link

@@ -84,7 +84,7 @@ class QemuHost:
         """Return what a capture kernel has to be told."""
         return capture_command_line(self.by_hand)
 
-    def told(self, boot: Boot) -> str:
+    def describe_boot(self, boot: Boot) -> str:
         """Return QEMU's command line."""
         return shlex.join(self._argv(boot))
 

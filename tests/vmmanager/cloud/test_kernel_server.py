@@ -37,9 +37,9 @@ async def test_a_file_is_there_by_its_name_as_long_as_it_is_served(tmp_path: Pat
 
 async def test_two_names_of_one_file_differ(tmp_path: Path) -> None:
     server = KernelServer("10.0.0.1", 80)
-    with server.served(tmp_path) as one, server.served(tmp_path) as other:
-        assert one != other
-        assert len(one.rpartition("/")[2]) >= 32
+    with server.served(tmp_path) as first, server.served(tmp_path) as other:
+        assert first != other
+        assert len(first.rpartition("/")[2]) >= 32
 
 
 @pytest.mark.attack

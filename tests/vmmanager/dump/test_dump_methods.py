@@ -48,30 +48,36 @@ async def with_capture(run: StepContext, kernel: Path) -> StepContext:
     return run
 
 
-async def begins_with(run: StepContext, one: InstanceResult) -> bytes:
+async def begins_with(run: StepContext, instance: InstanceResult) -> bytes:
     """Return the first bytes of the instance's dump, which is checked against its result."""
-    assert one.dump is not None, one
-    assert one.dump.failure is None, one.dump
-    (artifact,) = [kept for kept in run.artifacts if kept.name == one.dump.artifact]
-    assert artifact.size == one.dump.size > 1 << 20
+    assert instance.dump is not None, instance
+    assert instance.dump.failure is None, instance.dump
+    (artifact,) = [kept for kept in run.artifacts if kept.name == instance.dump.artifact]
+    assert artifact.size == instance.dump.size > 1 << 20
     path = run.folder / "fetched"
     await run.storage.get(artifact.key, path)
     with path.open("rb") as file:
         return file.read(8)
 
 
+@pytest.mark.exhaustive
 async def test_the_instance_that_crashed_leaves_a_dump(new_step: NewStep, cache: Path) -> None:
     run = await new_step(CRASHES, time=60, instances=2, dump="hypervisor")
     result = await Reproduce(cache)(run)
     assert result.verdict is Verdict.SAME_CRASH
-    crashed = [one for one in result.instances if one.outcome is InstanceOutcome.CRASH]
+    crashed = [
+        instance for instance in result.instances if instance.outcome is InstanceOutcome.CRASH
+    ]
     assert (await begins_with(run, crashed[0])).startswith(ZSTD)
-    assert f"report-{crashed[0].number}.txt" in {one.name for one in run.artifacts}
+    assert f"report-{crashed[0].number}.txt" in {instance.name for instance in run.artifacts}
     assert all(
-        one.dump is None for one in result.instances if one.outcome is InstanceOutcome.STOPPED
+        instance.dump is None
+        for instance in result.instances
+        if instance.outcome is InstanceOutcome.STOPPED
     )
 
 
+@pytest.mark.exhaustive
 async def test_a_crash_that_does_not_panic_leaves_one(new_step: NewStep, cache: Path) -> None:
     body = """
     FILE *file = fopen("/sys/module/kgym_control/parameters/raise", "w");
@@ -79,9 +85,12 @@ async def test_a_crash_that_does_not_panic_leaves_one(new_step: NewStep, cache: 
     sleep(60);
     """
     run = await new_step(program(body), time=60, append="panic_on_warn=0", dump="hypervisor")
-    (one,) = (await Reproduce(cache)(run)).instances
-    assert (one.outcome, one.title) == (InstanceOutcome.CRASH, "WARNING in kgym_control_assert")
-    assert (await begins_with(run, one)).startswith(ZSTD)
+    (instance,) = (await Reproduce(cache)(run)).instances
+    assert (instance.outcome, instance.title) == (
+        InstanceOutcome.CRASH,
+        "WARNING in kgym_control_assert",
+    )
+    assert (await begins_with(run, instance)).startswith(ZSTD)
 
 
 async def test_a_guest_that_hangs_leaves_one(new_step: NewStep, cache: Path) -> None:
@@ -102,8 +111,7 @@ async def test_a_guest_that_hangs_leaves_one(new_step: NewStep, cache: Path) -> 
     assert (await begins_with(run, result.instances[0])).startswith(ZSTD)
 
 
-@pytest.mark.exhaustive  # takes a second kernel
-@pytest.mark.parametrize("cpus", [1, 2])
+@pytest.mark.parametrize("cpus", [1, pytest.param(2, marks=pytest.mark.exhaustive)])
 async def test_a_capture_kernel_saves_the_memory(
     new_step: NewStep, cache: Path, capture: Path, cpus: int
 ) -> None:
@@ -118,7 +126,10 @@ async def failed(
 ) -> tuple[ReproduceResult, DumpFailure | None, str]:
     """Return the result of a crash without a dump, and why that is not there."""
     run = await new_step(CRASHES, time=60, append=append, dump="kdump", capture=StepRef(step=1))
-    limits = {name: dataclasses.replace(one, boot=60) for name, one in LIMITS.items()}
+    limits = {
+        name: dataclasses.replace(limits_of_kind, boot=60)
+        for name, limits_of_kind in LIMITS.items()
+    }
     result = await Reproduce(cache, provider=Qemu(limits))(await with_capture(run, kernel))
     dump = result.instances[0].dump
     assert dump is not None
@@ -134,6 +145,7 @@ async def test_without_reserved_memory_there_is_the_verdict_and_the_reason(
     assert (result.verdict, failure) == (Verdict.SAME_CRASH, DumpFailure.NO_RESERVATION)
 
 
+@pytest.mark.exhaustive
 async def test_what_is_no_kernel_is_refused(new_step: NewStep, cache: Path, tmp_path: Path) -> None:
     other = tmp_path / "bzImage"
     other.write_bytes(bytes(10000))

@@ -78,14 +78,14 @@ def traced(tracer: Path, tmp_path: Path) -> Traced:
 
 
 def results(work: Work, name: str) -> set[str]:
-    return {one.result for one in work.calls if one.name == name}
+    return {call.result for call in work.calls if call.name == name}
 
 
 def test_calls_are_told_with_their_results(traced: Traced) -> None:
     work = traced.run('open("/", 0); open("/missing", 0); close(77); chdir("/"); chdir("/");')
     assert results(work, "openat") == {"ok", "ENOENT"}
     assert results(work, "close") == {"EBADF"}
-    (chdir,) = [one for one in work.calls if one.name == "chdir"]
+    (chdir,) = [call for call in work.calls if call.name == "chdir"]
     (exits,) = work.ends
     assert (exits.how, exits.value) == ("exit", 0)
     assert chdir.count == 2 * exits.count
@@ -103,7 +103,7 @@ def test_processes_and_threads_are_followed(traced: Traced) -> None:
     work = traced.run(body, before)
     for name in ("sync", "getppid", "setsid"):
         assert results(work, name) == {"ok"}, name
-    assert [one.value for one in work.ends] == [0]
+    assert [end.value for end in work.ends] == [0]
 
 
 def test_the_call_in_which_the_kernel_crashed_is_known(traced: Traced) -> None:
@@ -123,12 +123,12 @@ def test_threads_that_end_with_their_process_died_of_nothing(traced: Traced) -> 
     before = "static void *call(void *none) { for (;;) pause(); return none; }"
     work = traced.run("pthread_t t; pthread_create(&t, NULL, call, NULL); usleep(9000);", before)
     assert results(work, "pause") == set()
-    assert "died" not in {one.result for one in work.calls}
+    assert "died" not in {call.result for call in work.calls}
 
 
 def test_a_program_that_is_killed_and_one_that_stops_itself(traced: Traced) -> None:
     work = traced.run("raise(SIGSTOP); raise(SIGKILL);")
-    assert {(one.how, one.value) for one in work.ends} == {("signal", int(signal.SIGKILL))}
+    assert {(end.how, end.value) for end in work.ends} == {("signal", int(signal.SIGKILL))}
 
 
 def test_a_storm_of_calls_and_processes_is_bounded(traced: Traced) -> None:
@@ -136,13 +136,13 @@ def test_a_storm_of_calls_and_processes_is_bounded(traced: Traced) -> None:
     body = body.replace("i < 40", "i < 5").replace("syscall(i,", "syscall(i % 7 + 330,")
     work = traced.run(body)
     assert len(work.calls) < 1200
-    assert "pending" not in {one.result for one in work.calls}  # the end came, that is all
+    assert "pending" not in {call.result for call in work.calls}  # the end came, that is all
 
 
 def test_a_talk_is_understood() -> None:
     log = TracerLog()
     log.feed(TALK)
-    calls = {(one.name, one.result): one.count for one in log.work(crashed=False).calls}
+    calls = {(call.name, call.result): call.count for call in log.work(crashed=False).calls}
     assert calls == {
         ("execve", "ok"): 1,
         ("ioctl", "ok"): 7,

@@ -30,16 +30,16 @@ def work(*calls: str, crash: str | None = None) -> Work:
 BEFORE = work("brk=ok", "pipe2=ok", "ioctl=ok", crash="keyctl")
 
 
-def told(after: Work, before: Work | None = BEFORE) -> dict[str, Severity]:
-    return {one.reason: one.severity for one in findings(before, after)}
+def severities(after: Work, before: Work | None = BEFORE) -> dict[str, Severity]:
+    return {finding.reason: finding.severity for finding in findings(before, after)}
 
 
 def test_the_same_work_gives_no_finding() -> None:
-    assert told(work("brk=ok", "pipe2=ok", "ioctl=ok", "keyctl=ok")) == {}
+    assert severities(work("brk=ok", "pipe2=ok", "ioctl=ok", "keyctl=ok")) == {}
 
 
 @pytest.mark.parametrize(
-    ("keyctl", "found"),
+    ("keyctl", "expected"),
     [
         ("keyctl=ENOKEY", {"crash_refused": Severity.NOTE}),
         ("keyctl=EPERM", {"crash_refused": Severity.BLOCKING}),
@@ -50,37 +50,37 @@ def test_the_same_work_gives_no_finding() -> None:
         ("getpid=ok", {"crash_not_called": Severity.NOTE}),
     ],
 )
-def test_what_becomes_of_the_call_that_crashed(keyctl: str, found: dict[str, Severity]) -> None:
-    assert told(work("pipe2=ok", "ioctl=ok", keyctl)) == found
+def test_what_becomes_of_the_call_that_crashed(keyctl: str, expected: dict[str, Severity]) -> None:
+    assert severities(work("pipe2=ok", "ioctl=ok", keyctl)) == expected
 
 
 def test_a_call_refused_before_the_crash_is_told_with_its_numbers() -> None:
-    (found,) = findings(BEFORE, work("pipe2=ok", "ioctl=EINVAL", "keyctl=ok"))
-    assert (found.reason, found.severity) == ("call_refused", Severity.NOTE)
-    assert "succeeded 3 times" in found.message
-    assert "fails in all 3 calls: 3 x EINVAL" in found.message
+    (finding,) = findings(BEFORE, work("pipe2=ok", "ioctl=EINVAL", "keyctl=ok"))
+    assert (finding.reason, finding.severity) == ("call_refused", Severity.NOTE)
+    assert "succeeded 3 times" in finding.message
+    assert "fails in all 3 calls: 3 x EINVAL" in finding.message
 
 
 def test_what_forbids_the_work_of_root_blocks() -> None:
-    assert told(work("pipe2=EACCES", "ioctl=ok", "keyctl=ok")) == {
+    assert severities(work("pipe2=EACCES", "ioctl=ok", "keyctl=ok")) == {
         "call_refused": Severity.BLOCKING
     }
     loaded = work("bpf=ok", "ioctl=ok", crash="keyctl")
-    assert told(work("bpf=EACCES", "ioctl=ok", "keyctl=ok"), loaded)["call_refused"] == "note"
+    assert severities(work("bpf=EACCES", "ioctl=ok", "keyctl=ok"), loaded)["call_refused"] == "note"
 
 
 def test_a_call_that_has_something_to_wait_for_may_wait() -> None:
     read = work("pipe2=ok", crash="read")
-    assert told(work("pipe2=ok", "read=pending"), read) == {"call_waits": Severity.NOTE}
-    assert told(work("pipe2=ok", "read=pending"), work("pipe2=ok", "read=pending")) == {}
+    assert severities(work("pipe2=ok", "read=pending"), read) == {"call_waits": Severity.NOTE}
+    assert severities(work("pipe2=ok", "read=pending"), work("pipe2=ok", "read=pending")) == {}
 
 
 def test_a_call_that_hung_is_the_one_that_crashed() -> None:
     hung = work("epoll_create1=ok", "epoll_ctl=ok", "epoll_ctl=stuck")
     fixed = work("epoll_create1=ok", "epoll_ctl=ok", "epoll_ctl=ELOOP")
-    assert told(fixed, hung) == {"crash_refused": Severity.NOTE}
+    assert severities(fixed, hung) == {"crash_refused": Severity.NOTE}
     sleeps = work("epoll_create1=ok", "epoll_ctl=ok", "epoll_ctl=pending")
-    assert told(sleeps, hung) == {"call_waits": Severity.BLOCKING}
+    assert severities(sleeps, hung) == {"call_waits": Severity.BLOCKING}
 
 
 def test_nothing_of_its_work_done() -> None:
@@ -98,9 +98,9 @@ def test_functions_on_the_way() -> None:
         return BEFORE.model_copy(update={"reached": functions, "unfinished": None})
 
     before = BEFORE.model_copy(update={"unfinished": None})
-    assert told(reached(True, True), before) == {}
-    assert told(reached(False, True), before) == {"function_not_reached": Severity.NOTE}
-    assert told(reached(False, False), before) == {"way_not_taken": Severity.BLOCKING}
+    assert severities(reached(True, True), before) == {}
+    assert severities(reached(False, True), before) == {"function_not_reached": Severity.NOTE}
+    assert severities(reached(False, False), before) == {"way_not_taken": Severity.BLOCKING}
 
 
 def test_a_program_that_cannot_be_seen_blocks() -> None:
@@ -110,17 +110,17 @@ def test_a_program_that_cannot_be_seen_blocks() -> None:
 @given(WORKS)
 def test_a_kernel_that_does_the_same_is_never_blamed(before: Work) -> None:
     fixed = before.model_copy(
-        update={"calls": [one for one in before.calls if one.result != "stuck"]}
+        update={"calls": [call for call in before.calls if call.result != "stuck"]}
     )
     blamed = {"call_refused", "call_waits", "call_stuck", "died_in_call"}
-    assert not blamed & told(fixed, before).keys()
+    assert not blamed & severities(fixed, before).keys()
     assert lacks(before, fixed) is None
 
 
 @given(WORKS, WORKS)
 def test_whatever_was_seen_is_compared(before: Work, after: Work) -> None:
-    for found in findings(before, after):
-        assert isinstance(found, Finding)
-        assert found.check == "work"
-    died = any(one.result == "died" for one in after.calls)
-    assert ("died_in_call" in told(after, None)) == died
+    for finding in findings(before, after):
+        assert isinstance(finding, Finding)
+        assert finding.check == "work"
+    died = any(call.result == "died" for call in after.calls)
+    assert ("died_in_call" in severities(after, None)) == died

@@ -47,7 +47,7 @@ class Step:
         self.set.add(controls, 1.0)
 
     def outcomes(self) -> dict[ControlName, ControlOutcome]:
-        return {one.name: one.outcome for one in self.set.controls()}
+        return {control.name: control.outcome for control in self.set.controls()}
 
 
 @pytest.fixture
@@ -95,7 +95,7 @@ def test_what_could_not_be_raised_is_raised_on_a_clean_instance_which_says_so(st
     assert left.fatal is ControlName.KASAN_OUT_OF_BOUNDS
     step.instance(left, REPORTED)
     assert step.outcomes() == dict.fromkeys(ControlName, REPORTED)
-    details = {one.name: one.detail for one in step.set.controls()}
+    details = {control.name: control.detail for control in step.set.controls()}
     assert "on a clean instance, as told before" in details[ControlName.WARNING]
 
 
@@ -124,7 +124,9 @@ def test_a_detector_that_the_kernel_never_had_is_not_asked_for(tmp_path: Path) -
     assert step.set.share(1) is None
     step.instance(share, REPORTED)
     outcomes = step.outcomes()
-    assert {name for name, one in outcomes.items() if one is NOT_CONFIGURED} == lacking.keys()
+    assert {
+        name for name, outcome in outcomes.items() if outcome is NOT_CONFIGURED
+    } == lacking.keys()
     assert step.set.left() == []
 
 
@@ -139,7 +141,7 @@ def test_what_cannot_be_raised_on_the_kernel_is_told_and_not_asked_for(tmp_path:
     assert (share.fatal, ControlName.HUNG_TASK in share.mild) == (ControlName.PANIC, False)
     step.instance(share, REPORTED)
     outcomes = step.outcomes()
-    assert {name for name, one in outcomes.items() if one is NOT_AVAILABLE} == gone.keys()
+    assert {name for name, outcome in outcomes.items() if outcome is NOT_AVAILABLE} == gone.keys()
     assert step.set.left() == []
     assert step.set.missing == [WORDS]
     (note,) = findings(step.set.controls())

@@ -36,8 +36,8 @@ def test_the_way_begins_where_it_crashed() -> None:
 
 
 def test_functions_are_found_by_their_names() -> None:
-    found = addresses(SYSTEM_MAP, ["watch_queue_set_filter", "gone", "twin", "pipe_ioctl"])
-    assert found == {
+    places = addresses(SYSTEM_MAP, ["watch_queue_set_filter", "gone", "twin", "pipe_ioctl"])
+    assert places == {
         "watch_queue_set_filter": (0xFFFFFFFF81000100,),
         "twin": (0xFFFFFFFF81000400, 0xFFFFFFFF81000500),
         "pipe_ioctl": (0xFFFFFFFF81000000,),
@@ -46,14 +46,14 @@ def test_functions_are_found_by_their_names() -> None:
 
 def test_names_of_many_functions_and_ways_without_end_are_cut() -> None:
     many = "".join(f"{0xFFFFFFFF81000000 + n:016x} t {'same' if n % 2 else n}\n" for n in range(80))
-    found = addresses(many, ["same", *(str(n) for n in range(80))])
-    assert len(found) == LONGEST
-    assert "same" not in found
+    places = addresses(many, ["same", *(str(n) for n in range(80))])
+    assert len(places) == LONGEST
+    assert "same" not in places
 
 
 def test_what_everybody_goes_through_says_nothing() -> None:
-    told = reached(["a", "b", "c"], frozenset("b"), frozenset("ab"))
-    assert told == [Reached(function="a", reached=True), Reached(function="c", reached=False)]
+    functions = reached(["a", "b", "c"], frozenset("b"), frozenset("ab"))
+    assert functions == [Reached(function="a", reached=True), Reached(function="c", reached=False)]
 
 
 @given(st.text(max_size=300), st.lists(st.text(max_size=20), max_size=20))

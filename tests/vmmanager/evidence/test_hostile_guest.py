@@ -96,11 +96,11 @@ class Guest(paramiko.ServerInterface):
                 channel.close()
                 return
             channel.settimeout(1)
-            for said in talk(dice):
+            for piece in talk(dice):
                 if self.over.is_set():
                     break
                 send = channel.sendall if dice.random() < 0.9 else channel.sendall_stderr
-                send(said)
+                send(piece)
             end = dice.randrange(4)
             if end == 0:
                 channel.transport.close()
@@ -316,7 +316,7 @@ async def test_a_hostile_guest_is_left_in_time_and_reports_no_fault(farm: Farm) 
             begin = time.monotonic()
             await controls.raise_all(partial(farm.connected, port))
             assert time.monotonic() - begin < controls.limit + 20
-        assert controls.found.keys() == set(share.names)
-        outcomes = {one.outcome for one in controls.found.values()}
+        assert controls.outcomes.keys() == set(share.names)
+        outcomes = {control.outcome for control in controls.outcomes.values()}
         assert outcomes <= {ControlOutcome.NOT_TRIED, ControlOutcome.SILENT}, number
     console.close()

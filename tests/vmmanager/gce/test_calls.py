@@ -30,12 +30,12 @@ def wanted(name: str, image: str = "waits", **more: Any) -> dict[str, Any]:
     return {"name": name, "machine_type": machine, "disks": disks, **more}
 
 
-async def said(compute: Compute, name: str, words: bytes) -> bytes:
+async def printed(compute: Compute, name: str, words: bytes) -> bytes:
     """Wait until a console has said this; return all that it has said."""
     async with asyncio.timeout(60):
-        while words not in (found := (await compute.serial_port(ZONE, name, 0)).data):
+        while words not in (output := (await compute.serial_port(ZONE, name, 0)).data):
             await asyncio.sleep(0.1)
-    return found
+    return output
 
 
 async def test_a_vm_is_made_says_something_and_is_deleted(
@@ -44,7 +44,7 @@ async def test_a_vm_is_made_says_something_and_is_deleted(
     await compute.insert(ZONE, wanted("one"), "r1")
     address = (await compute.get(ZONE, "one")).network_interfaces[0].network_i_p
     assert address.startswith("127.8.0.")  # the first that no other emulated cloud uses
-    await said(compute, "one", b"kgym: machine begins")
+    await printed(compute, "one", b"kgym: machine begins")
     await compute.delete(ZONE, "one")
     with pytest.raises(Gone):
         await compute.get(ZONE, "one")
@@ -160,15 +160,15 @@ async def test_the_sweeper_takes_what_is_left_of_attempts_that_have_ended(
     cloud.image_labels["image"] = labels("kgym", ended, uuid4(), deadline)
     asked = []
 
-    async def told(lease: UUID) -> bool:
+    async def has_ended(lease: UUID) -> bool:
         asked.append(lease)
         if lease == lost:
             raise InfrastructureError("scheduler_unreachable", "it is away")
         return lease == ended
 
-    assert sorted(await sweep(compute.owned(), told)) == ["ended", "image"]
+    assert sorted(await sweep(compute.owned(), has_ended)) == ["ended", "image"]
     assert sorted(asked) == sorted([ended, runs, lost])  # each once
-    assert sorted(one.name for one in cloud.all()) == ["bad", "runs", "unanswered"]
+    assert sorted(instance.name for instance in cloud.all()) == ["bad", "runs", "unanswered"]
 
 
 async def test_the_sweeper_takes_what_is_over_and_nothing_else(
@@ -184,4 +184,4 @@ async def test_the_sweeper_takes_what_is_over_and_nothing_else(
         marks = {"kgym": owner, "kgym-deadline": str(deadline)}
         await compute.insert(ZONE, wanted(name, labels=marks), name)
     assert await sweep(compute.owned()) == ["over"]
-    assert sorted(one.name for one in cloud.all()) == ["lives", "others"]
+    assert sorted(instance.name for instance in cloud.all()) == ["lives", "others"]

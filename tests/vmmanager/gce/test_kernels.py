@@ -61,7 +61,13 @@ async def preempting(cloud: CloudCompute, *moments: bytes) -> AsyncIterator[None
 
     async def preempt() -> None:
         for words in moments:
-            while not (ready := [one.name for one in cloud.all() if said(cloud, one.name, words)]):
+            while not (
+                ready := [
+                    instance.name
+                    for instance in cloud.all()
+                    if has_printed(cloud, instance.name, words)
+                ]
+            ):
                 await asyncio.sleep(0.2)
             cloud.preempt(ready[0])
 
@@ -73,10 +79,10 @@ async def preempting(cloud: CloudCompute, *moments: bytes) -> AsyncIterator[None
         await preempting
 
 
-def said(cloud: CloudCompute, name: str, words: bytes) -> bool:
+def has_printed(cloud: CloudCompute, name: str, words: bytes) -> bool:
     """Return whether an instance's serial port has said this."""
-    machines = [one.machine for one in cloud.all() if one.name == name]
-    return any(one is not None and words in one.console.read(0)[1] for one in machines)
+    machines = [instance.machine for instance in cloud.all() if instance.name == name]
+    return any(machine is not None and words in machine.console.read(0)[1] for machine in machines)
 
 
 @pytest.mark.exhaustive
@@ -88,11 +94,13 @@ async def test_a_kernel_that_the_helper_refuses_is_tried_in_an_image_of_its_own(
     result = await performed(run, replace(options, image="refuses"), bucket, cache)
     assert result.verdict is Verdict.SAME_CRASH
     assert "helper_refused" in (run.folder / "step.log").read_text()
-    sources = [one["disks"][0]["initializeParams"]["sourceImage"] for one in cloud.made]
+    sources = [request["disks"][0]["initializeParams"]["sourceImage"] for request in cloud.made]
     assert len(sources) == 2
     assert sources[1].rpartition("/")[2].startswith("kgym-")
     assert set(cloud.images) == before  # it went with the step
-    assert not [one.name for one in bucket.buckets.page(BUCKET, "x/images", "", "", 10).objects]
+    assert not [
+        stored.name for stored in bucket.buckets.page(BUCKET, "x/images", "", "", 10).objects
+    ]
 
 
 @pytest.mark.exhaustive

@@ -201,7 +201,7 @@ async def test_where_there_is_no_room_at_the_lower_price_it_is_the_higher(
             pass
         async with host.running(boot, Heard()):
             pass
-    tried = [one["scheduling"]["provisioningModel"] for one in cloud.made]
+    tried = [request["scheduling"]["provisioningModel"] for request in cloud.made]
     assert tried == ["SPOT", "SPOT", "STANDARD", "STANDARD"]  # and what had none is remembered
 
 
@@ -210,7 +210,7 @@ async def test_a_zone_without_room_leads_to_the_next(
 ) -> None:
     cloud.exhausted.add("zone-a")
     async with opened() as host, host.running(boot, Heard()):
-        assert [one.zone for one in cloud.all()] == ["zone-b"]
+        assert [instance.zone for instance in cloud.all()] == ["zone-b"]
 
 
 async def test_no_room_anywhere_is_the_infrastructures(
@@ -239,8 +239,8 @@ async def test_it_is_deleted_though_the_attempt_is_cancelled(
     cloud: CloudCompute, opened: Opened, boot: Boot
 ) -> None:
     async def live(vm: asyncio.Future[Vm]) -> None:
-        async with opened() as host, host.running(boot, Heard()) as one:
-            vm.set_result(one)
+        async with opened() as host, host.running(boot, Heard()) as running:
+            vm.set_result(running)
             await asyncio.Event().wait()
 
     vm: asyncio.Future[Vm] = asyncio.get_running_loop().create_future()
@@ -263,7 +263,7 @@ async def test_it_is_deleted_though_the_attempt_is_cancelled_while_it_is_made(
 
         living = asyncio.create_task(live())
         async with asyncio.timeout(30):
-            while not any("POST" in one for one in cloud.requests):
+            while not any("POST" in request for request in cloud.requests):
                 await asyncio.sleep(0.02)
         living.cancel()
         await asyncio.gather(living, return_exceptions=True)
@@ -282,7 +282,7 @@ async def test_what_another_worker_made_under_the_name_is_left_alone(
                 pass
         assert caught.value.reason == "vm_of_another"
         name = instance_name(run.assignment.lease, boot.name)
-        assert [one.name for one in cloud.all()] == [name]
+        assert [instance.name for instance in cloud.all()] == [name]
 
 
 async def test_what_another_worker_made_where_there_was_no_room_is_left_alone(
@@ -290,10 +290,10 @@ async def test_what_another_worker_made_where_there_was_no_room_is_left_alone(
 ) -> None:
     run = new_attempt()
     cloud.exhausted.add("zone-a")
-    async with opened(run) as one, opened(run) as other, AsyncExitStack() as first:
-        await first.enter_async_context(one.running(boot, Heard()))
+    async with opened(run) as first_host, opened(run) as second_host, AsyncExitStack() as first:
+        await first.enter_async_context(first_host.running(boot, Heard()))
         cloud.exhausted.clear()
-        async with other.running(boot, Heard()):
+        async with second_host.running(boot, Heard()):
             assert sorted(vm.zone for vm in cloud.all()) == ["zone-a", "zone-b"]
             await first.aclose()
             assert [vm.zone for vm in cloud.all()] == ["zone-a"]
@@ -308,9 +308,13 @@ async def test_what_another_worker_made_is_left_alone_by_an_attempt_that_is_canc
         async with host.running(boot, Heard()):
             pass
 
-    async with opened(run) as one, opened(run) as other, one.running(boot, Heard()):
+    async with (
+        opened(run) as first_host,
+        opened(run) as second_host,
+        first_host.running(boot, Heard()),
+    ):
         cloud.delay, before = 0.5, sum("POST" in request for request in cloud.requests)
-        living = asyncio.create_task(live(other))
+        living = asyncio.create_task(live(second_host))
         async with asyncio.timeout(30):
             while sum("POST" in request for request in cloud.requests) == before:
                 await asyncio.sleep(0.02)

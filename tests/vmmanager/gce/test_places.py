@@ -17,23 +17,23 @@ from kgym_vmmanager.gce.provider import machine_type
 LEASE = UUID(int=7)
 
 
-def told(zones: Zones) -> list[str]:
+def order(zones: Zones) -> list[str]:
     return [str(place) for place in zones.choices()]
 
 
 def test_the_lower_price_is_tried_in_all_zones_before_the_higher() -> None:
     expected = ["a (spot)", "b (spot)", "a (standard)", "b (standard)"]
-    assert told(Zones(("a", "b"), spot=True)) == expected
-    assert told(Zones(("a", "b"), spot=False)) == ["a (standard)", "b (standard)"]
+    assert order(Zones(("a", "b"), spot=True)) == expected
+    assert order(Zones(("a", "b"), spot=False)) == ["a (standard)", "b (standard)"]
 
 
 def test_a_place_without_room_is_left_out_for_a_while() -> None:
     now = [100.0]
     zones = Zones(("a", "b"), spot=True, clock=lambda: now[0])
     zones.exhausted(next(zones.choices()))
-    assert told(zones) == ["b (spot)", "a (standard)", "b (standard)"]
+    assert order(zones) == ["b (spot)", "a (standard)", "b (standard)"]
     now[0] += EMPTY_SECONDS
-    assert told(zones)[0] == "a (spot)"
+    assert order(zones)[0] == "a (spot)"
 
 
 def test_where_no_place_has_room_all_are_tried_once_more() -> None:
@@ -42,7 +42,7 @@ def test_where_no_place_has_room_all_are_tried_once_more() -> None:
     for place in reversed(list(zones.choices())):
         zones.exhausted(place)
         now[0] += 1
-    assert told(zones) == ["b (standard)", "a (standard)"]
+    assert order(zones) == ["b (standard)", "a (standard)"]
 
 
 @given(st.text(max_size=200))

@@ -28,9 +28,9 @@ def test_last_lines_are_printable_and_bounded(tmp_path: Path) -> None:
     console.feed(b"\n \x1b[0m\n")
     assert console.last_lines() == NOTHING
     console.feed(b"first\n\n\x1b[31mno tun\x1b[0m here\r\n\x07" + b"x" * 5000)
-    said = console.last_lines()
-    assert said.isprintable()
-    assert len(said) <= 600
+    words = console.last_lines()
+    assert words.isprintable()
+    assert len(words) <= 600
     console.feed(b"\nfirst\n\n\x1b[31mno tun\x1b[0m here\r\nlast\n")
     assert console.last_lines() == "first / no tun here / last"
     console.close()
@@ -41,8 +41,8 @@ def test_a_line_of_the_guest_is_printable_and_bounded(tmp_path: Path) -> None:
     console.feed(b"refused: no \x1b[2Jroom" + b"!" * (1 << 20))
     assert console.line_after(b"refused: ") is None
     console.feed(b"\n")
-    said = console.line_after(b"refused: ")
-    assert said is not None
-    assert said.startswith("no room!")
-    assert len(said) <= 400
+    words = console.line_after(b"refused: ")
+    assert words is not None
+    assert words.startswith("no room!")
+    assert len(words) <= 400
     console.close()

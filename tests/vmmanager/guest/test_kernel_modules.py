@@ -47,12 +47,12 @@ async def test_guests_get_the_files_as_they_are(new_run: NewRun, tmp_path: Path)
     (unpacked / "lib").mkdir(parents=True)
     argv = ["busybox", "cpio", "-i"]
     subprocess.run(argv, input=made.read_bytes(), cwd=unpacked, check=True, timeout=60)
-    found = {
-        str(one.relative_to(unpacked)): one.read_bytes()
-        for one in unpacked.rglob("*")
-        if one.is_file()
+    files = {
+        str(path.relative_to(unpacked)): path.read_bytes()
+        for path in unpacked.rglob("*")
+        if path.is_file()
     }
-    assert found == HONEST
+    assert files == HONEST
 
 
 @pytest.mark.attack
@@ -63,7 +63,7 @@ async def test_nothing_is_made_of_an_archive_whose_end_is_bad(
     with pytest.raises(UserError, match="init") as error:
         await modules(run, tmp_path)
     assert error.value.reason == "bad_modules"
-    assert [one.name for one in tmp_path.glob("modules*")] == ["modules.tar"]
+    assert [path.name for path in tmp_path.glob("modules*")] == ["modules.tar"]
 
 
 async def test_modules_that_nothing_would_load_are_an_error(

@@ -51,17 +51,17 @@ def shown(script: str) -> str:
 
 
 def test_without_a_word_it_is_qemus_own_network() -> None:
-    said = shown(ALONE.format(network(), ""))
-    assert said.startswith("10.0.2.15/24,,1500\n")
-    assert "inet 10.0.2.15/24" in said
-    assert "default via" not in said
+    output = shown(ALONE.format(network(), ""))
+    assert output.startswith("10.0.2.15/24,,1500\n")
+    assert "inet 10.0.2.15/24" in output
+    assert "default via" not in output
 
 
 def test_an_address_that_was_told_is_taken_with_its_gateway() -> None:
-    said = shown(ALONE.format(network(), "10.128.0.9/32,10.128.0.1,1460"))
-    assert "inet 10.128.0.9/32" in said
-    assert "mtu 1460" in said
-    assert "default via 10.128.0.1" in said
+    output = shown(ALONE.format(network(), "10.128.0.9/32,10.128.0.1,1460"))
+    assert "inet 10.128.0.9/32" in output
+    assert "mtu 1460" in output
+    assert "default via 10.128.0.1" in output
 
 
 def test_words_that_are_no_address_change_nothing() -> None:
@@ -71,8 +71,8 @@ def test_words_that_are_no_address_change_nothing() -> None:
 def test_a_lease_with_the_way_to_its_gateway_is_taken(tmp_path: Path) -> None:
     (tmp_path / "leases").touch()
     (tmp_path / "udhcpd.conf").write_text(LEASE.format(folder=tmp_path))
-    said = shown(LEASED.format(folder=tmp_path, script=network()))
-    assert "10.128.0.7/32,10.128.0.1,1460\n" in said
-    assert "inet 10.128.0.7/32" in said
-    assert "mtu 1460" in said
-    assert "default via 10.128.0.1" in said
+    output = shown(LEASED.format(folder=tmp_path, script=network()))
+    assert "10.128.0.7/32,10.128.0.1,1460\n" in output
+    assert "inet 10.128.0.7/32" in output
+    assert "mtu 1460" in output
+    assert "default via 10.128.0.1" in output

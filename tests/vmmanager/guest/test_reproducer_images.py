@@ -22,9 +22,9 @@ def reproducer(calls: str = "getpid()\n", syzkaller: str | None = None) -> Repro
     return Reproducer(kind="syz", text=f"{HEADER}\n{calls}", syzkaller=syzkaller)
 
 
-async def made(one: Reproducer, folder: Path, syzkaller: Path | None) -> dict[str, Path]:
-    found = syzkallers(syzkaller)
-    return await program(one, folder / "reproducer.syz", folder / "program", found)
+async def made(reproducer: Reproducer, folder: Path, syzkaller: Path | None) -> dict[str, Path]:
+    binaries = syzkallers(syzkaller)
+    return await program(reproducer, folder / "reproducer.syz", folder / "program", binaries)
 
 
 async def test_a_program_of_syzkallers_is_run_with_its_options(
@@ -65,8 +65,8 @@ async def test_the_script_runs_the_program(tmp_path: Path, syzkaller: Path) -> N
 async def test_binaries_are_taken_by_commit(tmp_path: Path, syzkaller: Path) -> None:
     (tmp_path / "all").mkdir()
     (tmp_path / "all" / COMMIT).symlink_to(syzkaller)
-    found = await made(reproducer(syzkaller=COMMIT), tmp_path, tmp_path / "all")
-    assert found["/kgym/syz-executor"].parent.name == COMMIT
+    files = await made(reproducer(syzkaller=COMMIT), tmp_path, tmp_path / "all")
+    assert files["/kgym/syz-executor"].parent.name == COMMIT
     with pytest.raises(UserError, match="--syzkaller DIR") as caught:
         await made(reproducer(), tmp_path / "other", tmp_path / "all")
     assert caught.value.reason == "no_syzkaller"
@@ -80,8 +80,8 @@ async def test_without_binaries_it_is_refused(tmp_path: Path, commit: str | None
 
 
 async def test_a_program_that_is_not_repeated_runs_once(tmp_path: Path, syzkaller: Path) -> None:
-    one = Reproducer(kind="syz", text="#{}\ngetpid()\n")
-    files = await made(one, tmp_path, syzkaller)
+    repeated = Reproducer(kind="syz", text="#{}\ngetpid()\n")
+    files = await made(repeated, tmp_path, syzkaller)
     line = files["/kgym/reproducer"].read_text().splitlines()[-1]
     assert {"exec", "-output=true", "-vv=1", "-procs=1", "-repeat=1"} <= set(line.split())
 

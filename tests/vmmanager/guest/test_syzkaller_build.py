@@ -73,11 +73,11 @@ def test_a_commit_is_built_once(build: Build) -> None:
 def test_without_a_commit_the_pinned_one_becomes_the_default(build: Build) -> None:
     done = build()
     assert done.returncode == 0, done.stderr
-    found = syzkallers(build.folder)
-    assert len(found) == 2
-    (pinned,) = set(found) - {"default"}
-    program = found["default"] / "syz-executor"
-    assert program.resolve() == (found[pinned] / "syz-executor").resolve()
+    folders = syzkallers(build.folder)
+    assert len(folders) == 2
+    (pinned,) = set(folders) - {"default"}
+    program = folders["default"] / "syz-executor"
+    assert program.resolve() == (folders[pinned] / "syz-executor").resolve()
 
 
 def test_a_build_that_leaves_half_is_none(build: Build) -> None:

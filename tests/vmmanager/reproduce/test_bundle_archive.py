@@ -79,7 +79,7 @@ async def test_the_archive_holds_the_files_and_leaves_nothing_else(tmp_path: Pat
         tmp_path / "work", {"kernel": kernel, "reproduce.sh": script}
     )
     with tarfile.open(archive, "r:gz") as packed:
-        members = {one.name: one for one in packed.getmembers()}
+        members = {member.name: member for member in packed.getmembers()}
         assert set(members) == {"bundle", "bundle/kernel", "bundle/reproduce.sh"}
         assert members["bundle/reproduce.sh"].mode & 0o111
         content = packed.extractfile("bundle/kernel")
@@ -116,7 +116,7 @@ async def test_a_bundle_unpacked_elsewhere_runs_to_the_crash(
     )
     result = await Reproduce(cache)(run)
     assert result.crashed == 1, result.reason
-    (kept,) = [one for one in run.artifacts if one.name == bundle_archive.NAME]
+    (kept,) = [artifact for artifact in run.artifacts if artifact.name == bundle_archive.NAME]
     await run.storage.get(kept.key, tmp_path / bundle_archive.NAME)
 
     away = tmp_path / "another machine"

@@ -158,11 +158,13 @@ async def test_a_reboot_is_no_verdict(perform: Perform) -> None:
     assert result.instances[0].outcome is InstanceOutcome.REBOOTED
 
 
+@pytest.mark.exhaustive
 async def test_a_fork_bomb_survives(perform: Perform) -> None:
     result = await perform(program("for (;;) fork();"), time=10)
     assert result.verdict is Verdict.NO_CRASH, result.reason
 
 
+@pytest.mark.exhaustive
 async def test_killing_everything_does_not_end_the_run(perform: Perform) -> None:
     body = "sleep(2); kill(-1, SIGKILL); return 0;"
     result = await perform(program(body), time=6)
@@ -193,6 +195,7 @@ async def test_an_emulated_guests_clock_is_right(perform: Perform) -> None:
     assert result.instances[0].runs in (4, 5)
 
 
+@pytest.mark.exhaustive
 async def test_a_guest_without_network_is_lost(new_step: NewStep, cache: Path) -> None:
     body = """
     struct ifreq request = {.ifr_name = "eth0"};

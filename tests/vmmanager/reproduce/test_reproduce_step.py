@@ -61,7 +61,7 @@ class Failing(Guest):
 async def test_a_program_that_ends_well_survives(perform_scripted: Perform) -> None:
     result = await perform_scripted(Guest, instances=2)
     assert result.verdict is Verdict.NO_CRASH
-    assert [one.outcome for one in result.instances] == [InstanceOutcome.SURVIVED] * 2
+    assert [instance.outcome for instance in result.instances] == [InstanceOutcome.SURVIVED] * 2
     for instance in result.instances:
         assert instance.runs > 1
         assert instance.run_seconds is not None
@@ -180,10 +180,12 @@ async def test_a_bug_that_shows_soon_is_measured(perform_scripted: Perform) -> N
     assert result.verdict is Verdict.SAME_CRASH
     assert (result.requested, result.crashed, result.completed, result.time) == (5, 3, 5, 2)
     assert result.sample == [2, 3, 4]
-    survivors = [one for one in result.instances if one.outcome is InstanceOutcome.SURVIVED]
-    assert [one.number for one in survivors] == [1, 3]
-    assert [one.reproducer for one in result.instances] == [0, 1, 0, 1, 0]
-    assert all(2 <= (one.run_seconds or 0) < 50 for one in survivors)
+    survivors = [
+        instance for instance in result.instances if instance.outcome is InstanceOutcome.SURVIVED
+    ]
+    assert [instance.number for instance in survivors] == [1, 3]
+    assert [instance.reproducer for instance in result.instances] == [0, 1, 0, 1, 0]
+    assert all(2 <= (instance.run_seconds or 0) < 50 for instance in survivors)
 
 
 async def test_a_crash_that_came_late_stops_the_others(perform_scripted: Perform) -> None:

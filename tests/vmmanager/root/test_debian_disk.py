@@ -47,8 +47,8 @@ def no_mmdebstrap(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def stored(tmp_path: Path, name: str) -> Path:
-    (found,) = (tmp_path / "storage").rglob(name)
-    return found
+    (path,) = (tmp_path / "storage").rglob(name)
+    return path
 
 
 async def test_a_stored_disk_is_taken(run: StepContext, tmp_path: Path) -> None:

@@ -82,8 +82,8 @@ def test_an_image_whose_tables_are_damaged_is_the_submitters_error(
         at = (table & ((1 << 56) - 512)) + 8
     assert isinstance(at, int)
     struct.pack_into(">I" if at == 20 else ">Q", content, at, value)
-    assert words in (said := refused(tmp_path, bytes(content)))
-    assert "qemu-img check says: " in said
+    assert words in (message := refused(tmp_path, bytes(content)))
+    assert "qemu-img check says: " in message
 
 
 @pytest.mark.attack

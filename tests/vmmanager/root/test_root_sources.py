@@ -111,10 +111,10 @@ async def test_a_step_starts_from_the_very_disk_of_an_earlier_one(
 ) -> None:
     root = image(tmp_path, form)
     first = await step(new_run, tmp_path, root, bundle=bundle)
-    told = await prepared(first, hosts("one"), take)
-    await keep_bundle(first, told)
-    assert told.plan.disk is not None
-    used = told.plan.disk.used
+    before = await prepared(first, hosts("one"), take)
+    await keep_bundle(first, before)
+    assert before.plan.disk is not None
+    used = before.plan.disk.used
     assert (used.kind, used.format, used.sha256) == ("image", form, root.sha256)
     for number in range(2):  # of the step, and of one that has it from there
         run = await step(new_run, tmp_path, EARLIER)
@@ -144,11 +144,11 @@ async def test_an_earlier_step_that_kept_nothing_is_refused(
 ) -> None:
     root = image(tmp_path)
     first = await step(new_run, tmp_path, root, bundle="none")
-    told = await prepared(first, hosts("one"), take)
-    await keep_bundle(first, told)
-    assert told.plan.disk is not None
+    before = await prepared(first, hosts("one"), take)
+    await keep_bundle(first, before)
+    assert before.plan.disk is not None
     run = await step(new_run, tmp_path, EARLIER)
-    follow(run, first, told.plan.disk.used)
+    follow(run, first, before.plan.disk.used)
     with pytest.raises(UserError, match="left none: its `bundle` is `none`") as error:
         await prepared(run, hosts("other"))
     assert error.value.reason == "bad_root_image"
@@ -159,11 +159,11 @@ async def test_a_disk_that_is_not_that_of_the_earlier_step_is_refused(
     new_run: NewRun, hosts: NewHost, tmp_path: Path
 ) -> None:
     first = await step(new_run, tmp_path, image(tmp_path))
-    told = await prepared(first, hosts("one"), take)
-    await keep_bundle(first, told)
-    assert told.plan.disk is not None
+    before = await prepared(first, hosts("one"), take)
+    await keep_bundle(first, before)
+    assert before.plan.disk is not None
     run = await step(new_run, tmp_path, EARLIER)
-    follow(run, first, told.plan.disk.used.model_copy(update={"sha256": "0" * 64}))
+    follow(run, first, before.plan.disk.used.model_copy(update={"sha256": "0" * 64}))
     with pytest.raises(UserError, match="damaged") as error:
         await prepared(run, hosts("other"))
     assert error.value.reason == "bad_root_image"
@@ -213,8 +213,8 @@ async def test_a_kernel_that_cannot_start_from_a_disk_is_refused(
 def test_a_job_names_an_earlier_step_that_reproduces(ref: dict[str, Any], why: str | None) -> None:
     bug = bundle.load("watch-queue-filter")
     assert bug.fix is not None
-    steps = [one.model_dump(mode="json") for one in bug.on_root("disk").job(bug.fix).steps]
+    steps = [step.model_dump(mode="json") for step in bug.on_root("disk").job(bug.fix).steps]
     steps[3]["vm"]["root"] = {"step": ref}
     with pytest.raises(ValueError, match=why) if why else contextlib.nullcontext():
         job = JobRequest.model_validate({"steps": steps})
-        assert "root" in {one.name for one in job.steps[3].inputs()}
+        assert "root" in {reference.name for reference in job.steps[3].inputs()}

@@ -120,14 +120,14 @@ def writer(tmp_path: Path) -> Callable[[int], Path]:
 async def test_a_guest_that_writes_more_than_it_may_is_stopped(
     writer: Callable[[int], Path],
 ) -> None:
-    folder, most, said = writer(256 * MIB), 24 * MIB, bytearray()
+    folder, most, printed = writer(256 * MIB), 24 * MIB, bytearray()
     argv = qemu_arguments(VmShape(memory=256), Probed(accelerator=Accelerator.TCG), "", "raw")
     for option in ("-kernel", "-initrd", "-append"):
         at = argv.index(option)
         del argv[at : at + 2]
-    async with QemuVm.running(argv, folder, said.extend, most) as vm, asyncio.timeout(60):
+    async with QemuVm.running(argv, folder, printed.extend, most) as vm, asyncio.timeout(60):
         while not vm.exceeded:
             assert vm.trouble is None
             await asyncio.sleep(0.1)
         assert vm.exceeded == "the guest wrote more to its root disk than a VM may: 24 MiB"
-    assert 100 < said.count(b".") < 800
+    assert 100 < printed.count(b".") < 800
