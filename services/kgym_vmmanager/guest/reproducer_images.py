@@ -57,28 +57,20 @@ async def program(
         message = f"a `syz` reproducer needs syzkaller's binaries{which}, which are not here"
         raise UserError("no_syzkaller", f"{message}; {NO_SYZKALLER}")
     known = await _flags(binaries / SyzkallerArtifact.EXECPROG, folder)
-    wanted = syz_program.options(reproducer.text)
     text, script = prepare(folder) / "program.syz", folder / "reproducer"
+    wanted = syz_program.options(reproducer.text)
     text.write_text(syz_program.program(reproducer.text, wanted, known))
-    script.write_text(_SCRIPT + "\n".join(_lines(wanted, known, text.name)) + "\n")
-    files = {PROGRAM: script, f"{_GUEST_FOLDER}/{text.name}": text}
-    return files | {f"{_GUEST_FOLDER}/{name}": binaries / name for name in SyzkallerArtifact}
-
-
-def _lines(wanted: syz_program.Options, known: frozenset[str], text: str) -> list[str]:
-    """Return what runs the program: once, telling what it executes, and then as often as wanted.
-
-    One that is repeated for ever would else tell of each time.
-    """
-    end = f"{_GUEST_FOLDER}/{text}"
-    first = shlex.join([*syz_program.first_run(wanted, known), end])
-    rest = shlex.join([*syz_program.arguments(wanted, known), end])
+    inside = f"{_GUEST_FOLDER}/{text.name}"
+    first = shlex.join([*syz_program.first_run(wanted, known), inside])
+    rest = shlex.join([*syz_program.arguments(wanted, known), inside])
+    # The first run prints the calls that it executes: syz-execprog leaves out lines that it cannot
+    # read and still ends with status 0, which would look like "no crash". A program that is
+    # repeated for ever does not print them again: that would flood the output.
     run = '"./p$name" "-executor=./e$name"'
-    return (
-        [f"{run} {first} || exit", f"exec {run} {rest}"]
-        if wanted.repeat
-        else [f"exec {run} {first}"]
-    )
+    last = f"{run} {first} || exit\nexec {run} {rest}" if wanted.repeat else f"exec {run} {first}"
+    script.write_text(f"{_SCRIPT}{last}\n")
+    files = {PROGRAM: script, inside: text}
+    return files | {f"{_GUEST_FOLDER}/{name}": binaries / name for name in SyzkallerArtifact}
 
 
 async def initrd(

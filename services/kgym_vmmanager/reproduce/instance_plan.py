@@ -15,6 +15,8 @@ from kgym_vmmanager.root.root_disk import RootDisk
 # be much slower than the measured ones: those may have had the host for themselves.
 _TIMES_SLOWEST = 10.0
 _LEAST_SECONDS = 30.0
+# Boots of other kernels are weaker evidence: a kernel with KASAN takes several times as long.
+_LEAST_SECONDS_ELSEWHERE = 60.0
 _TRIES = 2
 
 
@@ -22,17 +24,22 @@ class Boots:
     """Measured boots of one kernel's guests, and the time limit that follows for the next.
 
     `known` are the seconds of earlier boots: of this kernel, or of its unpatched twin.
+    `slowest_elsewhere` is the slowest boot of any kernel on this host, if one was measured.
     """
 
     def __init__(self, known: Iterable[float] = ()) -> None:
+        self.slowest_elsewhere: float | None = None
         self._seconds = list(known)
         self._hung = 0
 
     def limit(self, most: float) -> float:
         """Return the limit of a boot in seconds; `most` if no boot has been measured."""
-        if not self._seconds:
-            return most
-        return min(most, max(_LEAST_SECONDS, _TIMES_SLOWEST * max(self._seconds)))
+        if self._seconds:
+            return min(most, max(_LEAST_SECONDS, _TIMES_SLOWEST * max(self._seconds)))
+        if self.slowest_elsewhere is not None:
+            elsewhere = _TIMES_SLOWEST * self.slowest_elsewhere
+            return min(most, max(_LEAST_SECONDS_ELSEWHERE, elsewhere))
+        return most
 
     def booted(self, seconds: float) -> None:
         """Record the seconds of a boot."""
@@ -44,8 +51,8 @@ class Boots:
         self._hung += 1
 
     def begin_anew(self) -> None:
-        """Forget boots that hung: the next guests use another accelerator."""
-        self._hung = 0
+        """Forget all boots: the next guests use another accelerator."""
+        self._hung, self._seconds, self.slowest_elsewhere = 0, [], None
 
     @property
     def hopeless(self) -> bool:

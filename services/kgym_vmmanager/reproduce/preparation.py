@@ -4,7 +4,7 @@ import asyncio
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 from kgym.api.steps import (
     DEFAULT_SYZKALLER,
@@ -25,6 +25,7 @@ from kgym.bugs.detectors import Detectors, detectors
 from kgym.bugs.run_ends import completed
 from kgym.errors import KgymError
 from kgym.host.detection import syzkallers
+from kgym.source import module_archive
 from kgym.source.instrument import buffer_size
 from kgym.worker.context import StepContext
 from kgym_vmmanager.dump import kdump
@@ -32,8 +33,8 @@ from kgym_vmmanager.dump.guest_memory import Method
 from kgym_vmmanager.dump.hypervisor_dump import Hypervisor
 from kgym_vmmanager.dump.kdump import Kdump
 from kgym_vmmanager.evidence import crash_path, leaks
+from kgym_vmmanager.guest import cpio
 from kgym_vmmanager.guest.guest_image import GuestImage, guest_image
-from kgym_vmmanager.guest.kernel_modules import modules
 from kgym_vmmanager.guest.paths import PROGRAM
 from kgym_vmmanager.guest.reproducer_images import initrd, program, source_name
 from kgym_vmmanager.reproduce import bundle_archive
@@ -42,13 +43,15 @@ from kgym_vmmanager.root.image_file import Fetch
 from kgym_vmmanager.root.root_disk import root_disk
 from kgym_vmmanager.vm.provider import VmHost
 
+# Files of the build that a whole bundle holds besides the kernel.
 _BUILT = (BuildArtifact.VMLINUX, BuildArtifact.CONFIG)
+# Bytes from which a part of a bundle is stored once for all jobs.
 _LARGE = 1 << 16
 
 
 @dataclass(frozen=True, slots=True)
 class Preparation:
-    """The plan of a step, and what its bundle holds, by name in it."""
+    """The plan of a step, and the files of its bundle by name."""
 
     plan: InstancePlan
     host: VmHost
@@ -67,33 +70,44 @@ async def prepare(
     Raises UserError for a reproducer that cannot be made a program (see `reproducer_images.py`).
     """
     spec, built = run.spec(ReproduceSpec), run.input("build", BuildResult)
+    baseline = run.optional_input("baseline", ReproduceResult)
     folder = run.folder / "reproduce"
     folder.mkdir()
-    sources, made = [], []
-    programs = [spec.reproducer, *spec.others]
+
+    # Programs first: a reproducer that does not compile fails before anything large is fetched.
+    reproducers = [spec.reproducer, *spec.others]
     binaries = await _syzkallers(run, folder) if spec.syzkaller else syzkallers(syzkaller)
-    for number, reproducer in enumerate(programs):
+    sources, programs = [], []
+    for number, reproducer in enumerate(reproducers):
         source = folder / f"source-{number}" / source_name(reproducer, number)
         source.parent.mkdir()
         source.write_text(reproducer.text)
         await run.keep(source)
         sources.append(source)
-        made.append(await program(reproducer, source, folder / f"program-{number}", binaries))
+        programs.append(await program(reproducer, source, folder / f"program-{number}", binaries))
+
+    # What the guests boot: the shared image, a disk if wanted, the kernel with its modules.
     image = await guest_image(cache, run.held)
     disk = await root_disk(run, cache, folder, fetch)
-    method = _method(spec, host)
+    kernel = folder / "bzImage"
+    await run.fetch("build", BuildArtifact.KERNEL, kernel)
     more = await _capture(run, image, folder)
     own = await modules(run, folder)
     initrds = [
         await initrd(image, {**files, **more}, folder / f"initrd-{number}.cpio", own)
-        for number, files in enumerate(made)
+        for number, files in enumerate(programs)
     ]
     smoke = None
     if spec.smoke:
         smoke = await initrd(image, {PROGRAM: image.smoke}, folder / "initrd-smoke.cpio", own)
-    kernel = folder / "bzImage"
-    await run.fetch("build", BuildArtifact.KERNEL, kernel)
-    words = _words(spec, built, method)
+
+    # How they boot, and what is known of the unpatched kernel.
+    finds_leaks = leaks.wanted(spec.titles, spec.vm)
+    method = _method(spec, host)
+    words = _words(spec, built, method, finds_leaks=finds_leaks)
+    wanted = _detectors(spec, built, host, words)
+    boots = _boots_before(baseline, host.accelerator)
+    ends = _ends_before(baseline, spec.calibration)
     plan = InstancePlan(
         folder=folder,
         image=image,
@@ -102,21 +116,19 @@ async def prepare(
         smoke=smoke,
         shape=spec.vm,
         time=RunTime(spec.time),
-        boots=Boots(_boots_before(run, host.accelerator)),
+        boots=Boots(boots),
         method=method,
         words=words,
-        leaks=leaks.wanted(spec.titles, spec.vm),
-        texts=tuple(
-            reproducer.text if reproducer.kind == "syz" else None for reproducer in programs
-        ),
-        detectors=_detectors(spec, built, host, words),
-        completed=completed(spec.completed, _ends_before(run, spec.calibration)),
+        leaks=finds_leaks,
+        texts=tuple(each.text if each.kind == "syz" else None for each in reproducers),
+        detectors=wanted,
+        completed=completed(spec.completed, ends),
         profiled=spec.evidence and spec.baseline is not None,
-        before=work_before(run),
-        way=await _way(run, folder) if spec.evidence else {},
+        before=work_before(baseline),
+        way=await _way(run, baseline, folder) if spec.evidence else {},
         disk=disk,
     )
-    executed = {path.stem: files[PROGRAM] for path, files in zip(sources, made, strict=True)}
+    executed = {path.stem: files[PROGRAM] for path, files in zip(sources, programs, strict=True)}
     files = {
         bundle_archive.KERNEL: kernel,
         **{path.name: path for path in [*initrds, *sources]},
@@ -128,7 +140,9 @@ async def prepare(
 
 
 async def _syzkallers(run: StepContext, folder: Path) -> dict[str, Path]:
-    """Fetch syzkaller's programs that steps have built; return their folders, by commit."""
+    """Fetch the syzkaller programs that steps have built; return their folders by commit."""
+    # Only steps of this job's own kind are believed: a tarball does not tell its commit, so
+    # whoever had stored programs under a commit's name would have to be trusted.
     folders: dict[str, Path] = {}
     for number in range(len(run.spec(ReproduceSpec).syzkaller)):
         name = syzkaller_input(number)
@@ -141,6 +155,43 @@ async def _syzkallers(run: StepContext, folder: Path) -> dict[str, Path]:
     return {DEFAULT_SYZKALLER: next(iter(folders.values())), **folders}
 
 
+async def _capture(run: StepContext, image: GuestImage, folder: Path) -> dict[str, Path]:
+    """Return the files with which guests load the capture kernel, if the step has one."""
+    if run.optional_input("capture", BuildResult) is None:
+        return {}
+    kernel = folder / "capture-kernel"
+    await run.fetch("capture", BuildArtifact.KERNEL, kernel)
+    return {kdump.KEXEC: image.kexec, kdump.KERNEL: kernel, kdump.INITRD: image.capture}
+
+
+async def modules(run: StepContext, folder: Path) -> Path | None:
+    """Return the kernel's modules as an archive that is unpacked over the guest image.
+
+    None for a kernel without modules. Raises what `module_archive.files` raises, before anything
+    is made.
+    """
+    if BuildArtifact.MODULES not in {artifact.name for artifact in run.input_artifacts("build")}:
+        return None
+    fetched = folder / BuildArtifact.MODULES
+    await run.fetch("build", BuildArtifact.MODULES, fetched)
+    return await asyncio.to_thread(_module_archive, fetched, folder / "modules.cpio")
+
+
+def _module_archive(fetched: Path, path: Path) -> Path:
+    files = module_archive.files(fetched)
+    made: set[str] = {"lib"}
+    with fetched.open("rb") as source, path.open("wb") as sink:
+        for module in files:
+            parents = [str(each) for each in PurePosixPath(module.name).parents][-2::-1]
+            new = [cpio.folder(each) for each in parents if each not in made]
+            made.update(parents)
+            source.seek(module.begin)
+            for entry in (*new, cpio.file(module.name, source.read(module.size))):
+                sink.writelines(cpio.pack(1, entry))
+        sink.write(cpio.archive([]))
+    return path
+
+
 def _method(spec: ReproduceSpec, host: VmHost) -> Method | None:
     match spec.dump:
         case "hypervisor":
@@ -151,19 +202,50 @@ def _method(spec: ReproduceSpec, host: VmHost) -> Method | None:
             return None
 
 
-def _words(spec: ReproduceSpec, built: BuildResult, method: Method | None) -> str:
+def _words(
+    spec: ReproduceSpec, built: BuildResult, method: Method | None, *, finds_leaks: bool
+) -> str:
     """Return what dumps, traces and leaks add to the kernel's command line."""
     words = [method.words] if method else []
     if built.instrumented:
         words.append(f"trace_buf_size={buffer_size(spec.vm.memory, spec.vm.cpus)}")
-    if leaks.wanted(spec.titles, spec.vm):
+    if finds_leaks:
         words.append(leaks.WORDS)
     return " ".join(words)
 
 
-async def _way(run: StepContext, folder: Path) -> dict[str, tuple[int, ...]]:
-    """Return the functions on the way to the baseline's crash, where this kernel has them."""
-    baseline = run.optional_input("baseline", ReproduceResult)
+def _detectors(
+    spec: ReproduceSpec, built: BuildResult, host: VmHost, words: str
+) -> Detectors | None:
+    """Return the detectors of the unpatched kernel; None unless controls are wanted and known."""
+    if not spec.evidence or not built.detectors:
+        return None
+    command_line = host.command_line(spec.vm, words)
+    return detectors(built.detectors, command_line, built.controls_lacking)
+
+
+def _boots_before(baseline: ReproduceResult | None, accelerator: str) -> list[float]:
+    """Return how many seconds the unpatched kernel took to boot on this accelerator."""
+    if baseline is None or baseline.accelerator != accelerator:
+        return []
+    return [done.boot_seconds for done in baseline.instances if done.boot_seconds]
+
+
+def _ends_before(baseline: ReproduceResult | None, known: Calibration | None) -> list[RunEnd]:
+    """Return how runs on the unpatched kernel ended, as far as is known."""
+    ends = list(known.ends) if known else []
+    return ends + (calibration.ends_of(baseline.instances) if baseline else [])
+
+
+def work_before(baseline: ReproduceResult | None) -> Work | None:
+    """Return the program's system calls on the unpatched kernel, if they are known."""
+    return baseline.evidence.work if baseline and baseline.evidence else None
+
+
+async def _way(
+    run: StepContext, baseline: ReproduceResult | None, folder: Path
+) -> dict[str, tuple[int, ...]]:
+    """Return the functions of the baseline's crash with their addresses in this kernel."""
     kept = [artifact.name for artifact in run.input_artifacts("baseline")]
     report_name = crash_path.report_of(baseline, kept) if baseline else None
     built = {artifact.name for artifact in run.input_artifacts("build")}
@@ -176,51 +258,10 @@ async def _way(run: StepContext, folder: Path) -> dict[str, tuple[int, ...]]:
     return crash_path.addresses(system_map.read_text(), functions)
 
 
-def work_before(run: StepContext) -> Work | None:
-    """Return what the program did on the unpatched kernel, if that is known."""
-    baseline = run.optional_input("baseline", ReproduceResult)
-    return baseline.evidence.work if baseline and baseline.evidence else None
-
-
-def _boots_before(run: StepContext, accelerator: str) -> list[float]:
-    """Return how long the kernel with the bug took to boot, where it did so in the same way."""
-    baseline = run.optional_input("baseline", ReproduceResult)
-    if baseline is None or baseline.accelerator != accelerator:
-        return []
-    return [instance.boot_seconds for instance in baseline.instances if instance.boot_seconds]
-
-
-def _detectors(
-    spec: ReproduceSpec, built: BuildResult, host: VmHost, words: str
-) -> Detectors | None:
-    """Return what a kernel without the patches detects, if that is to be tried, and is known."""
-    if not spec.evidence or not built.detectors:
-        return None
-    command_line = host.command_line(spec.vm, words)
-    return detectors(built.detectors, command_line, built.controls_lacking)
-
-
-def _ends_before(run: StepContext, known: Calibration | None) -> list[RunEnd]:
-    """Return how runs on the unpatched kernel ended, as far as is known."""
-    ends = list(known.ends) if known else []
-    if baseline := run.optional_input("baseline", ReproduceResult):
-        ends += calibration.ends_of(baseline.instances)
-    return ends
-
-
-async def _capture(run: StepContext, image: GuestImage, folder: Path) -> dict[str, Path]:
-    """Return what guests need to load the capture kernel, if the step has one."""
-    if run.optional_input("capture", BuildResult) is None:
-        return {}
-    kernel = folder / "capture-kernel"
-    await run.fetch("capture", BuildArtifact.KERNEL, kernel)
-    return {kdump.KEXEC: image.kexec, kdump.KERNEL: kernel, kdump.INITRD: image.capture}
-
-
 async def keep_bundle(run: StepContext, prepared: Preparation) -> None:
-    """Keep the bundle that the spec wants, or what only this step knows of it.
+    """Store the bundle that the spec wants, or the parts that only this step has.
 
-    A failure is only told: no verdict needs it.
+    A failure is only logged: no verdict needs the bundle.
     """
     spec = run.spec(ReproduceSpec)
     if spec.bundle == "none":
@@ -256,7 +297,7 @@ async def _keep_parts(run: StepContext, files: Mapping[str, Path]) -> None:
 
 
 async def _keep_part(run: StepContext, path: Path, name: str) -> None:
-    # What is large is the same for all patches on a bug: it is stored once.
+    # Large parts (initrds, disks) are the same for all patches on a bug: they are stored once.
     size = (await asyncio.to_thread(path.stat)).st_size
     base = await run.storage.put_base(path) if size > _LARGE else None
     await run.keep(path, name, base=base)

@@ -1,56 +1,38 @@
-"""The handler of `reproduce` steps: N instances side by side, and the verdict."""
+"""The handler of `reproduce` steps: its stages in order, the verdict, and its confidence."""
 
 import asyncio
-import functools
-import json
-import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 
 from kgym.api.steps import (
-    Control,
-    DumpFailure,
+    Calibration,
     Evidence,
     Finding,
-    InstanceArtifact,
-    InstanceOutcome,
     InstanceResult,
-    ReproduceArtifact,
     ReproduceResult,
     ReproduceSpec,
     UsedRoot,
     Verdict,
 )
+from kgym.bugs import calibration
 from kgym.bugs.trial_sides import other_root
 from kgym.bugs.verdict import Judgement, judge, unseen_chance
-from kgym.errors import KgymError
-from kgym.host.budget import Budget, Use
+from kgym.host.budget import Budget
 from kgym.worker.context import StepContext
-from kgym_vmmanager.evidence import call_profile, compared_work, control_set, smoke
-from kgym_vmmanager.evidence.control_set import ControlSet
-from kgym_vmmanager.evidence.controls import Share
-from kgym_vmmanager.reproduce.confidence import chosen, confidence, how_sure, known_here
-from kgym_vmmanager.reproduce.instance import Instance
-from kgym_vmmanager.reproduce.instance_plan import InstancePlan
+from kgym_vmmanager.evidence import compared_work, control_set
+from kgym_vmmanager.reproduce.instance_group import InstanceGroup
 from kgym_vmmanager.reproduce.preparation import keep_bundle, prepare, work_before
-from kgym_vmmanager.reproduce.report_symbolizer import ReportSymbolizer
 from kgym_vmmanager.root.image_file import Fetch, fetch_nothing
-from kgym_vmmanager.vm.instance_ending import InstanceEnding
-from kgym_vmmanager.vm.provider import Provider, VmHost, VmLost
+from kgym_vmmanager.vm.provider import Provider, VmHost
 from kgym_vmmanager.vm.qemu_provider import Qemu
-
-_RETRIES = 2
-# So many VMs of one instance may be lost to others' needs, or to failing machines.
-_LOSSES = 5
 
 
 class Reproduce:
-    """Performs `reproduce` steps with what is kept in the folder `cache` (guest image, …).
+    """Performs `reproduce` steps; keeps guest images, disks and the accelerator in `cache`.
 
-    Steps that run at the same time share the `budget`, the whole host by default.
-    `syzkaller` is where the binaries for `syz` programs are (`capabilities.syzkallers`);
-    `fetch` gets root disks from elsewhere; `provider` runs the VMs, by default this host.
+    Concurrent steps share the `budget`, by default the whole host. `syzkaller` is the folder of
+    the binaries for `syz` programs (`capabilities.syzkallers`); `fetch` gets root disks from
+    elsewhere; `provider` runs the VMs, by default this host.
     """
 
     def __init__(
@@ -66,6 +48,8 @@ class Reproduce:
         self._syzkaller = syzkaller
         self._provider = provider or Qemu()
         self._budget = budget or Budget.of_host()
+        # Seconds of the slowest boot of any kernel, by accelerator.
+        self._slowest_boots: dict[str, float] = {}
 
     async def __call__(self, run: StepContext) -> ReproduceResult:
         """Perform one step.
@@ -78,11 +62,17 @@ class Reproduce:
             return await self._perform(run, host)
 
     async def _perform(self, run: StepContext, host: VmHost) -> ReproduceResult:
+        baseline = run.optional_input("baseline", ReproduceResult)
+
         with run.stage("prepare"):
             prepared = await prepare(run, self._cache, host, self._syzkaller, self._fetch)
-        spec = chosen(run, run.spec(ReproduceSpec), host.accelerator)
-        prepared.plan.time.seconds = spec.time
-        group = _Group(run, spec, prepared.plan, host, self._budget)
+        plan = prepared.plan
+        spec = _sized(run, run.spec(ReproduceSpec), baseline, host.accelerator)
+        plan.time.seconds = spec.time
+        plan.boots.slowest_elsewhere = self._slowest_boots.get(host.accelerator)
+
+        # The bundle is packed while the VMs run: its compression takes seconds.
+        group = InstanceGroup(run, spec, plan, host, self._budget)
         packing = asyncio.create_task(keep_bundle(run, prepared))
         try:
             results = await group.run_all()
@@ -90,13 +80,19 @@ class Reproduce:
         finally:
             packing.cancel()
             await asyncio.gather(packing, return_exceptions=True)
+        accelerator = group.host.accelerator  # a slower one if the first did not work
+        slowest_boot = max((result.boot_seconds or 0 for result in results), default=0)
+        if slowest_boot:
+            before = self._slowest_boots.get(accelerator, 0)
+            self._slowest_boots[accelerator] = max(before, slowest_boot)
+
         controls = group.evidence.controls
         judgement = judge(results, spec.titles, group.requested, controls)
-        known = known_here(run, spec, group.host.accelerator)
-        sure = confidence(judgement, results, known)
-        reason = "; ".join([judgement.reason, *how_sure(sure, known)])
+        known = _calibration(run, spec, baseline, accelerator)
+        confidence = _confidence(judgement, results, known)
+        reason = "; ".join([judgement.reason, *_confidence_in_words(confidence, known)])
         run.log(f"{judgement.verdict}: {reason}")
-        root = prepared.plan.disk.used if prepared.plan.disk else UsedRoot()
+        root = plan.disk.used if plan.disk else UsedRoot()
         return ReproduceResult(
             verdict=judgement.verdict,
             reason=reason,
@@ -104,357 +100,113 @@ class Reproduce:
             crashed=judgement.crashed,
             completed=judgement.completed,
             requested=group.requested,
-            baseline=_verdict_before(run),
-            unseen_chance=_unseen_chance(run, judgement.completed),
-            time=prepared.plan.time.seconds,
+            baseline=baseline.verdict if baseline else None,
+            unseen_chance=_unseen_chance(baseline, judgement.completed),
+            time=plan.time.seconds,
             calibration=known,
-            confidence=sure,
-            accelerator=group.host.accelerator,
+            confidence=confidence,
+            accelerator=accelerator,
             root=root,
             instances=results,
             sample=group.sample,
             findings=[
                 *group.findings,
-                *_work_findings(run, spec, group.evidence, judgement),
+                *_work_findings(baseline, spec, group.evidence, judgement),
                 *control_set.findings(controls),
-                *_root_findings(run, root),
+                # Guests with another root than the baseline's prove nothing about the fix.
+                *(other_root(baseline.root, root) if baseline else ()),
             ],
             evidence=group.evidence if spec.evidence else None,
             seconds={
                 **run.seconds,
-                "boot": max((result.boot_seconds or 0 for result in results), default=0),
+                "boot": slowest_boot,
                 "run": max((result.run_seconds or 0 for result in results), default=0),
                 "total": run.elapsed,
             },
         )
 
 
-@dataclass
-class _Group:
-    """The instances of one step."""
-
-    run: StepContext
-    spec: ReproduceSpec
-    plan: InstancePlan
-    host: VmHost
-    budget: Budget
-    findings: list[Finding] = field(default_factory=list)
-    evidence: Evidence = field(default_factory=Evidence)
-    controls: ControlSet | None = field(init=False)
-    _stop: asyncio.Event = field(default_factory=asyncio.Event)
-    _further: list[asyncio.Task[InstanceResult]] = field(default_factory=list)
-    _times: dict[int, float] = field(default_factory=dict)
-    _command_kept: bool = False
-    _sources: ReportSymbolizer = field(init=False)
-
-    def __post_init__(self) -> None:
-        self._sources = ReportSymbolizer(self.run, self.plan.folder)
-        known = self.plan.detectors
-        self.controls = ControlSet(known, self.spec.instances) if known else None
-
-    async def run_all(self) -> list[InstanceResult]:
-        """Run the instances, and the smoke test if there is one.
-
-        The first crash that was looked for stops the others, unless the spec
-        says otherwise; another one does not: the bug may still show. Where the bug is to be
-        measured, a first crash that came soon adds instances instead.
-        """
-        self.run.progress("boot", 0, self.spec.instances, "instances")
-        tasks = [asyncio.create_task(self._run_one(n)) for n in range(self.spec.instances)]
-        aside: list[asyncio.Task[None]] = []
-        if self.plan.smoke is not None:
-            tasks.append(asyncio.create_task(self._run_one(self.spec.instances, smoke_test=True)))
-        if self.spec.evidence and self.spec.baseline is None:
-            aside.append(asyncio.create_task(self._profile()))
-        try:
-            results = (await asyncio.gather(*tasks))[: self.spec.instances]
-            results += await asyncio.gather(*self._further)
-            await asyncio.gather(*aside)
-            if all(result.outcome is InstanceOutcome.SURVIVED for result in results):
-                await self._keep_controls()
-            return results
-        finally:
-            for task in (*tasks, *self._further, *aside):
-                # gather returns with the first that ends; a second cancellation would break
-                # into the cleaning up of the others.
-                if not task.cancelling():
-                    task.cancel()
-            await asyncio.gather(*tasks, *self._further, *aside, return_exceptions=True)
-
-    @property
-    def requested(self) -> int:
-        """How many instances there are to be."""
-        return self.spec.instances + len(self._further)
-
-    @property
-    def sample(self) -> list[int]:
-        """The instances that no crash of another one began or ended."""
-        first = self.spec.instances if self.spec.stop_at_first_crash else 0
-        return list(range(first, self.requested))
-
-    async def _run_one(
-        self, number: int, *, smoke_test: bool = False, clean: Share | None = None
-    ) -> InstanceResult:
-        """Run an instance, again where that may end better.
-
-        One for the smoke test, or a clean one for faults, does not count among the others.
-        """
-        kind = "smoke" if smoke_test else "clean" if clean else ""
-        share = self.controls.share(number) if self.controls and not kind else clean
-        async with self.budget.share(Use.VM, *self.host.room(self.spec.vm)):
-            result = InstanceResult(
-                number=number, outcome=InstanceOutcome.STOPPED, detail="not started"
-            )
-            attempt = losses = 0
-            crashed: InstanceResult | None = None  # without its dump, which went with the VM
-            while attempt - losses <= _RETRIES and losses <= _LOSSES:
-                if (self._stop.is_set() and crashed is None) or self.plan.boots.hopeless:
-                    break
-                name = "smoke" if smoke_test else "-".join(filter(None, (kind, str(number))))
-                name = f"{name}-retry-{attempt}" if attempt else name
-                on_time = functools.partial(self._on_time, number)
-                instance = Instance(
-                    self.plan,
-                    self.host,
-                    number,
-                    name,
-                    on_time,
-                    smoke=smoke_test,
-                    share=share,
-                    clean=clean is not None,
-                )
-                attempt += 1
-                try:
-                    ending = await self._live(instance, counts=not kind, again=crashed is not None)
-                except VmLost as error:
-                    losses += 1
-                    if losses > _LOSSES and crashed is None:
-                        raise
-                    self.run.log(f"instance {name}: {error.reason}: {error.message}; once more")
-                    await self.run.keep(instance.console.close())
-                    continue
-                result = await self._keep_dump(instance.result(ending))
-                self.run.log(_summary(name, result))
-                if self.plan.profiled and number == 0 and not kind and not ending.retry:
-                    self._keep_work(instance, ending)
-                if self.controls is not None and instance.controls is not None:
-                    self.controls.add(instance.controls, instance.evidence_seconds)
-                    self.run.log(f"instance {name}: {control_set.summary(instance.controls)}")
-                if smoke_test and not ending.retry:
-                    self.findings += smoke.findings(result, instance.smoke_output)
-                result = await self._keep(instance, result, name)
-                lost_dump = result.dump and result.dump.failure is DumpFailure.VM_LOST
-                if lost_dump:
-                    losses, crashed = losses + 1, crashed or result
-                elif not ending.retry:
-                    break
-                else:
-                    self._distrust_accelerator(instance)
-        return _with_dump(result, crashed)
-
-    async def _keep_controls(self) -> None:
-        """Add what came of the faults to the evidence, once all of them were raised.
-
-        What the instances left is raised in clean guests of the same kernel.
-        """
-        if self.controls is None:
-            if self.spec.evidence:
-                self._know(missing=["what its kernel detects: the build does not tell"])
-            return
-        begin = time.monotonic()
-        left = [self._run_one(n, clean=share) for n, share in enumerate(self.controls.left())]
-        async with asyncio.TaskGroup() as group:
-            for run in left:
-                group.create_task(run)
-        self._know(
-            controls=self.controls.controls(),
-            missing=self.controls.missing,
-            seconds=self.controls.seconds + time.monotonic() - begin,
-        )
-
-    async def _profile(self) -> None:
-        """Trace the program on an instance of its own: the others show what it does untraced."""
-        async with self.budget.share(Use.VM, *self.host.room(self.spec.vm)):
-            begin = time.monotonic()
-            instance = Instance(self.plan, self.host, 0, "traced", lambda _: None, profile=True)
-            try:
-                ending = await instance.live(lambda _: None)
-                self.run.log(_summary("traced", instance.result(ending)))
-                await self.run.keep(instance.console.close())
-            except (KgymError, OSError) as error:  # the verdict does not need it
-                ending = InstanceEnding(InstanceOutcome.START_FAILED, str(error))
-            self._keep_work(instance, ending)
-            self._know(seconds=time.monotonic() - begin)
-
-    def _keep_work(self, instance: Instance, ending: InstanceEnding) -> None:
-        """Add what the program was seen to do to the evidence, or why that is not known."""
-        self.evidence = self.evidence.model_copy(update={"work": instance.work})
-        if instance.work is None:
-            self._know(missing=[f"what the program does: {call_profile.why_unknown(ending)}"])
-        if instance.unwatched:
-            self._know(missing=[f"which functions are reached: {instance.unwatched}"])
-
-    def _know(
-        self,
-        *,
-        controls: Sequence[Control] = (),
-        missing: Sequence[str] = (),
-        seconds: float = 0,
-    ) -> None:
-        """Add these facts to the step's evidence."""
-        known = self.evidence
-        more = {
-            "controls": [*known.controls, *controls],
-            "missing": [*known.missing, *missing],
-            "seconds": round(known.seconds + seconds, 2),
-        }
-        self.evidence = known.model_copy(update=more)
-
-    def _is_looked_for(self, result: InstanceResult) -> bool:
-        return judge([result], self.spec.titles, 1).verdict is Verdict.SAME_CRASH
-
-    async def _live(
-        self, instance: Instance, *, counts: bool, again: bool = False
-    ) -> InstanceEnding:
-        """Run the instance until it ends, or until another one crashes.
-
-        One that is run `again` for its dump goes on: it has crashed itself.
-        """
-
-        def on_end(ending: InstanceEnding) -> None:
-            result = instance.result(ending)
-            if counts and self._is_looked_for(result) and self.spec.stop_at_first_crash:
-                self._stop_or_measure(result)
-
-        life = asyncio.create_task(instance.live(on_end))
-        stop = asyncio.create_task((asyncio.Event() if again else self._stop).wait())
-        try:
-            await asyncio.wait({life, stop}, return_when=asyncio.FIRST_COMPLETED)
-            ended = instance.ending
-            if life.done() or (ended and ended.outcome is not InstanceOutcome.SURVIVED):
-                ending = await life  # its dump is being taken
-            else:
-                ending = ended or InstanceEnding(InstanceOutcome.STOPPED, "another crashed")
-        finally:
-            for task in (life, stop):
-                task.cancel()
-            await asyncio.gather(life, stop, return_exceptions=True)
-        return ending
-
-    def _stop_or_measure(self, crashed: InstanceResult) -> None:
-        """Stop the others; or, if the first crash came soon, let all run that measure the bug."""
-        measure = self.spec.measure
-        if self._further or self._stop.is_set():
-            return  # another one was first
-        if measure is None or (crashed.run_seconds or 0) > measure.time:
-            self._stop.set()
-            return
-        self.plan.time.cut(measure.time)
-        begin = self.spec.instances
-        self.run.log(f"it crashed soon: {measure.more} more instances tell how often it does")
-        for number in range(begin, begin + measure.more):
-            self._further.append(asyncio.create_task(self._run_one(number)))
-
-    def _on_time(self, number: int, seconds: float) -> None:
-        self._times[number] = seconds
-        whole = self.plan.time.seconds * self.requested
-        self.run.progress("reproduce", round(sum(self._times.values()), 1), whole, "s")
-
-    def _distrust_accelerator(self, instance: Instance) -> None:
-        """Use a slower one for the next guests if this one hung before it printed anything."""
-        slower = self.host.instead() if instance.console.size == 0 else None
-        if slower is not None:
-            what = f"under {self.host.accelerator.upper()}; going on with {slower.accelerator}"
-            self.run.log(f"the guest printed nothing {what}")
-            self.host = slower
-            self.plan.boots.begin_anew()
-
-    async def _keep_dump(self, result: InstanceResult) -> InstanceResult:
-        """Keep the dump if there is one; a failure is only reported: no verdict needs the dump."""
-        dump = result.dump
-        if dump is None:
-            return result
-        if dump.artifact is not None:
-            try:
-                await self.run.keep(self.plan.folder / dump.artifact, move=True)
-            except (KgymError, OSError) as error:
-                lost = {"artifact": None, "size": 0, "message": f"cannot be stored: {error}"}
-                dump = dump.model_copy(update={**lost, "failure": DumpFailure.DISK})
-        summary = dump.artifact or f"no dump ({dump.failure}): {dump.message}"
-        size = f", {dump.size >> 20} MiB in {dump.seconds:.1f} s" * bool(dump.artifact)
-        self.run.log(f"instance {result.number}: {summary}{size}")
-        return result.model_copy(update={"dump": dump})
-
-    async def _keep(self, instance: Instance, result: InstanceResult, name: str) -> InstanceResult:
-        """Keep what the instance left; return its result, with the file that its report blames."""
-        folder = self.plan.folder
-        if not self._command_kept:
-            self._command_kept = True
-            command = folder / ReproduceArtifact.COMMAND
-            command.write_text(instance.command + "\n")
-            await self.run.keep(command)
-        await self.run.keep(instance.console.close())
-        if instance.output.size:
-            await self.run.keep(instance.output.close())
-        if instance.report is not None:
-            report = await self._sources.add_to(instance.report)
-            result = result.model_copy(update={"guilty_file": report.guilty_file})
-            values = {**report.as_dict(), "instance": result.number}
-            texts = {
-                InstanceArtifact.REPORT: report.text,
-                InstanceArtifact.REPORT_JSON: json.dumps(values, indent=1),
-            }
-            for artifact, text in texts.items():
-                path = folder / artifact.of(name)
-                path.write_text(text)
-                await self.run.keep(path)
-        return result
+# --- how much is asked for, and how sure the verdict is ---------------------------------------
 
 
-def _with_dump(last: InstanceResult, crashed: InstanceResult | None) -> InstanceResult:
-    """Return what an instance came to: the crash whose dump was lost, unless a later one has it."""
-    dumped = last.dump is not None and last.dump.artifact is not None
-    return last if crashed is None or dumped else crashed
+def _calibration(
+    run: StepContext, spec: ReproduceSpec, baseline: ReproduceResult | None, accelerator: str
+) -> Calibration | None:
+    """Return the bug's calibration on this accelerator: the earlier one or the baseline's.
+
+    Times on other accelerators say nothing about this one.
+    """
+    calibrations = [spec.calibration]
+    if baseline is not None:
+        calibrations.append(calibration.measured(baseline, spec.titles))
+    here = []
+    for known in filter(None, calibrations):
+        if known.accelerator == accelerator:
+            here.append(known)
+        else:
+            run.log(f"the bug was calibrated under {known.accelerator}: not used here")
+    # The one with more runs, never the one with the more convenient answer.
+    return max(here, key=lambda known: known.runs, default=None)
 
 
-def _summary(name: str, result: InstanceResult) -> str:
-    booted = f", booted in {result.boot_seconds:.1f} s" if result.boot_seconds else ""
-    ran = f", {result.runs} runs in {result.run_seconds:.0f} s" if result.run_seconds else ""
-    detail = f": {result.detail}" if result.detail else ""
-    return f"instance {name}: {result.outcome}{detail}{booted}{ran}"
+def _sized(
+    run: StepContext, spec: ReproduceSpec, baseline: ReproduceResult | None, accelerator: str
+) -> ReproduceSpec:
+    """Return the spec with the instances and the time that the wanted confidence needs."""
+    if spec.confidence is None:
+        return spec
+    known = _calibration(run, spec, baseline, accelerator)
+    wanted = calibration.planned(known, spec.confidence, spec.instances, spec.time)
+    if wanted is None:
+        run.log(f"too little is known of the bug: {spec.instances} x {spec.time:g} s, as asked")
+        return spec
+    run.log(f"{wanted.instances} x {wanted.time:g} s for {wanted.confidence:.0%}")
+    return spec.model_copy(update={"instances": wanted.instances, "time": wanted.time})
+
+
+def _confidence(
+    judgement: Judgement, results: Sequence[InstanceResult], known: Calibration | None
+) -> float | None:
+    """Return the confidence of a `no_crash`; None for other verdicts and uncalibrated bugs."""
+    if known is None or judgement.verdict is not Verdict.NO_CRASH:
+        return None
+    # A run that is shorter than the bug takes to show would survive on any kernel.
+    if min(result.run_seconds or 0 for result in results) < known.time:
+        return 0.0
+    return round(1 - calibration.unseen(known, judgement.completed), 4)
+
+
+def _confidence_in_words(confidence: float | None, known: Calibration | None) -> list[str]:
+    """Return what the reason says of the confidence; nothing if it is unknown."""
+    if confidence is None or known is None:
+        return []
+    shown = f"{known.crashed} of {known.runs} runs without the fix showed the bug"
+    if confidence == 0:
+        return [f"it proves nothing: {shown}, which took up to {known.time:g} s"]
+    return [
+        f"were the bug still there, the chance of that is at most {1 - confidence:.2%}: {shown}"
+    ]
+
+
+def _unseen_chance(baseline: ReproduceResult | None, completed: int) -> float | None:
+    if baseline is None:
+        return None
+    return unseen_chance(baseline.crashed, baseline.completed, completed)
 
 
 def _work_findings(
-    run: StepContext, spec: ReproduceSpec, evidence: Evidence, judgement: Judgement
+    baseline: ReproduceResult | None,
+    spec: ReproduceSpec,
+    evidence: Evidence,
+    judgement: Judgement,
 ) -> Iterator[Finding]:
     """Yield what the program's work lacks on a patched kernel that it did not crash."""
-    before, baseline = work_before(run), run.optional_input("baseline", ReproduceResult)
     if baseline is None or judgement.verdict is not Verdict.NO_CRASH:
         return
+    before = work_before(baseline)
     if evidence.work is not None:
         yield from compared_work.findings(before, evidence.work)
     elif before is not None:
         yield compared_work.unknown("; ".join(evidence.missing))
     if before is None and spec.evidence:
         yield compared_work.not_compared()
-
-
-def _root_findings(run: StepContext, root: UsedRoot) -> Iterator[Finding]:
-    """Yield what blocks if the baseline's guests had another root than these."""
-    baseline = run.optional_input("baseline", ReproduceResult)
-    if baseline is not None:
-        yield from other_root(baseline.root, root)
-
-
-def _verdict_before(run: StepContext) -> Verdict | None:
-    baseline = run.assignment.inputs.get("baseline")
-    if baseline is None or not isinstance(baseline.result, ReproduceResult):
-        return None
-    return baseline.result.verdict
-
-
-def _unseen_chance(run: StepContext, completed: int) -> float | None:
-    baseline = run.optional_input("baseline", ReproduceResult)
-    if baseline is None:
-        return None
-    return unseen_chance(baseline.crashed, baseline.completed, completed)

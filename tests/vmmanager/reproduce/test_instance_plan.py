@@ -1,12 +1,29 @@
 """How long a boot may take."""
 
+import pytest
+
 from kgym_vmmanager.reproduce.instance_plan import Boots
 
 
-def test_a_boot_is_limited_by_ten_times_the_slowest_one_and_by_30_seconds_at_least() -> None:
-    assert Boots().limit(180) == 180
-    assert Boots([2.0]).limit(180) == 30
-    boots = Boots([5.0])
-    assert boots.limit(180) == 50
-    boots.booted(30.0)
+@pytest.mark.parametrize(
+    ("own", "elsewhere", "limit"),
+    [
+        ([], None, 180),
+        ([2.0], None, 30),
+        ([5.0], 12.0, 50),
+        ([5.0, 30.0], None, 180),
+        ([], 2.0, 60),
+        ([], 12.0, 120),
+        ([], 30.0, 180),
+    ],
+)
+def test_a_boot_is_limited_by_ten_times_the_slowest_one(
+    own: list[float], elsewhere: float | None, limit: float
+) -> None:
+    boots = Boots(own[:1])
+    boots.slowest_elsewhere = elsewhere
+    for seconds in own[1:]:
+        boots.booted(seconds)
+    assert boots.limit(180) == limit
+    boots.begin_anew()
     assert boots.limit(180) == 180

@@ -11,7 +11,7 @@ from kgym.api.steps import Reproducer, ReproduceSpec, StepRef
 from kgym.api.worker_calls import Input
 from kgym.errors import InfrastructureError, UserError
 from kgym.worker.context import StepContext
-from kgym_vmmanager.guest.kernel_modules import modules
+from kgym_vmmanager.reproduce.preparation import modules
 from tests.conftest import NewRun
 from tests.results import built
 

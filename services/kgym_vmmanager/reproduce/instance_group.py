@@ -1,0 +1,356 @@
+"""The instances of one step: run side by side, stopped, measured and repeated."""
+
+import asyncio
+import functools
+import json
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from kgym.api.steps import (
+    BuildArtifact,
+    Control,
+    DumpFailure,
+    Evidence,
+    Finding,
+    InstanceArtifact,
+    InstanceOutcome,
+    InstanceResult,
+    ReproduceArtifact,
+    ReproduceSpec,
+    Verdict,
+)
+from kgym.bugs.verdict import judge
+from kgym.crash.report import CrashReport
+from kgym.crash.symbolize import symbolize
+from kgym.errors import KgymError
+from kgym.host.budget import Budget, Use
+from kgym.worker.context import StepContext
+from kgym_vmmanager.evidence import call_profile, control_set, smoke
+from kgym_vmmanager.evidence.control_set import ControlSet
+from kgym_vmmanager.evidence.controls import Share
+from kgym_vmmanager.reproduce.instance import Instance
+from kgym_vmmanager.reproduce.instance_plan import InstancePlan
+from kgym_vmmanager.vm.instance_ending import InstanceEnding
+from kgym_vmmanager.vm.provider import VmHost, VmLost
+
+# Attempts of an instance after the first, where the ending allows another.
+_RETRIES = 2
+# VMs of one instance that may be lost to preemption or to failing machines.
+_LOSSES = 5
+
+
+@dataclass
+class InstanceGroup:
+    """The instances of one step."""
+
+    run: StepContext
+    spec: ReproduceSpec
+    plan: InstancePlan
+    host: VmHost
+    budget: Budget
+    findings: list[Finding] = field(default_factory=list)
+    evidence: Evidence = field(default_factory=Evidence)
+    controls: ControlSet | None = field(init=False)
+    _stop: asyncio.Event = field(default_factory=asyncio.Event)
+    _further: list[asyncio.Task[InstanceResult]] = field(default_factory=list)
+    _times: dict[int, float] = field(default_factory=dict)
+    _command_kept: bool = False
+    _symbolizer: "_ReportSymbolizer" = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._symbolizer = _ReportSymbolizer(self.run, self.plan.folder)
+        known = self.plan.detectors
+        self.controls = ControlSet(known, self.spec.instances) if known else None
+
+    async def run_all(self) -> list[InstanceResult]:
+        """Run the instances, and the smoke test if there is one.
+
+        The first crash that was looked for stops the others, unless the spec
+        says otherwise; another one does not: the bug may still show. Where the bug is to be
+        measured, a first crash that came soon adds instances instead.
+        """
+        self.run.progress("boot", 0, self.spec.instances, "instances")
+        tasks = [asyncio.create_task(self._run_one(n)) for n in range(self.spec.instances)]
+        aside: list[asyncio.Task[None]] = []
+        if self.plan.smoke is not None:
+            tasks.append(asyncio.create_task(self._run_one(self.spec.instances, smoke_test=True)))
+        if self.spec.evidence and self.spec.baseline is None:
+            aside.append(asyncio.create_task(self._profile()))
+        try:
+            results = (await asyncio.gather(*tasks))[: self.spec.instances]
+            results += await asyncio.gather(*self._further)
+            await asyncio.gather(*aside)
+            if all(result.outcome is InstanceOutcome.SURVIVED for result in results):
+                await self._keep_controls()
+            return results
+        finally:
+            for task in (*tasks, *self._further, *aside):
+                # gather returns with the first that ends; a second cancellation would break
+                # into the cleaning up of the others.
+                if not task.cancelling():
+                    task.cancel()
+            await asyncio.gather(*tasks, *self._further, *aside, return_exceptions=True)
+
+    @property
+    def requested(self) -> int:
+        """How many instances there are to be."""
+        return self.spec.instances + len(self._further)
+
+    @property
+    def sample(self) -> list[int]:
+        """The instances that no crash of another one began or ended."""
+        first = self.spec.instances if self.spec.stop_at_first_crash else 0
+        return list(range(first, self.requested))
+
+    async def _run_one(
+        self, number: int, *, smoke_test: bool = False, clean: Share | None = None
+    ) -> InstanceResult:
+        """Run an instance, again where that may end better.
+
+        One for the smoke test, or a clean one for faults, does not count among the others.
+        """
+        kind = "smoke" if smoke_test else "clean" if clean else ""
+        share = self.controls.share(number) if self.controls and not kind else clean
+        async with self.budget.share(Use.VM, *self.host.room(self.spec.vm)):
+            result = InstanceResult(
+                number=number, outcome=InstanceOutcome.STOPPED, detail="not started"
+            )
+            attempt = losses = 0
+            crashed: InstanceResult | None = None  # without its dump, which went with the VM
+            while attempt - losses <= _RETRIES and losses <= _LOSSES:
+                if (self._stop.is_set() and crashed is None) or self.plan.boots.hopeless:
+                    break
+                name = "smoke" if smoke_test else "-".join(filter(None, (kind, str(number))))
+                name = f"{name}-retry-{attempt}" if attempt else name
+                on_time = functools.partial(self._on_time, number)
+                instance = Instance(
+                    self.plan,
+                    self.host,
+                    number,
+                    name,
+                    on_time,
+                    smoke=smoke_test,
+                    share=share,
+                    clean=clean is not None,
+                )
+                attempt += 1
+                try:
+                    ending = await self._live(instance, counts=not kind, again=crashed is not None)
+                except VmLost as error:
+                    losses += 1
+                    if losses > _LOSSES and crashed is None:
+                        raise
+                    self.run.log(f"instance {name}: {error.reason}: {error.message}; once more")
+                    await self.run.keep(instance.console.close())
+                    continue
+                result = await self._keep_dump(instance.result(ending))
+                self.run.log(_summary(name, result))
+                if self.plan.profiled and number == 0 and not kind and not ending.retry:
+                    self._keep_work(instance, ending)
+                if self.controls is not None and instance.controls is not None:
+                    self.controls.add(instance.controls, instance.evidence_seconds)
+                    self.run.log(f"instance {name}: {control_set.summary(instance.controls)}")
+                if smoke_test and not ending.retry:
+                    self.findings += smoke.findings(result, instance.smoke_output)
+                result = await self._keep(instance, result, name)
+                lost_dump = result.dump and result.dump.failure is DumpFailure.VM_LOST
+                if lost_dump:
+                    losses, crashed = losses + 1, crashed or result
+                elif not ending.retry:
+                    break
+                else:
+                    self._distrust_accelerator(instance)
+        return _with_dump(result, crashed)
+
+    async def _keep_controls(self) -> None:
+        """Add what came of the faults to the evidence, once all of them were raised.
+
+        What the instances left is raised in clean guests of the same kernel.
+        """
+        if self.controls is None:
+            if self.spec.evidence:
+                self._know(missing=["what its kernel detects: the build does not tell"])
+            return
+        begin = time.monotonic()
+        left = [self._run_one(n, clean=share) for n, share in enumerate(self.controls.left())]
+        async with asyncio.TaskGroup() as group:
+            for run in left:
+                group.create_task(run)
+        self._know(
+            controls=self.controls.controls(),
+            missing=self.controls.missing,
+            seconds=self.controls.seconds + time.monotonic() - begin,
+        )
+
+    async def _profile(self) -> None:
+        """Trace the program on an instance of its own: the others show what it does untraced."""
+        async with self.budget.share(Use.VM, *self.host.room(self.spec.vm)):
+            begin = time.monotonic()
+            instance = Instance(self.plan, self.host, 0, "traced", lambda _: None, profile=True)
+            try:
+                ending = await instance.live(lambda _: None)
+                self.run.log(_summary("traced", instance.result(ending)))
+                await self.run.keep(instance.console.close())
+            except (KgymError, OSError) as error:  # the verdict does not need it
+                ending = InstanceEnding(InstanceOutcome.START_FAILED, str(error))
+            self._keep_work(instance, ending)
+            self._know(seconds=time.monotonic() - begin)
+
+    def _keep_work(self, instance: Instance, ending: InstanceEnding) -> None:
+        """Add what the program was seen to do to the evidence, or why that is not known."""
+        self.evidence = self.evidence.model_copy(update={"work": instance.work})
+        if instance.work is None:
+            self._know(missing=[f"what the program does: {call_profile.why_unknown(ending)}"])
+        if instance.unwatched:
+            self._know(missing=[f"which functions are reached: {instance.unwatched}"])
+
+    def _know(
+        self,
+        *,
+        controls: Sequence[Control] = (),
+        missing: Sequence[str] = (),
+        seconds: float = 0,
+    ) -> None:
+        """Add these facts to the step's evidence."""
+        known = self.evidence
+        more = {
+            "controls": [*known.controls, *controls],
+            "missing": [*known.missing, *missing],
+            "seconds": round(known.seconds + seconds, 2),
+        }
+        self.evidence = known.model_copy(update=more)
+
+    def _is_looked_for(self, result: InstanceResult) -> bool:
+        return judge([result], self.spec.titles, 1).verdict is Verdict.SAME_CRASH
+
+    async def _live(
+        self, instance: Instance, *, counts: bool, again: bool = False
+    ) -> InstanceEnding:
+        """Run the instance until it ends, or until another one crashes.
+
+        One that is run `again` for its dump goes on: it has crashed itself.
+        """
+
+        def on_end(ending: InstanceEnding) -> None:
+            result = instance.result(ending)
+            if counts and self._is_looked_for(result) and self.spec.stop_at_first_crash:
+                self._stop_or_measure(result)
+
+        life = asyncio.create_task(instance.live(on_end))
+        stop = asyncio.create_task((asyncio.Event() if again else self._stop).wait())
+        try:
+            await asyncio.wait({life, stop}, return_when=asyncio.FIRST_COMPLETED)
+            ended = instance.ending
+            if life.done() or (ended and ended.outcome is not InstanceOutcome.SURVIVED):
+                ending = await life  # its dump is being taken
+            else:
+                ending = ended or InstanceEnding(InstanceOutcome.STOPPED, "another crashed")
+        finally:
+            for task in (life, stop):
+                task.cancel()
+            await asyncio.gather(life, stop, return_exceptions=True)
+        return ending
+
+    def _stop_or_measure(self, crashed: InstanceResult) -> None:
+        """Stop the others; or, if the first crash came soon, let all run that measure the bug."""
+        measure = self.spec.measure
+        if self._further or self._stop.is_set():
+            return  # another one was first
+        if measure is None or (crashed.run_seconds or 0) > measure.time:
+            self._stop.set()
+            return
+        self.plan.time.cut(measure.time)
+        begin = self.spec.instances
+        self.run.log(f"it crashed soon: {measure.more} more instances tell how often it does")
+        for number in range(begin, begin + measure.more):
+            self._further.append(asyncio.create_task(self._run_one(number)))
+
+    def _on_time(self, number: int, seconds: float) -> None:
+        self._times[number] = seconds
+        whole = self.plan.time.seconds * self.requested
+        self.run.progress("reproduce", round(sum(self._times.values()), 1), whole, "s")
+
+    def _distrust_accelerator(self, instance: Instance) -> None:
+        """Use a slower one for the next guests if this one hung before it printed anything."""
+        slower = self.host.instead() if instance.console.size == 0 else None
+        if slower is not None:
+            what = f"under {self.host.accelerator.upper()}; going on with {slower.accelerator}"
+            self.run.log(f"the guest printed nothing {what}")
+            self.host = slower
+            self.plan.boots.begin_anew()
+
+    async def _keep_dump(self, result: InstanceResult) -> InstanceResult:
+        """Keep the dump if there is one; a failure is only reported: no verdict needs the dump."""
+        dump = result.dump
+        if dump is None:
+            return result
+        if dump.artifact is not None:
+            try:
+                await self.run.keep(self.plan.folder / dump.artifact, move=True)
+            except (KgymError, OSError) as error:
+                lost = {"artifact": None, "size": 0, "message": f"cannot be stored: {error}"}
+                dump = dump.model_copy(update={**lost, "failure": DumpFailure.DISK})
+        summary = dump.artifact or f"no dump ({dump.failure}): {dump.message}"
+        size = f", {dump.size >> 20} MiB in {dump.seconds:.1f} s" * bool(dump.artifact)
+        self.run.log(f"instance {result.number}: {summary}{size}")
+        return result.model_copy(update={"dump": dump})
+
+    async def _keep(self, instance: Instance, result: InstanceResult, name: str) -> InstanceResult:
+        """Keep what the instance left; return its result, with the file that its report blames."""
+        folder = self.plan.folder
+        if not self._command_kept:
+            self._command_kept = True
+            command = folder / ReproduceArtifact.COMMAND
+            command.write_text(instance.command + "\n")
+            await self.run.keep(command)
+        await self.run.keep(instance.console.close())
+        if instance.output.size:
+            await self.run.keep(instance.output.close())
+        if instance.report is not None:
+            report = await self._symbolizer.add_to(instance.report)
+            result = result.model_copy(update={"guilty_file": report.guilty_file})
+            values = {**report.as_dict(), "instance": result.number}
+            texts = {
+                InstanceArtifact.REPORT: report.text,
+                InstanceArtifact.REPORT_JSON: json.dumps(values, indent=1),
+            }
+            for artifact, text in texts.items():
+                path = folder / artifact.of(name)
+                path.write_text(text)
+                await self.run.keep(path)
+        return result
+
+
+def _with_dump(last: InstanceResult, crashed: InstanceResult | None) -> InstanceResult:
+    """Return what an instance came to: the crash whose dump was lost, unless a later one has it."""
+    dumped = last.dump is not None and last.dump.artifact is not None
+    return last if crashed is None or dumped else crashed
+
+
+def _summary(name: str, result: InstanceResult) -> str:
+    booted = f", booted in {result.boot_seconds:.1f} s" if result.boot_seconds else ""
+    ran = f", {result.runs} runs in {result.run_seconds:.0f} s" if result.run_seconds else ""
+    detail = f": {result.detail}" if result.detail else ""
+    return f"instance {name}: {result.outcome}{detail}{booted}{ran}"
+
+
+class _ReportSymbolizer:
+    """Source lines for crash reports, from the kernel's vmlinux; fetched for the first crash."""
+
+    def __init__(self, run: StepContext, folder: Path) -> None:
+        self._run = run
+        self._vmlinux = folder / "vmlinux"
+        self._fetching = asyncio.Lock()
+
+    async def add_to(self, report: CrashReport) -> CrashReport:
+        """Return the report with its source lines; a failure is only logged."""
+        try:
+            async with self._fetching:
+                if not self._vmlinux.exists():
+                    await self._run.fetch("build", BuildArtifact.VMLINUX, self._vmlinux)
+            return (await symbolize([report], self._vmlinux))[0]
+        except (KgymError, OSError) as error:
+            self._run.log(f"no source lines in the report: {error}")
+            return report
