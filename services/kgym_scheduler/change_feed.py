@@ -1,10 +1,12 @@
-"""The feed of all jobs' changes: one reader of the database for all who are subscribed.
+"""The feed of all jobs' changes: one reader of the database for all subscribers.
 
-It looks when this scheduler has committed something, and twice a second for what others have; as
-each look finds all that has happened since, a busy platform costs ten looks a second. Without a
-subscriber it does nothing, and no transaction does anything for it: PostgreSQL's NOTIFY would be
-told of each change at once, but makes transactions wait for each other.
+It reads when this scheduler has committed a change, and twice a second for those of others. Each
+read finds all changes since the last, so a busy platform costs at most ten reads a second. Without
+subscribers it reads nothing.
 """
+
+# No transaction does anything for the feed. PostgreSQL's NOTIFY would report each change at once,
+# but it takes a lock at commit, so that transactions wait for each other.
 
 import asyncio
 import contextlib
@@ -19,31 +21,31 @@ from kgym.errors import InfrastructureError, KgymError
 from kgym_scheduler.database import views
 from kgym_scheduler.job_store import JobStore
 
-# Numbers of events behind the newest, beyond which a cursor is too old.
+# How far a cursor may be behind the newest number. Catching up from further costs too much.
 OLDEST = 1_000_000
-# Of the newest changes that are held for subscribers; who lags further reads by itself.
+# Bytes of the newest changes that are held for all subscribers. One that lags reads the database.
 KEPT_BYTES = 4 << 20
-# How long news gather before they are read.
+# How long changes gather before they are read.
 GATHER_SECONDS = 0.1
-# How often to look for what other schedulers have committed.
+# How often to read what other schedulers have committed.
 POLL_SECONDS = 0.5
 UNSETTLED_SECONDS = 0.01
 # How often to look at the workers.
 WORKER_SECONDS = 1.0
-# Numbers that pass without a change until subscribers are told that they have passed.
+# After so many numbers without a change, subscribers get a bare cursor: theirs must not grow old.
 MARK = 1000
 RETRY_SECONDS = 0.5
-# How long streams outlast a database that does not answer.
+# How long streams survive a database that does not answer.
 PATIENCE_SECONDS = 30.0
-# Reads that one page takes at most.
+# Maximum number of reads for one page.
 WINDOWS = 10
 
 
 class _Message(NamedTuple):
     number: int
-    """In this process, from 1."""
+    """Number of the message in this process, from 1."""
     cursor: int | None
-    """None: it does not move the cursor."""
+    """None: the message does not move the cursor."""
     text: bytes
 
 
@@ -53,70 +55,71 @@ class ChangeFeed:
     def __init__(self, store: JobStore) -> None:
         self._store = store
         self._log = store.change_log
-        # Each is set when there is something to tell.
+        # Each is set when there are messages for its subscriber.
         self._subscribers: set[asyncio.Event] = set()
         self._reader: asyncio.Task[None] | None = None
         self._news = asyncio.Event()
-        # Up to which number the changes are read; None while there is no reader.
+        # The number up to which the reader has read; None while there is no reader.
         self._horizon: int | None = None
         self._begun = asyncio.Event()
         self._kept = deque[_Message]()
-        self._bytes = self._told = 0
+        # Bytes of the kept messages, and the number of the newest.
+        self._bytes = self._newest = 0
         self._workers: Mapping[str, WorkerState] | None = None
         self._workers_at = 0.0
         self._error: KgymError | None = None
         self._stopping = False
 
     def wake(self) -> None:
-        """Let the reader look for news."""
+        """Let the reader look for changes."""
         if self._subscribers:
             self._news.set()
 
     async def page(self, after: int | None, limit: int) -> ChangePage:
-        """Return the next changes; none, and where the feed ends, without a cursor."""
+        """Return the next changes; without a cursor, none and the end of the feed."""
         end = await self._log.settled_end()
         settled = end.settled or 0
         if after is None or not _known(after, end.newest):
             reset = after is not None
             return ChangePage(changes=[], next=str(settled), more=False, reset=reset)
-        found: list[Change] = []
+        changes: list[Change] = []
         for _ in range(WINDOWS):
-            if after >= settled or len(found) == limit:
+            if after >= settled or len(changes) == limit:
                 break
-            rows, after = await self._log.between(after, settled, limit - len(found))
-            found += map(views.change, rows)
-        return ChangePage(changes=found, next=str(after), more=after < settled, reset=False)
+            rows, after = await self._log.between(after, settled, limit - len(changes))
+            changes += map(views.change, rows)
+        return ChangePage(changes=changes, next=str(after), more=after < settled, reset=False)
 
     async def follow(self, after: int | None = None) -> AsyncIterator[bytes]:
-        """Yield the changes as server-sent events: after this cursor, or from now on.
+        """Yield the changes after this cursor, or from now on, as server-sent events.
 
-        Raises InfrastructureError `scheduler_stopping`, or what is the matter with the database.
+        Raises InfrastructureError `scheduler_stopping`, or the database's error.
         """
         with self._joined() as news:
             newest = (await self._log.end()).newest
             known = after is not None and _known(after, newest)
             last = after if known and after is not None else await self._present()
-            yield _said("begin" if known or after is None else "reset", last)
-            place = -1  # what is kept may begin later than the cursor: so it is read first
+            yield _event("begin" if known or after is None else "reset", last)
+            place = -1  # the kept messages may begin after the cursor: read the database first
             while True:
                 self._check()
                 news.clear()
                 kept = self._after(place)
                 if kept is None:
-                    place, horizon = self._told, await self._present()
+                    place, horizon = self._newest, await self._present()
                     if horizon - last > OLDEST:
                         last = horizon
-                        yield _said("reset", last)
+                        yield _event("reset", last)
                     while last < horizon:
                         rows, last = await self._log.between(last, horizon)
                         if rows:
                             yield b"".join(map(_text, rows))
                 elif kept:
                     place = kept[-1].number
-                    new = [one for one in kept if one.cursor is None or one.cursor > last]
-                    last = max([last, *(one.cursor for one in new if one.cursor is not None)])
+                    new = [m for m in kept if m.cursor is None or m.cursor > last]
+                    last = max([last, *(m.cursor for m in new if m.cursor is not None)])
                     if new:
-                        yield b"".join(one.text for one in new)
+                        yield b"".join(message.text for message in new)
                 else:
                     await news.wait()
 
@@ -125,12 +128,12 @@ class ChangeFeed:
         self._stopping = True
         self._begun.set()
         self._news.set()
-        self._tell()
+        self._wake_subscribers()
 
     async def stop(self) -> None:
         """End all streams, and wait until nothing is being read."""
         self.hang_up()
-        if self._reader is not None:  # it ends by itself: SQLite's driver cannot be broken off
+        if self._reader is not None:  # not cancelled: SQLite's driver would leave a thread behind
             await asyncio.wait([self._reader])
 
     # --- within ---------------------------------------------------------------------------
@@ -156,7 +159,7 @@ class ChangeFeed:
         self._reader = asyncio.create_task(self._read())
 
     async def _present(self) -> int:
-        """Return up to where the reader has read."""
+        """Return the number up to which the reader has read."""
         await self._begun.wait()
         self._check()
         return self._horizon or 0
@@ -168,14 +171,14 @@ class ChangeFeed:
             raise self._error
 
     def _after(self, place: int) -> list[_Message] | None:
-        """Return the messages after this one; None where they are no longer kept."""
-        if place < self._told - len(self._kept):
+        """Return the messages after this one; None if they are no longer kept."""
+        if place < self._newest - len(self._kept):
             return None
-        missing = self._told - place
+        missing = self._newest - place
         return [self._kept[index] for index in range(len(self._kept) - missing, len(self._kept))]
 
     async def _read(self) -> None:
-        """Read what is new, as long as there are subscribers."""
+        """Read new changes as long as there are subscribers."""
         clock = asyncio.get_running_loop().time
         answered = clock()
         while self._subscribers and not self._stopping:
@@ -187,7 +190,7 @@ class ChangeFeed:
                 if clock() > answered + PATIENCE_SECONDS:
                     self._error = error
                     self._begun.set()
-                    self._tell()
+                    self._wake_subscribers()
                     return
                 pause = RETRY_SECONDS
             if pause is not None:
@@ -199,7 +202,7 @@ class ChangeFeed:
                 await asyncio.sleep(GATHER_SECONDS)
 
     async def _look(self) -> float | None:
-        """Read what is new; return the seconds until the next look, where that is urgent."""
+        """Read new changes; return the seconds until the next look if it is urgent."""
         end = await self._log.end()
         if end.settled is None:
             return UNSETTLED_SECONDS
@@ -211,11 +214,11 @@ class ChangeFeed:
             rows, self._horizon = await self._log.between(self._horizon, end.settled)
             for row in rows:
                 self._keep(marked := row.id, _text(row))
-            self._tell()
+            self._wake_subscribers()
         if self._horizon - marked >= MARK:
             self._keep(self._horizon, b"id: %d\n\n" % self._horizon)
         await self._look_at_workers()
-        self._tell()
+        self._wake_subscribers()
         return None if end.is_settled else UNSETTLED_SECONDS
 
     async def _look_at_workers(self) -> None:
@@ -231,23 +234,23 @@ class ChangeFeed:
             state = states.get(name, "gone")
             if before.get(name) != state:
                 data = WorkerChange(state=state).model_dump()
-                told = _change("worker", self._horizon or 0, worker=name, data=data)
-                self._keep(None, f"event: worker\ndata: {told.model_dump_json()}\n\n".encode())
+                change = _change("worker", self._horizon or 0, worker=name, data=data)
+                self._keep(None, f"event: worker\ndata: {change.model_dump_json()}\n\n".encode())
 
     def _keep(self, cursor: int | None, text: bytes) -> None:
-        self._told += 1
-        self._kept.append(_Message(self._told, cursor, text))
+        self._newest += 1
+        self._kept.append(_Message(self._newest, cursor, text))
         self._bytes += len(text)
         while self._bytes > KEPT_BYTES and len(self._kept) > 1:
             self._bytes -= len(self._kept.popleft().text)
 
-    def _tell(self) -> None:
+    def _wake_subscribers(self) -> None:
         for news in self._subscribers:
             news.set()
 
 
 def _known(after: int, newest: int) -> bool:
-    """Return whether the feed can go on from this cursor: one beyond the end is not of it."""
+    """Return whether the cursor is of this feed and not too old."""
     return newest - OLDEST <= after <= newest
 
 
@@ -256,13 +259,14 @@ def _change(kind: str, cursor: int, **fields: Any) -> Change:
     return Change.model_validate(given)
 
 
-def _said(kind: str, cursor: int) -> bytes:
-    told = _change(kind, cursor)
-    return f"id: {cursor}\nevent: {kind}\ndata: {told.model_dump_json()}\n\n".encode()
+def _event(kind: str, cursor: int) -> bytes:
+    change = _change(kind, cursor)
+    return f"id: {cursor}\nevent: {kind}\ndata: {change.model_dump_json()}\n\n".encode()
 
 
 def _text(row: Any) -> bytes:
-    """Return a row as the text of its `Change`: its data are JSON already, and need no reading."""
+    """Return a row as the text of its `Change`."""
+    # Written by hand: the data are JSON already, and parsing them is most of the reader's work.
     step = "null" if row.step is None else row.step
     change = (
         f'{{"kind":"{row.kind}","cursor":"{row.id}","at":"{row.at.isoformat()}",'

@@ -1,4 +1,4 @@
-"""What the scheduler refuses, besides input that is not well formed."""
+"""Errors of the scheduler for well-formed requests that it refuses."""
 
 from kgym.errors import Conflict, Forbidden, NotFound
 
@@ -10,7 +10,7 @@ def no_job(job_id: int) -> NotFound:
 
 def no_group(submitter: str, name: str) -> NotFound:
     """Return the error for a group that does not exist."""
-    message = f"{submitter!r} has no group {name!r}; `submitter` names somebody else"
+    message = f"{submitter!r} has no group {name!r}; name another submitter with `submitter`"
     return NotFound("group_missing", message, group=name, submitter=submitter)
 
 
@@ -20,7 +20,7 @@ def no_step(job_id: int, number: int) -> NotFound:
 
 
 def no_worker(worker: str) -> NotFound:
-    """Return the error for a worker that is not known."""
+    """Return the error for a worker that does not exist."""
     return NotFound("worker_not_found", f"there is no worker {worker!r}", worker=worker)
 
 

@@ -1,8 +1,8 @@
-"""Followers of jobs: one reader of the database for each job, for any number of followers.
+"""Followers of jobs: one reader of the database for each job, whatever its number of followers.
 
-Whoever joins reads the earlier events, a crowd only once. From there on, all followers get what
-the job's reader has read, each event written as text once. A quiet job costs nothing but a share
-of one query every POLL_SECONDS.
+A new follower reads the earlier events; concurrent ones share that read. From then on, all
+followers get what the job's reader reads, and each event is serialised once. A quiet job costs
+nothing but a share of one query every POLL_SECONDS.
 """
 
 import asyncio
@@ -15,19 +15,19 @@ from kgym.api.jobs import JobEvent
 from kgym.errors import InfrastructureError, KgymError
 from kgym_scheduler.job_store import BATCH, JobStore
 
-# Of a job's newest events that are kept for its followers; who lags further reads the database.
+# Bytes of a job's newest events that are kept for its followers. One that lags reads the database.
 KEPT_BYTES = 1 << 20
-# The shortest time between two reads of a job: a chatty one wakes its followers less often.
+# Minimum time between two reads of a job: a chatty one would wake its followers all the time.
 GATHER_SECONDS = 0.05
-# How often to look for what other schedulers have committed.
+# How often to look for events that other schedulers have committed.
 POLL_SECONDS = 0.5
 RETRY_SECONDS = 0.5
-# How long streams outlast a database that does not answer.
+# How long streams survive a database that does not answer.
 PATIENCE_SECONDS = 30.0
 
 
 class StreamedEvent:
-    """An event, and its text in the event stream."""
+    """An event with its text in the event stream."""
 
     __slots__ = ("event", "text")
 
@@ -42,28 +42,28 @@ class _Tail:
 
     def __init__(self, job_id: int) -> None:
         self.job_id = job_id
-        # Each is set when its follower has something to look at.
+        # Each is set when there are events for its follower.
         self.followers: set[asyncio.Event] = set()
         # Set when there may be new events to read.
         self.news = asyncio.Event()
         # Number of the last event that a poll has seen.
         self.polled = 0
-        # Number of the last read that was begun, and of the last that has ended.
+        # Numbers of the last read that was started, and of the last that has ended.
         self.begun = self.done = 0
         self.final = False
         self.error: KgymError | None = None
-        # Reads of earlier events that are under way, by the event after which they begin.
+        # Pending reads of earlier events, by the event after which they begin.
         self.missed: dict[int, asyncio.Task[tuple[list[StreamedEvent], int]]] = {}
         self._since = self.newest = 0
         self._kept = deque[StreamedEvent]()
         self._bytes = 0
 
     def begin(self, newest: int) -> None:
-        """Note the number of the newest event, from which on events are kept."""
+        """Set the number of the newest event; later ones are kept."""
         self._since = self.newest = newest
 
     def take(self, events: Sequence[JobEvent]) -> None:
-        """Keep these events, and drop old ones."""
+        """Keep these events; drop old ones."""
         for event in map(StreamedEvent, events):
             self._kept.append(event)
             self._bytes += len(event.text)
@@ -74,7 +74,7 @@ class _Tail:
             self._since = dropped.event.id
 
     def after(self, last: int) -> list[StreamedEvent] | None:
-        """Return the events after this one; None if they are no longer kept."""
+        """Return the events after number `last`; None if they are no longer kept."""
         if last < self._since:
             return None
         newer: list[StreamedEvent] = []
@@ -85,13 +85,13 @@ class _Tail:
         return newer[::-1]
 
     def wake_followers(self) -> None:
-        """Let all followers look."""
+        """Wake all followers."""
         for follower in self.followers:
             follower.set()
 
 
 class Followers:
-    """All who follow jobs of this store."""
+    """The followers of all jobs in this store."""
 
     def __init__(self, store: JobStore) -> None:
         self._store = store
@@ -105,10 +105,10 @@ class Followers:
         """Yield the job's events after number `last`, as they happen, until it has finished.
 
         Raises InfrastructureError `scheduler_stopping` or the database's error, and NotFound if
-        there is no such job.
+        the job does not exist.
         """
         with self._joined(job_id) as (tail, changed):
-            own = tail.begun + 1  # what was read before may be older than what the caller knows
+            own = tail.begun + 1  # earlier reads may be older than what the caller knows
             while True:
                 changed.clear()
                 if self._stopping.is_set():
@@ -132,7 +132,7 @@ class Followers:
                     await changed.wait()
 
     async def check(self, job_id: int) -> None:
-        """Raise NotFound if there is no such job, as the job's reader finds out."""
+        """Raise NotFound if the job does not exist, as the job's reader finds out."""
         with self._joined(job_id) as (tail, changed):
             while not (tail.done or tail.error or self._stopping.is_set()):
                 changed.clear()
@@ -141,7 +141,7 @@ class Followers:
                 raise tail.error
 
     def wake(self, job_ids: Iterable[int]) -> None:
-        """Let the readers of these jobs look for news."""
+        """Let the readers of these jobs look for new events."""
         for job_id in job_ids:
             if tail := self._tails.get(job_id):
                 tail.news.set()
@@ -190,11 +190,9 @@ class Followers:
         task.add_done_callback(self._tasks.discard)
 
     async def _poll(self) -> None:
-        """Look for events that other schedulers have written, while anybody follows.
-
-        PostgreSQL's NOTIFY would tell of them at once, but makes all transactions wait for each
-        other as they are committed.
-        """
+        """Look for events that other schedulers have written, while there are followers."""
+        # PostgreSQL's NOTIFY would report them at once, but its lock at commit makes all
+        # transactions wait for each other.
         while self._tails and not self._stopping.is_set():
             with contextlib.suppress(InfrastructureError):
                 for job_id, last_event in (await self._store.last_events(self._tails)).items():
@@ -207,7 +205,7 @@ class Followers:
         self._polling = False
 
     async def _missed(self, tail: _Tail, last: int) -> tuple[list[StreamedEvent], int]:
-        """Return events after this one that are no longer kept; and the newest when it was read."""
+        """Return events that are no longer kept, and the newest event when they were read."""
         reading = tail.missed.get(last)
         if reading is None:
             reading = tail.missed[last] = asyncio.create_task(self._read_missed(tail, last))

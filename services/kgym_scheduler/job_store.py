@@ -1,7 +1,7 @@
 """The store: the one class that talks to the database.
 
-Each method is one transaction. Those that change something return, as `Changed`, what others
-have to be told now that it is committed.
+Each method is one transaction. Those that change jobs return a `Changed` for each: what workers
+and followers have to be told, now that it is committed.
 """
 
 import asyncio
@@ -74,14 +74,18 @@ from kgym_scheduler.queue.submission import Added, Submission
 
 _Done = TypeVar("_Done")
 
-# Rows that a sweep handles in one transaction.
+# Maximum number of rows that a sweep changes, or a follower reads, in one transaction.
 BATCH = 500
-# How long a step may be queued before it is worth asking why.
+# Only of a step that is queued for longer is it looked up why: most begin at once.
 PATIENCE = timedelta(seconds=2)
 
 
 class JobStore:
-    """Jobs and their steps in a database whose tables `database.upgrade` has made."""
+    """Jobs and their steps in a database whose tables `database.upgrade` has made.
+
+    `attendance`: who waits for which job, on a platform that runs only these jobs. `host` detects
+    the capabilities of the only host, on a platform that has only one.
+    """
 
     def __init__(
         self,
@@ -89,23 +93,25 @@ class JobStore:
         lease_seconds: float = LEASE_SECONDS,
         clock: Callable[[], datetime] | None = None,
         attendance: Attendance | None = None,
+        host: known_workers.Host | None = None,
     ) -> None:
         self.lease = timedelta(seconds=lease_seconds)
         self.database = Database(url)
-        # Who waits for which job, on a platform that runs only what somebody waits for.
         self.attendance = attendance
         self.counts = Counts(self.database)
         self.change_log = ChangeLog(self.database)
-        self._clock = DatabaseClock(clock)
+        self._clock = DatabaseClock(clock or self.database.host_clock)
+        self._needs = known_workers.NeedsCheck(self._live_workers, host)
         self._volume = attempt_reports.LogVolume()
         self._writing: set[asyncio.Task[Any]] = set()
-        self._looked: datetime | None = None
+        self._looked_at: datetime | None = None
         self._draining: set[str] = set()
         self._lanes: dict[capability_lanes.Place, int] = {}
-        self._heard: dict[str, tuple[WorkerInfo, datetime]] = {}
+        # The last stored description of each worker, and when it was stored.
+        self._seen: dict[str, tuple[WorkerInfo, datetime]] = {}
 
     async def close(self) -> None:
-        """Close the connections, once what is under way is done."""
+        """Finish pending transactions, then close the connections."""
         await asyncio.gather(*self._writing, return_exceptions=True)
         await self.counts.close()
         await self.database.close()
@@ -115,29 +121,30 @@ class JobStore:
     async def submit(
         self, request: JobRequest, key: str | None = None, submitter: str = LOCAL
     ) -> tuple[JobView, Changed | None]:
-        """Add a job; return it as it stands.
+        """Add a job; return it, and the change.
 
-        A key that was used before gives the job it was used for and no change.
-        Raises UserError `key_reused` if that one was another request, and
-        `bad_reference` if the request names a step that cannot be used.
+        If the key was used before, return that job and no change. Raises UserError `key_reused`
+        if it was used for another request, `bad_reference` if the request names a step that
+        cannot be used, and what `NeedsCheck.check` raises.
         """
+        await self._needs.check([request])
         [added] = await self._add([Submission(request, key, submitter)])
         if isinstance(added, int):
             return await self.get(added), None
         return added
 
     async def get(self, job_id: int) -> JobView:
-        """Return the job; raise NotFound if there is none."""
+        """Return the job; raise NotFound if it does not exist."""
         async with self.database.read() as connection:
             job = await connection.execute(queries.job(job_id))
             if (row := job.first()) is None:
                 raise no_job(job_id)
-            found = (await connection.execute(queries.steps_of([job_id], specs=True))).all()
-            view = views.job_view(row, found, await self._reasons(connection, found))
+            own = (await connection.execute(queries.steps_of([job_id], specs=True))).all()
+            view = views.job_view(row, own, await self._reasons(connection, own))
             return await self._placed(connection, view)
 
     async def state(self, job_id: int) -> State:
-        """Return the job's state; raise NotFound if there is no such job."""
+        """Return the job's state; raise NotFound if it does not exist."""
         async with self.database.read() as connection:
             state = await connection.scalar(select(jobs.c.state).where(jobs.c.id == job_id))
         if state is None:
@@ -145,7 +152,7 @@ class JobStore:
         return State(state)
 
     async def artifacts(self, job_id: int, number: int) -> list[Artifact]:
-        """Return the artifacts of a step; raise NotFound if there is no such step."""
+        """Return the artifacts of a step; raise NotFound if it does not exist."""
         async with self.database.read() as connection:
             text = await connection.scalar(
                 select(steps.c.artifacts).where(steps.c.job_id == job_id, steps.c.number == number)
@@ -155,35 +162,36 @@ class JobStore:
             raise no_step(job_id, number)
         return views.artifacts_of(text)
 
-    async def page(self, wanted: JobFilter, caller: str = LOCAL) -> JobPage:
-        """Return one page of the jobs that are wanted, newest first."""
-        of, cursor = JobList(wanted, caller), wanted.cursor
+    async def page(self, conditions: JobFilter, caller: str = LOCAL) -> JobPage:
+        """Return a page of the matching jobs, newest first."""
+        matching, cursor = JobList(conditions, caller), conditions.cursor
         async with self.database.read() as connection:
-            query = of.page(queries.JOB_COLUMNS, wanted.limit + 1, cursor)
+            query = matching.page(queries.JOB_COLUMNS, conditions.limit + 1, cursor)
             rows = (await connection.execute(query)).all()
-            shown = rows[: wanted.limit]
-            own = queries.steps_of((job.id for job in shown), brief=wanted.brief)
-            found = (await connection.execute(own)).all()
-            end = shown[-1] if len(rows) > wanted.limit else None
-            if end is None and not of.is_whole:  # it has not looked at all
-                last = (await connection.execute(of.last_seen(cursor))).one_or_none()
-                end = last if last and last.jobs == of.scanned else None
+            shown = rows[: conditions.limit]
+            own = queries.steps_of((job.id for job in shown), brief=conditions.brief)
+            step_rows = (await connection.execute(own)).all()
+            end = shown[-1] if len(rows) > conditions.limit else None
+            if end is None and not matching.is_whole:  # the page may have ended at the scan limit
+                last = (await connection.execute(matching.last_seen(cursor))).one_or_none()
+                end = last if last and last.jobs == matching.scanned else None
             return JobPage(
-                jobs=views.job_views(shown, found, await self._reasons(connection, found)),
+                jobs=views.job_views(shown, step_rows, await self._reasons(connection, step_rows)),
                 next=views.cursor(end) if end is not None else None,
             )
 
-    async def count(self, wanted: JobConditions, caller: str = LOCAL) -> JobCount:
-        """Return how many jobs are wanted; at least, where it would be many to look at."""
-        of = JobList(wanted, caller)
+    async def count(self, conditions: JobConditions, caller: str = LOCAL) -> JobCount:
+        """Count matching jobs, up to a cap."""
+        matching = JobList(conditions, caller)
         async with self.database.read() as connection:
-            found = (await connection.execute(of.count())).one()
-        return JobCount(jobs=min(found.met, of.counted), more=found.seen > of.counted)
+            counted = (await connection.execute(matching.count())).one()
+        more = counted.seen > matching.counted
+        return JobCount(jobs=min(counted.met, matching.counted), more=more)
 
     async def abort(self, job_id: int, owner: str | None = None) -> Changed:
-        """Abort what is unfinished; raise Conflict if the job has finished otherwise.
+        """Abort the unfinished steps; raise Conflict if the job has finished otherwise.
 
-        Raises Forbidden, as `restart` and `tag` do, if it is not the job of this owner.
+        Raises Forbidden, as `restart` and `tag` do, if the job belongs to another than `owner`.
         """
         async with self.database.write() as connection:
             changes = await Changes.load(connection, await self._clock.now(connection), {job_id})
@@ -197,7 +205,8 @@ class JobStore:
     async def submit_all(
         self, requests: Sequence[JobRequest], key: str | None, submitter: str
     ) -> tuple[list[int], list[Changed]]:
-        """Add all jobs, or none: raise the error of the first that cannot be added."""
+        """Add all jobs or none; raise the error of the first that cannot be added."""
+        await self._needs.check(requests)
         submissions = bulk_jobs.submissions(requests, key, submitter)
         ids, changes = [], []
         for job in await self._add(submissions, bulk_jobs.at_number):
@@ -206,43 +215,43 @@ class JobStore:
         return ids, changes
 
     async def abort_all(
-        self, wanted: AbortRequest, caller: str, owner: str | None
+        self, request: AbortRequest, caller: str, owner: str | None
     ) -> tuple[Aborted, list[Changed]]:
-        """Abort what is unfinished of many jobs (see `bulk_jobs.abort`)."""
+        """Abort many jobs (see `bulk_jobs.abort`)."""
         async with self.database.write() as connection:
             now = await self._clock.now(connection)
-            return await bulk_jobs.abort(connection, now, wanted, caller, owner)
+            return await bulk_jobs.abort(connection, now, request, caller, owner)
 
     async def restart_all(
-        self, wanted: RestartRequest, caller: str, owner: str | None
+        self, request: RestartRequest, caller: str, owner: str | None
     ) -> tuple[Restarted, list[Changed]]:
-        """Run many finished jobs again (see `bulk_jobs.restart`)."""
+        """Restart many finished jobs (see `bulk_jobs.restart`)."""
         async with self.database.write() as connection:
             now = await self._clock.now(connection)
-            return await bulk_jobs.restart(connection, now, wanted, caller, owner)
+            return await bulk_jobs.restart(connection, now, request, caller, owner)
 
-    async def groups(self, wanted: GroupFilter, caller: str) -> GroupPage:
-        """Return one page of the groups that are wanted, newest first."""
+    async def groups(self, conditions: GroupFilter, caller: str = LOCAL) -> GroupPage:
+        """Return a page of the matching groups, newest first."""
         async with self.database.read() as connection:
-            rows, following = await groups.page(connection, wanted, caller)
+            rows, following = await groups.page(connection, conditions, caller)
         counts = await self.counts.groups([row.id for row in rows])
         shown = [groups.view(row, counts[row.id]) for row in rows if row.id in counts]
         return GroupPage(groups=shown, next=following)
 
     async def group(self, submitter: str, name: str) -> GroupView:
-        """Return the group; raise NotFound if there is none."""
+        """Return the group; raise NotFound if it does not exist."""
         async with self.database.read() as connection:
-            row = await groups.one(connection, submitter, name)
+            row = await groups.get(connection, submitter, name)
         if (counts := (await self.counts.groups([row.id])).get(row.id)) is None:
             raise no_group(submitter, name)
         return groups.view(row, counts)
 
     async def group_results(
-        self, submitter: str, name: str, after: int, limit: int
+        self, submitter: str, name: str, after: int = 0, limit: int = 200
     ) -> GroupResultPage:
-        """Return what the next jobs of a group, after number `after`, came to.
+        """Return the results of a group's next jobs after number `after`.
 
-        Raises NotFound if there is no such group.
+        Raises NotFound if the group does not exist.
         """
         async with self.database.read() as connection:
             await groups.check(connection, submitter, name)
@@ -251,7 +260,7 @@ class JobStore:
     async def abort_group(
         self, submitter: str, name: str, owner: str | None
     ) -> tuple[Aborted, list[Changed]]:
-        """Abort what is unfinished of a group (see `bulk_jobs.abort_group`)."""
+        """Abort the unfinished jobs of a group (see `bulk_jobs.abort_group`)."""
         async with self.database.write() as connection:
             now = await self._clock.now(connection)
             return await bulk_jobs.abort_group(connection, now, submitter, name, owner)
@@ -259,9 +268,9 @@ class JobStore:
     async def restart(
         self, job_id: int, from_step: int | None = None, owner: str | None = None
     ) -> Changed:
-        """Run `from_step` and all after it again; without it, from the first that did not succeed.
+        """Restart from step `from_step`, by default the first that did not succeed.
 
-        Raises Conflict while the job is unfinished, or if a step before has not succeeded.
+        Raises Conflict while the job is unfinished, or if an earlier step has not succeeded.
         """
         async with self.database.write() as connection:
             changes = await Changes.load(connection, await self._clock.now(connection), {job_id})
@@ -272,20 +281,20 @@ class JobStore:
             return (await changes.write())[job_id]
 
     async def tag(self, job_id: int, tags: Sequence[str], owner: str | None = None) -> JobView:
-        """Replace the job's tags, but for its marks, which are true as long as it is there.
+        """Replace the job's tags. Trusted tags (`kgym.api.trusted_tags`) stay.
 
-        Raises UserError `false_mark` for a mark that it does not have.
+        Raises UserError `false_mark` for a trusted tag that the job does not have.
         """
         async with self.database.write() as connection:
             await lock(connection, [job_id])
             j = jobs.c
-            found = await connection.execute(
+            rows = await connection.execute(
                 select(
                     *(j.submitter, j.tags, j.state, j.created_at),
                     *(j.verdict, j.resolved, j.updated_at),
                 ).where(j.id == job_id)
             )
-            if (job := found.first()) is None:
+            if (job := rows.first()) is None:
                 raise no_job(job_id)
             _refuse_others(job_id, job.submitter, owner)
             tags = _retagged(json.loads(job.tags), tags)
@@ -295,7 +304,7 @@ class JobStore:
             await connection.execute(
                 delete(facets).where(facets.c.job_id == job_id, facets.c.facet.startswith("tag:"))
             )
-            rows = [
+            tag_rows = [
                 {
                     "job_id": job_id,
                     "facet": f"tag:{tag}",
@@ -307,20 +316,18 @@ class JobStore:
                 }
                 for tag in set(tags)
             ]
-            if rows:
-                await connection.execute(insert(facets), rows)
+            if tag_rows:
+                await connection.execute(insert(facets), tag_rows)
             now, data = await self._clock.now(connection), json.dumps({"tags": tags})
-            told = {"job_id": job_id, "kind": "tags", "at": now, "data": data}
-            await connection.execute(insert(events), [told])
+            event = {"job_id": job_id, "kind": "tags", "at": now, "data": data}
+            await connection.execute(insert(events), [event])
         return await self.get(job_id)
 
     async def events(
         self, job_id: int, last: int, limit: int = BATCH
     ) -> tuple[bool, list[JobEvent]]:
-        """Return whether the job is in a final state, and its events after number `last`.
-
-        The state is read first: no event follows those that are read after a final one.
-        """
+        """Return whether the job is in a final state, and its events after number `last`."""
+        # The state is read first, so that no event can follow those of a final job.
         async with self.database.read() as connection:
             state = await connection.scalar(select(jobs.c.state).where(jobs.c.id == job_id))
             if state is None:
@@ -331,13 +338,13 @@ class JobStore:
     async def end(self, job_id: int) -> tuple[bool, int]:
         """Return whether the job has ended, and the number of its last event, or 0."""
         async with self.database.read() as connection:
-            found = (await connection.execute(queries.end(job_id))).first()
-        if found is None:
+            row = (await connection.execute(queries.end(job_id))).first()
+        if row is None:
             raise no_job(job_id)
-        return State(found.state).final, found.last_event
+        return State(row.state).final, row.last_event
 
     async def last_events(self, job_ids: Iterable[int]) -> dict[int, int]:
-        """Return, by job, the number of its last event, or 0."""
+        """Return the number of each job's last event, 0 if it has none."""
         async with self.database.read() as connection:
             rows = (await connection.execute(queries.last_events(job_ids))).all()
         return {row.id: row.last_event for row in rows}
@@ -351,15 +358,15 @@ class JobStore:
             return [views.job_event(row) for row in rows.all()]
 
     async def queues(self) -> list[QueueView]:
-        """Return how many steps of each kind wait and run, and what keeps some waiting."""
+        """Return how many steps of each kind wait and run, and why steps cannot begin."""
         async with self.database.read() as connection:
             now = await self._clock.now(connection)
             waiting = {row.kind: row for row in (await connection.execute(queries.waiting())).all()}
             busy = [row.kind for row in (await connection.execute(queries.running())).all()]
-            lined = await capability_lanes.busy(connection, list(StepKind))
+            lanes = await capability_lanes.busy(connection, list(StepKind))
             live = await self._live(connection)
         reasons = [
-            (lane.kind, reason) for lane in lined if (reason := known_workers.why(lane, live))
+            (lane.kind, reason) for lane in lanes if (reason := known_workers.why(lane, live))
         ]
         return [
             QueueView(
@@ -375,7 +382,7 @@ class JobStore:
         ]
 
     async def workers(self) -> list[WorkerView]:
-        """Return the workers, by name: those alive, and those lost within a day."""
+        """Return the live workers, and those lost within a day, by name."""
         async with self.database.read() as connection:
             known = await known_workers.known(connection)
             rows = (await connection.execute(queries.running())).all()
@@ -392,38 +399,38 @@ class JobStore:
         ]
 
     async def worker_states(self) -> dict[str, WorkerState]:
-        """Return, by name, what has become of the workers that `workers` returns."""
+        """Return the states of the workers that `workers` returns, by name."""
         async with self.database.read() as connection:
             return await known_workers.states(connection, await self._clock.now(connection))
 
     async def drain(self, worker_id: str) -> WorkerView:
-        """Let a worker take no more; raise NotFound if there is none of this name."""
+        """Let a worker take no more steps; raise NotFound if it does not exist."""
         async with self.database.write() as connection:
-            found = await known_workers.drain(connection, worker_id)
-        if not found:
+            is_known = await known_workers.drain(connection, worker_id)
+        if not is_known:
             raise no_worker(worker_id)
         self._draining.add(worker_id)
         for worker in await self.workers():
             if worker.id == worker_id:
                 return worker
-        raise no_worker(worker_id)  # it has left between the two
+        raise no_worker(worker_id)  # it has left in between
 
     async def held_entries(self) -> list[tuple[str, WorkerState, list[HeldEntry]]]:
-        """Return, by worker, what has become of it, and which entries its host keeps."""
+        """Return each worker's name and state, and the SuiteCache entries its host keeps."""
         async with self.database.read() as connection:
             now = await self._clock.now(connection)
             return await known_workers.held_entries(connection, now)
 
     async def held(self, name: str) -> bool:
-        """Return whether an attempt that runs holds this name (see `hold`)."""
+        """Return whether a running attempt holds this name (see `hold`)."""
         async with self.database.read() as connection:
             return await named_locks.held(connection, name)
 
-    async def statistics(self, wanted: StatisticsFilter) -> Statistics:
+    async def statistics(self, conditions: StatisticsFilter) -> Statistics:
         """Return how many attempts ended in each minute, hour or day, and how."""
         async with self.database.read() as connection:
             now = await self._clock.now(connection)
-        return await self.counts.statistics(wanted, now)
+        return await self.counts.statistics(conditions, now)
 
     async def ping(self) -> None:
         """Raise InfrastructureError if the database does not answer."""
@@ -433,11 +440,11 @@ class JobStore:
     # --- for workers ----------------------------------------------------------------------
 
     async def claim(self, claim: Claim) -> tuple[Claimed, list[Changed]]:
-        """Lease queued steps to the worker: the fairest ones that it can do."""
+        """Lease queued steps to the worker: the fairest ones that it can run."""
         return await self._to_the_end(partial(self._serve, claim))
 
     async def report(self, lease: uuid.UUID, log: str, progress: Progress | None) -> Changed | None:
-        """Extend the lease and keep what is new; None if the lease is stale."""
+        """Extend the lease and store log and progress; return None if the lease is stale."""
         kept = self._volume.cut(lease, log)
 
         async def keep(connection: AsyncConnection, now: datetime) -> Changed | None:
@@ -446,37 +453,37 @@ class JobStore:
         return await self._to_the_end(keep)
 
     async def finish(self, lease: uuid.UUID, ending: AttemptEnding) -> Changed | None:
-        """End the attempt: go on with the next step, try again, or fail; None if it is stale."""
+        """End the attempt: queue the next step, retry, or fail; return None if it is stale."""
         return await self._end(lease, ending)
 
     async def release(self, lease: uuid.UUID) -> Changed | None:
-        """Queue the step again without counting the attempt; None if the lease is stale."""
+        """Requeue the step without counting the attempt; return None if the lease is stale."""
         return await self._end(lease, None)
 
     async def hold(self, lease: uuid.UUID, name: str) -> bool:
-        """Let the attempt hold a name until it ends; False if another's does, or it is stale."""
+        """Lock a name for the attempt until it ends; False if it is locked or the lease stale."""
         async with self.database.write() as connection:
             return await named_locks.take(connection, lease, name)
 
     async def ended(self, lease: uuid.UUID) -> bool:
-        """Tell whether there was an attempt with this lease, and it has ended."""
+        """Return whether there was an attempt with this lease that has ended."""
         async with self.database.read() as connection:
-            told = select(attempts.c.ended_at).where(attempts.c.lease == lease)
-            return await connection.scalar(told) is not None
+            ended_at = select(attempts.c.ended_at).where(attempts.c.lease == lease)
+            return await connection.scalar(ended_at) is not None
 
     async def leave(self, worker_id: str) -> None:
         """Forget a worker that has ended."""
         async with self.database.write() as connection:
             await known_workers.leave(connection, worker_id)
-        self._heard.pop(worker_id, None)
+        self._seen.pop(worker_id, None)
 
     async def newest_job(self) -> int:
-        """Return the number of the newest job, 0 without any."""
+        """Return the number of the newest job, 0 if there is none."""
         async with self.database.read() as connection:
             return await connection.scalar(select(func.max(jobs.c.id))) or 0
 
     async def leases(self, job_ids: Collection[int]) -> Sequence[uuid.UUID]:
-        """Return the leases under which steps of these jobs run."""
+        """Return the leases of the running steps of these jobs."""
         async with self.database.read() as connection:
             held = select(steps.c.lease).where(RUNNING, steps.c.job_id.in_(job_ids))
             return [lease for lease in await connection.scalars(held) if lease is not None]
@@ -484,52 +491,50 @@ class JobStore:
     # --- for the sweeper ------------------------------------------------------------------
 
     async def waiting(self) -> set[StepKind]:
-        """Return the kinds of which steps are queued."""
+        """Return the kinds of the queued steps."""
         async with self.database.read() as connection:
             return {lane.kind for lane in await capability_lanes.busy(connection, list(StepKind))}
 
-    async def read_clock(self) -> None:
-        """Read the database's clock."""
-        async with self.database.read() as connection:
-            await self._clock.read(connection)
-
-    async def look(self) -> tuple[set[StepKind], bool]:
+    async def look(self, *, read_clock: bool = False) -> tuple[set[StepKind], bool]:
         """Return the kinds of the steps whose pause has ended since the last call.
 
-        And whether leases have run out. It learns which workers drain: others may have been told.
+        And whether leases have expired. Also learns which workers drain: another scheduler may
+        have been asked to drain them. `read_clock`: read the database's clock first.
         """
         async with self.database.read() as connection:
+            if read_clock:
+                await self._clock.read(connection)
             now = await self._clock.now(connection)
-            given = {"since": self._looked or now, "now": now}
-            found = await connection.execute(queries.NEWS, given)
-        news = [(row.what, row.which) for row in found.all()]
-        self._looked = now
+            since = {"since": self._looked_at or now, "now": now}
+            rows = await connection.execute(queries.NEWS, since)
+        news = [(row.what, row.which) for row in rows.all()]
+        self._looked_at = now
         self._draining = {which for what, which in news if what == "draining"}
         retried = {StepKind(which) for what, which in news if what == "retried"}
         return retried, any(what == "expired" for what, _ in news)
 
     async def shorten(self, worker_id: str) -> None:
-        """Let a worker's leases last LOST_SECONDS and no longer, unless it reports."""
+        """Shorten a worker's leases to LOST_SECONDS from now. Its next report extends them."""
         async with self.database.write() as connection:
             until = await self._clock.now(connection) + timedelta(seconds=LOST_SECONDS)
             await lease_expiry.shorten(connection, worker_id, until)
 
     async def expire(self, worker_id: str | None = None) -> list[Changed]:
-        """End the attempts, of this worker or of all, whose lease has run out.
+        """End attempts whose lease has expired, of this worker or of all: retry, or fail.
 
-        Each is repeated, or the step fails.
+        At most BATCH of them.
         """
         async with self.database.read() as connection:
             now = await self._clock.now(connection)
-            found = queries.expired(now, BATCH, worker_id)
-            leases = (await connection.scalars(found)).all()
+            expired = queries.expired(now, BATCH, worker_id)
+            leases = (await connection.scalars(expired)).all()
         if not leases:
             return []
         async with self.database.write() as connection:
             return await lease_expiry.expire(connection, now, leases)
 
     async def orphan(self) -> None:
-        """Note that no worker is left: all leases have run out."""
+        """Let all leases expire now, and forget all workers: none is left."""
         async with self.database.write() as connection:
             now = await self._clock.now(connection)
             await lease_expiry.end_all(connection, now - self.lease)
@@ -545,11 +550,9 @@ class JobStore:
     async def _to_the_end(
         self, work: Callable[[AsyncConnection, datetime], Awaitable[_Done]]
     ) -> _Done:
-        """Run `work` in a transaction that goes on if the caller is cancelled meanwhile.
-
-        Workers of the embedded platform call while their attempts are cancelled, and SQLite's
-        driver leaves a thread behind a cancelled statement.
-        """
+        """Run `work` in a transaction that is completed even if the caller is cancelled."""
+        # Workers of the embedded platform call while their attempts are cancelled, and SQLite's
+        # driver leaves a thread behind a cancelled statement.
 
         async def run() -> _Done:
             async with self.database.write() as connection:
@@ -570,15 +573,15 @@ class JobStore:
 
         try:
             return await self._to_the_end(add)
-        except Conflict:  # the same keys came twice at once: now the other job is committed
+        except Conflict:  # a race for the same keys: by now the other job is committed
             return await self._to_the_end(add)
 
     async def _serve(
         self, claim: Claim, connection: AsyncConnection, now: datetime
     ) -> tuple[Claimed, list[Changed]]:
         worker = claim.worker
-        is_news = self._is_news(worker, now)
-        if is_news:
+        is_due = self._is_due(worker, now)
+        if is_due:
             await known_workers.seen(connection, now, worker)
         if claim.entries is not None:
             await known_workers.keep_entries(connection, worker.id, claim.entries)
@@ -590,12 +593,13 @@ class JobStore:
             draining=worker.id in self._draining,
             wanted=None if self.attendance is None else self.attendance.wanted,
         )
-        if is_news:
-            self._heard[worker.id] = worker, now
+        if is_due:
+            self._seen[worker.id] = worker, now
         return answer
 
-    def _is_news(self, worker: WorkerInfo, now: datetime) -> bool:
-        known, at = self._heard.get(worker.id, (None, now))
+    def _is_due(self, worker: WorkerInfo, now: datetime) -> bool:
+        """Return whether to store that the worker lives: it has changed, or a beat has passed."""
+        known, at = self._seen.get(worker.id, (None, now))
         return worker != known or now - at >= timedelta(seconds=BEAT_SECONDS)
 
     async def _end(self, lease: uuid.UUID, ending: AttemptEnding | None) -> Changed | None:
@@ -603,6 +607,10 @@ class JobStore:
             return await attempt_endings.end(connection, now, lease, ending)
 
         return await self._to_the_end(end)
+
+    async def _live_workers(self) -> list[WorkerInfo]:
+        async with self.database.read() as connection:
+            return await self._live(connection)
 
     async def _live(self, connection: AsyncConnection) -> list[WorkerInfo]:
         now = await self._clock.now(connection)
@@ -613,32 +621,32 @@ class JobStore:
         ]
 
     async def _placed(self, connection: AsyncConnection, job: JobView) -> JobView:
-        """Return the job with the place of its queued step, if one waits for a while."""
+        """Return the job; a step that is queued for longer than PATIENCE tells its place."""
         since = await self._clock.now(connection) - PATIENCE
         shown = list(job.steps)
         for index, step in enumerate(shown):
             if step.state is State.QUEUED and step.queued_at and step.queued_at < since:
                 live = await self._live(connection)
-                found = await place_in_queue.of(connection, job.id, step.number, live)
-                told = {"ahead": found.ahead, "begins_in": found.seconds}
-                shown[index] = step.model_copy(update=told)
+                place = await place_in_queue.of(connection, job.id, step.number, live)
+                estimate = {"ahead": place.ahead, "begins_in": place.seconds}
+                shown[index] = step.model_copy(update=estimate)
         return job.model_copy(update={"steps": shown})
 
     async def _reasons(
-        self, connection: AsyncConnection, found: Collection[Row[Any]]
+        self, connection: AsyncConnection, step_rows: Collection[Row[Any]]
     ) -> Mapping[int, str]:
-        """Return, by lane, why those of these steps that are queued for a while cannot begin."""
+        """Return, by lane, why steps that are queued for longer than PATIENCE cannot begin."""
         since = await self._clock.now(connection) - PATIENCE
-        queued = {row.lane for row in found if row.state == State.QUEUED and row.queued_at < since}
+        queued = {r.lane for r in step_rows if r.state == State.QUEUED and r.queued_at < since}
         if not queued:
             return {}
         live = await self._live(connection)
-        lined = await capability_lanes.by_id(connection, queued)
-        return {lane.id: reason for lane in lined if (reason := known_workers.why(lane, live))}
+        lanes = await capability_lanes.by_id(connection, queued)
+        return {lane.id: reason for lane in lanes if (reason := known_workers.why(lane, live))}
 
 
 def _refuse_others(job_id: int, submitter: str, owner: str | None) -> None:
-    """Raise Forbidden unless the job is this owner's; None may do so with everybody's."""
+    """Raise Forbidden unless the job is this owner's, or the owner is None: an admin."""
     if owner not in {None, submitter}:
         raise not_yours(job_id, submitter)
 

@@ -1,7 +1,6 @@
-"""SuiteCache's entries: what storage and workers' hosts keep, and what jobs came to on them.
+"""SuiteCache's entries: those in storage and on workers' hosts, with the results of their jobs.
 
-Storage is walked every few seconds at most, whoever asks; what an entry says of itself is read
-once.
+Storage is walked every few seconds at most; an entry's description is read once.
 """
 
 import asyncio
@@ -14,38 +13,47 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TypeVar
 
+import structlog
 from pydantic import BaseModel, ValidationError
 
 from kgym.api.steps import Line, Name, Sha256
 from kgym.api.suitecache import (
     ENTRY,
+    HELD,
     DroppedEntry,
     EntryFilter,
     EntryHolder,
     EntryMaking,
     EntryPage,
     EntryView,
+    mark_of,
 )
 from kgym.errors import InfrastructureError
 from kgym.transport.artifact_storage import Storage
 from kgym_scheduler.database.counts import EntryCount
-from kgym_scheduler.dropped_entries import DroppedEntries
 from kgym_scheduler.errors import entry_in_use, no_entry
 from kgym_scheduler.job_store import JobStore
 
 M = TypeVar("M", bound=BaseModel)
 
-# How long a look at the storage counts.
+# How long a listing of the storage is kept.
 FRESH_SECONDS = 5.0
-# Bytes of what an entry says of itself: its config is most of them.
+# Maximum bytes of a description; the config is most of it.
 ABOUT = 8 << 20
 _READ_AT_ONCE = 8
-# Entries that are told of.
+# Maximum number of entries in lists.
 MOST = 10_000
+# How often a scheduler looks for entries that other schedulers have dropped.
+LOOK_SECONDS = 30.0
+# How long workers are told of a dropped entry. One that claims its first step later keeps its copy,
+# within its host's budget.
+MARK_SECONDS = 3600.0
+
+_log = structlog.get_logger()
 
 
 class About(BaseModel):
-    """What `about.json` of an entry says of it, among other things."""
+    """The parts of an entry's `about.json` that are shown."""
 
     kernel_release: Name
     compiler_version: Name
@@ -55,8 +63,8 @@ class About(BaseModel):
 
 
 @dataclass(frozen=True, slots=True)
-class _Said:
-    """What an entry says of itself."""
+class _Description:
+    """What an entry stores about itself."""
 
     about: About
     making: EntryMaking | None
@@ -64,35 +72,74 @@ class _Said:
 
 @dataclass(frozen=True, slots=True)
 class _Stored:
-    """What storage keeps of an entry."""
+    """An entry in storage."""
 
     bytes: int
     touched_at: datetime
 
 
+class DroppedEntries:
+    """The entries that workers are told to remove, as one scheduler knows them.
+
+    A mark in storage, `dropped/NAME/`, tells all schedulers, which tell workers with the answers to
+    claims: that needs no table and no request. A worker removes its copy once nobody uses it. The
+    worker that makes the entry again removes the mark.
+    """
+
+    def __init__(self, storage: Storage) -> None:
+        self._storage = storage
+        self.names: list[str] = []
+
+    async def drop(self, name: str) -> None:
+        """Remove an entry from storage, and let workers remove their copies."""
+        with tempfile.NamedTemporaryFile() as empty:
+            await self._storage.put(mark_of(name), Path(empty.name))
+        await self._storage.remove(f"suitecache/{name}")
+        await self.look()
+
+    async def look(self) -> None:
+        """Read the marks, and remove expired ones."""
+        ages = await self._storage.ages("dropped", 1)
+        marks = {prefix.rpartition("/")[2]: age for prefix, age in ages.items()}
+        for name, age in marks.items():
+            if age > MARK_SECONDS and ENTRY.fullmatch(name):
+                await self._storage.remove(f"dropped/{name}")
+        lasting = (name for name, age in marks.items() if age <= MARK_SECONDS)
+        self.names = sorted(filter(ENTRY.fullmatch, lasting))[:HELD]
+
+    async def watch(self) -> None:
+        """Read the marks every LOOK_SECONDS, until cancelled."""
+        while True:
+            try:
+                await self.look()
+            except (InfrastructureError, OSError) as error:
+                _log.warning("dropped entries not read, trying again", error=str(error))
+            await asyncio.sleep(LOOK_SECONDS)
+
+
 class SuiteCacheEntries:
-    """Tells which entries there are."""
+    """The entries of SuiteCache."""
 
     def __init__(self, store: JobStore, storage: Storage) -> None:
         self._store = store
         self._storage = storage
         self._stored: dict[str, _Stored] = {}
-        self._about: dict[str, _Said | None] = {}
+        self._described: dict[str, _Description | None] = {}
         self.dropped = DroppedEntries(storage)
-        self._looked_at = -FRESH_SECONDS
-        self._looking = asyncio.Lock()
+        self._listed_at = -FRESH_SECONDS
+        self._listing = asyncio.Lock()
         self._reading = asyncio.Semaphore(_READ_AT_ONCE)
 
-    async def page(self, wanted: EntryFilter) -> EntryPage:
-        """Return one page of the entries that are wanted, those that were used last come first."""
-        stored = await self._look()
+    async def page(self, conditions: EntryFilter) -> EntryPage:
+        """Return a page of the matching entries, the last used ones first."""
+        stored = await self._list()
         holders = await self._holders()
         names = sorted({*stored, *holders})[:MOST]
         counted = await self._store.counts.entries()
-        shown = names if wanted.name is None else [name for name in names if name == wanted.name]
-        if wanted.text is not None:
+        shown = [name for name in names if conditions.name in {None, name}]
+        if conditions.text is not None:
             await self._read([name for name in shown if name in stored])
-            text = wanted.text.casefold()
+            text = conditions.text.casefold()
             shown = [name for name in shown if text in self._words(name, holders.get(name, ()))]
 
         def used(name: str) -> tuple[float, str]:
@@ -101,84 +148,79 @@ class SuiteCacheEntries:
             return -(at.timestamp() if at else 0.0), name
 
         shown.sort(key=used)
-        begin = int(wanted.cursor or 0)
-        page = shown[begin : begin + wanted.limit]
+        begin = int(conditions.cursor or 0)
+        page = shown[begin : begin + conditions.limit]
         await self._read([name for name in page if name in stored])
-        following = begin + wanted.limit
+        following = begin + conditions.limit
         return EntryPage(
             entries=[
                 self._view(name, stored.get(name), holders.get(name, ()), counted.get(name))
                 for name in page
             ],
-            bytes=sum(one.bytes for one in stored.values()),
+            bytes=sum(entry.bytes for entry in stored.values()),
             number=len(names),
             next=str(following) if following < len(shown) else None,
         )
 
-    async def one(self, name: str) -> EntryView:
+    async def get(self, name: str) -> EntryView:
         """Return an entry; raise NotFound if neither storage nor a worker has it."""
-        found = (await self.page(EntryFilter(name=name))).entries
-        if not found:
-            raise no_entry(name)
-        return found[0]
+        for entry in (await self.page(EntryFilter(name=name))).entries:
+            return entry
+        raise no_entry(name)
 
     async def drop(self, name: str) -> DroppedEntry:
         """Remove an entry from storage, and let workers remove their copies (`DroppedEntries`).
 
-        Raises NotFound if there is none, and Conflict while a step makes it, or jobs that have
-        built or checked on it have not finished.
+        Raises NotFound if it does not exist, and Conflict while a step makes it, or while jobs that
+        use it have not finished.
         """
-        self._looked_at = -FRESH_SECONDS
-        entry = await self.one(name)
+        self._listed_at = -FRESH_SECONDS
+        entry = await self.get(name)
         unfinished = sum(count for state, count in entry.states.items() if not state.final)
         if unfinished:
             raise entry_in_use(name, f"{unfinished} jobs with steps on it have not finished")
         if await self._store.held(f"suitecache/{name}"):
             raise entry_in_use(name, "a step makes it, or has just made it")
         await self.dropped.drop(name)
-        self._looked_at = -FRESH_SECONDS
+        self._listed_at = -FRESH_SECONDS
         return DroppedEntry(name=name, bytes=entry.bytes or 0, holders=entry.holders)
 
-    async def _look(self) -> Mapping[str, _Stored]:
-        """Return what storage keeps, as it was a few seconds ago."""
-        async with self._looking:
-            if time.monotonic() >= self._looked_at + FRESH_SECONDS:
+    async def _list(self) -> Mapping[str, _Stored]:
+        """Return the entries in storage, at most FRESH_SECONDS old."""
+        async with self._listing:
+            if time.monotonic() >= self._listed_at + FRESH_SECONDS:
                 sizes = await self._storage.sizes("suitecache", 1)
                 ages = await self._storage.ages("suitecache", 1)
                 now = datetime.now(UTC)
-                found = {prefix.rpartition("/")[2]: prefix for prefix in sizes if prefix in ages}
-                before, self._stored = (
-                    self._stored,
-                    {
-                        name: _Stored(sizes[prefix], now - timedelta(seconds=max(0, ages[prefix])))
-                        for name, prefix in found.items()
-                        if ENTRY.fullmatch(name)
-                    },
-                )
-                same = {
-                    name
-                    for name, one in self._stored.items()
-                    if name in before and before[name].bytes == one.bytes
-                }
-                self._about = {name: one for name, one in self._about.items() if name in same}
-                self._looked_at = time.monotonic()
+                before, self._stored = self._stored, {}
+                for prefix in sizes.keys() & ages.keys():
+                    name = prefix.rpartition("/")[2]
+                    if ENTRY.fullmatch(name):
+                        touched_at = now - timedelta(seconds=max(0, ages[prefix]))
+                        self._stored[name] = _Stored(sizes[prefix], touched_at)
+                # An entry whose size has changed was made again: its description is read again.
+                for name in set(self._described):
+                    old, new = before.get(name), self._stored.get(name)
+                    if old is None or new is None or old.bytes != new.bytes:
+                        del self._described[name]
+                self._listed_at = time.monotonic()
             return self._stored
 
     async def _holders(self) -> Mapping[str, Sequence[EntryHolder]]:
         """Return, by entry, the workers whose hosts keep it."""
-        found = defaultdict[str, list[EntryHolder]](list)
+        holders = defaultdict[str, list[EntryHolder]](list)
         for worker, state, held in await self._store.held_entries():
-            for one in held:
-                holder = EntryHolder(worker=worker, state=state, bytes=one.bytes)
-                found[one.name].append(holder)
-        return found
+            for entry in held:
+                holder = EntryHolder(worker=worker, state=state, bytes=entry.bytes)
+                holders[entry.name].append(holder)
+        return holders
 
     async def _read(self, names: Sequence[str]) -> None:
-        """Learn what these entries say of themselves, those that have not been asked yet."""
-        new = [name for name in names if name not in self._about]
-        await asyncio.gather(*map(self._read_one, new))
+        """Read the descriptions of these entries that have not been read yet."""
+        new = [name for name in names if name not in self._described]
+        await asyncio.gather(*map(self._read_description, new))
 
-    async def _read_one(self, name: str) -> None:
+    async def _read_description(self, name: str) -> None:
         async with self._reading:
             with tempfile.TemporaryDirectory() as folder:
                 path = Path(folder) / "about.json"
@@ -186,12 +228,12 @@ class SuiteCacheEntries:
                     await self._storage.get(f"suitecache/{name}/about.json", path)
                     about = await asyncio.to_thread(_read, About, path)
                     making = await self._making(name, about, Path(folder)) if about else None
-                    self._about[name] = _Said(about, making) if about else None
+                    self._described[name] = _Description(about, making) if about else None
                 except (InfrastructureError, OSError):  # it is being stored, or removed
                     return
 
     async def _making(self, name: str, about: About, folder: Path) -> EntryMaking | None:
-        """Return how it was made, where its image says so: earlier versions did not tell."""
+        """Return how the entry was made, if its image tells: earlier versions did not store it."""
         try:
             key = f"suitecache/{name}/{(about.image_sha256 or '')[:32]}/making.json"
             await self._storage.get(key, folder / "making.json")
@@ -200,12 +242,12 @@ class SuiteCacheEntries:
         return await asyncio.to_thread(_read, EntryMaking, folder / "making.json")
 
     def _words(self, name: str, holders: Sequence[EntryHolder]) -> str:
-        known = self._about.get(name)
-        about = known.about if known else None
-        said = [name, *(one.worker for one in holders)]
-        if about is not None:
-            said += [about.kernel_release, about.compiler_version, about.source_identity]
-        return "\n".join(said).casefold()
+        """Return the text that searches match, in lower case."""
+        words = [name, *(holder.worker for holder in holders)]
+        if described := self._described.get(name):
+            about = described.about
+            words += [about.kernel_release, about.compiler_version, about.source_identity]
+        return "\n".join(words).casefold()
 
     def _view(
         self,
@@ -214,8 +256,8 @@ class SuiteCacheEntries:
         holders: Sequence[EntryHolder],
         count: EntryCount | None,
     ) -> EntryView:
-        said = self._about.get(name)
-        about = said.about if said else None
+        described = self._described.get(name)
+        about = described.about if described else None
         states = count.states if count is not None else {}
         return EntryView(
             name=name,
@@ -231,7 +273,7 @@ class SuiteCacheEntries:
             verdicts=count.verdicts if count is not None else {},
             created_at=count.created_at if count is not None else None,
             used_at=count.active_at if count is not None else None,
-            making=said and said.making,
+            making=described and described.making,
         )
 
 

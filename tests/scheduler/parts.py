@@ -27,6 +27,7 @@ from kgym.transport.bus import InProcessBus
 from kgym.worker.context import Handler
 from kgym.worker.loop import Worker
 from kgym_scheduler.job_store import JobStore
+from kgym_scheduler.queue.known_workers import Host
 from kgym_scheduler.scheduler import Scheduler
 from tests.results import built, ran
 
@@ -95,8 +96,8 @@ class Platform:
         self.storage: Storage = LocalStorage(folder / "storage")
         self._folder = folder / "work"
 
-    def store(self, lease_seconds: float = 60) -> JobStore:
-        return JobStore(self.url, lease_seconds, self.clock)
+    def store(self, lease_seconds: float = 60, host: Host | None = None) -> JobStore:
+        return JobStore(self.url, lease_seconds, self.clock, host=host)
 
     def scheduler(self, *, alone: bool = False) -> Scheduler:
         return Scheduler(self.store(), self.bus, self.storage, alone=alone)

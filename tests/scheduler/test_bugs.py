@@ -225,7 +225,7 @@ async def test_entries_are_told_by_storage_and_by_workers(
     await store.claim(claim_of("host:1").model_copy(update={"entries": held}))
     await store.claim(claim_of("host:1"))  # says nothing of them: it knows they are known
     await done(store, job(), built(tree=ENTRY))
-    page = await scheduler.suitecache(EntryFilter())
+    page = await scheduler.entries.page(EntryFilter())
     assert {entry.name for entry in page.entries} == {ENTRY, "broken", "local"}
     assert page.number == 3
     first = page.entries[0]
@@ -235,16 +235,16 @@ async def test_entries_are_told_by_storage_and_by_workers(
     assert None not in (first.bytes, first.used_at, first.touched_at)
     local = next(entry for entry in page.entries if entry.name == "local")
     assert (local.bytes, local.kernel_release, local.used_at) == (None, None, None)
-    one = await scheduler.suitecache(EntryFilter(name="broken"))
+    one = await scheduler.entries.page(EntryFilter(name="broken"))
     assert [entry.kernel_release for entry in one.entries] == [None]
     for words in ("GCC 12", "6.1.192", ENTRY[:5]):
-        found = (await scheduler.suitecache(EntryFilter(text=words))).entries
+        found = (await scheduler.entries.page(EntryFilter(text=words))).entries
         assert [entry.name for entry in found] == [ENTRY]
-    begun = await scheduler.suitecache(EntryFilter(limit=2))
-    rest = await scheduler.suitecache(EntryFilter(limit=2, cursor=begun.next))
+    begun = await scheduler.entries.page(EntryFilter(limit=2))
+    rest = await scheduler.entries.page(EntryFilter(limit=2, cursor=begun.next))
     assert [len(begun.entries), len(rest.entries), rest.next] == [2, 1, None]
     await store.claim(claim_of("host:1").model_copy(update={"entries": []}))
-    names = {entry.name for entry in (await scheduler.suitecache(EntryFilter())).entries}
+    names = {entry.name for entry in (await scheduler.entries.page(EntryFilter())).entries}
     assert names == {ENTRY, "broken"}
     await store.leave("host:1")
 

@@ -265,7 +265,7 @@ async def test_workers_come_and_go_in_the_feed(
     wanted = ["live"]
     await scheduler.claim(claim_of("one"))
     assert [c.data["state"] for c in await subscriber.until(1)] == wanted
-    await scheduler.drain("one")
+    await scheduler.store.drain("one")
     assert [c.data["state"] for c in await subscriber.until(2)] == [*wanted, "draining"]
     clock.advance(known_workers.LIVE.total_seconds() + 1)
     assert [c.data["state"] for c in await subscriber.until(3)][2:] == ["lost"]

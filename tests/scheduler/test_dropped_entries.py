@@ -9,7 +9,7 @@ import pytest
 from kgym.api.suitecache import HeldEntry, mark_of
 from kgym.errors import Conflict, NotFound
 from kgym.worker.held_entries import HeldEntries
-from kgym_scheduler import dropped_entries
+from kgym_scheduler import suitecache_entries
 from kgym_scheduler.scheduler import Scheduler
 from tests.results import built
 from tests.scheduler.parts import WELL, Platform, claim_of, job
@@ -32,7 +32,7 @@ async def test_a_dropped_entry_is_gone_and_workers_are_told(
         await stored(scheduler, tmp_path)
         held = [HeldEntry(name=NAME, bytes=1000)]
         await scheduler.claim(claim_of("one", want=0).model_copy(update={"entries": held}))
-        gone = await scheduler.drop_entry(NAME)
+        gone = await scheduler.entries.drop(NAME)
         assert (gone.bytes, [one.worker for one in gone.holders]) == (1000, ["one"])
         assert (await scheduler.claim(claim_of("one", want=0))).dropped == [NAME]
         assert await scheduler.storage.sizes("suitecache", 1) == {}
@@ -41,12 +41,12 @@ async def test_a_dropped_entry_is_gone_and_workers_are_told(
 async def test_every_scheduler_tells_for_an_hour(platform: Platform, tmp_path: Path) -> None:
     async with platform.scheduler() as scheduler:
         await stored(scheduler, tmp_path)
-        await scheduler.drop_entry(NAME)
-    other = dropped_entries.DroppedEntries(platform.storage)
+        await scheduler.entries.drop(NAME)
+    other = suitecache_entries.DroppedEntries(platform.storage)
     await other.look()
     assert other.names == [NAME]
     mark = tmp_path / "storage" / mark_of(NAME)
-    long_ago = time.time() - dropped_entries.TOLD_SECONDS - 60
+    long_ago = time.time() - suitecache_entries.MARK_SECONDS - 60
     os.utime(mark, (long_ago, long_ago))
     await other.look()
     assert other.names == []
@@ -64,17 +64,17 @@ async def test_an_entry_that_is_being_made_or_used_is_not_dropped(
         (one,) = claimed.assignments
         assert await scheduler.hold(one.lease, f"suitecache/{NAME}")
         with pytest.raises(Conflict) as caught:
-            await scheduler.drop_entry(NAME)
+            await scheduler.entries.drop(NAME)
         assert caught.value.reason == "entry_in_use"
         ending = WELL.model_copy(update={"result": built(tree=NAME)})
         assert await scheduler.finish(one.lease, ending)
-        assert (await scheduler.drop_entry(NAME)).name == NAME
+        assert (await scheduler.entries.drop(NAME)).name == NAME
 
 
 async def test_what_is_not_there_cannot_be_dropped(platform: Platform) -> None:
     async with platform.scheduler() as scheduler:
         with pytest.raises(NotFound) as caught:
-            await scheduler.drop_entry(NAME)
+            await scheduler.entries.drop(NAME)
         assert caught.value.reason == "entry_not_found"
 
 

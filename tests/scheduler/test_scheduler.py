@@ -88,7 +88,7 @@ async def test_a_handlers_artifacts_and_log_are_kept(
 
     async with platform.worker(scheduler, {StepKind.BUILD: kernel}):
         await run(scheduler, job())
-    names = {artifact.name for artifact in await scheduler.artifacts(1, 0)}
+    names = {artifact.name for artifact in await scheduler.store.artifacts(1, 0)}
     assert names == {"vmlinux", "step.log"}
     assert "".join([text async for text in scheduler.log(1)]) == "made it\n"
 
@@ -352,7 +352,7 @@ async def test_workers_are_known_as_they_say_and_by_what_they_run(
     await scheduler.submit(job())
     await scheduler.claim(claim_of("one"))
     await scheduler.claim(claim_of("two", 3, [StepKind.REPRODUCE]))
-    one, two = await scheduler.workers()
+    one, two = await scheduler.store.workers()
     assert (one.id, one.state, one.running[0].job) == ("one", "live", 1)
     assert (two.id, two.slots, two.kinds, two.running) == ("two", 3, [StepKind.REPRODUCE], [])
 
@@ -360,6 +360,6 @@ async def test_workers_are_known_as_they_say_and_by_what_they_run(
 async def test_a_worker_that_is_not_heard_of_is_lost(scheduler: Scheduler, clock: Clock) -> None:
     await scheduler.claim(claim_of("one"))
     clock.advance(30)
-    assert [worker.state for worker in await scheduler.workers()] == ["lost"]
+    assert [worker.state for worker in await scheduler.store.workers()] == ["lost"]
     await scheduler.leave("one")
-    assert await scheduler.workers() == []
+    assert await scheduler.store.workers() == []

@@ -256,12 +256,12 @@ async def test_a_drained_worker_finishes_what_it_runs_and_ends(
         first, _ = await scheduler.submit(doing("nap"))
         await process.began("nap")
         second, _ = await scheduler.submit(doing("quick"))
-        [shown] = await scheduler.workers()
-        assert (await scheduler.drain(shown.id)).state == "draining"
+        [shown] = await scheduler.store.workers()
+        assert (await scheduler.store.drain(shown.id)).state == "draining"
         assert await process.ended() == 0
         assert (await scheduler.job(first.id)).state is State.SUCCEEDED
         assert (await scheduler.job(second.id)).state is State.QUEUED
-        assert await scheduler.workers() == []
+        assert await scheduler.store.workers() == []
 
 
 async def test_a_worker_that_is_told_to_stop_gives_its_steps_back_at_once(

@@ -109,6 +109,6 @@ async def test_replicas_start_and_stop_beside_a_step_that_runs(tmp_path: Path) -
             async with platform.worker(scheduler, {StepKind.CHECK: build}):
                 await asyncio.sleep(0.2)
             go_on.set()
-            while await scheduler.state(one[0].id) is not State.SUCCEEDED:
+            while await scheduler.store.state(one[0].id) is not State.SUCCEEDED:
                 await asyncio.sleep(0.02)
     assert list((tmp_path / "work").iterdir()) == []

@@ -60,7 +60,7 @@ async def _serve(chosen: Settings, limits: "CallerLimits") -> None:
         open_bus(chosen.bus) as opened,
         Scheduler(JobStore(database, chosen.lease), opened, storage) as scheduler,
         Upkeep(
-            scheduler.database, storage, budget=chosen.disk_budget, days=chosen.artifact_days
+            scheduler.store.database, storage, budget=chosen.disk_budget, days=chosen.artifact_days
         ).kept_up() as upkeep,
         Sources(storage, chosen.cache / "source") as sources,
         serve(

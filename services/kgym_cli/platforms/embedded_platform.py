@@ -174,10 +174,11 @@ class Platform:
                 for shape in workers_of_one_host()
             ]
             folder = self._data / "work" / "workers"  # each worker has its own in it
-            store = JobStore(url, attendance=None if self._stays else Attendance())
+            attendance = None if self._stays else Attendance()
+            store = JobStore(url, attendance=attendance, host=host)
             async with (
                 _closing(provider),
-                Scheduler(store, bus, storage, alone=True, host=host) as scheduler,
+                Scheduler(store, bus, storage, alone=True) as scheduler,
                 _upkeep(scheduler, storage).kept_up() as upkeep,
                 Sources(storage, cache / "source") as sources,
                 serve(
@@ -218,7 +219,7 @@ def _first(error: BaseException) -> BaseException:
 def _upkeep(scheduler: Scheduler, storage: Storage) -> Upkeep:
     chosen = settings()
     budget, days = chosen.disk_budget, chosen.artifact_days
-    return Upkeep(scheduler.database, storage, budget=budget, days=days)
+    return Upkeep(scheduler.store.database, storage, budget=budget, days=days)
 
 
 async def _shared(database: str) -> bool:

@@ -1,4 +1,4 @@
-"""The REST interface, /v1: the application that its routes are parts of."""
+"""The REST interface, /v1: the application with all routes."""
 
 from typing import Any
 
@@ -52,10 +52,10 @@ def create_app(
     upkeep: Upkeep | None = None,
     sources: Sources | None = None,
 ) -> Service:
-    """Return the application that serves this scheduler, which others start and stop.
+    """Return the application for this scheduler, which the caller starts and stops.
 
-    Who shows the token `owner` may do everything, whatever tokens there are.
-    Raises RuntimeError if a route does not say who may use it (`access`).
+    The token `owner` allows everything. Raises RuntimeError if a route does not declare who may
+    use it (`access`).
     """
     limits = limits or CallerLimits()
     metrics = Metrics(scheduler, upkeep)
@@ -64,7 +64,7 @@ def create_app(
         "kGymSuite scheduler",
         "Jobs are pipelines of steps: build a Linux kernel, reproduce a crash on it. "
         "Every error is a problem document (RFC 9457), `application/problem+json`.",
-        tokens=Tokens(scheduler.database, owner=owner),
+        tokens=Tokens(scheduler.store.database, owner=owner),
         limits=limits,
         metrics=metrics,
         models=[JobEvent, Change, *EVENTS.values(), *CHANGES.values()],
@@ -75,7 +75,7 @@ def create_app(
     app.state.upkeep = upkeep
     app.state.sources = sources
     app.state.volume = SubmittedBytes(limits)
-    app.state.quota = Quota(limits, scheduler.counts.unfinished)
+    app.state.quota = Quota(limits, scheduler.store.counts.unfinished)
     for router in _ROUTERS:
         app.include_router(router)
     app.add_api_route(
@@ -88,7 +88,7 @@ def create_app(
 
 class _Api(Service):
     def openapi(self) -> dict[str, Any]:
-        """Return the OpenAPI document, with what the data of each kind of event is."""
+        """Return the OpenAPI document, with the schemas of the data of all events."""
         if self.openapi_schema is None:
             schema = super().openapi()
             data = schema["components"]["schemas"]["JobEvent"]["properties"]["data"]

@@ -1,6 +1,8 @@
 """Artifacts: /v1/jobs/ID/steps/N/artifacts."""
 
+import re
 from collections.abc import AsyncIterator
+from dataclasses import dataclass
 from typing import Annotated
 from urllib.parse import quote
 
@@ -13,7 +15,6 @@ from kgym.errors import Gone
 from kgym.web.problems import documented, problem
 from kgym.web.routing import as_json_list, router
 from kgym.web.scopes import Scope
-from kgym_scheduler.api import byte_ranges
 from kgym_scheduler.api.routing import Core, JobId, StepNumber
 from kgym_scheduler.retention.artifact_retention import gone_since
 
@@ -21,6 +22,52 @@ ArtifactName = Annotated[str, Path(max_length=255)]
 
 readers = router(Scope.READ)
 _ARTIFACTS = TypeAdapter(list[Artifact])
+_RANGE = re.compile(r"bytes=[ \t]*(?:(\d+)-(\d*)|-(\d+))[ \t]*", re.IGNORECASE | re.ASCII)
+
+
+class UnsatisfiableRange(ValueError):
+    """The range begins after the end of the content."""
+
+
+@dataclass(frozen=True, slots=True)
+class ByteRange:
+    """The bytes [start, stop) of a content of `size` bytes."""
+
+    start: int
+    stop: int
+    size: int
+
+    @property
+    def content_range(self) -> str:
+        """The value of the Content-Range header."""
+        return f"bytes {self.start}-{self.stop - 1}/{self.size}"
+
+
+def parse_range(header: str | None, size: int) -> ByteRange | None:
+    """Return the range that a Range header asks for; None if all has to be sent.
+
+    Raises UnsatisfiableRange.
+    """
+    # RFC 9110, section 14.2: a server may ignore several ranges, other units and malformed ones.
+    match = _RANGE.fullmatch(header) if header else None
+    if match is None:
+        return None
+    first, last, suffix = match.groups()
+    if suffix is not None:
+        start, stop = max(0, size - _capped(suffix)), size
+    else:
+        start, stop = _capped(first), min(size, _capped(last) + 1) if last else size
+        if last and _capped(last) < _capped(first):
+            return None
+    if start >= size or stop <= start:
+        raise UnsatisfiableRange
+    return ByteRange(start, stop, size)
+
+
+def _capped(digits: str) -> int:
+    """Return the number, capped at 10**18: `int` refuses more than 4,300 digits."""
+    significant = digits.lstrip("0")
+    return int(significant or "0") if len(significant) < 19 else 10**18
 
 
 @readers.get(
@@ -31,8 +78,8 @@ _ARTIFACTS = TypeAdapter(list[Artifact])
     responses=documented(404),
 )
 async def list_artifacts(scheduler: Core, job_id: JobId, number: StepNumber) -> Response:
-    """Show the files that the step's last attempt left."""
-    return as_json_list(_ARTIFACTS, await scheduler.artifacts(job_id, number))
+    """List the artifacts of the step's last attempt."""
+    return as_json_list(_ARTIFACTS, await scheduler.store.artifacts(job_id, number))
 
 
 @readers.head("/jobs/{job_id}/steps/{number}/artifacts/{name}", include_in_schema=False)
@@ -47,7 +94,7 @@ async def list_artifacts(scheduler: Core, job_id: JobId, number: StepNumber) -> 
         416,
         answers={
             200: {"content": {"application/octet-stream": {}}},
-            307: {"description": "Where the file can be fetched from the storage itself"},
+            307: {"description": "A URL of the file in the storage"},
             206: {
                 "content": {"application/octet-stream": {}},
                 "description": "The range asked for",
@@ -55,7 +102,7 @@ async def list_artifacts(scheduler: Core, job_id: JobId, number: StepNumber) -> 
         },
     ),
 )
-async def artifact(
+async def download(
     request: Request,
     scheduler: Core,
     job_id: JobId,
@@ -69,47 +116,46 @@ async def artifact(
         str | None, Header(max_length=200, description="An ETag: the range only of this")
     ] = None,
     direct: Annotated[
-        bool, Query(description="Rather say where the storage gives the file out, if it does")
+        bool, Query(description="Redirect to the storage if it can serve the file")
     ] = False,
 ) -> Response:
     """Send the file. Its ETag is its SHA-256.
 
-    With `direct`, a storage in a bucket answers with a URL of its own, which is valid for an hour
-    and needs no token.
+    With `direct`, a bucket is redirected to by a URL that is valid for an hour and needs no token.
     """
-    found = await scheduler.artifact(job_id, number, name)
-    if gone := await gone_since(scheduler.database, job_id, number):
+    artifact = await scheduler.artifact(job_id, number, name)
+    if gone := await gone_since(scheduler.store.database, job_id, number):
         raise Gone(
             "artifact_gone",
             f"{name} was removed on {gone:%Y-%m-%d}, for its age or to save space; "
             f"restart job {job_id} from step {number} to make it again",
             gone_at=gone.isoformat(),
         )
-    if direct and (link := await scheduler.storage.link(found.key)):
+    if direct and (link := await scheduler.storage.link(artifact.key)):
         return RedirectResponse(link, 307, {"Cache-Control": "no-store"})
-    etag = f'"{found.sha256}"'
+    etag = f'"{artifact.sha256}"'
     headers = {
         "ETag": etag,
         "Accept-Ranges": "bytes",
-        "Content-Disposition": f"attachment; filename*=UTF-8''{quote(found.name, safe='')}",
+        "Content-Disposition": f"attachment; filename*=UTF-8''{quote(artifact.name, safe='')}",
         "X-Content-Type-Options": "nosniff",
     }
     try:
-        part = byte_ranges.parse(range_ if if_range in {None, etag} else None, found.size)
-    except byte_ranges.Unsatisfiable:
-        detail = f"{name} has {found.size} bytes; {range_!r} asks for none of them"
-        size = {"Content-Range": f"bytes */{found.size}"}
+        part = parse_range(range_ if if_range in {None, etag} else None, artifact.size)
+    except UnsatisfiableRange:
+        detail = f"{name} has {artifact.size} bytes; {range_!r} asks for none of them"
+        size = {"Content-Range": f"bytes */{artifact.size}"}
         return problem(request, 416, "range_not_satisfiable", detail, size)
     if request.method == "HEAD":
         part = None
-    start, stop = (part.start, part.stop) if part else (0, found.size)
+    start, stop = (part.start, part.stop) if part else (0, artifact.size)
     headers["Content-Length"] = str(stop - start)
     if part:
         headers["Content-Range"] = part.content_range
     if request.method == "HEAD":
         return Response(None, 200, headers, "application/octet-stream")
-    body = scheduler.storage.read(found.key, start, stop)
-    first = await anext(body, b"")  # an error has to come before the status line
+    body = scheduler.storage.read(artifact.key, start, stop)
+    first = await anext(body, b"")  # a read error has to come before the status line
     return StreamingResponse(
         _chain(first, body), 206 if part else 200, headers, "application/octet-stream"
     )

@@ -1,4 +1,4 @@
-"""Many jobs in one request: /v1/jobs/bulk and /v1/jobs/abort."""
+"""Many jobs in one request: /v1/jobs/bulk, /v1/jobs/abort, /v1/jobs/restart."""
 
 from typing import Annotated
 
@@ -27,7 +27,9 @@ submitters = router(Scope.SUBMIT, _Route)
     status_code=201,
     response_model=Submitted,
     responses=documented(
-        413, 415, answers={200: {"model": Submitted, "description": "An earlier call made all"}}
+        413,
+        415,
+        answers={200: {"model": Submitted, "description": "An earlier call submitted all"}},
     ),
 )
 async def submit_all(
@@ -45,19 +47,19 @@ async def submit_all(
             min_length=1,
             max_length=190,
             pattern="^[!-~]+$",
-            description="Of the whole call: job number N, from 0, has the key `KEY:N`",
+            description="For the whole call: job number N, from 0, has the key `KEY:N`",
         ),
     ] = None,
 ) -> Response:
-    """Add all of the jobs in one transaction, or none: the first that is wrong refuses the call."""
+    """Add all jobs in one transaction, or none: the first invalid one fails the call."""
     caller = caller_of(http)
-    for one in request.jobs:
-        caller.check(one)
+    for job in request.jobs:
+        caller.check(job)
     if caller.owner is not None:
         http.app.state.volume.take(caller.name, len(await http.body()))
     await http.app.state.quota.take(caller.name, len(request.jobs))
-    done = await scheduler.submit_all(request.jobs, idempotency_key, caller.name)
-    return as_json(done, 201 if done.created else 200)
+    submitted = await scheduler.submit_all(request.jobs, idempotency_key, caller.name)
+    return as_json(submitted, 201 if submitted.created else 200)
 
 
 @submitters.post(
@@ -68,14 +70,14 @@ async def submit_all(
     responses=documented(409, 413, 415),
 )
 async def abort_all(
-    http: Request, scheduler: Core, wanted: Annotated[AbortRequest, Body()]
+    http: Request, scheduler: Core, request: Annotated[AbortRequest, Body()]
 ) -> Response:
-    """End these jobs now, or the first thousand that the filter lets through.
+    """Abort these jobs, or the first thousand that match the filter.
 
-    If one that is named is another submitter's, nothing is aborted, but by `admin`.
+    If one of them belongs to another submitter, nothing is aborted, except by `admin`.
     """
     caller = caller_of(http)
-    return as_json(await scheduler.abort_all(wanted, caller.name, caller.owner))
+    return as_json(await scheduler.abort_all(request, caller.name, caller.owner))
 
 
 @submitters.post(
@@ -86,12 +88,12 @@ async def abort_all(
     responses=documented(409, 413, 415),
 )
 async def restart_all(
-    http: Request, scheduler: Core, wanted: Annotated[RestartRequest, Body()]
+    http: Request, scheduler: Core, request: Annotated[RestartRequest, Body()]
 ) -> Response:
-    """Run finished jobs again, the newest thousand that the filter lets through.
+    """Restart finished jobs: the newest thousand that match the filter.
 
-    With `expected`, nothing is done if they are not as many. Each begins with its first step that
-    has not succeeded.
+    If their number is not `expected`, nothing is done. Each restarts from its first step that has
+    not succeeded.
     """
     caller = caller_of(http)
-    return as_json(await scheduler.restart_all(wanted, caller.name, caller.owner))
+    return as_json(await scheduler.restart_all(request, caller.name, caller.owner))

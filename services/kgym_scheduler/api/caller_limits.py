@@ -1,4 +1,4 @@
-"""What one submitter may hand in: unfinished jobs, and bytes."""
+"""Limits of one submitter: unfinished jobs, and bytes of submitted jobs."""
 
 import math
 import time
@@ -8,47 +8,45 @@ from dataclasses import dataclass
 from kgym.errors import TooMany
 from kgym.web.request_limits import Buckets, RequestLimits
 
-# How long a count of unfinished jobs is believed.
+# How long a count of unfinished jobs is cached.
 COUNT_SECONDS = 5.0
 
 
 @dataclass(frozen=True, slots=True)
 class CallerLimits(RequestLimits):
-    """What one caller may ask for, and hand in, of each scheduler."""
+    """Limits of one caller, at each scheduler."""
 
     unfinished_jobs: int = 100_000
-    """Jobs of a submitter that have not finished, whichever scheduler took them."""
+    """Unfinished jobs of a submitter, at all schedulers together."""
     bytes_per_second: float = 256 << 10
-    """Of jobs that are submitted, in the long run: some 22 GB a day; admins have no such limit."""
+    """Of submitted jobs, on average: some 22 GB a day. Admins have no such limit."""
     bytes_at_once: int = 1 << 30
-    """Bytes that may come at once after a pause."""
+    """Bytes that may come in one burst."""
 
 
 class SubmittedBytes:
-    """Bounds the bytes of the jobs that each submitter hands in: they are kept for ever."""
+    """Limits the bytes of the jobs that a submitter submits, as they are never deleted."""
 
     def __init__(self, limits: CallerLimits, clock: Callable[[], float] = time.monotonic) -> None:
         self._rate = limits.bytes_per_second
         self._buckets = Buckets(self._rate, limits.bytes_at_once, clock)
 
     def take(self, submitter: str, size: int) -> None:
-        """Count bytes; raise TooMany if the submitter has handed in too many."""
+        """Count bytes; raise TooMany if the submitter exceeds its rate."""
         if wait := self._buckets.take(submitter, size):
             raise TooMany(
                 "too_many_bytes",
-                f"{submitter} has submitted more than {self._rate / 1024:g} KiB a second for long;"
-                f" wait {math.ceil(wait)} s, then repeat this",
+                f"{submitter} has submitted more than {self._rate / 1024:g} KiB a second for too"
+                f" long; wait {math.ceil(wait)} s, then try again",
                 retry_after=math.ceil(wait),
             )
 
 
 class Quota:
-    """Bounds the unfinished jobs of a submitter.
+    """Limits the unfinished jobs of a submitter."""
 
-    They are counted in the database every few seconds, and meanwhile what is
-    submitted here is added: so several schedulers can together let pass a few
-    seconds' jobs too many.
-    """
+    # They are counted in the database every few seconds; in between, jobs that are submitted here
+    # are added. So several schedulers may together accept a few seconds' jobs too many.
 
     def __init__(self, limits: CallerLimits, count: Callable[[str], Awaitable[int]]) -> None:
         self._limit = limits.unfinished_jobs
@@ -61,7 +59,7 @@ class Quota:
         known = self._known.get(submitter, (-math.inf, 0))
         if now >= known[0] + COUNT_SECONDS:
             counted = now, await self._count(submitter)
-            # Others may have counted at the same time, and have been let pass since.
+            # Concurrent calls may have counted, and added their jobs, meanwhile.
             if self._known.get(submitter, known) == known:
                 self._known[submitter] = counted
         at, jobs = self._known[submitter]

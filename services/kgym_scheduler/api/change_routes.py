@@ -21,7 +21,7 @@ _STREAM = {
     "description": "One event of the stream, its fields as an object",
     "type": "object",
     "properties": {
-        "id": {"type": "string", "description": "what `Last-Event-ID` takes; may come alone"},
+        "id": {"type": "string", "description": "for `Last-Event-ID`; may come alone"},
         "event": {"enum": ["begin", "reset", "state", "tags", "worker"]},
         "data": {
             "type": "string",
@@ -42,7 +42,7 @@ _STREAM = {
 async def changes(
     request: Request,
     scheduler: Core,
-    wanted: Annotated[ChangeFilter, Query()],
+    page: Annotated[ChangeFilter, Query()],
     accept: Annotated[
         str,
         Header(
@@ -51,19 +51,19 @@ async def changes(
         ),
     ] = "",
     last_event_id: Annotated[
-        Cursor | None, Header(description="before `after`, as browsers send it by themselves")
+        Cursor | None, Header(description="overrides `after`; browsers send it by themselves")
     ] = None,
 ) -> Response:
-    """Show what has changed in any job: as a page, or as a stream that goes on.
+    """Return the changes of all jobs, as a page or as an endless stream.
 
-    Nothing is left out, and all is in the order in which the cursors ascend: within a job, the
-    order in which it happened. Whoever goes on from a cursor misses nothing; one that is too old
-    gives `reset`.
+    They are complete and in ascending order of their cursors; a job's changes are in the order in
+    which they happened. A client that goes on from a cursor misses nothing; a cursor that is too
+    old gives `reset`.
     """
     if "text/event-stream" not in accept:
-        after = None if wanted.after is None else int(wanted.after)
-        return as_json(await scheduler.changes.page(after, wanted.limit))
-    since = last_event_id or wanted.after
+        after = None if page.after is None else int(page.after)
+        return as_json(await scheduler.changes.page(after, page.limit))
+    since = last_event_id or page.after
     with contextlib.ExitStack() as slot:
         slot.enter_context(request.app.streams.opened(caller_of(request).name))
         changes = _sent(scheduler.changes, None if since is None else int(since))
@@ -71,6 +71,6 @@ async def changes(
 
 
 async def _sent(feed: ChangeFeed, after: int | None) -> AsyncIterator[bytes]:
-    with contextlib.suppress(InfrastructureError):  # the stream ends, and clients come back
+    with contextlib.suppress(InfrastructureError):  # the stream ends, and clients reconnect
         async for text in feed.follow(after):
             yield text

@@ -22,11 +22,13 @@ from kgym.web.scopes import Scope
 from kgym_scheduler.api.routing import Core, caller_of
 from kgym_scheduler.scheduler import Scheduler
 
-# Of CSV that are read, and sent, at a time.
+# Lines of CSV that are read and sent at a time.
 LINES = 500
 
 Named = Annotated[GroupName, Path(description="of the group")]
-Whose = Annotated[Submitter | None, Query(description="whose group; the caller's without it")]
+Whose = Annotated[
+    Submitter | None, Query(description="the group's submitter; by default the caller")
+]
 
 readers = router(Scope.READ)
 submitters = router(Scope.SUBMIT)
@@ -40,14 +42,14 @@ submitters = router(Scope.SUBMIT)
     responses=documented(),
 )
 async def list_groups(
-    http: Request, scheduler: Core, wanted: Annotated[GroupFilter, Query()]
+    http: Request, scheduler: Core, conditions: Annotated[GroupFilter, Query()]
 ) -> Response:
-    """Show groups, newest first. Give `next` as `cursor` to see the page that follows.
+    """List groups, newest first. Pass `next` as `cursor` to get the next page.
 
-    A group is there as long as one of its jobs is. Where the groups of a page have tens of
-    thousands of jobs, their counts may be up to ten seconds old.
+    A group exists as long as one of its jobs does. If the groups of a page have tens of thousands
+    of jobs, their counts may be up to ten seconds old.
     """
-    return as_json(await scheduler.groups(wanted, caller_of(http).name))
+    return as_json(await scheduler.store.groups(conditions, caller_of(http).name))
 
 
 @readers.get(
@@ -60,16 +62,16 @@ async def list_groups(
 async def show_group(
     http: Request, scheduler: Core, name: Named, submitter: Whose = None
 ) -> Response:
-    """Count the jobs of a group, as they stand and by what they came to.
+    """Count the jobs of a group by state and by verdict.
 
     Counts of tens of thousands of jobs may be up to ten seconds old.
     """
-    return as_json(await scheduler.group(submitter or caller_of(http).name, name))
+    return as_json(await scheduler.store.group(submitter or caller_of(http).name, name))
 
 
 @readers.get(
     "/groups/{name}/results",
-    summary="Show what a group's jobs came to",
+    summary="Show the results of a group's jobs",
     tags=["groups"],
     response_model=GroupResultPage,
     responses=documented(
@@ -80,16 +82,16 @@ async def group_results(
     http: Request,
     scheduler: Core,
     name: Named,
-    wanted: Annotated[GroupResultFilter, Query()],
+    part: Annotated[GroupResultFilter, Query()],
 ) -> Response:
-    """Show a row for each job, oldest first, whether it has ended or not.
+    """Return a row for each job, also unfinished ones, oldest first.
 
-    As CSV, a cell that a spreadsheet would take for a formula begins with an apostrophe.
+    In CSV, a cell that a spreadsheet would take for a formula begins with an apostrophe.
     """
-    submitter, after = wanted.submitter or caller_of(http).name, int(wanted.cursor or 0)
-    if wanted.format == "json":
-        return as_json(await scheduler.group_results(submitter, name, after, wanted.limit))
-    first = await scheduler.group_results(submitter, name, after, LINES)
+    submitter, after = part.submitter or caller_of(http).name, int(part.cursor or 0)
+    if part.format == "json":
+        return as_json(await scheduler.store.group_results(submitter, name, after, part.limit))
+    first = await scheduler.store.group_results(submitter, name, after, LINES)
     return StreamingResponse(
         _lines(scheduler, submitter, name, first),
         media_type="text/csv; header=present",
@@ -102,7 +104,7 @@ async def _lines(
 ) -> AsyncIterator[str]:
     yield result_csv.header() + result_csv.lines(page.results)
     while page.next is not None:
-        page = await scheduler.group_results(submitter, name, int(page.next), LINES)
+        page = await scheduler.store.group_results(submitter, name, int(page.next), LINES)
         yield result_csv.lines(page.results)
 
 
@@ -116,10 +118,9 @@ async def _lines(
 async def abort_group(
     http: Request, scheduler: Core, name: Named, submitter: Whose = None
 ) -> Response:
-    """End all unfinished jobs of the group now, or the first thousand: `more` says so.
+    """Abort the group's unfinished jobs, at most a thousand; `more` tells if there are others.
 
-    Only the group's submitter may, and `admin`.
+    Only the group's submitter and `admin` may do this.
     """
     caller = caller_of(http)
-    done = await scheduler.abort_group(submitter or caller.name, name, caller.owner)
-    return as_json(done)
+    return as_json(await scheduler.abort_group(submitter or caller.name, name, caller.owner))

@@ -1,4 +1,4 @@
-"""Jobs, and what they say: /v1/jobs."""
+"""Jobs, their logs and events: /v1/jobs."""
 
 import contextlib
 from collections.abc import AsyncIterator
@@ -45,7 +45,9 @@ submitters = router(Scope.SUBMIT)
     responses=documented(
         413,
         415,
-        answers={200: {"model": JobView, "description": "The job that this key was used for"}},
+        answers={
+            200: {"model": JobView, "description": "The job of an earlier request with this key"}
+        },
     ),
 )
 async def submit(
@@ -64,11 +66,11 @@ async def submit(
             min_length=1,
             max_length=200,
             pattern=r"^[!-~]+$",
-            description="A request that is repeated with the same key makes no second job",
+            description="A repeated request with the same key submits no second job",
         ),
     ] = None,
 ) -> Response:
-    """Queue the steps, in order. A step begins when the one before it has succeeded."""
+    """Submit a job. Each step begins when the one before it has succeeded."""
     state, caller = http.app.state, caller_of(http)
     caller.check(request)
     if caller.owner is not None:
@@ -82,10 +84,10 @@ async def submit(
     "/jobs", summary="List jobs", tags=["jobs"], response_model=JobPage, responses=documented()
 )
 async def list_jobs(
-    http: Request, scheduler: Core, wanted: Annotated[JobFilter, Query()]
+    http: Request, scheduler: Core, conditions: Annotated[JobFilter, Query()]
 ) -> Response:
-    """Show jobs, newest first. Give `next` as `cursor` to see the page that follows."""
-    return as_json(await scheduler.jobs(wanted, caller_of(http).name))
+    """List jobs, newest first. Pass `next` as `cursor` to get the next page."""
+    return as_json(await scheduler.jobs(conditions, caller_of(http).name))
 
 
 @readers.get(
@@ -96,10 +98,10 @@ async def list_jobs(
     responses=documented(),
 )
 async def count(
-    http: Request, scheduler: Core, wanted: Annotated[JobConditions, Query()]
+    http: Request, scheduler: Core, conditions: Annotated[JobConditions, Query()]
 ) -> Response:
-    """Count the jobs that a list with the same conditions shows, up to 10,000."""
-    return as_json(await scheduler.count(wanted, caller_of(http).name))
+    """Count the matching jobs, up to 10,000."""
+    return as_json(await scheduler.store.count(conditions, caller_of(http).name))
 
 
 @readers.get(
@@ -110,7 +112,7 @@ async def count(
     responses=documented(404),
 )
 async def show_job(scheduler: Core, job_id: JobId) -> Response:
-    """Show the job as it stands, with what its steps were asked and what they answered."""
+    """Return the job with the specs and results of its steps."""
     return as_json(await scheduler.job(job_id))
 
 
@@ -122,9 +124,9 @@ async def show_job(scheduler: Core, job_id: JobId) -> Response:
     responses=documented(404, 409),
 )
 async def abort(http: Request, scheduler: Core, job_id: JobId) -> Response:
-    """End all unfinished steps now. A second abort changes nothing; a finished job gives 409.
+    """Abort all unfinished steps. A second abort changes nothing; a finished job gives 409.
 
-    Only the job's submitter may, and `admin`; so with `restart` and `tags`.
+    Only the job's submitter and `admin` may do this, as with `restart` and `tags`.
     """
     return as_json(await scheduler.abort(job_id, caller_of(http).owner))
 
@@ -139,7 +141,7 @@ async def abort(http: Request, scheduler: Core, job_id: JobId) -> Response:
 async def restart(
     http: Request, scheduler: Core, job_id: JobId, from_step: StepQuery = None
 ) -> Response:
-    """Run `from_step` and all after it again; by default, from the first that did not succeed."""
+    """Restart from `from_step`, by default the first step that did not succeed."""
     return as_json(await scheduler.restart(job_id, from_step, caller_of(http).owner))
 
 
@@ -156,14 +158,14 @@ async def put_tags(
     job_id: JobId,
     tags: Annotated[Tags, Body(examples=[["mine", "night:3"]])],
 ) -> Response:
-    """Give the job these tags, in place of those it had.
+    """Replace the job's tags.
 
-    `request=…` and `calibration=…` say what its steps are: they stay, and none can be added.
+    `request=…` and `calibration=…` describe its steps: they stay, and none can be added.
     """
     return as_json(await scheduler.tag(job_id, tags, caller_of(http).owner))
 
 
-# --- what a job says ----------------------------------------------------------------------
+# --- logs and events ----------------------------------------------------------------------
 
 
 @readers.get(
@@ -183,16 +185,16 @@ async def log(
     after: Annotated[
         Annotated[int, Field(ge=0, lt=1 << 63), DIGITS] | None,
         Query(
-            description="return only some of what was logged after this event; the header "
-            "`Kgym-Last-Event` says with which to go on, and is the same if there is no more"
+            description="return only a part of the log after this event; the header "
+            "`Kgym-Last-Event` is the event to go on from, unchanged if there is no more"
         ),
     ] = None,
 ) -> Response:
-    """Return what the steps have logged so far, or one of them, or one attempt."""
+    """Return the log so far of all steps, of one step, or of one attempt."""
     if step is None:
-        await scheduler.state(job_id)
-    else:  # a step that is not there has no log, which says something else than an empty one
-        await scheduler.artifacts(job_id, step)
+        await scheduler.store.state(job_id)
+    else:  # 404 if the step does not exist, instead of an empty log
+        await scheduler.store.artifacts(job_id, step)
     if after is not None:
         text, last = await scheduler.log_after(job_id, after, step, attempt)
         headers = {"Kgym-Last-Event": str(last)}
@@ -204,7 +206,7 @@ _EVENT = {
     "description": "One event of the stream, its fields as an object",
     "type": "object",
     "properties": {
-        "id": {"type": "string", "description": "what `Last-Event-ID` takes"},
+        "id": {"type": "string", "description": "for `Last-Event-ID`"},
         "event": {"enum": ["state", "progress", "log", "end"]},
         "data": {
             "type": "string",
@@ -244,15 +246,15 @@ async def events(
     last_event_id: Annotated[
         int,
         Header(
-            ge=0, lt=1 << 63, description="Go on after this event, as browsers do by themselves"
+            ge=0, lt=1 << 63, description="Go on after this event; browsers send it by themselves"
         ),
         DIGITS,
     ] = 0,
 ) -> EventStream:
-    """Send what has happened to the job, then what happens, until it has finished."""
+    """Stream the job's past and future events until it has finished."""
     with contextlib.ExitStack() as slot:
         slot.enter_context(request.app.streams.opened(caller_of(request).name))
-        await scheduler.check(job_id)
+        await scheduler.followers.check(job_id)
         events = _event_stream(scheduler, job_id, last_event_id)
         return EventStream(events, slot.pop_all())
 
@@ -262,5 +264,5 @@ async def _event_stream(scheduler: Scheduler, job_id: int, last: int) -> AsyncIt
         async for events in scheduler.follow(job_id, last):
             yield b"".join(event.text for event in events)
     except InfrastructureError:
-        return  # without `end`, so that clients come back
+        return  # without `end`, so that clients reconnect
     yield b"event: end\ndata: {}\n\n"

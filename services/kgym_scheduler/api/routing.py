@@ -1,4 +1,4 @@
-"""What the scheduler's routes share: the scheduler, numbers in paths, who calls."""
+"""Shared by all routes: the scheduler, numbers in paths, the caller."""
 
 from typing import Annotated
 
@@ -16,7 +16,9 @@ StepNumber = Annotated[
 StepQuery = Annotated[Annotated[int, Field(ge=0, lt=100), DIGITS] | None, Query()]
 
 
-async def _scheduler(request: Request) -> Scheduler:  # a plain function runs in a thread
+async def _scheduler(
+    request: Request,
+) -> Scheduler:  # async, as FastAPI runs a plain function in a thread
     scheduler: Scheduler = request.app.state.scheduler
     return scheduler
 
@@ -25,6 +27,6 @@ Core = Annotated[Scheduler, Depends(_scheduler)]
 
 
 def caller_of(request: Request) -> Submitter:
-    """Return who sends the request."""
+    """Return the caller of the request."""
     caller: Submitter = request.state.caller
     return caller

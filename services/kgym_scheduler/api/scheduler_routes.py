@@ -1,4 +1,4 @@
-"""The scheduler itself: its workers and queues, and how it is."""
+"""The scheduler itself: workers, queues, statistics, storage, health."""
 
 from typing import Annotated
 
@@ -33,8 +33,8 @@ _QUEUES = TypeAdapter(list[QueueView])
     responses=documented(),
 )
 async def workers(scheduler: Core) -> Response:
-    """Show the workers, what they can do, when they were heard of, and what they run."""
-    return as_json_list(_WORKERS, await scheduler.workers())
+    """List the workers with their capabilities, last contact and running steps."""
+    return as_json_list(_WORKERS, await scheduler.store.workers())
 
 
 @admins.post(
@@ -45,8 +45,8 @@ async def workers(scheduler: Core) -> Response:
     responses=documented(404),
 )
 async def drain(scheduler: Core, worker_id: WorkerId) -> Response:
-    """Let the worker finish what it runs, take no more, and end."""
-    return as_json(await scheduler.drain(worker_id))
+    """Let the worker finish its running steps, take no more, and exit."""
+    return as_json(await scheduler.store.drain(worker_id))
 
 
 @readers.get(
@@ -57,34 +57,34 @@ async def drain(scheduler: Core, worker_id: WorkerId) -> Response:
     responses=documented(),
 )
 async def queues(scheduler: Core) -> Response:
-    """Show, by step kind, how many steps wait and run, and how long the oldest has waited."""
-    return as_json_list(_QUEUES, await scheduler.queues())
+    """Count queued and running steps by kind, with the age of the oldest queued one."""
+    return as_json_list(_QUEUES, await scheduler.store.queues())
 
 
 @readers.get(
     "/statistics",
-    summary="Count what was done",
+    summary="Count attempts",
     tags=["scheduler"],
     response_model=Statistics,
     responses=documented(),
 )
-async def statistics(scheduler: Core, wanted: Annotated[StatisticsFilter, Query()]) -> Response:
+async def statistics(scheduler: Core, conditions: Annotated[StatisticsFilter, Query()]) -> Response:
     """Count the attempts that ended in each minute, hour or day, by kind, outcome and reason.
 
-    They are counted once, when the minute is over for two.
+    Attempts of the last two minutes are not counted yet.
     """
-    return as_json(await scheduler.statistics(wanted))
+    return as_json(await scheduler.store.statistics(conditions))
 
 
 @readers.get(
     "/caller",
-    summary="Show who calls",
+    summary="Show the caller",
     tags=["scheduler"],
     response_model=CallerView,
     responses=documented(),
 )
 async def caller(request: Request) -> Response:
-    """Show whose token this request has: other services of the platform ask it so."""
+    """Return the owner of the request's token, for other services of the platform."""
     known = caller_of(request)
     return as_json(CallerView(name=known.name, scopes=sorted(known.scopes)))
 
@@ -97,10 +97,10 @@ async def caller(request: Request) -> Response:
     responses=documented(404),
 )
 async def storage(request: Request) -> Response:
-    """Show what artifacts, caches and database take, by kind, age and job; half a minute old."""
+    """Return the bytes of artifacts, caches and database by kind, age and job, up to 30 s old."""
     upkeep: Upkeep | None = request.app.state.upkeep
     if upkeep is None:
-        raise NotFound("no_upkeep", "this scheduler does not look after its storage")
+        raise NotFound("no_upkeep", "this scheduler does not manage its storage")
     return as_json(await upkeep.use())
 
 
@@ -111,7 +111,7 @@ async def storage(request: Request) -> Response:
     responses=documented(),
 )
 async def healthz() -> dict[str, str]:
-    """Say that the process is alive; neither the database nor the bus is asked."""
+    """Answer that the process is alive, without asking database or bus."""
     return {"status": "ok"}
 
 
@@ -122,6 +122,6 @@ async def healthz() -> dict[str, str]:
     responses=documented(),
 )
 async def readyz(scheduler: Core) -> dict[str, str]:
-    """Ask the database, the bus and the disks; a problem lists each, and what it lacks."""
-    await scheduler.ready()
+    """Check database, bus and disks; a problem lists them, and what is wrong."""
+    await scheduler.readiness.check()
     return {"status": "ready"}

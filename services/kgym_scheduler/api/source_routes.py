@@ -34,17 +34,17 @@ _PATCH = {"edits": [{"file": "fs/open.c", "original": "int fd;", "replacement": 
 
 
 def _body(**values: Any) -> Any:
-    """Return the annotation of a body, with an example."""
+    """Return the annotation of a request body, with examples."""
     return Body(
         openapi_examples={
-            "plain": {"summary": "As it is", "value": values},
+            "plain": {"summary": "Unpatched", "value": values},
             "patched": {"summary": "With a patch", "value": values | {"patches": [_PATCH]}},
         }
     )
 
 
 def _route(what: str, summary: str, answer: type[BaseModel]) -> Callable[[Endpoint], Endpoint]:
-    """Return the decorator of a route that looks at the source of a job."""
+    """Return the decorator of a route that reads the source of a job."""
     return readers.post(
         f"/jobs/{{job_id}}/source/{what}",
         summary=summary,
@@ -58,13 +58,13 @@ async def _look(
     http: Request,
     scheduler: Scheduler,
     job_id: int,
-    wanted: Look,
-    what: Callable[[View], BaseModel],
+    look: Look,
+    read: Callable[[View], BaseModel],
 ) -> Response:
     sources: Sources | None = http.app.state.sources
     if sources is None:
         raise InfrastructureError("no_sources", "this scheduler has no folder to keep sources in")
-    return as_json(await sources.look(scheduler.job, job_id, wanted, what))
+    return as_json(await sources.look(scheduler.job, job_id, look, read))
 
 
 @_route("file", "Read a file of the source", FileText)
@@ -72,22 +72,22 @@ async def read_file(
     http: Request,
     scheduler: Core,
     job_id: JobId,
-    wanted: Annotated[FileLook, _body(path="fs/open.c", first=1, last=100)],
+    look: Annotated[FileLook, _body(path="fs/open.c", first=1, last=100)],
 ) -> Response:
-    """Show lines of a file, as the build of a step sees it; links are followed within the tree.
+    """Return lines of a file as a step's build sees it; links are followed within the tree.
 
-    The tree is that of a step of kind `source`, `build` or `check` that has succeeded. If its
-    source is not readable yet (`source_not_made`), `step` in the answer is the step to submit.
+    The tree is that of a successful step of kind `source`, `build` or `check`. If its source
+    archive is missing (`source_not_made`), submit the step in the answer's `step`.
     """
-    return await _look(http, scheduler, job_id, wanted, partial(View.read, wanted=wanted))
+    return await _look(http, scheduler, job_id, look, partial(View.read, look=look))
 
 
 @_route("folder", "List a folder of the source", FolderList)
 async def list_folder(
-    http: Request, scheduler: Core, job_id: JobId, wanted: Annotated[FolderLook, _body(path="fs")]
+    http: Request, scheduler: Core, job_id: JobId, look: Annotated[FolderLook, _body(path="fs")]
 ) -> Response:
-    """Show what is in a folder; without `path`, in the top one."""
-    return await _look(http, scheduler, job_id, wanted, partial(View.folder, path=wanted.path))
+    """List a folder, by default the top one."""
+    return await _look(http, scheduler, job_id, look, partial(View.folder, path=look.path))
 
 
 @_route("search", "Search the source", SearchResult)
@@ -95,13 +95,14 @@ async def search_source(
     http: Request,
     scheduler: Core,
     job_id: JobId,
-    wanted: Annotated[SearchLook, _body(pattern=r"kfree\(\w+->", glob="kernel/**/*.c")],
+    look: Annotated[SearchLook, _body(pattern=r"kfree\(\w+->", glob="kernel/**/*.c")],
 ) -> Response:
-    """Show the lines that match a regular expression, by path.
+    """Return the lines that match a regular expression, by path.
 
-    After two seconds it ends, with what was found. Whole words in the expression make it fast.
+    The search ends after two seconds with the matches so far. Whole words in the expression make it
+    fast.
     """
-    return await _look(http, scheduler, job_id, wanted, partial(search, wanted=wanted))
+    return await _look(http, scheduler, job_id, look, partial(search, look=look))
 
 
 @_route("symbol", "Look up a name in the source", SymbolResult)
@@ -109,7 +110,7 @@ async def find_symbol(
     http: Request,
     scheduler: Core,
     job_id: JobId,
-    wanted: Annotated[SymbolLook, _body(name="do_sys_open")],
+    look: Annotated[SymbolLook, _body(name="do_sys_open")],
 ) -> Response:
-    """Show where a name of C is defined, who calls it, and where else it is named."""
-    return await _look(http, scheduler, job_id, wanted, partial(look_up, wanted=wanted))
+    """Return the definitions, callers and other uses of a C symbol."""
+    return await _look(http, scheduler, job_id, look, partial(look_up, look=look))

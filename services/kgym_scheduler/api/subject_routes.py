@@ -1,4 +1,4 @@
-"""What jobs are about: /v1/bugs, and the entries of SuiteCache, /v1/suitecache."""
+"""Bugs, /v1/bugs, and SuiteCache's entries, /v1/suitecache."""
 
 from typing import Annotated
 
@@ -24,14 +24,13 @@ admins = router(Scope.ADMIN)
     response_model=BugPage,
     responses=documented(),
 )
-async def list_bugs(scheduler: Core, wanted: Annotated[BugFilter, Query()]) -> Response:
-    """Show bugs, those active last first, counted over all jobs that name them.
+async def list_bugs(scheduler: Core, conditions: Annotated[BugFilter, Query()]) -> Response:
+    """List bugs, the last active ones first, with the counts of all jobs that name them.
 
-    A bug is there as long as a job has the tag `bug=` and its name. Where there are tens of
-    thousands of jobs, the counts may be up to ten seconds old. Give `next` as
-    `cursor` to see the page that follows.
+    A bug exists as long as a job has the tag `bug=NAME`. If there are tens of thousands of jobs,
+    the counts may be up to ten seconds old. Pass `next` as `cursor` to get the next page.
     """
-    return as_json(await scheduler.counts.bugs(wanted))
+    return as_json(await scheduler.store.counts.bugs(conditions))
 
 
 @readers.get(
@@ -41,12 +40,12 @@ async def list_bugs(scheduler: Core, wanted: Annotated[BugFilter, Query()]) -> R
     response_model=EntryPage,
     responses=documented(),
 )
-async def list_entries(scheduler: Core, wanted: Annotated[EntryFilter, Query()]) -> Response:
-    """Show the compiled kernels that are kept, where, and what jobs on them came to.
+async def list_entries(scheduler: Core, conditions: Annotated[EntryFilter, Query()]) -> Response:
+    """List the compiled kernels, where they are stored, and the results of jobs on them.
 
-    Those used last come first. `GET /v1/jobs?entry=NAME` lists the jobs of one.
+    The last used ones come first. `GET /v1/jobs?entry=NAME` lists the jobs of one.
     """
-    return as_json(await scheduler.suitecache(wanted))
+    return as_json(await scheduler.entries.page(conditions))
 
 
 @readers.get(
@@ -57,8 +56,8 @@ async def list_entries(scheduler: Core, wanted: Annotated[EntryFilter, Query()])
     responses=documented(404),
 )
 async def entry(scheduler: Core, name: EntryPath) -> Response:
-    """Show a compiled kernel: where it is kept, what jobs on it came to, and how it was made."""
-    return as_json(await scheduler.suitecache_entry(name))
+    """Return a compiled kernel: where it is stored, the results of its jobs, how it was made."""
+    return as_json(await scheduler.entries.get(name))
 
 
 @admins.delete(
@@ -69,9 +68,9 @@ async def entry(scheduler: Core, name: EntryPath) -> Response:
     responses=documented(404, 409),
 )
 async def drop(scheduler: Core, name: EntryPath) -> Response:
-    """Remove a compiled kernel from storage; workers remove their copies when nobody uses them.
+    """Remove a compiled kernel from storage; workers remove unused copies.
 
-    It is refused while a step makes it, or jobs on it have not finished. Who needs it next makes
-    it again.
+    Refused while a step makes it, or while jobs on it have not finished. The next step that needs
+    it makes it again.
     """
-    return as_json(await scheduler.drop_entry(name))
+    return as_json(await scheduler.entries.drop(name))

@@ -1,4 +1,4 @@
-"""What workers ask, /v1/worker: any number of calls in one request."""
+"""Calls of workers, /v1/worker: any number in one request."""
 
 import asyncio
 from typing import Annotated
@@ -45,7 +45,7 @@ PATHS = "/v1/worker/"
     responses=documented(413, 415),
 )
 async def calls(request: Request, body: Annotated[Calls, Body()]) -> Response:
-    """Answer a worker's calls, in order. Each is idempotent: where this fails, repeat it."""
+    """Answer a worker's calls, in order. All are idempotent: if the request fails, repeat it."""
     scheduler: Scheduler = request.app.state.scheduler
     answers = await asyncio.gather(*(_answer(scheduler, call) for call in body.calls))
     return Response(Answers(answers=list(answers)).model_dump_json(), media_type="application/json")
@@ -55,15 +55,13 @@ async def calls(request: Request, body: Annotated[Calls, Body()]) -> Response:
 async def stay(
     request: Request, worker: Annotated[str, Query(max_length=200, pattern=WORKER_ID)]
 ) -> Response:
-    """Send a byte every STAY_SECONDS, until the worker ends, which closes its connection.
-
-    The route is not in the OpenAPI document: it is for workers only, and its answer never ends.
-    """
+    """Send a byte every STAY_SECONDS until the worker ends, which closes the connection."""
+    # Not in the OpenAPI document: it is for workers only, and its answer never ends.
     return _Stay(request.app.state.scheduler, worker)
 
 
 class _Stay(Response):
-    """An answer that lasts until the worker disconnects or the scheduler stops."""
+    """A response that lasts until the worker disconnects or the scheduler stops."""
 
     media_type = "text/plain"
 

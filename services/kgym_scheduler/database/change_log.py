@@ -1,14 +1,15 @@
-"""The changes of all jobs in the order of their numbers, none of which appears too late.
+"""The changes of all jobs in the order of their numbers; none appears behind a reader's cursor.
 
-Each change is a row of `events`, so nothing is written for those who read them all. On SQLite
-rows are committed in the order of their numbers. On PostgreSQL a transaction that has drawn a
-number may be committed after one with a higher number: who has read the higher one and goes on
-from there would miss it. So numbers are told only up to one below which all transactions have
-ended. Whoever inserts into `events` has locked the table before it draws a number, and lets it go
-when others can see its rows: so the transactions to wait for are those that had the table locked
-after the highest number was read. Those of other tables or databases hold up nothing, which
-`pg_snapshot_xmin` would wait for.
+Each change is a row of `events`, so nothing is written for those who read them all.
 """
+
+# SQLite commits rows in the order of their numbers. PostgreSQL may commit a number after a higher
+# one: a reader that goes on from the higher one would miss it. So numbers are reported only up to
+# one below which all transactions have ended. A transaction that inserts into `events` locks the
+# table before it draws a number, and unlocks it once others see its rows. So it is enough to wait
+# for those that had the table locked after the highest number was read. `pg_snapshot_xmin` would
+# also wait for transactions of other tables and databases; a counter of commits would make all
+# transactions wait for each other.
 
 import asyncio
 from collections.abc import Sequence
@@ -21,17 +22,16 @@ from kgym.errors import InfrastructureError
 from kgym_scheduler.database.connection import Database
 from kgym_scheduler.database.tables import events
 
-# Changes that are read at once,
+# Maximum number of changes that are read at once.
 AT_ONCE = 1000
-# out of so many numbers: most events are lines of logs.
+# Maximum range of numbers that is read for them: most events are lines of logs.
 WINDOW = 10_000
-# How often to look whether a transaction has ended,
+# How often to look whether a transaction has ended, and for how long.
 SETTLE_SECONDS = 0.01
-# and for how long.
 PATIENCE_SECONDS = 5.0
 
 _SQLITE = text("SELECT coalesce(max(seq), 0) AS newest FROM sqlite_sequence WHERE name = 'events'")
-# The number is read first, as the second query needs it.
+# MATERIALIZED, and `newest` in the second query: the number has to be read before the locks.
 _POSTGRESQL = text(
     """
 WITH drawn AS MATERIALIZED (
@@ -59,16 +59,16 @@ _BETWEEN = (
 
 @dataclass(frozen=True, slots=True)
 class End:
-    """Where the changes end."""
+    """The end of the changes."""
 
     newest: int
     """The highest number that was ever given to an event."""
     settled: int | None
-    """The number up to which all is told that ever will be; None while that is not known."""
+    """Up to here, no change will be added; None while that is not known."""
 
     @property
     def is_settled(self) -> bool:
-        """Whether no lower number is still to be committed."""
+        """Whether all changes up to the newest are committed or rolled back."""
         return self.settled is not None and self.settled >= self.newest
 
 
@@ -77,36 +77,36 @@ class ChangeLog:
 
     def __init__(self, database: Database) -> None:
         self._database = database
-        # Looks take turns: one is held against the one before.
+        # Looks take turns: each is compared with the one before.
         self._turn = asyncio.Lock()
         self._settled: int | None = None
-        # A number, and the transactions that may have drawn lower ones.
+        # A number, and the open transactions that may have drawn lower ones.
         self._waited: tuple[int, frozenset[str]] | None = None
 
     async def end(self) -> End:
-        """Return where the changes end now."""
+        """Return the current end of the changes."""
         async with self._turn, self._database.read() as connection:
             if self._database.is_sqlite:
                 newest = await connection.scalar(_SQLITE) or 0
                 self._settled = max(newest, self._settled or 0)
                 return End(newest, self._settled)
             [row] = (await connection.execute(_POSTGRESQL)).all()
-            return End(row.newest, self._held_against(row.newest, frozenset(row.open)))
+            return End(row.newest, self._settle(row.newest, frozenset(row.open)))
 
     async def settled_end(self) -> End:
-        """Return where the changes end, once all are settled that have a number now.
+        """Return the end of the changes, once all that have a number now are settled.
 
-        Where that takes long, return how far they are. Raises InfrastructureError
-        `changes_unsettled` if nothing is known.
+        If that takes longer than PATIENCE_SECONDS, return the current end. Raises
+        InfrastructureError `changes_unsettled` if nothing is settled by then.
         """
         end = await self.end()
-        wanted, left = end.newest, PATIENCE_SECONDS
-        while (end.settled is None or end.settled < wanted) and left > 0:
+        newest, left = end.newest, PATIENCE_SECONDS
+        while (end.settled is None or end.settled < newest) and left > 0:
             await asyncio.sleep(SETTLE_SECONDS)
             left -= SETTLE_SECONDS
             end = await self.end()
         if end.settled is None:
-            message = "transactions that write changes are under way for long; ask again"
+            message = "transactions that write changes take too long; try again"
             raise InfrastructureError("changes_unsettled", message)
         return end
 
@@ -115,7 +115,7 @@ class ChangeLog:
     ) -> tuple[Sequence[Any], int]:
         """Return the next changes as rows, at most `most`, and the number up to which they go.
 
-        It is at most `until`, which has to be settled.
+        `until` has to be settled.
         """
         until = min(until, after + WINDOW)
         given = {"after": after, "until": until, "most": most}
@@ -123,8 +123,8 @@ class ChangeLog:
             rows = (await connection.execute(_BETWEEN, given)).all()
         return rows, rows[-1].id if len(rows) == most else until
 
-    def _held_against(self, newest: int, open_now: frozenset[str]) -> int | None:
-        """Return the number that is settled, by what was open at an earlier look."""
+    def _settle(self, newest: int, open_now: frozenset[str]) -> int | None:
+        """Return the settled number, by the transactions that were open at an earlier look."""
         if not open_now:
             self._settled, self._waited = newest, None
         elif self._waited is None:

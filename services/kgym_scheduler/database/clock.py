@@ -1,7 +1,7 @@
-"""The time, by the database's clock, for all schedulers that share it.
+"""The database's clock, which all its schedulers share.
 
-A lease is given by one scheduler and looked at by others. Were each to go by its host's
-clock, one whose clock is a minute ahead would end the leases of all workers that live.
+One scheduler grants a lease, and others look whether it has expired. If each used its host's
+clock, one that is a minute ahead would end the leases of all live workers.
 """
 
 import time
@@ -15,31 +15,31 @@ _ASK = text("SELECT clock_timestamp()")
 
 
 class DatabaseClock:
-    """The time of the database at the last `read`, and what has passed since.
+    """The database's time at the last `read`, plus the monotonic time since.
 
-    A scheduler reads it every few seconds. SQLite has no clock but the host's, as all its users.
+    `host`: the clock to use instead, if the database has none of its own.
     """
 
-    def __init__(self, host: Callable[[], datetime] | None = None) -> None:
-        self._host = host or (lambda: datetime.now(UTC))
-        self._own = host is not None
-        # A time of the database's, and this process's monotonic clock at the same moment.
+    def __init__(self, host: Callable[[], datetime] | None) -> None:
+        self._host = host
+        # A time of the database, and this process's monotonic clock at the same moment.
         self._known: tuple[datetime, float] | None = None
 
     async def read(self, connection: AsyncConnection) -> None:
-        """Set it by the database; half of what the question takes is what it can be wrong by."""
-        if self._own or connection.dialect.name == "sqlite":
+        """Ask the database; the error is at most half of the round trip."""
+        if self._host is not None:
             return
         asked = time.monotonic()
         now = await connection.scalar(_ASK)
-        if isinstance(now, datetime):
-            self._known = now.astimezone(UTC), (asked + time.monotonic()) / 2
+        assert isinstance(now, datetime)
+        self._known = now.astimezone(UTC), (asked + time.monotonic()) / 2
 
     async def now(self, connection: AsyncConnection) -> datetime:
-        """Return the time; the first call asks."""
+        """Return the time; the first call asks the database."""
+        if self._host is not None:
+            return self._host()
         if self._known is None:
             await self.read(connection)
-        if self._known is None:
-            return self._host()
+        assert self._known is not None
         then, at = self._known
         return then + timedelta(seconds=time.monotonic() - at)

@@ -1,9 +1,10 @@
-"""The connection to the database, SQLite or PostgreSQL: engines, transactions, migrations, news."""
+"""The database, SQLite or PostgreSQL: engines, transactions, migrations."""
 
 import asyncio
 import shutil
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Literal
 
@@ -28,29 +29,33 @@ from kgym import sqlite
 from kgym.errors import Conflict, InfrastructureError, UserError
 
 CONNECT_SECONDS = 5.0
+# Connections for reading.
 READERS = 4
-# Connections to PostgreSQL for transactions that write.
+# Connections to PostgreSQL for writing.
 WRITERS = 6
+# Any number that no other user of the database server takes as an advisory lock.
 MIGRATION_LOCK = 0x6B67796E
 
 
 class Database:
-    """Reading and writing transactions on one database.
-
-    SQLite lets one transaction write at a time. So the writers of this
-    process queue for one connection, in order and without polling; writers of
-    other processes are waited for by SQLite. Readers never wait (WAL). On
-    PostgreSQL they lock the jobs that they change (`job_changes.Changes`).
-    """
+    """Reading and writing transactions on one database."""
 
     def __init__(self, url: str) -> None:
         self._url = url
         driver = _driver(url)
-        if driver == "sqlite+aiosqlite":
+        self.is_sqlite = driver == "sqlite+aiosqlite"
+        # The clock of a database that has none but its host's.
+        self.host_clock: Callable[[], datetime] | None = None
+        if self.is_sqlite:
+            self.host_clock = lambda: datetime.now(UTC)
+            # SQLite lets one transaction write at a time. So the writers of this process queue
+            # for one connection: in order, and without polling for SQLite's lock, which is
+            # neither fair nor quick. Only writers of other processes have to poll. Readers never
+            # wait (WAL). On PostgreSQL, writers lock the jobs they change (`job_changes`).
             self._writer = _sqlite(url, 1, "BEGIN IMMEDIATE")
             self._reader = _sqlite(url, READERS, "BEGIN")
         elif driver == "postgresql+asyncpg":
-            # Few statements, always the same: to plan each anew takes longer than to execute it.
+            # The same few statements all the time: planning one takes longer than executing it.
             planned = {"plan_cache_mode": "force_generic_plan"}
             self._writer = _postgresql(url, WRITERS, "READ COMMITTED", planned)
             self._reader = _postgresql(url, READERS, "REPEATABLE READ", {})
@@ -63,43 +68,42 @@ class Database:
 
     @asynccontextmanager
     async def write(self) -> AsyncIterator[AsyncConnection]:
-        """Open a transaction that writes; it is committed at the end, or undone by an error."""
+        """Open a writing transaction; it is committed at the end, or rolled back on an error."""
         with _database_errors():
             async with self._writer.begin() as connection:
                 yield connection
 
     @asynccontextmanager
     async def read(self) -> AsyncIterator[AsyncConnection]:
-        """Open a transaction that sees one state of the database and changes nothing."""
+        """Open a reading transaction, which sees one state of the database."""
         with _database_errors():
             async with self._reader.begin() as connection:
                 yield connection
 
     async def upgrade(self) -> None:
-        """Bring the tables to the newest form. Others that try the same meanwhile wait."""
+        """Migrate the tables to the newest version; concurrent calls wait for each other."""
         with _database_errors():
-            async with (
-                self._writer.connect() as connection,
-                _unchecked(connection),
-                connection.begin(),
-            ):
-                if connection.dialect.name == "postgresql":
+            async with self._writer.begin() as connection:
+                if not self.is_sqlite:  # there, BEGIN IMMEDIATE is the lock
                     lock = text(f"SELECT pg_advisory_xact_lock({MIGRATION_LOCK})")
                     await connection.execute(lock)
                 await connection.run_sync(_upgrade)
 
     async def room(self) -> tuple[int, int] | None:
-        """Return the bytes free on its disk, and those there are; None of a server's."""
-        url = make_url(self._url)
-        if url.get_backend_name() != "sqlite" or not url.database:
+        """Return the free and total bytes of the database's disk; None if a server has it."""
+        path = make_url(self._url).database
+        if not self.is_sqlite or not path:
             return None
-        usage = await asyncio.to_thread(shutil.disk_usage, Path(url.database).parent)
+        usage = await asyncio.to_thread(shutil.disk_usage, Path(path).parent)
         return usage.free, usage.total
 
-    @property
-    def is_sqlite(self) -> bool:
-        """Whether it is SQLite, which has one writer at a time; else it is PostgreSQL."""
-        return _driver(self._url) == "sqlite+aiosqlite"
+    async def size(self) -> int:
+        """Return the bytes that the database takes."""
+        query = "SELECT pg_database_size(current_database())"
+        if self.is_sqlite:
+            query = "SELECT page_count * page_size FROM pragma_page_count, pragma_page_size"
+        async with self.read() as connection:
+            return int(await connection.scalar(text(query)))
 
     async def close(self) -> None:
         """Close all connections."""
@@ -108,26 +112,12 @@ class Database:
 
 
 async def upgrade(url: str) -> None:
-    """Create the tables, or bring them to the newest form; safe to run twice, or side by side."""
+    """Create or migrate the tables; may be called repeatedly, and concurrently."""
     database = Database(url)
     try:
         await database.upgrade()
     finally:
         await database.close()
-
-
-@asynccontextmanager
-async def _unchecked(connection: AsyncConnection) -> AsyncIterator[None]:
-    """Let tables be replaced: SQLite changes most of a column only so, and others point to them."""
-    raw = (await connection.get_raw_connection()).driver_connection
-    sqlite = connection.dialect.name == "sqlite"
-    if sqlite and raw is not None:
-        await raw.execute("PRAGMA foreign_keys = OFF")  # passed over within a transaction
-    try:
-        yield
-    finally:
-        if sqlite and raw is not None:
-            await raw.execute("PRAGMA foreign_keys = ON")
 
 
 def _upgrade(connection: Connection) -> None:
@@ -165,7 +155,7 @@ def _postgresql(
         pool_size=connections,
         max_overflow=0,
         pool_timeout=sqlite.BUSY_SECONDS,
-        pool_use_lifo=True,  # one that has been busy knows the statements
+        pool_use_lifo=True,  # the last one used has the statements prepared
         isolation_level=isolation,
         connect_args={
             "timeout": CONNECT_SECONDS,
@@ -173,7 +163,10 @@ def _postgresql(
             "server_settings": {
                 "application_name": "kgym",
                 "jit": "off",
-                # Every statement has its index; plans made while the tables were small are kept.
+                # Times as text are in UTC, as on SQLite (`counts.py` groups by them).
+                "timezone": "UTC",
+                # Every statement has an index. Without this, plans that were made while the
+                # tables were small would scan them for ever.
                 "enable_seqscan": "off",
                 "idle_in_transaction_session_timeout": f"{sqlite.BUSY_SECONDS:g}s",
                 **settings,
@@ -187,17 +180,16 @@ def _postgresql(
 def _check(
     connection: DBAPIConnection, record: ConnectionPoolEntry, _: PoolProxiedConnection
 ) -> None:
-    """Let the pool replace a connection that the server has closed, as when it was away."""
+    """Let the pool replace a connection that the server has closed, e.g. when it restarted."""
     if record.driver_connection is None or record.driver_connection.is_closed():
         raise DisconnectionError
 
 
 class _database_errors:  # noqa: N801 - a context manager, used like a function
-    """Turn the libraries' errors into the platform's.
+    """Translates the libraries' errors into the platform's.
 
-    Data that the database cannot hold are the caller's fault: UserError `bad_data`, and Conflict
-    `data_conflict` where they contradict what it holds. The rest is InfrastructureError
-    `database_failed`, which workers and clients answer by trying again.
+    UserError `bad_data`: the database cannot hold the data. Conflict `data_conflict`: they violate
+    a constraint. InfrastructureError `database_failed`: all else; workers and clients retry.
     """
 
     def __enter__(self) -> None:
@@ -205,9 +197,9 @@ class _database_errors:  # noqa: N801 - a context manager, used like a function
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         if isinstance(error, SQLAlchemyError | asyncpg.PostgresError | asyncpg.InterfaceError):
-            # without the statement, which may hold what users submitted
-            said = error.orig if isinstance(error, DBAPIError) and error.orig else error
-            cause = str((said.__cause__ or said).args[0])
+            # Without the statement: it may contain what users submitted.
+            original = error.orig if isinstance(error, DBAPIError) and error.orig else error
+            cause = str((original.__cause__ or original).args[0])
             match _fault(error):
                 case "data":
                     raise UserError(
@@ -217,7 +209,7 @@ class _database_errors:  # noqa: N801 - a context manager, used like a function
                     message = f"this contradicts what the database holds: {cause}"
                     raise Conflict("data_conflict", message) from error
             raise InfrastructureError("database_failed", f"the database failed: {cause}") from error
-        if isinstance(error, OverflowError | UnicodeEncodeError):  # SQLite's driver lets them pass
+        if isinstance(error, OverflowError | UnicodeEncodeError):  # by SQLite's driver
             raise UserError("bad_data", f"the database cannot hold this: {error}") from error
         if isinstance(error, OSError | TimeoutError):
             message = f"the database does not answer: {error!r}"
@@ -225,11 +217,9 @@ class _database_errors:  # noqa: N801 - a context manager, used like a function
 
 
 def _fault(error: Exception) -> Literal["data", "conflict"] | None:
-    """Return whether it is by the data that were given that a statement failed.
-
-    SQLAlchemy knows the errors of SQLite and PostgreSQL's of class 23, integrity. Those of class
-    22, data, are nothing special to it, nor is what asyncpg cannot even send.
-    """
+    """Return whether a statement failed because of its data."""
+    # SQLAlchemy maps SQLite's errors, and PostgreSQL's SQLSTATE class 23 (integrity). It does not
+    # map class 22 (data), nor the ValueErrors of asyncpg for values that it cannot encode.
     sent = error.orig.__cause__ if isinstance(error, DBAPIError) and error.orig else error
     state = getattr(sent, "sqlstate", None) or ""
     if isinstance(error, IntegrityError) or state.startswith("23"):

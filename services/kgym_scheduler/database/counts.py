@@ -1,9 +1,11 @@
 """Counts of jobs and attempts by bug, SuiteCache entry, group and time: GROUP BY queries.
 
-Each query reads one covering index and no row. Nothing is counted when jobs are written, so no
-count can be wrong and no two jobs wait for the same row. Counting 500,000 jobs takes some tenths
-of a second; such results are kept for a few seconds (`KeptCounts`).
+Each query reads one covering index and no row. Counting 500,000 jobs takes some tenths of a
+second; such results are kept for a few seconds (`KeptCounts`).
 """
+
+# Nothing is counted when jobs are written: counters could be wrong, and would be rows for which
+# all transactions wait.
 
 import asyncio
 import time
@@ -16,7 +18,8 @@ from itertools import groupby
 from typing import Any, TypeVar, cast
 
 import structlog
-from sqlalchemy import ColumnElement, Row, Select, and_, func, literal_column, or_, select
+from sqlalchemy import ColumnElement, Row, Select, Text, and_, func, literal_column, or_, select
+from sqlalchemy import cast as sql_cast
 
 from kgym.api.bugs import BugFilter, BugPage, BugView, PatchState
 from kgym.api.states import State
@@ -36,9 +39,10 @@ from kgym_scheduler.database.tables import (
     facets,
     groups,
     jobs,
+    seconds_between,
 )
 
-# A count of fewer jobs or attempts is quick, and made anew each time.
+# A count of fewer jobs or attempts is quick and is not kept.
 MANY = 20_000
 # Maximum age of a kept count.
 KEPT_SECONDS = 10.0
@@ -58,7 +62,7 @@ FARTHEST: Mapping[Piece, timedelta] = {
     "hour": timedelta(days=14),
     "day": timedelta(days=366),
 }
-# Age from which the attempts of a minute are counted: no transaction lasts as long.
+# Attempts are counted once they ended so long ago: no transaction lasts longer.
 SETTLED = timedelta(minutes=2)
 # Attempt counts in one answer.
 ROWS = 10_000
@@ -81,7 +85,7 @@ class EntryCount:
 
 @dataclass(frozen=True, slots=True)
 class _Kept:
-    """The result of a slow count; `size` jobs or attempts were counted."""
+    """The result of a slow count."""
 
     value: Any
     begun: float
@@ -181,14 +185,14 @@ class Counts:
             )
         return count or 0
 
-    async def bugs(self, wanted: BugFilter) -> BugPage:
-        """Return a page of the matching bugs, those active last first."""
+    async def bugs(self, conditions: BugFilter) -> BugPage:
+        """Return a page of the matching bugs, the last active ones first."""
         bugs = await self._kept.get("bugs", self._count_bugs)
-        matching = [bug for bug in bugs if _matches(bug, wanted)]
-        if wanted.cursor:
-            position = views.position(wanted.cursor)
+        matching = [bug for bug in bugs if _matches(bug, conditions)]
+        if conditions.cursor:
+            position = views.position(conditions.cursor)
             matching = [bug for bug in matching if _order(bug) < position]
-        shown = matching[: wanted.limit]
+        shown = matching[: conditions.limit]
         more = len(matching) > len(shown)
         return BugPage(bugs=shown, next=views.cursor_at(*_order(shown[-1])) if more else None)
 
@@ -208,22 +212,22 @@ class Counts:
 
         return await self._kept.get(key, count)
 
-    async def statistics(self, wanted: StatisticsFilter, now: datetime) -> Statistics:
+    async def statistics(self, conditions: StatisticsFilter, now: datetime) -> Statistics:
         """Return how many attempts ended in each minute, hour or day, and how."""
-        until = _begin(now - SETTLED, MINUTE)
-        farthest = now - FARTHEST[wanted.step]
-        since = _begin(max(wanted.since or farthest, farthest), PIECES[wanted.step])
+        step, until = conditions.step, _begin(now - SETTLED, MINUTE)
+        farthest = now - FARTHEST[step]
+        since = _begin(max(conditions.since or farthest, farthest), PIECES[step])
 
         async def count() -> tuple[list[AttemptCount], int]:
             async with self._past_turn:
-                return await self._count_attempts(wanted.step, now, until)
+                return await self._count_attempts(step, now, until)
 
-        rows = await self._kept.get(("attempts", wanted.step), count)
+        rows = await self._kept.get(("attempts", step), count)
         matching = [row for row in rows if row.at >= since]
         return Statistics(
             since=since,
             until=until,
-            step=wanted.step,
+            step=step,
             counts=matching[-ROWS:],
             cut=len(matching) > ROWS,
         )
@@ -231,7 +235,7 @@ class Counts:
     async def _count_bugs(self) -> tuple[list[BugView], int]:
         async with self._database.read() as connection:
             rows = (await connection.execute(_bug_query())).all()
-        # Thousands of titles to sort into classes would hold up the event loop.
+        # In a thread: classifying thousands of titles would block the event loop.
         bugs = await asyncio.to_thread(lambda: sorted(map(_bug, rows), key=_order, reverse=True))
         return bugs, sum(bug.jobs for bug in bugs)
 
@@ -253,7 +257,7 @@ class Counts:
         known_until, known = self._past.get(step, (farthest, []))
         begin = max(known_until, farthest)
         async with self._database.read() as connection:
-            query = _attempt_query(connection.dialect.name, step, begin, until)
+            query = _attempt_query(step, begin, until)
             rows = (await connection.execute(query)).all()
         counted = [
             *(row for row in known if row.at >= farthest),
@@ -262,8 +266,8 @@ class Counts:
         counted = counted[-ROWS - 1 :]
         read = sum(row.attempts for row in rows)
         if known or read >= MANY:
-            # What is over does not change. The first count after a start may read a million
-            # attempts, which takes a second; later ones read those of the last piece.
+            # Past pieces do not change. The first count after a start may read a million
+            # attempts, which takes seconds; later ones read those of the last piece.
             over = max(begin, _begin(until, unit))
             self._past[step] = over, [row for row in counted if row.at < over]
         return counted, read
@@ -272,7 +276,7 @@ class Counts:
 def _subject_query(subject: ColumnElement[bool], prefix: str) -> Select[Any]:
     """Return the query for the jobs of bugs or entries, a row for each name, active last first."""
     f = facets.c
-    # The inner query reads the index in its order; the outer one has a few rows for each name.
+    # The inner query reads the index in its order and leaves a few rows of each name.
     by = select(
         *(f.facet, f.state, f.verdict, f.resolved),
         func.count().label("jobs"),
@@ -315,7 +319,7 @@ def _bug_query() -> Select[Any]:
     return select(
         bugs,
         *(judged.c.verdict, judged.c.updated_at.label("judged_at")),
-        # `crash` is the one that shows the bug; `title` that of the run that decided the verdict.
+        # `crash` identifies the bug; `title` is that of the run that decided the verdict.
         func.coalesce(crashed.c.crash, crashed.c.title, judged.c.crash, judged.c.title).label(
             "title"
         ),
@@ -365,23 +369,23 @@ def _bug(row: Row[Any]) -> BugView:
     )
 
 
-def _matches(bug: BugView, wanted: BugFilter) -> bool:
+def _matches(bug: BugView, conditions: BugFilter) -> bool:
     equal = (
-        *((wanted.name, bug.name), (wanted.crash_class, bug.crash_class)),
-        *((wanted.verdict, bug.verdict), (wanted.patch, bug.patch)),
+        *((conditions.name, bug.name), (conditions.crash_class, bug.crash_class)),
+        *((conditions.verdict, bug.verdict), (conditions.patch, bug.patch)),
     )
     if any(value is not None and value != own for value, own in equal):
         return False
-    if (folder := wanted.subsystem) is not None:
+    if (folder := conditions.subsystem) is not None:
         own = bug.subsystem or ""
         if own != folder and not own.startswith(f"{folder}/"):
             return False
     words = f"{bug.name}\n{bug.title or ''}"
-    return wanted.text is None or wanted.text.casefold() in words.casefold()
+    return conditions.text is None or conditions.text.casefold() in words.casefold()
 
 
 def _order(bug: BugView) -> tuple[datetime, int]:
-    """Return the bug's place in lists: bugs that are active at the same time need a fixed order."""
+    """Return the sort key of a bug; the hash orders bugs that were active at the same time."""
     return bug.active_at, int.from_bytes(blake2b(bug.name.encode(), digest_size=7).digest())
 
 
@@ -411,16 +415,15 @@ def _group_query(ids: Collection[int]) -> Select[Any]:
     )
 
 
-def _attempt_query(dialect: str, step: Piece, begin: datetime, end: datetime) -> Select[Any]:
+def _attempt_query(step: Piece, begin: datetime, end: datetime) -> Select[Any]:
     """Return the query for the attempts that ended in a time, the latest pieces first."""
     a = attempts.c
-    if dialect == "postgresql":
-        piece = func.date_trunc(literal_column(f"'{step}'"), a.ended_at, literal_column("'UTC'"))
-    else:  # a time is text there, and its beginning names the day, hour or minute
-        length = {"day": "10", "hour": "13", "minute": "16"}[step]
-        piece = func.substr(a.ended_at, literal_column("1"), literal_column(length))
+    # As text, a time begins with its day, hour and minute: 2026-11-26 16:30.
+    length = {"day": "10", "hour": "13", "minute": "16"}[step]
+    moment = sql_cast(a.ended_at, Text)
+    piece = func.substr(moment, literal_column("1"), literal_column(length))
     by = (piece.label("at"), a.kind, a.outcome, a.cause, a.reason, a.cached)
-    seconds = func.sum(seconds_between(dialect, a.started_at, a.ended_at))
+    seconds = func.sum(seconds_between(a.started_at, a.ended_at))
     return (
         select(*by, func.count().label("attempts"), seconds.label("seconds"))
         .where(a.ended_at.is_not(None), a.ended_at >= begin, a.ended_at < end)
@@ -430,19 +433,9 @@ def _attempt_query(dialect: str, step: Piece, begin: datetime, end: datetime) ->
     )
 
 
-def seconds_between(
-    dialect: str, begin: ColumnElement[Any], end: ColumnElement[Any]
-) -> ColumnElement[Any]:
-    """Return the seconds between two times as an expression of this dialect; NULL if either is."""
-    if dialect == "postgresql":
-        return func.extract("epoch", end - begin)
-    return (func.julianday(end) - func.julianday(begin)) * 86400
-
-
 def _attempt(row: Row[Any]) -> AttemptCount:
-    at = datetime.fromisoformat(row.at).replace(tzinfo=UTC) if isinstance(row.at, str) else row.at
     return AttemptCount(
-        at=at.astimezone(UTC),
+        at=datetime.fromisoformat(row.at).replace(tzinfo=UTC),
         kind=row.kind,
         outcome=row.outcome,
         cause=row.cause,
@@ -458,6 +451,6 @@ def _by_time(row: AttemptCount) -> tuple[Any, ...]:
 
 
 def _begin(at: datetime, unit: timedelta) -> datetime:
-    """Return when the minute, hour or day of this time began."""
+    """Return the start of the minute, hour or day of this time."""
     epoch = datetime.fromtimestamp(0, UTC)
     return epoch + (at - epoch) // unit * unit

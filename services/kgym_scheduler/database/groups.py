@@ -1,4 +1,4 @@
-"""Groups of jobs as they are read: each is what its jobs are."""
+"""Reading groups of jobs; what a group shows is counted from its jobs."""
 
 import json
 from collections.abc import Iterable, Sequence
@@ -22,23 +22,23 @@ from kgym_scheduler.errors import no_group
 
 
 async def page(
-    connection: AsyncConnection, wanted: GroupFilter, caller: str
+    connection: AsyncConnection, conditions: GroupFilter, caller: str
 ) -> tuple[Sequence[Row[Any]], str | None]:
-    """Return one page of the groups that are wanted, newest first, and the cursor of the next."""
+    """Return a page of the matching groups, newest first, and the cursor of the next page."""
     order = groups.c.created_at, groups.c.id
     query = select(groups)
-    if wanted.mine:
+    if conditions.mine:
         query = query.where(groups.c.submitter == caller)
-    if wanted.cursor:
-        query = query.where(tuple_(*order) < views.position(wanted.cursor))
-    query = query.order_by(*(column.desc() for column in order)).limit(wanted.limit + 1)
+    if conditions.cursor:
+        query = query.where(tuple_(*order) < views.position(conditions.cursor))
+    query = query.order_by(*(column.desc() for column in order)).limit(conditions.limit + 1)
     rows = (await connection.execute(query)).all()
-    shown = rows[: wanted.limit]
-    return shown, views.cursor(shown[-1]) if len(rows) > wanted.limit else None
+    shown = rows[: conditions.limit]
+    return shown, views.cursor(shown[-1]) if len(rows) > conditions.limit else None
 
 
-async def one(connection: AsyncConnection, submitter: str, name: str) -> Row[Any]:
-    """Return the group; raise NotFound if there is none."""
+async def get(connection: AsyncConnection, submitter: str, name: str) -> Row[Any]:
+    """Return the group; raise NotFound if it does not exist."""
     named = select(groups).where(groups.c.submitter == submitter, groups.c.name == name)
     if (row := (await connection.execute(named)).one_or_none()) is None:
         raise no_group(submitter, name)
@@ -46,7 +46,7 @@ async def one(connection: AsyncConnection, submitter: str, name: str) -> Row[Any
 
 
 async def check(connection: AsyncConnection, submitter: str, name: str) -> None:
-    """Raise NotFound if there is no such group."""
+    """Raise NotFound if the group does not exist."""
     named = select(jobs.c.id).where(jobs.c.submitter == submitter, jobs.c.group_name == name)
     if await connection.scalar(named.limit(1)) is None:
         raise no_group(submitter, name)
@@ -55,7 +55,7 @@ async def check(connection: AsyncConnection, submitter: str, name: str) -> None:
 async def results(
     connection: AsyncConnection, submitter: str, name: str, after: int, limit: int
 ) -> GroupResultPage:
-    """Return what the next jobs of a group after number `after` came to, in order."""
+    """Return the results of a group's next jobs after number `after`, in order."""
     j = jobs.c
     query: Select[Any] = (
         select(j.id, j.state, j.tags, j.verdict, j.resolved, j.title, j.reason)
@@ -73,7 +73,7 @@ async def results(
 
 
 def view(group: Row[Any], counts: GroupCounts) -> GroupView:
-    """Return the group as it is shown."""
+    """Return the group with its counts."""
     states = dict.fromkeys(State, 0)
     verdicts = dict.fromkeys(Verdict, 0)
     for count in counts:
@@ -93,7 +93,7 @@ def view(group: Row[Any], counts: GroupCounts) -> GroupView:
 
 
 async def _seconds(connection: AsyncConnection, job_ids: Iterable[int]) -> dict[int, float]:
-    """Return, by job, how long its steps have taken, those that have ended."""
+    """Return, by job, how long its finished steps took together."""
     s = steps.c
     ended = select(s.job_id, s.started_at, s.finished_at).where(
         s.job_id.in_(list(job_ids)), s.started_at.is_not(None), s.finished_at.is_not(None)

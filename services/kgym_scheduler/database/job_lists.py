@@ -1,7 +1,8 @@
-"""Lists of jobs, and how many they are, at a bounded cost whatever the conditions.
+"""Lists and counts of jobs, at a bounded cost whatever the conditions.
 
 One index serves some of the conditions, in the order of the list. The others are tested on the
-jobs that it gives, up to so many: who looks for what is rare gets a short page, and its cursor.
+jobs that the index yields, up to a limit. So no combination of conditions costs more than
+another: a search for something rare yields short pages, each with a cursor to go on.
 """
 
 import json
@@ -15,47 +16,46 @@ from kgym.api.jobs import JobConditions
 from kgym_scheduler.database import views
 from kgym_scheduler.database.tables import events, facets, jobs, steps
 
-# Jobs that are looked at for one page,
+# Jobs that are tested for one page,
 SCANNED = 2000
-# and for one count.
+# for one count,
 COUNTED = 10_000
-# For a count where their words have to be read.
+# and for one count that searches text, for which the jobs' rows have to be read.
 READ = 2000
-# Jobs or events that a list of kGymSuite's clients consists of.
-#
-# Their pages skip by number, and say how many there are: with more, both would cost ever more.
+# Jobs or events in the lists of the peer API. Their pages skip by number and show the total: both
+# costs grow with the length of the list.
 NEWEST = 4000
 
 
 class JobList:
-    """The jobs that meet these conditions, newest first."""
+    """The jobs that match the conditions, newest first."""
 
-    def __init__(self, wanted: JobConditions, caller: str) -> None:
+    def __init__(self, conditions: JobConditions, caller: str) -> None:
         self.scanned = SCANNED
-        self.counted = READ if wanted.text else COUNTED
+        self.counted = READ if conditions.text else COUNTED
         self._tests: list[ColumnElement[bool]] = []
         self._order: tuple[ColumnElement[Any], ColumnElement[Any]] = jobs.c.created_at, jobs.c.id
         self._of_table: Any = jobs
-        # By number: with a limit, PostgreSQL would look for them in the order of time.
-        self._named = wanted.ids is not None
-        served = self._serve(wanted, caller)
-        if wanted.created_after:
-            served.append(self._order[0] >= wanted.created_after)
-        if wanted.created_before:
-            served.append(self._order[0] < wanted.created_before)
+        # Jobs chosen by number get no limit: with one, PostgreSQL would scan in order of time.
+        self._named = conditions.ids is not None
+        served = self._serve(conditions, caller)
+        if conditions.created_after:
+            served.append(self._order[0] >= conditions.created_after)
+        if conditions.created_before:
+            served.append(self._order[0] < conditions.created_before)
         self._served = served
-        if wanted.text:
-            self._tests.append(_has(wanted.text))
+        if conditions.text:
+            self._tests.append(_has(conditions.text))
 
     @property
     def is_whole(self) -> bool:
-        """Whether an index serves all conditions: then no job is looked at in vain."""
+        """Whether the index serves all conditions, so that no job is tested."""
         return not self._tests
 
     def page(
         self, columns: Sequence[ColumnElement[Any]], limit: int, cursor: str | None
     ) -> Select[Any]:
-        """Return so many jobs, after the cursor."""
+        """Return the query for `limit` jobs after the cursor."""
         seen = self._seen(cursor, limit if self.is_whole else None)
         return (
             select(*columns)
@@ -66,7 +66,7 @@ class JobList:
         )
 
     def last_seen(self, cursor: str | None) -> Select[Any]:
-        """Return the last job that is looked at for this page, and how many are."""
+        """Return the query for the last job that is tested for a page, and how many are."""
         seen = self._seen(cursor)
         return (
             select(seen.c.created_at, seen.c.id, func.count().over().label("jobs"))
@@ -75,43 +75,48 @@ class JobList:
         )
 
     def count(self) -> Select[Any]:
-        """Return how many of the first `counted` jobs meet all, and how many those are."""
+        """Return the query for how many of the first `counted` jobs match, and their number."""
         seen = self._seen(None, self.counted + 1)
         met = and_(*self._tests) if self._tests else seen.c.id.is_not(None)
-        looked_at = seen if self.is_whole else seen.join(jobs, jobs.c.id == seen.c.id)
+        tested = seen if self.is_whole else seen.join(jobs, jobs.c.id == seen.c.id)
         counts: Select[*tuple[Any, ...]] = select(
             func.count().filter(met).label("met"), func.count().label("seen")
         )
-        return counts.select_from(looked_at)
+        return counts.select_from(tested)
 
-    def _serve(self, wanted: JobConditions, caller: str) -> list[ColumnElement[bool]]:
-        """Choose the index by the condition that lets fewest jobs through, as a rule."""
-        submitters = {name for name in (wanted.submitter, caller if wanted.mine else None) if name}
+    def _serve(self, conditions: JobConditions, caller: str) -> list[ColumnElement[bool]]:
+        """Choose the index of the condition that usually matches the fewest jobs."""
+        submitters = {
+            name for name in (conditions.submitter, caller if conditions.mine else None) if name
+        }
         equal: dict[Any, Any] = {
             column: value
-            for column, value in ((jobs.c.verdict, wanted.verdict), (jobs.c.state, wanted.state))
+            for column, value in (
+                (jobs.c.verdict, conditions.verdict),
+                (jobs.c.state, conditions.state),
+            )
             if value is not None
         }
-        if wanted.ids:
+        if conditions.ids:
             self._tests += [jobs.c.submitter == name for name in submitters]
             self._tests += [column == value for column, value in equal.items()]
-            self._tests += map(_of_facet, _facets(wanted))
-            return [jobs.c.id.in_([int(one) for one in wanted.ids.split(",")])]
-        chosen = _facets(wanted)
+            self._tests += map(_of_facet, _facets(conditions))
+            return [jobs.c.id.in_(map(int, conditions.ids.split(",")))]
+        chosen = _facets(conditions)
         first = chosen[0] if chosen else None
-        if first and not (first.startswith("kind:") and (submitters or wanted.verdict)):
+        if first and not (first.startswith("kind:") and (submitters or conditions.verdict)):
             self._of_table, self._order = facets, (facets.c.created_at, facets.c.job_id)
             self._tests += [jobs.c.submitter == name for name in submitters]
             self._tests += map(_of_facet, chosen[1:])
-            if wanted.verdict is not None:
-                self._tests.append(jobs.c.verdict == wanted.verdict)
+            if conditions.verdict is not None:
+                self._tests.append(jobs.c.verdict == conditions.verdict)
             own = [facets.c.facet == first]
-            return own if wanted.state is None else [*own, facets.c.state == wanted.state]
+            return own if conditions.state is None else [*own, facets.c.state == conditions.state]
         self._tests += map(_of_facet, chosen)
-        conditions = [jobs.c.submitter == name for name in sorted(submitters)]
-        conditions += [column == value for column, value in equal.items()]
-        self._tests += conditions[1:]
-        return conditions[:1]
+        indexed = [jobs.c.submitter == name for name in sorted(submitters)]
+        indexed += [column == value for column, value in equal.items()]
+        self._tests += indexed[1:]
+        return indexed[:1]
 
     def _seen(self, cursor: str | None, scanned: int | None = None) -> Subquery:
         at, number = self._order
@@ -124,35 +129,35 @@ class JobList:
         return query.order_by(at.desc(), number.desc()).limit(scanned or self.scanned).subquery()
 
 
-def conditions(wanted: JobConditions, caller: str) -> list[ColumnElement[bool]]:
-    """Return all that has to hold for a job, whatever serves it."""
+def clauses(conditions: JobConditions, caller: str) -> list[ColumnElement[bool]]:
+    """Return the conditions as SQL, without regard to indexes."""
     j = jobs.c
     given: dict[Any, Any] = {
-        j.submitter: wanted.submitter,
-        j.verdict: wanted.verdict,
-        j.state: wanted.state,
+        j.submitter: conditions.submitter,
+        j.verdict: conditions.verdict,
+        j.state: conditions.state,
     }
-    found = [column == value for column, value in given.items() if value is not None]
-    if wanted.ids:
-        found.append(j.id.in_([int(one) for one in wanted.ids.split(",")]))
-    if wanted.mine:
-        found.append(j.submitter == caller)
-    if wanted.created_after:
-        found.append(j.created_at >= wanted.created_after)
-    if wanted.created_before:
-        found.append(j.created_at < wanted.created_before)
-    if wanted.text:
-        found.append(_has(wanted.text))
-    return [*found, *map(_of_facet, _facets(wanted))]
+    tests = [column == value for column, value in given.items() if value is not None]
+    if conditions.ids:
+        tests.append(j.id.in_(map(int, conditions.ids.split(","))))
+    if conditions.mine:
+        tests.append(j.submitter == caller)
+    if conditions.created_after:
+        tests.append(j.created_at >= conditions.created_after)
+    if conditions.created_before:
+        tests.append(j.created_at < conditions.created_before)
+    if conditions.text:
+        tests.append(_has(conditions.text))
+    return [*tests, *map(_of_facet, _facets(conditions))]
 
 
-def _facets(wanted: JobConditions) -> list[str]:
+def _facets(conditions: JobConditions) -> list[str]:
     named = {
-        "group:": wanted.group,
-        "tag:": wanted.tag,
-        "tag:bug=": wanted.bug,
-        "entry:": wanted.entry,
-        "kind:": wanted.kind,
+        "group:": conditions.group,
+        "tag:": conditions.tag,
+        "tag:bug=": conditions.bug,
+        "entry:": conditions.entry,
+        "kind:": conditions.kind,
     }
     return [f"{what}{value}" for what, value in named.items() if value]
 
@@ -163,18 +168,18 @@ def _of_facet(facet: str) -> ColumnElement[bool]:
 
 
 def _has(text: str) -> ColumnElement[bool]:
-    """Return whether a job's number is this text, or its words have it, in any case."""
+    """Return the test whether a job's number is `text`, or its words contain it in any case."""
     words = (jobs.c.title, jobs.c.tags, jobs.c.group_name, jobs.c.submitter)
-    found = [column.icontains(text, autoescape=True) for column in words]
+    tests = [column.icontains(text, autoescape=True) for column in words]
     if text.isdecimal() and len(text) <= 18:
-        found.append(jobs.c.id == int(text))
-    return or_(*found)
+        tests.append(jobs.c.id == int(text))
+    return or_(*tests)
 
 
 async def newest_jobs(
     connection: AsyncConnection, by_change: bool, skip: int, limit: int
 ) -> tuple[list[int], int]:
-    """Return ids of jobs, the latest first, and of how many these are a part."""
+    """Return a part of the newest jobs' ids, latest first, and the number of all of them."""
     seen = _newest(jobs.c.id, jobs.c.updated_at, jobs.c.created_at).subquery()
     order = seen.c.updated_at if by_change else seen.c.created_at
     query = select(seen.c.id).order_by(order.desc(), seen.c.id.desc()).offset(skip).limit(limit)
@@ -185,7 +190,7 @@ async def newest_jobs(
 async def tagged_jobs(
     connection: AsyncConnection, tag: str, skip: int, limit: int
 ) -> tuple[list[int], int]:
-    """Return ids of jobs with a tag, the latest first, and how many there are."""
+    """Return a part of the ids of the jobs with a tag, latest first, and their number."""
     f = facets.c
     own = f.facet == f"tag:{tag}"
     query = select(f.job_id).where(own).order_by(f.created_at.desc(), f.job_id.desc())
@@ -196,7 +201,7 @@ async def tagged_jobs(
 
 
 async def newest_tags(connection: AsyncConnection) -> list[tuple[int, list[str]]]:
-    """Return the tags of the newest jobs, the latest first."""
+    """Return the newest jobs' ids and tags, latest first."""
     rows = await connection.execute(_newest(jobs.c.id, jobs.c.tags))
     return [(row.id, json.loads(row.tags)) for row in rows]
 
@@ -204,13 +209,13 @@ async def newest_tags(connection: AsyncConnection) -> list[tuple[int, list[str]]
 async def newest_logs(
     connection: AsyncConnection, job_id: int | None, skip: int, limit: int
 ) -> tuple[Sequence[Any], int]:
-    """Return what was logged last: (at, job_id, worker, kind, data); and of how many."""
+    """Return a part of the newest log events (at, job_id, data, kind, worker), and their number."""
     e = events.c
     seen = select(e.id, e.job_id, e.step, e.at, e.kind, e.data)
     if job_id is not None:
         seen = seen.where(e.job_id == job_id)
-    looked_at = seen.order_by(e.id.desc()).limit(NEWEST).subquery()
-    lines = select(looked_at).where(looked_at.c.kind == "log").subquery()
+    newest = seen.order_by(e.id.desc()).limit(NEWEST).subquery()
+    lines = select(newest).where(newest.c.kind == "log").subquery()
     its_step = and_(steps.c.job_id == lines.c.job_id, steps.c.number == lines.c.step)
     query = (
         select(lines.c.at, lines.c.job_id, lines.c.data, steps.c.kind, steps.c.worker)

@@ -1,4 +1,4 @@
-"""The reading statements; pure."""
+"""The statements that only read; pure."""
 
 from collections.abc import Iterable
 from datetime import datetime
@@ -44,7 +44,7 @@ LAST_EVENT = (
 _INTERNAL = {"id", "rank", "turn", "tries", "lease", "lease_until", "not_before", "spec"}
 STEP_COLUMNS = [column for column in steps.c if column.name not in _INTERNAL]
 _LONG = {"result", "artifacts"}
-# Lists show the kernel's version, which stands near the beginning of results that may be megabytes.
+# Lists show the kernel's version. It is near the start of a result, which may have megabytes.
 _RESULT_HEAD = case(
     (steps.c.kind.in_([StepKind.BUILD, StepKind.CHECK]), func.substr(steps.c.result, 1, 2000))
 ).label("result_head")
@@ -57,7 +57,7 @@ def job(job_id: int) -> Select[Any]:
 
 
 def steps_of(job_ids: Iterable[int], *, specs: bool = False, brief: bool = False) -> Select[Any]:
-    """Return the steps of these jobs, sorted by job and number; brief: without what they left."""
+    """Return the steps of these jobs by job and number; `brief`: without result and artifacts."""
     columns = [*(_BRIEF if brief else STEP_COLUMNS), *([steps.c.spec] if specs else [])]
     return (
         select(*columns, _RESULT_HEAD)
@@ -67,10 +67,8 @@ def steps_of(job_ids: Iterable[int], *, specs: bool = False, brief: bool = False
 
 
 def events_after(job_id: int, last: int, limit: int) -> Select[Any]:
-    """Return the job's events after number `last`, in order, at most `limit`.
-
-    Its followers are not told of other tags: these are in the feed of all jobs alone.
-    """
+    """Return the job's events after number `last`, in order, at most `limit`."""
+    # A job's followers get no event of new tags: these are in the feed of all jobs only.
     return (
         select(events)
         .where(events.c.job_id == job_id, events.c.id > last, events.c.kind != "tags")
@@ -85,7 +83,7 @@ def end(job_id: int) -> Select[Any]:
 
 
 def last_events(job_ids: Iterable[int]) -> Select[Any]:
-    """Return the jobs, each with the number of its last event."""
+    """Return the ids of the jobs, each with the number of its last event."""
     return select(jobs.c.id, LAST_EVENT).where(jobs.c.id.in_(list(job_ids)))
 
 
@@ -105,25 +103,23 @@ def _news() -> CompoundSelect[Any]:
     s, since, now = steps.c, bindparam("since", type_=Utc), bindparam("now", type_=Utc)
     pause_ended = and_(s.not_before > since, s.not_before <= now, s.not_before > s.queued_at)
     retried = select(s.kind).where(QUEUED, pause_ended).distinct().subquery()
-    ended = select(s.kind).where(RUNNING, s.lease_until < now).limit(1).subquery()
+    expired = select(s.kind).where(RUNNING, s.lease_until < now).limit(1).subquery()
     return union_all(
         select(literal_column("'draining'").label("what"), workers.c.id.label("which")).where(
             workers.c.draining
         ),
         select(literal_column("'retried'"), retried.c.kind),
-        select(literal_column("'expired'"), ended.c.kind),
+        select(literal_column("'expired'"), expired.c.kind),
     )
 
 
-# Returns, as pairs of words, all that a scheduler looks for once a second, between two times.
-#
-# Workers that drain; kinds of steps whose pause before another attempt has ended in between;
-# whether any lease has run out.
+# All that a sweep looks for, as pairs of words, in one statement: workers that drain; kinds of
+# steps whose pause before a retry has ended between two times; whether any lease has expired.
 NEWS = _news()
 
 
 def expired(now: datetime, limit: int, worker: str | None) -> Select[Any]:
-    """Return the leases that have run out, of one worker or of all."""
+    """Return the expired leases, of one worker or of all."""
     query = (
         select(steps.c.lease)
         .where(RUNNING, steps.c.lease_until < now)
@@ -134,7 +130,8 @@ def expired(now: datetime, limit: int, worker: str | None) -> Select[Any]:
 
 
 def waiting() -> Select[Any]:
-    """Return the queued steps by kind: how many, since when; read from an index."""
+    """Return the number of queued steps by kind, and since when the oldest waits."""
+    # Grouped by lane first: so it reads only the index `ix_steps_queue`.
     counted = (
         select(
             steps.c.lane, func.count().label("steps"), func.min(steps.c.queued_at).label("since")
@@ -155,7 +152,7 @@ def waiting() -> Select[Any]:
 
 
 def running() -> Select[Any]:
-    """Return the steps that run: who does them, since when, and until when their leases last."""
+    """Return the running steps, with their workers and leases."""
     s = steps.c
     return select(
         s.job_id, s.number, s.kind, s.attempt, s.worker, s.started_at, s.lease_until

@@ -1,9 +1,13 @@
 """The tables, and the conditions that their partial indexes are built on.
 
-The statements of this package stand on SQLite and PostgreSQL alike. JSON is
-kept as text: pydantic reads and writes it directly, and no query looks inside.
-Big columns stand last, so that SQLite reads past them only when asked.
+All statements run on SQLite and PostgreSQL alike; `seconds_between` is the only expression that
+they write differently.
 """
+
+# JSON is stored as text: pydantic reads and writes it directly, and no query looks inside. Big
+# columns stand last: SQLite reads a row from its start, and skips what no query asks for.
+
+from typing import Any
 
 from sqlalchemy import (
     BigInteger,
@@ -23,6 +27,9 @@ from sqlalchemy import (
     func,
     literal_column,
 )
+from sqlalchemy.ext.compiler import compiles
+from sqlalchemy.sql.compiler import SQLCompiler
+from sqlalchemy.sql.functions import FunctionElement
 
 from kgym.sqlite import Id, Utc
 
@@ -36,15 +43,33 @@ metadata = MetaData(
 )
 
 
-# The submitter of a job that came without a token.
+# The submitter of jobs that come without a token.
 LOCAL = "local"
+
+
+class seconds_between(FunctionElement[float]):  # noqa: N801 - used like a function
+    """The seconds between two times, the earlier first; NULL if either is."""
+
+    inherit_cache = True
+
+
+@compiles(seconds_between, "sqlite")
+def _seconds_on_sqlite(element: Any, compiler: SQLCompiler, **options: Any) -> str:
+    begin, end = (compiler.process(clause, **options) for clause in element.clauses)
+    return f"((julianday({end}) - julianday({begin})) * 86400)"
+
+
+@compiles(seconds_between, "postgresql")
+def _seconds_on_postgresql(element: Any, compiler: SQLCompiler, **options: Any) -> str:
+    begin, end = (compiler.process(clause, **options) for clause in element.clauses)
+    return f"extract(epoch FROM {end} - {begin})"
 
 
 jobs = Table(
     "jobs",
     metadata,
     Column("id", Id, primary_key=True),
-    # job_state() of its steps, written with each change of theirs, so that lists can filter by it
+    # job_state() of its steps, written in the same transaction: lists filter by it
     Column("state", String(16), nullable=False),
     Column("priority", SmallInteger, nullable=False),
     Column("created_at", Utc, nullable=False),
@@ -52,16 +77,16 @@ jobs = Table(
     Column("idempotency_key", String(200)),
     Column("body_hash", String(64)),
     Column("tags", Text, nullable=False),
-    # the name of the token that it came with
+    # the name of the token with which it was submitted
     Column("submitter", String(100), nullable=False, server_default=LOCAL),
-    # of its submitter's
+    # among the groups of its submitter
     Column("group_name", String(100)),
-    # what it came to (`queue/job_conclusions.py`), once it has ended
+    # its conclusion (`queue/job_conclusions.py`), once it has ended
     Column("verdict", String(16)),
     Column("resolved", Boolean),
     Column("title", Text),
     Column("reason", Text),
-    # of the crash that shows what its bug is: title, and the source file that its report blames
+    # of the crash that identifies its bug: the title, and the source file that the report blames
     Column("crash", Text),
     Column("guilty_file", Text),
     UniqueConstraint("submitter", "idempotency_key"),
@@ -99,7 +124,7 @@ Index(
     sqlite_where=GROUPED,
     postgresql_where=GROUPED,
 )
-# All that a group's counts need, so that no row is read for them.
+# Covers the queries that count a group's jobs: they read no row.
 Index(
     "ix_jobs_group_counts",
     jobs.c.submitter,
@@ -115,7 +140,7 @@ Index(
 groups = Table(
     "groups",
     metadata,
-    # those that jobs name; made with the first of them
+    # created with the first job that names the group
     Column("id", Id, primary_key=True),
     Column("submitter", String(100), nullable=False),
     Column("name", String(100), nullable=False),
@@ -128,17 +153,17 @@ groups = Table(
 facets = Table(
     "facets",
     metadata,
-    # What lists filter by, in their order: `kind:…`, `tag:…` and `group:…` of each job, and
-    # `entry:…` from when a step has used the entry.
+    # What lists filter by: `kind:…`, `tag:…` and `group:…` of each job, and `entry:…` once a step
+    # has used the entry.
     Column("job_id", ForeignKey("jobs.id"), primary_key=True),
     Column("facet", String(120), primary_key=True),
-    # Copies of the job's columns, so that filtering and counting read one index and no job:
-    # to look up 500,000 jobs takes SQLite ten times as long as to count them in an index.
+    # Copies of the job's columns, so that lists and counts read one index and no job: SQLite
+    # takes ten times as long to look up 500,000 jobs as to count them in an index.
     Column("state", String(16), nullable=False),
     Column("created_at", Utc, nullable=False),
     Column("verdict", String(16)),
     Column("resolved", Boolean),
-    # when the state changed last; NULL of a job that is as it was submitted
+    # when the state changed last; NULL until the first change
     Column("moved_at", Utc),
     Index(None, "facet", "created_at", "job_id"),
     Index(None, "facet", "state", "created_at", "job_id"),
@@ -153,7 +178,7 @@ def _begins(prefix: str) -> ColumnElement[bool]:
 
 BUG, ENTRY = _begins("tag:bug="), _begins("entry:")
 for _name, _subject in (("ix_facets_bugs", BUG), ("ix_facets_entries", ENTRY)):
-    # The columns in the order of `counts.py`'s GROUP BY, then all others that it reads.
+    # The columns of the GROUP BY in `counts.py`, in its order, then all others that it reads.
     Index(
         _name,
         *(facets.c[name] for name in ("facet", "state", "verdict", "resolved")),
@@ -165,7 +190,7 @@ for _name, _subject in (("ix_facets_bugs", BUG), ("ix_facets_entries", ENTRY)):
 lanes = Table(
     "lanes",
     metadata,
-    # steps of one kind that need the same of a worker, as JSON
+    # one row for all steps of one kind that need the same capabilities (JSON)
     Column("id", Id, primary_key=True),
     Column("kind", String(16), nullable=False),
     Column("needs", String(500), nullable=False),
@@ -175,7 +200,7 @@ lanes = Table(
 turns = Table(
     "turns",
     metadata,
-    # the last turn that a submitter was given, by kind and rank; of nobody (''), the last claimed
+    # the last turn given to each submitter, by kind and rank; of nobody (''), the last claimed
     Column("submitter", String(200), primary_key=True),
     Column("kind", String(16), primary_key=True),
     Column("rank", SmallInteger, primary_key=True),
@@ -191,7 +216,7 @@ workers = Table(
     Column("capabilities", Text),
     Column("draining", Boolean, nullable=False),
     Column("seen_at", Utc, nullable=False),
-    # the entries of SuiteCache that its host keeps, as it has told last
+    # the SuiteCache entries that its host keeps, as last reported
     Column("entries", Text),
 )
 
@@ -204,11 +229,12 @@ steps = Table(
     Column("name", String(60)),
     Column("kind", String(16), nullable=False),
     Column("lane", ForeignKey("lanes.id"), nullable=False),
-    # which of a lane's queued steps is next: lowest rank (less the priority), then turn, then id
+    # the order of a lane's queued steps: lowest rank (minus the priority), then turn, then id
     Column("rank", SmallInteger, nullable=False),
     Column("turn", BigInteger, nullable=False, default=0),
     Column("state", String(16), nullable=False),
-    # attempts ever begun, and those of them that count against the limit
+    # Attempt numbers only grow, so that a log belongs to one attempt. `tries` counts against the
+    # limit: a release and a restart lower it, so giving a step back is free.
     Column("attempt", Integer, nullable=False, default=0),
     Column("tries", Integer, nullable=False, default=0),
     Column("lease", Uuid),
@@ -228,11 +254,12 @@ steps = Table(
     UniqueConstraint("job_id", "number"),
 )
 
-# Literals: SQLite uses a partial index only where it can prove its condition without parameters.
+# Literals: SQLite uses a partial index only if it can prove the condition without parameters.
 QUEUED = steps.c.state == literal_column("'queued'")
 RUNNING = steps.c.state == literal_column("'running'")
 Index("ix_steps_due", steps.c.not_before, sqlite_where=QUEUED, postgresql_where=QUEUED)
-# The last column is for those who count (`queries.waiting`): no step is read for them.
+# `queued_at` is for `queries.waiting`, which every overview runs: reading the steps instead takes
+# 15 times as long.
 Index(
     "ix_steps_queue",
     steps.c.lane,
@@ -251,7 +278,7 @@ attempts = Table(
     Column("lease", Uuid, primary_key=True),
     Column("step_id", ForeignKey("steps.id"), nullable=False),
     Column("number", Integer, nullable=False),
-    # the step's: a look-up of each step would make statistics ten times as slow
+    # a copy of the step's: joining the steps would make statistics ten times as slow
     Column("kind", String(16), nullable=False),
     Column("worker", String(200), nullable=False),
     Column("started_at", Utc, nullable=False),
@@ -259,13 +286,13 @@ attempts = Table(
     Column("outcome", String(16)),  # succeeded, failed, released, expired, aborted
     Column("cause", String(20)),  # of a failure
     Column("reason", String(100)),  # of a failure
-    Column("cached", Boolean),  # of a build that succeeded: whether the unpatched tree was there
-    Column("entry", String(64)),  # of a build or check that succeeded: whose entry it used
+    Column("cached", Boolean),  # of a successful build: whether the unpatched tree was cached
+    Column("entry", String(64)),  # of a successful build or check: its SuiteCache entry
     UniqueConstraint("step_id", "number"),
 )
 
 ENDED = attempts.c.ended_at.is_not(None)
-# All that statistics need, so that no row is read for them.
+# Covers the query for statistics: it reads no row.
 Index(
     "ix_attempts_ended",
     *(attempts.c[name] for name in ("ended_at", "kind", "outcome", "cause", "reason", "cached")),
@@ -277,7 +304,7 @@ Index(
 holds = Table(
     "holds",
     metadata,
-    # what an attempt does that others shall not do at the same time; free when it has ended
+    # names that attempts have locked; a lock is free once its attempt has ended
     Column("name", String(200), primary_key=True),
     Column("lease", Uuid, nullable=False),
 )
@@ -293,7 +320,7 @@ events = Table(
     Column("at", Utc, nullable=False),
     Column("data", Text, nullable=False),
     Index(None, "job_id", "id"),
-    sqlite_autoincrement=True,  # an id is never given twice: progress events are deleted
+    sqlite_autoincrement=True,  # no id is used twice, though progress events are deleted
 )
 
 PROGRESS = events.c.kind == literal_column("'progress'")
@@ -314,9 +341,9 @@ tokens = Table(
     Column("hash", String(64), nullable=False),  # SHA-256 of the secret, in hex
     Column("created_at", Utc, nullable=False),
     Column("revoked_at", Utc),
-    # the highest that its jobs may ask for
+    # the highest priority of its jobs
     Column("priority", SmallInteger, nullable=False, server_default="0"),
-    sqlite_autoincrement=True,  # an id is never given twice: it is part of the token
+    sqlite_autoincrement=True,  # no id is used twice: it is part of the token
 )
 
 VALID = tokens.c.revoked_at.is_(None)

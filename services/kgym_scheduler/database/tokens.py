@@ -1,10 +1,10 @@
 """Bearer tokens in the database.
 
-A token is `kgym_ID_SECRET`. The secret is 256 random bits, of which the
-database holds the SHA-256. A slow hash (scrypt, Argon2) is for passwords that
-people choose: nobody guesses 256 random bits, however fast the hash is, and
-this one is computed for every request.
+A token is `kgym_ID_SECRET`. The secret is 256 random bits; the database holds its SHA-256.
 """
+
+# No slow hash (scrypt, Argon2): these are for passwords that people choose. Nobody guesses 256
+# random bits, however fast the hash is, and it is computed for every request.
 
 import hashlib
 import hmac
@@ -25,7 +25,7 @@ from kgym.web.scopes import Caller, Scope
 from kgym_scheduler.database.connection import Database
 from kgym_scheduler.database.tables import LOCAL, VALID, tokens
 
-# How long a token is believed without a look into the database: a revoked one ends by then.
+# How long a token is cached, and so works after it was revoked.
 CACHE_SECONDS = 5.0
 _NAME = re.compile(r"[\w][\w.@+-]{0,99}", re.ASCII)
 _TOKEN = re.compile(r"kgym_([1-9][0-9]{0,17})_([A-Za-z0-9_-]{43})", re.ASCII)
@@ -36,10 +36,10 @@ class Submitter(Caller):
     """A caller of the scheduler, whose jobs have a priority."""
 
     priority: int = 0
-    """The highest that its jobs may ask for."""
+    """The highest priority that its jobs may have."""
 
     def check(self, request: JobRequest) -> None:
-        """Raise Forbidden if the job asks for what would be at the cost of others' jobs."""
+        """Raise Forbidden if the job would harm others' jobs: by its priority, or by `refresh`."""
         if request.priority > self.priority and not self.may(Scope.ADMIN):
             raise Forbidden(
                 "priority_too_high",
@@ -47,7 +47,9 @@ class Submitter(Caller):
                 f" {request.priority}; `kgym token create --priority` makes one that allows more",
                 limit=self.priority,
             )
-        refreshed = any(isinstance(one, Kernel) and one.cache == "refresh" for one in request.steps)
+        refreshed = any(
+            isinstance(spec, Kernel) and spec.cache == "refresh" for spec in request.steps
+        )
         if refreshed and not self.may(Scope.ADMIN):
             raise Forbidden(
                 "refresh_needs_admin",
@@ -56,12 +58,12 @@ class Submitter(Caller):
             )
 
 
-# The caller on this machine as long as there are no tokens.
+# The caller from this machine as long as there are no tokens.
 ANYBODY_HERE = Submitter(LOCAL, frozenset(Scope))
 
 
 class Token(Strict):
-    """What is known about a token; not its secret."""
+    """A token without its secret."""
 
     name: str
     scopes: list[Scope]
@@ -71,7 +73,7 @@ class Token(Strict):
 
 
 class Tokens:
-    """The tokens in a database, and `owner`, which only whoever runs the platform can read."""
+    """The token store, plus the `owner` token, which only the operator can read."""
 
     def __init__(
         self,
@@ -88,11 +90,11 @@ class Tokens:
         self._looked = -CACHE_SECONDS
 
     async def create(self, name: str, scopes: Collection[str], priority: int = 0) -> str:
-        """Add a token; return it, which is the only time that it can be seen.
+        """Create a token and return it; it cannot be read again.
 
-        `priority` is the highest that its jobs may ask for, up to 100; `admin` needs none.
+        `priority` is the highest that its jobs may have, up to 100; `admin` has no limit.
 
-        Raises UserError for a bad name or scope, and Conflict for one that another token has.
+        Raises UserError for a bad name or scope, and Conflict if the name is in use.
         """
         if not _NAME.fullmatch(name) or name == LOCAL:
             raise UserError(
@@ -121,7 +123,7 @@ class Tokens:
         return f"kgym_{token_id}_{secret}"
 
     async def list(self) -> list[Token]:
-        """Return all tokens there ever were, the oldest first."""
+        """Return all tokens, also revoked ones, oldest first."""
         async with self._database.read() as connection:
             rows = (await connection.execute(select(tokens).order_by(tokens.c.id))).all()
         return [
@@ -136,7 +138,7 @@ class Tokens:
         ]
 
     async def revoke(self, name: str) -> None:
-        """End a token for good; raise NotFound if no valid one has this name."""
+        """Revoke a token; raise NotFound if no valid one has this name."""
         async with self._database.write() as connection:
             revoked = await connection.execute(
                 update(tokens).where(tokens.c.name == name, VALID).values(revoked_at=self._clock())
@@ -145,15 +147,13 @@ class Tokens:
             raise NotFound("token_not_found", f"there is no valid token {name!r}")
 
     async def forget(self) -> int:
-        """Remove all tokens, as if there had never been any; return how many there were."""
+        """Delete all tokens, also revoked ones; return their number."""
         async with self._database.write() as connection:
             return (await connection.execute(delete(tokens))).rowcount
 
     async def needed(self) -> bool:
-        """Return whether there has ever been a token: from the first on, everybody needs one.
-
-        A revoked one counts: when the last one is revoked, nobody may come in without.
-        """
+        """Return whether callers need a token: since the first one was created."""
+        # Revoked ones count: revoking the last token must not open the scheduler to everybody.
         now = time.monotonic()
         if now >= self._looked + CACHE_SECONDS:
             async with self._database.read() as connection:
@@ -162,18 +162,18 @@ class Tokens:
         return self._needed
 
     async def anybody(self) -> Submitter | None:
-        """Return who calls from this machine without a token; None where everybody needs one."""
+        """Return the caller from this machine without a token; None if tokens are needed."""
         return None if await self.needed() else ANYBODY_HERE
 
     async def caller(self, token: str) -> Submitter | None:
-        """Return whom this token belongs to; None if it is not valid."""
+        """Return the owner of this token; None if it is not valid."""
         if self._owner is not None and hmac.compare_digest(self._owner, _hash(token)):
             return ANYBODY_HERE
         match = _TOKEN.fullmatch(token)
         row = await self._row(int(match[1])) if match else None
         if match is None or row is None:
             return None
-        # Of hashes, in constant time: how long it takes tells nothing about the secret.
+        # In constant time, so that the duration reveals nothing about the secret.
         genuine = hmac.compare_digest(row.hash, _hash(match[2]))
         if not genuine or row.revoked_at is not None:
             return None
@@ -186,10 +186,10 @@ class Tokens:
             return row
         t = tokens.c
         async with self._database.read() as connection:
-            found = await connection.execute(
+            rows = await connection.execute(
                 select(t.name, t.scopes, t.hash, t.priority, t.revoked_at).where(t.id == token_id)
             )
-        row = found.first()
+        row = rows.first()
         if row is not None:
             self._cache[token_id] = now, row
         return row

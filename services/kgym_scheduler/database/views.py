@@ -1,4 +1,4 @@
-"""Rows of the database as the models that others see; pure."""
+"""Database rows as the models of the REST interface; pure."""
 
 import json
 import re
@@ -24,7 +24,7 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 def job_view(job: Row[Any], steps: Sequence[Row[Any]], reasons: Mapping[int, str]) -> JobView:
-    """Return the job with these steps, in order, and by lane why queued ones cannot begin."""
+    """Return the job; `reasons` tell by lane why queued steps cannot begin."""
     return JobView(
         id=job.id,
         state=State(job.state),
@@ -45,27 +45,27 @@ def job_view(job: Row[Any], steps: Sequence[Row[Any]], reasons: Mapping[int, str
 
 
 def _kernel_release(step: Row[Any]) -> str | None:
-    """Return the kernel's version that stands in the head of a step's result, if any does."""
-    # Not parsed: the head is cut off somewhere. Within strings of JSON, quotes are escaped.
+    """Return the kernel's version from the head of a step's result, if it is there."""
+    # Matched, not parsed: the head is truncated JSON. Within JSON strings, quotes are escaped.
     match = _KERNEL_RELEASE.search(step._mapping.get("result_head") or "")
     return match and match[1]
 
 
 def verdict_of(job: Row[Any]) -> Verdict | None:
-    """Return the verdict that was stored when the job ended; None if it came to none."""
+    """Return the verdict that was stored when the job ended, if there is one."""
     return None if job.verdict is None else Verdict(job.verdict)
 
 
 def job_views(
     jobs: Iterable[Row[Any]], steps: Iterable[Row[Any]], reasons: Mapping[int, str]
 ) -> list[JobView]:
-    """Return jobs in the order given; `steps` are theirs, sorted by job and number."""
+    """Return the jobs in the given order; `steps` are sorted by job and number."""
     by_job = {job: list(rows) for job, rows in groupby(steps, lambda step: step.job_id)}
     return [job_view(job, by_job[job.id], reasons) for job in jobs]
 
 
 def spec_of(text: str) -> StepSpec | Failure:
-    """Return a stored step, or why nobody can run it: an older or newer version wrote it."""
+    """Return a stored spec, or a Failure if another version wrote it and it cannot be read."""
     try:
         return SPEC.validate_json(text)
     except ValidationError as error:
@@ -78,7 +78,7 @@ def spec_of(text: str) -> StepSpec | Failure:
 
 
 def result_of(text: str) -> StepResult | Failure:
-    """Return a stored result, or that it cannot be read."""
+    """Return a stored result, or a Failure if it cannot be read."""
     try:
         return RESULT.validate_json(text)
     except ValidationError as error:
@@ -91,7 +91,7 @@ def result_of(text: str) -> StepResult | Failure:
 
 
 def artifacts_of(text: str) -> list[Artifact]:
-    """Return a step's artifacts: none where they cannot be read."""
+    """Return a step's artifacts, none if they cannot be read."""
     try:
         return ARTIFACTS.validate_json(text)
     except ValidationError:
@@ -112,14 +112,14 @@ def read(model: type[_Model], text: str | None) -> _Model | None:
 
 
 def _step_view(step: Row[Any], reasons: Mapping[int, str]) -> StepView:
-    """Return the step; spec, result and artifacts only where the row has them.
+    """Return the step; without spec, result or artifacts if the row has none.
 
-    What of it cannot be read is null, and `failure` says so: it breaks no list.
+    Parts that cannot be read are null, and `failure` says why: they must not break a list.
     """
-    text, told, left = map(step._mapping.get, ("spec", "result", "artifacts"))
-    spec = spec_of(text) if text else None
-    result = result_of(told) if told else None
-    unread = next((one for one in (spec, result) if isinstance(one, Failure)), None)
+    spec_text, result_text, artifacts = map(step._mapping.get, ("spec", "result", "artifacts"))
+    spec = spec_of(spec_text) if spec_text else None
+    result = result_of(result_text) if result_text else None
+    unread = next((part for part in (spec, result) if isinstance(part, Failure)), None)
     return StepView(
         number=step.number,
         name=step.name,
@@ -131,7 +131,7 @@ def _step_view(step: Row[Any], reasons: Mapping[int, str]) -> StepView:
         result=None if isinstance(result, Failure) else result,
         failure=read(Failure, step.failure) or unread,
         waiting=reasons.get(step.lane) if step.state == State.QUEUED else None,
-        artifacts=artifacts_of(left) if left else [],
+        artifacts=artifacts_of(artifacts) if artifacts else [],
         artifacts_gone_at=step.artifacts_gone_at,
         queued_at=step.queued_at,
         started_at=step.started_at,
@@ -141,7 +141,7 @@ def _step_view(step: Row[Any], reasons: Mapping[int, str]) -> StepView:
 
 
 def job_event(event: Row[Any]) -> JobEvent:
-    """Return a row of the table `events` as the event that followers get."""
+    """Return a row of `events` as an event for the job's followers."""
     return JobEvent(
         id=event.id,
         job=event.job_id,
@@ -153,7 +153,7 @@ def job_event(event: Row[Any]) -> JobEvent:
 
 
 def change(event: Row[Any]) -> Change:
-    """Return a row of the table `events` as the change that it is in the feed of all jobs."""
+    """Return a row of `events` as a change in the feed of all jobs."""
     return Change(
         kind=event.kind,
         cursor=str(event.id),
@@ -170,7 +170,7 @@ def cursor(job: Row[Any]) -> str:
 
 
 def cursor_at(moment: datetime, number: int) -> str:
-    """Return the cursor of the page that begins after what has this time and number."""
+    """Return the cursor of the page that begins after this time and number."""
     return f"{(moment - _EPOCH) // timedelta(microseconds=1)}-{number}"
 
 

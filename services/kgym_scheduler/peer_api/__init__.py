@@ -1,1 +1,1 @@
-"""kGymSuite's own REST surface, for its clients: mapped to this platform's jobs."""
+"""kGymSuite's own REST interface, for its clients, mapped to this platform's jobs."""

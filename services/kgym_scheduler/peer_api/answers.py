@@ -1,8 +1,7 @@
-"""Our jobs as theirs. Pure.
+"""Our jobs in kGymSuite's format. Pure."""
 
-Their clients take a finished job without a crash for "not reproduced". So a run that came to no
-verdict is a stage that has failed: what is not known is never told as a fix.
-"""
+# kGymSuite's clients take a finished job without a crash for "not reproduced", i.e. for a fix. So
+# an inconclusive run is shown as a failed stage: an unknown result must never look like a fix.
 
 from typing import Any
 
@@ -34,12 +33,12 @@ _SILENT = {InstanceOutcome.HUNG, InstanceOutcome.SSH_LOST}
 
 
 def job_id(number: int) -> str:
-    """Return a job's number as theirs: eight hex digits."""
+    """Return a job's number in their format: eight hex digits."""
     return f"{number:08x}"
 
 
 def digest(job: JobView) -> dict[str, Any]:
-    """Return a job as their lists show it."""
+    """Return a job as an item of their lists."""
     place, step = _current(job)
     return {
         "jobId": job_id(job.id),
@@ -52,7 +51,7 @@ def digest(job: JobView) -> dict[str, Any]:
 
 
 def context(job: JobView) -> dict[str, Any]:
-    """Return a job with its stages; `kgym` is what it came to in our words."""
+    """Return a job with its stages; `kgym` is the conclusion in our terms."""
     return digest(job) | {
         "jobWorkers": [_worker(job, step) for step in job.steps],
         "tags": tags.read(job.tags),
@@ -69,7 +68,7 @@ def context(job: JobView) -> dict[str, Any]:
 
 
 def evaluation(job: JobView) -> str | None:
-    """Return what a job came to in their words; null while it has not ended."""
+    """Return a job's result in their terms; None while it has not ended."""
     if job.state not in {State.SUCCEEDED, State.FAILED, State.ABORTED}:
         return None
     failed = next((step for step in job.steps if step.state is State.FAILED), None)
@@ -86,14 +85,14 @@ def _word(result: ReproduceResult) -> str:
             return "notReproduced"
         case Verdict.SAME_CRASH | Verdict.OTHER_CRASH:
             return "reproduced"
-    outcomes = {one.outcome for one in result.instances}
+    outcomes = {instance.outcome for instance in result.instances}
     if outcomes & _SILENT:
         return "timeout"
     return "imageError" if outcomes == {InstanceOutcome.BOOT_FAILED} else "error"
 
 
 def worker_type(kind: StepKind) -> str:
-    """Return what they call a kind of step."""
+    """Return their name for a kind of step."""
     return _TYPES.get(kind, f"kgym.{kind}")
 
 
@@ -142,9 +141,9 @@ def _build_argument(spec: BuildSpec) -> dict[str, Any]:
         "compiler": spec.compiler,
         "linker": "ld",
     }
-    told = {} if is_git else {"kgymSource": source.model_dump(mode="json")}
-    diffs = [one.diff for one in spec.patches if one.diff]
-    return {"kernelSource": commit | told, "userspaceImage": "", "patch": "\n".join(diffs)}
+    other = {} if is_git else {"kgymSource": source.model_dump(mode="json")}
+    diffs = [patch.diff for patch in spec.patches if patch.diff]
+    return {"kernelSource": commit | other, "userspaceImage": "", "patch": "\n".join(diffs)}
 
 
 def _run_argument(spec: ReproduceSpec) -> dict[str, Any]:
@@ -167,44 +166,45 @@ def _run_argument(spec: ReproduceSpec) -> dict[str, Any]:
 
 
 def _result(job: JobView, step: StepView) -> dict[str, Any] | None:
-    said: dict[str, Any] = {"workerType": worker_type(step.kind)}
-    said |= {"jobException": None, "workerException": None}
+    result: dict[str, Any] = {"workerType": worker_type(step.kind)}
+    result |= {"jobException": None, "workerException": None}
     if step.state is State.ABORTED:
-        return said | {"workerException": _fault("kworker.AbortedException", "aborted", "")}
+        return result | {"workerException": _fault("kworker.AbortedException", "aborted", "")}
     if step.state not in {State.SUCCEEDED, State.FAILED}:
         return None
-    there = {one.name for one in step.artifacts}
     if step.kind is StepKind.BUILD:
-        files = {name: file for name, file in _FILES.items() if file in there}
-        said |= {name: _resource(job.id, step.number, file) for name, file in files.items()}
+        names = {artifact.name for artifact in step.artifacts}
+        files = {name: file for name, file in _FILES.items() if file in names}
+        result |= {name: _resource(job.id, step.number, file) for name, file in files.items()}
     if step.failure is not None and step.state is State.FAILED:
         failure = step.failure
         if failure.cause == "user":
             code = f"{worker_type(step.kind)}.{_code(failure.reason)}"
-            told = {"code": code, "traceback": "", "content": failure.message}
-            return said | {"jobException": told}
+            exception = {"code": code, "traceback": "", "content": failure.message}
+            return result | {"jobException": exception}
         fault = _fault("kworker.GeneralException", failure.reason, failure.message)
-        return said | {"workerException": fault}
+        return result | {"workerException": fault}
     if isinstance(step.result, BuildResult):
         taken = sum(step.result.seconds.values())
         tree = _resource(job.id, step.number, "tree")
-        said |= {"compilationTime": taken, "kernelArch": "amd64", "kCache": tree}
+        result |= {"compilationTime": taken, "kernelArch": "amd64", "kCache": tree}
     elif isinstance(step.result, ReproduceResult):
-        said |= _run_result(job, step, step.result)
-    return said
+        result |= _run_result(job, step, step.result)
+    return result
 
 
 def _run_result(job: JobView, step: StepView, result: ReproduceResult) -> dict[str, Any]:
-    there = {one.name for one in step.artifacts}
+    names = {artifact.name for artifact in step.artifacts}
     by_title: dict[str, list[dict[str, Any]]] = {}
-    for one in result.instances:
-        if one.outcome is InstanceOutcome.CRASH:
-            names = {"log": f"console-{one.number}.log", "report": f"report-{one.number}.txt"}
+    for instance in result.instances:
+        if instance.outcome is InstanceOutcome.CRASH:
+            number = instance.number
+            files = {"log": f"console-{number}.log", "report": f"report-{number}.txt"}
             incident = {
-                name: _resource(job.id, step.number, file) if file in there else None
-                for name, file in names.items()
+                name: _resource(job.id, step.number, file) if file in names else None
+                for name, file in files.items()
             }
-            by_title.setdefault(one.title or "crash", []).append(incident)
+            by_title.setdefault(instance.title or "crash", []).append(incident)
     unsure = result.verdict is Verdict.INCONCLUSIVE
     fault = _fault("kworker.GeneralException", "inconclusive", result.reason) if unsure else None
     return {
@@ -220,7 +220,7 @@ def _run_result(job: JobView, step: StepView, result: ReproduceResult) -> dict[s
 
 
 def _code(reason: str) -> str:
-    """Return their word for a failure of a build that a patch may have; else ours."""
+    """Return their name for a failure that a patch may cause, else our reason."""
     return {"does_not_compile": "KernelBuildError"}.get(reason, reason)
 
 
@@ -229,6 +229,6 @@ def _fault(code: str, kind: str, message: str) -> dict[str, str]:
 
 
 def _resource(job: int, step: int, name: str) -> dict[str, str]:
-    """Return a file of a step: its key, as new jobs may name it, and where it can be had."""
+    """Return a file of a step: the key by which new jobs name it, and its URL."""
     path = f"jobs/{job}/steps/{step}"
     return {"key": f"{path}/{name}", "storageUri": f"/v1/{path}/artifacts/{name}"}

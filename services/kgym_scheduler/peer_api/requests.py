@@ -1,4 +1,4 @@
-"""What clients of kGymSuite send: the fields of its surface (commit 9b58d5f), bounded."""
+"""Requests of kGymSuite's clients: the fields of its interface (commit 9b58d5f), bounded."""
 
 # ruff: noqa: N815 - the names are theirs
 
@@ -17,7 +17,7 @@ JobId = Annotated[str, Field(pattern=r"^[0-9a-f]{8}$", max_length=8)]
 
 
 class Resource(Strict):
-    """A file of an earlier job, by the key that this surface has given it."""
+    """A file of an earlier job, by its key in this interface."""
 
     key: Short
     storageUri: Short = ""
@@ -35,7 +35,7 @@ class GitCommit(Strict):
 
 
 class BuilderArgument(Strict):
-    """A build; the image that it would be put into is not used here."""
+    """A build. The userspace image is ignored: this platform boots its own."""
 
     workerType: Literal["kbuilder"]
     kernelSource: Resource | GitCommit
@@ -44,7 +44,7 @@ class BuilderArgument(Strict):
 
 
 class PeerReproducer(Strict):
-    """A program, and how it is run."""
+    """A program, and how to run it."""
 
     reproducerType: Literal["c", "log"]
     reproducerText: Annotated[str, Field(min_length=1, max_length=1 << 20)]
@@ -58,7 +58,7 @@ class PeerReproducer(Strict):
 
 
 class PeerImage(Strict):
-    """A kernel that an earlier job has built."""
+    """A kernel that an earlier job built."""
 
     vmImage: Resource
     vmlinux: Resource
@@ -66,7 +66,7 @@ class PeerImage(Strict):
 
 
 class VmArgument(Strict):
-    """Runs of a program on a kernel: that of an earlier stage, or of an earlier job."""
+    """Runs of a program on the kernel of an earlier stage or job."""
 
     workerType: Literal["kvmmanager"]
     reproducer: PeerReproducer
@@ -85,20 +85,20 @@ class NewJob(Strict):
 
 
 class PageFilter(Strict):
-    """Which part of a list."""
+    """The requested part of a list."""
 
     skip: Annotated[int, Field(ge=0, le=10_000), DIGITS] = 0
     pageSize: Annotated[int, Field(ge=0, le=500), DIGITS] = 20
 
 
 class JobsFilter(PageFilter):
-    """Which part of the list of jobs, in which order."""
+    """The requested part of the list of jobs, and its order."""
 
     sortBy: Literal["modifiedTime", "createdTime"] = "modifiedTime"
 
 
 class TagFilter(PageFilter):
-    """Which jobs, by a tag."""
+    """The tag of the requested jobs."""
 
     tagKey: Annotated[str, Field(max_length=90)] = ""
     tagValue: TagValue | None = None

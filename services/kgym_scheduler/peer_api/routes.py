@@ -1,6 +1,6 @@
-"""The paths of kGymSuite's surface, beside /v1: `/newJob`, `/jobs`, `/tags`, `/search`, `/system`.
+"""The paths of kGymSuite's interface: `/newJob`, `/jobs`, `/tags`, `/search`, `/system`.
 
-Its clients know no tokens; where this platform asks for one, they send it as any client does.
+Its clients know no tokens. If this platform needs one, they send it as all clients do.
 """
 
 import json
@@ -25,7 +25,7 @@ from kgym_scheduler.peer_api.requests import JobsFilter, NewJob, PageFilter, Tag
 from kgym_scheduler.peer_api.submission import request_of
 from kgym_scheduler.scheduler import Scheduler
 
-# Jobs that are read at a time.
+# Jobs that are read at once.
 AT_ONCE = 200
 NAME = "kGymSuite"
 
@@ -33,7 +33,7 @@ Named = Annotated[
     str, Path(pattern=r"^[0-9a-f]{8}$", max_length=8, description="of the job, in hex digits")
 ]
 Key = Annotated[str, Path(min_length=1, max_length=90, description="of the tag")]
-_TAGS: Any = {"tags": ["kGymSuite's surface"]}
+_TAGS: Any = {"tags": ["kGymSuite's interface"]}
 
 
 def _router(scope: Scope) -> APIRouter:
@@ -57,10 +57,10 @@ def _json(value: object) -> Response:
     return Response(to_json(value), media_type="application/json")
 
 
-def _page(shown: Sequence[object], wanted: PageFilter, total: int) -> Response:
-    following = wanted.skip + len(shown)
-    told = {"page": shown, "pageSize": len(shown), "offsetNextPage": following, "total": total}
-    return _json(told)
+def _page(shown: Sequence[object], part: PageFilter, total: int) -> Response:
+    following = part.skip + len(shown)
+    page = {"page": shown, "pageSize": len(shown), "offsetNextPage": following, "total": total}
+    return _json(page)
 
 
 # --- jobs -----------------------------------------------------------------------------------
@@ -68,7 +68,7 @@ def _page(shown: Sequence[object], wanted: PageFilter, total: int) -> Response:
 
 @submitters.post("/newJob", summary="Submit a job", responses=documented(413, 415))
 async def new_job(http: Request, job: Annotated[NewJob, Body()]) -> Response:
-    """Queue the stages: `kbuilder` is a build step, `kvmmanager` a reproduce step."""
+    """Submit a job: `kbuilder` is a build step, `kvmmanager` a reproduce step."""
     scheduler, caller, state = _scheduler(http), _caller(http), http.app.state
     request = await request_of(job, scheduler.job)
     caller.check(request)
@@ -80,25 +80,23 @@ async def new_job(http: Request, job: Annotated[NewJob, Body()]) -> Response:
 
 
 @readers.get("/jobs", summary="List jobs", responses=documented())
-async def list_jobs(http: Request, wanted: Annotated[JobsFilter, Query()]) -> Response:
-    """Show the newest jobs, of 4,000 at most."""
-    scheduler, by_change = _scheduler(http), wanted.sortBy == "modifiedTime"
-    async with scheduler.database.read() as connection:
-        found, total = await job_lists.newest_jobs(
-            connection, by_change, wanted.skip, wanted.pageSize
-        )
-    return _page([answers.digest(one) for one in await _views(http, found)], wanted, total)
+async def list_jobs(http: Request, part: Annotated[JobsFilter, Query()]) -> Response:
+    """List jobs, the newest first, at most 4,000."""
+    scheduler, by_change = _scheduler(http), part.sortBy == "modifiedTime"
+    async with scheduler.store.database.read() as connection:
+        ids, total = await job_lists.newest_jobs(connection, by_change, part.skip, part.pageSize)
+    return _page(list(map(answers.digest, await _views(http, ids))), part, total)
 
 
 @readers.get("/jobs/{job_id}", summary="Show a job", responses=documented(404))
 async def show_job(http: Request, job_id: Named) -> Response:
-    """Show a job with its stages; `kgym` has what it came to in this platform's words."""
+    """Return a job with its stages; `kgym` has its conclusion in this platform's terms."""
     return _json(answers.context(await _job(http, job_id)))
 
 
 @submitters.post("/jobs/{job_id}/abort", summary="Abort a job", responses=documented(404))
 async def abort(http: Request, job_id: Named) -> Response:
-    """End the job; one that has ended stays as it is."""
+    """Abort the job; a finished one stays unchanged."""
     try:
         await _scheduler(http).abort((await _job(http, job_id)).id, _caller(http).owner)
     except Conflict as error:
@@ -115,19 +113,19 @@ async def restart(
         Annotated[int, Field(ge=-1, lt=100), DIGITS], Query(description="-1: the last stage")
     ] = -1,
 ) -> Response:
-    """Run a finished job again from a stage."""
+    """Restart a finished job from a stage."""
     job = await _job(http, job_id)
     step = len(job.steps) - 1 if restartFrom == -1 else restartFrom
     if step >= len(job.steps):
-        raise UserError("peer_job", f"job {job_id} has {len(job.steps)} stages, none is {step}")
+        raise UserError("peer_job", f"job {job_id} has {len(job.steps)} stages, no stage {step}")
     await _scheduler(http).restart(job.id, step, _caller(http).owner)
     return _json(None)
 
 
 @readers.get("/jobs/{job_id}/log", summary="Read a job's log", responses=documented(404))
-async def job_log(http: Request, job_id: Named, wanted: Annotated[PageFilter, Query()]) -> Response:
-    """Show what its stages have logged, the latest first."""
-    return await _logs(http, (await _job(http, job_id)).id, wanted)
+async def job_log(http: Request, job_id: Named, part: Annotated[PageFilter, Query()]) -> Response:
+    """Return the log of the job's stages, latest first."""
+    return await _logs(http, (await _job(http, job_id)).id, part)
 
 
 # --- tags -----------------------------------------------------------------------------------
@@ -135,17 +133,17 @@ async def job_log(http: Request, job_id: Named, wanted: Annotated[PageFilter, Qu
 
 @readers.get("/jobs/{job_id}/tags", summary="Show a job's tags", responses=documented(404))
 async def job_tags(http: Request, job_id: Named) -> Response:
-    """Show the tags that have a key and a value."""
+    """Return the tags that have a key and a value."""
     return _json(tags.read((await _job(http, job_id)).tags))
 
 
 @readers.get("/jobs/{job_id}/tags/{tag_key}", summary="Show a tag", responses=documented(404))
 async def job_tag(http: Request, job_id: Named, tag_key: Key) -> Response:
-    """Show the value of a tag."""
-    found = tags.read((await _job(http, job_id)).tags)
-    if tag_key not in found:
+    """Return the value of a tag."""
+    own = tags.read((await _job(http, job_id)).tags)
+    if tag_key not in own:
         raise NotFound("tag_not_found", f"job {job_id} has no tag {tag_key!r}")
-    return _json(found[tag_key])
+    return _json(own[tag_key])
 
 
 @submitters.post("/jobs/{job_id}/tags/{tag_key}", summary="Set a tag", responses=documented(404))
@@ -155,37 +153,35 @@ async def set_tag(
     tag_key: Key,
     tagValue: Annotated[str, Query(max_length=90)],  # noqa: N803 - theirs
 ) -> Response:
-    """Give a tag a value; the others stay."""
+    """Set the value of a tag; the others stay."""
     job = await _job(http, job_id)
-    others = [one for one in job.tags if tag_key not in tags.read([one])]
+    others = [tag for tag in job.tags if tag_key not in tags.read([tag])]
     new = [*others, tags.written(tag_key, tagValue)]
     await _scheduler(http).tag(job.id, new, _caller(http).owner)
     return _json(None)
 
 
 @readers.get("/tags", summary="List the keys of tags", responses=documented())
-async def list_tags(http: Request, wanted: Annotated[PageFilter, Query()]) -> Response:
-    """Show the keys that tags of the newest 4,000 jobs have."""
-    async with _scheduler(http).database.read() as connection:
-        found = await job_lists.newest_tags(connection)
-    keys = sorted({key for _, own in found for key in tags.read(own)})
-    return _page(keys[wanted.skip :][: wanted.pageSize], wanted, len(keys))
+async def list_tags(http: Request, part: Annotated[PageFilter, Query()]) -> Response:
+    """List the keys of tags of the newest 4,000 jobs."""
+    async with _scheduler(http).store.database.read() as connection:
+        jobs = await job_lists.newest_tags(connection)
+    keys = sorted({key for _, own in jobs for key in tags.read(own)})
+    return _page(keys[part.skip :][: part.pageSize], part, len(keys))
 
 
 @readers.get("/search", summary="Find jobs by a tag", responses=documented())
-async def search(http: Request, wanted: Annotated[TagFilter, Query()]) -> Response:
-    """Show jobs that have a tag, the latest first; without its value, of the newest 4,000 jobs."""
-    async with _scheduler(http).database.read() as connection:
-        if wanted.tagKey and wanted.tagValue is not None:
-            tag = tags.written(wanted.tagKey, wanted.tagValue)
-            found, total = await job_lists.tagged_jobs(
-                connection, tag, wanted.skip, wanted.pageSize
-            )
-            shown = [[answers.job_id(one), wanted.tagKey, wanted.tagValue] for one in found]
-            return _page(shown, wanted, total)
+async def search(http: Request, part: Annotated[TagFilter, Query()]) -> Response:
+    """List jobs with a tag, latest first; without its value, of the newest 4,000 jobs."""
+    async with _scheduler(http).store.database.read() as connection:
+        if part.tagKey and part.tagValue is not None:
+            tag = tags.written(part.tagKey, part.tagValue)
+            ids, total = await job_lists.tagged_jobs(connection, tag, part.skip, part.pageSize)
+            shown = [[answers.job_id(number), part.tagKey, part.tagValue] for number in ids]
+            return _page(shown, part, total)
         jobs = await job_lists.newest_tags(connection)
     matches: Callable[[str, str], bool] = lambda key, value: (  # noqa: E731 - a condition
-        wanted.tagKey in {"", key} and wanted.tagValue in {None, value}
+        part.tagKey in {"", key} and part.tagValue in {None, value}
     )
     rows = [
         [answers.job_id(number), key, value]
@@ -193,31 +189,31 @@ async def search(http: Request, wanted: Annotated[TagFilter, Query()]) -> Respon
         for key, value in tags.read(own).items()
         if matches(key, value)
     ]
-    return _page(rows[wanted.skip :][: wanted.pageSize], wanted, len(rows))
+    return _page(rows[part.skip :][: part.pageSize], part, len(rows))
 
 
 # --- the system -----------------------------------------------------------------------------
 
 
-@readers.get("/system/info", summary="Show what this is", responses=documented())
+@readers.get("/system/info", summary="Show the deployment", responses=documented())
 async def info() -> Response:
-    """Show the deployment's name."""
+    """Return the deployment's name."""
     return _json({"deploymentName": NAME})
 
 
 @readers.get("/system/displays/systemLog", summary="Read the system's log", responses=documented())
-async def system_log(wanted: Annotated[PageFilter, Query()]) -> Response:
-    """Show nothing: this platform's own log is a file of its host."""
-    return _page([], wanted, 0)
+async def system_log(part: Annotated[PageFilter, Query()]) -> Response:
+    """Return an empty page: this platform's own log is a file of its host."""
+    return _page([], part, 0)
 
 
 @readers.get("/system/displays/jobLog", summary="Read all jobs' logs", responses=documented())
-async def all_logs(http: Request, wanted: Annotated[PageFilter, Query()]) -> Response:
-    """Show what was logged last, by whatever job."""
-    return await _logs(http, None, wanted)
+async def all_logs(http: Request, part: Annotated[PageFilter, Query()]) -> Response:
+    """Return the latest log of all jobs."""
+    return await _logs(http, None, part)
 
 
-# --- what they share ------------------------------------------------------------------------
+# --- shared ----------------------------------------------------------------------------------
 
 
 async def _job(http: Request, job_id: str) -> JobView:
@@ -225,18 +221,18 @@ async def _job(http: Request, job_id: str) -> JobView:
 
 
 async def _views(http: Request, ids: Sequence[int]) -> list[JobView]:
-    found: dict[int, JobView] = {}
+    views: dict[int, JobView] = {}
     for start in range(0, len(ids), AT_ONCE):
         some = ids[start : start + AT_ONCE]
-        wanted = JobFilter(ids=",".join(map(str, some)), limit=AT_ONCE)
-        page = await _scheduler(http).jobs(wanted, _caller(http).name)
-        found |= {one.id: one for one in page.jobs}
-    return [found[one] for one in ids if one in found]
+        named = JobFilter(ids=",".join(map(str, some)), limit=AT_ONCE)
+        page = await _scheduler(http).jobs(named, _caller(http).name)
+        views |= {job.id: job for job in page.jobs}
+    return [views[number] for number in ids if number in views]
 
 
-async def _logs(http: Request, job: int | None, wanted: PageFilter) -> Response:
-    async with _scheduler(http).database.read() as connection:
-        rows, total = await job_lists.newest_logs(connection, job, wanted.skip, wanted.pageSize)
+async def _logs(http: Request, job: int | None, part: PageFilter) -> Response:
+    async with _scheduler(http).store.database.read() as connection:
+        rows, total = await job_lists.newest_logs(connection, job, part.skip, part.pageSize)
     shown = [
         {
             "timeStamp": row.at,
@@ -247,4 +243,4 @@ async def _logs(http: Request, job: int | None, wanted: PageFilter) -> Response:
         }
         for row in rows
     ]
-    return _page(shown, wanted, total)
+    return _page(shown, part, total)

@@ -1,4 +1,4 @@
-"""Their jobs as ours. Pure, but for earlier jobs, which `find` gives."""
+"""kGymSuite's jobs as ours. Pure, except for `find`, which reads earlier jobs."""
 
 import re
 from collections.abc import Awaitable, Callable
@@ -28,7 +28,7 @@ from kgym_scheduler.peer_api.requests import (
     VmArgument,
 )
 
-# How this surface names a file of a step.
+# The key of a step's file in this interface.
 KEY = re.compile(r"jobs/([1-9][0-9]{0,17})/steps/([0-9]{1,2})(?:/[\w.-]+)?", re.ASCII)
 _UNITS = {"s": 1, "m": 60, "h": 3600}
 _QEMU = re.compile(r"qemu:([0-9]{1,2})-([0-9]{3,7})", re.ASCII)
@@ -38,14 +38,14 @@ Find = Callable[[int], Awaitable[JobView]]
 
 
 async def request_of(new: NewJob, find: Find) -> JobRequest:
-    """Return the job to submit; raise UserError `peer_job` that says what cannot be done here."""
+    """Return the job to submit; raise UserError `peer_job` for what is not supported here."""
     steps: list[StepSpec] = []
-    for number, one in enumerate(new.jobWorkers):
+    for number, stage in enumerate(new.jobWorkers):
         try:
-            if isinstance(one, BuilderArgument):
-                steps.append(await _build(one, find))
+            if isinstance(stage, BuilderArgument):
+                steps.append(await _build(stage, find))
             else:
-                steps.append(_run(one, number, steps))
+                steps.append(_run(stage, number, steps))
         except ValidationError as error:
             first = error.errors(include_url=False, include_input=False, include_context=False)[0]
             where = ".".join(map(str, first["loc"]))
@@ -70,14 +70,14 @@ async def _build(given: BuilderArgument, find: Find) -> BuildSpec:
             config=KernelConfig(full=source.kConfig),
             compiler=source.compiler or "gcc",
             patches=patches,
-            review=[one.name for one in patches],
+            review=[patch.name for patch in patches],
         )
     job, step = _place(given.kernelSource)
     view = (await find(job)).step(step)
     if view is None or not isinstance(view.spec, BuildSpec):
         raise UserError("peer_job", f"step {step} of job {job} has built no kernel")
-    # The compiled tree of the same kernel is found by what it was made of.
-    own = {"patches": patches, "review": [one.name for one in patches], "name": None}
+    # The same source and config find the compiled tree of the earlier job.
+    own = {"patches": patches, "review": [patch.name for patch in patches], "name": None}
     return view.spec.model_copy(update={**own, "files": [], "ahead": None})
 
 
@@ -89,7 +89,7 @@ def _run(given: VmArgument, number: int, earlier: list[StepSpec]) -> ReproduceSp
     else:
         step = number - 1 if wanted == -1 else wanted
         if not 0 <= step < number or not isinstance(earlier[step], BuildSpec):
-            raise _wrong(number, f"image: stage {step} is no kbuilder before it")
+            raise _wrong(number, f"image: stage {step} is not an earlier kbuilder stage")
         build = StepRef(step=step)
     commit = program.syzkallerCheckout
     is_syz = program.reproducerType == "log"
@@ -106,19 +106,19 @@ def _run(given: VmArgument, number: int, earlier: list[StepSpec]) -> ReproduceSp
 
 
 def _shape(machine: str) -> VmShape:
-    """Return a VM of the size that a QEMU machine names; others are of another cloud's."""
-    if (found := _QEMU.fullmatch(machine)) is None:
+    """Return the VM of a QEMU machine type, the default one for types of other clouds."""
+    if (match := _QEMU.fullmatch(machine)) is None:
         return VmShape()
-    return VmShape(cpus=int(found[1]), memory=int(found[2]))
+    return VmShape(cpus=int(match[1]), memory=int(match[2]))
 
 
 def _place(resource: Resource) -> tuple[int, int]:
-    if (found := KEY.fullmatch(resource.key)) is None:
+    if (match := KEY.fullmatch(resource.key)) is None:
         raise UserError(
             "peer_job",
-            f"{resource.key[:100]!r} is no file of a job of this platform: build it anew",
+            f"{resource.key[:100]!r} is no file of a job of this platform: build it again",
         )
-    return int(found[1]), int(found[2])
+    return int(match[1]), int(match[2])
 
 
 def _wrong(number: int, message: str) -> UserError:

@@ -1,4 +1,4 @@
-"""Their tags, a value by key, as ours, one word: `KEY=VALUE`. Pure."""
+"""kGymSuite's tags, which have a key and a value, as ours: `KEY=VALUE`. Pure."""
 
 import re
 
@@ -10,7 +10,7 @@ _WRITTEN = re.compile(r"\+([0-9a-f]{2})")
 
 
 def written(key: str, value: str) -> str:
-    """Return the tag; other characters than tags may have stand as `+` and two hex digits.
+    """Return the tag; bytes that our tags cannot have become `+` and two hex digits.
 
     Raises UserError `tag_too_long`.
     """
@@ -21,15 +21,15 @@ def written(key: str, value: str) -> str:
 
 
 def read(tags: list[str]) -> dict[str, str]:
-    """Return the tags that have a key and a value; what is written wrong stands as it is."""
+    """Return the tags with a key and a value; a malformed escape stays as it is."""
     pairs = (tag.partition("=") for tag in tags)
     return {_plain(key): _plain(value) for key, equals, value in pairs if equals and key}
 
 
 def _escaped(text: str) -> str:
     return "".join(
-        one if _PLAIN.fullmatch(one) else "".join(f"+{byte:02x}" for byte in _bytes(one))
-        for one in text
+        char if _PLAIN.fullmatch(char) else "".join(f"+{byte:02x}" for byte in _bytes(char))
+        for char in text
     )
 
 
@@ -39,12 +39,12 @@ def _bytes(character: str) -> bytes:
 
 def _plain(text: str) -> str:
     raw, place = bytearray(), 0
-    for found in _WRITTEN.finditer(text):
-        raw += _bytes(text[place : found.start()])
-        raw.append(int(found[1], 16))
-        place = found.end()
+    for match in _WRITTEN.finditer(text):
+        raw += _bytes(text[place : match.start()])
+        raw.append(int(match[1], 16))
+        place = match.end()
     raw += _bytes(text[place:])
     try:
         return raw.decode()
-    except UnicodeDecodeError:  # nobody has written it so by this surface
+    except UnicodeDecodeError:  # not written by `written`
         return text

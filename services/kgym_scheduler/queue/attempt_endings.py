@@ -1,4 +1,4 @@
-"""How attempts end: finished or released by their worker, or expired."""
+"""Endings of attempts that their worker reports: finished or released."""
 
 import re
 import uuid
@@ -20,17 +20,17 @@ _OUTCOME = (
     .join(steps, steps.c.id == attempts.c.step_id)
     .where(attempts.c.lease == bindparam("lease"))
 )
-# Behind the key of what is kept as its difference from a base.
+# The suffix of the key of an artifact that is stored as the difference from a base.
 _BASE = re.compile(r"~[0-9a-f]{64}$")
 
 
 async def end(
     connection: AsyncConnection, now: datetime, lease: uuid.UUID, ending: AttemptEnding | None
 ) -> Changed | None:
-    """End the attempt, or give the step back if there is no `ending`; None if the lease is stale.
+    """End the attempt, or release the step if `ending` is None; return None if the lease is stale.
 
-    If it has ended so already, the change is empty: the call came twice. Raises UserError
-    `foreign_artifact` if the ending names files of others.
+    If it has already ended in the same way, the call is a repetition, and the change is empty.
+    Raises UserError `foreign_artifact` if the ending names files of another attempt.
     """
     changes = await Changes.load_held(connection, now, [lease])
     job, step = changes.held(lease)
@@ -45,10 +45,8 @@ async def end(
 
 
 def _check_artifacts(step: Step, lease: uuid.UUID, artifacts: Sequence[Artifact]) -> None:
-    """Raise UserError `foreign_artifact` for an artifact that is no file of this attempt.
-
-    Keys are a worker's word: they must not lead to another job's files.
-    """
+    """Raise UserError `foreign_artifact` for an artifact that is no file of this attempt."""
+    # A worker chooses the keys: a hostile one could name another job's files.
     for artifact in artifacts:
         if _BASE.sub("", artifact.key) != f"steps/{step.id}/{lease.hex}/{artifact.name}":
             message = f"{artifact.name!r} at {artifact.key!r} is no file of this attempt"
@@ -58,7 +56,7 @@ def _check_artifacts(step: Step, lease: uuid.UUID, artifacts: Sequence[Artifact]
 async def _repeated(
     connection: AsyncConnection, lease: uuid.UUID, *, released: bool
 ) -> Changed | None:
-    """Return an empty change if the attempt has ended in the same way before."""
+    """Return an empty change if the attempt has already ended in the same way."""
     row = (await connection.execute(_OUTCOME, {"lease": lease})).one_or_none()
     outcomes = {"released"} if released else {"succeeded", "failed"}
     return Changed(row.job_id) if row is not None and row.outcome in outcomes else None

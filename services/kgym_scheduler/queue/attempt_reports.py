@@ -14,26 +14,22 @@ from kgym_scheduler.database.tables import attempts, events, steps
 from kgym_scheduler.queue.job_changes import Changed, lock
 from kgym_scheduler.queue.row_writes import forget_progress, update_rows
 
-# Part of a lease's time that has to be left for a report without news to write nothing.
+# A report without news writes nothing while more than this part of the lease's time is left.
 FRESH = 0.9
-
-
-# Characters that are kept of the log of an attempt; all of it is in its artifact `step.log`.
+# Maximum number of characters in the database of an attempt's log. The artifact `step.log` has all.
 LOG = 64 << 20
 _LEASES = 10_000
 
 
 class LogVolume:
-    """Bounds the log that attempts fill the database with, each scheduler what passes through it.
-
-    What is forgotten of many attempts at once, is that of those who have been quiet longest.
-    """
+    """Bounds the log that each attempt writes to the database through this scheduler."""
 
     def __init__(self) -> None:
+        # By lease, the last report last. Of more than _LEASES, the quietest is forgotten.
         self._logged: dict[uuid.UUID, int] = {}
 
     def cut(self, lease: uuid.UUID, log: str) -> str:
-        """Return of this piece what is still to be kept."""
+        """Return the part of this piece that is still to be stored."""
         logged = self._logged.pop(lease, 0)
         self._logged[lease] = logged + len(log)
         if len(self._logged) > _LEASES:
@@ -59,13 +55,13 @@ async def keep(
     log: str,
     progress: Progress | None,
 ) -> Changed | None:
-    """Extend a lease by `duration` and keep new log and progress; None if the lease is stale."""
+    """Extend a lease to `duration` from now, store log and progress; None if it is stale."""
     step = await _running(connection, lease)
     if step is None:
         return None
     if log or progress or step.lease_until < now + FRESH * duration:
         await lock(connection, [step.job_id])
-        if await _running(connection, lease) is None:  # it ended while we waited for the job
+        if await _running(connection, lease) is None:  # it ended while we waited for the lock
             return None
         shown = {} if progress is None else {"progress": progress.model_dump_json()}
         key = {"id": step.id, "state": State.RUNNING, "lease": lease}
@@ -75,7 +71,7 @@ async def keep(
 
 
 async def _running(connection: AsyncConnection, lease: uuid.UUID) -> Row[*tuple[Any, ...]] | None:
-    """Return the step that runs under this lease."""
+    """Return the running step of this lease."""
     return (await connection.execute(_RUNNING, {"lease": lease})).one_or_none()
 
 
@@ -88,7 +84,7 @@ async def _add_events(
 ) -> None:
     rows = [_event(step, now, "log", {"text": log})] if log else []
     if progress is not None:
-        # Only the latest progress is kept: a late reader gets one event, not thousands.
+        # Only the latest progress is stored: a late follower gets one event, not thousands.
         await forget_progress(connection, [(step.job_id, step.number)])
         rows.append(_event(step, now, "progress", progress.model_dump()))
     if rows:

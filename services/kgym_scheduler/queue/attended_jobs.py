@@ -1,8 +1,8 @@
 """Which jobs run on a platform that lives only while commands use it.
 
-First those that somebody follows, then those that were submitted or restarted since it began.
-What was left behind, by commands before it or by one that was interrupted, waits until somebody
-asks for it.
+First those that somebody follows, then those that were submitted or restarted since it started.
+Jobs that earlier or interrupted commands abandoned stay queued until somebody follows or restarts
+them.
 """
 
 from collections import Counter
@@ -13,48 +13,47 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """Jobs whose steps may begin: some first; then these, and all with higher numbers."""
+    """The jobs that may run: `first`, then `then` and all with numbers above `after`."""
 
     first: frozenset[int]
     then: frozenset[int]
     after: int
-    """The number that those have to exceed."""
     never: frozenset[int]
-    """Those that may not, though they are among the latter."""
+    """Abandoned jobs: excluded from `then` and `after`."""
 
     def __contains__(self, job_id: int) -> bool:
-        """Return whether the job's steps may begin."""
+        """Return whether the job may run."""
         asked = job_id in self.then or job_id > self.after
         return job_id in self.first or (asked and job_id not in self.never)
 
 
 class Attendance:
-    """Who is there for which job."""
+    """Knows which jobs somebody follows, asked for, or abandoned."""
 
     def __init__(self) -> None:
         self._newest = 0
         self._asked = set[int]()
         self._followers = Counter[int]()
-        self._left = set[int]()
+        self._abandoned = set[int]()
 
     def begin(self, newest: int) -> None:
-        """Note the number of the newest job that was there before."""
+        """Set the number of the newest job from before the platform started."""
         self._newest = newest
 
     def ask(self, job_ids: Iterable[int]) -> None:
-        """Note that somebody has asked for these jobs just now."""
+        """Record that somebody has asked for these jobs."""
         self._asked.update(job_id for job_id in job_ids if job_id <= self._newest)
 
     @contextmanager
     def followed(self, job_id: int) -> Iterator[None]:
-        """Note that somebody follows the job; one who is gone before its end has left it alone."""
+        """Record a follower while the context lasts; if an error ends it, the job is abandoned."""
         self._followers[job_id] += 1
-        self._left.discard(job_id)
+        self._abandoned.discard(job_id)
         try:
             yield
         except BaseException:
             if self._followers[job_id] == 1:
-                self._left.add(job_id)
+                self._abandoned.add(job_id)
             raise
         finally:
             self._followers[job_id] -= 1
@@ -63,11 +62,11 @@ class Attendance:
 
     @property
     def wanted(self) -> Wanted:
-        """The jobs whose steps may begin."""
+        """The jobs that may run."""
         first, then = frozenset(self._followers), frozenset(self._asked)
         return Wanted(first, then, self._newest, self.in_the_way)
 
     @property
     def in_the_way(self) -> frozenset[int]:
-        """The jobs that were left alone, while somebody waits for others."""
-        return frozenset(self._left) if self._followers else frozenset()
+        """The abandoned jobs, while somebody waits for others: their steps are given back."""
+        return frozenset(self._abandoned) if self._followers else frozenset()

@@ -1,4 +1,4 @@
-"""Many jobs submitted or aborted in one transaction."""
+"""Many jobs submitted, aborted or restarted in one transaction."""
 
 import re
 from collections.abc import Sequence
@@ -19,7 +19,7 @@ from kgym.api.bulk import (
 from kgym.api.jobs import JobRequest
 from kgym.errors import Conflict, Forbidden, UserError
 from kgym_scheduler.database import groups
-from kgym_scheduler.database.job_lists import COUNTED, JobList, conditions
+from kgym_scheduler.database.job_lists import COUNTED, JobList, clauses
 from kgym_scheduler.database.tables import UNFINISHED, jobs
 from kgym_scheduler.errors import not_your_group, not_yours
 from kgym_scheduler.queue import step_rules
@@ -30,14 +30,16 @@ from kgym_scheduler.queue.submission import Submission
 def submissions(
     requests: Sequence[JobRequest], key: str | None, submitter: str
 ) -> list[Submission]:
-    """Return the jobs to add, each under a key of its own that the whole call's leads to."""
+    """Return the jobs to add."""
+    # Job N has the key KEY:N, so a repeated call finds its jobs, also at another scheduler.
     return [
-        Submission(one, key and f"{key}:{number}", submitter) for number, one in enumerate(requests)
+        Submission(request, key and f"{key}:{number}", submitter)
+        for number, request in enumerate(requests)
     ]
 
 
 def at_number(number: int, error: UserError) -> UserError:
-    """Return the error of the job of this number, with its place in the request."""
+    """Return the error of a job with the job's place in the request."""
     errors = [
         {**fault, "location": re.sub("^body", f"body.jobs.{number}", fault["location"])}
         for fault in error.details.get("errors", [])  # type: ignore[attr-defined]
@@ -49,25 +51,25 @@ def at_number(number: int, error: UserError) -> UserError:
 async def abort(
     connection: AsyncConnection,
     now: datetime,
-    wanted: AbortRequest,
+    request: AbortRequest,
     caller: str,
     owner: str | None,
 ) -> tuple[Aborted, list[Changed]]:
-    """Abort what is unfinished of the jobs; raise Forbidden if one of them is not the owner's."""
-    if wanted.filter is None:
-        return await _abort(connection, now, wanted.jobs or [], owner)
-    if owner is not None and not wanted.filter.mine:
+    """Abort the unfinished jobs; raise Forbidden if one of them belongs to another than `owner`."""
+    if request.filter is None:
+        return await _abort(connection, now, request.jobs or [], owner)
+    if owner is not None and not request.filter.mine:
         raise _others()
-    query = _unfinished(wanted.filter, caller)
-    return await _abort_found(connection, now, query, owner, wanted.expected)
+    query = _unfinished(request.filter, caller)
+    return await _abort_matching(connection, now, query, owner, request.expected)
 
 
 async def abort_group(
     connection: AsyncConnection, now: datetime, submitter: str, name: str, owner: str | None
 ) -> tuple[Aborted, list[Changed]]:
-    """Abort what is unfinished of a group, the first thousand jobs; see `abort`.
+    """Abort the first thousand unfinished jobs of a group (see `abort`).
 
-    Raises NotFound if there is no such group.
+    Raises NotFound if the group does not exist.
     """
     await groups.check(connection, submitter, name)
     if owner not in {None, submitter}:
@@ -75,10 +77,10 @@ async def abort_group(
     query = select(jobs.c.id).where(
         UNFINISHED, jobs.c.submitter == submitter, jobs.c.group_name == name
     )
-    return await _abort_found(connection, now, query, owner)
+    return await _abort_matching(connection, now, query, owner)
 
 
-async def _abort_found(
+async def _abort_matching(
     connection: AsyncConnection,
     now: datetime,
     unfinished: Select[Any],
@@ -86,11 +88,11 @@ async def _abort_found(
     expected: int | None = None,
 ) -> tuple[Aborted, list[Changed]]:
     most = JOBS if expected is None else COUNTED
-    found = await connection.scalars(unfinished.order_by(jobs.c.id).limit(most + 1))
-    ids = list(found.all())  # what is counted is what is aborted: others submit meanwhile
+    matching = await connection.scalars(unfinished.order_by(jobs.c.id).limit(most + 1))
+    ids = list(matching.all())  # counted and aborted are the same jobs, whatever is submitted
     _check_count(len(ids), expected)
-    done, changes = await _abort(connection, now, ids[:JOBS], owner)
-    return done.model_copy(update={"more": len(ids) > JOBS}), changes
+    aborted, changes = await _abort(connection, now, ids[:JOBS], owner)
+    return aborted.model_copy(update={"more": len(ids) > JOBS}), changes
 
 
 async def _abort(
@@ -116,46 +118,45 @@ async def _abort(
 async def restart(
     connection: AsyncConnection,
     now: datetime,
-    wanted: RestartRequest,
+    request: RestartRequest,
     caller: str,
     owner: str | None,
 ) -> tuple[Restarted, list[Changed]]:
-    """Restart finished jobs, the newest thousand; raise Conflict if they are not as many.
+    """Restart the newest thousand matching jobs; raise Conflict if the number is unexpected.
 
-    Raises Forbidden if it could be another's than the owner's, and UserError `filter_too_wide`.
+    Raises Forbidden if the filter may match jobs of another than `owner`, and UserError
+    `filter_too_wide`.
     """
-    if owner is not None and not wanted.filter.mine:
+    if owner is not None and not request.filter.mine:
         raise _others()
-    of = JobList(wanted.filter, caller)
-    counted = (await connection.execute(of.count())).one()
-    if counted.seen > of.counted:
-        message = (
-            f"the filter leads to more than {of.counted:,} jobs: narrow it, by a time or a tag"
-        )
+    matching = JobList(request.filter, caller)
+    counted = (await connection.execute(matching.count())).one()
+    if counted.seen > matching.counted:
+        message = f"over {matching.counted:,} jobs to test: narrow the filter by a time or a tag"
         raise UserError("filter_too_wide", message)
-    _check_count(counted.met, wanted.expected)
-    most = JOBS if wanted.expected is None else min(JOBS, wanted.expected)
-    rows = await connection.execute(of.page([jobs.c.id], most, None))
+    _check_count(counted.met, request.expected)
+    most = JOBS if request.expected is None else min(JOBS, request.expected)
+    rows = await connection.execute(matching.page([jobs.c.id], most, None))
     changes = await Changes.load(connection, now, [row.id for row in rows.all()])
     done = []
     for job in changes.jobs.values():
-        if job.state == wanted.filter.state:  # another may have restarted it meanwhile
+        if job.state == request.filter.state:  # it may have been restarted before it was locked
             step_rules.restart(job, None)
             done.append(job.id)
     changed = list((await changes.write()).values())
     return Restarted(restarted=sorted(done), more=counted.met > JOBS), changed
 
 
-def _check_count(found: int, expected: int | None) -> None:
-    if expected not in {None, found}:
-        message = f"the filter lets {found} jobs through, not {expected}: nothing was done"
-        raise Conflict("count_differs", message, jobs=found)
+def _check_count(number: int, expected: int | None) -> None:
+    if expected not in {None, number}:
+        message = f"the filter matches {number} jobs, not {expected}: nothing was done"
+        raise Conflict("count_differs", message, jobs=number)
 
 
 def _others() -> Forbidden:
-    return Forbidden("not_your_job", "jobs of others take the scope admin", scope="admin")
+    return Forbidden("not_your_job", "jobs of others need the scope admin", scope="admin")
 
 
-def _unfinished(wanted: AbortFilter, caller: str) -> Select[Any]:
-    """Return the ids of the unfinished jobs that are wanted."""
-    return select(jobs.c.id).where(UNFINISHED, *conditions(wanted, caller))
+def _unfinished(conditions: AbortFilter, caller: str) -> Select[Any]:
+    """Return the query for the ids of the matching unfinished jobs."""
+    return select(jobs.c.id).where(UNFINISHED, *clauses(conditions, caller))

@@ -1,4 +1,4 @@
-"""Lanes: where steps of one kind wait that need the same of a worker."""
+"""Lanes: queues of steps of one kind that need the same capabilities of a worker."""
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
@@ -17,58 +17,55 @@ from kgym_scheduler.database.tables import QUEUED, lanes, steps
 Place = tuple[str, str]
 
 
-# A scalar subquery is a look into the index for each lane; EXISTS may become a join.
+# A scalar subquery is one index look-up for each lane. PostgreSQL may turn EXISTS into a join.
 _WAITS = select(steps.c.id).where(QUEUED, steps.c.lane == lanes.c.id).limit(1)
 _BUSY = select(lanes).where(
     lanes.c.kind.in_(bindparam("kinds", expanding=True)), _WAITS.scalar_subquery().is_not(None)
 )
 
 
-# Whoever claims locks the lanes first, so that its next statement sees what others have taken.
-# Not against those who only refer to a lane, as all who add steps do.
+# A claim locks the lanes first, so that its next statement sees which steps other claims have
+# taken. `key_share` lets transactions that add steps refer to the lane meanwhile.
 _BUSY_LOCKED = _BUSY.order_by(lanes.c.id).with_for_update(key_share=True)
 
 
 @dataclass(frozen=True, slots=True)
 class Lane:
-    """A lane in which steps wait."""
+    """A lane with queued steps."""
 
     id: int
     kind: StepKind
     needs: Needs
 
     def fits(self, kinds: Collection[StepKind], has: Capabilities | None) -> bool:
-        """Return whether a worker of these kinds can do what waits here."""
+        """Return whether a worker of these kinds and capabilities can run the lane's steps."""
         return self.kind in kinds and not lacking(self.needs, has)
 
 
 def place(spec: StepSpec) -> Place:
-    """Return the lane that a step waits in: its kind, and what it needs as JSON."""
+    """Return the lane of a step: its kind, and its needs as JSON."""
     return str(spec.kind), spec.needs().model_dump_json(exclude_defaults=True)
 
 
 async def numbers(
     connection: AsyncConnection, places: Collection[Place], known: dict[Place, int]
 ) -> dict[Place, int]:
-    """Return the lanes' ids; a lane that is not there is made.
-
-    Those in `known` need not be looked up; those that are found are added to it. One that is
-    made is not: the transaction may yet be undone.
-    """
-    if wanted := set(places) - set(known):
-        known |= await _find(connection, wanted)
-    found = {place: known[place] for place in places if place in known}
-    if missing := sorted(set(places) - set(found)):
+    """Return the lanes' ids; create missing lanes. `known` caches the ids of existing lanes."""
+    if unknown := set(places) - set(known):
+        known |= await _find(connection, unknown)
+    ids = {place: known[place] for place in places if place in known}
+    if missing := sorted(set(places) - set(ids)):
         rows = [{"kind": kind, "needs": needs} for kind, needs in missing]
         await connection.execute(insert(lanes).values(rows).on_conflict_do_nothing())
-        found |= await _find(connection, missing)
-    return found
+        # Not cached: the transaction may yet be rolled back.
+        ids |= await _find(connection, missing)
+    return ids
 
 
 async def busy(
     connection: AsyncConnection, kinds: Sequence[StepKind], *, locked: bool = False
 ) -> list[Lane]:
-    """Return the lanes of these kinds in which steps wait; `locked`: for this transaction alone."""
+    """Return the lanes of these kinds with queued steps; `locked`: lock them for writing."""
     rows = await connection.execute(_BUSY_LOCKED if locked else _BUSY, {"kinds": list(kinds)})
     return list(map(_lane, rows.all()))
 

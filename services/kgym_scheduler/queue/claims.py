@@ -1,7 +1,7 @@
-"""Claims: of the steps that a worker can do, the fairest ones are leased to it.
+"""Claims: a worker gets leases on the fairest of the steps that it can run.
 
-Claims for the same lanes come one after the other, also those of several schedulers on one
-database, so that each sees what is left.
+Claims for the same lanes are serialised, also between schedulers on one database, so that each
+sees which steps are left.
 """
 
 import uuid
@@ -36,9 +36,9 @@ async def serve(
     draining: bool = False,
     wanted: Wanted | None = None,
 ) -> tuple[Claimed, list[Changed]]:
-    """Lease the fairest steps for `duration`; return them, and what others have to be told.
+    """Lease the fairest steps for `duration`; return them and the changes.
 
-    A draining worker gets nothing new. Without `wanted`, the steps of all jobs may begin.
+    A draining worker gets nothing new. Without `wanted`, all jobs may run.
     """
     if claim.again and (repeated := await _repeated(connection, claim)) is not None:
         return Claimed(assignments=repeated, draining=draining), []
@@ -49,8 +49,8 @@ async def serve(
     lanes = [lane.id for lane in waiting if lane.fits(worker.kinds, worker.capabilities)]
     if not lanes:
         return Claimed(), []
-    # The time after the wait for the lanes: by an earlier one, steps that were queued meanwhile
-    # would not be due yet.
+    # Read after the wait for the lanes: at an earlier time, steps that were queued meanwhile would
+    # not be due yet.
     now = await clock.now(connection)
     candidates = await _candidates(connection, now, lanes, claim.want + 1, wanted)
     chosen, left = candidates[: claim.want], candidates[claim.want :]
@@ -66,7 +66,7 @@ async def _candidates(
     limit: int,
     wanted: Wanted | None,
 ) -> Sequence[_Candidate]:
-    """Return the first steps of each lane that may begin, at most `limit` of each, in order."""
+    """Return the first steps that may begin, at most `limit` of each lane, in order."""
     values: dict[str, object] = {"now": now, "limit": limit}
     values |= {f"lane{number}": lane for number, lane in enumerate(lanes)}
     if wanted is not None:
@@ -77,14 +77,14 @@ async def _candidates(
 
 
 @cache
-def _firsts(lanes: int, everybodys: bool) -> Select[*tuple[Any, ...]]:
+def _firsts(lanes: int, all_jobs: bool) -> Select[*tuple[Any, ...]]:
     s, t = steps.c, turns_table.c
     first, then, never = (
         s.job_id.in_(bindparam(name, expanding=True)) for name in ("first", "then", "never")
     )
     later = (then | (s.job_id > bindparam("after", type_=Integer))) & ~never
-    wanted = true() if everybodys else first | later
-    order = [] if everybodys else [first.desc()]
+    wanted = true() if all_jobs else first | later
+    order = [] if all_jobs else [first.desc()]
     firsts = [
         select(s.id, s.job_id, s.lane, s.kind, s.rank, s.turn)
         .where(
@@ -106,10 +106,8 @@ def _firsts(lanes: int, everybodys: bool) -> Select[*tuple[Any, ...]]:
 
 
 def _in_order(candidates: Sequence[_Candidate], first: Collection[int]) -> list[_Candidate]:
-    """Sort steps by rank, then by how far their turn is from that of their kind, then by id.
-
-    But those of the jobs `first` come first.
-    """
+    """Sort steps: those of the jobs `first`, then by rank, by turn and by id."""
+    # Turns of different kinds are compared by their distance from the last claimed turn.
     return sorted(
         candidates,
         key=lambda step: (
@@ -132,7 +130,7 @@ async def _lease(
     specs: dict[int, tuple[int, StepSpec | Failure]] = {}
     for row in chosen:
         _, step = changes.step(row.job_id, row.id)
-        # An abort needs no lane: it may have come while we waited for the job.
+        # Lanes do not lock out aborts: one may have come while we waited for the job.
         if step and step.spec and step_rules.claimable(step, now):
             specs[row.id] = row.job_id, views.spec_of(step.spec)
     inputs = await _inputs(connection, specs)
@@ -158,7 +156,7 @@ async def _lease(
 async def _inputs(
     connection: AsyncConnection, specs: Mapping[int, tuple[int, StepSpec | Failure]]
 ) -> dict[int, tuple[StepSpec | Failure, dict[str, Input] | Failure]]:
-    """Return the specs, given with their job, each with its inputs; or why it has none."""
+    """Return each spec, given with its job, with its inputs, or with a Failure."""
     read = {n: (job, spec) for n, (job, spec) in specs.items() if not isinstance(spec, Failure)}
     inputs = await step_inputs.resolve(connection, list(read.values()))
     by_step = dict(zip(read, inputs, strict=True))
@@ -184,9 +182,9 @@ def _assignment(
 
 
 async def _repeated(connection: AsyncConnection, claim: Claim) -> list[Assignment] | None:
-    """Return what the claim got before, if its answer was lost; None if it got nothing.
+    """Return what an earlier call of this claim leased; None if it leased nothing.
 
-    What has ended since, or was taken away, is left out.
+    Attempts that have ended since are left out.
     """
     leases = [claim.lease(number) for number in range(claim.want)]
     s, a = steps.c, attempts.c

@@ -1,11 +1,11 @@
 """Fairness between submitters: start-time fair queueing of steps.
 
-(Goyal, Vin, Cheng: Start-time Fair Queueing, SIGCOMM 1996, with all costs and
-weights 1.) A step that is queued gets a turn: one more than its submitter's
-last, but no less than the turn that was claimed last. Of the steps of one kind
-and rank the lowest turn is claimed first. So ten thousand steps of one
-submitter have ten thousand turns, and another's single one comes next.
+A queued step gets a turn: one more than its submitter's last, but at least the turn that was
+claimed last. The lowest turn of a kind and rank is claimed first. So ten thousand steps of one
+submitter have ten thousand turns, and another's single step comes next.
 """
+
+# Goyal, Vin, Cheng: Start-time Fair Queueing, SIGCOMM 1996; here all costs and weights are 1.
 
 from collections import Counter
 from collections.abc import Mapping
@@ -15,11 +15,11 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 # Submitter, step kind and rank.
 Queue = tuple[str, str, int]
-# In place of a submitter: the row of the turn that was claimed last.
+# The submitter in the rows of the turns that were claimed last.
 NOBODY = ""
 
-# Raises a turn to `floor` if it is lower, then by `by`. Others wait for the row until the end of
-# the transaction: so this comes late in it.
+# Raises a turn to `floor` if it is lower, then by `by`. The row stays locked until the end of the
+# transaction, so this comes late in it. CASE, as SQLite's max() is PostgreSQL's greatest().
 _RAISE = """
 WITH given AS (SELECT CAST(:submitter AS varchar) AS submitter, CAST(:kind AS varchar) AS kind,
     CAST(:rank AS smallint) AS rank, CAST(:by AS bigint) AS by)
@@ -40,16 +40,16 @@ _CLAIM = text(_RAISE.format(floor="CAST(:turn AS bigint)"))
 
 
 async def give_turns(connection: AsyncConnection, wanted: Counter[Queue]) -> dict[Queue, int]:
-    """Give each queue so many turns; return the turn before the first of them."""
+    """Give each queue that many turns; return the turn before its first."""
     before = {}
-    for queue in sorted(wanted):  # in one order, so that no two transactions wait for each other
+    for queue in sorted(wanted):  # in one order, so that transactions cannot deadlock
         given = wanted[queue]
         before[queue] = await connection.scalar(_GIVE, _parameters(queue, given)) - given
     return before
 
 
 async def claim_turns(connection: AsyncConnection, latest: Mapping[tuple[str, int], int]) -> None:
-    """Note the highest turns that were claimed, by kind and rank."""
+    """Store the highest claimed turns, by kind and rank."""
     for (kind, rank), turn in sorted(latest.items()):
         queue = NOBODY, kind, rank
         await connection.execute(_CLAIM, {**_parameters(queue, 0), "turn": turn})

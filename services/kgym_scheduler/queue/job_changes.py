@@ -1,7 +1,7 @@
 """One transaction's changes to jobs: their steps, attempts and events.
 
-The jobs are locked and read, the rules move their steps in memory, and `write` writes it all, in
-a handful of statements whatever the number of jobs.
+The jobs are locked and read, the rules change their steps in memory, and `write` writes all
+changes in a handful of statements, whatever the number of jobs.
 """
 
 import json
@@ -34,7 +34,7 @@ from kgym_scheduler.queue.row_writes import (
 
 @dataclass(slots=True)
 class Step:
-    """What of a step decides its next state, and what is to be written."""
+    """A step as the rules see it, and the values to write."""
 
     id: int
     number: int
@@ -54,12 +54,12 @@ class Step:
     was: tuple[State, UUID | None]
     values: dict[str, object] = field(default_factory=dict)
     answer: StepResult | None = None
-    """Of the attempt that ends now: its result."""
+    """The result of the attempt that ends now."""
 
 
 @dataclass(frozen=True, slots=True)
 class EndedAttempt:
-    """An attempt that has ended, for those who count."""
+    """An attempt that has ended, for metrics."""
 
     lease: UUID
     kind: StepKind
@@ -68,27 +68,27 @@ class EndedAttempt:
     again: bool
     """Whether another attempt follows."""
     cached: bool | None
-    """Of a build that succeeded: whether the unpatched tree was there."""
+    """Of a successful build: whether the unpatched tree was cached."""
     entry: str | None
-    """Of a build or check that succeeded: the entry of SuiteCache that it used."""
+    """Of a successful build or check: its SuiteCache entry."""
     cause: str | None
     reason: str | None
-    """Both of a failure."""
+    """Cause and reason are those of a failure."""
 
 
 @dataclass(frozen=True, slots=True)
 class Changed:
-    """What others have to be told once the change is committed."""
+    """A change of a job, for workers and followers, once it is committed."""
 
     job_id: int
     queued: tuple[StepKind, ...] = ()
-    """The kinds of which workers have to be notified."""
+    """The kinds of steps that workers have to be notified of."""
     ended: tuple[EndedAttempt, ...] = ()
 
 
 @dataclass(slots=True)
 class JobChange:
-    """A job in the middle of a transaction; nothing is written before `Changes.write`."""
+    """A job in a transaction; nothing is written before `Changes.write`."""
 
     now: datetime
     id: int
@@ -96,20 +96,20 @@ class JobChange:
     was: State
     steps: list[Step]
     moves: list[tuple[int, int, State, dict[str, object]]] = field(default_factory=list)
-    """What happened to steps: number, attempt, new state, further data."""
+    """Events of steps: number, attempt, new state, further data."""
     queued: list[Step] = field(default_factory=list)
     begun: list[dict[str, Any]] = field(default_factory=list)
     ended: list[EndedAttempt] = field(default_factory=list)
     quiet: list[Step] = field(default_factory=list)
-    """Steps whose progress is forgotten."""
+    """Steps whose progress events are deleted."""
 
     @property
     def state(self) -> State:
-        """The state of the job, as its steps stand now."""
+        """The state of the job, computed from its steps."""
         return job_state([step.state for step in self.steps])
 
     def claim(self, step: Step, lease: UUID, worker: str, until: datetime) -> None:
-        """Begin an attempt: the worker has the step under this lease, until then."""
+        """Start an attempt: lease the step to the worker until `until`."""
         step.attempt, step.tries = step.attempt + 1, step.tries + 1
         self._move(
             step,
@@ -153,7 +153,7 @@ class JobChange:
         self._note(step, **failure)
 
     def requeue(self, step: Step, outcome: str, *, delay: float = 0, **values: object) -> None:
-        """End the running attempt of a step, to be followed by another after `delay` seconds."""
+        """End the running attempt of a step, and queue it again after `delay` seconds."""
         failure = _failure(values)
         self._end_attempt(step, outcome, failure, again=True)
         self._enqueue(step, Event.RETRY, delay, values)
@@ -165,7 +165,7 @@ class JobChange:
         self._note(step)
 
     def move(self, moved: Iterable[Step], event: Event, **values: object) -> None:
-        """Let `event` happen to steps that do not run."""
+        """Apply `event` to steps that do not run."""
         for step in moved:
             self._move(step, event, **values)
             self._note(step)
@@ -201,14 +201,15 @@ class JobChange:
             self.quiet.append(step)
         step.lease = None
 
-    def events(self, came_to: Mapping[str, object]) -> list[dict[str, object]]:
-        """Return what has happened as rows: each tells what has become of the job by the end.
+    def events(self, conclusion: Mapping[str, object]) -> list[dict[str, object]]:
+        """Return the events as rows; each has the job's state at the end of the transaction.
 
-        The last one tells what it came to.
+        The last event of a job has its verdict, too.
         """
         job_state = {"job_state": self.state}
         if self.moves and self.state.final:
-            self.moves[-1][-1].update({n: came_to[n] for n in _SHOWN if came_to.get(n) is not None})
+            shown = {name: conclusion[name] for name in _SHOWN}
+            self.moves[-1][-1].update({n: v for n, v in shown.items() if v is not None})
         return [
             {
                 "job_id": self.id,
@@ -229,9 +230,9 @@ _STEP_COLUMNS = (
     *("id", "number", "kind", "lane", "rank", "state", "attempt", "tries"),
     *("lease", "lease_until", "not_before", "started_at"),
 )
-# The steps are locked with their jobs so that, after waiting for another transaction, PostgreSQL
-# reads both as that one has left them. All lock in the order of the ids: so none wait for each
-# other.
+# The steps are locked with their jobs. Otherwise PostgreSQL, after a wait for another transaction,
+# would read the job as that one left it, but its steps as they were before. All transactions lock
+# in the order of the ids, so they cannot deadlock.
 _LOCKED = (
     select(
         *(jobs.c.id, jobs.c.submitter, jobs.c.state),
@@ -257,8 +258,8 @@ _LOCK = (
     .order_by(jobs.c.id)
     .with_for_update(key_share=True)
 )
-# It copies the job's columns, so it comes after the job is written. A step that is done again
-# may have used the same entry before.
+# It copies the job's columns, so it comes after the job is written. A restarted step may have used
+# the same entry before.
 _ADD_ENTRY_FACETS = (
     insert_or_skip(facets)
     .from_select(
@@ -273,7 +274,7 @@ _ADD_ENTRY_FACETS = (
     )
     .on_conflict_do_nothing()
 )
-# Of what a job came to, what its last event tells.
+# The columns of a job's conclusion that its last event has.
 _SHOWN = ("verdict", "resolved")
 _UNENDED: dict[str, object] = dict.fromkeys(
     ("ended_at", "outcome", "cause", "reason", "cached", "entry")
@@ -282,7 +283,7 @@ _UNLEASED: dict[str, object] = {"lease": None, "lease_until": None, "progress": 
 
 
 class Changes:
-    """The jobs that one transaction changes, each locked against others that change it."""
+    """The jobs that one transaction changes, locked until its end."""
 
     def __init__(
         self, connection: AsyncConnection, now: datetime, locked: Iterable[JobChange]
@@ -301,7 +302,7 @@ class Changes:
     async def load(
         cls, connection: AsyncConnection, now: datetime, job_ids: Collection[int]
     ) -> "Changes":
-        """Lock and read jobs, those that there are."""
+        """Lock and read the jobs, without those that do not exist."""
         rows = (await connection.execute(_NAMED, {"jobs": sorted(job_ids)})).all()
         return cls(connection, now, _job_changes(now, rows))
 
@@ -309,27 +310,27 @@ class Changes:
     async def load_held(
         cls, connection: AsyncConnection, now: datetime, leases: Collection[UUID]
     ) -> "Changes":
-        """Lock and read the jobs that these attempts are of."""
+        """Lock and read the jobs of these attempts."""
         rows = (await connection.execute(_HELD, {"leases": list(leases)})).all()
         return cls(connection, now, _job_changes(now, rows))
 
     def held(self, lease: UUID) -> tuple[JobChange, Step] | tuple[None, None]:
-        """Return a job with the step that runs under this lease."""
+        """Return the running step of this lease, with its job."""
         job, step = self._held.get(lease, (None, None))
         return (job, step) if job and step and step.lease == lease else (None, None)
 
     def step(self, job_id: int, step_id: int) -> tuple[JobChange, Step] | tuple[None, None]:
-        """Return a job with one of its steps."""
+        """Return a step with its job."""
         job = self.jobs.get(job_id)
-        found = next((step for step in job.steps if step.id == step_id), None) if job else None
-        return (job, found) if job and found else (None, None)
+        step = next((step for step in job.steps if step.id == step_id), None) if job else None
+        return (job, step) if job and step else (None, None)
 
     async def write(
         self, claimed: Mapping[tuple[str, int], int] | None = None
     ) -> dict[int, Changed]:
-        """Write what has changed; return, by job, what others have to be told.
+        """Write all changes; return the changed jobs.
 
-        `claimed` are the highest turns that were claimed, by kind and rank.
+        `claimed` are the highest claimed turns, by kind and rank.
         """
         changed = [job for job in self.jobs.values() if job.moves]
         if not changed:
@@ -338,7 +339,7 @@ class Changes:
         due = [step for step in queued if step.not_before == self._now]
         notified = await lanes_to_notify(self._connection, {step.lane for step in due})
         await self._write_attempts(changed)
-        await self._write_jobs(changed)  # before the steps: what they came to reads earlier results
+        await self._write_jobs(changed)  # before the steps: conclusions read the earlier results
         quiet = [(job.id, step.number) for job in changed for step in job.quiet]
         await forget_progress(self._connection, quiet)
         await fair_queue.claim_turns(self._connection, claimed or {})
@@ -368,7 +369,7 @@ class Changes:
     async def _write_attempts(self, changed: Sequence[JobChange]) -> None:
         ended = {attempt.lease: self._ending(attempt) for job in changed for attempt in job.ended}
         begun = [row for job in changed for row in job.begun]
-        for row in begun:  # and failed at once, where an input is missing
+        for row in begun:  # one with a missing input ends in the same transaction
             row.update(ended.pop(row["lease"], _UNENDED))
         if begun:
             await self._connection.execute(insert(attempts), begun)
@@ -411,7 +412,7 @@ class Changes:
         ]
         await update_rows(self._connection, facets, copies)
         used = [attempt for job in changed for attempt in job.ended if attempt.entry]
-        # A worker names the entry: only what can be a folder's name is listed.
+        # A hostile worker may name anything as the entry: only valid names become facets.
         leases = [attempt.lease for attempt in used if ENTRY.fullmatch(attempt.entry or "")]
         if leases:
             await self._connection.execute(_ADD_ENTRY_FACETS, {"leases": leases})
@@ -421,10 +422,10 @@ class Changes:
         await self._connection.execute(insert(events), new_events)
 
     async def _conclusions(self, changed: Sequence[JobChange]) -> dict[int, dict[str, object]]:
-        """Return the columns to store of the conclusions of jobs that end, or begin again."""
-        begun_again = {job.id: NOTHING for job in changed if job.was.final}
+        """Return the conclusions, as columns, of jobs that end; of restarted jobs, none."""
+        restarted = {job.id: NOTHING for job in changed if job.was.final}
         ended = [_ended(job) for job in changed if job.state.final and not job.was.final]
-        return begun_again | (await conclude(self._connection, ended) if ended else {})
+        return restarted | (await conclude(self._connection, ended) if ended else {})
 
 
 def _ended(job: JobChange) -> EndedJob:
@@ -437,7 +438,7 @@ def _ended(job: JobChange) -> EndedJob:
 
 
 def _alike(moved: Iterable[Step]) -> list[list[tuple[Row, Row]]]:
-    """Return what to write to steps, each if it still is what it was, grouped by columns."""
+    """Return keys and values to write, grouped by columns; keys have the old state and lease."""
     groups = defaultdict[tuple[str, ...], list[tuple[Row, Row]]](list)
     for step in moved:
         state, lease = step.was
@@ -448,16 +449,14 @@ def _alike(moved: Iterable[Step]) -> list[list[tuple[Row, Row]]]:
 
 
 async def lock(connection: AsyncConnection, job_ids: Collection[int]) -> None:
-    """Lock jobs until the end of the transaction.
-
-    This, or `Changes.load`, comes first in every transaction that changes jobs: what is read
-    after it is what others have committed.
-    """
+    """Lock jobs until the end of the transaction."""
+    # This, or `Changes.load`, comes first in every transaction that changes jobs, so that all later
+    # statements see what other transactions have committed.
     await connection.execute(_LOCK, {"jobs": sorted(job_ids)})
 
 
 def _job_changes(now: datetime, rows: Iterable[SqlRow[*tuple[Any, ...]]]) -> list[JobChange]:
-    """Return the jobs in these rows: id, submitter and state of a job, then a step's columns."""
+    """Return the jobs of these rows: a job's id, submitter and state, then a step's columns."""
     return [
         JobChange(now, job_id, submitter, State(state), [_step(*row[3:]) for row in group])
         for (job_id, submitter, state), group in groupby(rows, lambda row: tuple(row[:3]))
@@ -477,5 +476,5 @@ def _failure(values: dict[str, object]) -> dict[str, object]:
 
 
 def _word(reason: str | None) -> str | None:
-    """Return the reason as text that every database takes, whatever a worker has sent."""
+    """Return a reason that a worker sent without characters that a database may refuse."""
     return reason and "".join(c if c.isprintable() else " " for c in reason)

@@ -1,7 +1,7 @@
-"""What jobs came to, told once, when they end: what `bugs.conclusion` makes of their steps.
+"""Conclusions of jobs (`bugs.conclusion`), computed and stored in the transaction that ends them.
 
-Only jobs are looked at whose end says more than that all was done. What of a result cannot be
-read, or is too long to be read again, leaves its job without a verdict; it stops no ending.
+Successful jobs without a step that judges get none. If a result cannot be read, or is too long to
+be read again, the job has no verdict; it ends nevertheless.
 """
 
 from collections import defaultdict
@@ -21,15 +21,14 @@ from kgym.bugs.conclusion import Conclusion, conclusion
 from kgym_scheduler.database import views
 from kgym_scheduler.database.tables import steps
 
-# Kinds of steps that come to a verdict.
+# Kinds of steps that judge.
 JUDGED = frozenset({StepKind.REPRODUCE, StepKind.CHECK})
-# Characters of a job's earlier results: to read them holds up the loop, 10 ms or so each MiB.
+# Maximum characters of a job's earlier results: reading them blocks the loop, some 10 ms a MiB.
 LONGEST = 4 << 20
 _TITLE = 1000
-# What is stored of a job that has not ended, or has only done what it was to do.
-NOTHING: dict[str, object] = dict.fromkeys(
-    ("verdict", "resolved", "title", "reason", "crash", "guilty_file")
-)
+# The columns of a job without a conclusion.
+_LINES = ("title", "reason", "crash", "guilty_file")
+NOTHING: dict[str, object] = dict.fromkeys(("verdict", "resolved", *_LINES))
 
 _log = structlog.get_logger()
 
@@ -57,9 +56,9 @@ class EndedStep:
     kind: StepKind
     state: State
     answer: StepResult | None
-    """Of the step that has ended the job, if it has a result."""
+    """The result, if this step has ended the job."""
     failure: str | None
-    """Of the step that has ended the job, if it has failed: as it is stored."""
+    """The stored failure, if this step has ended the job."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,18 +71,18 @@ class EndedJob:
 
     @property
     def judged(self) -> bool:
-        """Whether its end says more than that all was done."""
-        return self.state is not State.SUCCEEDED or any(one.kind in JUDGED for one in self.steps)
+        """Whether it has a conclusion: a step of it judges, or it did not succeed."""
+        return self.state is not State.SUCCEEDED or any(step.kind in JUDGED for step in self.steps)
 
     @property
     def rests_on_stored(self) -> bool:
-        """Whether what it came to cannot be told from the last answer alone."""
+        """Whether the conclusion needs stored results or specs besides the last answer."""
         return self.state is not State.ABORTED and any(map(_rests_on_stored, self.steps))
 
 
 def _rests_on_stored(step: EndedStep) -> bool:
     answered = step.answer is not None
-    if step.kind is StepKind.REPRODUCE:  # its spec says whether a bug was to show, or a fix
+    if step.kind is StepKind.REPRODUCE:  # its spec tells whether it tries the bug or a fix
         return answered or step.state is State.SUCCEEDED
     return step.kind is StepKind.CHECK and step.state is State.SUCCEEDED and not answered
 
@@ -91,7 +90,7 @@ def _rests_on_stored(step: EndedStep) -> bool:
 async def conclude(
     connection: AsyncConnection, ended: Sequence[EndedJob]
 ) -> dict[int, dict[str, object]]:
-    """Return, by job, the columns that tell what it came to; none for those with no more to say."""
+    """Return the columns of the conclusions, by job; jobs without one are left out."""
     judged = [job for job in ended if job.judged]
     stored = await _stored(connection, [job.id for job in judged if job.rests_on_stored])
     return {job.id: _columns(job, stored[job.id]) for job in judged}
@@ -100,38 +99,35 @@ async def conclude(
 async def _stored(
     connection: AsyncConnection, job_ids: Sequence[int]
 ) -> Mapping[int, Mapping[int, Row[Any]]]:
-    """Return what is stored of the steps of these jobs, by job and number."""
-    found: defaultdict[int, dict[int, Row[Any]]] = defaultdict(dict)
+    """Return the stored steps of these jobs, by job and number."""
+    stored: defaultdict[int, dict[int, Row[Any]]] = defaultdict(dict)
     if job_ids:
         rows = await connection.execute(_RESULTS, {"jobs": list(job_ids)})
         for job_id, group in groupby(rows.all(), lambda row: row.job_id):
-            found[job_id] = {row.number: row for row in group}
-    return found
+            stored[job_id] = {row.number: row for row in group}
+    return stored
 
 
 def _columns(job: EndedJob, stored: Mapping[int, Row[Any]]) -> dict[str, object]:
     try:
-        came_to = _conclusion(job, stored)
-    except Exception as error:  # noqa: BLE001 - whatever a result does, its job has ended
-        _log.warning("what a job came to cannot be told", job=job.id, error=repr(error)[:1000])
+        concluded = _conclusion(job, stored)
+    except Exception as error:  # noqa: BLE001 - whatever is in a result, the job ends
+        _log.warning("a job has no conclusion", job=job.id, error=repr(error)[:1000])
         if job.state is State.SUCCEEDED:
-            return {**NOTHING, "reason": _line(f"what it came to cannot be told: {error}")}
+            return {
+                **NOTHING,
+                "reason": _line(f"no verdict, as its results cannot be read: {error}"),
+            }
         unanswered = [replace(step, answer=None) for step in job.steps]
-        came_to = _conclusion(replace(job, steps=unanswered), {})
-    return {
-        "verdict": came_to.verdict,
-        "resolved": came_to.resolved,
-        "title": _line(came_to.title),
-        "reason": _line(came_to.reason),
-        "crash": _line(came_to.crash),
-        "guilty_file": _line(came_to.guilty_file),
-    }
+        concluded = _conclusion(replace(job, steps=unanswered), {})
+    lines = {name: _line(getattr(concluded, name)) for name in _LINES}
+    return {"verdict": concluded.verdict, "resolved": concluded.resolved, **lines}
 
 
 def _conclusion(job: EndedJob, stored: Mapping[int, Row[Any]]) -> Conclusion:
     parts = [_view(step, stored.get(step.number)) for step in job.steps]
-    looked_at: dict[str, Any] = {"id": job.id, "state": job.state, "steps": parts}
-    return conclusion(JobView.model_construct(**looked_at))
+    fields: dict[str, Any] = {"id": job.id, "state": job.state, "steps": parts}
+    return conclusion(JobView.model_construct(**fields))
 
 
 def _view(step: EndedStep, stored: Row[Any] | None) -> StepView:
@@ -143,10 +139,10 @@ def _view(step: EndedStep, stored: Row[Any] | None) -> StepView:
         spec = views.spec_of(stored.spec) if stored.spec else None
         if result is None and stored.result and step.state is State.SUCCEEDED:
             result = views.result_of(stored.result)
-    for one in (spec, result):
-        if isinstance(one, Failure):
-            raise ValueError(one.message)
-    looked_at: dict[str, Any] = {
+    for part in (spec, result):
+        if isinstance(part, Failure):
+            raise ValueError(part.message)
+    fields: dict[str, Any] = {
         "number": step.number,
         "name": None if stored is None else stored.name,
         "kind": step.kind,
@@ -155,11 +151,11 @@ def _view(step: EndedStep, stored: Row[Any] | None) -> StepView:
         "result": result,
         "failure": views.read(Failure, step.failure),
     }
-    return StepView.model_construct(**looked_at)
+    return StepView.model_construct(**fields)
 
 
 def _line(text: str | None) -> str | None:
-    """Return the text as one line that every database takes: without NUL or lone surrogates."""
+    """Return the text as one line, without characters that a database refuses (NUL, surrogates)."""
     if text is None:
         return None
     return "".join(c if c.isprintable() else " " for c in text[:_TITLE])

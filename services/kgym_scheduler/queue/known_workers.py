@@ -1,7 +1,8 @@
-"""The workers that there are, as they say themselves: any scheduler can tell."""
+"""The workers, as they describe themselves; and whether one of them can run a job's steps."""
 
 import json
-from collections.abc import Sequence
+import time
+from collections.abc import Awaitable, Callable, Sequence
 from datetime import datetime, timedelta
 
 from pydantic import TypeAdapter, ValidationError
@@ -10,8 +11,8 @@ from sqlalchemy.dialects.postgresql import insert  # SQLite has the same ON CONF
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from kgym.api.capabilities import NO_COMPILER, NO_DUMP, NO_SYZKALLER, Capabilities, lacking
-from kgym.api.jobs import WorkerState
-from kgym.api.steps import Needs, StepSpec
+from kgym.api.jobs import JobRequest, WorkerState
+from kgym.api.steps import Needs, StepKind
 from kgym.api.suitecache import HeldEntry
 from kgym.api.worker_calls import BEAT_SECONDS, WorkerInfo
 from kgym.errors import UserError
@@ -19,14 +20,22 @@ from kgym_scheduler.database import views
 from kgym_scheduler.database.tables import workers
 from kgym_scheduler.queue.capability_lanes import Lane
 
-# How long a worker that is not heard of counts as alive.
+# How long a silent worker counts as alive: two heartbeats may be lost.
 LIVE = timedelta(seconds=2.5 * BEAT_SECONDS)
 # How long a lost worker is shown.
 REMEMBERED = timedelta(days=1)
+# How long a compiler that a worker has is not looked up again: jobs come in bursts.
+COMPILER_SECONDS = 10.0
+MAX_COMPILERS = 1000
+# Maximum age of the capabilities of the only host: to detect them runs programs.
+HOST_SECONDS = 2.0
+
+# Detects the capabilities of a host.
+Host = Callable[[], Awaitable[Capabilities]]
 
 
 async def seen(connection: AsyncConnection, now: datetime, worker: WorkerInfo) -> None:
-    """Note that this worker lives, and what it is."""
+    """Store that this worker lives, and its description."""
     statement = insert(workers).values(
         id=worker.id,
         kinds=json.dumps(worker.kinds),
@@ -46,7 +55,7 @@ async def seen(connection: AsyncConnection, now: datetime, worker: WorkerInfo) -
 async def keep_entries(
     connection: AsyncConnection, worker_id: str, entries: Sequence[HeldEntry]
 ) -> None:
-    """Note which entries of SuiteCache the host of this worker keeps."""
+    """Store which SuiteCache entries the worker's host keeps."""
     known = _ENTRIES.dump_json(list(entries)).decode()
     await connection.execute(_KEEP, {"worker": worker_id, "known": known})
 
@@ -54,19 +63,19 @@ async def keep_entries(
 async def held_entries(
     connection: AsyncConnection, now: datetime
 ) -> list[tuple[str, WorkerState, list[HeldEntry]]]:
-    """Return, by worker, what has become of it, and which entries its host keeps."""
-    found = []
+    """Return each worker's name and state, and the SuiteCache entries that its host keeps."""
+    held_by = []
     for row in (await connection.execute(_HELD)).all():
         try:
             held = _ENTRIES.validate_json(row.entries)
         except ValidationError:
             continue
-        found.append((row.id, state(now, row.seen_at, draining=row.draining), held))
-    return found
+        held_by.append((row.id, state(now, row.seen_at, draining=row.draining), held))
+    return held_by
 
 
 async def drain(connection: AsyncConnection, worker_id: str) -> bool:
-    """Let the worker take no more; return whether there is such a worker."""
+    """Let the worker take no more steps; return whether it exists."""
     changed = update(workers).where(workers.c.id == worker_id).values(draining=True)
     return bool((await connection.execute(changed)).rowcount)
 
@@ -82,7 +91,7 @@ async def forget(connection: AsyncConnection, now: datetime) -> None:
 
 
 async def known(connection: AsyncConnection) -> list[tuple[WorkerInfo, datetime, bool]]:
-    """Return all workers: what they are, when they were heard of, whether they drain."""
+    """Return all workers, each with the time of its last claim and whether it drains."""
     rows = await connection.execute(select(workers).order_by(workers.c.id))
     return [
         (
@@ -112,27 +121,70 @@ _SEEN = select(workers.c.id, workers.c.seen_at, workers.c.draining)
 
 
 async def states(connection: AsyncConnection, now: datetime) -> dict[str, WorkerState]:
-    """Return, by name, what has become of each worker."""
+    """Return the workers' states by name."""
     rows = (await connection.execute(_SEEN)).all()
     return {row.id: state(now, row.seen_at, draining=row.draining) for row in rows}
 
 
 def state(now: datetime, seen_at: datetime, *, draining: bool) -> WorkerState:
-    """Return what has become of a worker."""
+    """Return the state of a worker that claimed last at `seen_at`."""
     if now - seen_at > LIVE:
         return "lost"
     return "draining" if draining else "live"
 
 
-def check_syzkaller(specs: Sequence[StepSpec], live: Sequence[Capabilities | None]) -> None:
-    """Raise UserError `no_syzkaller` for a `syz` program that none of these workers can run.
+class NeedsCheck:
+    """Refuses steps that no worker will ever be able to run: they would wait for ever.
 
-    They do `reproduce` steps. Unlike more memory or another compiler, the binaries come to no
-    host by themselves: waiting for them would be waiting for ever. Without any worker nothing is
-    known, and the step waits, saying for what.
+    Without any live worker nothing is known, and a step waits and says for what. `live` returns
+    the live workers. `host` detects the capabilities of the only host, where there is only one:
+    its workers may not have claimed yet.
     """
-    for number, spec in enumerate(specs):
-        lacks = [lacking(Needs(syzkaller=spec.needs().syzkaller), has) for has in live]
+
+    def __init__(self, live: Callable[[], Awaitable[list[WorkerInfo]]], host: Host | None) -> None:
+        self._live = live
+        self._host = host
+        self._host_has: Capabilities | None = None
+        self._detected_at = -HOST_SECONDS
+        # Compilers that a worker has, by kind of step and names; until when that counts.
+        self._compilers: dict[tuple[str, ...], float] = {}
+
+    async def check(self, requests: Sequence[JobRequest]) -> None:
+        """Raise UserError `no_syzkaller`, `no_dump_method` or `no_compiler`."""
+        for request in requests:
+            needs = [spec.needs() for spec in request.steps]
+            if any(need.syzkaller or need.dump for need in needs):
+                able = await self._able(StepKind.REPRODUCE)
+                _check_syzkaller(needs, able)
+                _check_dumps(needs, able)
+            for number, spec in enumerate(request.steps):
+                await self._check_compiler(number, spec.kind, needs[number])
+
+    async def _check_compiler(self, number: int, kind: StepKind, needs: Needs) -> None:
+        if needs.compiler is None:
+            return
+        now, names = time.monotonic(), (kind, needs.compiler, *needs.compilers)
+        if now < self._compilers.get(names, 0.0):
+            return
+        if _check_compiler(number, needs, await self._able(kind)):
+            if len(self._compilers) >= MAX_COMPILERS:
+                self._compilers.clear()
+            self._compilers[names] = now + COMPILER_SECONDS
+
+    async def _able(self, kind: StepKind) -> list[Capabilities | None]:
+        """Return the capabilities of the live workers that run steps of this kind."""
+        if self._host is not None:
+            if time.monotonic() >= self._detected_at + HOST_SECONDS:
+                self._host_has, self._detected_at = await self._host(), time.monotonic()
+            return [self._host_has]
+        return [worker.capabilities for worker in await self._live() if kind in worker.kinds]
+
+
+def _check_syzkaller(steps: Sequence[Needs], able: Sequence[Capabilities | None]) -> None:
+    """Raise UserError `no_syzkaller` for a `syz` program that none of these workers can run."""
+    # Unlike memory or another compiler, the binaries never come to a host by themselves.
+    for number, needs in enumerate(steps):
+        lacks = [lacking(Needs(syzkaller=needs.syzkaller), has) for has in able]
         if lacks and all(lacks):
             nearest = min(lacks, key=len)
             message = f"step {number}: no worker has {', '.join(nearest)}; {NO_SYZKALLER}"
@@ -140,26 +192,24 @@ def check_syzkaller(specs: Sequence[StepSpec], live: Sequence[Capabilities | Non
             raise UserError("no_syzkaller", message, errors=[error])
 
 
-def check_dumps(specs: Sequence[StepSpec], live: Sequence[Capabilities | None]) -> None:
+def _check_dumps(steps: Sequence[Needs], able: Sequence[Capabilities | None]) -> None:
     """Raise UserError `no_dump_method` for a dump that none of these workers' VMs allow."""
-    for number, spec in enumerate(specs):
-        wanted = Needs(dump=spec.needs().dump)
-        if live and all(lacking(wanted, has) for has in live):
-            message = f"step {number}: no worker takes dumps by `{wanted.dump}`; {NO_DUMP}"
+    for number, needs in enumerate(steps):
+        if able and all(lacking(Needs(dump=needs.dump), has) for has in able):
+            message = f"step {number}: no worker takes dumps by `{needs.dump}`; {NO_DUMP}"
             error = {"location": f"body.steps.{number}.dump", "message": message}
             raise UserError("no_dump_method", message, errors=[error])
 
 
-def check_compiler(number: int, spec: StepSpec, live: Sequence[Capabilities | None]) -> bool:
-    """Raise UserError `no_compiler` if none of these workers has, or can get, the step's compiler.
+def _check_compiler(number: int, needs: Needs, able: Sequence[Capabilities | None]) -> bool:
+    """Raise UserError `no_compiler` if none of these workers has, or can get, the compiler.
 
-    They do steps of its kind. Return whether one was found: without any worker nothing is known.
+    Return whether one has: without any worker nothing is known.
     """
-    needs = spec.needs()
-    wanted = Needs(compiler=needs.compiler, compilers=needs.compilers)
-    lacks = [lacking(wanted, has) for has in live]
+    compiler = Needs(compiler=needs.compiler, compilers=needs.compilers)
+    lacks = [lacking(compiler, has) for has in able]
     if lacks and all(lacks):
-        there = sorted({name for has in live if has for name in has.compilers})
+        there = sorted({name for has in able if has for name in has.compilers})
         message = (
             f"step {number}: no worker has {needs.compiler}; there are"
             f" {', '.join(there) or 'none'}; {NO_COMPILER}"
@@ -170,7 +220,7 @@ def check_compiler(number: int, spec: StepSpec, live: Sequence[Capabilities | No
 
 
 def why(lane: Lane, live: Sequence[WorkerInfo]) -> str | None:
-    """Return why no step of the lane can begin, whatever the time; None if one can."""
+    """Return why no live worker can run the lane's steps; None if one can."""
     able = [worker for worker in live if lane.kind in worker.kinds]
     if not able:
         return f"no live worker does `{lane.kind}` steps (see `kgym worker list`)"

@@ -1,4 +1,4 @@
-"""Leases that run out: how long an attempt may go on without a word of its worker."""
+"""Expiry of leases: how long an attempt may run without a report of its worker."""
 
 import uuid
 from collections.abc import Sequence
@@ -15,7 +15,7 @@ from kgym_scheduler.queue.job_changes import Changed, Changes
 async def expire(
     connection: AsyncConnection, now: datetime, leases: Sequence[uuid.UUID]
 ) -> list[Changed]:
-    """End those of the attempts whose lease has run out: each is repeated, or the step fails."""
+    """End the attempts whose lease has expired: retry each, or fail its step."""
     changes = await Changes.load_held(connection, now, leases)
     for lease in leases:
         job, step = changes.held(lease)
@@ -25,7 +25,7 @@ async def expire(
 
 
 async def shorten(connection: AsyncConnection, worker_id: str, until: datetime) -> None:
-    """Let a worker's leases last until then and no longer."""
+    """Shorten a worker's leases to end at `until`."""
     longer = steps.c.lease_until > until
     await connection.execute(
         update(steps).where(RUNNING, steps.c.worker == worker_id, longer).values(lease_until=until)
@@ -33,5 +33,5 @@ async def shorten(connection: AsyncConnection, worker_id: str, until: datetime) 
 
 
 async def end_all(connection: AsyncConnection, ended: datetime) -> None:
-    """Let all leases have ended at this time: no worker is left."""
+    """Set the end of all leases."""
     await connection.execute(update(steps).where(RUNNING).values(lease_until=ended))

@@ -1,4 +1,4 @@
-"""Names that attempts hold: what one does, others that want the same wait for."""
+"""Named locks, held by running attempts: one makes a thing, others wait for it."""
 
 import uuid
 
@@ -16,7 +16,7 @@ _HELD = (
 
 
 async def take(connection: AsyncConnection, lease: uuid.UUID, name: str) -> bool:
-    """Let the lease hold the name, unless a lease that runs does; return whether it holds it."""
+    """Lock the name for the lease unless another running one holds it; return if it is held."""
     running = exists().where(RUNNING, steps.c.lease == holds.c.lease)
     await connection.execute(delete(holds).where(~running))
     if await connection.scalar(select(steps.c.id).where(RUNNING, steps.c.lease == lease)) is None:
@@ -27,5 +27,5 @@ async def take(connection: AsyncConnection, lease: uuid.UUID, name: str) -> bool
 
 
 async def held(connection: AsyncConnection, name: str) -> bool:
-    """Return whether a lease that runs holds the name."""
+    """Return whether a running lease holds the name."""
     return bool((await connection.execute(_HELD, {"name": name})).all())

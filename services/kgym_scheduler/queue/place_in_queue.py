@@ -1,4 +1,4 @@
-"""Where a queued step stands: how many come before it, and about how soon it begins."""
+"""The place of a queued step: how many steps come before it, and about when it begins."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -9,18 +9,17 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from kgym.api.states import State
 from kgym.api.worker_calls import WorkerInfo
-from kgym_scheduler.database.counts import seconds_between
-from kgym_scheduler.database.tables import QUEUED, RUNNING, lanes, steps
+from kgym_scheduler.database.tables import QUEUED, RUNNING, lanes, seconds_between, steps
 
-# Steps before it that are counted: further ones make no difference to anybody.
+# Maximum number of steps that are counted before it, so that a long queue costs no more.
 MOST = 10_000
-# Of the newest steps, those of the kind that have succeeded tell how long one takes.
+# The mean time of a step is that of the successful ones of its kind among the newest steps.
 _RECENT = 1000
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """The place of a queued step; `seconds` is None where nothing tells."""
+    """The place of a queued step; `seconds` is None if there is nothing to estimate it from."""
 
     ahead: int
     seconds: float | None
@@ -41,7 +40,7 @@ async def of(
     counted = select(
         _count(before(step.kind, (step.rank, step.turn, step.id))).label("ahead"),
         _count(select(s.id).where(RUNNING, s.kind == step.kind)).label("running"),
-        _took(connection.dialect.name, step.kind).label("took"),
+        _took(step.kind).label("took"),
     )
     row = (await connection.execute(counted)).one()
     slots = sum(worker.slots for worker in live if step.kind in worker.kinds)
@@ -50,27 +49,28 @@ async def of(
 
 
 def before(kind: str, place: tuple[int, int, int]) -> Select[tuple[int]]:
-    """Return the queued steps of a kind before this rank, turn and id; read from an index."""
-    of_kind = select(lanes.c.id).where(lanes.c.kind == kind)  # it has the steps by lane
+    """Return the query for the queued steps of a kind before this rank, turn and id."""
+    # By lane, as in the index that serves it.
+    of_kind = select(lanes.c.id).where(lanes.c.kind == kind)
     order = tuple_(steps.c.rank, steps.c.turn, steps.c.id)
     return select(steps.c.id).where(QUEUED, steps.c.lane.in_(of_kind), order < tuple_(*place))
 
 
-def _count(found: Select[tuple[int]]) -> ScalarSelect[int]:
-    return select(func.count()).select_from(found.limit(MOST).subquery()).scalar_subquery()
+def _count(query: Select[tuple[int]]) -> ScalarSelect[int]:
+    return select(func.count()).select_from(query.limit(MOST).subquery()).scalar_subquery()
 
 
-def _took(dialect: str, kind: str) -> ScalarSelect[Any]:
-    """Return how many seconds steps of a kind took of late; NULL where none has succeeded."""
+def _took(kind: str) -> ScalarSelect[Any]:
+    """Return the mean seconds of recent steps of a kind; NULL if none has succeeded."""
     s = steps.c
     newest = select(func.max(s.id)).scalar_subquery()
     recent = s.id > newest - _RECENT, s.kind == kind, s.state == State.SUCCEEDED
-    took = seconds_between(dialect, s.started_at, s.finished_at)
+    took = seconds_between(s.started_at, s.finished_at)
     return select(func.avg(took)).where(*recent).scalar_subquery()
 
 
 def _seconds(took: float | None, ahead: int, running: int, slots: int) -> float | None:
-    """Return about how soon a step begins that so many stand before, at so many places."""
+    """Return in about how many seconds a step begins, with `ahead` steps before it."""
     if took is None or not slots:
         return None
     return round(max(0, ahead - (slots - running) + 1) / slots * took, 1)

@@ -1,4 +1,4 @@
-"""Statements that several transactions share: many rows updated, progress forgotten."""
+"""Writing statements that several modules share."""
 
 from collections.abc import Collection, Mapping, Sequence
 from functools import cache
@@ -11,10 +11,9 @@ from kgym.errors import InfrastructureError
 from kgym_scheduler.database.tables import PROGRESS, QUEUED, events, steps
 
 Row = Mapping[str, Any]
-# Steps that wait in a lane from which on nobody is notified of a further one.
-#
-# Its workers are busy then, and claim by themselves when a slot becomes free. It is more than one,
-# because a claim can empty the lane at the same moment.
+# No notice is sent for a step whose lane has so many queued steps. Its workers are busy then, and
+# claim by themselves when a slot becomes free. More than one, because a concurrent claim may empty
+# the lane.
 NOTIFY_BELOW = 32
 _WAITING = select(func.count()).select_from(
     select(steps.c.id)
@@ -27,18 +26,17 @@ _WAITING = select(func.count()).select_from(
 async def update_rows(
     connection: AsyncConnection, table: Table, rows: Sequence[tuple[Row, Row]]
 ) -> None:
-    """For each pair, set the columns of its second part in the row that its first part matches.
+    """Update one row for each pair of key and new values; all pairs have the same columns.
 
-    All pairs have the same columns. Raises InfrastructureError `change_raced` if a pair matches
-    no row.
+    Raises InfrastructureError `change_raced` if a key matches no row.
     """
     if not rows:
         return
     statement = _update(table, tuple(rows[0][0]), tuple(rows[0][1]))
     values = [{**{f"_{name}": key[name] for name in key}, **new} for key, new in rows]
     result = await connection.execute(statement, values if len(values) > 1 else values[0])
-    # asyncpg does not count what an executemany matches. Nothing can be missed then: the jobs are
-    # locked, and whoever moves a step locks its job first.
+    # asyncpg reports no row count of an executemany (-1). No row can be missed there: the jobs are
+    # locked, and every transaction that changes a step locks its job first.
     if 0 <= result.rowcount < len(rows):
         message = f"a row of {table.name} was changed by another at the same moment"
         raise InfrastructureError("change_raced", message)
@@ -46,7 +44,7 @@ async def update_rows(
 
 @cache
 def _update(table: Table, keys: tuple[str, ...], names: tuple[str, ...]) -> Update:
-    # `=` for what is never null, as PostgreSQL has no index for IS NOT DISTINCT FROM.
+    # `=` for columns that are never null: PostgreSQL uses no index for IS NOT DISTINCT FROM.
     matches = [
         table.c[name].is_not_distinct_from(bindparam(f"_{name}"))
         if table.c[name].nullable
@@ -65,7 +63,7 @@ async def forget_progress(connection: AsyncConnection, places: Sequence[tuple[in
 
 
 async def lanes_to_notify(connection: AsyncConnection, lanes: Collection[int]) -> set[int]:
-    """Return those of these lanes in which so few steps wait that a further one needs a notice."""
+    """Return the lanes with so few queued steps that workers are notified of another one."""
     return {
         lane
         for lane in sorted(lanes)

@@ -1,4 +1,4 @@
-"""The steps that a step builds on: checked when it is submitted, looked up when it is claimed."""
+"""Inputs of steps, which are earlier steps: checked at submission, looked up at the claim."""
 
 from collections.abc import Collection, Sequence
 from typing import Any
@@ -19,7 +19,7 @@ _Steps = dict[Place, Row[*tuple[Any, ...]]]
 
 
 async def check(connection: AsyncConnection, specs: Sequence[StepSpec]) -> None:
-    """Raise UserError `bad_reference` if a step of another job that is named cannot be used."""
+    """Raise UserError `bad_reference` if a referenced step of another job cannot be used."""
     named = [
         (number, reference)
         for number, spec in enumerate(specs)
@@ -28,10 +28,10 @@ async def check(connection: AsyncConnection, specs: Sequence[StepSpec]) -> None:
     ]
     if not named:
         return
-    found = await _find(connection, [(r.ref.job or 0, r.ref.step) for _, r in named])
+    rows = await _find(connection, [(r.ref.job or 0, r.ref.step) for _, r in named])
     errors = []
     for number, reference in named:
-        step = found.get((reference.ref.job or 0, reference.ref.step))
+        step = rows.get((reference.ref.job or 0, reference.ref.step))
         if complaint := _complaint(reference, step):
             errors.append({"location": f"body.steps.{number}.{reference.name}", **complaint})
     if errors:
@@ -42,20 +42,20 @@ async def check(connection: AsyncConnection, specs: Sequence[StepSpec]) -> None:
 async def resolve(
     connection: AsyncConnection, wanted: Sequence[tuple[int, StepSpec]]
 ) -> list[dict[str, Input] | Failure]:
-    """Return the inputs of each step, given with its job, or why one is missing."""
+    """Return the inputs of each step, given with its job; a Failure if one is missing."""
     places = [
         {r.name: (r.ref.job or job_id, r.ref.step) for r in spec.inputs()}
         for job_id, spec in wanted
     ]
     named = {place for inputs in places for place in inputs.values()}
-    found = await _find(connection, named) if named else {}
-    return [_inputs(inputs, found) for inputs in places]
+    rows = await _find(connection, named) if named else {}
+    return [_inputs(inputs, rows) for inputs in places]
 
 
-def _inputs(places: dict[str, Place], found: _Steps) -> dict[str, Input] | Failure:
+def _inputs(places: dict[str, Place], rows: _Steps) -> dict[str, Input] | Failure:
     inputs = {}
     for name, (job, number) in places.items():
-        step = found.get((job, number))
+        step = rows.get((job, number))
         if step is None or step.state != State.SUCCEEDED:
             return Failure(
                 cause="user",
@@ -104,16 +104,16 @@ async def _find(connection: AsyncConnection, places: Collection[Place]) -> _Step
     s = steps.c
     numbers = [place for place in places if isinstance(place[1], int)]
     names = [place for place in places if isinstance(place[1], str)]
-    rows = await connection.execute(
+    result = await connection.execute(
         select(
             *(s.job_id, s.number, s.name, s.kind, s.state),
             *(s.result, s.artifacts, s.artifacts_gone_at),
         ).where(or_(tuple_(s.job_id, s.number).in_(numbers), tuple_(s.job_id, s.name).in_(names)))
     )
-    found = rows.all()
-    return {(r.job_id, r.number): r for r in found} | {(r.job_id, r.name): r for r in found}
+    rows = result.all()
+    return {(r.job_id, r.number): r for r in rows} | {(r.job_id, r.name): r for r in rows}
 
 
 async def numbered(connection: AsyncConnection, places: Collection[Place]) -> set[tuple[int, int]]:
-    """Return the jobs and numbers of those of the steps that there are."""
+    """Return the jobs and numbers of the steps that exist."""
     return {(row.job_id, row.number) for row in (await _find(connection, places)).values()}

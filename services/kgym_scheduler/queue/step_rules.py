@@ -1,4 +1,4 @@
-"""What follows from what: the rules by which a job's steps move; pure."""
+"""The rules by which a job's steps change state; pure."""
 
 from datetime import datetime
 
@@ -11,22 +11,23 @@ from kgym_scheduler.database import views
 from kgym_scheduler.errors import no_step
 from kgym_scheduler.queue.job_changes import JobChange, Step
 
-# Attempts of a step that count: a released one does not.
+# Attempts of a step, without released ones. Infrastructure failures are retried; a step that kills
+# its worker each time fails in the end, too.
 MAX_ATTEMPTS = 3
 
 
 def claimable(step: Step, now: datetime) -> bool:
-    """Return whether a worker may begin the step now."""
+    """Return whether a worker may claim the step now."""
     return step.state in sources(Event.CLAIM) and (step.not_before or now) <= now
 
 
 def finish(change: JobChange, step: Step, ending: AttemptEnding) -> None:
-    """End the attempt as the worker says."""
+    """End the attempt as the worker reports."""
     artifacts = views.ARTIFACTS.dump_json(ending.artifacts).decode()
     answered = ending.result is not None and ending.result.kind is step.kind
     step.answer = ending.result if answered else None
     result = ending.result.model_dump_json() if ending.result is not None and answered else None
-    if ending.failure is not None and answered:  # it was done: again, it would be the same
+    if ending.failure is not None and answered:  # it ran to its end: a retry would fail as well
         fail(change, step, "failed", ending.failure, result=result, artifacts=artifacts)
     elif ending.failure is not None:
         fail_or_retry(change, step, ending.failure, artifacts)
@@ -45,7 +46,7 @@ def finish(change: JobChange, step: Step, ending: AttemptEnding) -> None:
 
 
 def _used(result: StepResult | None) -> tuple[bool | None, str | None]:
-    """Return whether a build found its unpatched tree, and which entry of SuiteCache that is."""
+    """Return whether a build's unpatched tree was cached, and its SuiteCache entry."""
     if not isinstance(result, BuildResult | CheckResult):
         return None, None
     known = ENTRY.fullmatch(result.tree)
@@ -53,13 +54,13 @@ def _used(result: StepResult | None) -> tuple[bool | None, str | None]:
 
 
 def fail(change: JobChange, step: Step, outcome: str, failure: Failure, **values: object) -> None:
-    """Fail the step for good, and skip those after it."""
+    """Fail the step for good, and skip all after it."""
     change.end(step, Event.FAIL, outcome, None, None, failure=failure.model_dump_json(), **values)
     change.move(change.steps[step.number + 1 :], Event.SKIP, finished_at=change.now)
 
 
 def fail_or_retry(change: JobChange, step: Step, failure: Failure, artifacts: str) -> None:
-    """Fail the step if the user is to blame or the attempts are used up; else try again later."""
+    """Fail the step if the cause is the user's or no attempt is left; else retry it later."""
     if failure.cause == "infrastructure" and step.tries < MAX_ATTEMPTS:
         change.requeue(
             step,
@@ -73,11 +74,11 @@ def fail_or_retry(change: JobChange, step: Step, failure: Failure, artifacts: st
 
 
 def expire(change: JobChange, step: Step) -> None:
-    """Try the step again at once, or fail it, because its worker is lost."""
+    """Retry the step at once, or fail it if no attempt is left: its worker is lost."""
     failure = Failure(
         cause="infrastructure",
         reason="lease_expired",
-        message=f"attempt {step.attempt} was not heard of in time; its worker is lost",
+        message=f"attempt {step.attempt} sent no report in time; its worker is lost",
     )
     if step.tries >= MAX_ATTEMPTS:
         fail(change, step, "expired", failure)
@@ -86,7 +87,7 @@ def expire(change: JobChange, step: Step) -> None:
 
 
 def abort(change: JobChange) -> None:
-    """End what is unfinished."""
+    """Abort the unfinished steps."""
     if change.state.final:
         raise Conflict("job_finished", f"job {change.id} has {change.state} already")
     active = next(step for step in change.steps if not step.state.final)
@@ -97,7 +98,7 @@ def abort(change: JobChange) -> None:
 
 
 def restart(change: JobChange, from_step: int | None) -> None:
-    """Begin again with a step, and forget what it and those after it have answered."""
+    """Restart from a step; discard the results of it and all after it."""
     first = _first_again(change, from_step)
     change.move(
         change.steps[first:],
@@ -116,7 +117,7 @@ def restart(change: JobChange, from_step: int | None) -> None:
 
 
 def _first_again(change: JobChange, from_step: int | None) -> int:
-    """Return the step that a restart begins with."""
+    """Return the number of the first step to restart."""
     if not change.state.final:
         raise Conflict(
             "job_unfinished", f"job {change.id} is {change.state}; abort it before a restart"

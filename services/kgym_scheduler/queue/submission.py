@@ -1,4 +1,4 @@
-"""Adding jobs, once for each idempotency key."""
+"""Adding jobs, one for each idempotency key."""
 
 import json
 from collections import Counter
@@ -31,17 +31,17 @@ _KEYS = select(jobs.c.id, jobs.c.submitter, jobs.c.idempotency_key, jobs.c.body_
 
 @dataclass(frozen=True, slots=True)
 class Submission:
-    """A job to add: whose, and under which idempotency key."""
+    """A job to add, with its submitter and idempotency key."""
 
     request: JobRequest
     key: str | None = None
     submitter: str = LOCAL
     specs: tuple[str, ...] = field(init=False)
-    """The steps as they are stored."""
+    """The steps as stored."""
     places: tuple[capability_lanes.Place, ...] = field(init=False)
-    """Where each of them waits, once it is its turn."""
+    """The lane of each step."""
     hash: str | None = field(init=False)
-    """Of the request, if it has a key."""
+    """Hash of the request, if it has a key."""
 
     def __post_init__(self) -> None:
         steps = self.request.steps
@@ -51,7 +51,7 @@ class Submission:
 
     @property
     def own_key(self) -> "_Key | None":
-        """The key as it is known: keys of two submitters are never the same."""
+        """The key with its submitter: submitters cannot use each other's keys."""
         return (self.submitter, self.key) if self.key else None
 
     @property
@@ -61,15 +61,15 @@ class Submission:
 
     @property
     def queue(self) -> fair_queue.Queue:
-        """Where its first step waits for its turn."""
+        """The fair queue of its first step."""
         return self.submitter, str(self.request.steps[0].kind), self.rank
 
 
-# The job as it was added, or the id of the one that its key was used for.
+# The added job, or the id of the job for which its key was used before.
 Added = tuple[JobView, Changed] | int
-# A submitter's own: its name, and the idempotency key.
+# A submitter and an idempotency key.
 _Key = tuple[str, str]
-# Job and hash of the request.
+# By key, the job and the hash of its request.
 _Known = dict[_Key, tuple[int, str | None]]
 
 
@@ -80,10 +80,10 @@ async def add(
     known_lanes: dict[capability_lanes.Place, int],
     locate: Callable[[int, UserError], UserError] = lambda _, error: error,
 ) -> list[Added]:
-    """Insert the jobs, with their first steps queued; return each as it stands.
+    """Insert the jobs, with their first steps queued; return each.
 
-    Raises what `locate` makes of the number and the error of the first that cannot be added, and
-    Conflict if another transaction uses a key at the same moment: then add them again.
+    If a job cannot be added, raises its UserError, to which `locate` adds the job's number. Raises
+    Conflict on a race with another transaction for a key: then try again.
     """
     known = await _known(connection, [s.own_key for s in submissions if s.own_key])
     answers: dict[int, Added] = {}
@@ -111,7 +111,7 @@ async def _known(connection: AsyncConnection, keys: Sequence[_Key]) -> _Known:
 
 
 def _repeated(submission: Submission, known: _Known) -> int:
-    """Return the job that the key was used for; raise UserError if that was another request."""
+    """Return the job of the key; raise UserError if the key was used for another request."""
     job_id, body_hash = known[submission.submitter, submission.key or ""]
     if body_hash == submission.hash:
         return job_id
@@ -162,14 +162,16 @@ async def _insert(
 
 
 def _stored(spec: StepSpec) -> str:
-    """Return the step as it is stored, from which a claim will read the same; else UserError."""
+    """Return the step as stored; raise UserError if a claim could not read it back."""
     text = spec.model_dump_json()
     try:
         same = views.SPEC.validate_json(text) == spec
     except ValidationError:
         same = False
     if not same:
-        raise UserError("unstorable_step", "the step cannot be stored as it is, so none would run")
+        raise UserError(
+            "unstorable_step", "the step cannot be stored unchanged, so it could not run"
+        )
     return text
 
 
@@ -248,7 +250,7 @@ def _event_row(now: datetime, job_id: int) -> dict[str, object]:
 
 
 def _view(job_id: int, now: datetime, submission: Submission) -> JobView:
-    """Return the job as it has just been added: what `JobStore.get` would read."""
+    """Return the job as `JobStore.get` would read it."""
     return JobView(
         id=job_id,
         state=FIRST,
@@ -281,6 +283,6 @@ def _view(job_id: int, now: datetime, submission: Submission) -> JobView:
 
 
 def _hash(request: JobRequest) -> str:
-    # Without a group it is what it was before there were any: keys outlive an upgrade.
+    # Without a group, the hash is that of versions without groups: keys outlive an upgrade.
     new = {"group"} if request.group is None else set[str]()
     return sha256(request.model_dump_json(exclude=new).encode()).hexdigest()

@@ -1,8 +1,10 @@
-"""How long artifacts and logs are kept: artifacts by age and total size, logs by age.
+"""Retention of artifacts, by age and total size, and of logs, by age.
 
-A plan is made first, and shown. What carries it out looks at each thing again,
-for jobs go on meanwhile; and the database is told before the files go.
+A plan is made first, and can be shown. Carrying it out checks each item again, as jobs run
+meanwhile.
 """
+
+# The database is updated before files are removed: a job never names files that are gone.
 
 import json
 import re
@@ -22,36 +24,36 @@ from kgym_scheduler.database.connection import Database
 from kgym_scheduler.database.tables import UNFINISHED, attempts, events, jobs, steps
 from kgym_scheduler.queue.step_inputs import numbered
 
-# Characters of an attempt's log that stay in the database whatever its age.
+# Logs of an attempt up to so many characters are never removed from the database.
 SHORT_LOG = 1000
-NOTE = "(older than is kept here; see the artifact step.log)\n"
+NOTE = "(removed for its age; see the artifact step.log)\n"
 _ATTEMPT = re.compile(r"steps/[0-9]+/[0-9a-f]{32}")
 _BATCH = 200
 
 T = TypeVar("T")
 Why = Literal["age", "budget", "unaccepted"]
-# A step by its job and number.
+# A step: its job and number.
 Place = tuple[int, int]
 
 
 @dataclass(frozen=True, slots=True)
 class ArtifactPolicy:
-    """How long, and how much, artifacts and logs are kept."""
+    """Limits on age and size of artifacts and logs."""
 
     artifact_age: timedelta = timedelta(days=90)
-    """After the attempt has ended."""
+    """Since the end of the attempt."""
     artifact_budget: int = 200 << 30
-    """Bytes; beyond it the oldest go."""
+    """Bytes; beyond them, the oldest artifacts are removed."""
     unaccepted_age: timedelta = timedelta(days=1)
-    """After the attempt has ended: no step that took it as input still runs then."""
+    """Since the end of the attempt, so that no step that uses it as input still runs."""
     log_age: timedelta = timedelta(days=30)
-    """After the job was last changed."""
+    """Since the last change of the job."""
 
 
 class OldFiles(Strict):
-    """The files of an attempt that shall go, and why.
+    """The files of an attempt to remove, and why.
 
-    `unaccepted`: its result was never taken, or another attempt has taken its place.
+    `unaccepted`: its result was not accepted, or another attempt has replaced it.
     """
 
     job: int
@@ -62,19 +64,19 @@ class OldFiles(Strict):
 
 
 class OldLog(Strict):
-    """The log of an attempt that shall go from the database."""
+    """The log of an attempt to remove from the database."""
 
     job: int
     step: int
     attempt: int
     bytes: int
     last: int
-    """The event that stays, and says that the log was removed."""
+    """The event that stays, and tells that the log was removed."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Stored:
-    """The files of an attempt that has ended."""
+    """The stored files of an ended attempt."""
 
     place: Place
     prefix: str
@@ -91,56 +93,58 @@ class _Stored:
 async def old_files(
     database: Database, storage: Storage, policy: ArtifactPolicy, now: datetime | None = None
 ) -> list[OldFiles]:
-    """Return the files to remove; none that unfinished jobs left or name, and no unknown ones."""
+    """Return the files to remove: none that unfinished jobs made or name, and no unknown ones."""
     now = now or datetime.now(UTC)
     sizes = await storage.sizes("steps", 2)
     async with database.read() as connection:
         stored = await _stored(connection, sizes)
         needed = await _needed(connection)
     total = sum(sizes.values())
-    found = []
-    for one in sorted(stored, key=lambda one: one.ended_at):
-        if why := _why(one, policy, now, needed, total):
-            total -= one.bytes
-            job, step = one.place
-            found.append(OldFiles(job=job, step=step, prefix=one.prefix, bytes=one.bytes, why=why))
-    return found
+    old = []
+    for files in sorted(stored, key=lambda files: files.ended_at):
+        if why := _why(files, policy, now, needed, total):
+            total -= files.bytes
+            job, step = files.place
+            old.append(
+                OldFiles(job=job, step=step, prefix=files.prefix, bytes=files.bytes, why=why)
+            )
+    return old
 
 
 def _why(
-    one: _Stored, policy: ArtifactPolicy, now: datetime, needed: set[Place], total: int
+    files: _Stored, policy: ArtifactPolicy, now: datetime, needed: set[Place], total: int
 ) -> Why | None:
-    if not one.accepted:
-        return "unaccepted" if one.ended_at < now - policy.unaccepted_age else None
-    if not one.free or one.place in needed:
+    if not files.accepted:
+        return "unaccepted" if files.ended_at < now - policy.unaccepted_age else None
+    if not files.free or files.place in needed:
         return None
-    if one.ended_at < now - policy.artifact_age:
+    if files.ended_at < now - policy.artifact_age:
         return "age"
     return "budget" if total > policy.artifact_budget else None
 
 
 async def remove_files(
-    database: Database, storage: Storage, found: Sequence[OldFiles], now: datetime | None = None
+    database: Database, storage: Storage, old: Sequence[OldFiles], now: datetime | None = None
 ) -> list[OldFiles]:
-    """Remove those of the files that may still be removed; return these."""
+    """Remove the files that may still be removed; return these."""
     now = now or datetime.now(UTC)
     removed = []
-    for batch in _batches(found):
+    for batch in _batches(old):
         async with database.write() as connection:
             needed = await _needed(connection)
             gone = [
-                one
-                for one in batch
-                if one.why == "unaccepted" or await _mark(connection, one, needed, now)
+                files
+                for files in batch
+                if files.why == "unaccepted" or await _mark(connection, files, needed, now)
             ]
-        for one in gone:
-            await storage.remove(one.prefix)
+        for files in gone:
+            await storage.remove(files.prefix)
         removed += gone
     return removed
 
 
 async def gone_since(database: Database, job_id: int, number: int) -> datetime | None:
-    """Return when the artifacts of a step were removed."""
+    """Return when the artifacts of a step were removed; None if they were not."""
     async with database.read() as connection:
         at: datetime | None = await connection.scalar(
             select(steps.c.artifacts_gone_at).where(
@@ -151,9 +155,9 @@ async def gone_since(database: Database, job_id: int, number: int) -> datetime |
 
 
 async def _stored(connection: AsyncConnection, sizes: Mapping[str, int]) -> list[_Stored]:
-    """Return the attempts that have ended, of those that these folders belong to."""
+    """Return the files of the ended attempts among these folders."""
     s = steps.c
-    found = []
+    stored = []
     for batch in _batches([prefix for prefix in sizes if _ATTEMPT.fullmatch(prefix)]):
         leases = {UUID(prefix.rpartition("/")[2]): prefix for prefix in batch}
         rows = await connection.execute(
@@ -166,43 +170,43 @@ async def _stored(connection: AsyncConnection, sizes: Mapping[str, int]) -> list
             .join(jobs, jobs.c.id == s.job_id)
             .where(attempts.c.lease.in_(leases), attempts.c.ended_at.is_not(None))
         )
-        found += [_one(row, leases[row.lease], sizes[leases[row.lease]]) for row in rows.all()]
-    return found
+        stored += [_files(row, leases[row.lease], sizes[leases[row.lease]]) for row in rows.all()]
+    return stored
 
 
-def _one(row: Row[*tuple[Any, ...]], prefix: str, size: int) -> _Stored:
-    # As text: a job needs its artifacts even if its spec can no longer be read.
+def _files(row: Row[*tuple[Any, ...]], prefix: str, size: int) -> _Stored:
+    # Searched as text, not parsed: rows that this version cannot read keep their artifacts.
     accepted = row.artifacts_gone_at is None and f'"key":"{prefix}/' in row.artifacts
     place = row.job_id, row.number
     return _Stored(place, prefix, size, row.ended_at, accepted, not row.unfinished)
 
 
 async def _needed(connection: AsyncConnection) -> set[Place]:
-    """Return the steps of other jobs that steps of unfinished jobs name."""
-    # A reference to another job reads `"job":N`; few specs have to be parsed.
+    """Return the steps that unfinished jobs reference in other jobs."""
+    # A reference to another job contains `"job":N`, so that few specs have to be parsed.
     named = or_(*(steps.c.spec.contains(f'"job":{digit}') for digit in range(1, 10)))
     specs = await connection.scalars(select(steps.c.spec).join(jobs).where(UNFINISHED, named))
     places = {
-        (one.ref.job, one.ref.step)
+        (needed.ref.job, needed.ref.step)
         for text in specs.all()
         if not isinstance(spec := views.spec_of(text), Failure)
-        for one in spec.inputs()
-        if one.ref.job is not None
+        for needed in spec.inputs()
+        if needed.ref.job is not None
     }
     return await numbered(connection, places)
 
 
 async def _mark(
-    connection: AsyncConnection, one: OldFiles, needed: set[Place], now: datetime
+    connection: AsyncConnection, files: OldFiles, needed: set[Place], now: datetime
 ) -> bool:
-    """Note that the files are gone, unless they are needed now or were replaced."""
-    if (one.job, one.step) in needed:
+    """Mark the files as removed, unless they are needed by now or were replaced."""
+    if (files.job, files.step) in needed:
         return False
-    unfinished = exists(select(jobs.c.id).where(jobs.c.id == one.job, UNFINISHED))
+    unfinished = exists(select(jobs.c.id).where(jobs.c.id == files.job, UNFINISHED))
     marked = await connection.execute(
         update(steps)
-        .where(steps.c.job_id == one.job, steps.c.number == one.step)
-        .where(steps.c.artifacts.contains(one.prefix), ~unfinished)
+        .where(steps.c.job_id == files.job, steps.c.number == files.step)
+        .where(steps.c.artifacts.contains(files.prefix), ~unfinished)
         .values(artifacts_gone_at=now)
     )
     return marked.rowcount == 1
@@ -214,7 +218,7 @@ async def _mark(
 async def old_logs(
     database: Database, policy: ArtifactPolicy, now: datetime | None = None
 ) -> list[OldLog]:
-    """Return the logs of jobs that finished long ago. The artifact step.log holds the same."""
+    """Return the logs of jobs that finished long ago; the artifact step.log has the same text."""
     before = (now or datetime.now(UTC)) - policy.log_age
     e = events.c
     size = func.sum(func.length(e.data))
@@ -233,8 +237,8 @@ async def old_logs(
     ]
 
 
-async def remove_logs(database: Database, found: Sequence[OldLog]) -> None:
-    """Remove them from the database; the last event of each stays, and says so."""
+async def remove_logs(database: Database, logs: Sequence[OldLog]) -> None:
+    """Remove logs from the database; the last event of each stays, with a note."""
     e = events.c
     older = (
         delete(events)
@@ -242,7 +246,7 @@ async def remove_logs(database: Database, found: Sequence[OldLog]) -> None:
         .where(e.attempt == bindparam("try"), e.kind == "log", e.id < bindparam("last"))
     )
     note = update(events).where(e.id == bindparam("last")).values(data=bindparam("note"))
-    for batch in _batches(found):
+    for batch in _batches(logs):
         rows = [{"job": o.job, "number": o.step, "try": o.attempt, "last": o.last} for o in batch]
         notes = [
             {"last": o.last, "note": json.dumps({"attempt": o.attempt, "text": NOTE})}

@@ -1,6 +1,6 @@
-"""Retention by default: once an hour, what is too old or too much goes; and what is kept is known.
+"""The hourly retention, and the use of the storage.
 
-Verdicts, results and logs in the database stay; `kgym gc` removes more, when it is told to.
+Verdicts, results and logs in the database stay; `kgym gc` can remove more.
 """
 
 import asyncio
@@ -15,7 +15,7 @@ from typing import Any
 from uuid import UUID
 
 import structlog
-from sqlalchemy import Row, select, text
+from sqlalchemy import Row, select
 
 from kgym.api.storage import Kept, KeptByAge, KeptKind, KeptOfJob, StorageView, warning
 from kgym.transport.artifact_storage import Storage
@@ -25,14 +25,14 @@ from kgym_scheduler.retention import artifact_retention, cache_retention
 from kgym_scheduler.retention.artifact_retention import ArtifactPolicy
 from kgym_scheduler.retention.cache_retention import CachePolicy
 
-# Artifacts of finished jobs are kept for so long.
+# How long artifacts of finished jobs are kept by default.
 DAYS = 30
 FIRST_SECONDS, SECONDS = 30.0, 3600.0
-# How long a look at the storage counts: it walks through all folders.
+# How long a measurement of the storage is kept: it walks all folders.
 FRESH_SECONDS = 30.0
 _BASE_SECONDS = 86400.0
 
-# Where they are stored, and how many names below it is a folder for each.
+# Prefixes in storage, and how many names below each is the folder of one item.
 _FOLDERS: dict[Kept, tuple[str, int]] = {
     "artifacts": ("steps", 2),
     "bases": ("bases", 1),
@@ -49,7 +49,7 @@ _log = structlog.get_logger()
 
 
 class Upkeep:
-    """Keeps the storage to its budget, and the artifacts of finished jobs for `days`."""
+    """Keeps the storage within its budget, and artifacts of finished jobs for `days`."""
 
     def __init__(
         self, database: Database, storage: Storage, *, budget: int | None, days: float = DAYS
@@ -63,7 +63,7 @@ class Upkeep:
         self._looking = asyncio.Lock()
 
     async def use(self) -> StorageView:
-        """Return what is stored, as it was at most half a minute ago."""
+        """Return the use of the storage, at most FRESH_SECONDS old."""
         async with self._looking:
             if self._seen is None or time.monotonic() > self._seen_at + FRESH_SECONDS:
                 self._seen = await storage_use(self._database, self._storage, self._budget)
@@ -71,7 +71,7 @@ class Upkeep:
             return self._seen
 
     async def remove_old(self) -> int:
-        """Remove what is too old or too much now; return its bytes."""
+        """Remove what is too old or beyond the budget; return its bytes."""
         used = await storage_use(self._database, self._storage, self._budget)
         kinds = {kind.kind: kind.bytes for kind in used.kinds}
         artifacts = kinds["artifacts"]
@@ -85,13 +85,12 @@ class Upkeep:
         await cache_retention.remove_entries(self._storage, entries)
         bases = await self._storage.remove_bases(_BASE_SECONDS)
         self._seen = None
-        return (
-            sum(one.bytes for one in gone) + sum(one.bytes for one in entries) + sum(bases.values())
-        )
+        removed = sum(files.bytes for files in gone) + sum(entry.bytes for entry in entries)
+        return removed + sum(bases.values())
 
     @asynccontextmanager
     async def kept_up(self) -> AsyncIterator["Upkeep"]:
-        """Do it once an hour while the context lasts."""
+        """Remove old files once an hour while the context lasts."""
         task = asyncio.create_task(self._run())
         try:
             yield self
@@ -107,19 +106,19 @@ class Upkeep:
                     _log.info("retention", removed_bytes=gone)
                 if words := (await self.use()).warning:
                     _log.warning("storage", message=words)
-            except Exception as error:  # noqa: BLE001 - if it ended, disks would fill in silence
+            except Exception as error:  # noqa: BLE001 - if this task died, disks would fill up silently
                 _log.warning("retention", failed=repr(error))
             await asyncio.sleep(SECONDS)
 
 
 async def storage_use(database: Database, storage: Storage, budget: int | None) -> StorageView:
-    """Measure storage and database, in bytes. Walks all folders, which may take seconds."""
+    """Measure storage and database in bytes. Walks all folders, which may take seconds."""
     stored = {kind: await storage.sizes(*place) for kind, place in _FOLDERS.items()}
     kinds = [
         KeptKind(kind=kind, bytes=sum(sizes.values()), number=len(sizes))
         for kind, sizes in stored.items()
     ]
-    kinds.append(KeptKind(kind="database", bytes=await _database_size(database), number=1))
+    kinds.append(KeptKind(kind="database", bytes=await database.size(), number=1))
     rows = await _attempts(database, list(stored["artifacts"]))
     ages, of_jobs = Counter[int | None](), Counter[int]()
     known = {}
@@ -146,10 +145,10 @@ async def storage_use(database: Database, storage: Storage, budget: int | None) 
 async def _attempts(
     database: Database, prefixes: Sequence[str]
 ) -> dict[str, Row[*tuple[Any, ...]]]:
-    """Return the attempts, with their jobs, that these folders belong to."""
+    """Return the attempts of these folders with their jobs, by folder."""
     leases = {}
     for prefix in prefixes:
-        with contextlib.suppress(ValueError):  # of no attempt, whoever made it
+        with contextlib.suppress(ValueError):  # not the folder of an attempt
             leases[UUID(hex=prefix.rpartition("/")[2])] = prefix
     by_prefix = {}
     keys = list(leases)
@@ -177,12 +176,3 @@ def _age(now: datetime, ended: datetime | None) -> int | None:
 def _job(row: Row[*tuple[Any, ...]], size: int) -> KeptOfJob:
     tags = json.loads(row.tags)
     return KeptOfJob(job=row.id, state=row.state, submitter=row.submitter, tags=tags, bytes=size)
-
-
-async def _database_size(database: Database) -> int:
-    async with database.read() as connection:
-        if connection.dialect.name == "postgresql":
-            query = "SELECT pg_database_size(current_database())"
-        else:
-            query = "SELECT page_count * page_size FROM pragma_page_count, pragma_page_size"
-        return int(await connection.scalar(text(query)))

@@ -1,4 +1,4 @@
-"""A source archive that is open for reading."""
+"""Reading a source archive."""
 
 import sqlite3
 import zlib
@@ -13,27 +13,26 @@ from kgym.source import source_archive
 from kgym.source.source_archive import Numbers
 from kgym_scheduler.source.literals import Words
 
-# Words that may hold a part of one: a part of more is in too many files to choose by.
-MOST_WORDS = 2000
-
-# Files that are searched sooner than a further part is looked for.
+# A part that occurs in more words than this is in too many files to narrow a search.
+MAX_WORDS = 2000
+# So few candidate files are searched at once: looking up another part would take longer.
 FEW = 200
 
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """What an archive holds at a path."""
+    """A file, link or other thing at a path of the archive."""
 
     number: int
     kind: str
     size: int
     text: bytes
-    """Of a link, where it leads; of what is not kept, nothing."""
+    """The text of a file, the target of a link; empty if the archive does not hold it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """A definition: its file by number, its lines from 1."""
+    """A definition: the number of its file, its lines from 1."""
 
     name: bytes
     file: int
@@ -43,38 +42,38 @@ class Row:
 
 
 class Archive:
-    """Reads an archive; for any thread, of which each opens it for its own `Reader`."""
+    """An archive, shared by threads; each opens its own `Reader`."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
         with self.open() as reader:
-            # By number, from 1; 0 is none.
+            # By number, from 1.
             self.paths = reader.paths()
-            (self.words,) = reader.one("SELECT text FROM words")
+            (self.words,) = reader.row("SELECT text FROM words")
 
     def open(self) -> "Reader":
-        """Open it, for one thread."""
+        """Open the archive for one thread."""
         return Reader(self._path)
 
     @cached_property
     def words_lowered(self) -> bytes:
-        """Its words, in small letters."""
+        """All words in lower case."""
         lowered: bytes = self.words.lower()
         return lowered
 
     def words_with(self, part: bytes, *, ignore_case: bool) -> list[bytes] | None:
-        """Return the words that hold `part`; None if there are very many."""
+        """Return the words that contain `part`; None if there are more than MAX_WORDS."""
         words = self.words_lowered if ignore_case else self.words
         part = part.lower() if ignore_case else part
-        found: list[bytes] = []
+        matching: list[bytes] = []
         at = words.find(part)
         while at >= 0:
             end = words.index(b"\n", at)
-            found.append(self.words[words.rindex(b"\n", 0, at) + 1 : end])
-            if len(found) > MOST_WORDS:
+            matching.append(self.words[words.rindex(b"\n", 0, at) + 1 : end])
+            if len(matching) > MAX_WORDS:
                 return None
             at = words.find(part, end)
-        return found
+        return matching
 
 
 class Reader:
@@ -91,8 +90,8 @@ class Reader:
     def __exit__(self, *_: object) -> None:
         self._database.close()
 
-    def one(self, query: str, *values: object) -> tuple[bytes, ...]:
-        """Return the one row of the answer."""
+    def row(self, query: str, *values: object) -> tuple[bytes, ...]:
+        """Return the only row of a query."""
         row: tuple[bytes, ...] = self._database.execute(query, values).fetchone()
         return row
 
@@ -102,13 +101,13 @@ class Reader:
         return ["", *(path for (path,) in rows)]
 
     def entry(self, path: str) -> Entry | None:
-        """Return what is at a path: a file, a link, or what cannot be shown."""
+        """Return the entry at a path; None if there is none."""
         return self._entry("path", path)
 
     def text(self, number: int) -> bytes:
         """Return the text of a file."""
-        found = self._entry("id", number)
-        return found.text if found is not None and found.kind == "file" else b""
+        entry = self._entry("id", number)
+        return entry.text if entry is not None and entry.kind == "file" else b""
 
     def _entry(self, by: str, value: object) -> Entry | None:
         query = f"SELECT id, kind, size, body FROM file WHERE {by} = ?"  # noqa: S608
@@ -119,7 +118,7 @@ class Reader:
         return Entry(number, kind, size, zlib.decompress(body) if kind == "file" else body)
 
     def folder(self, path: str) -> dict[str, tuple[str, int, bytes]]:
-        """Return what is in a folder, by name: kind, size, where a link leads."""
+        """Return the kind, size and link target of everything in a folder, by name."""
         rows = self._database.execute(
             "SELECT name, kind, size, CASE kind WHEN 'link' THEN body END"
             " FROM folder LEFT JOIN file ON file.id = folder.file WHERE folder.path = ?",
@@ -130,19 +129,19 @@ class Reader:
         }
 
     def files_with(self, words: Sequence[bytes]) -> Numbers:
-        """Return the files that hold one of these words."""
-        found = []
+        """Return the files that contain one of these words."""
+        numbers = []
         for word in words:
             row = self._database.execute("SELECT files FROM word WHERE word = ?", (word,))
-            found += [source_archive.unpacked(files) for (files,) in row]
-        return np.unique(np.concatenate(found)) if found else np.empty(0, np.uint32)
+            numbers += [source_archive.unpacked(files) for (files,) in row]
+        return np.unique(np.concatenate(numbers)) if numbers else np.empty(0, np.uint32)
 
     def candidates(self, archive: Archive, words: Words, *, ignore_case: bool) -> Numbers | None:
-        """Return the files in which an expression may match; None if it may in all.
+        """Return the files in which an expression may match; None if it may match in all.
 
-        The expression needs, of one of the alternatives, all `words`.
+        A match contains all `words` of one of the alternatives.
         """
-        found = []
+        candidates = []
         for branch in words:
             held: Numbers | None = None
             for part in branch:
@@ -155,11 +154,11 @@ class Reader:
                     break
             if held is None:
                 return None
-            found.append(held)
-        return np.unique(np.concatenate(found))
+            candidates.append(held)
+        return np.unique(np.concatenate(candidates))
 
     def definitions(self, name: bytes) -> list[Row]:
-        """Return where a name is defined."""
+        """Return the definitions of a name."""
         return self._rows("SELECT * FROM symbol WHERE name = ? ORDER BY file, line", name)
 
     def functions(self, file: int) -> list[Row]:

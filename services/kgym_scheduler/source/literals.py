@@ -1,6 +1,6 @@
-"""What a line has to hold so that a regular expression can match it. Pure.
+"""The words that a line must contain so that a regular expression can match it. Pure.
 
-From the expression's text alone, and never too much: where it is not certain, nothing is needed.
+Derived from the expression's text, conservatively: in doubt, no words are needed.
 """
 
 import re
@@ -9,12 +9,12 @@ _WORD = re.compile(rb"\w{3,}")
 _CLASSES = b"wWdDsSbBAzafrntv"
 _MOST_BRANCHES = 20
 
-# Of each alternative, parts of words that a match holds, all of them.
+# For each alternative, parts of words, all of which a match contains.
 Words = list[list[bytes]]
 
 
 def needed(pattern: bytes) -> Words | None:
-    """Return what one of the alternatives needs; None if a match may hold anything."""
+    """Return the words that each alternative needs; None if a match may contain anything."""
     if b"(?" in pattern.replace(b"(?:", b"") or b"\\Q" in pattern:
         return None
     branches: Words = []
@@ -29,17 +29,17 @@ def needed(pattern: bytes) -> Words | None:
 
 def _branches(pattern: bytes) -> list[bytes]:
     """Return the alternatives of the outermost level."""
-    found, start, at = [], 0, 0
+    branches, start, at = [], 0, 0
     while at < len(pattern):
         if pattern[at : at + 1] == b"|":
-            found.append(pattern[start:at])
+            branches.append(pattern[start:at])
             start = at + 1
         at = _behind(pattern, at)
-    return [*found, pattern[start:]]
+    return [*branches, pattern[start:]]
 
 
 def _behind(pattern: bytes, at: int) -> int:
-    """Return where the item at `at` ends: a character, an escape, a class, a group."""
+    """Return the end of the item at `at`: a character, an escape, a class, a group."""
     match pattern[at : at + 1]:
         case b"\\":
             return at + 2
@@ -63,7 +63,7 @@ def _behind(pattern: bytes, at: int) -> int:
 
 
 def _runs(branch: bytes) -> list[bytes] | None:
-    """Return the runs of characters that stand for themselves; None if that is not certain."""
+    """Return the runs of literal characters; None in doubt."""
     runs, run, at = [], b"", 0
     while at < len(branch):
         end = _behind(branch, at)
@@ -83,7 +83,7 @@ def _runs(branch: bytes) -> list[bytes] | None:
 
 
 def _literal(item: bytes) -> bytes | None:
-    """Return the character that an item stands for; none of several; None if that is not known."""
+    """Return the character of a literal item; b"" if it matches several; None in doubt."""
     if item[:1] == b"\\":
         if item[1:2] and item[1] in _CLASSES:
             return b""
@@ -92,7 +92,7 @@ def _literal(item: bytes) -> bytes | None:
 
 
 def _behind_quantifier(branch: bytes, at: int) -> int:
-    """Return where `*`, `+`, `?`, `{2,3}` end, with the marks that follow them."""
+    """Return the end of the quantifiers (`*`, `+`, `?`, `{2,3}`) at `at`."""
     while branch[at : at + 1] in (b"*", b"+", b"?", b"{") and at < len(branch):
         end = branch.find(b"}", at) if branch[at : at + 1] == b"{" else at
         at = (end if end >= 0 else len(branch)) + 1

@@ -1,7 +1,7 @@
 """Searching a source: lines by a regular expression, and the uses of a name.
 
-The index tells which files may match; these are searched one by one, by RE2, whose time is
-linear, until there are enough lines or the time is over.
+The index of words yields the files that may match. RE2, whose time is linear, searches them one by
+one until there are enough lines or the time is up.
 """
 
 import posixpath
@@ -30,14 +30,14 @@ from kgym_scheduler.source import literals
 from kgym_scheduler.source.archive import Row
 from kgym_scheduler.source.view import View
 
-# Of one search.
+# Time limit of one search.
 SECONDS = 2.0
-# Instructions of an expression: a piece takes that many steps for each byte at the worst.
+# Maximum instructions of an expression: in the worst case, each byte takes that many steps.
 MOST_PROGRAM = 3000
-# Bytes that are searched between two looks at the clock.
+# Bytes that are searched between two checks of the time.
 _PIECE = 64 << 10
 _MOST_DEFINITIONS = 200
-# Lines that name a symbol and call nothing, after which no calls are looked for any more.
+# After so many uses that are no calls, the search for calls ends.
 _MOST_OTHERS = 1000
 
 _GLOB_OPTIONS = re2.Options()
@@ -47,14 +47,15 @@ _GLOB_BRACES = {"{": "(?:", "}": ")", ",": "|"}
 
 
 class _Over(Exception):
-    """The time is over."""
+    """The time is up."""
 
 
 class _Clock:
     def __init__(self, seconds: float = SECONDS) -> None:
         self._end = time.monotonic() + seconds
 
-    def look(self) -> None:
+    def check(self) -> None:
+        """Raise _Over if the time is up."""
         if time.monotonic() > self._end:
             raise _Over
 
@@ -83,7 +84,7 @@ def _compiled_glob(glob: str) -> Any:
         depth += (item == "{") - (item == "}")
         parts.append(_glob_expression(item, braces=depth > 0 or item == "}"))
     if depth:
-        raise UserError("bad_pattern", f"the glob {glob!r} has braces that do not close")
+        raise UserError("bad_pattern", f"the glob {glob!r} has unclosed braces")
     start = "" if "/" in glob else "(?:.*/)?"
     try:
         return re2.compile(f"^{start}(?:{''.join(parts).removeprefix('/')})$", _GLOB_OPTIONS)
@@ -102,35 +103,35 @@ def _glob_expression(item: str, *, braces: bool) -> str:
 
 
 def compiled(pattern: str, *, ignore_case: bool = False) -> Any:
-    """Return the expression, for one line at a time; raise UserError `bad_pattern`."""
+    """Return the compiled expression, which matches single lines; raise UserError `bad_pattern`."""
     options = re2.Options()
     options.never_nl = True
     options.log_errors = False
     options.encoding = re2.Options.Encoding.LATIN1
     options.case_sensitive = not ignore_case
     try:
-        found = re2.compile(b"(?m)(?:" + pattern.encode() + b")", options)
+        expression = re2.compile(b"(?m)(?:" + pattern.encode() + b")", options)
     except (re2.error, UnicodeEncodeError) as error:
         words = error.args[0]
         words = words.decode(errors="replace") if isinstance(words, bytes) else str(words)
         raise UserError("bad_pattern", f"{pattern!r} is no regular expression: {words}") from error
-    if found.programsize > MOST_PROGRAM:
-        raise UserError("bad_pattern", "the regular expression is too large: repeat less")
-    return found
+    if expression.programsize > MOST_PROGRAM:
+        raise UserError("bad_pattern", "the regular expression is too large: use fewer repetitions")
+    return expression
 
 
-def search(view: View, wanted: SearchLook) -> SearchResult:
-    """Return the lines that match."""
-    pattern = compiled(wanted.pattern, ignore_case=wanted.ignore_case)
-    glob = Glob(wanted.glob) if wanted.glob else None
-    words = literals.needed(wanted.pattern.encode())
+def search(view: View, look: SearchLook) -> SearchResult:
+    """Return the matching lines."""
+    pattern = compiled(look.pattern, ignore_case=look.ignore_case)
+    glob = Glob(look.glob) if look.glob else None
+    words = literals.needed(look.pattern.encode())
     matches: list[SourceLine] = []
     cut: Cut | None = None
     try:
         clock = _Clock()
-        for path, text in _texts(view, words, glob, clock, ignore_case=wanted.ignore_case):
+        for path, text in _texts(view, words, glob, clock, ignore_case=look.ignore_case):
             for number, line in _lines(pattern, text, clock):
-                if len(matches) == wanted.limit:
+                if len(matches) == look.limit:
                     return SearchResult(matches=matches, cut="limit")
                 matches.append(SourceLine(path=path, line=number, text=line))
     except _Over:
@@ -142,26 +143,26 @@ def _texts(
     view: View, words: literals.Words | None, glob: Glob | None, clock: _Clock, *, ignore_case: bool
 ) -> Iterator[tuple[str, bytes]]:
     """Yield the files that may match, by path."""
-    found = None
+    candidates = None
     if words is not None:
-        found = view.reader.candidates(view.archive, words, ignore_case=ignore_case)
+        candidates = view.reader.candidates(view.archive, words, ignore_case=ignore_case)
     paths = view.archive.paths
-    numbers: Iterable[int] = range(1, len(paths)) if found is None else found.tolist()
-    there = ((paths[number], number) for number in numbers)
+    numbers: Iterable[int] = range(1, len(paths)) if candidates is None else candidates.tolist()
+    unchanged = ((paths[n], n) for n in numbers if paths[n] not in view.changed)
     changed = ((path, 0) for path, text in view.changed.items() if text is not None)
-    for path, number in sorted([*changed, *(one for one in there if one[0] not in view.changed)]):
+    for path, number in sorted([*changed, *unchanged]):
         if glob is None or glob.matches(path):
-            clock.look()
+            clock.check()
             text = view.reader.text(number) if number else view.changed[path]
             if text and len(text) <= source_archive.SEARCHED:
                 yield path, text
 
 
 def _lines(pattern: Any, text: bytes, clock: _Clock) -> Iterator[tuple[int, str]]:
-    """Yield the lines of a text that match, with their numbers."""
+    """Yield the matching lines of a text with their numbers."""
     number, counted = 1, 0
     for start, end in _pieces(text):
-        clock.look()
+        clock.check()
         at, piece = start, text[start:end]
         while match := pattern.search(piece, at - start):
             begin = text.rfind(b"\n", 0, start + match.start()) + 1
@@ -177,7 +178,7 @@ def _lines(pattern: Any, text: bytes, clock: _Clock) -> Iterator[tuple[int, str]
 
 
 def _pieces(text: bytes) -> Iterator[tuple[int, int]]:
-    """Yield the ends of pieces: whole lines, but of lines that are longer than a piece."""
+    """Yield start and end of pieces of whole lines; lines longer than a piece are split."""
     start = 0
     while start < len(text):
         end = start + _PIECE
@@ -190,47 +191,44 @@ def _pieces(text: bytes) -> Iterator[tuple[int, int]]:
 # --- symbols ------------------------------------------------------------------------------
 
 
-def look_up(view: View, wanted: SymbolLook) -> SymbolResult:
-    """Return where a name is defined, and where it is used."""
-    name = wanted.name.encode()
+def look_up(view: View, look: SymbolLook) -> SymbolResult:
+    """Return the definitions and the uses of a name."""
+    name = look.name.encode()
     definitions = _definitions(view, name)
     calls: list[Use] = []
     others: list[Use] = []
     cut: Cut | None = "limit" if len(definitions) > _MOST_DEFINITIONS else None
     try:
-        for use in _uses(view, wanted.name, definitions, _Clock()):
+        for use in _uses(view, look.name, definitions, _Clock()):
             (calls if use.call else others).append(use)
-            if len(calls) > wanted.limit or len(others) > _MOST_OTHERS:
+            if len(calls) > look.limit or len(others) > _MOST_OTHERS:
                 cut = "limit"
                 break
     except _Over:
         cut = "time"
     uses = [*calls, *others]
     return SymbolResult(
-        name=wanted.name,
+        name=look.name,
         definitions=definitions[:_MOST_DEFINITIONS],
-        uses=uses[: wanted.limit],
-        cut="limit" if len(uses) > wanted.limit else cut,
+        uses=uses[: look.limit],
+        cut="limit" if len(uses) > look.limit else cut,
     )
 
 
 def _definitions(view: View, name: bytes) -> list[Definition]:
     paths = view.archive.paths
     rows = view.reader.definitions(name)[: _MOST_DEFINITIONS + 1]
-    found = [
-        _definition(paths[one.file], view.reader.text(one.file), one)
-        for one in rows
-        if paths[one.file] not in view.changed
+    definitions = [
+        _definition(paths[row.file], view.reader.text(row.file), row)
+        for row in rows
+        if paths[row.file] not in view.changed
     ]
     for path, text in view.changed.items():
         if text and symbols.is_c(path) and len(text) <= source_archive.SEARCHED:
-            for one in symbols.symbols(text):
-                if one.name == name:
-                    found.append(
-                        _definition(path, text, Row(name, 0, one.line, one.last, one.kind))
-                    )
-    found.sort(key=lambda one: (one.kind == "variable", one.path, one.line))
-    return found
+            rows = [_row(symbol) for symbol in symbols.symbols(text) if symbol.name == name]
+            definitions += [_definition(path, text, row) for row in rows]
+    definitions.sort(key=lambda d: (d.kind == "variable", d.path, d.line))
+    return definitions
 
 
 def _definition(path: str, text: bytes, row: Row) -> Definition:
@@ -241,15 +239,15 @@ def _definition(path: str, text: bytes, row: Row) -> Definition:
 
 
 def _uses(view: View, name: str, definitions: list[Definition], clock: _Clock) -> Iterator[Use]:
-    """Yield the lines that name it, but for those that define it; near files first."""
+    """Yield the lines that name it, without its definitions; those near a definition first."""
     pattern, call = compiled(rf"\b{name}\b"), compiled(rf"\b{name}[ \t]*\(")
     for path, number in _near(view, name, definitions):
-        clock.look()
+        clock.check()
         text = view.reader.text(number) if number else view.changed[path]
         if not text or name.encode() not in text:
             continue
         functions: list[Row] | None = None
-        heads = _heads(text, [one for one in definitions if one.path == path])
+        heads = _heads(text, [d for d in definitions if d.path == path])
         for line, shown in _lines(pattern, text, clock):
             if line in heads or shown.lstrip().startswith(("*", "//", "/*")):
                 continue
@@ -266,14 +264,15 @@ def _uses(view: View, name: str, definitions: list[Definition], clock: _Clock) -
 
 
 def _heads(text: bytes, definitions: list[Definition]) -> set[int]:
-    """Return the lines on which these are defined: of a function, up to its body."""
+    """Return the lines of these definitions; of a function, only up to its body."""
     heads = set()
-    for one in definitions:
-        heads.add(one.line)
-        if one.kind == "function":
-            lines = text.split(b"\n", one.last)[one.line - 1 : one.last]
+    for definition in definitions:
+        first, last = definition.line, definition.last
+        heads.add(first)
+        if definition.kind == "function":
+            lines = text.split(b"\n", last)[first - 1 : last]
             body = next((at for at, line in enumerate(lines) if b"{" in line), 0)
-            heads.update(range(one.line, one.line + body + 1))
+            heads.update(range(first, first + body + 1))
     return heads
 
 
@@ -282,24 +281,24 @@ def _functions(view: View, path: str, number: int, text: bytes) -> list[Row]:
         return view.reader.functions(number)
     if not symbols.is_c(path):
         return []
-    return [
-        Row(one.name, 0, one.line, one.last, one.kind)
-        for one in symbols.symbols(text)
-        if one.kind == "function"
-    ]
+    return [_row(symbol) for symbol in symbols.symbols(text) if symbol.kind == "function"]
+
+
+def _row(symbol: symbols.Placed) -> Row:
+    return Row(symbol.name, 0, symbol.line, symbol.last, symbol.kind)
 
 
 def _near(view: View, name: str, definitions: list[Definition]) -> list[tuple[str, int]]:
-    """Return the files that hold a name: its own first, then those in its folder, then others."""
+    """Return the files that contain a name: those that define it, their folders', others."""
     paths = view.archive.paths
-    found = view.reader.files_with([name.encode()]) if len(name) > 2 else np.empty(0, np.uint32)
-    there = [(paths[n], n) for n in found.tolist() if paths[n] not in view.changed]
-    there += [(path, 0) for path, text in view.changed.items() if text is not None]
-    own = {one.path for one in definitions}
+    numbers = view.reader.files_with([name.encode()]) if len(name) > 2 else np.empty(0, np.uint32)
+    files = [(paths[n], n) for n in numbers.tolist() if paths[n] not in view.changed]
+    files += [(path, 0) for path, text in view.changed.items() if text is not None]
+    own = {definition.path for definition in definitions}
     folders = {posixpath.dirname(path) for path in own}
 
-    def far(one: tuple[str, int]) -> tuple[int, str]:
-        path = one[0]
+    def distance(file: tuple[str, int]) -> tuple[int, str]:
+        path = file[0]
         return 0 if path in own else 1 if posixpath.dirname(path) in folders else 2, path
 
-    return sorted(there, key=far)
+    return sorted(files, key=distance)

@@ -1,4 +1,4 @@
-"""The sources that this scheduler can show: archives from storage, kept on its disk and open."""
+"""Kernel sources: archives from storage, cached on the scheduler's disk and kept open."""
 
 import asyncio
 from collections import OrderedDict
@@ -27,16 +27,16 @@ from kgym.transport.artifact_storage import ArtifactMissing, Storage
 from kgym_scheduler.source.archive import Archive
 from kgym_scheduler.source.view import View
 
-# Bytes of archives on this scheduler's disk.
+# Maximum bytes of archives on this scheduler's disk.
 MOST = 8 << 30
-# Archives that are open: each holds some 50 MB.
+# Maximum number of open archives: each takes some 50 MB.
 OPEN = 4
-# Looks at the same time.
+# Maximum number of concurrent looks.
 THREADS = 4
 # How long a look waits for its archive to come from storage.
 LOAD_SECONDS = 10.0
 
-# Steps whose trees are known without a look at the database.
+# Maximum number of steps whose trees are cached.
 _KNOWN = 100
 
 T = TypeVar("T")
@@ -44,14 +44,14 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class SourceTree:
-    """The tree of a step: the name of its source, and what makes that, with patches on top."""
+    """The tree of a step: the name of its source archive, and the spec that makes it."""
 
     name: str
     spec: SourceSpec
 
 
 class Sources:
-    """Archives in `storage`, kept below `folder`."""
+    """The archives in `storage`, cached in `folder`."""
 
     def __init__(self, storage: Storage, folder: Path) -> None:
         self._storage = storage
@@ -65,17 +65,17 @@ class Sources:
         self,
         job: Callable[[int], Awaitable[JobView]],
         job_id: int,
-        wanted: Look,
-        what: Callable[[View], T],
+        look: Look,
+        read: Callable[[View], T],
     ) -> T:
-        """Return what a look at the tree of a job's step, with patches, shows.
+        """Return what `read` returns for the tree of a job's step, with patches.
 
-        `job` tells of a job. Raises Conflict `no_source`, `step_unfinished` or `source_not_made`,
-        and what `job` and `what` do.
+        `job` returns a job. Raises Conflict `no_source`, `step_unfinished` or `source_not_made`,
+        and the errors of `job` and `read`.
         """
-        key = job_id, wanted.step
+        key = job_id, look.step
         if key not in self._trees:
-            self._trees[key] = tree_of(await job(job_id), wanted.step)
+            self._trees[key] = tree_of(await job(job_id), look.step)
         self._trees.move_to_end(key)
         tree = self._trees[key]
         if len(self._trees) > _KNOWN:
@@ -84,7 +84,7 @@ class Sources:
 
         def looked() -> T:
             with archive.open() as reader:
-                return what(View(archive, reader, [*tree.spec.patches, *wanted.patches]))
+                return read(View(archive, reader, [*tree.spec.patches, *look.patches]))
 
         async with self._room:
             return await asyncio.to_thread(looked)
@@ -96,7 +96,7 @@ class Sources:
         await self.close()
 
     async def close(self) -> None:
-        """Let go of all archives."""
+        """Close all archives."""
         for task in self._loading.values():
             task.cancel()
         await asyncio.gather(*self._loading.values(), return_exceptions=True)
@@ -115,21 +115,21 @@ class Sources:
         try:
             return await asyncio.wait_for(asyncio.shield(self._loading[name]), LOAD_SECONDS)
         except TimeoutError as error:
-            message = "the source comes from storage just now; repeat this"
+            message = "the source is being fetched from storage; try again"
             raise InfrastructureError("source_loading", message) from error
         except ArtifactMissing as error:
             step = tree.spec.model_dump(mode="json", exclude_none=True)
             raise Conflict(
                 "source_not_made",
-                f"the source of job {job_id} was not made readable yet, or was removed: submit a"
-                " job with the one step in `step`, wait for it, and look by that job's number",
+                f"the source archive of job {job_id} does not exist yet, or was removed: submit a"
+                " job with the step in `step`, wait for it, and use that job's number",
                 step=step,
             ) from error
 
     def _loaded(self, name: str, task: asyncio.Task[Archive]) -> None:
         del self._loading[name]
         if not task.cancelled():
-            task.exception()  # those who wait are told; nobody may be left who does
+            task.exception()  # mark it as retrieved: perhaps no caller waits any more
 
     async def _load(self, name: str) -> Archive:
         async def make(folder: Path) -> None:
@@ -153,13 +153,13 @@ class Sources:
 
 
 def tree_of(job: JobView, number: int | None) -> SourceTree:
-    """Return the tree of the step that is meant: the first that has one, if none is named."""
-    steps = [one for one in job.steps if isinstance(one.spec, BuildSpec | CheckSpec | SourceSpec)]
+    """Return the tree of a step, by default of the first that has one."""
+    steps = [s for s in job.steps if isinstance(s.spec, BuildSpec | CheckSpec | SourceSpec)]
     if number is not None:
-        steps = [one for one in steps if one.number == number]
+        steps = [step for step in steps if step.number == number]
     if not steps:
         which = f"step {number} of job {job.id}" if number is not None else f"job {job.id}"
-        message = f"{which} has no source: only source, build and check steps have"
+        message = f"{which} has no source: only source, build and check steps have one"
         raise Conflict("no_source", message)
     step = steps[0]
     if step.state is not State.SUCCEEDED:
@@ -174,7 +174,7 @@ def tree_of(job: JobView, number: int | None) -> SourceTree:
     assert isinstance(result, BuildResult | CheckResult | SourceResult)
     patches = spec.base if isinstance(spec, CheckSpec) else spec.patches
     return SourceTree(
-        # Results of before had no name: what is made now is under another job.
+        # Results of earlier versions have no name: their source has to be made again.
         name=result.source_tree or "none",
         spec=SourceSpec(
             source=spec.source,

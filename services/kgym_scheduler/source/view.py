@@ -1,4 +1,4 @@
-"""A source as one caller sees it: an archive, with patches on top of it."""
+"""A source as a caller sees it: an archive with patches applied."""
 
 import difflib
 import posixpath
@@ -19,14 +19,14 @@ from kgym.errors import NotFound, UserError
 from kgym.source import patching, source_archive
 from kgym_scheduler.source.archive import Archive, Reader
 
-# Characters of patches.
+# Maximum characters of all patches.
 MOST_PATCHES = 1 << 20
 _LINKS = 10
 _LIKE = 5
 
 
 class View:
-    """An archive as patches change it. `changed` are the files that they change, None of removed.
+    """An archive with patches applied; `changed` are the changed files, None if removed.
 
     Raises UserError as `kgym.source.patching.apply` does.
     """
@@ -41,26 +41,26 @@ class View:
             for change in patching.apply(patch, self._own).changes:
                 self.changed[change.path] = change.content
 
-    def read(self, wanted: FileLook) -> FileText:
+    def read(self, look: FileLook) -> FileText:
         """Return lines of a file."""
-        path = _inside(wanted.path)
+        path = _inside(look.path)
         text = self.text(path)
         lines = text.decode(errors="replace").split("\n")
         lines = [line + "\n" for line in lines[:-1]] + lines[-1:] * bool(lines[-1])
-        last = len(lines) if wanted.last is None else min(wanted.last, len(lines))
-        chosen = lines[wanted.first - 1 : last][:LINES]
+        last = len(lines) if look.last is None else min(look.last, len(lines))
+        chosen = lines[look.first - 1 : last][:LINES]
         size = 0
         for count, line in enumerate(chosen):
             size += len(line)
             if size > CHARACTERS:
-                # Of one line that is too long, its beginning.
+                # A single line that is too long is cut.
                 chosen = chosen[:count] or [line[:CHARACTERS]]
                 break
         shown = "".join(chosen)
-        end = wanted.first + len(chosen) - 1
+        end = look.first + len(chosen) - 1
         return FileText(
             path=path,
-            first=wanted.first,
+            first=look.first,
             last=end if chosen else min(end, len(lines)),
             lines=len(lines),
             text=shown,
@@ -69,7 +69,7 @@ class View:
         )
 
     def text(self, path: str) -> bytes:
-        """Return a file; raise NotFound, or UserError if it is none that can be read."""
+        """Return a file; raise NotFound, or UserError if it is not readable text."""
         for _ in range(_LINKS):
             if path in self.changed:
                 text = self.changed[path]
@@ -80,24 +80,24 @@ class View:
             if entry is None:
                 raise self._missing(path)
             if entry.kind == "binary":
-                words = f"{path} is no text, or longer than {source_archive.KEPT >> 20} MiB"
+                words = f"{path} is not text, or longer than {source_archive.KEPT >> 20} MiB"
                 raise UserError("binary_file", f"{words} ({entry.size} bytes)", path=path)
             if entry.kind == "file":
                 return entry.text
             target = posixpath.join(posixpath.dirname(path), entry.text.decode(errors="replace"))
             path = _inside(posixpath.normpath(target))
-        raise UserError("not_a_file", f"{path} is a link that leads in a circle", path=path)
+        raise UserError("not_a_file", f"{path} is a link in a cycle of links", path=path)
 
     def folder(self, path: str) -> FolderList:
-        """Return what is in a folder."""
+        """List a folder."""
         path = _inside(path) if path.rstrip("/") not in ("", ".") else ""
-        found = self.reader.folder(path)
+        unpatched = self.reader.folder(path)
         entries = {
             name: SourceEntry.model_validate(
                 {"name": name, "kind": kind, "size": size}
                 | ({"target": target.decode(errors="replace")} if kind == "link" else {})
             )
-            for name, (kind, size, target) in found.items()
+            for name, (kind, size, target) in unpatched.items()
         }
         start = f"{path}/" if path else ""
         for changed, text in self.changed.items():
@@ -122,7 +122,7 @@ class View:
         )
 
     def _own(self, path: str) -> bytes | None:
-        """Return a file as it is so far, for a patch."""
+        """Return a file for the next patch, as the earlier ones left it."""
         if path in self.changed:
             return self.changed[path]
         entry = self.reader.entry(path)
@@ -136,15 +136,14 @@ class View:
         return NotFound("file_not_found", f"there is no {path!r} in this source{more}", path=path)
 
     def _like(self, path: str) -> list[str]:
-        """Return paths with the same name, or else with nearly the same in that folder."""
+        """Return paths with the same name, else with a similar name in the same folder."""
         folder, name = posixpath.split(path)
-        same = [one for one in self._paths if one == name or one.endswith(f"/{name}")]
+        same = [other for other in self._paths if f"/{other}".endswith(f"/{name}")]
         if same:
-            shared = len(posixpath.commonprefix([path, path]))
-            same.sort(key=lambda one: shared - len(posixpath.commonprefix([path, one])))
+            same.sort(key=lambda other: -len(posixpath.commonprefix([path, other])))
             return same[:_LIKE]
         names = difflib.get_close_matches(name, list(self.reader.folder(folder))[:ENTRIES], _LIKE)
-        return [posixpath.join(folder, one) for one in names]
+        return [posixpath.join(folder, other) for other in names]
 
     @cached_property
     def _paths(self) -> list[str]:
@@ -152,15 +151,15 @@ class View:
 
 
 def _length(patch: Patch) -> int:
-    edits = sum(len(one.original) + len(one.replacement) for one in patch.edits)
+    edits = sum(len(edit.original) + len(edit.replacement) for edit in patch.edits)
     return len(patch.diff or "") + edits
 
 
 def _inside(path: str) -> str:
-    """Return the path in its one form; raise UserError if it leads out of the tree."""
+    """Return the normalised path; raise UserError if it leads out of the tree."""
     normal = posixpath.normpath(path)
     if path.startswith("/") or normal.split("/")[0] == ".." or not path.isprintable():
         raise UserError(
-            "path_outside", f"{path!r} is no path inside the tree: write such as kernel/fork.c"
+            "path_outside", f"{path!r} is no path inside the tree, such as kernel/fork.c"
         )
     return normal

@@ -202,7 +202,7 @@ async def test_hosts_that_need_the_same_entry_at_once_build_it_once(
             for number in range(3)
         ]
         end = time.monotonic() + 60
-        while any([await scheduler.state(job) is not State.SUCCEEDED for job in jobs]):
+        while any([await scheduler.store.state(job) is not State.SUCCEEDED for job in jobs]):
             assert time.monotonic() < end
             await asyncio.sleep(0.1)
         results = [(await scheduler.job(job)).steps[0].result for job in jobs]

@@ -26,7 +26,7 @@ def url(sqlite_url: str) -> str:
 @pytest.fixture
 async def http(scheduler: Scheduler) -> AsyncIterator[httpx.AsyncClient]:
     """A client without a token, of a scheduler that asks for one."""
-    await Tokens(scheduler.database).create("alice", ["read"])
+    await Tokens(scheduler.store.database).create("alice", ["read"])
     async with (
         serve(create_app(scheduler)) as address,
         httpx.AsyncClient(base_url=address.url, trust_env=False, timeout=60) as client,

@@ -370,7 +370,7 @@ async def artifact(
         await scheduler.submit(job())
         async for _ in scheduler.events(1):
             pass
-    [found] = [a for a in await scheduler.artifacts(1, 0) if a.name == "vmlinux"]
+    [found] = [a for a in await scheduler.store.artifacts(1, 0) if a.name == "vmlinux"]
     return found
 
 

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kgym_scheduler.api.byte_ranges import Part, Unsatisfiable, parse
+from kgym_scheduler.api.artifact_routes import ByteRange, UnsatisfiableRange, parse_range
 
 numbers = st.integers(0, 30)
 
@@ -14,8 +14,8 @@ def test_a_range_from_first_to_last_is_that_slice(first: int, last: int, size: i
     content = bytes(range(size))
     wanted = content[first : last + 1]
     try:
-        part = parse(f"bytes={first}-{last}", size)
-    except Unsatisfiable:
+        part = parse_range(f"bytes={first}-{last}", size)
+    except UnsatisfiableRange:
         assert not wanted
     else:
         if part is None:
@@ -28,8 +28,8 @@ def test_a_range_from_first_to_last_is_that_slice(first: int, last: int, size: i
 def test_a_suffix_range_is_the_end(count: int, size: int) -> None:
     content = bytes(range(size))
     try:
-        part = parse(f"bytes=-{count}", size)
-    except Unsatisfiable:
+        part = parse_range(f"bytes=-{count}", size)
+    except UnsatisfiableRange:
         assert not size or not count
     else:
         assert part is not None
@@ -39,20 +39,20 @@ def test_a_suffix_range_is_the_end(count: int, size: int) -> None:
 @given(st.text())
 def test_any_text_is_a_part_or_the_whole_or_unsatisfiable(text: str) -> None:
     try:
-        part = parse(text, 10)
-    except Unsatisfiable:
+        part = parse_range(text, 10)
+    except UnsatisfiableRange:
         return
     assert part is None or 0 <= part.start < part.stop <= 10
 
 
 def test_the_content_range_counts_the_last_byte_in() -> None:
-    assert Part(0, 5, 10).content_range == "bytes 0-4/10"
+    assert ByteRange(0, 5, 10).content_range == "bytes 0-4/10"
 
 
 def test_numbers_of_any_length_are_numbers() -> None:
     many = "9" * 10_000
-    assert parse(f"bytes=2-{many}", 10) == Part(2, 10, 10)
-    assert parse(f"bytes=-{many}", 10) == Part(0, 10, 10)
-    assert parse(f"bytes={'0' * 10_000}-3", 10) == Part(0, 4, 10)
-    with pytest.raises(Unsatisfiable):
-        parse(f"bytes={many}-", 10)
+    assert parse_range(f"bytes=2-{many}", 10) == ByteRange(2, 10, 10)
+    assert parse_range(f"bytes=-{many}", 10) == ByteRange(0, 10, 10)
+    assert parse_range(f"bytes={'0' * 10_000}-3", 10) == ByteRange(0, 4, 10)
+    with pytest.raises(UnsatisfiableRange):
+        parse_range(f"bytes={many}-", 10)

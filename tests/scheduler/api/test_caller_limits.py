@@ -118,7 +118,7 @@ async def test_clients_wait_as_they_are_told(scheduler: Scheduler) -> None:
 
 @pytest.mark.parametrize("with_token", [True, False])
 async def test_workers_are_not_held_up(scheduler: Scheduler, *, with_token: bool) -> None:
-    tokens = Tokens(scheduler.database)
+    tokens = Tokens(scheduler.store.database)
     token = await tokens.create("w", ["worker"]) if with_token else None
     headers = {"Authorization": f"Bearer {token}"} if token else {}
     async with served(scheduler, CallerLimits(requests_per_second=1, burst=1)) as http:
@@ -131,7 +131,7 @@ async def test_workers_are_not_held_up(scheduler: Scheduler, *, with_token: bool
 async def test_strangers_are_held_up_before_their_tokens_are_looked_at(
     scheduler: Scheduler,
 ) -> None:
-    await Tokens(scheduler.database).create("alice", ["read"])
+    await Tokens(scheduler.store.database).create("alice", ["read"])
     async with served(scheduler, CallerLimits(requests_per_second=1, burst=3)) as http:
         answers = [await http.get("/v1/jobs") for _ in range(5)]
         assert [answer.status_code for answer in answers] == [401] * 3 + [429] * 2
@@ -156,7 +156,7 @@ def test_the_bytes_of_a_submitters_jobs_are_bounded_by_a_pause_and_a_rate() -> N
 async def test_a_submitter_of_too_many_bytes_is_told_when_to_come_again(
     scheduler: Scheduler,
 ) -> None:
-    tokens = Tokens(scheduler.database)
+    tokens = Tokens(scheduler.store.database)
     alice, root = [
         {"Authorization": f"Bearer {await tokens.create(name, [scope])}"}
         for name, scope in (("alice", "submit"), ("root", "admin"))
@@ -211,7 +211,7 @@ async def test_event_streams_are_limited_and_counted_only_while_open(
 async def test_a_submitter_has_a_limit_of_unfinished_jobs(
     scheduler: Scheduler, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    tokens = Tokens(scheduler.database)
+    tokens = Tokens(scheduler.store.database)
     alice, bob = [
         {"Authorization": f"Bearer {await tokens.create(name, ['submit'])}"}
         for name in ("alice", "bob")

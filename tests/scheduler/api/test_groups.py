@@ -38,7 +38,7 @@ def grouped(name: str | None, *tags: str) -> JobRequest:
 @pytest.fixture
 async def user(scheduler: Scheduler) -> AsyncIterator[Callable[..., Any]]:
     """Makes clients of users, each with a token of its own."""
-    tokens = Tokens(scheduler.database)
+    tokens = Tokens(scheduler.store.database)
     clients: list[AsyncClient] = []
 
     async def make(name: str, scope: str = "submit") -> AsyncClient:

@@ -136,7 +136,7 @@ async def test_a_scheduler_that_is_not_ready_says_what_is_missing(platform: Plat
         async with scheduler, served(scheduler) as http:
             for path in ("/readyz", "/v1/readyz"):
                 document = problem(await http.get(path), 503, "not_ready")
-                assert document["detail"] == "these are not ready: bus"
+                assert document["detail"] == "not ready: bus"
                 assert [(part["name"], part["ready"]) for part in document["dependencies"]] == [
                     ("database", True),
                     ("bus", False),
@@ -158,7 +158,7 @@ async def test_a_scheduler_whose_disk_is_full_says_what_to_do(
     scheduler = Scheduler(platform.store(), InProcessBus(), Full(tmp_path / "full"))
     async with scheduler, served(scheduler) as http:
         document = problem(await http.get("/readyz"), 503, "not_ready")
-        assert document["detail"] == "these are not ready: disk"
+        assert document["detail"] == "not ready: disk"
         told = {part["name"]: part["detail"] for part in document["dependencies"]}
         assert "has 5 MiB left" in told["disk"]
         assert "kgym gc" in told["disk"]

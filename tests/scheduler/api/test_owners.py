@@ -33,7 +33,7 @@ def url(sqlite_url: str) -> str:
 @pytest.fixture
 async def users(scheduler: Scheduler) -> AsyncIterator[Callable[..., Any]]:
     """Makes users: each has a client with a token of its own."""
-    tokens = Tokens(scheduler.database)
+    tokens = Tokens(scheduler.store.database)
     clients: list[User] = []
 
     async def user(name: str, scope: str = "submit", priority: int = 0) -> User:

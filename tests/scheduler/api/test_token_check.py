@@ -30,7 +30,7 @@ def url(sqlite_url: str) -> str:
 @pytest.fixture
 def tokens(scheduler: Scheduler, monkeypatch: pytest.MonkeyPatch) -> Tokens:
     monkeypatch.setattr(module, "CACHE_SECONDS", 0.0)
-    return Tokens(scheduler.database)
+    return Tokens(scheduler.store.database)
 
 
 @pytest.fixture

@@ -14,14 +14,14 @@ pytestmark = pytest.mark.anyio
 @pytest.fixture
 def tokens(scheduler: Scheduler, monkeypatch: pytest.MonkeyPatch) -> Tokens:
     monkeypatch.setattr(module, "CACHE_SECONDS", 0.0)
-    return Tokens(scheduler.database)
+    return Tokens(scheduler.store.database)
 
 
 async def test_a_token_is_stored_only_as_a_hash(tokens: Tokens, scheduler: Scheduler) -> None:
     token = await tokens.create("alice", ["read"])
     secret = token.split("_", 2)[2]
     assert len(secret) == 43  # 256 bits in base64
-    async with scheduler.database.read() as connection:
+    async with scheduler.store.database.read() as connection:
         [row] = (await connection.execute(text("SELECT * FROM tokens"))).all()
     assert "alice" in row
     assert secret not in str(row)

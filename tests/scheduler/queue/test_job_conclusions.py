@@ -154,7 +154,7 @@ async def test_nothing_is_resolved_by_results_that_cannot_be_read(
     row = await row_of(store, submitted.id)
     assert (row.state, row.verdict, row.resolved) == (State.SUCCEEDED, None, None)
     assert row.reason is not None
-    assert row.reason.startswith("what it came to cannot be told: ")
+    assert row.reason.startswith("no verdict, as its results cannot be read: ")
 
 
 async def test_a_job_fails_for_its_own_reason_whatever_its_results_are(store: JobStore) -> None:

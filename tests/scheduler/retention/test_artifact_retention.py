@@ -50,14 +50,14 @@ class Kept:
         return view.id
 
     async def plan(self, policy: ArtifactPolicy) -> list[OldFiles]:
-        database, now = self.scheduler.database, self.clock()
+        database, now = self.scheduler.store.database, self.clock()
         return await artifact_retention.old_files(database, self.storage, policy, now)
 
     async def apply(self, policy: ArtifactPolicy) -> list[tuple[int, int]]:
         """Carry the plan out; return the job and step of what was removed."""
         found = await self.plan(policy)
         removed = await artifact_retention.remove_files(
-            self.scheduler.database, self.storage, found, self.clock()
+            self.scheduler.store.database, self.storage, found, self.clock()
         )
         return [(one.job, one.step) for one in removed]
 
@@ -117,7 +117,9 @@ async def test_what_began_to_be_needed_after_the_plan_stays(kept: Kept) -> None:
     found = await kept.plan(ArtifactPolicy())
     await kept.scheduler.submit(job(reproduce(0, 1)))
     await kept.scheduler.restart(2)
-    removed = await artifact_retention.remove_files(kept.scheduler.database, kept.storage, found)
+    removed = await artifact_retention.remove_files(
+        kept.scheduler.store.database, kept.storage, found
+    )
     assert [one.job for one in removed] == [3]
 
 
@@ -208,7 +210,7 @@ async def test_long_logs_of_old_jobs_leave_a_note(kept: Kept) -> None:
             await kept.scheduler.report(assignment.lease, f"{text}\n", None)
         await kept.scheduler.finish(assignment.lease, AttemptEnding(result=BUILT))
     kept.clock.advance(20 * 86400)
-    database = kept.scheduler.database
+    database = kept.scheduler.store.database
     assert await artifact_retention.old_logs(database, ArtifactPolicy(), kept.clock()) == []
     kept.clock.advance(20 * 86400)
     found = await artifact_retention.old_logs(database, ArtifactPolicy(), kept.clock())
@@ -226,6 +228,8 @@ async def test_logs_of_unfinished_jobs_stay(kept: Kept) -> None:
     await kept.scheduler.report(assignment.lease, "long " * 400, None)
     kept.clock.advance(100 * 86400)
     assert (
-        await artifact_retention.old_logs(kept.scheduler.database, ArtifactPolicy(), kept.clock())
+        await artifact_retention.old_logs(
+            kept.scheduler.store.database, ArtifactPolicy(), kept.clock()
+        )
         == []
     )
