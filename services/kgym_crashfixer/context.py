@@ -1,7 +1,7 @@
-"""Context: files cut by function to what fits a model's window, nearest to the crash first. Pure.
+"""Context: files cut by function to a model's window, nearest to the crash first. Pure.
 
-Text is never changed, only left out: whole functions, and what stands between them. Where
-something is left out, a comment says what. Tokens are estimated, on the safe side.
+Only whole functions, and the code between them, are omitted; a comment marks each gap. The cut is
+for the prompt alone: edits apply to whole files.
 """
 
 import functools
@@ -12,21 +12,21 @@ from dataclasses import dataclass, field
 from kgym.crash import report as reports
 from kgym.source.edited_functions import places
 
-# Tokenizers make a token of 3.0 to 3.6 bytes of C.
+# Tokenizers take 3.0 to 3.6 bytes of C per token; 3 errs on the safe side.
 _BYTES_OF_A_TOKEN = 3
-# Of the comment in place of what is left out.
+# Tokens of the comment that marks a gap.
 _MARK_TOKENS = 60
-# Characters of the names in it.
+# Characters of function names in that comment.
 _MARK_NAMES = 90
-# Lines; longer functions are cut between lines.
+# Lines of a piece: longer functions are split.
 _LONGEST_PIECE = 120
-# Bytes; what is longer is not looked into.
+# Characters of a file that is parsed.
 _LONGEST_FILE = 4 << 20
 _LINE = re.compile(r"[^\n]*\n|[^\n]+")
 _WORD = re.compile(r"[A-Za-z_]\w*", re.ASCII)
 _TRACED = re.compile(r"([A-Za-z_][\w.]*)\(\)", re.ASCII)
 _HUNK = re.compile(r"^@@ -\d+(?:,\d+)? \+(\d+)(?:,(\d+))? @@")
-# What is before a system call's name in stacks.
+# Prefixes of a system call's name in stacks.
 _ENTRY = re.compile(r"^__(?:x64|ia32|arm64|se|do)_(?=(?:compat_)?sys_)")
 _DEFINED = re.compile(
     r"^(?:#\s*define\s+(\w+)|(?:static |const )*(?:struct|enum|union)\s+(\w+))", re.MULTILINE
@@ -35,13 +35,13 @@ _FAR = 1_000_000
 
 
 def tokens(text: str) -> int:
-    """Return about how many tokens a text has, rather too many than too few."""
+    """Estimate the number of tokens of a text; err on the high side."""
     return -(-len(text.encode()) // _BYTES_OF_A_TOKEN)
 
 
 @dataclass(frozen=True, slots=True)
 class Near:
-    """What the crash is about: functions, the nearest first, and lines by file, from 0."""
+    """The code near a crash: functions, the nearest first, and lines by file, from 0."""
 
     functions: Sequence[str] = ()
     lines: Mapping[str, Collection[int]] = field(default_factory=dict)
@@ -50,9 +50,9 @@ class Near:
     def of(
         cls, report: str, trace: str | None = None, changed: str = "", names: Sequence[str] = ()
     ) -> "Near":
-        """Take it from a crash report, the calls before the crash, and the changes made so far.
+        """Build it from a crash report, the calls before the crash, and the changes so far.
 
-        `names` are further functions and types that matter.
+        `names` are further relevant functions and types.
         """
         crash = reports.parse(report.encode())
         lines: dict[str, set[int]] = {path: set(rows) for path, rows in _changed(changed).items()}
@@ -70,20 +70,17 @@ class Near:
 
 @dataclass(frozen=True, slots=True)
 class Cut:
-    """Files as a prompt shows them, and what was left out of each, in words."""
+    """Files as a prompt shows them, and a sentence for each file with gaps."""
 
     files: dict[str, str]
     left_out: tuple[str, ...]
 
 
 def cut(files: Mapping[str, str], near: Near, most: int, *, only: bool = False) -> Cut:
-    """Return the files cut to `most` tokens, all of them where they fit.
+    """Cut the files to `most` tokens; they stay whole if they fit.
 
-    With `only`, nothing is kept but what `near` names: functions, lines and types. Where the files
-    have none of it, they are cut as otherwise.
-
-    What the first part of a file says is worth less than a function of the stack, more than one
-    that nothing points at. A budget that holds not even the comments gets these alone.
+    With `only`, keep nothing but the functions, lines and types in `near`, unless the files contain
+    none of them. If `most` does not even suffice for the comments, return these alone.
     """
     pieces: list[_Piece] = []
     if only:
@@ -94,7 +91,7 @@ def cut(files: Mapping[str, str], near: Near, most: int, *, only: bool = False) 
     pieces = pieces or [piece for path, text in files.items() for piece in _pieces(path, text)]
     left = most - _MARK_TOKENS * len(files)
     kept: set[tuple[str, int]] = set()
-    # The lines before and behind which no comment is needed: the files' ends, and kept pieces.
+    # Lines that need no comment: the files' ends, and borders of kept pieces.
     ends = {(path, 0) for path in files} | {(piece.path, piece.end) for piece in _last(pieces)}
     for piece in _by_nearness(files, named or pieces, near):
         begin, end = (piece.path, piece.begin), (piece.path, piece.end)
@@ -120,7 +117,7 @@ def _last(pieces: Sequence["_Piece"]) -> Iterable["_Piece"]:
 
 @dataclass(frozen=True, slots=True)
 class _Piece:
-    """Lines of a file that are kept or left out together."""
+    """Lines of a file that are kept or omitted together."""
 
     path: str
     begin: int
@@ -135,13 +132,13 @@ class _Piece:
 
 @functools.lru_cache(maxsize=256)
 def _pieces(path: str, text: str) -> tuple[_Piece, ...]:
-    """Return the file in pieces, in order; together they are the whole file."""
-    lines = _LINE.findall(text)  # as the parser counts them; Python takes form feeds for line ends
+    """Split a file into pieces, in order."""
+    lines = _LINE.findall(text)  # as the parser counts them: str.splitlines splits at form feeds
     made: list[_Piece] = []
     at = 0
     functions = places(text) if len(text) <= _LONGEST_FILE else []
     for function in functions:
-        if function.begin < at:  # nested, or a branch of an #if that begins in another
+        if function.begin < at:  # nested, or in an #if branch that begins inside another function
             continue
         begin = _above(lines, at, function.begin)
         made += _chunks(path, lines, at, begin, None)
@@ -152,7 +149,7 @@ def _pieces(path: str, text: str) -> tuple[_Piece, ...]:
 
 
 def _above(lines: Sequence[str], first: int, begin: int) -> int:
-    """Return where the comment and the attributes above a function begin."""
+    """Return the first line of the comment and attributes above a function."""
     while begin > first and lines[begin - 1].strip():
         begin -= 1
     return begin
@@ -175,7 +172,7 @@ def _chunks(
 
 
 def _by_nearness(files: Mapping[str, str], pieces: Sequence[_Piece], near: Near) -> list[_Piece]:
-    """Return the pieces, those first without which the crash cannot be understood."""
+    """Sort the pieces by relevance for understanding the crash."""
     rank = {name: number for number, name in enumerate(near.functions)}
     centres = [piece for piece in pieces if piece.function in rank or _holds(piece, near)]
     used = {word for piece in centres for word in _WORD.findall(piece.text)}
@@ -187,6 +184,8 @@ def _by_nearness(files: Mapping[str, str], pieces: Sequence[_Piece], near: Near)
 
     def nearness(piece: _Piece) -> tuple[int, int, int, int]:
         distance = min((abs(piece.begin - line) for line in at.get(piece.path, [])), default=_FAR)
+        # Crash lines, functions of the stacks, what these use, their callers, a file's head, the
+        # rest.
         if _holds(piece, near):
             step, closer = 0, rank.get(piece.function or "", _FAR)
         elif piece.function in rank:
@@ -209,12 +208,12 @@ def _holds(piece: _Piece, near: Near) -> bool:
 
 
 def _defines(piece: _Piece, used: Collection[str]) -> bool:
-    """Tell whether a piece between functions defines something that is used nearby."""
+    """Return whether a piece between functions defines a used name."""
     return any((first or second) in used for first, second in _DEFINED.findall(piece.text))
 
 
 def _is_named(piece: _Piece, near: Near) -> bool:
-    """Tell whether something of a piece is what the crash is about."""
+    """Return whether `near` names something in a piece."""
     names = near.functions
     return _holds(piece, near) or (
         piece.function in names if piece.function is not None else _defines(piece, names)
@@ -222,7 +221,7 @@ def _is_named(piece: _Piece, near: Near) -> bool:
 
 
 def _joined(own: Sequence[_Piece], kept: Collection[tuple[str, int]]) -> str:
-    """Return the text of the kept pieces, with a comment in place of each gap."""
+    """Join the kept pieces, with a comment for each gap."""
     parts: list[str] = []
     gap: list[_Piece] = []
     for piece in own:
@@ -253,7 +252,7 @@ def _summary(path: str, gone: Sequence[_Piece], own: Sequence[_Piece]) -> str:
 
 
 def _changed(diff: str) -> dict[str, set[int]]:
-    """Return the lines, from 0, that a unified diff has changed, by file, as they are after it."""
+    """Return the lines, from 0, that a diff's hunks cover in the changed files."""
     changed: dict[str, set[int]] = {}
     path = ""
     for line in diff.splitlines():

@@ -1,6 +1,6 @@
-"""Append-only files of JSON objects, each a gzip member of its own: `zcat` shows one a line.
+"""Append-only files of JSON objects, each a gzip member: `zcat` prints one object per line.
 
-Prompts hold whole source files, most of them many times: plain text would be twenty times larger.
+Prompts repeat whole source files, so plain text would be twenty times larger.
 """
 
 import gzip
@@ -11,25 +11,23 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-# How such a file begins.
+# The first bytes of such a file (RFC 1952, section 2.3.1).
 MAGIC = b"\x1f\x8b"
 _GZIP = 16 + zlib.MAX_WBITS
-# Bytes that are read at once.
+# Bytes per read.
 _CHUNK = 1 << 18
 
 
 def pack(entry: Mapping[str, Any]) -> bytes:
-    """Return an entry as it is stored."""
-    # JSON's ASCII form holds any string, also the lone surrogates of a model's answer.
+    """Return the bytes that store an entry."""
+    # JSON's ASCII form can hold any string, including the lone surrogates of a model's answer.
     return gzip.compress(json.dumps(entry).encode() + b"\n", 1)
 
 
 def append(file: int, data: bytes) -> None:
-    """Write whole entries to the end of a file; after an error the file is as it was.
-
-    The bytes are the kernel's when this returns, so that a kill of the process loses none of
-    them. They are not synced: a power cut may cost the last seconds of a run, which goes on.
-    """
+    """Append whole entries to a file; after an error the file is unchanged."""
+    # The bytes are in the kernel's page cache when this returns, so a killed process loses none.
+    # They are not synced: a power cut may cost the last seconds of a run, which can be resumed.
     end = os.lseek(file, 0, os.SEEK_END)
     left = memoryview(data)
     try:
@@ -41,9 +39,9 @@ def append(file: int, data: bytes) -> None:
 
 
 def entries(path: Path, start: int = 0) -> Iterator[tuple[int, int, Any]]:
-    """Yield each entry after the byte `start`, with the bytes at which it begins and ends.
+    """Yield each entry from offset `start` on, with the offsets of its begin and end.
 
-    What follows the last whole entry is ignored: it is being written, or its writer was killed.
+    A partial last entry is ignored: it is being written, or its writer was killed.
     """
     with path.open("rb") as file:
         file.seek(start)
@@ -65,5 +63,5 @@ def entries(path: Path, start: int = 0) -> Iterator[tuple[int, int, Any]]:
 
 
 def entry_at(path: Path, start: int) -> Any:
-    """Return the entry that begins at this byte."""
+    """Return the entry at an offset."""
     return next(entries(path, start))[2]

@@ -1,8 +1,8 @@
-"""A minimal trace as prompts show it: the calls before a crash, the earliest first. Pure.
+"""A minimal trace as prompt text: the calls before a crash, in order. Pure.
 
-Records say when a function was entered, not when it was left. So a call is [active] where it is
-a frame of the crash's stack, and [returned] where that stack lacks it; where the stack that was
-found is another one (of the allocation, of the free), or none, nothing is said of returns.
+Records show when a function was entered, not when it returned. A call is therefore [active] if it
+is a frame of the crash's stack, and [returned] if that stack lacks it. With another stack (of the
+allocation or the free), or none, returns are unknown.
 """
 
 from collections.abc import Iterator, Sequence
@@ -21,7 +21,7 @@ _THREADS = {
 
 
 def execution(trace: MinimalTrace) -> str | None:
-    """Return the calls as text, one in a line; None where there is none."""
+    """Return the calls as text, one per line; None without calls."""
     if not trace.calls:
         return None
     lines = list(_lines(trace.calls, trace.anchor.stack))
@@ -56,5 +56,5 @@ def _mark(call: TraceCall, stack: TraceStack | None) -> str:
 
 
 def _plain(name: str) -> str:
-    """Return a name as a guest's memory may hold it, in one line."""
+    """Return a name as one printable line: it comes from a guest's memory."""
     return "".join(char if char.isprintable() else "?" for char in name)[:200]

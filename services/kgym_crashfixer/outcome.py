@@ -1,4 +1,4 @@
-"""What finished jobs mean to a search. Pure."""
+"""Results of finished jobs, translated for a search. Pure."""
 
 import re
 from collections.abc import Collection, Sequence
@@ -23,13 +23,13 @@ from kgym.bugs.sweep_rows import NOT_BUILT
 from kgym_crashfixer.search.work import Checked
 
 _REPORT = re.compile(r"report-(?P<instance>\d+)(?:-retry-(?P<retry>\d+))?\.txt")
-# Of the compiler's messages, those that the model is shown.
+# Compiler messages that the model sees.
 _ERRORS = 20
 _DOES_NOT_APPLY = "patch_does_not_apply"
 
 
 def checked(job: JobView) -> Checked | None:
-    """Return what a check job came to; None if it has no answer."""
+    """Return the result of a check job; None if it has none."""
     result = job.steps[0].result
     if not isinstance(result, CheckResult):
         return None
@@ -37,7 +37,7 @@ def checked(job: JobView) -> Checked | None:
 
 
 def _explained(check: PatchCheck) -> PatchCheck:
-    """Return the check with a reason, also where the compiler had none to give."""
+    """Add a reason to a check for which the compiler gave none."""
     if check.outcome is PatchOutcome.NOT_BUILT and not check.reason:
         paths = ", ".join(file.path for file in check.files)
         reason = f"the kernel's config compiles nothing of what it changes ({paths})"
@@ -46,10 +46,10 @@ def _explained(check: PatchCheck) -> PatchCheck:
 
 
 def tried(job: JobView, accepted: Collection[str] = ()) -> Tried:
-    """Return what the job of a patch (`Bug.trial`) came to, without the crash's report.
+    """Return the result of a patch's job (`Bug.trial`), without the crash report.
 
-    Whatever is no verdict on the patch is `inconclusive`: a failure of the platform, a run that
-    proves nothing, a patched kernel whose unpatched twin did not crash.
+    Everything but a verdict on the patch is `inconclusive`: a failure of the platform, a run that
+    proves nothing, an unpatched kernel that did not crash.
     """
     came_to, resolution = conclusion(job, accepted), resolution_of(job, accepted)
     failure = next((step.failure for step in job.steps if step.failure is not None), None)
@@ -64,7 +64,7 @@ def tried(job: JobView, accepted: Collection[str] = ()) -> Tried:
     if came_to.answer not in {Answer.YES, Answer.NO}:
         verdict = Verdict.INCONCLUSIVE
     elif verdict is Verdict.NO_CRASH and not resolution.verdicts:
-        verdict, reason = Verdict.INCONCLUSIVE, "nothing shows that it crashes without the patch"
+        verdict, reason = Verdict.INCONCLUSIVE, "no run shows that it crashes without the patch"
     return Tried(
         verdict=verdict,
         reason=reason,
@@ -81,7 +81,7 @@ def _is_the_patchs(failure: Failure) -> bool:
 
 
 def _words(failure: Failure) -> str:
-    """Return why it does not build, with the compiler's first messages."""
+    """Return why the kernel does not build, with the compiler's first messages."""
     listed = failure.details.get("diagnostics")
     lines = [failure.message]
     for item in listed[:_ERRORS] if isinstance(listed, list) else []:
@@ -91,13 +91,13 @@ def _words(failure: Failure) -> str:
 
 
 def crashed_instance(result: ReproduceResult) -> InstanceResult | None:
-    """Return the first instance that crashed as the verdict says."""
+    """Return the first instance with the verdict's crash."""
     crashes = [run for run in result.instances if run.outcome is InstanceOutcome.CRASH]
     return next((run for run in crashes if run.title == result.title), None)
 
 
 def report_artifact(artifacts: Sequence[Artifact], instance: int) -> Artifact | None:
-    """Return the crash report of an instance: that of its last try."""
+    """Return the crash report of an instance's last try."""
     reports = []
     for artifact in artifacts:
         match = _REPORT.fullmatch(artifact.name)
@@ -107,5 +107,5 @@ def report_artifact(artifacts: Sequence[Artifact], instance: int) -> Artifact | 
 
 
 def minimized(step: StepView | None) -> MinimizeResult | None:
-    """Return the result of a minimize step, if it has one."""
+    """Return the result of a minimize step, if any."""
     return step.result if step and isinstance(step.result, MinimizeResult) else None

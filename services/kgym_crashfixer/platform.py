@@ -1,4 +1,4 @@
-"""The platform as a run uses it, by the scheduler's REST interface alone."""
+"""The platform of a run, over the scheduler's REST interface."""
 
 import asyncio
 import contextlib
@@ -18,29 +18,28 @@ from kgym_crashfixer.run_jobs import Options, RunJobs, Shown
 from kgym_crashfixer.search.work import Check, Question, Result, Source, Try
 from kgym_crashfixer.source import NotCandidate, SourceTree
 
-# Tokens of a model's window that a run uses by itself: larger prompts are paid for, too.
+# Tokens of a model's window that a run uses by default: larger prompts cost more.
 WINDOW = 200_000
-# Candidates that are taken from a report, or found by words: the most likely ones.
+# Candidate files that are taken from a report, a cause or a search by words.
 _FILES = 5
-# Characters of a commit's diff that a prompt shows.
+# Characters of the causing commit's diff in a prompt.
 _CAUSE = 20_000
 _FILE_OF_DIFF = re.compile(r"^(?=diff --git )", re.MULTILINE)
 
 
 class SchedulerPlatform:
-    """Does the work of one run (`platform_protocol.Platform`).
+    """The work of one run (`platform_protocol.Platform`), as jobs of a scheduler.
 
     Args:
-        client: Of the scheduler; whoever opened it closes it.
+        client: Client of the scheduler, closed by the caller.
         bug: The bug.
-        strategy: How its fix is searched for: says where candidate files come from, how they
-            are cut, and whether crashes are traced.
-        key: Of the run: jobs' idempotency keys are made of it and of what they do.
-        group: The group of the run's jobs.
-        submitted: Is told each job.
+        strategy: The search strategy: source of candidate files, how they are cut, tracing.
+        key: Key of the run, a part of its jobs' idempotency keys.
+        group: Group of the run's jobs.
+        submitted: Called with each job.
         files: Candidate files that the caller names.
-        window: Tokens that a question and its answer may have; files may take half of them.
-        options: How jobs are made, if not by default.
+        window: Tokens of a question and its answer; files may take half of them.
+        options: Options of the jobs.
     """
 
     def __init__(
@@ -65,7 +64,7 @@ class SchedulerPlatform:
         self._shown: Shown | None = None
 
     async def begin(self) -> Begun:
-        """Show the crash, find the files that a fix may change, and trace the crash."""
+        """Show the crash, locate candidate files, and trace the crash."""
         async with self._reading_source():
             shown = await self._jobs.show(BEGIN)
         notes: list[str] = []
@@ -83,14 +82,14 @@ class SchedulerPlatform:
         return begun
 
     async def resume(self, begun: Begun) -> None:
-        """Go on with what an earlier `begin` has returned."""
+        """Continue with the result of an earlier `begin`."""
         if begun.job is None:
             raise UserError("no_job", "no job has shown the bug: start another run")
         traced = [path for path in begun.files if path.endswith(".c")] if begun.crash.trace else []
         self._shown = Shown(begun.job, begun.crash, tuple(traced))
 
     async def do(self, name: str, work: Check | Try | Source) -> Result:
-        """Do a piece of a search's work."""
+        """Carry out a piece of a search's work."""
         match work:
             case Check():
                 return await self._jobs.check(name, work)
@@ -102,7 +101,7 @@ class SchedulerPlatform:
                 return await self._jobs.run(name, work, self._shown)
 
     def fitted(self, question: Question) -> Question:
-        """Return the question with its files cut to what fits the model's window."""
+        """Return the question with its files cut to the model's window."""
         files, values = question.values.get("files"), question.values
         if not isinstance(files, dict) or self._strategy.context == "files":
             return question
@@ -118,7 +117,7 @@ class SchedulerPlatform:
         return question.model_copy(update={"values": {**values, "files": cut.files}})
 
     async def close(self) -> None:
-        """Jobs stay; the client is its owner's."""
+        """Do nothing: jobs stay, and the caller closes the client."""
 
     # --- the beginning ----------------------------------------------------------------------
 
@@ -129,10 +128,8 @@ class SchedulerPlatform:
 
     @contextlib.asynccontextmanager
     async def _reading_source(self) -> AsyncIterator[None]:
-        """Have the source made readable while the bug is shown: both may take minutes.
-
-        The bug's job is submitted first, so a worker that does both builds the kernel first.
-        """
+        """Make the source readable while the bug is shown: both may take minutes."""
+        # The bug's job is submitted first, so that a worker with both kinds of work builds first.
 
         async def made() -> None:
             await self._showing.wait()
@@ -147,7 +144,7 @@ class SchedulerPlatform:
             await asyncio.gather(making, return_exceptions=True)
 
     async def _candidates(self, crash: Crash, notes: list[str]) -> list[str]:
-        """Return where a fix may have to go, the most likely files first."""
+        """Return the files that a fix may have to change, the most likely first."""
         if self._files:
             return list(dict.fromkeys(self._files))
         match self._strategy.localisation:
@@ -168,7 +165,7 @@ class SchedulerPlatform:
         return self._likely(localisation.by_words(query, documents), notes)
 
     def _changed_by_cause(self, notes: list[str]) -> list[str]:
-        """Return the files of the commit that brought the bug in, where the strategy wants them."""
+        """Return the files of the causing commit, if the strategy uses them."""
         if self._strategy.localisation != "cause":
             return []
         if self._bug.cause is None:
@@ -204,7 +201,7 @@ class SchedulerPlatform:
         return texts
 
     def _cut(self, files: dict[str, str], crash: Crash) -> Cut:
-        if self._strategy.context != "functions":  # what `stack` leaves out is left out on purpose
+        if self._strategy.context != "functions":  # `stack` omits code on purpose: no note
             return Cut(files, ())
         shown = tuple(files.items())
         return _cut(shown, crash.report, crash.trace, "", (), self._room, False)
@@ -224,7 +221,7 @@ def _cut(
 
 
 def _shortened(cause: CauseCommit | None, files: Collection[str]) -> CauseCommit | None:
-    """Return the commit, of whose diff prompts can bear the part about these files first."""
+    """Shorten the commit's diff to what a prompt can afford, the given files first."""
     if cause is None or len(cause.diff) <= _CAUSE:
         return cause
     parts = _FILE_OF_DIFF.split(cause.diff)
@@ -235,7 +232,7 @@ def _shortened(cause: CauseCommit | None, files: Collection[str]) -> CauseCommit
 
 
 def wants_trace(strategy: Strategy) -> bool:
-    """Tell whether a prompt of the strategy shows the calls before a crash."""
+    """Return whether a strategy's prompts show the calls before a crash."""
     match strategy:
         case Escalate(phases=phases):
             return any(wants_trace(phase.strategy) for phase in phases)

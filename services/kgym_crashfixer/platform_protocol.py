@@ -1,4 +1,4 @@
-"""What a run needs of a platform that tries patches; `platform.py` does it by the scheduler."""
+"""The interface of a platform that tries patches; `platform.py` implements it."""
 
 from collections.abc import Awaitable, Callable
 from typing import Protocol
@@ -9,57 +9,57 @@ from kgym.api.agent.nodes import CauseCommit, Crash
 from kgym.api.steps import Strict
 from kgym_crashfixer.search.work import Check, Question, Result, Source, Try
 
-# Is told the name of a piece of work and the job that does it, as soon as there is one.
+# Called with the name of a piece of work and its job, as soon as the job exists.
 Submitted = Callable[[str, int], Awaitable[None]]
-# The name under which the job that shows the bug is told.
+# Name of the work that shows the bug.
 BEGIN = "begin"
 
 
 class Begun(Strict):
-    """The bug as the search begins with it; a resumed run begins with the same."""
+    """The start of a search, which a resumed run reuses."""
 
     crash: Crash = Field(description="of the kernel with the bug, its trace included")
     files: dict[str, str] = Field(
         description="candidate files, most likely first: whole, as builds see them, by path"
     )
     notes: list[str] = Field(
-        [], description="what the user has to know: no trace, files that were passed over"
+        [], description="remarks for the user: a missing trace, files that were skipped"
     )
     job: int | None = Field(None, description="that showed the bug")
-    cause: CauseCommit | None = Field(None, description="the commit that brought the bug in")
+    cause: CauseCommit | None = Field(None, description="the commit that introduced the bug")
 
 
 class Platform(Protocol):
-    """Does the work of one run."""
+    """The work of one run."""
 
     async def begin(self) -> Begun:
-        """Crash the kernel with the bug, before any money is spent.
+        """Crash the unpatched kernel, before the model costs anything.
 
-        Raises UserError `does_not_reproduce` where it does not crash; other KgymError where the
-        platform cannot say.
+        Raises UserError `does_not_reproduce` if it does not crash, and another KgymError if the
+        platform fails.
         """
         ...
 
     async def resume(self, begun: Begun) -> None:
-        """Go on with what an earlier `begin` has returned."""
+        """Continue with the result of an earlier `begin`."""
         ...
 
     async def do(self, name: str, work: Check | Try | Source) -> Result:
-        """Do a piece of work. Asked again under the same name, it takes up the same job.
+        """Carry out a piece of work. The same name refers to the same job again.
 
-        A platform that does not answer is waited for; what it cannot do is `Unanswered`, and
-        an inconclusive try is a `Tried`. If the task is cancelled, its job is aborted. Raises
-        KgymError only for what no further work would be spared either.
+        Waits for an unreachable platform. Impossible work is `Unanswered`, an inconclusive try is a
+        `Tried`. Cancelling the task aborts the job. Raises KgymError only for errors that would
+        affect all further work.
         """
         ...
 
     def fitted(self, question: Question) -> Question:
-        """Return the question with its files cut to what fits the model's window.
+        """Return the question with its files cut to the model's window.
 
-        The same question is always cut in the same way. What was left out, the question says.
+        The same question is always cut in the same way. Comments mark omitted parts.
         """
         ...
 
     async def close(self) -> None:
-        """Give back what it holds; jobs stay."""
+        """Release resources; jobs stay."""
         ...

@@ -1,20 +1,24 @@
-"""Prompts: the templates of `prompts/`, filled with a question's values.
+"""Prompts: the templates of `prompts/`, filled with a question's values, and example patches.
 
-The form is the paper's (CrashFixer, appendices A.5 and A.6), the words are ours. Reports, source
-and answers are data that somebody may have written to instruct the model. They stand in prompts as
-they are, since the model has to quote them exactly: where they hold a tag of ours, such as
-`</code>`, the tags of this prompt get a number that occurs with none of theirs.
+The form is the paper's (CrashFixer, appendices A.5 and A.6), the wording is ours. Reports, source
+and answers may contain instructions to the model. Prompts quote them unchanged, since edits have to
+quote them exactly: if they contain a tag of ours, such as `</code>`, the tags of this prompt get a
+number that the data lacks. Whether a model follows instructions in data is open; its tools reach
+only the jobs of its own bug.
 """
 
 import functools
 import itertools
 import re
+import tomllib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from pydantic import Field
+
+from kgym.api.steps import Strict
 from kgym.configs import PROMPTS
-from kgym_crashfixer import examples
 from kgym_crashfixer.search.work import Question
 
 if TYPE_CHECKING:
@@ -22,7 +26,7 @@ if TYPE_CHECKING:
 
 _WORDED_ANEW: dict[str, Any] = {"trace": None, "problem": "", "findings": [], "obstacles": []}
 _PARTS = "issue|code|cause|execution|earlier|examples|solution|answer|problem|patches"
-# A tag or a file marker of ours, and the number that it has.
+# A tag or a file marker of ours, with its number.
 _TAG = re.compile(
     rf"<[ \t]*/?[ \t]*(?:{_PARTS})(?:-(?P<part>\d{{1,9}}))?\b"
     r"|^\[(?:start|end)(?:-(?P<file>\d{1,9}))? of ",
@@ -32,21 +36,36 @@ _TAG = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class Prompt:
-    """What a model is sent: who it is, and what it is asked."""
+    """A question as text: the system prompt and the prompt itself."""
 
     purpose: str
     system: str
     text: str
     identity: str = ""
-    """Tells the question from all others of a run, and is the same when the run is repeated: the
-    debug cycle that asks, and the text without what each kernel words anew (reports, traces)."""
+    """Key of the question in a run, the same when the run is repeated: the debug cycle, and the
+    text without parts that every kernel words anew (reports, traces)."""
     begins: int = 0
-    """Characters with which other questions about the same crash of the same code begin as well:
-    providers keep what they have read of it."""
+    """Characters of the prefix that questions about the same crash of the same code share:
+    providers cache it, and charge less for it."""
+
+
+class Example(Strict):
+    """An example: a function before and after its patch, and what was wrong."""
+
+    about: str
+    before: str
+    after: str
+
+
+class CrashClass(Strict):
+    """Examples for a class of crashes, which one of the words in `titles` identifies."""
+
+    titles: list[str] = Field(min_length=1)
+    patches: list[Example] = Field(min_length=1)
 
 
 def render(question: Question) -> Prompt:
-    """Fill the templates of a question's purpose; what a template names has to be there."""
+    """Fill the templates of a question's purpose; a missing value is an error."""
     templates = _environment()
     template = templates.get_template(f"{question.purpose}/question.md")
     given = _with_examples(question.values)
@@ -64,13 +83,13 @@ def render(question: Question) -> Prompt:
 
 
 def _with_examples(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the values with the examples themselves, where they are wanted."""
+    """Replace the option `examples` by the examples."""
     wanted = bool(values.get("examples"))
-    return {**values, "examples": examples.of(values["title"]) if wanted else []}
+    return {**values, "examples": examples(values["title"]) if wanted else []}
 
 
 def _steady(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a template's values without what each boot or compiler words anew."""
+    """Return a template's values without texts that every boot or compiler words anew."""
     steady = dict(values)
     if "report" in steady:
         steady["report"] = steady["title"]
@@ -82,7 +101,7 @@ def _steady(values: Mapping[str, Any]) -> dict[str, Any]:
 
 @functools.cache
 def _environment() -> "Environment":
-    # Commands that show runs need no templates.
+    # Imported here, as commands that only show runs need no templates.
     from jinja2 import Environment, FileSystemLoader, StrictUndefined  # noqa: PLC0415
 
     return Environment(
@@ -95,14 +114,14 @@ def _environment() -> "Environment":
 
 
 def _mark(values: Mapping[str, Any]) -> str:
-    """Return what a prompt's tags end with, so that its data has none of them; mostly nothing."""
+    """Return the suffix of a prompt's tags that none of its data contains; usually none."""
     taken = {number for text in _texts(values) for number in _numbers(text)}
     free = next(number for number in itertools.count() if number not in taken)
     return f"-{free}" if free else ""
 
 
 def _texts(value: object) -> Iterator[str]:
-    """Return all texts in a template's values, the names of files included."""
+    """Yield all texts in a template's values, including file names."""
     match value:
         case str():
             yield value
@@ -118,3 +137,23 @@ def _texts(value: object) -> Iterator[str]:
 def _numbers(text: str) -> frozenset[int]:
     """Return the numbers of the tags in a text; a tag without one has 0."""
     return frozenset(int(tag["part"] or tag["file"] or 0) for tag in _TAG.finditer(text))
+
+
+def examples(title: str) -> list[dict[str, str]]:
+    """Return the examples of the first class that fits a crash title (RGym, section 2)."""
+    lowered = title.lower()
+    for crash_class in classes().values():
+        if any(word.lower() in lowered for word in crash_class.titles):
+            return [patch.model_dump() for patch in crash_class.patches]
+    return []
+
+
+@functools.cache
+def classes() -> dict[str, CrashClass]:
+    """Return the classes with examples by name, in the order in which they are tried."""
+    # All examples are made up: agents are measured on the shipped bugs, whose fixes they must not
+    # learn here.
+    return {
+        path.stem: CrashClass.model_validate(tomllib.loads(path.read_text()))
+        for path in sorted((PROMPTS / "examples").glob("*.toml"))
+    }

@@ -1,8 +1,8 @@
-"""The jobs of a run: the crash is shown and traced, patches are checked and tried.
+"""The jobs of a run: show and trace the crash, check and try patches.
 
-All jobs of a run are one group, and each has an idempotency key made of the run and of what it
-does: the name of the work, or the patch that it tries. So a run that was killed and goes on finds
-the jobs that are there, and tries no patch twice.
+All jobs of a run form one group. Each has an idempotency key made of the run and its purpose: the
+name of the work, or the patch that it tries. A resumed run therefore finds its jobs without a
+record of them, and no patch is tried twice, whichever node proposes it.
 """
 
 import asyncio
@@ -36,20 +36,20 @@ from kgym_crashfixer import outcome
 from kgym_crashfixer.execution import execution
 from kgym_crashfixer.search.work import Check, Checked, Try, Unanswered
 
-# Of a job that the platform fails, and that no search asks for again by itself.
+# Attempts of a job that the platform fails; the search itself repeats only tries of patches.
 _TRIES = 3
-# Of one patch: more than any search asks for.
+# Runs of one patch: more than any search wants.
 _MOST_RUNS = 100
 _PATCH = "the patch"
 _REPORT_BYTES = 4 << 20
-# Characters of a crash report: longer ones lose their middle.
+# Characters of a crash report: the middle of longer ones is omitted.
 _REPORT = 60_000
 _ABORT_SECONDS = 10.0
 _UNTAGGED = re.compile(r"[^\w.:=/@+-]")
 T = TypeVar("T")
 
 
-# Is told the name of a piece of work and the job that does it, as soon as there is one.
+# Called with the name of a piece of work and its job, as soon as the job exists.
 Submitted = Callable[[str, int], Awaitable[None]]
 
 
@@ -59,45 +59,45 @@ async def _nobody(name: str, job: int) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """How a run uses the platform; None leaves it to the bundle."""
+    """Options of a run's jobs; None means the bundle's value."""
 
     key: str
-    """Of the run: what its jobs' idempotency keys are made of."""
+    """Key of the run, a part of its jobs' idempotency keys."""
     group: str
-    """Of its jobs."""
+    """Group of its jobs."""
     instances: int | None = None
     time: float | None = None
     confidence: float = CONFIDENCES[0]
-    """Of `no_crash`, as far as the bug can be measured."""
+    """Confidence of `no_crash`, if the bug's crash rate can be measured."""
     accepted: frozenset[str] = frozenset()
-    """Reasons of findings that do not count against a patch."""
+    """Reasons of findings that do not block a patch."""
     dump: DumpMethod = "hypervisor"
-    """How traces get out of crashed kernels."""
+    """Method of dumping crashed kernels for traces."""
     validate: bool = False
-    """Also look at a patch's style, and try whether its kernel works."""
+    """Also check a patch's style, and smoke-test its kernel."""
     under_way: int = 32
     """Jobs at a time."""
     patience: float = 3600
-    """Seconds for which the scheduler may be away."""
+    """Seconds for which the scheduler may be unreachable."""
     priority: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class Shown:
-    """The crash that a run is to remove: how it shows, and the job that has shown it."""
+    """The crash that a run has to fix, and the job that showed it."""
 
     job: int
     crash: Crash
     traced: tuple[str, ...] = ()
-    """Files whose functions traces hold; none where there are no traces."""
+    """Files whose functions are traced; empty without traces."""
 
 
 class RunJobs:
-    """Does a run's work by jobs.
+    """A run's work, carried out as jobs.
 
-    Every method raises InfrastructureError where the scheduler is away for longer than
-    `options.patience`, Refused where it takes nothing from this caller at all, and UserError
-    `run_changed` where a job of this name was another one. What is cancelled ends its job.
+    Every method raises InfrastructureError if the scheduler is unreachable for longer than
+    `options.patience`, Refused if it rejects this caller altogether, and UserError `run_changed` if
+    the job of this name had another request. Cancelling a method aborts its job.
     """
 
     def __init__(
@@ -109,7 +109,7 @@ class RunJobs:
         self._submitted = submitted
         self._turn = asyncio.Semaphore(options.under_way)
         self._showing = asyncio.Lock()
-        # Jobs that had not ended yet when they were submitted, or found.
+        # Jobs that this process saw running.
         self._seen: set[int] = set()
         self._measured: Calibration | None = None
         self._is_measured = False
@@ -117,8 +117,8 @@ class RunJobs:
     async def show(self, name: str = "begin") -> Shown:
         """Crash the unpatched kernel.
 
-        Raises UserError `does_not_reproduce` where it does not crash as the bundle says,
-        `bad_bundle` where the bundle cannot work; InfrastructureError where there is no verdict.
+        Raises UserError `does_not_reproduce` if it does not crash as the bundle says, `bad_bundle`
+        for an unusable bundle, and InfrastructureError without a verdict.
         """
         request = self._bug.shown(self._trial(await self._known()))
         job = await self.answered(name, request)
@@ -128,14 +128,14 @@ class RunJobs:
         assert step is not None
         crash = await self._crash(job, step)
         if crash is None:
-            message = f"job {job.id} left no report of the crash that it has shown"
+            message = f"job {job.id} left no report of its crash"
             raise InfrastructureError("no_report", message, job=job.id)
         return Shown(job.id, crash)
 
     async def trace(self, shown: Shown, files: Sequence[str]) -> tuple[Shown, str | None]:
-        """Return the crash with its trace, through functions of these files; or why there is none.
+        """Add a trace through functions of these files to the crash, or return why there is none.
 
-        Crashes of patched kernels get one only where this crash did.
+        Crashes of patched kernels are traced only if this one was.
         """
         named = tuple(path for path in files if path.endswith(".c"))
         text, why = await self._traced("begin trace", self._bug, self._bug.titles, named)
@@ -147,7 +147,7 @@ class RunJobs:
     # --- the pieces of work -----------------------------------------------------------------
 
     async def check(self, name: str, work: Check) -> Checked | Unanswered:
-        """Say which patches apply and compile."""
+        """Check which patches apply and compile."""
         try:
             job = await self.answered(name, self._bug.check(work.patches))
         except Refused as error:
@@ -158,10 +158,10 @@ class RunJobs:
         return Unanswered(reason=conclusion(job).reason or f"job {job.id} is {job.state}")
 
     async def run(self, name: str, work: Try, shown: Shown) -> Tried | Unanswered:
-        """Build a patched kernel, run the reproducer on it, and trace its crash if it has one.
+        """Build a patched kernel, run the reproducer on it, and trace its crash, if any.
 
-        A patch that this run has tried before is not tried again, whoever asks for it, unless
-        that came to no verdict, or `work.fresh` wants another run.
+        An earlier try of the same patch in this run counts, unless it had no verdict, or
+        `work.fresh` wants another run.
         """
         try:
             job, tried = await self._tried(name, work, shown)
@@ -179,9 +179,9 @@ class RunJobs:
             return _unanswered(error)
 
     async def _tried(self, name: str, work: Try, shown: Shown) -> tuple[JobView, Tried]:
-        """Return the job that tries a patch, and what it came to.
+        """Return the job that tries a patch, and its result.
 
-        A job that was there already, and ended without a verdict, is left for the next one.
+        A job from before this process that ended without a verdict is skipped for the next one.
         """
         patch = Patch(name=_PATCH, diff=work.diff)
         for number in range(work.fresh, _MOST_RUNS):
@@ -200,7 +200,7 @@ class RunJobs:
         return job, tried
 
     async def _with_trace(self, name: str, diff: str, crash: Crash, files: Sequence[str]) -> Crash:
-        """Return the crash of a patched kernel with its trace, where one can be had."""
+        """Add a trace to the crash of a patched kernel, if possible."""
         build, patch = self._bug.build, Patch(name=_PATCH, diff=diff)
         patched = build.model_copy(update={"patches": [*build.patches, patch]})
         bug = replace(self._bug, build=patched)
@@ -211,11 +211,9 @@ class RunJobs:
     async def _traced(
         self, name: str, bug: Bug, titles: Sequence[str], files: Sequence[str], does: str = ""
     ) -> tuple[str | None, str | None]:
-        """Return the trace of a crash with one of the titles; or why there is none.
-
-        It comes from a kernel and a run of their own: records make another kernel, and no
-        verdict shall rest on that.
-        """
+        """Return the trace of a crash with one of the titles, or why there is none."""
+        # A separate kernel and run: trace records change the kernel, and no verdict may depend on
+        # them.
         if not files:
             return None, "there is no C file to trace"
         how = tracing_job.tracing(bug, files, self._options.dump)
@@ -236,7 +234,7 @@ class RunJobs:
         if minimized is None:
             return None, conclusion(job).reason or f"job {job.id} is {job.state}"
         if ran is None or ran.verdict is not Verdict.SAME_CRASH:
-            return None, f"the traced kernel crashed otherwise: {minimized.title}"
+            return None, f"the traced kernel crashed differently: {minimized.title}"
         text = execution(minimized.trace)
         return text, None if text else "no record of these files is in the trace"
 
@@ -255,10 +253,10 @@ class RunJobs:
     def _trial_of(
         self, patch: Patch, shown: Shown, known: Calibration | None, fresh: int
     ) -> JobRequest:
-        """Return the job that tries a patch.
+        """Return the job request that tries a patch.
 
-        Another run of the same is another job: its kernel is a copy, its instances are new.
-        They include one for the smoke test, since this run may be the last one before a claim.
+        A `fresh` run is another job: the kernel is a copy, the instances are new, and one of them
+        runs the smoke test, since this may be the last run before `resolved` is claimed.
         """
         request = self._bug.trial(patch, shown.job, self._trial(known))
         if not fresh:
@@ -270,7 +268,7 @@ class RunJobs:
         return request.model_copy(update={"steps": steps})
 
     async def _known(self) -> Calibration | None:
-        """Return what was measured of the bug before the run: the same whenever it is asked."""
+        """Return the bug's calibration from before the run, so that it never changes in a run."""
         if self._is_measured:
             return self._measured
         began = None
@@ -289,7 +287,7 @@ class RunJobs:
     # --- jobs -------------------------------------------------------------------------------
 
     async def answered(self, name: str, request: JobRequest) -> JobView:
-        """Return the job once it has ended; another one, where the platform has failed it."""
+        """Return the ended job; submit it again if the platform failed."""
         for number in range(_TRIES):
             job = await self.ended(name, request, f"{name} again {number}" if number else "")
             if failed(job) is not Answer.INFRASTRUCTURE:
@@ -297,10 +295,10 @@ class RunJobs:
         return job
 
     async def ended(self, name: str, request: JobRequest, does: str = "") -> JobView:
-        """Return the job that does this work, once it has ended.
+        """Return the job for this work once it has ended.
 
-        There is one for each thing that is done (`does`, else the name). One that was aborted
-        when the run was stopped goes on.
+        There is one job for each purpose (`does`, or else the name). A job that was aborted when
+        the run was stopped is restarted.
         """
         does = does or name
         tag = f"work={_UNTAGGED.sub('_', does)[:90]}"
@@ -333,13 +331,13 @@ class RunJobs:
                 if error.reason != "key_reused":
                     raise
                 message = (
-                    "the bug's bundle, the options or kGymSuite are others than those that the run"
-                    " began with: start another run"
+                    "the bug's bundle, the options or kGymSuite have changed since the run began:"
+                    " start another run"
                 )
                 raise UserError("run_changed", message) from error
 
     async def _abort(self, request: JobRequest, key: str, known: Sequence[int]) -> None:
-        """End a job; the request that submits it may still be on its way."""
+        """Abort a job, whose submission may still be in flight."""
         with contextlib.suppress(KgymError, TimeoutError):
             async with asyncio.timeout(_ABORT_SECONDS):
                 job = known[-1] if known else (await self._client.submit(request, key)).id
@@ -349,13 +347,13 @@ class RunJobs:
         return await ended_job.patiently(lambda _: call(), self._options.patience)
 
     async def _show_again(self, job_id: int) -> None:
-        """Show the crash again, in the same job: retention has removed what it had left."""
+        """Run the job that shows the crash again, since retention removed its artifacts."""
         async with self._showing:
             patience = self._options.patience
             await ended_job.shown_again(self._client, job_id, patience=patience)
 
     async def _crash(self, job: JobView, step: StepView) -> Crash | None:
-        """Return the crash that a reproduce step has seen; None if it left no report."""
+        """Return the crash of a reproduce step; None without a report."""
         result = reproduced(step)
         instance = outcome.crashed_instance(result) if result else None
         if instance is None or instance.title is None:
@@ -380,14 +378,14 @@ def _digest(diff: str) -> str:
 
 
 def _unanswered(error: Refused) -> Unanswered:
-    """Return what a search is told that asks for what no job can do; raise other errors."""
+    """Return the result for a refused request; raise errors that concern all requests."""
     if not ended_job.concerns_one_request(error):
         raise error
     return Unanswered(reason=error.message)
 
 
 def _not_shown(job: JobView, problem: str) -> KgymError:
-    """Return the error for a crash that did not show: whose fault it is, and what to do."""
+    """Return the error for a bug that did not crash the unpatched kernel."""
     if failed(job) is Answer.USER:
         return UserError("bad_bundle", problem, job=job.id)
     if conclusion(job).verdict in {Verdict.NO_CRASH, Verdict.OTHER_CRASH}:

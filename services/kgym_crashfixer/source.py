@@ -1,4 +1,4 @@
-"""Looks at the source, as builds see it: for the model's tools, and for the candidate files."""
+"""The source tree as builds see it, for the model's tools and for candidate files."""
 
 import asyncio
 from collections import Counter
@@ -17,19 +17,21 @@ from kgym.errors import InfrastructureError, UserError
 from kgym_crashfixer.run_jobs import RunJobs
 from kgym_crashfixer.search.work import Seen, Source
 
-# Characters of a file that can be a candidate.
+# Characters of a candidate file.
 _LONGEST_FILE = 4 << 20
-# Of a file that is read without saying which.
+# Lines of a file that are read without an explicit range.
 _LINES = 400
-# Entries of a folder, and lines of a search, that a model is shown.
-_LISTED, _FOUND = 500, 100
-# Of a name, those that a model is shown.
+# Entries of a folder, and lines of a search, in a tool's result.
+_LISTED, _MATCHES = 500, 100
+# Definitions of a name in a tool's result.
 _DEFINITIONS = 3
-# Where definitions are that a kernel mostly does not have. What arch/ alone has, it is shown.
+# Folders whose definitions come last: they are mostly not in the kernel, or of another
+# architecture.
 _ASIDE = ("tools/", "samples/", "Documentation/", "arch/")
-# Functions that are searched for, to find files with the words of a report.
+# Functions of a report that are searched for, to find files for the ranking by words.
 _SEARCHED = 24
-# Files that these lead to.
+# Files that are ranked by words: reading a whole tree over REST would take too long, and a file
+# without any of the report's rare functions would rank last.
 _READ = 120
 _AT_A_TIME = 8
 _WRONG = {"bad_pattern", "binary_file", "file_not_found", "not_a_file", "not_a_folder"}
@@ -38,11 +40,11 @@ Look = TypeVar("Look")
 
 
 class NotCandidate(Exception):
-    """A file that cannot be one of those that a fix changes; the message says why."""
+    """The file cannot be a candidate file; the message says why."""
 
 
 class SourceTree:
-    """The tree that has the bug. It is made readable when it is first looked at, or by `ready`."""
+    """The unpatched tree. A job makes it readable on first use, or in `ready`."""
 
     def __init__(self, client: AsyncClient, bug: Bug, jobs: RunJobs, patience: float) -> None:
         self._client, self._bug, self._jobs = client, bug, jobs
@@ -51,11 +53,11 @@ class SourceTree:
         self._making = asyncio.Lock()
 
     async def ready(self) -> None:
-        """Make it readable, if nobody has done so."""
+        """Make the tree readable if it is not yet."""
         await self._ready()
 
     async def whole(self, path: str, patches: Sequence[Patch] = ()) -> str:
-        """Return a file's text; raise NotCandidate where it has none that could be edited."""
+        """Return the text of an editable file; raise NotCandidate otherwise."""
         text, first = "", 1
         while True:
             look = FileLook(path=path, first=first, patches=list(patches))
@@ -66,7 +68,7 @@ class SourceTree:
                     raise
                 raise NotCandidate(error.message) from error
             if part.lossy:
-                raise NotCandidate(f"{path} is no UTF-8")
+                raise NotCandidate(f"{path} is not UTF-8")
             text += part.text
             if len(text) > _LONGEST_FILE:
                 raise NotCandidate(f"{path} has more than {_LONGEST_FILE >> 20} MiB")
@@ -75,7 +77,7 @@ class SourceTree:
             first = part.last + 1
 
     async def look(self, work: Source) -> Seen:
-        """Do what a model's tool asks for; what it gets wrong, it is told."""
+        """Carry out a tool call; the model's errors become results."""
         patches = [Patch(name="the edits", edits=work.edits)] if work.edits else []
         try:
             if work.tool == "definition":
@@ -92,7 +94,7 @@ class SourceTree:
             return Seen(text=f"error: {error.message}", succeeded=False)
 
     async def with_words(self, names: Sequence[str]) -> dict[str, str]:
-        """Return the C files that hold most of these names of functions."""
+        """Return the C files that contain most of these function names."""
         holds: Counter[str] = Counter()
         for name in names[:_SEARCHED]:
             look = SearchLook(pattern=rf"\b{name}\b", glob="*.c", limit=1000)
@@ -128,7 +130,7 @@ class SourceTree:
         return await ended_job.patiently(lambda _: call(job, look), self._patience)
 
     async def _ready(self, anew: int | None = None) -> int:
-        """Return the job by whose number the tree is read; make it again where it is gone."""
+        """Return the job that made the tree readable; run another after `anew` has expired."""
         async with self._making:
             if self._job is None or self._job == anew:
                 does = f"source after {anew}" if anew else "source"
@@ -172,18 +174,18 @@ class SourceTree:
     async def _search(self, arguments: Mapping[str, JsonValue], patches: Sequence[Patch]) -> str:
         pattern, glob = arguments.get("pattern"), arguments.get("glob")
         look = SearchLook.model_validate(
-            {"pattern": pattern, "glob": glob, "limit": _FOUND, "patches": list(patches)}
+            {"pattern": pattern, "glob": glob, "limit": _MATCHES, "patches": list(patches)}
         )
         result = await self._asked(self._client.search_source, look)
         lines = [f"{match.path}:{match.line}: {match.text}" for match in result.matches]
         if result.cut is not None:
-            what = f"the first {len(lines)} lines" if result.cut == "limit" else "time was over"
+            what = f"the first {len(lines)} lines" if result.cut == "limit" else "time ran out"
             lines.append(f"[there may be more: {what}]")
         return "\n".join(lines) or "[no line matches]"
 
     async def _symbol(self, arguments: Mapping[str, JsonValue], patches: Sequence[Patch]) -> str:
         look = SymbolLook.model_validate(
-            {"name": arguments.get("name"), "limit": _FOUND, "patches": list(patches)}
+            {"name": arguments.get("name"), "limit": _MATCHES, "patches": list(patches)}
         )
         symbol = await self._asked(self._client.find_symbol, look)
         lines = [
@@ -196,12 +198,12 @@ class SourceTree:
             lines.append(f"{word}{where}, {use.path}:{use.line}: {use.text}")
         if symbol.cut is not None:
             lines.append("[there may be more]")
-        return "\n".join(lines) or f"[nothing is known of {symbol.name}]"
+        return "\n".join(lines) or f"[no definition or use of {symbol.name}]"
 
     async def _definition(
         self, arguments: Mapping[str, JsonValue], patches: Sequence[Patch]
     ) -> Seen:
-        """Return where a name is defined, with the text: other architectures' last."""
+        """Return a name's definitions with their text, those of other architectures last."""
         look = SymbolLook.model_validate(
             {"name": arguments.get("name"), "limit": 1, "patches": list(patches)}
         )

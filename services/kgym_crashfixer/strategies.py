@@ -1,4 +1,4 @@
-"""Strategies as files: those that are shipped, and one's own."""
+"""Strategy files: shipped ones and users' own."""
 
 import tomllib
 from pathlib import Path
@@ -18,9 +18,9 @@ def names(configs: Path = CONFIGS) -> list[str]:
 
 
 def load(name: str, configs: Path = CONFIGS, *, deep: bool = False) -> Strategy:
-    """Read a strategy by its name, or the file of one's own; raise UserError `bad_strategy`.
+    """Load a shipped strategy by name, or a file that ends in `.toml`; raise `bad_strategy`.
 
-    `deep`: it is the phase of another, and has none itself.
+    A `deep` strategy is a phase of another one, and may have no phases itself.
     """
     path = Path(name) if name.endswith(".toml") else configs / "agent" / f"{name}.toml"
     try:
@@ -36,7 +36,7 @@ def load(name: str, configs: Path = CONFIGS, *, deep: bool = False) -> Strategy:
     for phase in phases if isinstance(phases, list) else []:
         if isinstance(phase, dict) and isinstance(phase.get("strategy"), str):
             if deep:
-                raise UserError("bad_strategy", f"{path}: a phase of a phase is one too many")
+                raise UserError("bad_strategy", f"{path}: phases cannot be nested")
             phase["strategy"] = load(phase["strategy"], configs, deep=True).model_dump()
     try:
         return _STRATEGY.validate_python({"name": path.stem, **table})

@@ -159,7 +159,7 @@ def test_an_author_without_an_address_is_refused(author: str) -> None:
     if "\n" in author:
         assert "\nBcc" not in result.patch(found(), author)
         return
-    with pytest.raises(UserError, match="is no author"):
+    with pytest.raises(UserError, match="is not `Name"):
         result.patch(found(), author)
 
 

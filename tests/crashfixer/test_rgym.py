@@ -11,7 +11,7 @@ from kgym.api.agent.nodes import CauseCommit, CauseFunction, Crash, NodeOutcome,
 from kgym.api.agent.runs import RunState
 from kgym.api.agent.strategy import Cycle, Forest, Strategy
 from kgym.api.steps import PatchCheck, PatchOutcome, Verdict
-from kgym_crashfixer import examples, strategies
+from kgym_crashfixer import prompts, strategies
 from kgym_crashfixer.platform import wants_trace
 from kgym_crashfixer.prompts import render
 from kgym_crashfixer.search.code import Code
@@ -422,13 +422,13 @@ def test_children_go_on_with_the_functions_as_they_are_then() -> None:
     ],
 )
 def test_a_crash_has_the_examples_of_its_class(title: str, name: str | None) -> None:
-    found = examples.of(title)
-    expected = examples.classes()[name].patches if name else []
+    found = prompts.examples(title)
+    expected = prompts.classes()[name].patches if name else []
     assert found == [one.model_dump() for one in expected]
 
 
 def test_examples_are_whole_functions_and_differ() -> None:
-    for one in examples.classes().values():
+    for one in prompts.classes().values():
         for patch in one.patches:
             code = Code({FILE: patch.before})
             answer = f"<function>{patch.after}</function>"

@@ -77,9 +77,9 @@ def test_what_a_strategy_is_written_as_can_be_read_again() -> None:
         ('kind = "forest"\n[cycle]\nhypotheses = 0\nsummaries = "hypothesis"\n', "there is none"),
         ('kind = "forest"\n[cycle]\nlooks = 1000\n', "looks"),
         ('kind = "escalate"\n[[phases]]\nstrategy = "nothing"\n', "no strategy nothing"),
-        ('kind = "escalate"\n[[phases]]\nstrategy = "{file}"\n', "one too many"),
+        ('kind = "escalate"\n[[phases]]\nstrategy = "{file}"\n', "cannot be nested"),
         ('kind = "escalate"\nphases = 3\n', "phases"),
-        ('kind = "escalate"\n[[phases]]\nstrategy = "escalate"\n', "one too many"),
+        ('kind = "escalate"\n[[phases]]\nstrategy = "escalate"\n', "cannot be nested"),
     ],
 )
 def test_what_is_no_strategy_says_where_and_what(tmp_path: Path, text: str, words: str) -> None:

@@ -51,7 +51,7 @@ submitters = router(Scope.SUBMIT)
 
 
 def create_app(agent: Agent, tokens: Tokens, limits: RequestLimits | None = None) -> Service:
-    """Return the application over this agent, which others start and stop."""
+    """Return the application for an agent, which the caller starts and stops."""
     app = Service(
         "kGymSuite agent",
         "Runs search for the fix of a bug, with a language model and the scheduler. "
@@ -87,13 +87,13 @@ async def start(
             min_length=1,
             max_length=200,
             pattern="^[!-~]+$",
-            description="A request that is repeated with the same key begins no second run",
+            description="A repeated request with the same key begins no second run",
         ),
     ] = None,
 ) -> Response:
     """Begin a search for a fix."""
     if wanted.folder is not None:
-        message = "`folder` is for commands on the agent's own machine; send the files as `bundle`"
+        message = "`folder` is for commands on the agent's machine; send the files as `bundle`"
         raise UserError("folder_not_allowed", message)
     run, new = await agent.begin(wanted, idempotency_key, caller_of(http).name)
     view = await agent.show(run)
@@ -113,7 +113,7 @@ async def page(
     model: Annotated[str | None, Query(max_length=500)] = None,
     submitter: Annotated[str | None, Query(max_length=100)] = None,
 ) -> Response:
-    """Show runs, newest first. Give `next` as `cursor` to see the page that follows."""
+    """Show runs, newest first. Pass `next` as `cursor` for the next page."""
     wanted = RunFilter(state=state, bug=bug, strategy=strategy, model=model, submitter=submitter)
     return as_json(await agent.page(cursor, limit, wanted))
 
@@ -126,7 +126,7 @@ async def page(
     responses=documented(404),
 )
 async def show(agent: Core, run: RunId) -> Response:
-    """Show a run as it stands: its debug cycles, what it took, its fixes."""
+    """Show a run: its debug cycles, cost and fixes so far."""
     return as_json(await agent.show(run))
 
 
@@ -138,7 +138,7 @@ async def show(agent: Core, run: RunId) -> Response:
     responses=documented(404, 409),
 )
 async def stop(http: Request, agent: Core, run: RunId) -> Response:
-    """End a run as it is, within about a second. Only its submitter may, and `admin`."""
+    """Stop a run within about a second. Only its submitter and `admin` may."""
     await agent.stop(run, caller_of(http).owner)
     return as_json(await agent.show(run))
 
@@ -153,7 +153,7 @@ async def stop(http: Request, agent: Core, run: RunId) -> Response:
 async def resume(
     http: Request, agent: Core, run: RunId, wanted: Annotated[Resumption | None, Body()] = None
 ) -> Response:
-    """Go on with a run that is not under way, perhaps with other limits."""
+    """Continue a run that is not running, optionally with other limits."""
     await agent.resume(run, wanted.limits if wanted else None, caller_of(http).owner)
     return as_json(await agent.show(run))
 
@@ -166,7 +166,7 @@ async def resume(
     responses=documented(404),
 )
 async def node(agent: Core, run: RunId, name: Annotated[str, Path(max_length=500)]) -> Response:
-    """Show a debug cycle whole: hypotheses, candidates, what became of them."""
+    """Show a debug cycle with its hypotheses, candidates and results."""
     return as_json(await agent.node(run, name))
 
 
@@ -180,7 +180,7 @@ async def node(agent: Core, run: RunId, name: Annotated[str, Path(max_length=500
 async def calls(
     agent: Core, run: RunId, node: Annotated[str | None, Query(max_length=500)] = None
 ) -> Response:
-    """Show what the model was asked and answered, of a debug cycle or of the whole run."""
+    """Show the model's questions and answers, of a debug cycle or of the whole run."""
     return as_json_list(_CALLS, await agent.calls(run, node))
 
 
@@ -204,7 +204,7 @@ async def call(agent: Core, run: RunId, name: Annotated[str, Path(max_length=500
     responses=documented(404),
 )
 async def show_steps(agent: Core, run: RunId, node: NodeName) -> Response:
-    """Show its questions, checks, kernels and looks at the source, in the order they began in."""
+    """Show its questions, checks, kernels and source look-ups, in the order in which they began."""
     return as_json_list(_STEPS, await agent.steps(run, node))
 
 
@@ -224,9 +224,9 @@ async def search(
     cursor: Annotated[int, Query(ge=0, lt=1 << 31), DIGITS] = 0,
     limit: Annotated[int, Query(ge=1, le=100), DIGITS] = 50,
 ) -> Response:
-    """Show questions in which, or in whose answers, a text stands; without a text, all in short.
+    """Show questions that contain a text, or whose answers do; without a text, all of them.
 
-    At most 200 questions are looked through at a time: give `next` as `cursor` to look further.
+    A request searches at most 200 questions: pass `next` as `cursor` to continue.
     """
     return as_json(await agent.search(run, text, node, purpose, cursor, limit))
 
@@ -274,12 +274,12 @@ async def events(
     last_event_id: Annotated[
         int,
         Header(
-            ge=0, lt=1 << 62, description="Go on after this event, as browsers do by themselves"
+            ge=0, lt=1 << 62, description="Continue after this event, as browsers do on reconnect"
         ),
         DIGITS,
     ] = 0,
 ) -> EventStream:
-    """Send what has happened in the run, then what happens, until it has ended."""
+    """Send past events of the run, then new ones until it ends."""
     with contextlib.ExitStack() as slot:
         slot.enter_context(http.app.streams.opened(caller_of(http).name))
         await agent.show(run)

@@ -1,8 +1,8 @@
 """Metrics for Prometheus.
 
-Gauges are read from the stored runs when they are asked for, at most every few seconds: all
-processes with the same folder show the same. Counters are of this process; their sum over the
-processes is right, as each change is stored by one of them.
+Gauges are read from the stored runs on request, at most every few seconds: all processes with the
+same folder show the same values. Counters belong to this process. Their sum over all processes is
+exact, since exactly one process stores each change.
 """
 
 from prometheus_client import Counter, Gauge
@@ -14,21 +14,21 @@ from kgym_crashfixer.runs.run_store import Answered, Batch
 
 
 class Metrics(metrics.Metrics):
-    """The metrics of one agent, which calls `stored` with all that it stores."""
+    """The metrics of one agent, which calls `stored` with each batch."""
 
     def __init__(self, agent: Agent) -> None:
         super().__init__()
         self._agent = agent
         agent.observers.append(self.stored)
         own = self.registry
-        self._runs = Gauge("kgym_agent_runs", "Runs there are", ["state"], registry=own)
+        self._runs = Gauge("kgym_agent_runs", "Runs by state", ["state"], registry=own)
         self._open = Gauge(
             "kgym_agent_open_questions",
-            "Questions of runs under way that the model has not answered yet",
+            "Questions of running runs without an answer",
             registry=own,
         )
         self._ended = Counter(
-            "kgym_agent_ended_runs", "Runs that ended, or were interrupted", ["state"], registry=own
+            "kgym_agent_ended_runs", "Runs that ended or were interrupted", ["state"], registry=own
         )
         self._calls = Counter(
             "kgym_agent_model_calls",
@@ -38,19 +38,19 @@ class Metrics(metrics.Metrics):
         )
         self._tokens = Counter(
             "kgym_agent_tokens",
-            "Tokens of answers; cached ones are input, too",
+            "Tokens of answers; `input` includes cached ones",
             ["kind"],
             registry=own,
         )
         self._dollars = Counter(
-            "kgym_agent_dollars", "US dollars for answers whose price is known", registry=own
+            "kgym_agent_dollars", "US dollars for answers with a known price", registry=own
         )
         self._unpriced = Counter(
-            "kgym_agent_unpriced_calls", "Answers whose price is not known", registry=own
+            "kgym_agent_unpriced_calls", "Answers without a known price", registry=own
         )
 
     def stored(self, batch: Batch) -> None:
-        """Count what became of questions and of the run."""
+        """Count answered questions and the end of the run."""
         for answered in batch.answered:
             self._answered(answered)
         if batch.ended is not None:
@@ -71,7 +71,7 @@ class Metrics(metrics.Metrics):
             self._dollars.inc(reply.price)
 
     async def read(self) -> None:
-        """Set the gauges by the stored runs."""
+        """Set the gauges from the stored runs."""
         runs, questions = await self._agent.counts()
         for state in RunState:
             self._runs.labels(str(state)).set(runs.get(state, 0))

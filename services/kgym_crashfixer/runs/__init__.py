@@ -1,1 +1,1 @@
-"""Runs: a search that asks a model and a platform, is stored as it goes, and can go on."""
+"""Runs: searches that use a model and a platform, are stored as they proceed, and can resume."""

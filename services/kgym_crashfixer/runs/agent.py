@@ -1,4 +1,8 @@
-"""The agent: starts, resumes, stops and shows runs. The REST interface and the commands use it."""
+"""The agent: start, resume, stop and show runs, for the REST interface and for commands.
+
+Commands use it directly if no agent service runs: a first run needs no service, which is for many
+users of one key. Both share the classes and the store.
+"""
 
 import asyncio
 import contextlib
@@ -35,17 +39,17 @@ from kgym_crashfixer.runs.runner import PAUSES, Runner, ends, whole
 OpenPlatform = Callable[[Stored, Bug, Strategy, Submitted], AbstractAsyncContextManager[Platform]]
 # Opens the model of this name; raises UserError `bad_model`.
 OpenModel = Callable[[str], Model]
-# How often those who follow a run look for what another process has stored.
+# Interval at which followers of a run look for events of another process.
 LOOK_SECONDS = 0.5
-# Questions that a search reads together: each may have a megabyte.
+# Questions that a search reads at a time: each may have a megabyte.
 ROWS = 20
-# Questions that one search looks through.
+# Questions that one search request reads.
 READ_AT_ONCE = 200
 _FINAL = {RunState.RESOLVED, RunState.UNRESOLVED}
 
 
 class Agent:
-    """The runs of a folder; `close` stops those of this process, which can be resumed."""
+    """The runs of a folder."""
 
     def __init__(
         self,
@@ -56,7 +60,7 @@ class Agent:
         pauses: tuple[float, ...] = PAUSES,
     ) -> None:
         self._store, self._pauses = store, pauses
-        # Called with all that this process stores of its runs.
+        # Called with each batch that this process stores.
         self.observers = store.observers
         self._open_model, self._open_platform = open_model, open_platform
         self._tasks: dict[int, asyncio.Task[RunState]] = {}
@@ -66,21 +70,21 @@ class Agent:
     async def start(
         self, request: RunRequest, key: str | None = None, submitter: str = "local"
     ) -> int:
-        """Begin a run; return its number. Raises UserError for what cannot be begun."""
+        """Begin a run; return its number. Raises UserError for an invalid request."""
         return (await self.begin(request, key, submitter))[0]
 
     async def begin(self, request: RunRequest, key: str | None, submitter: str) -> tuple[int, bool]:
         """Begin a run; return its number, and whether it is new.
 
-        A submitter who has used the idempotency key before gets that run, as it stands. Raises
-        Conflict `key_reused` if its request differs.
+        If the submitter has used the idempotency key before, it is the number of that run. Raises
+        Conflict `key_reused` if the requests differ.
         """
         once = Once(key, sha256(request.model_dump_json().encode()).hexdigest()) if key else None
         strategy = strategy_of(request)
         await asyncio.to_thread(bugs.load, request)
         await (await asyncio.to_thread(self._open_model, request.model)).close()
         if isinstance(request.strategy, str):
-            # As it is now, whatever the file says when the run is resumed.
+            # Stored by value: the strategy's file may have changed when the run is resumed.
             request = request.model_copy(update={"strategy": strategy})
         name, own = strategy.name or strategy.kind, secrets.token_hex(16)
         run, new = await self._store.create(request, own, name, submitter, once)
@@ -91,10 +95,10 @@ class Agent:
     async def resume(
         self, run: int, limits: Limits | None = None, owner: str | None = None
     ) -> None:
-        """Go on with a run that is not under way, perhaps with other limits.
+        """Continue a run that is not running, optionally with other limits.
 
-        Raises NotFound, Forbidden for another's (`owner`; None: anybody's), and Conflict for one
-        that is under way or has come to its end.
+        Raises NotFound, Forbidden for another submitter's run (unless `owner` is None), and
+        Conflict for a run that is running or over.
         """
         state = await self._permitted(run, owner)
         if state in _FINAL:
@@ -102,7 +106,7 @@ class Agent:
         await self._execute(run, limits)
 
     async def stop(self, run: int, owner: str | None = None) -> None:
-        """End a run as it is; another process that executes it does so within a second."""
+        """Stop a run; another process that executes it takes up to a second."""
         state = await self._permitted(run, owner)
         if state is not RunState.RUNNING:
             raise Conflict("run_not_under_way", f"run {run} is {state}", run=run)
@@ -111,11 +115,11 @@ class Agent:
         await self._store.want_stop(run)
 
     async def wait(self, run: int) -> RunState:
-        """Return how a run of this process ended."""
+        """Wait for a run of this process; return its final state."""
         return await self._tasks[run]
 
     async def close(self) -> None:
-        """Stop the runs of this process; they can be resumed."""
+        """Interrupt the runs of this process; they can be resumed."""
         for task in self._tasks.values():
             task.cancel()
         await asyncio.gather(*self._tasks.values(), return_exceptions=True)
@@ -135,7 +139,7 @@ class Agent:
         return state
 
     async def _execute(self, run: int, limits: Limits | None = None) -> None:
-        """Take the run, and execute it in a task of its own."""
+        """Take the run and execute it in a task."""
         request = await self._store.read(run, lambda record: record.request)
         if limits is not None:
             request = request.model_copy(update={"limits": limits})
@@ -174,7 +178,7 @@ class Agent:
                 )
                 self._runners[stored.id] = runner
                 return await runner.run()
-        except KgymError as error:  # the platform cannot be opened, or the run cannot be stored
+        except KgymError as error:  # opening the platform or storing the run failed
             batch = Batch()
             ends(batch, RunState.FAILED, f"{error.reason}: {error.message}")
             await writer.write(batch)
@@ -185,39 +189,39 @@ class Agent:
             changed.set()
             await model.close()
 
-    # --- what others see ------------------------------------------------------------------
+    # --- views of runs --------------------------------------------------------------------
 
     async def page(
         self, before: int | None, limit: int, wanted: RunFilter | None = None
     ) -> RunPage:
-        """Return runs, the newest first."""
+        """Return a page of runs, newest first."""
         runs = await self._store.page(before, limit + 1, wanted)
         return RunPage(runs=runs[:limit], next=runs[limit - 1].id if len(runs) > limit else None)
 
     async def counts(self) -> tuple[dict[RunState, int], int]:
-        """Count the runs in each state, and the questions that have no answer yet."""
+        """Count the runs in each state, and open questions."""
         return await self._store.counts()
 
     async def show(self, run: int) -> RunView:
-        """Return the run as it stands."""
+        """Return the current view of a run."""
         return await self._store.read(run, views.run_view)
 
     async def node(self, run: int, name: str) -> Node:
-        """Return a debug cycle whole: hypotheses, candidates, what became of them."""
+        """Return a debug cycle with its hypotheses, candidates and results."""
         return await self._store.read(run, lambda record: record.node(name))
 
     async def calls(self, run: int, node: str | None = None) -> list[CallView]:
-        """Return the questions of a node, or of the whole run, and their answers."""
+        """Return the questions and answers of a node, or of the whole run."""
         return await self._store.read(
             run, lambda record: [record.call(name) for name in record.call_names(node)]
         )
 
     async def call(self, run: int, name: str) -> CallView:
-        """Return a question, and its answer."""
+        """Return a question and its answer."""
         return await self._store.read(run, lambda record: record.call(name))
 
     async def steps(self, run: int, node: str) -> list[RunStep]:
-        """Return what a debug cycle did, in the order in which it began."""
+        """Return the steps of a debug cycle, in the order in which they began."""
         return await self._store.read(
             run, lambda record: views.steps(record.work(node), record.jobs)
         )
@@ -231,9 +235,9 @@ class Agent:
         cursor: int = 0,
         limit: int = 50,
     ) -> CallPage:
-        """Return the questions that contain a text, or whose answers do; all without one.
+        """Return questions that contain a text, or whose answers do; without a text, all.
 
-        A call looks through 200 questions at most: the page may be empty, and have a cursor.
+        A call reads at most 200 questions, so a page may be empty and still have a cursor.
         """
         names = await self._store.read(run, lambda record: record.call_names(node, purpose))
         excerpts: list[CallExcerpt] = []
@@ -250,7 +254,7 @@ class Agent:
         return CallPage(calls=excerpts, next=cursor if cursor < len(names) else None)
 
     async def follow(self, run: int, after: int = 0) -> AsyncIterator[Event]:
-        """Yield the run's events, from the first after number `after`, until the run ends."""
+        """Yield the run's events after number `after` until the run ends."""
         changed = self._changes.setdefault(run, asyncio.Event())
         while True:
             changed.clear()
@@ -265,7 +269,7 @@ class Agent:
                     await asyncio.wait_for(changed.wait(), LOOK_SECONDS)
 
     async def patch(self, run: int, number: int = 1, author: str | None = None) -> str:
-        """Return a fix as `git am` takes it; the best one has number 1."""
+        """Return a fix as a mail for `git am`; the best one has number 1."""
         return result.patch(await self._fix(run, number), author)
 
     async def report(self, run: int, number: int = 1) -> Report:
@@ -277,7 +281,7 @@ class Agent:
         fix = next((fix for fix in view.ranked if fix.number == number), None)
         if fix is None:
             count = len(view.ranked)
-            message = f"run {run} ({view.state}) has {count} fixes; there is no number {number}"
+            message = f"run {run} ({view.state}) has {count} fixes, and no number {number}"
             raise NotFound("fix_not_found", message, run=run)
         stored = await self._store.read(run, RunRecord.stored)
         bug = await asyncio.to_thread(bugs.load, stored.request)
@@ -291,7 +295,7 @@ def _state_and_events(record: RunRecord, after: int) -> tuple[RunState, list[Eve
 
 
 def strategy_of(request: RunRequest) -> Strategy:
-    """Return the strategy that a request names or gives, with what else it says of it."""
+    """Return the request's strategy, with its other options applied."""
     given = request.strategy
     if isinstance(given, str):
         if given.endswith(".toml") or given not in strategies.names():

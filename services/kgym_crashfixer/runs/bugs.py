@@ -1,4 +1,4 @@
-"""The bug of a run: shipped, in a folder of this machine, or sent along."""
+"""The bug of a run: shipped, in a local folder, or sent with the request."""
 
 import tempfile
 import tomllib
@@ -10,12 +10,12 @@ from kgym.bugs import bundle
 from kgym.bugs.bug import Bug
 from kgym.errors import UserError
 
-# Bytes of a bundle that is sent along.
+# Characters of a bundle in a request.
 MOST_BYTES = 8 << 20
 
 
 def load(request: RunRequest) -> Bug:
-    """Return the bug; raise UserError if there is none, or what was sent is no bundle."""
+    """Load the bug of a request; raise UserError for an unknown bug or an invalid bundle."""
     if request.folder is not None:
         return bundle.load(request.folder)
     if request.bundle is None:
@@ -37,13 +37,13 @@ def _unpack(files: Mapping[str, str], folder: Path) -> None:
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(text)
-        except (OSError, ValueError) as error:  # too long a name, a NUL, a file that is a folder
+        except (OSError, ValueError) as error:  # a long name, a NUL, a name that is also a folder
             why = error.strerror if isinstance(error, OSError) else error
             raise UserError("bad_bundle", f"{name[:100]}: cannot be a file: {why}") from error
 
 
 def packed(folder: Path) -> dict[str, str]:
-    """Return the files of a bundle's folder, to be sent along; raise UserError `bad_bundle`."""
+    """Return the files of a bundle for a request; raise UserError `bad_bundle`."""
     files: dict[str, str] = {}
     left = MOST_BYTES
     for path in sorted(folder.rglob("*")):
@@ -52,7 +52,7 @@ def packed(folder: Path) -> dict[str, str]:
         left -= path.stat().st_size
         if left < 0 or len(files) == 100:
             most = f"100 files or {MOST_BYTES >> 20} MiB"
-            raise UserError("bad_bundle", f"{folder}: more than {most}; too much to be sent")
+            raise UserError("bad_bundle", f"{folder}: more than {most} cannot be sent")
         try:
             files[str(path.relative_to(folder))] = path.read_text()
         except UnicodeDecodeError as error:
@@ -63,17 +63,17 @@ def packed(folder: Path) -> dict[str, str]:
 def _named(bug: str) -> str:
     if PurePosixPath(bug).name != bug or bug in {".", ".."} or bug in bundle.names():
         raise UserError(
-            "bad_bundle", f"`{bug}` cannot name a bundle that is sent along: shipped, or a path"
+            "bad_bundle", f"`{bug}` cannot name a bundle in a request: it is shipped, or a path"
         )
     return bug
 
 
 def _check(files: Mapping[str, str]) -> None:
-    """Refuse what would read this machine's files: paths, and local trees as kernels."""
+    """Reject bundles that would read this machine's files: by paths, or by local kernel trees."""
     for name in files:
         path = PurePosixPath(name)
         if path.is_absolute() or ".." in path.parts or not path.parts:
-            raise UserError("bad_bundle", f"{name}: leads out of the bundle's folder")
+            raise UserError("bad_bundle", f"{name} is outside the bundle's folder")
     if sum(map(len, files.values())) > MOST_BYTES:
         raise UserError("bad_bundle", f"the bundle has more than {MOST_BYTES >> 20} MiB")
     try:
@@ -85,6 +85,6 @@ def _check(files: Mapping[str, str]) -> None:
         if place is not None and (name == "tree" or not str(place).startswith("https://")):
             raise UserError(
                 "bad_bundle",
-                f"bug.toml: kernel.{name}: {place} is on the sender's machine; name a source that"
-                " starts with https://",
+                f"bug.toml: kernel.{name}: {place} is on the sender's machine; name a source with"
+                " https://",
             )

@@ -1,4 +1,4 @@
-"""What a run has taken, and what its limits leave."""
+"""The ledger of a run: what it has used, and what its limits still allow."""
 
 from collections.abc import Sequence
 
@@ -9,32 +9,36 @@ from kgym_crashfixer.search.work import Check, Checked, Question, Result, Try
 
 
 class Ledger:
-    """Counts what a run uses. Work under way counts as much as the dearest of its kind so far."""
+    """Counters of a run. Running work counts as much as the most expensive of its kind so far.
+
+    A limit forbids new work of its kind and lets other work finish: a kernel that is being built
+    when the money is spent may be the fix. A time limit ends all work at once.
+    """
 
     def __init__(self, limits: Limits) -> None:
         self._limits = limits
         self.spent = Spent()
         self._dearest = 0.0
         self._longest = 0
-        # Which limit forbade the last piece of work, in words.
+        # Message of the limit that forbade the last piece of work.
         self.reached = ""
 
     @property
     def seconds_left(self) -> float:
-        """How long the run may go on."""
+        """Seconds left for the run."""
         return self._limits.seconds - self.spent.seconds
 
     @property
     def over_time(self) -> str:
-        """The words for a run whose time is over."""
+        """The message for a run out of time."""
         return f"the limit of {self._limits.seconds:g} seconds is reached"
 
     def passed(self, seconds: float) -> None:
-        """Count time."""
+        """Count elapsed time."""
         self._add(seconds=self.spent.seconds + seconds)
 
     def paid(self, reply: Reply | None) -> None:
-        """Count what a question took."""
+        """Count the cost of a question; None means that it failed."""
         if reply is None:
             self._add(failed_calls=self.spent.failed_calls + 1)
             return
@@ -52,14 +56,14 @@ class Ledger:
         )
 
     def count_result(self, result: Result) -> None:
-        """Count what the platform did."""
+        """Count the platform's work for a result."""
         if isinstance(result, Checked):
             self._add(checks=self.spent.checks + 1)
         elif isinstance(result, Tried):
             self._add(builds=self.spent.builds + 1)
 
     def allows(self, work: object, running: Sequence[object]) -> bool:
-        """Tell whether a piece of work may begin beside those that run; if never, note why."""
+        """Return whether work may begin beside the running work; if never, set `reached`."""
         if isinstance(work, Question):
             return self._question(sum(isinstance(other, Question) for other in running))
         if isinstance(work, Check | Try):
@@ -79,10 +83,11 @@ class Ledger:
             return self._over(f"the limit of {limits.tokens} tokens is reached")
         if limits.dollars is None:
             return True
+        # An unknown price is not 0: a run with a budget in dollars ends.
         if spent.unpriced_calls:
             return self._over(
-                "price_unknown: the price of this model is not known, so a limit in dollars"
-                " cannot be kept; give one in tokens"
+                "price_unknown: the price of this model is unknown, so a limit in dollars cannot be"
+                " enforced; set one in tokens"
             )
         if spent.known_dollars + asking * self._dearest >= limits.dollars:
             return self._over(f"the limit of {limits.dollars:g} dollars is reached")

@@ -1,8 +1,8 @@
-"""What a run hands over: a patch for `git am`, and the evidence for it.
+"""Results of a run: a patch for `git am`, and the evidence for it.
 
-The message of the patch holds words that a model wrote about text that anybody may have written.
-`git am` looks for the message's end, and for further headers, in what stands at the beginning of a
-line: no line of theirs begins so.
+The patch's message contains text of a model, which may repeat an attacker's. `git am` recognises
+the end of the message, and further headers, at the beginning of a line, so no line of the model's
+may begin like one.
 """
 
 import re
@@ -18,21 +18,21 @@ from kgym.errors import UserError
 from kgym_crashfixer.platform_protocol import Begun
 
 WIDTH = 72
-# Characters of a subject, as checkpatch wants it.
+# Characters of a subject (Documentation/process/submitting-patches.rst: 70 to 75).
 SUBJECT = 75
 AUTHOR = "CrashFixer <crashfixer@kgymsuite.invalid>"
 _LONGEST_PROBLEM = 500
 _ZERO = "0" * 40
 _SYZBOT = re.compile(r"\bextid=([0-9a-f]{10,40})\b|syzbot\+([0-9a-f]{10,40})@")
 _FIXES = re.compile(r"^Fixes: ([0-9a-f]{8,40} \(\".+\"\))$")
-# What means something to `git am`, or would be taken for a trailer, at the start of a line.
+# Beginnings of lines that `git am` interprets, or that look like trailers.
 _TAKEN = re.compile(r"^(?=diff -|---|\+\+\+|Index: |>?From |@@|[A-Za-z][A-Za-z-]*: )")
 _CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029]")
 
 
 @dataclass(frozen=True, slots=True)
 class RunFix:
-    """A fix, and where it comes from."""
+    """A fix with its run, node and bug."""
 
     run: RunView
     fix: FixView
@@ -72,7 +72,7 @@ def patch(run_fix: RunFix, author: str | None = None) -> str:
 
 
 def subject(run_fix: RunFix) -> str:
-    """Return the subject: the subsystem, and what is fixed, in 75 characters."""
+    """Return the subject: area and crash, in 75 characters."""
     crash = _line(run_fix.begun.crash.title)
     kind = re.sub(r"^(?:KASAN|KCSAN|KMSAN|UBSAN|BUG|WARNING|INFO): (?=.)", "", crash)
     named = _line(f"{_area(run_fix.fix.diff)}: fix {kind}")
@@ -80,7 +80,7 @@ def subject(run_fix: RunFix) -> str:
 
 
 def _message(run_fix: RunFix) -> list[str]:
-    """Return the lines of the message: what goes wrong, why, and the tags."""
+    """Return the lines of the message: the crash, its cause, and tags."""
     tags = _tags(run_fix.bug)
     who = "syzbot" if any(tag.startswith("Reported-by: syzbot") for tag in tags) else "kGymSuite"
     lines = [f"{who} reports:", "", *_wrapped(run_fix.begun.crash.title, "  "), ""]
@@ -91,7 +91,7 @@ def _message(run_fix: RunFix) -> list[str]:
 
 
 def _tags(bug: BugFile) -> list[str]:
-    """Return the tags that what is known of the bug allows."""
+    """Return the tags that follow from the bug's references."""
     fixes = [match for text in bug.references if (match := _FIXES.match(text.strip()))]
     tags = [f"Fixes: {match[1]}" for match in fixes[:1]]
     known = [match for text in bug.references if (match := _SYZBOT.search(text))]
@@ -105,7 +105,7 @@ def _tags(bug: BugFile) -> list[str]:
 
 
 def _prose(text: str) -> list[str]:
-    """Return a model's words, wrapped; paragraphs and lists stay apart."""
+    """Wrap a model's text; keep paragraphs and list items separate."""
     lines: list[str] = []
     for paragraph in re.split(r"\n\s*\n", text.replace("\r\n", "\n")):
         items = re.split(r"\n(?=\s*(?:[-*]|\d+[.)]) )", paragraph.strip("\n"))
@@ -130,7 +130,7 @@ def _wrapped(text: str, indent: str) -> list[str]:
 
 
 def _diff(diff: str) -> list[str]:
-    """Return the diff with git's own headers."""
+    """Return the lines of the diff, with git's headers."""
     lines: list[str] = []
     body = diff.removesuffix("\n").split("\n")
     for number, line in enumerate(body):
@@ -142,7 +142,7 @@ def _diff(diff: str) -> list[str]:
 
 
 def _area(diff: str) -> str:
-    """Return what the subject begins with: the file, or the folder that all files share."""
+    """Return the area for the subject: the file, or the common folder of all files."""
     paths = [path.split("/") for path in re.findall(r"^\+\+\+ b/(\S+)", diff, re.MULTILINE)]
     if not paths:
         return "kernel"
@@ -158,7 +158,7 @@ def _area(diff: str) -> str:
 def _author(author: str | None) -> str:
     name, address = parseaddr(_line(author or AUTHOR))
     if "@" not in address:
-        raise UserError("bad_author", f"{author!r} is no author: write `Name <name@example.org>`")
+        raise UserError("bad_author", f"{author!r} is not `Name <name@example.org>`")
     return formataddr((name, address))
 
 
@@ -179,7 +179,7 @@ def _mended(node: Node) -> list[str]:
 
 
 def report(run_fix: RunFix) -> Report:
-    """Return the evidence for a fix, for programs and for people."""
+    """Return the evidence for a fix, as data and as Markdown."""
     run, node = run_fix.run, run_fix.node
     ended: dict[str, int] = {}
     for other in run.nodes:

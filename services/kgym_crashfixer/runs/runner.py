@@ -1,8 +1,11 @@
-"""Executes a run: asks the model and the platform what the search wants, and stores all of it.
+"""The execution of a run: pass requests of the search to model and platform, and store results.
 
-What came back is stored before the search is told, and what is sent before it is sent. So a run
-whose process was killed goes on with `Runner` anew: the search is told the same, in the same
-order, and asks for what is still open. An answer that was stored is not paid for again.
+A result is stored before the search gets it, and a question before it is sent. After a kill, a new
+`Runner` replays the results in the same order, and the search asks for what is still open. A stored
+answer is not paid for again.
+
+Only results are replayed. Requests follow from them, so the file stays small, and prompts may
+change between a kill and a resume without losing answers.
 """
 
 import asyncio
@@ -42,18 +45,19 @@ from kgym_crashfixer.search.work import Check, Checked, Question, Result, Source
 
 T = TypeVar("T")
 _LOG = logging.getLogger(__name__)
-# How often the run looks whether somebody in another process wants it to stop.
+# Interval at which a run checks whether another process wants it to stop.
 STOP_SECONDS = 1.0
-# Seconds between tries of a question while the model's provider does not answer at all.
+# Seconds between tries of a question while the model's provider is unreachable.
 PAUSES = (30.0, 120.0, 300.0)
-# How long the run's end waits for the platform to abort jobs.
+# Time limit for aborting jobs at the end of a run.
 ABORT_SECONDS = 30.0
-# How often a question is sent again of which nothing was heard, as the agent was killed.
+# Repetitions of a question whose answer was lost with a killed agent. Each may have been paid for,
+# and one answer rarely decides a search.
 SENT_AGAIN = 1
 
 
 class Ended(Exception):
-    """The run ends: by a limit, a stop, or an error that further work would not be spared."""
+    """The run ends: by a limit, a stop, or an error that affects all further work."""
 
     def __init__(self, state: RunState, reason: str) -> None:
         super().__init__(reason)
@@ -62,7 +66,7 @@ class Ended(Exception):
 
 @dataclass(slots=True)
 class _Done:
-    """What came of a piece of work: the result, and for questions the reply that was paid for."""
+    """A finished piece of work: its result and, for questions, the reply."""
 
     result: Result
     answered: Answered | None = None
@@ -70,7 +74,7 @@ class _Done:
 
 
 class Runner:
-    """One run, from where it stands to its end. `changed` is called when something was stored."""
+    """The execution of one run from its stored state. `changed` is called after each write."""
 
     def __init__(
         self,
@@ -92,9 +96,9 @@ class Runner:
         self._ready: list[Asked] = []
         self._search: Search | None = None
         self._ending: set[asyncio.Task[_Done]] = set()
-        # The questions that an earlier process has sent, by name, with their replies.
+        # Questions that an earlier process sent, by name, with their replies.
         self._sent: dict[str, tuple[StoredCall, Reply | None]] = {}
-        # What is stored with whatever is stored next: it can be found out again.
+        # Stored with the next batch, since it follows from earlier results.
         self._noted = Batch()
         self._shown: dict[str, dict[str, Any]] = {}
         self._over: set[str] = set()
@@ -103,16 +107,16 @@ class Runner:
         self._begun_at = time.monotonic()
 
     async def submitted(self, name: str, job: int) -> None:
-        """Note which job does a piece of work."""
+        """Record the job of a piece of work."""
         event = ("job", {"name": name, "job": job})
         await self._write(Batch(events=[event], jobs=[(name, job)]))
 
     def stop(self) -> None:
-        """End the run as it is, soon."""
+        """Ask the run to stop."""
         self._stop.set()
 
     async def run(self) -> RunState:
-        """Execute the run; return how it ended."""
+        """Execute the run; return its final state."""
         watching = asyncio.create_task(self._watch_for_stop())
         cancelled: asyncio.CancelledError | None = None
         try:
@@ -136,7 +140,7 @@ class Runner:
             return ended
         except KgymError as error:
             return Ended(RunState.FAILED, f"{error.reason}: {error.message}")
-        except Exception as error:  # noqa: BLE001 - the run says so; others go on
+        except Exception as error:  # noqa: BLE001 - the run reports it; other runs continue
             _LOG.exception("run %d failed", self._run.id)
             return Ended(RunState.FAILED, f"internal_error: {type(error).__name__}: {error}")
         finally:
@@ -148,9 +152,9 @@ class Runner:
     # --- the beginning --------------------------------------------------------------------
 
     async def _begin(self) -> None:
-        """Show the bug, or go on with what it showed before; tell the search what it was told."""
+        """Show the bug, or reuse the stored crash; replay stored results to the search."""
         spent = await self._store.read(self._run.id, RunRecord.spent)
-        # Builds and checks are counted again below, by their results.
+        # Builds and checks are counted again below, from their results.
         self._ledger.spent = spent.model_copy(update={"builds": 0, "checks": 0})
         begun = self._run.begun
         if begun is None:
@@ -172,7 +176,7 @@ class Runner:
         self._sent = await self._store.read(self._run.id, RunRecord.unfinished_calls)
 
     async def _unless_stopped(self, work: Any) -> Begun:
-        """Do what precedes the search; let a stop, or the limit of time, end it."""
+        """Wait for the platform's begin; a stop or the time limit ends it."""
         task, stop = asyncio.ensure_future(work), asyncio.create_task(self._stop.wait())
         try:
             await asyncio.wait(
@@ -212,9 +216,9 @@ class Runner:
             stopping.cancel()
 
     async def _start(self) -> None:
-        """Begin what may be begun; what the limits forbid waits, and perhaps for ever."""
-        # A turn of the run is two entries of its file: what came back, before the search receives
-        # it, and here what the search then did and what is sent next, before it is sent.
+        """Begin the work that the limits allow."""
+        # A turn of the run makes two entries in its file: results, before the search gets them,
+        # and here the search's changes and the next questions, before they are sent.
         self._note_fixes()
         self._note_nodes()
         batch = Batch()
@@ -236,7 +240,7 @@ class Runner:
             self._tasks[task] = asked
 
     async def _prepared(self, begun: Sequence[Asked], batch: Batch) -> dict[str, Call | Reply]:
-        """Return questions as they are sent, or their replies if they are stored; note both."""
+        """Return the calls for questions, or their stored replies; add them to the batch."""
         prepared: dict[str, Call | Reply] = {}
         new: list[tuple[str, Question]] = []
         again: set[str] = set()
@@ -263,7 +267,7 @@ class Runner:
     def _calls(
         self, questions: Sequence[tuple[str, Question]], again: set[str]
     ) -> list[tuple[Call, Sent]]:
-        """Return questions as they are sent, and as they are stored."""
+        """Return the calls for questions, and the entries that store them."""
         calls = []
         for name, question in questions:
             call = call_of(question, self._platform)
@@ -289,7 +293,7 @@ class Runner:
         if isinstance(call, Reply):
             return _Done(answer_of(call))
         if call is None:
-            reason = "nothing was heard of this question, twice; it is not paid for again"
+            reason = "the answer was lost twice; the question is not paid for again"
             return _Done(Unanswered(reason=reason))
         return await self._answer(asked, call)
 
@@ -314,7 +318,7 @@ class Runner:
             return _Done(answer_of(reply), Answered(asked.name, reply), events)
 
     async def _take(self, done: list[asyncio.Task[_Done]]) -> None:
-        """Store what came back, then tell the search; end what it no longer waits for."""
+        """Store results, then pass them to the search; cancel work that becomes unnecessary."""
         assert self._search is not None
         batch, results = Batch(), []
         failed: BaseException | None = None
@@ -342,7 +346,7 @@ class Runner:
             raise failed
 
     async def _forget(self, dropped: set[str]) -> None:
-        """Cancel work whose result the search no longer needs."""
+        """Cancel dropped work."""
         if not dropped:
             return
         self._ready = [asked for asked in self._ready if asked.name not in dropped]
@@ -360,7 +364,7 @@ class Runner:
             self._noted.answered += self._unheard(task, asked)
 
     def _unheard(self, task: asyncio.Task[_Done], asked: Asked) -> list[Answered]:
-        """Return what is stored of a cancelled question: its reply, if it came meanwhile."""
+        """Return the entry for a cancelled question: its reply, if it came meanwhile."""
         if not isinstance(asked.work, Question):
             return []
         if task.done() and not task.cancelled() and task.exception() is None:
@@ -368,14 +372,12 @@ class Runner:
             if answered is not None:
                 self._ledger.paid(answered.reply)
             return [answered] if answered else []
-        return [
-            Answered(asked.name, error="stopped: the search needs no answer any more", dropped=True)
-        ]
+        return [Answered(asked.name, error="stopped: no longer needed by the search", dropped=True)]
 
     # --- the end --------------------------------------------------------------------------
 
     async def _drop(self) -> None:
-        """Cancel all work, and store what came back nevertheless."""
+        """Cancel all work, and store replies that came meanwhile."""
         tasks, self._tasks = self._tasks, {}
         for task in tasks:
             task.cancel()
@@ -406,7 +408,7 @@ class Runner:
             raise Ended(RunState.STOPPED, "stopped")
 
     async def _watch_for_stop(self) -> None:
-        """Stop the run once another process wants it."""
+        """Stop the run once another process asks for it."""
         while True:
             await asyncio.sleep(STOP_SECONDS)
             if self._writer.stop_is_wanted():
@@ -435,7 +437,7 @@ class Runner:
         return max(0.0, self._ledger.seconds_left)
 
     def _note_nodes(self) -> None:
-        """Note the nodes that have changed."""
+        """Add changed nodes to the next batch."""
         if self._search is None:
             return
         at_work = {asked.work.node for asked in [*self._tasks.values(), *self._ready]}
@@ -453,7 +455,7 @@ class Runner:
                 del self._shown[node.name]
 
     def _note_fixes(self) -> None:
-        """Note the fixes, if they have changed."""
+        """Add changed fixes to the next batch."""
         assert self._search is not None
         fixes = [_fix(number, fix) for number, fix in enumerate(self._search.fixes(), 1)]
         if fixes != self._fixes:
@@ -463,13 +465,13 @@ class Runner:
 
 
 def ends(batch: Batch, state: RunState, reason: str) -> None:
-    """Note that the run ends."""
+    """Add the end of the run to a batch."""
     batch.events.append(("ended", {"state": str(state), "reason": reason}))
     batch.ended = state, reason
 
 
 async def whole(work: Coroutine[Any, Any, T]) -> T:
-    """Wait for work that is not cut short if this task is cancelled."""
+    """Wait for work to complete even if this task is cancelled."""
     task = asyncio.ensure_future(work)
     try:
         return await asyncio.shield(task)
@@ -485,7 +487,7 @@ def _state(begun: Begun) -> State:
 
 
 def _result_event(asked: Asked, came: _Done) -> dict[str, Any]:
-    """Return the data of the event of a result."""
+    """Return the data of an event of kind `result`."""
     event: dict[str, Any] = {"name": asked.name, "node": asked.work.node, "work": asked.work.word}
     match came.result:
         case Checked(patches=patches):

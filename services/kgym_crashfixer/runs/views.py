@@ -1,4 +1,4 @@
-"""What callers see of a stored run: the run as it stands, its steps, excerpts of its questions."""
+"""Views of a stored run: its state, its steps, excerpts of its questions."""
 
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -9,12 +9,12 @@ from kgym.api.agent.runs import CallView, Event, RunState, RunView
 from kgym.api.agent.steps import CallExcerpt, RunStep
 from kgym_crashfixer.runs.run_store import RunRecord
 
-# Characters of an excerpt on each side of the text that was searched for.
+# Characters of an excerpt on each side of the searched text.
 _ABOUT = 150
 
 
 def run_view(record: RunRecord) -> RunView:
-    """Return the run as it stands."""
+    """Return the current view of a run."""
     doing: dict[str, list[str]] = {}
     if record.state is RunState.RUNNING:
         for step in steps(record.work(), {}):
@@ -38,9 +38,10 @@ def run_view(record: RunRecord) -> RunView:
 
 
 def steps(events: Iterable[Event], jobs: Mapping[str, Sequence[int]]) -> list[RunStep]:
-    """Return the work that was begun, in that order; `jobs` are those of the scheduler, by name.
+    """Return the steps of a run in the order in which they began.
 
-    Only events of `run_store.WORK` count. Work that was dropped has ended without an outcome.
+    `events` are of the kinds `run_store.WORK`; `jobs` are the scheduler's jobs by name of the work.
+    Dropped work has ended without an outcome.
     """
     begun: dict[str, RunStep] = {}
     for event in events:
@@ -61,7 +62,7 @@ def steps(events: Iterable[Event], jobs: Mapping[str, Sequence[int]]) -> list[Ru
             case "lost":
                 changed = {"ended_at": event.at, "unanswered": "sent twice, and never answered"}
             case "dropped":
-                changed = {"ended_at": event.at, "unanswered": "the search needs it no more"}
+                changed = {"ended_at": event.at, "unanswered": "no longer needed by the search"}
             case _:
                 changed = {"ended_at": event.at, **_result(data)}
         begun[step.name] = step.model_copy(update=changed)
@@ -69,7 +70,7 @@ def steps(events: Iterable[Event], jobs: Mapping[str, Sequence[int]]) -> list[Ru
 
 
 def _result(data: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what an event of kind `told` says of a step."""
+    """Return the fields of a step from an event of kind `result`."""
     outcome = data.get("verdict") or ", ".join(data.get("outcomes") or [])
     if data.get("crash"):
         outcome = f"{outcome}: {data['crash']}"
@@ -80,14 +81,14 @@ def _result(data: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def excerpts(record: RunRecord, names: Sequence[str], text: str | None) -> list[CallExcerpt | None]:
-    """Return an excerpt of each question, around the text; None where the text is not in it."""
+    """Return an excerpt of each question around the text; None for questions without it."""
     return [excerpt(record.call(name), text) for name in names]
 
 
 def excerpt(call: CallView, text: str | None) -> CallExcerpt | None:
-    """Return the place of the text in a question or its answer; None if it is in neither.
+    """Return the excerpt around the text in a question or its answer; None if both lack it.
 
-    The search ignores case. Without a text, the excerpt is the beginning of the answer.
+    Case is ignored. Without a text, the excerpt is the beginning of the answer.
     """
     if text:
         places = (place for place in _parts(call) if text.casefold() in place[1].casefold())
@@ -115,7 +116,7 @@ def excerpt(call: CallView, text: str | None) -> CallExcerpt | None:
 
 
 def _parts(call: CallView) -> Iterator[tuple[str, str]]:
-    """Yield the texts of a question, each with its kind; the answer first."""
+    """Yield the parts of a question with their kinds, the answer first."""
     yield from _answer(call)
     if call.last_turn is not None:
         yield "turn", "\n".join([call.last_turn.text, *call.last_turn.results.values()])
