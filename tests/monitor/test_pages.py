@@ -104,7 +104,7 @@ async def test_a_route_that_names_no_access_does_not_start(site: Site) -> None:
     async with MonitorState.opened(site.scheduler, None, site.benchmarks) as state:
         unsaid = Monitor(state)
         unsaid.add_api_route("/more", lambda: None)
-        with pytest.raises(RuntimeError, match="/more does not say who may use it"):
+        with pytest.raises(RuntimeError, match="/more has no access rule"):
             async with serve(unsaid):
                 pass
 

@@ -49,6 +49,11 @@ class PidNamespace:
         return ("nsenter", *words, "--")
 
     @property
+    def spaces(self) -> tuple[str, ...]:
+        """The words for nsenter(1) that enter its mount namespace, with its own /proc."""
+        return (f"--mount=/proc/{self.first}/ns/mnt",)
+
+    @property
     def rights(self) -> list[Path]:
         """The user namespace that has to be entered for the right to enter others in here."""
         return [] if proc.privileged() else [Path(f"/proc/{self.first}/ns/user")]

@@ -15,7 +15,7 @@ import shutil
 import signal
 import subprocess
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
@@ -130,6 +130,7 @@ async def run(
     on_line: Callable[[bytes], None] | None = None,
     check: bool = True,
     pass_fds: Sequence[int] = (),
+    ends_with_namespace: bool = False,
 ) -> Completed:
     """Run a program to its end.
 
@@ -138,15 +139,26 @@ async def run(
     `on_line` gets each line of the output, without its end, as it comes; what
     it raises kills the program. With `check`, a status other than 0 raises
     ProgramFailed, whose details hold the status and the end of the output. The
-    program inherits the file descriptors `pass_fds`.
+    program inherits the file descriptors `pass_fds`. With `ends_with_namespace` it enters the PID
+    namespace of this process, and needs no other way to die with it.
     """
     start = time.monotonic()
+
+    def spawned(stdin: int | IO[bytes]) -> Coroutine[None, None, asyncio.subprocess.Process]:
+        return spawn(
+            argv,
+            cwd=cwd,
+            env=env,
+            stdin=stdin,
+            pass_fds=pass_fds,
+            ends_with_namespace=ends_with_namespace,
+        )
+
     if isinstance(stdin, Path):
         with await asyncio.to_thread(stdin.open, "rb") as file:
-            process = await spawn(argv, cwd=cwd, env=env, stdin=file, pass_fds=pass_fds)
+            process = await spawned(file)
     else:
-        pipe = asyncio.subprocess.PIPE
-        process = await spawn(argv, cwd=cwd, env=env, stdin=pipe, pass_fds=pass_fds)
+        process = await spawned(asyncio.subprocess.PIPE)
     drained = asyncio.create_task(_drain(process, on_line))
     try:
         async with asyncio.timeout(timeout):
@@ -176,14 +188,16 @@ async def spawn(
     env: Mapping[str, str] | None = None,
     stdin: int | IO[bytes] = asyncio.subprocess.DEVNULL,
     pass_fds: Sequence[int] = (),
+    ends_with_namespace: bool = False,
 ) -> asyncio.subprocess.Process:
     """Start a program in a process group of its own, stderr joined to stdout; `kill` ends it.
 
     `env` is its whole environment, `environment()` by default.
     """
     program = require(str(argv[0]))
+    bound = (require("setpriv"), "--pdeathsig=KILL", "sh", "-c", _IF_ALIVE, str(os.getpid()))
     start = asyncio.create_subprocess_exec(
-        *(require("setpriv"), "--pdeathsig=KILL", "sh", "-c", _IF_ALIVE, str(os.getpid())),
+        *(() if ends_with_namespace else bound),
         program,
         *_texts(argv[1:]),
         stdin=stdin,

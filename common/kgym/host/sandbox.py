@@ -41,9 +41,11 @@ _STAGE = "/mnt"
 _REMOVE_SECONDS = 600.0
 
 # Arguments: (bind FOLDER | HOW OPTIONS)… -- COMMAND…; the n-th is mounted on /mnt/n.
-# Where an image is mounted already, /mnt is prepared, and shared with other sandboxes.
-# bubblewrap tells its child's number as of the PID namespace that it runs in, whose /proc it needs.
-# fuse-overlayfs loses its parent-death signal where it acts for another user (setfsuid): it must
+# In the namespace of a mounted image, /mnt is prepared, and shared with other sandboxes.
+# Each program that a script starts costs about 1 ms of processor time, and a check has two
+# sandboxes: so it makes all folders at once, and raises its own OOM score: should the host run out
+# of memory in spite of the limits, the kernel kills in here first.
+# fuse-overlayfs loses its parent-death signal when it acts for another user (setfsuid): it must
 # not hold the output open, and dies with its process group.
 _MOUNT_SCRIPT = """set -e
 fuse() {
@@ -53,11 +55,14 @@ fuse() {
         sleep 0.02
     done
 }
-mount -t proc proc /proc
-[ -d /mnt/image ] || mount -t tmpfs -o mode=0755,size=1m kgym /mnt
+echo 1000 >/proc/self/oom_score_adj
+if [ "$1" != -- ] && ! [ -d /mnt/image ]; then
+    mount -t tmpfs -o mode=0755,size=1m kgym /mnt
+    mkdir /mnt/0 /mnt/1 /mnt/2 /mnt/3 /mnt/4 /mnt/5 /mnt/6 /mnt/7 /mnt/8 /mnt/9
+fi
 n=0
 while [ "$1" != -- ]; do
-    mkdir -p /mnt/$n
+    [ -d /mnt/$n ] || mkdir -p /mnt/$n
     case $1 in
     bind) mount --bind "$2" /mnt/$n ;;
     overlay) refused=$(mount -t overlay -o "$2" kgym /mnt/$n 2>&1) || fuse "${2%,userxattr}" ;;
@@ -201,6 +206,7 @@ class Sandbox:
                 on_line=counted,
                 check=False,
                 pass_fds=(status.fd, rules),
+                ends_with_namespace=True,
             )
             try:
                 done = await self._watched(program, status)
@@ -264,13 +270,9 @@ class Sandbox:
         return squashfs.PLACE
 
     def _outside(self, space: PidNamespace) -> Iterator[str]:
-        yield from space.entering(*(self._image.spaces if self._image else ()))
+        yield from space.entering(*(self._image or space).spaces)
         yield from ("unshare", "--mount", "--propagation", "private")
         yield from ("sh", "-c", _MOUNT_SCRIPT, "sh", *self._mounts, "--")
-        yield from ("prlimit", "--core=0", f"--fsize={_MOST_FILE}", f"--nofile={_MOST_OPEN}")
-        yield f"--data={self._limits.memory + sandbox_limits.SLACK}"
-        # Should the host run out of memory all the same, the kernel kills in here first.
-        yield from ("choom", "-n", "1000", "--")
         if proc.privileged():
             ids = (f"--reuid={NOBODY}", f"--regid={NOBODY}", "--clear-groups")
             yield from ("setpriv", *ids, "--no-new-privs", "--pdeathsig=KILL")
@@ -289,9 +291,11 @@ class Sandbox:
         yield from self._binds
         # Both are in memory, without a limit of size.
         yield from ("--remount-ro", "/dev", "--remount-ro", "/", "--chdir", cwd, "--")
-        # Counted per user namespace, hence set in this one (since Linux 5.14, 21d1c5e386bc;
-        # before, all sandboxes of a worker share the count).
-        yield from ("prlimit", f"--nproc={self._limits.processes + _MORE_PROCESSES}")
+        # Processes are counted per user namespace, hence the limit is set in this one (since Linux
+        # 5.14, 21d1c5e386bc; before, all sandboxes of a worker share the count).
+        yield from ("prlimit", "--core=0", f"--fsize={_MOST_FILE}", f"--nofile={_MOST_OPEN}")
+        yield f"--data={self._limits.memory + sandbox_limits.SLACK}"
+        yield f"--nproc={self._limits.processes + _MORE_PROCESSES}"
 
 
 def _programs(root: str | None) -> Iterator[str]:

@@ -47,7 +47,7 @@ WAYS: tuple[Way, ...] = ("mount", "squashfuse")
 # empty. Says its number on the host and which overlay works, then waits until its stdin closes. On
 # the numbered folders, sandboxes mount: each in a namespace of its own.
 _KEEPER = """
-read -r pid rest </proc/self/stat && echo "$pid" || exit 3
+read -r pid rest </proc/self/stat && mount -t proc proc /proc && echo "$pid" || exit 3
 mount -t tmpfs -o mode=0755,size=1m kgym /mnt && cd /mnt || exit 3
 mkdir image root upper work merged 0 1 2 3 4 5 6 7 8 9 || exit 3
 way=$1 options=$2

@@ -1,12 +1,12 @@
-"""What each route asks of its callers. Every route says it, or the service does not start.
+"""Access rules of routes. A service does not start if one of its routes has none.
 
-A route of the application has one of these among its dependencies (or its router has):
+Each route, or its router, has one of these among its dependencies:
 
-    needs(Scope.READ)    callers whose token allows that
-    EVERYBODY            callers without a token, too
+    needs(Scope.READ)    callers whose token has this scope
+    EVERYBODY            all callers, with or without a token
 
-Paths that no route declares as everybody's are closed: `callers.TokenCheck` lets nobody without a
-token reach them, whether there is a route or not.
+All other paths need a token: `callers.TokenCheck` rejects callers without one, whether or not
+the path has a route.
 """
 
 from collections.abc import Sequence
@@ -22,13 +22,13 @@ from kgym.web.scopes import Caller, Scope
 
 
 class Access:
-    """The dependency that refuses callers without the scope; None refuses nobody."""
+    """The dependency that refuses callers without the scope; with None, it admits everybody."""
 
     def __init__(self, scope: Scope | None) -> None:
         self.scope = scope
 
     async def __call__(self, request: Request) -> None:
-        """Raise Forbidden `scope_needed` if the caller's token does not allow this."""
+        """Raise Forbidden `scope_needed` if the caller's token lacks the scope."""
         if self.scope is None:
             return
         caller: Caller = request.state.caller
@@ -51,26 +51,26 @@ EVERYBODY = params.Depends(Access(None))
 
 
 class PublicFiles(StaticFiles):
-    """A folder of files that everybody may read."""
+    """A folder of files that can be read without a token."""
 
 
 @dataclass(frozen=True, slots=True)
 class OpenPaths:
-    """The paths that take no token."""
+    """The paths that need no token."""
 
     paths: frozenset[str]
     folders: tuple[str, ...]
 
     def __contains__(self, path: str) -> bool:
-        """Return whether it is one of them, or below a folder of `PublicFiles`."""
+        """Return whether the path is open, or below a folder of `PublicFiles`."""
         return path in self.paths or path.startswith(self.folders)
 
 
 def open_paths(routes: Sequence[BaseRoute]) -> OpenPaths:
-    """Return the paths of the routes that are everybody's.
+    """Return the paths of the routes that are open to everybody.
 
-    Raises RuntimeError for a route that does not say who may use it, and for a path that is
-    everybody's by one method and not by another.
+    Raises RuntimeError for a route without an access rule, and for a path that is open by one
+    method only, since `TokenCheck` decides by the path alone.
     """
     paths: dict[str, bool] = {}
     folders: list[str] = []
@@ -83,14 +83,14 @@ def open_paths(routes: Sequence[BaseRoute]) -> OpenPaths:
         scopes = _scopes(route)
         if not scopes:
             raise RuntimeError(
-                f"the route {path} does not say who may use it:"
+                f"the route {path} has no access rule:"
                 " give it `needs(Scope.…)` or `EVERYBODY` (kgym.web.access)"
             )
         is_open = scopes == {None}
         if is_open and "{" in path:
-            raise RuntimeError(f"the route {path} is everybody's: its path has to be one path")
+            raise RuntimeError(f"the route {path} is open: its path cannot have parameters")
         if paths.setdefault(path, is_open) != is_open:
-            raise RuntimeError(f"the path {path} is everybody's by some of its methods only")
+            raise RuntimeError(f"the path {path} is open for some of its methods only")
     return OpenPaths(frozenset(path for path, is_open in paths.items() if is_open), tuple(folders))
 
 

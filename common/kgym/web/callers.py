@@ -1,4 +1,4 @@
-"""Who calls: bearer tokens (RFC 6750), checked before anything of a request is read."""
+"""Authentication by bearer tokens (RFC 6750), before a request's body is read."""
 
 from typing import Protocol
 
@@ -15,23 +15,22 @@ from kgym.web.scopes import Caller, Scope
 
 
 class Tokens(Protocol):
-    """Knows whose a token is. Where it cannot be asked, its methods raise InfrastructureError."""
+    """A token store. Its methods raise InfrastructureError if it cannot be reached."""
 
     async def caller(self, token: str) -> Caller | None:
-        """Return whom this token belongs to; None if it is not valid."""
+        """Return the token's owner; None if it is not valid."""
         ...
 
     async def anybody(self) -> Caller | None:
-        """Return who calls from this machine without a token; None where everybody needs one."""
+        """Return the caller for requests of this machine without a token; None to refuse them."""
         ...
 
 
 class TokenCheck:
-    """Lets in who has a valid token, as `request.state.caller`, and not too often.
+    """Middleware that checks token and request rate, and sets `request.state.caller`.
 
-    It stands before the application, so that strangers cannot make it read a
-    body. Paths that are not `open_to_all` need a token, whether the application has a route
-    there or not.
+    It runs before the application, so that callers without a token cannot make it read a
+    body. Paths that are not in `open_to_all` need a token, even if no route exists.
     """
 
     def __init__(self, app: ASGIApp, callers: "Callers", open_to_all: OpenPaths) -> None:
@@ -40,7 +39,7 @@ class TokenCheck:
         self._callers = callers
 
     async def __call__(self, scope: AsgiScope, receive: Receive, send: Send) -> None:
-        """Pass the request on, or answer it with a problem."""
+        """Pass the request on, or answer with a problem document."""
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
@@ -57,31 +56,28 @@ class TokenCheck:
 
 
 class Callers:
-    """Tells callers by their tokens, and counts their requests.
+    """Identifies callers by their tokens, and limits their request rates.
 
-    While no token was ever made, whoever calls from this machine is welcome; a web page that the
-    browser of this machine shows is not.
+    Until the first token is created, programs of this machine need none; web pages in a browser
+    of this machine are still refused.
     """
 
     def __init__(self, tokens: Tokens, rates: Rates, workers: str | None = None) -> None:
-        """Paths that begin with `workers` are theirs, and not counted when they call."""
+        """Workers' requests to paths that begin with `workers` are not limited."""
         self._tokens = tokens
         self._rates = rates
         self._workers = workers
         self.count = rates.take
 
     async def caller(self, request: Request) -> Caller:
-        """Return who sends the request.
-
-        Raises Unauthorised, Forbidden or, where there were too many, TooMany.
-        """
+        """Return the caller of a request. Raises Unauthorised, Forbidden, or TooMany."""
         address = _address(request)
         try:
             caller = await self._known(request, address)
         except UserError:
             self._rates.take(f"address {address}")
             raise
-        # Workers are not held up: what they send is what the platform itself has ordered.
+        # Workers are not limited: the platform itself decides what they have to send.
         if (
             self._workers is None
             or not request.scope["path"].startswith(self._workers)
@@ -111,7 +107,7 @@ class Callers:
 
 
 def caller_of(request: Request) -> Caller:
-    """Return who sends the request."""
+    """Return the caller of a request that passed `TokenCheck`."""
     caller: Caller = request.state.caller
     return caller
 

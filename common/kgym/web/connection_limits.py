@@ -1,9 +1,9 @@
-"""What a connection may take before its caller is known: memory, time, file descriptors.
+"""Limits of a connection before its caller is known: memory, time, file descriptors.
 
-uvicorn bounds none of it where httptools parses: its own limits are for h11, and its
-`limit_concurrency` turns everybody away once somebody holds all connections. Here a connection
-without a request waits; where there are too many, the one that waits longest gives way.
-`deploy/` sets the same limits in nginx, which many installations do not have in front.
+uvicorn enforces none of them with httptools: its own limits are for h11, and its
+`limit_concurrency` rejects everybody once one client holds all connections. Here a connection
+without a request is idle; if there are too many connections, the longest idle one is closed.
+`deploy/` sets the same limits in nginx, but many installations have no nginx in front.
 """
 
 import asyncio
@@ -21,35 +21,34 @@ from uvicorn.server import ServerState
 
 from kgym.web.problems import MEDIA_TYPE
 
-# What the process asks for; each connection may need a second one, for an artifact's file.
+# The soft limit that the process sets; each connection may need a second descriptor, for an
+# artifact's file.
 DESCRIPTORS = 16_384
 # Descriptors for the database, the bus, logs.
 RESERVED = 256
-# Bytes that are parsed at once.
+# Bytes parsed at a time, so that the limit of a head is checked before much more is parsed.
 SLICE = 16 << 10
-# The extension of a request's ASGI scope whose `call` is `Guarded.send_now` of its connection.
-SEND_NOW = "kgym.send_now"
 
 
 @dataclass(frozen=True, slots=True)
 class ConnectionLimits:
-    """What connections may take, of one caller and of all: numbers, seconds, bytes."""
+    """Limits of connections, per connection and in total: numbers, seconds, bytes."""
 
     connections: int = 1000
-    """Open at the same time; half of them from one address (of IPv6, one /64 network)."""
+    """Open connections; at most half of them from one address (IPv6: one /64 network)."""
     head_bytes: int = 32 << 10
-    """Of a request's line and header fields; also of what comes before a line, or after a body."""
+    """Request line and header fields; also bytes before a request line, or after a body."""
     head_fields: int = 100
     head_seconds: float = 10
     """From the first byte (of the first request: from the connection) to the end of the head."""
     body_seconds: float = 60
-    """From there to the end of the body."""
+    """From the end of the head to the end of the body."""
     stall_seconds: float = 120
-    """How long an answer waits for a client that does not read."""
+    """Time after which a client that stopped reading its answer is disconnected."""
 
     @classmethod
     def of_process(cls) -> "ConnectionLimits":
-        """Return what the process has descriptors for, after it has asked for enough of them."""
+        """Raise the process's limit of descriptors; return the limits that it allows."""
         soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
         wanted = DESCRIPTORS if hard == resource.RLIM_INFINITY else min(DESCRIPTORS, hard)
         if soft != resource.RLIM_INFINITY and soft < wanted:
@@ -59,7 +58,7 @@ class ConnectionLimits:
 
 @dataclass(slots=True)
 class Crowd:
-    """The open connections: of each address how many, and which of them wait, longest first."""
+    """The open connections: their number per address, and the idle ones, longest idle first."""
 
     bounds: ConnectionLimits
     _count: int = 0
@@ -67,7 +66,7 @@ class Crowd:
     _waiting: dict[str, dict["Guarded", None]] = field(default_factory=dict)
 
     def enter(self, connection: "Guarded") -> bool:
-        """Count a new connection; False if all that could give way are busy."""
+        """Count a new connection; return False if no idle connection can be closed for it."""
         self._count += 1
         self._open[connection.address] += 1
         self.wait(connection)
@@ -79,7 +78,7 @@ class Crowd:
         return True
 
     def wait(self, connection: "Guarded") -> None:
-        """Note that a connection has no request under way."""
+        """Note that a connection is idle: it has no request under way."""
         self._waiting.setdefault(connection.address, {})[connection] = None
 
     def work(self, connection: "Guarded") -> None:
@@ -90,7 +89,7 @@ class Crowd:
             self._waiting.pop(connection.address, None)
 
     def leave(self, connection: "Guarded") -> None:
-        """Forget a connection."""
+        """Remove a closed connection."""
         self.work(connection)
         self._count -= 1
         self._open[connection.address] -= 1
@@ -106,7 +105,7 @@ class Crowd:
 
 
 class Guarded(HttpToolsProtocol):
-    """A connection that keeps within the limits."""
+    """A connection that enforces the limits."""
 
     crowd: ClassVar[Crowd]
 
@@ -137,7 +136,7 @@ class Guarded(HttpToolsProtocol):
             self._end(503, "too_many_connections", "too many connections are open; try again later")
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Forget it."""
+        """Remove it from the crowd, and cancel its timers."""
         super().connection_lost(exc)
         self.crowd.leave(self)
         for timer in (self._timer, self._stall):
@@ -147,7 +146,7 @@ class Guarded(HttpToolsProtocol):
     # --- from the client ------------------------------------------------------------------
 
     def data_received(self, data: bytes) -> None:
-        """Parse the bytes, as long as the parser makes progress."""
+        """Parse the bytes; end the connection if its head is too large."""
         if self._deadline is None and (self.cycle is None or self.cycle.response_complete):
             self._expect(self._bounds.head_seconds)
         for start in range(0, len(data), SLICE):
@@ -162,71 +161,61 @@ class Guarded(HttpToolsProtocol):
                 self._end(431, "head_too_large", f"the head of the request is over {limit}")
 
     def on_message_begin(self) -> None:
-        """Begin a request."""
+        """Start the deadline of a request's head."""
         super().on_message_begin()
         self._in_body = False
         self._expect(self._bounds.head_seconds)
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        """Take a header field; trailers, which follow a body, are ignored."""
+        """Store a header field; ignore trailers, which follow a body."""
         if not self._in_body:
             super().on_header(name, value)
 
     def on_headers_complete(self) -> None:
-        """Answer the request."""
+        """Start the application, and the deadline of the body."""
         self._unparsed, self._in_body = 0, True
         self._too_large |= len(self.headers) > self._bounds.head_fields
         if not self._too_large:
             self.crowd.work(self)
             self._expect(self._bounds.body_seconds)
             super().on_headers_complete()
-            self.scope["extensions"] = {SEND_NOW: {"call": self.send_now}}
 
     def on_body(self, body: bytes) -> None:
-        """Take a part of the body."""
+        """Pass on a part of the body."""
         self._unparsed = 0
         if not self._too_large:
             super().on_body(body)
 
     def on_message_complete(self) -> None:
-        """Note that the request is whole."""
+        """Stop the deadline: the request is complete."""
         self._unparsed, self._deadline = 0, None
-        if self.cycle is not None and self.cycle.response_complete:  # before the body had come
+        # The application may have answered before the whole body arrived.
+        if self.cycle is not None and self.cycle.response_complete:
             self._expect(self.timeout_keep_alive)
         if not self._too_large:
             super().on_message_complete()
 
     def on_response_complete(self) -> None:
-        """Wait for the next request."""
+        """Become idle until the next request."""
         super().on_response_complete()
         if not self.transport.is_closing() and self.cycle.response_complete:
             self.crowd.wait(self)
 
     # --- to the client --------------------------------------------------------------------
 
-    def send_now(self, data: bytes) -> bool:
-        """Send more of an answer without a length that has begun and not ended.
-
-        False, and nothing is sent, while the client does not read what was sent, or is gone.
-        """
-        if self.flow.write_paused or self.transport.is_closing():
-            return False
-        self.transport.write(b"%x\r\n%b\r\n" % (len(data), data))
-        return True
-
     def pause_writing(self) -> None:
-        """Give the client some time to read on."""
+        """Start the deadline of a client that stopped reading."""
         super().pause_writing()
         self._stall = self.loop.call_later(self._bounds.stall_seconds, self.transport.abort)
 
     def resume_writing(self) -> None:
-        """The client reads again: stop its deadline."""
+        """Stop that deadline: the client reads again."""
         super().resume_writing()
         if self._stall is not None:
             self._stall.cancel()
 
     def send_400_response(self, msg: str) -> None:
-        """Answer bytes that are no HTTP request."""
+        """Answer bytes that are not an HTTP request."""
         self._end(400, "bad_request", msg)
 
     def _end(self, status: int, reason: str, detail: str) -> None:
@@ -254,7 +243,7 @@ class Guarded(HttpToolsProtocol):
     # --- time -----------------------------------------------------------------------------
 
     def _expect(self, seconds: float) -> None:
-        """Set the deadline of the next part of the request; the connection ends there."""
+        """Set the deadline of the next part of the request; then the connection is closed."""
         self._deadline = self.loop.time() + seconds
         if self._timer is not None and self._timer.when() > self._deadline:
             self._timer.cancel()
@@ -263,7 +252,7 @@ class Guarded(HttpToolsProtocol):
             self._timer = self.loop.call_at(self._deadline, self._look)
 
     def _look(self) -> None:
-        # One timer, set again when it fires, not at each request: most deadlines are met.
+        # One timer that is renewed when it fires, not at each request: most deadlines are met.
         self._timer = None
         if self._deadline is None or self.transport.is_closing():
             return
@@ -283,7 +272,7 @@ def guarded(bounds: ConnectionLimits) -> type[Guarded]:
 
 
 def _network(host: str) -> str:
-    """Return the address of a client; of IPv6 its /64, within which it may choose any."""
+    """Return a client's IPv4 address or IPv6 /64 network, in which it may choose any address."""
     try:
         address = ipaddress.ip_address(host.partition("%")[0])
     except ValueError:

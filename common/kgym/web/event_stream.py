@@ -1,22 +1,20 @@
-"""The answer that is a stream of server-sent events."""
+"""Responses that are streams of server-sent events."""
 
 import asyncio
 import contextlib
-from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from collections.abc import AsyncGenerator, AsyncIterator
 
 from fastapi.responses import StreamingResponse
 from starlette.types import Receive, Scope, Send
 
-# How often an event stream says that it lives: clients take one that is silent for three times
-# as long to be cut off (`kgym.client.protocol.SILENCE_SECONDS`).
+# Interval of pings. A network that fails silently is noticed by their absence: clients reconnect
+# after three times as long (`kgym.client.protocol.SILENCE_SECONDS`).
 PING_SECONDS = 5
-# Sends more of the answer at once (`Guarded.send_now`); False where the client does not read.
-SendNow = Callable[[bytes], bool]
 _HEADERS = {"cache-control": "no-store", "x-accel-buffering": "no"}
 
 
 class EventStream(StreamingResponse):
-    """An event stream that holds its caller's slot from before it begins until it has ended."""
+    """An event stream that occupies one of its caller's slots (`Streams`) until it has ended."""
 
     media_type = "text/event-stream"
 
@@ -31,17 +29,17 @@ class EventStream(StreamingResponse):
         super().__init__(self._events, status_code, _HEADERS)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Send the events as they come, until the last, or the client is gone."""
-        # The slot is not taken within the iterator: that may never begin, and begins too late to
-        # refuse a stream too many. Starlette leaves an iterator whose client is gone to the
-        # garbage collector, and so would keep a follower of the job that nobody listens to.
+        """Send events as they come, until the last one or until the client disconnects."""
+        # The iterator cannot take the slot itself: it may never be started, and is started too
+        # late to refuse a stream. It is closed here because Starlette leaves it to the garbage
+        # collector when the client disconnects, and it would keep following the job.
         with self._slot:
             async with contextlib.aclosing(self._events):
                 await super().__call__(scope, receive, send)
 
 
 async def _with_pings(events: AsyncIterator[bytes]) -> AsyncGenerator[bytes]:
-    """Yield the events, and a ping whenever none has come for PING_SECONDS."""
+    """Yield the events, and a ping after each PING_SECONDS without one."""
     next_event = asyncio.ensure_future(_next(events))
     try:
         while True:

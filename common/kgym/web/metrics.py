@@ -1,4 +1,4 @@
-"""Metrics for Prometheus: what every service has, and how they are read."""
+"""Metrics for Prometheus that every service has."""
 
 import time
 
@@ -6,13 +6,13 @@ from prometheus_client import CollectorRegistry, Counter, generate_latest
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 MEDIA_TYPE = "text/plain; version=0.0.4; charset=utf-8"
-# How old what was read from the database may be.
+# Maximum age of gauges that are read from the database: several scrapers cost one read.
 FRESH_SECONDS = 3.0
 _METHODS = {"GET", "HEAD", "POST", "PUT"}
 
 
 class Metrics:
-    """The metrics of one service, in a registry of their own: its answers, and what it adds."""
+    """The metrics of one service in a registry of their own; subclasses add more."""
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
@@ -20,21 +20,21 @@ class Metrics:
         self._requests = Counter(
             "kgym_http_requests", "Answers", ["method", "route", "status"], registry=self.registry
         )
-        # Those of them that there are: to look one up by its labels takes ten times as long.
+        # Counters by their labels: `Counter.labels` takes ten times as long as this lookup.
         self._counted: dict[tuple[str, str, int], Counter] = {}
 
     def answered(self, method: str, route: str, status: int) -> None:
-        """Count an answer."""
+        """Count a response."""
         key = method, route, status
         if (counter := self._counted.get(key)) is None:
             counter = self._counted[key] = self._requests.labels(*key)
         counter.inc()
 
     async def read(self) -> None:
-        """Set the gauges to what the database holds; called every few seconds at the most."""
+        """Set the gauges from the database; called at most once in FRESH_SECONDS."""
 
     async def text(self) -> bytes:
-        """Return all in Prometheus' text format; raise InfrastructureError without a database."""
+        """Return the Prometheus text; raise InfrastructureError if the database is away."""
         now = time.monotonic()
         if now >= self._read_at + FRESH_SECONDS:
             await self.read()
@@ -43,14 +43,14 @@ class Metrics:
 
 
 class Counted:
-    """Counts the answers of the application, by the pattern of the route."""
+    """Middleware that counts responses by route pattern."""
 
     def __init__(self, app: ASGIApp, metrics: Metrics) -> None:
         self._app = app
         self._metrics = metrics
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Count the answer when its status is sent."""
+        """Count the response by the status that it starts with."""
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
@@ -65,7 +65,7 @@ class Counted:
         try:
             await self._app(scope, receive, noted)
         finally:
-            # Paths and methods as they come would make as many series as a stranger likes.
+            # With raw paths and methods, strangers could create any number of series.
             method = scope["method"] if scope["method"] in _METHODS else "other"
             route = getattr(scope.get("route"), "path", "none")
             self._metrics.answered(method, route, status)

@@ -23,14 +23,18 @@ from kgym.errors import (
 )
 
 MEDIA_TYPE = "application/problem+json"
-# Faults that the answer to a wrong request lists, at most.
+# Maximum number of faults in the answer to an invalid request.
 SHOWN = 20
-# Characters for each fault: the message may quote the request.
+# Maximum characters of each fault: its message may quote the request.
 SHOWN_CHARACTERS = 300
 
 
 class BodyTooLarge(HTTPException):
-    """A body that is too large. While it reads one, FastAPI lets pass no other kind of error."""
+    """A body that is too large.
+
+    An HTTPException, as FastAPI turns every other error that occurs while it reads a body into a
+    status of 400.
+    """
 
     def __init__(self, detail: str) -> None:
         super().__init__(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, detail)
@@ -44,7 +48,7 @@ class ProblemError(BaseModel):
 
 
 class Problem(BaseModel):
-    """What went wrong, in the form of RFC 9457."""
+    """A problem document (RFC 9457)."""
 
     model_config = ConfigDict(
         json_schema_extra={
@@ -75,7 +79,7 @@ class Problem(BaseModel):
 def documented(
     *statuses: int, answers: dict[int | str, dict[str, Any]] | None = None
 ) -> dict[int | str, dict[str, Any]]:
-    """Return the `responses` of a route: its answers, and problems beside those that all have."""
+    """Return the `responses` of a route: its answers, its problems and those of all routes."""
     return (answers or {}) | {
         status: {
             "description": HTTPStatus(status).phrase,
@@ -86,7 +90,7 @@ def documented(
 
 
 def install(app: FastAPI) -> None:
-    """Let the application answer every error with a problem document."""
+    """Install the handlers that answer every error with a problem document."""
     app.add_exception_handler(RequestValidationError, _invalid)
     app.add_exception_handler(HTTPException, _http)
     app.add_exception_handler(KgymError, _known)
@@ -101,7 +105,7 @@ def problem(
     headers: Mapping[str, str] | None = None,
     **more: object,
 ) -> JSONResponse:
-    """Return the answer that describes the problem."""
+    """Return a problem document as a response."""
     document = {
         "type": f"urn:kgymsuite:problem:{reason}",
         "title": HTTPStatus(status).phrase,
@@ -141,7 +145,7 @@ async def _known(request: Request, error: Exception) -> JSONResponse:
 
 
 def answer(request: Request, error: KgymError, status: int | None = None) -> JSONResponse:
-    """Return the answer that describes the error."""
+    """Return the problem document of an error."""
     headers = _headers(error)
     return problem(
         request, status or _status(error), error.reason, error.message, headers, **error.details
@@ -149,8 +153,8 @@ def answer(request: Request, error: KgymError, status: int | None = None) -> JSO
 
 
 async def unknown(request: Request, _: Exception) -> JSONResponse:
-    """Return the answer to a request that failed; the server gets the error, too, and logs it."""
-    detail = f"the {request.app.title} failed at this request; its log tells more"
+    """Return the answer to a request that failed; the server also logs the error."""
+    detail = f"the {request.app.title} failed at this request; see its log"
     return problem(request, 500, "internal_error", detail)
 
 
@@ -169,7 +173,7 @@ def _status(error: KgymError) -> int:
 
 
 def _headers(error: KgymError) -> dict[str, str]:
-    """Return the headers that go with it (RFC 6750, section 3; RFC 9110, section 10.2.3)."""
+    """Return the headers of an error's answer (RFC 6750, section 3; RFC 9110, section 10.2.3)."""
     match error:
         case Unauthorised(reason="token_invalid"):
             return {"WWW-Authenticate": 'Bearer realm="kgym", error="invalid_token"'}
@@ -197,7 +201,7 @@ def _location(fault: Mapping[str, Any]) -> str:
 
 def _message(fault: Mapping[str, Any]) -> str:
     if fault["type"] == "extra_forbidden":
-        return "unknown; it is not one of the fields here"
+        return "unknown field"
     if fault["type"] == "json_invalid":
         return f"not JSON: {fault['ctx']['error']}"
     return str(fault["msg"]).removeprefix("Value error, ")

@@ -1,4 +1,4 @@
-"""What one caller may ask of a service: requests a second, event streams, bytes, names."""
+"""Limits of one caller: requests per second, event streams, bytes, query parameters."""
 
 import contextlib
 import math
@@ -15,31 +15,31 @@ from kgym.web.problems import BodyTooLarge, answer
 
 # Bytes of a request's body.
 BODY_LIMIT = 16 << 20
-# Bytes of a request's query.
+# Bytes, and number of parameters, of a request's query.
 QUERY_LIMIT = 8 << 10
-# Parameters in it.
 QUERY_NAMES = 50
+# Callers with a bucket; more are forgotten once their buckets are full again.
 _CALLERS = 10_000
 
 
 @dataclass(frozen=True, slots=True)
 class RequestLimits:
-    """What one caller (a token, or an address without one) may ask for, of each server."""
+    """Limits of one caller (a token, or an address without one) at each server."""
 
     requests_per_second: float = 3000
     burst: int = 6000
     """Requests that may come at once after a pause."""
     streams: int = 200
-    """Event streams that are open at the same time."""
+    """Event streams open at the same time."""
 
 
 def burst(requests_per_second: float) -> int:
-    """Return how many requests may come at once, where so many may come in a second."""
+    """Return the burst allowed for this rate: the requests of two seconds."""
     return max(1, int(2 * requests_per_second))
 
 
 class Buckets:
-    """A token bucket for each caller, kept as the time at which it will be full again."""
+    """A token bucket per caller, stored as the time at which it will be full again."""
 
     def __init__(self, per_second: float, at_once: int, clock: Callable[[], float]) -> None:
         self._interval = 1 / per_second
@@ -48,7 +48,7 @@ class Buckets:
         self._full_at: dict[str, float] = {}
 
     def take(self, caller: str, cost: int) -> float:
-        """Take so much out of the bucket; return 0, or for how many seconds there is too little."""
+        """Take `cost` from the bucket; return 0, or the seconds until it holds enough."""
         now = self._clock()
         if len(self._full_at) >= _CALLERS:
             self._full_at = {who: at for who, at in self._full_at.items() if at > now}
@@ -61,7 +61,7 @@ class Buckets:
 
 
 class Rates:
-    """Bounds the requests that each caller makes in a second."""
+    """Limits the request rate of each caller."""
 
     def __init__(self, limits: RequestLimits, clock: Callable[[], float] = time.monotonic) -> None:
         self._rate = limits.requests_per_second
@@ -78,7 +78,7 @@ class Rates:
 
 
 class Streams:
-    """Counts the event streams that each caller has open."""
+    """Limits the open event streams of each caller."""
 
     def __init__(self, limits: RequestLimits) -> None:
         self._limit = limits.streams
@@ -86,7 +86,7 @@ class Streams:
 
     @contextlib.contextmanager
     def opened(self, caller: str) -> Iterator[None]:
-        """Count one while the context lasts; raise TooMany if the caller has all it may."""
+        """Count a stream while the context lasts; raise TooMany at the caller's limit."""
         if self._open[caller] >= self._limit:
             raise TooMany(
                 "too_many_streams",
@@ -98,11 +98,11 @@ class Streams:
             yield
         finally:
             self._open[caller] -= 1
-            self._open += Counter()  # forget those that have none
+            self._open += Counter()  # drops callers without a stream
 
 
 class QueryLimit:
-    """Refuses a long query before anything reads it."""
+    """Middleware that refuses long queries before they are parsed."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
@@ -119,13 +119,13 @@ class QueryLimit:
 
 
 class BodyLimit:
-    """Refuses a body that is longer than BODY_LIMIT, as soon as that is known."""
+    """Middleware that refuses bodies longer than BODY_LIMIT, as early as possible."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Count the bytes that the application reads; refuse the body when they are too many."""
+        """Count the bytes that the application reads; raise BodyTooLarge over the limit."""
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return

@@ -1,6 +1,7 @@
-"""Tokens that the scheduler knows, for the services beside it.
+"""The scheduler's tokens, for other services.
 
-They keep no token of anybody, and what the scheduler has revoked ends here as well.
+These store no tokens of their own: a second list would be revoked in one place and forgotten in
+the other.
 """
 
 import hashlib
@@ -14,13 +15,13 @@ from kgym.api.jobs import CallerView
 from kgym.errors import InfrastructureError
 from kgym.web.scopes import Caller, Scope
 
-# How long a token is believed: a revoked one ends so long after the scheduler knows of it.
+# Time for which an answer is cached: a revoked token works here for this much longer.
 CACHE_SECONDS = 5.0
 _CACHED = 10_000
 
 
 class SchedulerTokens:
-    """Asks a scheduler whose a token is (`GET /v1/caller`)."""
+    """`Tokens` that asks a scheduler for a token's owner (`GET /v1/caller`)."""
 
     def __init__(self, url: str) -> None:
         self._http = httpx.AsyncClient(base_url=url, timeout=10)
@@ -35,20 +36,21 @@ class SchedulerTokens:
         await self._http.aclose()
 
     async def caller(self, token: str) -> Caller | None:
-        """Return whom this token belongs to; None if it is not valid.
+        """Return the token's owner; None if it is not valid.
 
-        Raises InfrastructureError `scheduler_away` where the scheduler does not answer.
+        Raises InfrastructureError `scheduler_away` if the scheduler does not answer.
         """
-        return await self._believed(token) if token and token.isascii() else None
+        return await self._cached(token) if token and token.isascii() else None
 
     async def anybody(self) -> Caller | None:
-        """Return who calls from this machine without a token; None where everybody needs one.
+        """Return the caller for requests of this machine without a token; None to refuse them.
 
-        Raises InfrastructureError `scheduler_away` where the scheduler does not answer.
+        Raises InfrastructureError `scheduler_away` if the scheduler does not answer.
         """
-        return await self._believed("")
+        return await self._cached("")
 
-    async def _believed(self, token: str) -> Caller | None:
+    async def _cached(self, token: str) -> Caller | None:
+
         key = hashlib.sha256(token.encode()).hexdigest()
         now = time.monotonic()
         at, known = self._known.get(key, (-CACHE_SECONDS, None))

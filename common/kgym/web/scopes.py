@@ -1,11 +1,11 @@
-"""What tokens allow."""
+"""Scopes of tokens."""
 
 from dataclasses import dataclass
 from enum import StrEnum
 
 
 class Scope(StrEnum):
-    """What a token allows. `submit` includes `read`, and `admin` includes `submit`."""
+    """Permission of a token. `submit` includes `read`, and `admin` includes `submit`."""
 
     READ = "read"
     SUBMIT = "submit"
@@ -23,16 +23,16 @@ _INCLUDED = {
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """Who sends a request: the name of the token, and what it allows."""
+    """The sender of a request: its token's name and scopes."""
 
     name: str
     scopes: frozenset[Scope]
 
     def may(self, scope: Scope) -> bool:
-        """Return whether this is allowed."""
+        """Return whether one of the scopes includes this one."""
         return any(scope in _INCLUDED[own] for own in self.scopes)
 
     @property
     def owner(self) -> str | None:
-        """The submitter whose jobs and runs the caller may change; None: everybody's."""
+        """The submitter whose jobs and runs the caller may change; None for everybody's."""
         return None if self.may(Scope.ADMIN) else self.name

@@ -1,4 +1,4 @@
-"""The HTTP server, within this process."""
+"""An HTTP server in this process."""
 
 import asyncio
 import contextlib
@@ -20,11 +20,12 @@ from kgym.web.connection_limits import ConnectionLimits, guarded
 from kgym.web.loopback import is_loopback
 
 LOOPBACK = "127.0.0.1"
-# How long open requests may take once the server stops; event streams end at once.
+# Time for open requests to finish once the server stops; event streams end at once.
 GRACE_SECONDS = 1
 
 TICK_SECONDS = 1.0
-# How long an idle connection is kept: longer than clients do, who would send into a closed one.
+# Time after which an idle connection is closed: longer than clients keep theirs, since a client
+# that sends a request while the server closes the connection sees an error.
 KEEP_SECONDS = 30
 
 
@@ -43,7 +44,7 @@ class Address:
 
     @property
     def url_here(self) -> str:
-        """The base URL for programs of this machine."""
+        """The base URL for programs on this machine."""
         here = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(self.host, self.host)  # noqa: S104
         return Address(here, self.port).url
 
@@ -53,15 +54,15 @@ class Served(Protocol):
 
     @property
     def routes(self) -> list[BaseRoute]:
-        """What it answers."""
+        """Its routes."""
 
     @property
     def tokens(self) -> Tokens:
-        """Who may call."""
+        """The token store."""
 
     @property
     def hang_up(self) -> Callable[[], None]:
-        """Ends what would keep connections open."""
+        """End event streams and other requests that would keep connections open."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer a request."""
@@ -71,13 +72,12 @@ class Served(Protocol):
 async def serve(
     app: Served, host: str = LOOPBACK, port: int = 0, bounds: ConnectionLimits | None = None
 ) -> AsyncIterator[Address]:
-    """Serve the application as long as the context lasts; port 0 takes a free one.
+    """Context manager: serve the application; port 0 selects a free port.
 
-    Before it stops, `app.hang_up` ends what would keep connections open.
+    `app.hang_up` is called before the server stops. Signals are left to the caller.
 
-    Raises UserError `port_in_use` or `cannot_listen`, and `token_needed` for any address
-    but loopback where there is no token; RuntimeError if a route does not say who may
-    use it (`access`). Signals are the caller's business.
+    Raises UserError `port_in_use` or `cannot_listen`, and `token_needed` for an address other
+    than loopback if no token exists; RuntimeError if a route has no access rule (`access`).
     """
     open_paths(app.routes)
     listener = listen(host, port)
@@ -86,7 +86,7 @@ async def serve(
     except BaseException:
         listener.close()
         raise
-    # Each request that is none is a warning: strangers could fill the log.
+    # uvicorn logs a warning for each malformed request: strangers could fill the log.
     logging.getLogger("uvicorn.error").setLevel(logging.ERROR)
     server = _Server(
         uvicorn.Config(
@@ -117,13 +117,13 @@ class _Server(uvicorn.Server):
         self._stopping = asyncio.Event()
 
     def stop(self) -> None:
-        """Let `serve` end."""
+        """Make `serve` return."""
         self.should_exit = True
         self._stopping.set()
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
-        """Leave signals alone: others in this process have to hear of them too."""
+        """Install no signal handlers: other parts of this process have theirs."""
         yield
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
@@ -133,7 +133,7 @@ class _Server(uvicorn.Server):
             self.ready.set()
 
     async def main_loop(self) -> None:
-        """Keep the header `Date` true; uvicorn's own loop wakes ten times a second."""
+        """Update the header `Date` each second; uvicorn's own loop wakes ten times a second."""
         while not await self.on_tick(0):
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._stopping.wait(), TICK_SECONDS)
@@ -153,8 +153,8 @@ async def _guard(listener: socket.socket, tokens: Tokens) -> None:
 def listen(host: str, port: int) -> socket.socket:
     """Return a socket bound to the address; raise UserError `port_in_use` or `cannot_listen`."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    # With the protocol named, asyncio sets TCP_NODELAY: an answer's body does not wait for
-    # the acknowledgement of its head, which takes 40 ms.
+    # asyncio sets TCP_NODELAY only on sockets that name their protocol. Without it an answer's
+    # body waits 40 ms for the acknowledgement of its head.
     listener = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:

@@ -1,4 +1,4 @@
-"""The application of an HTTP service: its checks, its errors, its metrics, its description."""
+"""The base of all HTTP services: access checks, errors, metrics, OpenAPI."""
 
 import asyncio
 import json
@@ -21,10 +21,10 @@ from kgym.web.strict_requests import known_request
 
 
 class Service(FastAPI):
-    """An application whose routes say who may use them, and whose errors are problem documents.
+    """An application whose routes have access rules, and whose errors are problem documents.
 
-    It has `/healthz` and `/metrics`. All routes are added first; then `guard` is called,
-    once, and `kgym.web.server.serve` serves it.
+    It has `/healthz` and `/metrics`. Add all routes, call `guard` once, and run it with
+    `kgym.web.server.serve`.
     """
 
     def __init__(
@@ -39,7 +39,7 @@ class Service(FastAPI):
         hang_up: Callable[[], None] = lambda: None,
         workers: str | None = None,
     ) -> None:
-        """`models` are described, too, though no route answers them; `workers`: see `Callers`."""
+        """`models` are added to the OpenAPI document; for `workers` see `Callers`."""
         super().__init__(
             title=title,
             version="1",
@@ -60,7 +60,7 @@ class Service(FastAPI):
         self.add_api_route("/metrics", self._metrics, dependencies=[needs(Scope.READ)], **hidden)
 
     def add_pages(self) -> None:
-        """Add the pages that describe the interface: `/docs`, to which `/` leads."""
+        """Add the documentation of the interface at `/docs`; `/` redirects there."""
         hidden: dict[str, Any] = {"dependencies": [EVERYBODY], "include_in_schema": False}
         self.add_api_route("/", _to_docs, **hidden)
         self.add_api_route("/docs", self._docs, **hidden)
@@ -68,9 +68,9 @@ class Service(FastAPI):
         self.mount("/swagger", PublicFiles(packages=[("fastapi_offline", "static")]))
 
     def guard(self) -> None:
-        """Let in only whom the routes that there are now let in, within the limits.
+        """Add the middleware for access checks, limits and metrics; call it after all routes.
 
-        Raises RuntimeError if a route does not say who may use it (`kgym.web.access`).
+        Raises RuntimeError if a route has no access rule (`kgym.web.access`).
         """
         self.add_middleware(BodyLimit)
         self.add_middleware(TokenCheck, callers=self.callers, open_to_all=open_paths(self.routes))
@@ -98,7 +98,8 @@ class Service(FastAPI):
         return self.openapi_schema
 
     async def _described(self) -> Response:
-        """Show the OpenAPI document, made once: it takes a second, and strangers may ask for it."""
+        """Return the OpenAPI document."""
+        # Made once, in a thread: it takes a second, and needs no token.
         if self._describing is None:
             self._describing = asyncio.create_task(
                 asyncio.to_thread(lambda: json.dumps(self.openapi()).encode())
@@ -106,7 +107,7 @@ class Service(FastAPI):
         return Response(await asyncio.shield(self._describing), media_type="application/json")
 
     async def _docs(self) -> HTMLResponse:
-        """Show the interface; the page's parts come from a package, not from the Internet."""
+        """Return Swagger UI, with scripts from a package, not from the Internet."""
         return get_swagger_ui_html(
             openapi_url="/openapi.json",
             title=self.title,
@@ -116,12 +117,12 @@ class Service(FastAPI):
         )
 
     async def _metrics(self) -> Response:
-        """Show the metrics, as Prometheus reads them."""
+        """Return the metrics in Prometheus' text format."""
         return Response(await self.metrics.text(), media_type=MEDIA_TYPE)
 
 
 async def _healthz() -> dict[str, str]:
-    """Say that the process is alive."""
+    """Answer that the process is alive."""
     return {"status": "ok"}
 
 

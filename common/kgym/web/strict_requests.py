@@ -1,4 +1,4 @@
-"""Refuses requests with unknown parameters or fields, or with too many values."""
+"""Strict requests: no unknown parameters or fields, and not too many values."""
 
 from collections import Counter
 from collections.abc import Callable, Coroutine
@@ -15,12 +15,13 @@ from starlette.exceptions import HTTPException
 
 from kgym.web.problems import BodyTooLarge, faulty_parameters
 
-# JSON values in a body. Each costs microseconds, many times as many where it is wrong.
+# Maximum of JSON values in a body. Validation takes microseconds for each, and many times as
+# long for an invalid one.
 VALUES = 50_000
 
 
 async def known_request(request: Request) -> None:
-    """Refuse query parameters that the route does not have, and bodies that are not JSON."""
+    """Refuse unknown or repeated query parameters, and bodies that are not JSON."""
     known, body = _inputs(request.scope["endpoint"])
     given = Counter(name for name, _ in request.query_params.multi_items())
     faults = dict.fromkeys((n for n in given if n not in known), "unknown query parameter")
@@ -58,12 +59,12 @@ def _inputs(
 
 
 class StrictRoute(APIRoute):
-    """A route that reads bodies strictly."""
+    """A route that parses bodies strictly; `values` is its maximum of JSON values."""
 
     values: ClassVar[int] = VALUES
 
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
-        """Return a handler that reads the body strictly."""
+        """Return a handler that parses the body strictly."""
         handle = super().get_route_handler()
 
         async def handle_strictly(request: Request) -> Response:
@@ -78,7 +79,7 @@ class _StrictJson(Request):
         self._values = values
 
     async def json(self) -> Any:
-        """Read JSON as pydantic does: Python's own reader takes NaN and lone surrogates."""
+        """Parse JSON as pydantic does: Python's own parser accepts NaN and lone surrogates."""
         body = await self.body()
         if _has_more(body, self._values):
             raise BodyTooLarge(f"the body holds more than {self._values} JSON values")
@@ -89,9 +90,9 @@ class _StrictJson(Request):
 
 
 def _has_more(body: bytes, values: int) -> bool:
-    """Return whether the body has more values than that, counted without making any of them.
+    """Return whether the body has more than `values` JSON values, without parsing it.
 
-    All values but the first stand behind a comma, a colon or an open bracket outside of strings.
+    Each value but the first follows a comma, a colon or an opening bracket outside of strings.
     """
     marks = b",:[{"
     if sum(body.count(mark) for mark in marks) <= values:

@@ -1,1 +1,1 @@
-"""Workers: how they get steps, run them, and tell how they end."""
+"""Workers: they claim steps, run them, and report the results."""

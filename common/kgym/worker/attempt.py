@@ -1,4 +1,4 @@
-"""One attempt at a step: its handler, its heartbeat, the delivery of its result."""
+"""One attempt at a step: run the handler, extend the lease, deliver the result."""
 
 import asyncio
 import contextlib
@@ -15,34 +15,35 @@ from kgym.errors import InfrastructureError, KgymError, UserError
 from kgym.host import sandbox
 from kgym.worker.context import Handler, StepContext
 
-# How often a quiet attempt reports, which extends its lease and tells whether it still holds.
+# Interval of reports while there is no news. A report extends the lease, and is refused if the
+# lease is lost.
 HEARTBEAT_SECONDS = 1.5
 REPORT_SECONDS = 0.25
-# The longest pause between two tries to deliver a result.
+# The longest pause between two attempts to deliver a result.
 DELIVER_SECONDS = 5.0
-# How long a worker that stops tries to give a step back; the lease's end does it too.
+# How long a stopping worker tries to release a step. If it fails, the lease expires anyway.
 RELEASE_SECONDS = 5.0
 
 _log = structlog.get_logger()
 
 
 async def attempt(run: StepContext, handler: Handler, dispatch: WorkerCalls) -> None:
-    """Do the step in its folder and deliver how it ended; cancelled, give it back."""
+    """Run the step in its folder and deliver its result; release the step if cancelled."""
     lease = run.assignment.lease
     run.folder.mkdir()
     _log.info("attempt begins", kind=run.assignment.spec.kind)
-    # A report under way holds log lines: the result, which ends the lease, waits for it.
+    # Held by a report under way: it has log lines, and the result would end the lease first.
     turn = asyncio.Lock()
     work = asyncio.create_task(_work(run, handler))
     beat = asyncio.create_task(_beat(run, dispatch, turn))
     try:
         await asyncio.wait({work, beat}, return_when=asyncio.FIRST_COMPLETED)
         if work.done() and not work.cancelled():
-            # The folder goes before the result is delivered: it may be what filled the disk.
+            # The folder is removed first: it may have filled the disk that the result needs.
             await _remove(run.folder)
             await _deliver(run, work.result(), dispatch, turn)
     except asyncio.CancelledError:
-        # Aborted, or this worker stops: the scheduler listens only if the lease still holds.
+        # The job was aborted, or this worker stops. If the lease is lost, both calls do nothing.
         await _stop(work, beat)
         with contextlib.suppress(KgymError, TimeoutError):
             async with asyncio.timeout(RELEASE_SECONDS):
@@ -62,7 +63,7 @@ async def _work(run: StepContext, handler: Handler) -> AttemptEnding:
         with run.held:
             result = await handler(run)
         failure = run.assignment.spec.unmet(result)
-    except Exception as error:  # noqa: BLE001 - whatever it is, the step has to end with it
+    except Exception as error:  # noqa: BLE001 - any error ends the step
         failure = _failure(error)
         if failure.reason == "internal_error":
             run.log(traceback.format_exc())
@@ -75,7 +76,7 @@ async def _work(run: StepContext, handler: Handler) -> AttemptEnding:
 
 
 async def _beat(run: StepContext, dispatch: WorkerCalls, turn: asyncio.Lock) -> None:
-    """Report until the lease is stale, also when the step has nothing new."""
+    """Report news, or a heartbeat without any, until the lease is lost."""
     quiet = 0.0
     while True:
         await asyncio.sleep(REPORT_SECONDS)
@@ -91,14 +92,14 @@ async def _beat(run: StepContext, dispatch: WorkerCalls, turn: asyncio.Lock) -> 
             except InfrastructureError as error:
                 _log.warning("report not delivered, trying again", error=str(error))
                 run.return_news(log, progress)
-            except UserError as error:  # this report will never be taken, the next may
+            except UserError as error:  # retrying this report cannot help; the next may be valid
                 _log.warning("report refused", error=str(error))
 
 
 async def _deliver(
     run: StepContext, ending: AttemptEnding, dispatch: WorkerCalls, turn: asyncio.Lock
 ) -> None:
-    """Deliver the result, however long the scheduler is away."""
+    """Deliver the result; retry for as long as the scheduler is unreachable."""
     attempt = 0
     while True:
         async with turn:
@@ -114,7 +115,7 @@ async def _deliver(
             except InfrastructureError as error:
                 run.return_news(log, progress)
                 _log.warning("result not delivered, trying again", error=str(error))
-            except UserError as error:  # it will never be taken as it is
+            except UserError as error:  # retrying this result cannot help: report that instead
                 ending = AttemptEnding(failure=_refused(error))
                 continue
         attempt += 1
@@ -122,9 +123,10 @@ async def _deliver(
 
 
 async def _remove(folder: Path) -> None:
-    """Remove an attempt's folder; a program is started for it only where something is in it."""
+    """Remove an attempt's folder."""
+    # Most are empty by now, and need neither `rm` nor a thread.
     try:
-        folder.rmdir()  # noqa: ASYNC240 - a moment; a thread would take longer to wake
+        folder.rmdir()  # noqa: ASYNC240 - faster than waking a thread
     except FileNotFoundError:
         return
     except OSError:

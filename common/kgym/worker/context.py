@@ -1,4 +1,4 @@
-"""One attempt at a step, as its handler sees it."""
+"""The context of one attempt at a step, which its handler gets."""
 
 import time
 from collections.abc import Awaitable, Callable, Iterator, Sequence
@@ -18,49 +18,49 @@ M = TypeVar("M", bound=Strict)
 
 @dataclass(slots=True)
 class StepContext:
-    """One attempt as its handler sees it: all that the functions of a step share.
+    """One attempt: its inputs, its folder, its storage, its log and its artifacts.
 
-    What is entered into `held` (locks, mounts) stays until the attempt ends, however it ends,
-    and is left before `folder` is removed.
+    Locks and mounts are entered into `held`; it is closed when the attempt ends, before `folder`
+    is removed.
     """
 
     assignment: Assignment
     folder: Path
-    """Empty, and the attempt's own; it goes with it."""
+    """Empty at first; removed after the attempt."""
     storage: Storage
     dispatch: WorkerCalls | None = None
     held: ExitStack = field(default_factory=ExitStack)
     artifacts: list[Artifact] = field(default_factory=list)
     seconds: dict[str, float] = field(default_factory=dict)
-    """How long each stage took."""
+    """Duration of each stage."""
     _begin: float = field(default_factory=time.monotonic)
     _unsent: list[str] = field(default_factory=list)
     _progress: Progress | None = None
 
     def spec(self, kind: type[M]) -> M:
-        """Return what is asked of the step, which is of this kind."""
+        """Return the step's specification; raise InfrastructureError unless of this type."""
         return _typed(self.assignment.spec, kind, "step")
 
     def input(self, name: str, kind: type[M]) -> M:
-        """Return the result of the step that this input names."""
+        """Return the result of the step that the input `name` refers to."""
         return _typed(self.assignment.inputs[name].result, kind, f"input `{name}`")
 
     def optional_input(self, name: str, kind: type[M]) -> M | None:
-        """Return the result of the step that this input names; None if the spec names none."""
+        """Return the result of an input; None if the step has no such input."""
         return self.input(name, kind) if name in self.assignment.inputs else None
 
     def input_artifacts(self, name: str) -> Sequence[Artifact]:
-        """Return what the step that this input names has left; nothing if the spec names none."""
+        """Return the artifacts of an input; none if the step has no such input."""
         named = self.assignment.inputs.get(name)
         return named.artifacts if named else []
 
     async def fetch(self, name: str, artifact: str, path: Path) -> None:
-        """Write an artifact of the step that this input names to `path`."""
+        """Write an artifact of an input to `path`."""
         await self.storage.get(self.assignment.inputs[name].artifact(artifact).key, path)
 
     @contextmanager
     def stage(self, name: str, seconds: dict[str, float] | None = None) -> Iterator[None]:
-        """Tell of a stage as progress, and add what it takes to `seconds`, or to the step's."""
+        """Report a stage as progress, and add its duration to `seconds`, or to the attempt's."""
         self.progress(name)
         kept = self.seconds if seconds is None else seconds
         begin = time.monotonic()
@@ -75,7 +75,7 @@ class StepContext:
         return round(time.monotonic() - self._begin, 3)
 
     def log(self, text: str) -> None:
-        """Add a line to the step's log; a handler's threads may, too."""
+        """Add a line to the step's log. Thread-safe."""
         line = text.rstrip("\n") + "\n"
         self._unsent.append(line)
         with (self.folder / "step.log").open("a") as file:
@@ -84,30 +84,30 @@ class StepContext:
     def progress(
         self, stage: str, done: float = 0, total: float | None = None, unit: str = ""
     ) -> None:
-        """Say how far the step is; only the latest call counts."""
+        """Set the step's progress; the next report sends the latest."""
         self._progress = Progress(stage=stage, done=done, total=total, unit=unit)
 
     async def keep(
         self, path: Path, name: str | None = None, *, move: bool = False, base: str | None = None
     ) -> None:
-        """Store the file as an artifact of the step; with `move`, it may be gone afterwards.
+        """Store the file as an artifact of the step; with `move`, it may be moved away.
 
-        `base` is one of the storage's that the file is like.
+        `base` is the key of a similar stored file: only the difference is stored.
         """
         key = self.key(name or path.name)
         self.artifacts.append(await self.storage.put(key, path, move=move, base=base))
 
     def key(self, name: str) -> str:
-        """Return where an artifact of the step is stored."""
+        """Return the storage key of an artifact of the step."""
         return f"steps/{self.assignment.step_id}/{self.assignment.lease.hex}/{name}"
 
     async def hold(self, name: str) -> bool:
-        """Hold a name until the attempt ends; False while another attempt holds it."""
+        """Lock a name until the attempt ends; return False if another attempt holds it."""
         return self.dispatch is None or await self.dispatch.hold(self.assignment.lease, name)
 
     def take_news(self) -> tuple[str, Progress | None]:
-        """Return log and progress since the last call; of a long log, so much as a report takes."""
-        unsent, self._unsent = self._unsent, []  # first: a thread may add a line meanwhile
+        """Return log and progress since the last call; at most LOG characters of the log."""
+        unsent, self._unsent = self._unsent, []  # swapped first: a thread may add a line now
         log, progress = "".join(unsent), self._progress
         if len(log) > LOG:
             self._unsent.insert(0, log[LOG:])
@@ -115,7 +115,7 @@ class StepContext:
         return log[:LOG], progress
 
     def return_news(self, log: str, progress: Progress | None) -> None:
-        """Take back news that could not be delivered; newer progress replaces the old."""
+        """Take back news that could not be delivered, unless there is newer progress."""
         self._unsent.insert(0, log)
         self._progress = self._progress or progress
 

@@ -12,10 +12,10 @@ import structlog
 
 from kgym.api.suitecache import HELD, HeldEntry
 
-# How often to look.
-LOOK_SECONDS = 10.0
-# How often to tell what has not changed: the scheduler may have forgotten it.
-TELL_SECONDS = 600.0
+# Interval of listing the entries.
+LIST_SECONDS = 10.0
+# Interval of reporting them unchanged: the scheduler may have lost them.
+REPORT_SECONDS = 600.0
 
 _log = structlog.get_logger()
 
@@ -24,38 +24,43 @@ class KeepsEntries(Protocol):
     """The entries on a host's disk. Both calls block, and raise OSError."""
 
     def held(self) -> list[HeldEntry]:
-        """Return those that there are."""
+        """Return the entries on the disk."""
         ...
 
     def drop(self, names: Sequence[str]) -> list[str]:
-        """Remove those of these that nobody uses; return their names."""
+        """Remove those of these entries that are not in use; return their names."""
         ...
 
 
 class HeldEntries:
-    """What a worker has to tell of the entries that `kept` has."""
+    """The entries in `kept`, as a worker reports them with its claims.
+
+    Workers report them because storage knows only its own entries: which ones a host has fetched,
+    and has not evicted yet, is known to that host alone.
+    """
 
     def __init__(self, kept: KeepsEntries) -> None:
         self._kept = kept
-        self._looked_at = self._told_at = -TELL_SECONDS
-        self._told: list[HeldEntry] | None = None
+        self._listed_at = self._reported_at = -REPORT_SECONDS
+        self._reported: list[HeldEntry] | None = None
 
     async def news(self) -> list[HeldEntry] | None:
-        """Return the entries if they have to be told, the largest of many; else None."""
+        """Return the entries if a report is due, at most HELD, the largest; else None."""
         now = time.monotonic()
-        if now < self._looked_at + LOOK_SECONDS:
+        if now < self._listed_at + LIST_SECONDS:
             return None
-        self._looked_at = now
+        self._listed_at = now
         try:
             held = await asyncio.to_thread(self._kept.held)
-        except OSError as error:  # others make and remove entries meanwhile
+        except OSError as error:  # other processes create and remove entries meanwhile
             _log.warning("entries of SuiteCache cannot be listed", error=str(error))
             return None
-        held = sorted(held, key=lambda one: (-one.bytes, one.name))[:HELD]
-        return None if held == self._told and now < self._told_at + TELL_SECONDS else held
+        held = sorted(held, key=lambda entry: (-entry.bytes, entry.name))[:HELD]
+        is_recent = now < self._reported_at + REPORT_SECONDS
+        return None if held == self._reported and is_recent else held
 
     async def drop(self, names: Sequence[str]) -> None:
-        """Remove entries that were dropped; those in use go when this is said again."""
+        """Remove dropped entries; those in use are named again, and removed later."""
         try:
             gone = await asyncio.to_thread(self._kept.drop, names)
         except OSError as error:
@@ -63,8 +68,8 @@ class HeldEntries:
             return
         if gone:
             _log.info("dropped entries removed", entries=gone)
-            self._looked_at = -TELL_SECONDS
+            self._listed_at = -REPORT_SECONDS
 
-    def heard(self, told: list[HeldEntry]) -> None:
-        """Note that the scheduler knows this."""
-        self._told, self._told_at = told, time.monotonic()
+    def delivered(self, entries: list[HeldEntry]) -> None:
+        """Note that the scheduler has received this report."""
+        self._reported, self._reported_at = entries, time.monotonic()

@@ -1,7 +1,7 @@
 """`WorkerCalls` over HTTP.
 
-Calls that are made while requests are under way are sent together in the next one, so a busy
-worker needs one request for dozens of steps.
+Calls made while requests are under way are sent together in the next one, so a busy worker needs
+one request for dozens of steps.
 """
 
 import asyncio
@@ -37,9 +37,9 @@ from kgym.errors import InfrastructureError
 
 RECONNECT_SECONDS = 1.0
 STAY_TIMEOUT = httpx.Timeout(60, connect=5, read=3 * STAY_SECONDS, pool=None)
-# Of a request's body, unless a single call is longer.
+# Maximum of a request's body, unless a single call is longer.
 REQUEST_BYTES = 8 << 20
-# Under way at the same time: a claim does not wait for another step's result to arrive.
+# Requests under way at the same time: a claim does not wait for the upload of another result.
 REQUESTS = 2
 
 T = TypeVar("T")
@@ -70,35 +70,38 @@ class HttpWorkerCalls:
         await self.close()
 
     async def claim(self, claim: Claim) -> Claimed:
-        """Lease queued steps to the worker."""
+        """Claim queued steps for the worker."""
         return _as(Claimed, await self._call(ClaimCall(claim=claim)))
 
     async def report(self, lease: UUID, log: str, progress: Progress | None) -> bool:
-        """Extend the lease and pass on what is new; False if the lease is stale."""
+        """Extend the lease and send log and progress; return False if the lease is lost."""
         return _as(bool, await self._call(ReportCall(lease=lease, log=log, progress=progress)))
 
     async def finish(self, lease: UUID, ending: AttemptEnding) -> bool:
-        """End the attempt; False if the lease is stale."""
+        """End the attempt; return False if the lease is lost."""
         return _as(bool, await self._call(FinishCall(lease=lease, ending=ending)))
 
     async def release(self, lease: UUID) -> bool:
-        """Give the step back unfinished; False if the lease is stale."""
+        """Release the step unfinished; return False if the lease is lost."""
         return _as(bool, await self._call(ReleaseCall(lease=lease)))
 
     async def hold(self, lease: UUID, name: str) -> bool:
-        """Let the attempt hold a name; False if another's holds it, or the lease is stale."""
+        """Lock a name for the attempt; return False if it is locked or the lease is lost."""
         return _as(bool, await self._call(HoldCall(lease=lease, name=name)))
 
     async def ended(self, lease: UUID) -> bool:
-        """Tell whether the attempt of a lease has ended, whosever it was."""
+        """Return whether the attempt of any worker's lease has ended."""
         return _as(bool, await self._call(EndedCall(lease=lease)))
 
     async def leave(self, worker: str) -> None:
-        """Say that the worker has ended."""
+        """Report that the worker has ended."""
         await self._call(LeaveCall(worker=worker))
 
     async def stay(self, worker: str) -> None:
-        """Be connected until cancelled; a connection that is lost is made again."""
+        """Keep one request open until cancelled; reconnect if it is lost.
+
+        The kernel closes the socket when this process is killed, which tells the scheduler.
+        """
         while True:
             with contextlib.suppress(httpx.HTTPError):
                 async with self._http.stream(
@@ -119,7 +122,7 @@ class HttpWorkerCalls:
         try:
             while self._waiting:
                 await self._send(self._next())
-        finally:  # at once: a call that comes now must not count on this sender
+        finally:  # no await in between: a new call must not rely on this sender
             self._senders -= {asyncio.current_task()}
 
     def _next(self) -> list[tuple[str, asyncio.Future[Answer]]]:
@@ -136,12 +139,12 @@ class HttpWorkerCalls:
         try:
             answers = await self._request([body for body, _ in calls])
         except Refused as error:
-            if len(calls) > 1:  # find out which of them it is
+            if len(calls) > 1:  # send each alone to find the refused one
                 for call in calls:
                     await self._send([call])
             else:
                 _fail(calls, error)
-        except Exception as error:  # noqa: BLE001 - those who wait raise it
+        except Exception as error:  # noqa: BLE001 - the callers raise it
             _fail(calls, error)
         else:
             for (_, future), answer in zip(calls, answers, strict=True):
@@ -155,10 +158,11 @@ class HttpWorkerCalls:
                 PATH, content=body, headers={"Content-Type": "application/json"}
             )
         except httpx.TransportError as error:
-            # Not sent again here: a claim that was answered has to say that it comes again.
+            # Not retried here: a repeated claim must be marked `again`, as the first may have
+            # been answered.
             raise protocol.unreachable(self._http.base_url, error) from error
         if response.status_code == HTTPStatus.TOO_MANY_REQUESTS:  # from a proxy in between
-            raise InfrastructureError("scheduler_busy", "the scheduler takes no more requests now")
+            raise InfrastructureError("scheduler_busy", "the scheduler refuses requests for now")
         return Answers.model_validate_json(protocol.checked(response).content).answers
 
 

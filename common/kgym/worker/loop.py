@@ -1,4 +1,4 @@
-"""The worker's loop: receive a notification, claim steps, start their attempts."""
+"""The worker's loop: receive a notice, claim steps, start their attempts."""
 
 import asyncio
 import contextlib
@@ -23,14 +23,14 @@ from kgym.worker.context import Handler, StepContext
 from kgym.worker.held_entries import HeldEntries, KeepsEntries
 from kgym.worker.work_folder import own_folder
 
-# How often a worker with a free slot asks for steps while no notifications reach it.
+# Interval of claims by a worker with a free slot that receives no notices.
 IDLE_SECONDS = 1.0
-# How often a worker looks at what its host has: that may be a question to a bucket.
+# Interval of detecting the host's capabilities: that may take a request to a bucket.
 LOOK_SECONDS = 300.0
-# How long a worker may be without a free slot before it leaves notifications to others.
+# Time without a free slot after which a worker leaves notices to others.
 BUSY_SECONDS = 0.25
 
-# Finds out what a host has.
+# Detects a host's capabilities.
 Look = Callable[[], Awaitable[Capabilities]]
 
 _log = structlog.get_logger()
@@ -39,10 +39,10 @@ _log = structlog.get_logger()
 class Worker:
     """Runs steps of some kinds, at most `slots` at a time, with work files under `folder`.
 
-    Workers may share the folder: each has its own in it. `entries` are those of SuiteCache
-    on the host's disk, which is told with claims. `host` is what its name begins with.
-    What the host has is looked at again every `look_seconds`: compilers are installed, toolchain
-    images are stored by others.
+    Workers may share `folder`: each creates its own in it. `entries` are the SuiteCache entries
+    on the host's disk, which are reported with claims. The worker's name begins with `host`.
+    Capabilities are detected again every `look_seconds`: an operator may install a compiler,
+    another worker may store a toolchain image.
     """
 
     def __init__(
@@ -71,21 +71,21 @@ class Worker:
         self._storage = storage
         self._handlers = handlers
         self._shared = folder
-        # Its own, below the shared one, while it serves.
+        # The worker's own folder, below the shared one, while it serves.
         self._folder = folder
         self._running: dict[uuid.UUID, asyncio.Task[None]] = {}
         self._draining = False
-        # Set by a notification, and by a slot that becomes free.
+        # Set by a notice, and by a slot that becomes free.
         self._wake = asyncio.Event()
         self._notifications: list[Delivery] = []
-        # A slot is free; none has been free for BUSY_SECONDS.
+        # Set while a slot is free; set when none has been free for BUSY_SECONDS.
         self._has_room, self._is_busy = asyncio.Event(), asyncio.Event()
         self._busy_timer: asyncio.TimerHandle | None = None
-        # Whether more steps waited at the last claim than it got.
+        # Whether steps remained queued after the last claim.
         self._more_waits = False
 
     async def serve(self) -> None:
-        """Work until cancelled or drained; give back what is running and leave nothing behind."""
+        """Work until cancelled or drained; then release running steps and remove all files."""
         async with own_folder(self._shared) as self._folder:
             try:
                 async with asyncio.TaskGroup() as group:
@@ -102,7 +102,7 @@ class Worker:
                 await self._stop()
 
     def drain(self) -> None:
-        """Take no more; `serve` returns when what runs has finished."""
+        """Claim no more steps; `serve` returns when the running ones have finished."""
         self._draining = True
         self._count_slots()
         self._wake.set()
@@ -112,7 +112,7 @@ class Worker:
         return 0 if self._draining else max(0, self.info.slots - len(self._running))
 
     def _count_slots(self) -> None:
-        """Note whether there is a free slot."""
+        """Update the events that depend on free slots."""
         if self._free:
             self._has_room.set()
             self._is_busy.clear()
@@ -133,20 +133,22 @@ class Worker:
             try:
                 claimed = await self._dispatch.claim(claim)
             except InfrastructureError as error:
-                # Claimed or not: the claim is repeated, and its notification sent again.
-                _log.warning("no steps taken, trying again", error=str(error))
+                # Steps may have been claimed: the claim is repeated under its ID, and its
+                # notices stay unacknowledged.
+                _log.warning("claim failed, trying again", error=str(error))
                 self._notifications = notifications + self._notifications
                 claim = claim.model_copy(update={"again": True})
                 await asyncio.sleep(IDLE_SECONDS)
                 continue
             self._begin(claimed)
             if self._entries is not None and claim.entries is not None:
-                self._entries.heard(claim.entries)
+                self._entries.delivered(claim.entries)
             if self._entries is not None and claimed.dropped:
                 await self._entries.drop(claimed.dropped)
             claim = None
+            # Only after the claim: a worker that dies in between leaves the notice to another.
             for notification in notifications:
-                with contextlib.suppress(InfrastructureError):  # then it comes once more
+                with contextlib.suppress(InfrastructureError):  # then it is delivered again
                     await notification.ack()
             if not (claimed.assignments and claimed.more and self._free):
                 await self._wait()
@@ -171,20 +173,20 @@ class Worker:
         self._count_slots()
         if not task.cancelled() and (error := task.exception()):
             _log.error("attempt lost", lease=str(lease), error=repr(error))
-        # Without either, nothing waits: of a step that came since, a notification tells.
+        # Otherwise nothing was queued at the last claim, and any step since then has its notice.
         waits = self._more_waits or self._notifications
         if waits or self._draining or not self._bus.notifies:
             self._wake.set()
 
     async def _wait(self) -> None:
-        """Wait to be woken, but claim again before the scheduler counts this worker as lost."""
+        """Wait for a reason to claim; claim without one before the scheduler deems this lost."""
         with contextlib.suppress(TimeoutError):
             polls = self._free and not self._bus.notifies
             async with asyncio.timeout(IDLE_SECONDS if polls else BEAT_SECONDS):
                 await self._wake.wait()
 
     async def _receive_notifications(self) -> None:
-        """Listen while there is a free slot."""
+        """Consume notices while there is a free slot."""
         self._count_slots()
         while True:
             await self._has_room.wait()
@@ -200,9 +202,9 @@ class Worker:
                         hearing.cancel()
                         busy.cancel()
                         await asyncio.gather(hearing, busy, return_exceptions=True)
-                        self._notifications.clear()  # they are delivered again, to others
+                        self._notifications.clear()  # the bus delivers them to other workers
             except InfrastructureError as error:
-                _log.warning("no notifications arrive", error=str(error))
+                _log.warning("cannot receive notices", error=str(error))
                 await asyncio.sleep(IDLE_SECONDS)
 
     async def _collect(self, deliveries: AsyncIterator[Delivery]) -> None:
@@ -212,16 +214,16 @@ class Worker:
                 self._wake.set()
 
     async def _look_again(self) -> None:
-        """Tell what the host has now, with a claim, whenever that is not what was told."""
+        """Detect the host's capabilities again and again; report changes with a claim."""
         while self._look is not None:
             await asyncio.sleep(self._look_seconds)
             try:
-                found = await self._look()
+                capabilities = await self._look()
             except (KgymError, OSError) as error:  # the storage may answer the next time
-                _log.warning("what this host has cannot be found out", error=str(error))
+                _log.warning("cannot detect this host's capabilities", error=str(error))
                 continue
-            if found != self.info.capabilities:
-                self.info = self.info.model_copy(update={"capabilities": found})
+            if capabilities != self.info.capabilities:
+                self.info = self.info.model_copy(update={"capabilities": capabilities})
                 self._wake.set()
 
     async def _obey_signals(self) -> None:
@@ -231,12 +233,12 @@ class Worker:
                     async for lease in signals:
                         if task := self._running.get(lease):
                             task.cancel()
-            except InfrastructureError as error:  # heartbeats learn of it too
-                _log.warning("no signals are heard", error=str(error))
+            except InfrastructureError as error:  # reports of an aborted attempt fail as well
+                _log.warning("cannot receive signals", error=str(error))
             await asyncio.sleep(IDLE_SECONDS)
 
     async def _stop(self) -> None:
-        """Give back all steps that run."""
+        """Release all running steps."""
         for task in self._running.values():
             task.cancel()
         await asyncio.gather(*self._running.values(), return_exceptions=True)

@@ -1,8 +1,8 @@
 """A worker's own folder below one that it may share with others, as replicas of a container do.
 
-The folder is locked (flock(2)) as long as the worker lives, whatever ends it.
-What a dead worker left is removed by the next one that starts: by who gets its
-lock, and so by nobody while it lives.
+The folder is locked (flock(2)) while the worker lives; the kernel releases the lock however the
+worker ends. The next worker that starts removes the folders whose locks it gets: those of dead
+workers.
 """
 
 import asyncio
@@ -20,7 +20,7 @@ _PREFIX = "worker-"
 
 @contextlib.asynccontextmanager
 async def own_folder(shared: Path) -> AsyncIterator[Path]:
-    """Yield a new folder below `shared`, which nobody else removes; remove it at the end."""
+    """Context manager: a new, locked folder below `shared`; remove it at the end."""
     await asyncio.to_thread(_remove_dead, shared)
     folder, lock = _make(shared)
     try:
@@ -31,9 +31,9 @@ async def own_folder(shared: Path) -> AsyncIterator[Path]:
 
 
 def remove_left(work: Path) -> None:
-    """Remove what dead workers left in any of the folders in `work`, as of an earlier platform.
+    """Remove folders of dead workers from all shared folders in `work`.
 
-    A worker looks only into the one that it shares, and the next platform may have others.
+    Workers clean up only their own shared folder, and the next platform may use others.
     """
     for shared in work.glob("*"):
         _remove_dead(shared)
@@ -48,11 +48,11 @@ def _make(shared: Path) -> tuple[Path, int]:
         lock = _lock(folder)
         if lock is not None:
             return folder, lock
-        # A worker that started at this moment took it for a dead one's.
+        # A worker that starts now got the lock first, and removes the folder as a dead worker's.
 
 
 def _lock(folder: Path) -> int | None:
-    """Lock the folder; None if another has it, or it is gone."""
+    """Lock the folder; return None if it is locked or was removed."""
     try:
         lock = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
     except OSError:
