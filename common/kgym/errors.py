@@ -1,20 +1,19 @@
-"""What can go wrong, in two families: the user's input, and the infrastructure.
+"""Errors in two families: the user's input, and the infrastructure.
 
 The tree of errors::
 
     KgymError
-    ├── UserError             retrying cannot help: change the input and submit again
-    │   ├── Unauthorised      the caller is not known: no token, or one that is not valid
-    │   ├── Forbidden         the caller's token does not allow it
-    │   ├── NotFound          there is nothing of that name or number
-    │   ├── Conflict          the state of what it is about does not allow it
-    │   ├── Gone              there was such a thing, and it has been removed
-    │   └── TooMany           the caller has asked for more than its share
-    └── InfrastructureError   the input may be fine; the attempt is repeated
+    ├── UserError             a retry cannot help: change the input
+    │   ├── Unauthorised      unknown caller: no token, or an invalid one
+    │   ├── Forbidden         the caller's token does not allow the request
+    │   ├── NotFound          no object of that name or number
+    │   ├── Conflict          the object's state does not allow the request
+    │   ├── Gone              the object existed and was removed
+    │   └── TooMany           the caller exceeded its rate or share
+    └── InfrastructureError   the input may be valid; the attempt is retried
 
-An error carries a `reason` (a short stable word for programs), a message for
-people, and `details` (JSON) for both. Services answer the kinds of UserError with statuses of
-their own (`kgym.web.problems`).
+An error has a `reason` (a short stable word for programs), a message for people, and `details`
+(JSON) for both. Each subclass of UserError has its own HTTP status (`kgym.web.problems`).
 """
 
 from typing import ClassVar, Literal
@@ -34,7 +33,7 @@ class KgymError(Exception):
         self.details = details
 
     def __reduce__(self) -> tuple[object, ...]:
-        """Be the same on the other side of a pickle."""
+        """Pickle the error with its attributes, which Exception's own method would drop."""
         return _made, (type(self), self.reason, self.message, self.details)
 
 
@@ -45,35 +44,35 @@ def _made(
 
 
 class UserError(KgymError):
-    """The input is wrong: a patch that does not apply, a config that kconfig rejects."""
+    """The input is invalid: a patch that does not apply, a config that kconfig rejects."""
 
     cause = "user"
 
 
 class Unauthorised(UserError):
-    """The caller is not known: no token, or one that is not valid."""
+    """Unknown caller: no token, or an invalid one."""
 
 
 class Forbidden(UserError):
-    """The caller's token does not allow it."""
+    """The caller's token does not allow the request."""
 
 
 class NotFound(UserError):
-    """There is nothing of that name or number."""
+    """No object of that name or number."""
 
 
 class Conflict(UserError):
-    """The state of what it is about does not allow it."""
+    """The object's state does not allow the request."""
 
 
 class Gone(UserError):
-    """There was such a thing, and it has been removed."""
+    """The object existed and was removed."""
 
 
 class TooMany(UserError):
-    """The caller has asked for more than its share.
+    """The caller exceeded its rate or share.
 
-    Where waiting helps, the detail `retry_after` says how long, in whole seconds.
+    If waiting helps, the detail `retry_after` is the time in whole seconds.
     """
 
 

@@ -1,6 +1,6 @@
-"""How the services use SQLite: durable, with readers that never wait for the writer (WAL).
+"""SQLite settings of all services: durable, with readers that never wait for the writer (WAL).
 
-Their tables are the same on PostgreSQL, so their columns are of types that both hold alike.
+The same tables are used on PostgreSQL, so their column types behave alike in both.
 """
 
 import sqlite3
@@ -19,14 +19,15 @@ from sqlalchemy import (
     event,
 )
 
-# How long a transaction waits for its turn: for another process, or for a connection.
+# How long a transaction waits for another process's lock, or for a connection.
 BUSY_SECONDS = 30.0
 _PAUSE_SECONDS = 0.01
-Id = BigInteger().with_variant(Integer, "sqlite")  # SQLite counts up only `INTEGER PRIMARY KEY`
+# SQLite generates numbers only for `INTEGER PRIMARY KEY`.
+Id = BigInteger().with_variant(Integer, "sqlite")
 
 
 class Utc(TypeDecorator[datetime]):
-    """A time in UTC, aware on the Python side also where the database keeps no zone."""
+    """A time in UTC, time-zone aware in Python even if the database stores no zone."""
 
     impl = DateTime(timezone=True)
     cache_ok = True
@@ -41,27 +42,27 @@ class Utc(TypeDecorator[datetime]):
 
 
 class DurableConnection(sqlite3.Connection):
-    """A connection that is ready for use once it is open.
+    """A connection whose settings are applied as part of opening it.
 
-    What it takes may have to wait for other processes, and waits where the connection is opened:
-    drivers do that in a thread, never in the event loop.
+    Applying them may wait for other processes, and drivers open connections in a thread, never in
+    the event loop.
     """
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
-        """Open it; raise sqlite3.OperationalError if others keep the file for BUSY_SECONDS."""
+        """Open it; raise sqlite3.OperationalError if the file stays locked for BUSY_SECONDS."""
         super().__init__(*args, **kwargs)
         try:
-            self.isolation_level = None  # the driver must not begin transactions by itself
-            self._keep_a_log()
+            self.isolation_level = None  # the driver must not begin transactions itself
+            self._set_wal_mode()
             for pragma in ("synchronous = FULL", "foreign_keys = ON"):
                 self.execute(f"PRAGMA {pragma}")
         except BaseException:
             self.close()
             raise
 
-    def _keep_a_log(self) -> None:
+    def _set_wal_mode(self) -> None:
         until = time.monotonic() + BUSY_SECONDS
-        while True:  # SQLite waits for nobody when it changes the mode of a new file
+        while True:  # SQLite ignores its busy timeout when it changes the mode of a new file
             try:
                 self.execute("PRAGMA journal_mode = WAL")
                 return
@@ -73,7 +74,7 @@ class DurableConnection(sqlite3.Connection):
 
 
 def engine_options(connections: int) -> dict[str, Any]:
-    """Return what to make an engine with that has so many connections, each ready for use."""
+    """Return the arguments of `create_engine` for a pool of this many connections."""
     return {
         "pool_size": connections,
         "max_overflow": 0,
@@ -83,7 +84,7 @@ def engine_options(connections: int) -> dict[str, Any]:
 
 
 def begin_by(engine: Engine, statement: str) -> None:
-    """Let all transactions of the engine begin by this statement."""
+    """Begin all transactions of the engine with this statement."""
 
     def begin(connection: Connection) -> None:
         connection.exec_driver_sql(statement)

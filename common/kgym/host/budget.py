@@ -1,4 +1,4 @@
-"""What a host has for the work that is done on it at the same time: builds, checks, VMs."""
+"""A host's cores and memory, shared by concurrent work: builds, checks, VMs."""
 
 import asyncio
 import contextlib
@@ -9,13 +9,13 @@ from enum import StrEnum
 
 from kgym.host.resources import Host
 
-# MiB that one job of make takes: a compiler, or its share of a linker.
+# MiB of memory for one job of make: a compiler, or its share of a linker.
 JOB_MIB = 512
 _MIB = 1 << 20
 
 
 class Use(StrEnum):
-    """What cores are used for. Work of one kind takes turns; kinds share them by time."""
+    """Kind of work. Work of one kind queues for cores; kinds share the cores by time slices."""
 
     BUILD = "build"
     CHECK = "check"
@@ -31,56 +31,59 @@ class _Waiting:
 
 
 class Budget:
-    """Cores, and memory in MiB. Who asks first is served first.
+    """Cores, and memory in MiB, granted in order of arrival.
 
-    Memory that is lacking ends programs, so all work shares one account of it. Cores that are
-    lacking only make it slower: a check does not wait for the minutes of a VM.
+    Each worker process has its own: replicas on one host do not know each other, so each container
+    needs limits of its own (`resources.py` reads them).
     """
 
     def __init__(self, cores: int, memory: int) -> None:
         self.cores = cores
+        # One account for all kinds of work: a lack of memory kills programs. A lack of cores only
+        # slows them down; with one account, a check of a second would wait for a VM of minutes.
         self.memory = self._free_memory = memory
         self._used_cores: Counter[Use] = Counter()
         self._waiting: deque[_Waiting] = deque()
 
     @classmethod
     def of_host(cls) -> "Budget":
-        """Return all of the cores that this process may use, and four fifths of the memory."""
+        """Return all cores that this process may use, and four fifths of the memory."""
         host = Host.here()
         return cls(host.cores, host.memory // _MIB * 4 // 5)
 
     @contextlib.asynccontextmanager
     async def share(self, use: Use, cores: int, memory: int) -> AsyncIterator[int]:
-        """Wait until there is room for one more, and hold it; yield the cores: at most all.
+        """Context manager: wait for cores and memory, and hold them; yield the granted cores.
 
-        Who asks for more than there is waits until nothing is in use, and then gets all of it.
+        A request for more than the host has is reduced to all of it.
         """
-        one = _Waiting(use, min(cores, self.cores), min(memory, self.memory))
-        self._waiting.append(one)
+        request = _Waiting(use, min(cores, self.cores), min(memory, self.memory))
+        self._waiting.append(request)
         self._admit()
         try:
-            await one.turn.wait()
-            yield one.cores
+            await request.turn.wait()
+            yield request.cores
         finally:
-            if one.turn.is_set():
-                self._used_cores[use] -= one.cores
-                self._free_memory += one.memory
+            if request.turn.is_set():
+                self._used_cores[use] -= request.cores
+                self._free_memory += request.memory
             else:
-                self._waiting.remove(one)
+                self._waiting.remove(request)
             self._admit()
 
     def _admit(self) -> None:
-        """Admit those there is room for, in order: nobody overtakes one that waits for memory."""
+        """Grant waiting requests that fit, in order."""
         behind: set[Use] = set()
-        for one in list(self._waiting):
-            if one.use in behind:
+        for request in list(self._waiting):
+            if request.use in behind:
                 continue
-            if one.cores > self.cores - self._used_cores[one.use]:
-                behind.add(one.use)
+            if request.cores > self.cores - self._used_cores[request.use]:
+                behind.add(request.use)
                 continue
-            if one.memory > self._free_memory:
+            # Nothing overtakes a request for memory, or a large one would wait for ever.
+            if request.memory > self._free_memory:
                 return
-            self._waiting.remove(one)
-            self._used_cores[one.use] += one.cores
-            self._free_memory -= one.memory
-            one.turn.set()
+            self._waiting.remove(request)
+            self._used_cores[request.use] += request.cores
+            self._free_memory -= request.memory
+            request.turn.set()

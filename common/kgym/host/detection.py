@@ -1,4 +1,4 @@
-"""What this host has, as workers declare it."""
+"""Detection of this host's capabilities, as workers declare them."""
 
 import platform
 from collections.abc import Collection
@@ -13,7 +13,7 @@ from kgym.host.resources import Host
 def syzkallers(folder: Path | None) -> dict[str, Path]:
     """Return the folders that hold `syz-execprog` and `syz-executor`, by commit.
 
-    The given folder's own are `default`; those of a commit are in the folder of its name below.
+    Programs in `folder` itself are `default`; subfolders are named after commits.
     """
     if folder is None or not folder.is_dir():
         return {}
@@ -32,9 +32,9 @@ def detect(
     syzkaller: Path | None = None,
     in_images: Collection[str] = (),
 ) -> Capabilities:
-    """Return what this host has. Which accelerator works has to be found out by trying.
+    """Return this host's capabilities. The caller finds a working accelerator by trying.
 
-    `in_images` are the compilers that toolchain images have for it.
+    `in_images` are the compilers in toolchain images.
     """
     host = Host.here()
     return Capabilities(

@@ -1,11 +1,11 @@
 """A cache of folders on the local disk, shared by the processes of a host.
 
-An entry is made in a temporary folder and renamed into place, so it is whole
-or absent. Its fingerprint (every file's path, size and time) is checked when it
-is taken, if that was not done a short while ago; an entry that was damaged is made again.
+An entry is made in a temporary folder and renamed into place, so it is complete or absent. Its
+fingerprint (path, size and time of every file) is checked when it is taken, unless it was checked
+recently; a damaged entry is made again.
 
-Beside an entry KEY lie `.KEY.lock`, held while it is made, checked or removed,
-and `.KEY.use`, shared by all who use it; its time tells when somebody last took it.
+Beside an entry KEY lie `.KEY.lock`, held while the entry is made, checked or removed, and
+`.KEY.use`, locked shared by all users; the time of `.KEY.use` is that of the last use.
 """
 
 import asyncio
@@ -24,18 +24,19 @@ from kgym.errors import InfrastructureError
 from kgym.host import sandbox
 
 Make = Callable[[Path], Awaitable[None]]
-# Tells whether an entry's content is right: quickly, or with True thoroughly, at any cost.
+# Returns whether an entry's content is valid: quickly, or with True thoroughly, at any cost.
 Check = Callable[[Path, bool], bool]
 _POLL_SECONDS = 0.05
-# How long a fingerprint counts: that of a kernel source takes a second, a patched build ten.
+# Time for which a checked fingerprint is trusted: the check of a kernel source takes a second, of
+# a patched build ten.
 _TRUST_SECONDS = 600.0
 
 
 @contextlib.asynccontextmanager
 async def locked(path: Path, *, wait: bool = True) -> AsyncIterator[None]:
-    """Hold the lock file `path`, alone on this host; wait for it without blocking the loop.
+    """Context manager: hold an exclusive lock on the file `path` without blocking the event loop.
 
-    Without `wait`, raises InfrastructureError `busy` where another holds it.
+    Without `wait`, raises InfrastructureError `busy` if it is locked.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("a") as file:
@@ -45,7 +46,7 @@ async def locked(path: Path, *, wait: bool = True) -> AsyncIterator[None]:
                 break
             except BlockingIOError as error:
                 if not wait:
-                    message = f"{path} is locked: what it stands for is being made"
+                    message = f"{path} is locked: another process makes this entry"
                     raise InfrastructureError("busy", message) from error
                 await asyncio.sleep(_POLL_SECONDS)
         yield
@@ -54,7 +55,7 @@ async def locked(path: Path, *, wait: bool = True) -> AsyncIterator[None]:
 class FolderCache:
     """Entries `root/KEY`, each a folder that `make` filled once.
 
-    `check` looks at what the fingerprint does not cover.
+    `check` validates what the fingerprint does not cover.
     """
 
     def __init__(self, root: Path, check: Check = lambda _folder, _thorough: True) -> None:
@@ -72,10 +73,10 @@ class FolderCache:
         held: ExitStack | None = None,
         wait: bool = True,
     ) -> tuple[Path, bool]:
-        """Return the entry's folder, and whether it was there; others that want it wait.
+        """Return the entry's folder, and whether it existed; make it if it did not.
 
-        Nobody removes it until `held` is closed. Without `wait`, raises InfrastructureError
-        `busy` while another makes it.
+        It is not removed until `held` is closed. Other processes that need it wait meanwhile;
+        without `wait`, they raise InfrastructureError `busy`.
         """
         folder = self._root / key
         async with locked(self._root / f".{key}.lock", wait=wait):
@@ -100,9 +101,9 @@ class FolderCache:
 
     @contextlib.asynccontextmanager
     async def using(self, key: str, begin: Callable[[Path], None]) -> AsyncIterator[Path]:
-        """Yield the folder of a key that its users fill themselves; meanwhile nobody removes it.
+        """Context manager: a folder that its users fill themselves; not removed meanwhile.
 
-        `begin` is called with it if it is empty.
+        `begin` is called with the new folder if there is none.
         """
         folder = self._root / key
         with ExitStack() as held:
@@ -116,32 +117,32 @@ class FolderCache:
             yield folder
 
     def doubt(self, key: str) -> None:
-        """Check the entry thoroughly when it is next taken: it could not be read."""
+        """Request a thorough check when the entry is next taken, as reading it failed."""
         self._checked.pop(key, None)
         self._doubted.add(key)
 
     def trim(self, budget: int) -> list[str]:
-        """Remove the least recently used entries that nobody uses, to keep to `budget` bytes."""
+        """Remove least recently used idle entries until `budget` bytes are kept; return keys."""
         locks = self._root.glob(".*.lock")
-        found = [_entry(self._root, lock.name[1 : -len(".lock")]) for lock in locks]
-        total = sum(entry.size for entry in found)
-        gone = []
-        for entry in sorted(found, key=lambda entry: entry.used_at):
+        cached = [_entry(self._root, lock.name[1 : -len(".lock")]) for lock in locks]
+        total = sum(entry.size for entry in cached)
+        removed = []
+        for entry in sorted(cached, key=lambda entry: entry.used_at):
             if total > budget and entry.size and entry.remove():
                 total -= entry.size
-                gone.append(entry.key)
-        return gone
+                removed.append(entry.key)
+        return removed
 
     def remove(self, key: str) -> bool:
-        """Remove an entry; return False if there is none, or somebody makes or uses it now."""
+        """Remove an entry; return False if it does not exist or is in use."""
         return (self._root / key).is_dir() and _entry(self._root, key).remove()
 
     def sizes(self) -> dict[str, int]:
-        """Return the bytes on the disk of each whole entry, by key."""
+        """Return the bytes on the disk of each complete entry, by key."""
         if not self._root.is_dir():
             return {}
-        whole = (path for path in self._root.iterdir() if not path.name.startswith("."))
-        return {folder.name: _size(folder) for folder in whole if folder.is_dir()}
+        complete = (path for path in self._root.iterdir() if not path.name.startswith("."))
+        return {folder.name: _size(folder) for folder in complete if folder.is_dir()}
 
     async def _intact(self, key: str) -> bool:
         folder, now = self._root / key, time.monotonic()
@@ -160,16 +161,15 @@ class FolderCache:
 @contextlib.contextmanager
 def _used(path: Path) -> Iterator[None]:
     with path.open("a") as file:
-        fcntl.flock(
-            file, fcntl.LOCK_SH
-        )  # this does not wait: whoever removes an entry has its lock
+        # Does not block: an entry is removed under its `.lock`, which the caller holds.
+        fcntl.flock(file, fcntl.LOCK_SH)
         os.utime(file.fileno())
         yield
 
 
 @dataclass(frozen=True, slots=True)
 class CachedFolder:
-    """An entry of a cache, with what was left of making it: where, how big, when last taken."""
+    """An entry of a cache, including leftovers of interrupted attempts to make it."""
 
     root: Path
     key: str
@@ -179,7 +179,7 @@ class CachedFolder:
     """Seconds since the epoch."""
 
     def remove(self) -> bool:
-        """Remove it; return False, and leave it, if somebody makes or uses it now."""
+        """Remove the entry, or return False if it is in use."""
         with ExitStack() as files:
             for name in (f".{self.key}.lock", f".{self.key}.use"):
                 file = files.enter_context((self.root / name).open("a"))
@@ -193,10 +193,10 @@ class CachedFolder:
 
 
 def entries(cache: Path) -> list[CachedFolder]:
-    """Return the entries of all caches in this folder, or one folder below."""
+    """Return the entries of all caches one or two levels below this folder."""
     locks = [*cache.glob("*/.*.lock"), *cache.glob("*/*/.*.lock")]
-    found = (_entry(lock.parent, lock.name[1 : -len(".lock")]) for lock in sorted(locks))
-    return [entry for entry in found if entry.size]
+    cached = (_entry(lock.parent, lock.name[1 : -len(".lock")]) for lock in sorted(locks))
+    return [entry for entry in cached if entry.size]
 
 
 def _entry(root: Path, key: str) -> CachedFolder:

@@ -1,4 +1,4 @@
-"""The compilers that this host has installed, with all that a kernel's build takes of them."""
+"""Compilers installed on this host, with all programs that a kernel build needs."""
 
 import os
 import re
@@ -6,7 +6,7 @@ import shutil
 from pathlib import Path
 
 _NAME = re.compile(r"(gcc|clang)(-[0-9]{1,3})?")
-# All that `LLVM=1` stands for (Documentation/kbuild/llvm.rst).
+# The programs that `LLVM=1` selects (Documentation/kbuild/llvm.rst).
 _LLVM = {
     "CC": "clang",
     "LD": "ld.lld",
@@ -24,7 +24,7 @@ _LLVM = {
 
 
 def programs(compiler: str) -> dict[str, str]:
-    """Return the programs that come with `gcc-12` or `clang-15`, by kbuild's names for them."""
+    """Return the programs of a compiler such as `gcc-12` or `clang-15`, by kbuild variable."""
     family, dash, number = compiler.partition("-")
     if family == "gcc":
         return {"CC": compiler, "HOSTCC": compiler}
@@ -32,14 +32,14 @@ def programs(compiler: str) -> dict[str, str]:
 
 
 def has(compiler: str) -> bool:
-    """Return whether this host has it, with all of its programs."""
+    """Return whether this host has all programs of the compiler."""
     return all(map(shutil.which, programs(compiler).values()))
 
 
 def names() -> list[str]:
-    """Return the names of all that this host has, sorted."""
-    found = set()
+    """Return the names of the installed compilers, sorted."""
+    programs_in_path = set()
     for folder in os.get_exec_path():
         for pattern in ("gcc*", "clang*"):
-            found |= {path.name for path in Path(folder).glob(pattern)}
-    return sorted(name for name in found if _NAME.fullmatch(name) and has(name))
+            programs_in_path |= {path.name for path in Path(folder).glob(pattern)}
+    return sorted(name for name in programs_in_path if _NAME.fullmatch(name) and has(name))

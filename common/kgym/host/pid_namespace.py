@@ -1,17 +1,14 @@
 """A PID namespace for all sandboxes of this process; it ends with the process, whatever kills it.
 
-When the first process of a PID namespace ends, the kernel kills every other one
-in it and below, wherever it is: half started, stopped, or waiting for a word of
-a parent that is dead. The mounts, loop devices and network namespaces that only
-they held go with them. A parent-death signal alone cannot do that: whoever is
-killed between fork(2) and prctl(2) leaves a child that never hears of it
-(bubblewrap's waits for its parent before it asks for the signal).
+When the first process of a PID namespace ends, the kernel kills all others in it and below, in
+whatever state they are, and frees the mounts, loop devices and network namespaces that only they
+held. A parent-death signal alone cannot do that: if a parent is killed between the child's fork(2)
+and prctl(2), the child survives (bubblewrap's waits for its parent before it requests the signal).
 
-The first process reads a pipe of which this process alone has the other end. It
-ignores SIGCHLD, so that orphans in the namespace leave no zombies (by env(1):
-the shell of Debian cannot), and shows the namespace's /proc in a mount
-namespace of its own. Unprivileged, there is a user namespace too, which all
-share.
+The first process reads a pipe whose other end only this process has. It ignores SIGCHLD, so that
+orphans in the namespace leave no zombies (set by env(1), as Debian's shell cannot), and mounts the
+namespace's /proc in its own mount namespace. Without root, there is also a user namespace, which
+all sandboxes share.
 """
 
 import atexit
@@ -37,12 +34,12 @@ exec env --ignore-signal=CHLD cat >/dev/null 2>&1
 
 @dataclass(frozen=True, slots=True)
 class PidNamespace:
-    """A running namespace; `first` is its first process, as this process counts."""
+    """A running namespace; `first` is the number of its first process in this process's /proc."""
 
     first: int
 
     def entering(self, *spaces: str) -> tuple[str, ...]:
-        """The words before a command that let it start in here, and in `spaces` of nsenter(1)."""
+        """The nsenter(1) command that starts another in this namespace, and in `spaces`."""
         words = [f"--pid=/proc/{self.first}/ns/pid", *spaces]
         for user in self.rights:
             words += [f"--user={user}", "--preserve-credentials"]
@@ -50,16 +47,16 @@ class PidNamespace:
 
     @property
     def spaces(self) -> tuple[str, ...]:
-        """The words for nsenter(1) that enter its mount namespace, with its own /proc."""
+        """Options of nsenter(1) for the mount namespace that has this namespace's /proc."""
         return (f"--mount=/proc/{self.first}/ns/mnt",)
 
     @property
     def rights(self) -> list[Path]:
-        """The user namespace that has to be entered for the right to enter others in here."""
+        """The user namespace to enter first, without which an ordinary user may enter no other."""
         return [] if proc.privileged() else [Path(f"/proc/{self.first}/ns/user")]
 
     def process(self, number: int) -> Path:
-        """Return /proc/PID of the process that has this number in here."""
+        """Return /proc/PID of the process with this number in the namespace."""
         return Path(f"/proc/{self.first}/root/proc/{number}")
 
 
@@ -68,9 +65,9 @@ _running: "tuple[subprocess.Popen[bytes], PidNamespace] | None" = None
 
 
 def current() -> PidNamespace:
-    """Return this process's namespace; it is made when first asked for, and when it has died.
+    """Return this process's namespace; create it on first use, or if it has died.
 
-    Raises InfrastructureError `no_sandbox` where none can be made.
+    Raises InfrastructureError `no_sandbox` if it cannot be created.
     """
     global _running  # noqa: PLW0603 - one for the whole process
     with _lock:
@@ -96,9 +93,9 @@ def _start() -> "tuple[subprocess.Popen[bytes], PidNamespace]":
         env=proc.environment(),
         start_new_session=True,
     )
-    said = b""
+    output = b""
     assert process.stdout is not None
-    while not said.endswith(b"\n") or b"pid " not in said:
+    while not output.endswith(b"\n") or b"pid " not in output:
         ready, _, _ = select.select([process.stdout], [], [], START_SECONDS)
         chunk = os.read(process.stdout.fileno(), 4096) if ready else b""
         if not chunk:
@@ -107,22 +104,22 @@ def _start() -> "tuple[subprocess.Popen[bytes], PidNamespace]":
                 "no_sandbox",
                 "no sandbox can be made here, and nothing runs without: this user, or this"
                 " container, must be allowed to make user, mount and PID namespaces, and to mount"
-                f" /proc in them: {said.decode(errors='replace').strip() or 'no word'}",
+                f" /proc in them: {output.decode(errors='replace').strip() or 'no output'}",
             )
-        said += chunk
-    return process, PidNamespace(int(said.rpartition(b"pid ")[2]))
+        output += chunk
+    return process, PidNamespace(int(output.rpartition(b"pid ")[2]))
 
 
 def _end(process: "subprocess.Popen[bytes]") -> None:
     for pipe in (process.stdin, process.stdout):
         if pipe is not None:
-            pipe.close()  # the first process reads the end of its input, and ends
+            pipe.close()  # the first process reads end of file, and exits
     with contextlib.suppress(subprocess.TimeoutExpired):
         process.wait(START_SECONDS)
 
 
 def _forget() -> None:
-    """Close it in a forked process, which would keep the namespace of a dead parent alive."""
+    """Close the pipe in a forked process, which would keep a dead parent's namespace alive."""
     global _running, _lock  # noqa: PLW0603
     _lock = threading.Lock()
     if _running is not None:

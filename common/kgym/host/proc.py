@@ -1,9 +1,8 @@
-"""The one place that runs programs.
+"""The only place that runs programs.
 
-Every program has a time limit, its output is drained while it runs, and it
-dies with its whole process group: at the limit, when the awaiting task is
-cancelled, and (through the kernel's parent-death signal) when this process
-is killed. Of the environment it gets what programs need, and no secret.
+Every program has a time limit, and its output is read while it runs. Its process group is killed
+at the limit, when the awaiting task is cancelled, and (by the kernel's parent-death signal) when
+this process is killed. It gets a list of harmless environment variables, without secrets.
 """
 
 import asyncio
@@ -22,9 +21,9 @@ from typing import IO
 
 from kgym.errors import InfrastructureError, KgymError
 
-# Bytes of a line after which it is handed on in pieces.
+# Bytes after which a line is passed on in pieces.
 LINE_LIMIT = 1 << 20
-# Bytes of output that are kept; of longer output, the end.
+# Bytes of output that are kept; the end of longer output.
 KEPT = 8 << 20
 
 
@@ -38,7 +37,7 @@ class ProgramTimedOut(InfrastructureError):
 
 @dataclass(frozen=True, slots=True)
 class Completed:
-    """A program that ended. `output` is stdout and stderr, interleaved as they came."""
+    """A program that ended. `output` is stdout and stderr, interleaved in order of arrival."""
 
     argv: tuple[str, ...]
     returncode: int
@@ -47,11 +46,11 @@ class Completed:
 
     @property
     def text(self) -> str:
-        """The output as text; bytes that are not UTF-8 are replaced."""
+        """The output as text; invalid UTF-8 is replaced."""
         return self.output.decode(errors="replace")
 
     def check(self) -> None:
-        """Raise ProgramFailed unless the status is 0."""
+        """Raise ProgramFailed if the exit status is not 0."""
         if self.returncode != 0:
             lines = [line.strip() for line in self.text.strip().splitlines()[-5:]]
             raise ProgramFailed(
@@ -63,17 +62,20 @@ class Completed:
 
 
 def require(program: str) -> str:
-    """Return the path of `program`; raise InfrastructureError `missing_tool` if there is none."""
+    """Return the path of `program`; raise InfrastructureError `missing_tool` without it."""
     path = shutil.which(program)
     if path is None:
         raise InfrastructureError(
             "missing_tool",
-            f"the program `{program}` is not installed; ./run installs what is needed",
+            f"the program `{program}` is not installed; ./run installs the required programs",
             tool=program,
         )
     return path
 
 
+# A worker's environment holds its token and the bus's password, and a process shows the environment
+# that it was started with in /proc/PID/environ, even if it clears it later. So this is a list of
+# allowed variables.
 _HANDED_ON = re.compile(
     r"PATH|HOME|USER|LOGNAME|LANG|LANGUAGE|LC_\w+|TZ|TMPDIR|SSL_CERT_(FILE|DIR)|GIT_SSL_CAINFO"
     r"|(https?|ftp|all|no)_proxy|(HTTPS?|FTP|ALL|NO)_PROXY"
@@ -81,20 +83,16 @@ _HANDED_ON = re.compile(
 
 
 def environment() -> dict[str, str]:
-    """Return what programs get of this process's environment: what is known to be no secret.
-
-    A worker's holds its token and the bus's password, and every process shows its own to
-    whoever may read its /proc/PID/environ, also those that it changed later.
-    """
+    """Return the variables of this process's environment that programs may see."""
     return {name: value for name, value in os.environ.items() if _HANDED_ON.fullmatch(name)}
 
 
 @functools.cache
 def privileged() -> bool:
-    """Whether this process has root's rights: in many a container, user 0 has few of them.
+    """Return whether this process has root's capabilities; user 0 of a container often does not.
 
-    From capabilities(7) and user_namespaces(7): those over files and users and to mount, on the
-    host's own users, not in a user namespace.
+    From capabilities(7) and user_namespaces(7): capabilities over files, users and mounts, and
+    all users of the host mapped, as they are not in a user namespace.
     """
     status = Path("/proc/self/status").read_text()
     effective = int(status.partition("\nCapEff:")[2].split()[0], 16)
@@ -104,16 +102,16 @@ def privileged() -> bool:
 
 @functools.cache
 def countable() -> bool:
-    """Whether the kernel limits the processes of this user.
+    """Return whether the kernel limits the number of this user's processes.
 
-    It does not for the host's user 0, whatever that one may or may not do, in whatever user
-    namespace (kernel/fork.c, `copy_process`: INIT_USER is exempt from RLIMIT_NPROC).
+    It does not limit the host's user 0, in any user namespace and with any capabilities
+    (kernel/fork.c, `copy_process`: INIT_USER is exempt from RLIMIT_NPROC).
     """
     argv = ["prlimit", "--nproc=1", "sh", "-c", "true & wait"]
     return subprocess.run(argv, check=False, capture_output=True, timeout=20).returncode != 0
 
 
-# The signal does not come if the parent was dead before it was asked for.
+# The parent-death signal is not sent if the parent died before the child requested it.
 _IF_ALIVE = '[ "$PPID" = "$0" ] && exec "$@"'
 
 # CAP_CHOWN, CAP_DAC_OVERRIDE, CAP_SETGID, CAP_SETUID, CAP_SYS_ADMIN.
@@ -132,15 +130,14 @@ async def run(
     pass_fds: Sequence[int] = (),
     ends_with_namespace: bool = False,
 ) -> Completed:
-    """Run a program to its end.
+    """Run a program until it ends.
 
-    `timeout` is in seconds. `stdin` is what the program reads, or a file that
-    holds it. `env` is its whole environment, `environment()` by default.
-    `on_line` gets each line of the output, without its end, as it comes; what
-    it raises kills the program. With `check`, a status other than 0 raises
-    ProgramFailed, whose details hold the status and the end of the output. The
-    program inherits the file descriptors `pass_fds`. With `ends_with_namespace` it enters the PID
-    namespace of this process, and needs no other way to die with it.
+    `timeout` is in seconds. `stdin` is its input, or a file with the input. `env` is its whole
+    environment, `environment()` by default. `on_line` is called with each line of output, without
+    the newline, as it arrives; an exception from it kills the program. With `check`, a status
+    other than 0 raises ProgramFailed, with the status and the end of the output. The program
+    inherits the file descriptors `pass_fds`. With `ends_with_namespace`, the program enters
+    `pid_namespace`, which ends with this process, and gets no parent-death signal.
     """
     start = time.monotonic()
 
@@ -215,23 +212,23 @@ async def spawn(
     except OSError as error:
         raise InfrastructureError("cannot_start", f"cannot start `{program}`: {error}") from error
     except asyncio.CancelledError:
-        # asyncio would kill the program alone, and wait for whoever else has its pipes.
+        # asyncio would kill only the program, and wait for its descendants to close the pipes.
         with contextlib.suppress(OSError):
             await kill(await starting)
         raise
 
 
 async def kill(process: asyncio.subprocess.Process) -> None:
-    """Kill the process group and reap its leader; nothing happens to one that ended."""
+    """Kill the process group and reap its leader; do nothing if it has ended."""
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(process.pid, signal.SIGKILL)
     await process.wait()
-    # Its pipes stay open while a child that inherited them lives; they are read no more.
+    # A descendant that left the group may keep the pipes open: do not wait for it.
     transport: asyncio.SubprocessTransport = process._transport  # type: ignore[attr-defined]
     transport.close()
     if process.stdin is not None:
         process.stdin.close()
-    await asyncio.sleep(0)  # the loop closes them in its next round
+    await asyncio.sleep(0)  # the event loop closes them in its next iteration
 
 
 async def _feed(process: asyncio.subprocess.Process, data: bytes) -> None:
@@ -259,11 +256,11 @@ async def _drain(
                 if len(rest) > LINE_LIMIT:
                     on_line(rest)
                     rest = b""
-            await asyncio.sleep(0)  # a program that never stops talking must not stop the loop
+            await asyncio.sleep(0)  # endless output must not block the event loop
         if on_line is not None and rest:
             on_line(rest)
     finally:
-        # With the pipe full and nobody reading, `wait` would wait for ever.
+        # With a full pipe and no reader, the program would never end.
         transport: asyncio.SubprocessTransport = process._transport  # type: ignore[attr-defined]
         if (pipe := transport.get_pipe_transport(1)) is not None:
             pipe.close()

@@ -1,7 +1,6 @@
-"""How the processes of the platform log: JSON lines, or words where a person looks on.
+"""Logging of the platform's processes: JSON lines, or readable text on a terminal.
 
-What happens in an attempt is logged within `attempt`, which adds job, step and
-attempt to each line, also to those of libraries.
+Within `attempt`, each line has job, step and attempt, including the lines of libraries.
 """
 
 import logging
@@ -22,14 +21,14 @@ _COMMON: list[Processor] = [
 
 
 def configure(stream: TextIO = sys.stderr, level: int = logging.INFO) -> None:
-    """Log to the stream, from `level` on, and libraries' warnings, for the rest of the process."""
-    person = stream.isatty()
+    """Configure logging of this process: our messages from `level` on, libraries' warnings."""
+    is_terminal = stream.isatty()
     last: list[Processor] = [
         structlog.dev.ConsoleRenderer()
-        if person
+        if is_terminal
         else structlog.processors.JSONRenderer(sort_keys=True)
     ]
-    if not person:
+    if not is_terminal:
         last.insert(0, structlog.processors.format_exc_info)
     handler = logging.StreamHandler(stream)
     handler.setFormatter(
@@ -51,5 +50,5 @@ def configure(stream: TextIO = sys.stderr, level: int = logging.INFO) -> None:
 
 
 def attempt(*, job: int, step: int, attempt: int) -> AbstractContextManager[None]:
-    """Say in each line that is logged within, and in tasks begun within, what it is about."""
+    """Context manager: add these numbers to each line logged within, and in tasks started there."""
     return structlog.contextvars.bound_contextvars(job=job, step=step, attempt=attempt)

@@ -1,32 +1,32 @@
-"""Words of programs and machines that are not trusted, as our messages quote them. Pure."""
+"""Output of untrusted programs and machines, made safe to quote in messages. Pure."""
 
 import re
 from typing import AnyStr
 
-# Characters of a quotation, unless a caller wants another bound.
+# Default length of a quotation in characters.
 MOST = 400
 _GAP = " … "
-# What terminals obey (ECMA-48): a control sequence, a string up to its end, or one character.
-_OBEYED = re.compile(
+# Escape sequences of terminals (ECMA-48): a control sequence, a control string, or one character.
+_ESCAPES = re.compile(
     r"\x1b\[[0-?]*[ -/]*[@-~]"
     r"|\x1b[PX\]^_][^\x07\x1b]*(?:\x07|\x1b\\|$)"
     r"|\x1b[ -/]*[0-OQ-WYZ\\`-~]"
 )
-# So many characters for each that is shown are looked at: colours take most of some lines.
+# Characters read for each one that is shown: in some lines, most are colours.
 _ROOM = 64
 
 
-def quoted(said: AnyStr, most: int = MOST) -> str:
-    """Return what was said in one line of printable characters, `most` of them at most.
+def quoted(output: AnyStr, most: int = MOST) -> str:
+    """Return the output as one line of at most `most` printable characters.
 
-    Of longer words, the middle is left out. What only terminals obey goes; anything else that
-    cannot be printed, or changes the direction of what can, is a `?`.
+    The middle of longer output is left out. Escape sequences of terminals are removed; other
+    characters that cannot be printed, or change the direction of text, become `?`.
     """
-    if len(said) > 2 * _ROOM * most:
-        said = said[: _ROOM * most] + said[-_ROOM * most :]
-    text = said.decode(errors="replace") if isinstance(said, bytes) else said
-    text = " ".join(_OBEYED.sub("", text).split())
-    text = "".join(one if one.isprintable() else "?" for one in text)
+    if len(output) > 2 * _ROOM * most:
+        output = output[: _ROOM * most] + output[-_ROOM * most :]
+    text = output.decode(errors="replace") if isinstance(output, bytes) else output
+    text = " ".join(_ESCAPES.sub("", text).split())
+    text = "".join(char if char.isprintable() else "?" for char in text)
     if len(text) <= most:
         return text
     left = (most - len(_GAP)) // 2

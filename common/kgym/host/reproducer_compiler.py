@@ -1,4 +1,4 @@
-"""From a reproducer's C source to a static program, compiled where it can do no harm."""
+"""Compile a reproducer's C source to a static program, in a sandbox."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -11,13 +11,13 @@ from kgym.host.sandbox import Sandbox, prepare
 from kgym.host.sandbox_limits import SandboxLimits
 from kgym.source import diagnostics
 
-# Bytes of a program: it lies in the memory of each guest, and in each bundle.
+# Maximum bytes of a program: each guest holds it in memory, and each bundle contains it.
 LARGEST = 64 << 20
 _SECONDS = 120.0
 _MEMORY = 1 << 30
 _DISK = 4 * LARGEST
 _SHOWN = 50
-# No warnings: generated sources are full of what a compiler warns of.
+# No warnings: syzkaller's generated sources cause many.
 _FLAGS = ("-static", "-pthread", "-O1", "-w", "-s")
 
 
@@ -44,30 +44,32 @@ async def compile_reproducer(source: Path, folder: Path) -> Path:
         if (size := program.stat().st_size) > LARGEST:
             raise _too_large(f"its program has {size} bytes")
         return program
-    found = [one for one in diagnostics.parse(done.text.splitlines()) if one.severity == "error"]
-    if not found and not _is_the_compilers(done.text):
-        said = done.text.strip()[-500:]
-        raise InfrastructureError("compiler_failed", f"gcc ended with {done.returncode}: {said}")
-    first = f"{found[0].file}:{found[0].line}: {found[0].message}" if found else done.text[-500:]
-    raise _refusal(first, found[:_SHOWN])
+    parsed = diagnostics.parse(done.text.splitlines())
+    errors = [diagnostic for diagnostic in parsed if diagnostic.severity == "error"]
+    # Without a message of gcc or ld, it may be the sandbox that failed: not the user's fault.
+    if not errors and not _names_the_compiler(done.text):
+        output = done.text.strip()[-500:]
+        raise InfrastructureError("compiler_failed", f"gcc ended with {done.returncode}: {output}")
+    first = errors[0] if errors else None
+    message = f"{first.file}:{first.line}: {first.message}" if first else done.text[-500:]
+    raise _refusal(message, errors[:_SHOWN])
 
 
-def _is_the_compilers(text: str) -> bool:
-    """Tell whether the compiler spoke, not what was to start it (the sandbox, for one)."""
+def _names_the_compiler(text: str) -> bool:
     return "gcc: " in text or "ld: " in text or "compilation terminated" in text
 
 
 def _too_large(why: str) -> UserError:
     return UserError(
         "reproducer_too_large",
-        f"the reproducer is too large: {why}; a program may have {LARGEST >> 20} MiB. Arrays that"
-        " are initialised are part of it; memory that is mapped when it runs is not",
+        f"the reproducer is too large: {why}; the limit is {LARGEST >> 20} MiB. Initialised arrays"
+        " are part of the program; memory that it maps at run time is not",
     )
 
 
-def _refusal(why: str, found: Sequence[Diagnostic] = ()) -> UserError:
+def _refusal(why: str, errors: Sequence[Diagnostic] = ()) -> UserError:
     return UserError(
         "reproducer_does_not_compile",
         f"the reproducer does not compile: {why}",
-        diagnostics=[one.model_dump() for one in found],
+        diagnostics=[error.model_dump() for error in errors],
     )

@@ -1,18 +1,16 @@
-"""Running hostile programs: builds of patched trees, compilers on submitted source.
+"""A sandbox for hostile programs: builds of patched trees, compilers on submitted source.
 
-A sandboxed program has no network, no privileges and no sight of the host but
-its read-only /usr, or, given another `root`, not even of that. It runs as nobody
-in mount, PID, IPC, UTS and user namespaces of its own (bubblewrap), on folders that
-the caller hands in.
+A sandboxed program has no network and no privileges, and sees nothing of the host but its
+read-only /usr, or not even that if it has another `root`. It runs as nobody in its own mount, PID,
+IPC, UTS and user namespaces (bubblewrap), with folders that the caller provides.
 
-The folders are first mounted, in a private mount namespace, below /mnt: the
-unprivileged program could not walk to a cache in somebody's home. Nothing has
-to be unmounted: the mounts end with the last process of the namespace, and that
-one with this process, in whose PID namespace (`pid_namespace.py`) all of it is made.
+The folders are first mounted below /mnt in a private mount namespace, since the unprivileged
+program could not reach a cache in a user's home. Nothing has to be unmounted: the mounts end with
+the namespace's last process, and that process with this one, as all of them run in its PID
+namespace (`pid_namespace.py`).
 
-What it may use is limited twice: by hard limits per process, which nothing
-escapes, and by a watch over all its processes and folders (`sandbox_watchdog.py`), which
-kills the sandbox and says why.
+Its resources are limited twice: by hard limits per process, and by a watchdog over all its
+processes and folders (`sandbox_watchdog.py`), which kills the sandbox and reports the reason.
 """
 
 import asyncio
@@ -75,10 +73,10 @@ shift
 exec "$@"
 """
 
-# Bytes of the largest file; a vmlinux with all its debug information has 1 to 2 GB.
+# Maximum bytes of a file; a vmlinux with all its debug information has 1 to 2 GB.
 _MOST_FILE = 16 << 30
 _MOST_OPEN = 4096
-# The hard limit of processes is this much above the one that is watched.
+# Distance of the hard limit of processes from the watchdog's, which reports the reason.
 _MORE_PROCESSES = 64
 
 _ENVIRONMENT = {
@@ -89,31 +87,31 @@ _ENVIRONMENT = {
 }
 
 
-# A folder, or an image; at most one image goes into a sandbox.
+# A folder, or an image; a sandbox can have at most one image.
 Layer = Path | Mounted
 
 
 @dataclass(frozen=True, slots=True)
 class Overlay:
-    """A writable view of read-only layers: `lower`, the topmost first; changes go to `upper`."""
+    """A writable view of the read-only layers `lower`, topmost first; changes go to `upper`."""
 
     lower: tuple[Layer, ...]
     folder: Path
 
     @property
     def upper(self) -> Path:
-        """The folder that holds what was changed."""
+        """The folder of changed files."""
         return self.folder / "upper"
 
     def create(self) -> "Overlay":
-        """Make the folders that take the changes."""
+        """Create the folders for changes."""
         for name in ("upper", "work"):
             prepare(self.folder / name)
         return self
 
 
 def prepare(folder: Path) -> Path:
-    """Make a folder that sandboxed programs may write to."""
+    """Create a folder that sandboxed programs may write to."""
     folder.mkdir(parents=True, exist_ok=True)
     if proc.privileged():
         os.chown(folder, NOBODY, NOBODY)
@@ -121,11 +119,11 @@ def prepare(folder: Path) -> Path:
 
 
 class Sandbox:
-    """Programs run in it see host folders at paths of our choice.
+    """A set of folders and limits with which programs are run.
 
-    Keys are paths inside the sandbox; `writable` folders come from `prepare`,
-    overlays from `Overlay.create`. `root` has the programs, instead of the host, all of them
-    below usr/; where it and a layer are images, one keeper has mounted both.
+    Keys are paths inside the sandbox; `writable` folders come from `prepare`, overlays from
+    `Overlay.create`. `root` provides the programs instead of the host, all of them below usr/. If
+    it and a layer are images, the same keeper must have mounted both.
     """
 
     def __init__(
@@ -168,19 +166,20 @@ class Sandbox:
         check: bool = True,
         env: Mapping[str, str] | None = None,
     ) -> proc.Completed:
-        """Run a program to its end, as `proc.run` does; afterwards no process of it is left.
+        """Run a program until it ends, as `proc.run` does; then kill all its descendants.
 
-        Raises UserError `sandbox_limit` for one that was killed because it
-        used more than it may; time is one of these limits, unless `timeout` is shorter.
-        Raises InfrastructureError `no_sandbox` where none could be made: then
-        nothing ran.
+        Raises UserError `sandbox_limit` if it was killed over a limit; time is one of them unless
+        `timeout` is shorter. Raises InfrastructureError `no_sandbox` if the sandbox could not be
+        created; then nothing ran.
         """
         proc.require("bwrap")
+        # Without a sandbox nothing runs. User 0 without capabilities is refused too, since the
+        # kernel does not limit its processes.
         if not proc.privileged() and not await asyncio.to_thread(proc.countable):
             raise InfrastructureError(
                 "no_sandbox",
-                "this worker is the host's root without root's rights: its processes cannot be"
-                " limited, and nothing runs without. Start it as another user, or with the rights",
+                "this worker is the host's root without root's capabilities: its processes cannot"
+                " be limited. Start it as another user, or with the capabilities",
             )
         limit = self._limits.seconds
         own_limit = timeout is None or limit <= timeout
@@ -200,7 +199,7 @@ class Sandbox:
             program = proc.run(
                 [*self._outside(space), *inside, *argv],
                 timeout=limit if timeout is None else min(limit, timeout),
-                # The first process of the sandbox shows the environment that it was started with.
+                # Programs in the sandbox can read the environment of its first process.
                 env=_ENVIRONMENT,
                 stdin=stdin,
                 on_line=counted,
@@ -214,11 +213,10 @@ class Sandbox:
                 if not own_limit:
                     raise
                 raise sandbox_limits.exceeded("time", f"{limit:g} s", "not at its end") from None
+            # Only bubblewrap's own report proves that the program ran.
             if not status.ended():
                 raise _not_made(done)
-        done = replace(
-            done, argv=tuple(argv)
-        )  # how the sandbox was entered is of no use in an error message
+        done = replace(done, argv=tuple(argv))  # error messages name the program, not nsenter
         if check:
             done.check()
         return done
@@ -254,7 +252,7 @@ class Sandbox:
         return f"{_STAGE}/{len(self._mounts) // 2 - 1}"
 
     def _stage_overlay(self, overlay: Overlay) -> str:
-        # By way of /mnt the options hold no path that would need quoting.
+        # Paths below /mnt need no quoting in mount options.
         lower = ":".join(map(self._stage_layer, overlay.lower))
         own = self._stage("bind", str(overlay.folder))
         options = f"lowerdir={lower},upperdir={own}/upper,workdir={own}/work"
@@ -289,7 +287,7 @@ class Sandbox:
             size = str(self._limits.memory + sandbox_limits.SLACK)
             yield from ("--perms", "1777", "--size", size, "--tmpfs", folder)
         yield from self._binds
-        # Both are in memory, without a limit of size.
+        # Both are in memory and have no size limit, so they must not be writable.
         yield from ("--remount-ro", "/dev", "--remount-ro", "/", "--chdir", cwd, "--")
         # Processes are counted per user namespace, hence the limit is set in this one (since Linux
         # 5.14, 21d1c5e386bc; before, all sandboxes of a worker share the count).
@@ -299,7 +297,7 @@ class Sandbox:
 
 
 def _programs(root: str | None) -> Iterator[str]:
-    """Yield the words that let bubblewrap show the host's programs, or those of another root."""
+    """Yield the options of bubblewrap for the host's programs, or those of another root."""
     yield from ("--ro-bind", f"{root or ''}/usr", "/usr")
     for name in ("bin", "sbin", "lib", "lib32", "lib64", "libx32"):
         if root or Path("/", name).is_symlink():
@@ -312,7 +310,7 @@ def _programs(root: str | None) -> Iterator[str]:
 
 
 def _not_made(done: proc.Completed) -> InfrastructureError:
-    """Return the error of a sandbox that could not be made, so that the program never ran."""
+    """Return the error of a sandbox that could not be created."""
     if done.returncode < 0:
         return InfrastructureError("no_sandbox", f"the sandbox was killed ({-done.returncode})")
     return InfrastructureError(
@@ -325,7 +323,7 @@ def _not_made(done: proc.Completed) -> InfrastructureError:
 
 @contextmanager
 def _file(content: bytes) -> Iterator[int]:
-    """Yield a file descriptor of a file in memory that is read from its start."""
+    """Context manager: the descriptor of a file in memory, positioned at its start."""
     fd = os.memfd_create("kgym")
     try:
         os.pwrite(fd, content, 0)
@@ -335,10 +333,10 @@ def _file(content: bytes) -> Iterator[int]:
 
 
 def remove(folder: Path) -> None:
-    """Remove a folder that sandboxed programs wrote to, whatever modes and depths they left."""
-    # Not shutil.rmtree: it calls itself as deeply as the folders are nested.
+    """Remove a folder that sandboxed programs wrote to, with any modes and any depth."""
+    # Not shutil.rmtree: it recurses as deeply as the folders are nested.
     commands = [["rm", "-rf"]]
-    if not proc.privileged():  # overlayfs leaves a folder of mode 0 in its work folder
+    if not proc.privileged():  # overlayfs leaves a subfolder of mode 0 in its work folder
         commands.insert(0, ["chmod", "-R", "u+rwX"])
     for command in commands:
         with suppress(subprocess.TimeoutExpired):

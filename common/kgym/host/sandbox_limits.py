@@ -1,33 +1,32 @@
-"""What a sandbox may use, and the error if it uses more."""
+"""Resource limits of a sandbox, and the error for exceeding one."""
 
 from dataclasses import dataclass
 
 from kgym.errors import UserError
 from kgym.host.resources import Host
 
-# Hard limits of memory are this many bytes above the watched ones, so that these act first.
+# Distance in bytes of the hard limits of memory from the watchdog's, which shall act first.
 SLACK = 1 << 30
-
 
 MIB = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
 class SandboxLimits:
-    """What one sandbox may use."""
+    """Limits of one sandbox."""
 
     memory: int
-    """Bytes of all processes together, and of files in /tmp and /dev/shm."""
+    """Bytes of all processes, and of files in /tmp and /dev/shm."""
     processes: int
     """Processes and threads."""
     disk: int
     """Bytes in the writable folders and overlays."""
     files: int
-    """Files in them."""
+    """Files in the writable folders and overlays."""
     output: int
     """Bytes printed; a line counts as at least 100."""
     seconds: float
-    """Time for a program to which its caller gives no time limit: a run of make."""
+    """Time for programs whose caller sets no time limit, such as make."""
 
     @classmethod
     def of_host(cls) -> "SandboxLimits":
@@ -51,11 +50,11 @@ class SandboxLimits:
 
 
 class LimitExceeded(UserError):
-    """A sandbox was killed at one of its limits. Retrying cannot help."""
+    """A sandbox was killed at one of its limits; a retry cannot help."""
 
 
 def exceeded(limit: str, allowed: str, used: str) -> LimitExceeded:
-    """Return the error of a sandbox that was killed."""
+    """Return the error of a sandbox that was killed over a limit."""
     return LimitExceeded(
         "sandbox_limit",
         f"killed at the sandbox's limit of {limit}: {used}, {allowed} allowed",
@@ -73,12 +72,13 @@ class Meter:
         self._used = 0
 
     def __call__(self, line: bytes) -> None:
-        """Count a line; raise UserError `sandbox_limit` when it is one too many."""
+        """Count a line; raise UserError `sandbox_limit` over the limit."""
+        # Each line costs time, even an empty one: it is passed on and stored.
         self._used += max(len(line) + 1, 100)
         if self._used > self._allowed:
             raise exceeded("output", mib(self._allowed), "more printed")
 
 
 def mib(size: int) -> str:
-    """Return a number of bytes in words."""
+    """Return a number of bytes as text in MiB."""
     return f"{size / MIB:,.0f} MiB"

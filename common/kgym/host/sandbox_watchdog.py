@@ -1,11 +1,10 @@
-"""What a sandbox may use, and the watch that kills one that uses more.
+"""The watchdog that kills a sandbox over its limits.
 
-Cgroups would count exactly, but cannot be relied on: a container sees them
-read-only, and an unprivileged worker has none. So the processes of the
-sandbox's PID namespace are looked at from outside, through its own /proc,
-ten times a second. The little that they can take between two looks is
-bounded by the sandbox's hard limits (`prlimit` in `sandbox.py`), and what no
-process shows by what is left on the host.
+Cgroups would count exactly, but are not always available: containers see them read-only, and
+unprivileged workers have none. So the processes of the sandbox's PID namespace are measured from
+outside, through its own /proc, ten times a second. Hard limits (`prlimit` in `sandbox.py`) bound
+what they can take between two measurements. Memory that no process shows is bounded by what is
+left on the host.
 """
 
 import asyncio
@@ -27,19 +26,16 @@ from kgym.host.sandbox_limits import SandboxLimits, exceeded, mib
 
 _INTERVAL = 0.1
 _DISK_INTERVAL = 0.25
-# Folders are counted again when this many times the last count's time has passed.
+# Counting folders takes long: it is repeated after this many times its own duration.
 _DISK_SHARE = 50
 _GONE_SECONDS = 10.0
 
-# A pool of its own: a worker that hashes and packs has the default one's threads all busy.
+# Not the default pool: hashing and packing may occupy all of its threads.
 _THREADS = ThreadPoolExecutor(64, "quota")
 
 
 class SandboxStatus:
-    """What bubblewrap writes of the sandbox that it makes: the file of `--json-status-fd`.
-
-    It runs in `space`, and counts processes as they are counted there.
-    """
+    """The status file of bubblewrap (`--json-status-fd`), with process numbers of `space`."""
 
     def __init__(self, space: PidNamespace) -> None:
         self._space = space
@@ -52,15 +48,15 @@ class SandboxStatus:
         os.close(self.fd)
 
     def process(self) -> Path | None:
-        """Return /proc/PID of the sandbox's first process; None before and after its life."""
+        """Return /proc/PID of the sandbox's first process; None if it is not running."""
         first, _, _ = os.pread(self.fd, 4096, 0).partition(b"\n")
         if not first.endswith(b"}"):
             return None
-        said = json.loads(first)
-        process = self._space.process(said["child-pid"])
+        report = json.loads(first)
+        process = self._space.process(report["child-pid"])
         try:
-            # The kernel gives numbers of dead processes to others, which live in other namespaces.
-            if (process / "ns/pid").stat().st_ino != said["pid-namespace"]:
+            # The kernel reuses process numbers, but the new process is in another namespace.
+            if (process / "ns/pid").stat().st_ino != report["pid-namespace"]:
                 return None
             state = (process / "stat").read_bytes().rpartition(b")")[2].split()[0]
         except OSError:
@@ -68,22 +64,25 @@ class SandboxStatus:
         return None if state == b"Z" else process
 
     def processes(self) -> list[Path]:
-        """Return /proc/PID of every process in the sandbox; raise OSError where it has ended."""
+        """Return /proc/PID of every process in the sandbox; raise OSError if it has ended."""
         first = self.process()
         if first is None:
             return []
         folder = first / "root/proc"
-        # Until bubblewrap has changed its root, this is the host's /proc.
+        # Until bubblewrap has changed its root, this is still the host's /proc.
         if (folder / "1/ns/pid").stat().st_ino != (first / "ns/pid").stat().st_ino:
             return []
         return [folder / name for name in os.listdir(folder) if name.isdecimal()]
 
     def ended(self) -> bool:
-        """Whether the program ran and ended; else the sandbox was not made, or was killed."""
+        """Return whether the program ran and ended; False if it was not started, or killed."""
         return b'"exit-code"' in os.pread(self.fd, 4096, 0)
 
     async def gone(self) -> None:
-        """Kill what is left of a sandbox whose program has ended; wait a limited time for it."""
+        """Kill the remaining processes of a sandbox, and wait until they are dead.
+
+        Raises InfrastructureError `sandbox_alive` after _GONE_SECONDS.
+        """
         end = time.monotonic() + _GONE_SECONDS
         while (process := self.process()) is not None:
             with suppress(OSError):
@@ -94,7 +93,7 @@ class SandboxStatus:
 
 
 def _kill(process: Path) -> None:
-    """Kill the process that this /proc/PID shows; its number differs between namespaces."""
+    """Kill the process of this /proc/PID. Its number is another in this process's namespace."""
     fd = os.open(process, os.O_RDONLY | os.O_DIRECTORY)
     try:
         signal.pidfd_send_signal(fd, signal.SIGKILL)
@@ -105,11 +104,10 @@ def _kill(process: Path) -> None:
 async def watch_processes(
     limits: SandboxLimits, status: SandboxStatus, folders: Sequence[Path]
 ) -> Never:
-    """Look at processes and memory until cancelled; raise UserError `sandbox_limit`.
+    """Measure processes and memory until cancelled; raise UserError `sandbox_limit`.
 
-    Raises InfrastructureError `host_memory` or `disk_full` when the host has
-    hardly any memory left, or the folders' disk hardly any space: this sandbox
-    may have taken it in ways that nothing shows.
+    Raises InfrastructureError `host_memory` or `disk_full` if the host's memory or the folders'
+    disk is almost full: this sandbox may use it in ways that no process shows, but so may others.
     """
 
     def look() -> None:
@@ -125,7 +123,7 @@ async def watch_processes(
 async def watch_disk(
     limits: SandboxLimits, status: SandboxStatus, folders: Sequence[Path]
 ) -> Never:
-    """Count what is in the writable folders until cancelled; raise UserError `sandbox_limit`."""
+    """Measure the writable folders until cancelled; raise UserError `sandbox_limit`."""
     loop = asyncio.get_running_loop()
     disk = _Disk(limits, status, folders)
     while True:
@@ -141,7 +139,7 @@ def _look_at_host(folders: Sequence[Path]) -> None:
         )
     for seen in map(os.statvfs, folders):
         space = seen.f_bavail * seen.f_frsize
-        few = min(10_000, seen.f_files // 50)  # 0 where files need no inode of a table
+        few = min(10_000, seen.f_files // 50)  # 0 if the file system has no table of inodes
         if space < min(2 << 30, seen.f_blocks * seen.f_frsize // 50) or seen.f_favail < few:
             raise InfrastructureError(
                 "disk_full",
@@ -160,11 +158,11 @@ def _look_at_processes(limits: SandboxLimits, status: SandboxStatus) -> None:
     except OSError:
         return
     tasks, memory = len(processes), files
-    if tasks <= limits.processes:  # else their memory is not worth the time
+    if tasks <= limits.processes:  # else the limit is exceeded already, and reading takes time
         for process in processes:
-            of_one = _status(process / "status")
-            tasks += max(of_one.get(b"Threads", 1) - 1, 0)
-            memory += 1024 * sum(of_one.get(name, 0) for name in _MEMORY)
+            figures = _status(process / "status")
+            tasks += max(figures.get(b"Threads", 1) - 1, 0)
+            memory += 1024 * sum(figures.get(name, 0) for name in _MEMORY)
     if tasks > limits.processes:
         raise exceeded("processes", str(limits.processes), f"{tasks} running")
     if memory > limits.memory:
@@ -178,7 +176,7 @@ _MEMORY = (b"RssAnon", b"RssShmem", b"VmSwap", b"VmPTE")
 
 
 def _status(path: Path) -> dict[bytes, int]:
-    """Return the figures of /proc/PID/status (proc(5)), none of a process that has ended."""
+    """Return the numbers of /proc/PID/status (proc(5)); none if the process has ended."""
     try:
         lines = path.read_bytes().splitlines()
     except OSError:
@@ -193,17 +191,17 @@ def _tmpfs(folder: Path) -> int:
 
 
 def _host_memory() -> tuple[int, int]:
-    """Return the bytes of memory and swap that can still be had, and those to leave."""
+    """Return the bytes of available memory and swap, and the bytes to leave free."""
     figures = _status(Path("/proc/meminfo"))
     left = figures.get(b"MemAvailable", figures[b"MemFree"]) + figures[b"SwapFree"]
     return left * 1024, figures[b"MemTotal"] * 1024 // 32
 
 
 class _Disk:
-    """What writable folders hold.
+    """The size of the writable folders.
 
-    To count them takes long, so it is done when the free space of their disks
-    has shrunk by what was still allowed, or after a while that makes it cheap.
+    Counting takes long, so it is done when the free space of their disks has shrunk by what was
+    still allowed, or after a multiple of the last count's duration (_DISK_SHARE).
     """
 
     def __init__(
@@ -213,7 +211,7 @@ class _Disk:
         self._status = status
         self._folders = folders
         self._due = 0.0
-        # Free bytes below which the folders may hold too much.
+        # Free bytes of the disk below which the folders may have exceeded their limit.
         self._enough = 0
 
     def look(self) -> None:
@@ -229,7 +227,7 @@ class _Disk:
 
 
 def _count(folders: Iterable[Path], limits: SandboxLimits) -> int:
-    """Return the bytes on the disk in the folders, if these hold no more files than they may."""
+    """Return the bytes on the disk in the folders; raise `sandbox_limit` for files or depth."""
     used = files = 0
     rest = [os.fspath(folder) for folder in folders]
     while rest:
@@ -242,15 +240,15 @@ def _count(folders: Iterable[Path], limits: SandboxLimits) -> int:
                     used += entry.stat(follow_symlinks=False).st_blocks * 512
                     if entry.is_dir(follow_symlinks=False):
                         rest.append(entry.path)
-        except OSError as error:  # gone, or closed to us: what is left on the disk is looked at too
+        except OSError as error:  # removed, or not readable: `_look_at_host` watches the disk too
             if error.errno == errno.ENAMETOOLONG:
                 raise exceeded("depth", "paths of 4,095 bytes", "longer ones made") from error
     return used
 
 
 def _unlinked(status: SandboxStatus) -> int:
-    """Return the bytes of files without a name that are open or, as root sees, mapped."""
-    memory = os.fstat(status.fd).st_dev  # where shared memory lies, which no disk holds
+    """Return the bytes of unlinked files that are open or (visible to root only) mapped."""
+    memory = os.fstat(status.fd).st_dev  # the device of shared memory, which is not on a disk
     sizes: dict[tuple[int, int], int] = {}
     for path in _open_files(status):
         with suppress(OSError):

@@ -1,6 +1,6 @@
-"""Whether a file is still the one whose SHA-256 was noted: computed once, then known by its status.
+"""Verification of a file against its SHA-256, cached by the file's status.
 
-Where the file was changed, copied or replaced since, its SHA-256 is computed again.
+The SHA-256 is computed again after the file was changed, copied or replaced.
 """
 
 import hashlib
@@ -9,10 +9,11 @@ from pathlib import Path
 
 
 def matches(image: Path, sha256: str, *, thorough: bool, seal: Path | None = None) -> bool:
-    """Whether the file is right; `thorough` reads it whatever was found before.
+    """Return whether the file has this SHA-256; with `thorough`, always read the file.
 
-    What was found is noted at `seal`: by default beside the file's folder, as that is checked, too.
-    Raises OSError or ValueError where the file or the note cannot be read.
+    The status of a verified file is stored at `seal`: by default beside the file's folder, since
+    the folder's content is fingerprinted (`folder_cache.py`).
+    Raises OSError or ValueError if the file or the seal cannot be read.
     """
     seal = seal or image.parent.parent / f".{image.parent.name}.seal"
     status = image.stat()

@@ -1,8 +1,7 @@
-"""Work on hostile input, away from the event loop and with limits.
+"""Work on hostile input in a separate process, with limits of time and memory.
 
-Python's threads share one lock: what takes seconds in one of them holds up the loop, and cannot
-be ended. So large work is done by a process of its own, with limits of time and memory; small
-work by a thread, since the start of a process takes longer than it.
+A thread would hold Python's global lock for seconds, delay the event loop, and could not be
+killed. Small work is still done in a thread, as a process takes longer to start.
 """
 
 import asyncio
@@ -19,7 +18,8 @@ from kgym.host import proc
 SECONDS = 60.0
 # Bytes of address space.
 MEMORY = 2 << 30
-# Work up to here is done in a thread: some 0.1 s. `weight` counts bytes that are scanned once.
+# Maximum weight of work that is done in a thread: about 0.1 s. A weight is the number of bytes
+# scanned, each counted as often as it is scanned.
 SMALL = 32 << 20
 
 P = ParamSpec("P")
@@ -27,10 +27,9 @@ T = TypeVar("T")
 
 
 async def call(weight: int, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-    """Return `function(*args, **kwargs)`; it stands in a module, and what it takes can be pickled.
+    """Return `function(*args, **kwargs)`; function and arguments must be picklable.
 
-    Raises what it raises, and UserError `too_much_work` where it takes more time or memory
-    than is allowed.
+    Raises what the function raises, and UserError `too_much_work` over a limit.
     """
     if weight <= SMALL:
         return await asyncio.to_thread(function, *args, **kwargs)
@@ -40,28 +39,28 @@ async def call(weight: int, function: Callable[P, T], *args: P.args, **kwargs: P
 async def within(
     seconds: float, memory: int, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs
 ) -> T:
-    """Return `function(*args, **kwargs)`, done by a process of its own with these limits."""
-    given, told = os.memfd_create("given"), os.memfd_create("told")
+    """Return `function(*args, **kwargs)`, called in a process with these limits."""
+    call, result = os.memfd_create("call"), os.memfd_create("result")
     try:
-        await asyncio.to_thread(_write, given, (function, args, kwargs))
-        await _run(given, told, seconds, memory)
-        answer: T | KgymError = await asyncio.to_thread(_read, told)
+        await asyncio.to_thread(_write, call, (function, args, kwargs))
+        await _run(call, result, seconds, memory)
+        answer: T | KgymError = await asyncio.to_thread(_read, result)
     finally:
-        os.close(given)
-        os.close(told)
+        os.close(call)
+        os.close(result)
     if isinstance(answer, KgymError):
         raise answer
     return answer
 
 
-async def _run(given: int, told: int, seconds: float, memory: int) -> None:
-    # Not by `-m`: what is pickled names this module by its own name, not as `__main__`.
-    program = f"from {__name__} import work; work({given}, {told}, {memory})"
+async def _run(call: int, result: int, seconds: float, memory: int) -> None:
+    # Not with `-m`: pickles name this module, which would then be `__main__`.
+    program = f"from {__name__} import work; work({call}, {result}, {memory})"
     argv = [sys.executable, "-P", "-c", program]
-    path = os.pathsep.join(one for one in sys.path if one)
+    path = os.pathsep.join(folder for folder in sys.path if folder)
     env = {"PATH": os.environ.get("PATH", os.defpath), "PYTHONPATH": path}
     try:
-        done = await proc.run(argv, timeout=seconds, env=env, check=False, pass_fds=(given, told))
+        done = await proc.run(argv, timeout=seconds, env=env, check=False, pass_fds=(call, result))
     except proc.ProgramTimedOut as error:
         raise _too_much(f"{seconds:g} s") from error
     if done.returncode != 0:
@@ -81,20 +80,20 @@ def _write(file: int, value: object) -> None:
 def _read(file: int) -> Any:
     os.lseek(file, 0, os.SEEK_SET)
     with os.fdopen(os.dup(file), "rb") as source:
-        return pickle.load(source)  # noqa: S301 - this module wrote it, in a process of ours
+        return pickle.load(source)  # noqa: S301 - written by this module
 
 
-def work(given: int, told: int, memory: int) -> None:
-    """Be the process: do what the one file says, and write the answer to the other."""
+def work(call: int, result: int, memory: int) -> None:
+    """Read the call from one file, and write its result or error to the other."""
     resource.setrlimit(resource.RLIMIT_AS, (memory, memory))
     answer: object
     try:
-        function, args, kwargs = _read(given)
+        function, args, kwargs = _read(call)
         answer = function(*args, **kwargs)
-        _write(told, answer)
+        _write(result, answer)
     except KgymError as error:
-        _write(told, error)
+        _write(result, error)
     except MemoryError:
-        os.ftruncate(told, 0)
-        os.lseek(told, 0, os.SEEK_SET)
-        _write(told, _too_much(f"{memory >> 20} MiB of memory"))
+        os.ftruncate(result, 0)
+        os.lseek(result, 0, os.SEEK_SET)
+        _write(result, _too_much(f"{memory >> 20} MiB of memory"))

@@ -1,17 +1,16 @@
-"""Read-only file-system images (squashfs), mounted once and kept for the next user.
+"""Read-only file-system images (squashfs), mounted once and kept mounted for the next user.
 
-Each image is mounted by a process of its own, its keeper, in a mount namespace
-of its own, which sandboxes enter (`Sandbox`). The mount ends with the keeper,
-and the keeper with this process (`pid_namespace.py`); nothing is seen outside.
-A keeper may mount two: the one that is worked on, and another whose programs do
-the work, as the sandbox's root; for no process is in two mount namespaces.
+Each image is mounted by a process of its own, its keeper, in a private mount namespace that
+sandboxes enter (`Sandbox`). The mount ends with the keeper, and the keeper with this process
+(`pid_namespace.py`); the host does not see it. A keeper may mount two images, one to work on and
+one whose programs do the work as the sandbox's root, since a process is in one mount namespace.
 
-    mount         by the kernel, over a loop device: as root
-    squashfuse    by FUSE: unprivileged (in a user namespace), or where the kernel refuses
+    mount         by the kernel, with a loop device: as root
+    squashfuse    by FUSE: unprivileged (in a user namespace), or if the kernel refuses
 
-Where both are refused, callers unpack the image.
+If both fail, callers unpack the image.
 
-The writable view comes from the kernel's overlay, or where that is refused, fuse-overlayfs.
+Writable views use the kernel's overlay, or fuse-overlayfs if the kernel refuses.
 """
 
 import contextlib
@@ -30,22 +29,22 @@ from typing import Literal
 
 from kgym.host import pid_namespace, proc
 
-# Where a keeper mounts its image; sandboxes mount on the numbered folders beside it.
+# Mount point of a keeper's image; sandboxes mount on the numbered folders beside it.
 PLACE = "/mnt/image"
-# Where it mounts the image that is the sandboxes' root.
+# Mount point of the image that is the sandboxes' root.
 ROOT = "/mnt/root"
-# Images that stay mounted while nobody uses them; each holds some MB and the pages last read.
+# Number of unused images that stay mounted; each costs some MB and the pages last read.
 KEPT = 4
 START_SECONDS = 20.0
-# Seconds for which a way of mounting that failed is not tried; the cause may pass.
+# Time for which a failed way of mounting is not tried again; the cause may be temporary.
 REFUSED_SECONDS = 600.0
 
 Way = Literal["mount", "squashfuse"]
 WAYS: tuple[Way, ...] = ("mount", "squashfuse")
 
 # Arguments: way, options of squashfuse, of the overlay, image, root; one of the images may be
-# empty. Says its number on the host and which overlay works, then waits until its stdin closes. On
-# the numbered folders, sandboxes mount: each in a namespace of its own.
+# empty. Prints its process number on the host and which overlay works, then waits until stdin
+# closes. Sandboxes mount on the numbered folders, each in its own namespace.
 _KEEPER = """
 read -r pid rest </proc/self/stat && mount -t proc proc /proc && echo "$pid" || exit 3
 mount -t tmpfs -o mode=0755,size=1m kgym /mnt && cd /mnt || exit 3
@@ -78,22 +77,22 @@ exec cat
 
 @dataclass(frozen=True, slots=True)
 class Mounted:
-    """An image, or two, in a keeper's namespace; `Sandbox` enters it."""
+    """One or two images in a keeper's namespace, which a `Sandbox` enters."""
 
     keeper: int
     way: Way
     overlay: str
-    """Who makes writable views of it: `overlay` (the kernel) or `fuse-overlayfs`."""
+    """How writable views are mounted: `overlay` (by the kernel) or `fuse-overlayfs`."""
 
     @property
     def spaces(self) -> tuple[str, ...]:
-        """The words for nsenter(1) that let a command start where the image is mounted."""
+        """Options of nsenter(1) for the namespace in which the image is mounted."""
         return (f"--mount=/proc/{self.keeper}/ns/mnt",)
 
 
 @dataclass(slots=True)
 class _Keeper:
-    """A process that keeps one image mounted; `users` are those who have it now."""
+    """A process that keeps images mounted, and the number of its current users."""
 
     process: subprocess.Popen[bytes]
     mounted: Mounted
@@ -106,18 +105,18 @@ class _Keeper:
         return self.process.poll() is None
 
     def end_unused(self) -> None:
-        """End it if it was forgotten and nobody uses it any more."""
+        """End the process if it was forgotten and has no users."""
         if self.forgotten and not self.users:
             _end(self.process)
 
 
 class Images:
-    """The images that this process has mounted, in one of the `ways`, the first that works."""
+    """The images that this process has mounted, each by the first of `ways` that works."""
 
     def __init__(
         self, ways: Sequence[Way] = WAYS, refused_seconds: float = REFUSED_SECONDS
     ) -> None:
-        # Why a way was given up, for now.
+        # Errors of the ways that failed, until `_refused_until`.
         self._refused: dict[Way, str] = {}
         self._refused_seconds = refused_seconds
         self._refused_until = 0.0
@@ -127,7 +126,7 @@ class Images:
 
     @property
     def refusal(self) -> str:
-        """Why nothing can be mounted, in words."""
+        """Why nothing can be mounted, as text."""
         return "; ".join(f"{way}: {why}" for way, why in self._refused.items())
 
     def close(self) -> None:
@@ -137,10 +136,10 @@ class Images:
     def mount(
         self, image: Path | None, held: ExitStack, root: Path | None = None
     ) -> Mounted | None:
-        """Return the image, mounted until `held` is closed; None where that cannot be done.
+        """Return the image, mounted until `held` is closed; None if it cannot be mounted.
 
-        With `root`, that image is mounted beside it, or alone. A file that was replaced since is
-        another image. Blocks for some 10 ms if it is new.
+        `root` is mounted beside it, or alone. A replaced file counts as another image. Blocks for
+        about 10 ms if it is not mounted yet.
         """
         identity = (_identity(image), _identity(root))
         keeper = self._keepers.get(identity)
@@ -156,7 +155,7 @@ class Images:
     def forget(self, mounted: Mounted) -> None:
         """Mount the image again for the next user, because reading it failed for one.
 
-        Who has it keeps it: what a patch makes a build say must not end the builds beside it.
+        Current users keep it: a patch may fake the error, and must not end other builds.
         """
         for identity, keeper in list(self._keepers.items()):
             if keeper.mounted is mounted:
@@ -185,7 +184,7 @@ class Images:
             _end(keeper.process)
 
 
-# Which files are mounted: the image, and the root.
+# Identities of the mounted files: the image, and the root.
 _Identity = tuple[tuple[int, ...] | None, tuple[int, ...] | None]
 
 
@@ -208,7 +207,7 @@ def _using(keeper: _Keeper) -> Iterator[None]:
 
 
 def _start(way: Way, image: Path | None, root: Path | None) -> _Keeper | str:
-    """Start a keeper; return it, or why it did not come up."""
+    """Start a keeper; return it, or the reason why it failed."""
     privileged = proc.privileged()
     if way == "mount" and not privileged:
         return "only root mounts images"
@@ -229,25 +228,25 @@ def _start(way: Way, image: Path | None, root: Path | None) -> _Keeper | str:
         env=proc.environment(),
         start_new_session=True,
     )
-    said = _first_words(process)
-    if len(said) > 1 and said[-1] in {"overlay", "fuse-overlayfs"}:
-        return _Keeper(process, Mounted(int(said[0]), way, said[-1]))
+    lines = _first_lines(process)
+    if len(lines) > 1 and lines[-1] in {"overlay", "fuse-overlayfs"}:
+        return _Keeper(process, Mounted(int(lines[0]), way, lines[-1]))
     _end(process)
-    return "; ".join(said[-3:]) or "it said nothing"
+    return "; ".join(lines[-3:]) or "no output"
 
 
-def _first_words(process: "subprocess.Popen[bytes]") -> list[str]:
+def _first_lines(process: "subprocess.Popen[bytes]") -> list[str]:
     """Return the lines that a keeper prints until it is ready, or has ended."""
     assert process.stdout is not None
-    said = b""
+    output = b""
     end = time.monotonic() + START_SECONDS
-    while not said.endswith((b"overlay\n", b"fuse-overlayfs\n")):
+    while not output.endswith((b"overlay\n", b"fuse-overlayfs\n")):
         ready, _, _ = select.select([process.stdout], [], [], max(0.0, end - time.monotonic()))
         chunk = os.read(process.stdout.fileno(), 4096) if ready else b""
         if not chunk:
             break
-        said += chunk
-    return said.decode(errors="replace").splitlines()
+        output += chunk
+    return output.decode(errors="replace").splitlines()
 
 
 def _end(process: "subprocess.Popen[bytes]") -> None:

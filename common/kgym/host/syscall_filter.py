@@ -1,11 +1,14 @@
-"""System calls that a sandboxed program may not make, as a filter for bubblewrap.
+"""The seccomp filter of sandboxed programs, for bubblewrap.
 
-No compiler, linker or build script needs them. They are refused because the
-namespaces do not cover them (the worker's session keyring is inherited,
-AF_VSOCK reaches the hypervisor from every network namespace, syslog shows what
-the host's kernel said), because they
-hold memory that no process shows (memfd, System V shared memory), or because
-they open much of the kernel to who may call them.
+No compiler, linker or build script needs the refused system calls. They are refused because
+namespaces do not cover them (the worker's session keyring is inherited, AF_VSOCK reaches the
+hypervisor from every network namespace, syslog shows the host's kernel log), because they
+allocate memory that no process shows (memfd, System V shared memory), or because they expose much
+of the kernel's code.
+
+The filter is assembled here, since no maintained library builds one: libseccomp's Python binding
+comes from Debian for Debian's Python alone, which a virtual environment does not see, and PyPI's
+pyseccomp had its one release in 2021.
 """
 
 import errno
@@ -50,10 +53,11 @@ _FAMILIES = {"AF_UNIX": 1, "AF_INET": 2, "AF_INET6": 10, "AF_NETLINK": 16}
 
 
 def program() -> bytes:
-    """Return the filter as `struct sock_filter`s: what is refused fails with EPERM."""
+    """Return the filter as an array of `struct sock_filter`; refused calls fail with EPERM."""
     refused = (*_REFUSED.values(),)
     refuse = _step(_RETURN, _REFUSE | errno.EPERM)
-    # A jump skips `then` or `otherwise` steps.
+    # A jump skips `then` or `otherwise` steps. Other architectures and the x32 ABI have other
+    # numbers for the same calls, so a program that uses them is killed.
     steps = [
         _step(_LOAD, _ARCHITECTURE),
         _step(_EQUAL, _X86_64, then=1),

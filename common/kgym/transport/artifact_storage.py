@@ -1,10 +1,10 @@
-"""Artifact storage: files under keys, which appear whole or not at all.
+"""Artifact storage: files under keys, written atomically.
 
-What is like a base, such as a patched kernel like the one without the patch, is kept as its
-difference from that (`kgym.transport.file_delta`). The key that it then has names the base:
-KEY~SHA256; whoever holds the key needs to know no more. A base is a file under its own SHA-256,
-written once, and stays while any key names it. Keys alone tell, so that it can be the same on
-an object store: there, a removal has the condition that nobody has touched the base meanwhile.
+A file similar to a base, such as a patched kernel and the unpatched one, is stored as its
+difference (`kgym.transport.file_delta`). Its key then names the base: KEY~SHA256, so the key is
+all that a reader needs. A base is a file under its own SHA-256, written once, and kept while any
+key names it. References are found by listing keys, which an object store can do as well; there, a
+base is removed on the condition that nobody has touched it meanwhile.
 """
 
 import asyncio
@@ -27,12 +27,13 @@ from kgym.errors import InfrastructureError
 CHUNK = 1 << 20
 _KEY = re.compile(r"^[\w][\w.+-]*(/[\w][\w.+-]*)*(~[0-9a-f]{64})?$")
 BASES = "bases"
-# Of a delta: its base, and for a while a temporary name, come behind it.
+# Longest name of a file that may become a delta: file systems allow 255 bytes, and the name of the
+# base and a temporary suffix are appended.
 LONGEST_NAME = 128
-# Bytes of a file that is worth a delta.
+# Minimum bytes of a file for which a delta is tried.
 LEAST = 1 << 12
 _ALONE_SECONDS = 20.0
-# A removal of bases reads the names of all files: with a million of them, for a minute.
+# Removing bases lists all files: a million of them take a minute.
 LOCK_SECONDS = 300.0
 
 
@@ -41,24 +42,24 @@ class ArtifactMissing(InfrastructureError):
 
 
 class BasesHeld(InfrastructureError):
-    """Somebody else has the lock of the bases, for longer than anything that needs it takes."""
+    """Another process holds the lock of the bases longer than any operation takes."""
 
 
 class Storage(Protocol):
-    """Where artifacts are kept. Keys are relative paths of plain names."""
+    """A store of artifacts. Keys are relative paths of plain names."""
 
     async def put(
         self, key: str, path: Path, *, move: bool = False, base: str | None = None
     ) -> Artifact:
-        """Store the file at `path` under `key`, replacing what was there; return its record.
+        """Store the file under `key`, replacing any other; return its record.
 
-        With `move`, the caller has no use for the file any more: it need not be copied. It may
-        be kept as what it differs in from the `base`, then under the key that the record has.
+        With `move`, the file may be moved instead of copied. With `base`, it may be stored as its
+        difference from that base; the record has the key.
         """
         ...
 
     async def copy(self, source: str, key: str) -> str:
-        """Store what is stored under `source` under `key` as well; return the key it then has."""
+        """Store a copy of `source` under `key`; return the key, which may name a base."""
         ...
 
     async def put_base(self, path: Path) -> str:
@@ -66,18 +67,18 @@ class Storage(Protocol):
         ...
 
     async def has_base(self, base: str) -> bool:
-        """Return whether this base is stored, whole; it will stay for a day."""
+        """Return whether this base is stored and undamaged; keep it for a day."""
         ...
 
     async def unused_bases(self, age: float) -> dict[str, int]:
-        """Return the bases that no key names, by name, with their bytes; none asked for lately.
+        """Return names and bytes of the bases that no key names.
 
-        Lately: within `age` seconds.
+        Bases that `has_base` was called for within `age` seconds are left out.
         """
         ...
 
     async def remove_bases(self, age: float) -> dict[str, int]:
-        """Remove and return them."""
+        """Remove and return the unused bases."""
         ...
 
     async def get(self, key: str, path: Path) -> None:
@@ -92,26 +93,26 @@ class Storage(Protocol):
         ...
 
     async def link(self, key: str) -> str | None:
-        """Return a URL where anybody can fetch the file for a while; None if there is none."""
+        """Return a temporary public URL of the file; None if there is none."""
         ...
 
     async def room(self) -> tuple[int, int] | None:
-        """Return the bytes that are free, and those there are, where that is bounded."""
+        """Return the free and the total bytes; None if the store is unbounded."""
         ...
 
     async def sizes(self, prefix: str, depth: int) -> dict[str, int]:
         """Return the bytes stored below each folder that is `depth` names below `prefix`.
 
-        An empty prefix is the root. Includes what was left of a `put` that was killed.
+        An empty prefix is the root. Leftovers of killed `put`s are included.
         """
         ...
 
     async def ages(self, prefix: str, depth: int) -> dict[str, float]:
-        """Return, for the same folders, the seconds since something was last stored in them."""
+        """Return, for the same folders, the seconds since the last file was stored in each."""
         ...
 
     async def remove(self, prefix: str) -> None:
-        """Remove all that is stored below this folder; it may be gone already."""
+        """Remove all files below this folder; do nothing if there are none."""
         ...
 
 
@@ -131,25 +132,25 @@ class LocalStorage:
         return await asyncio.to_thread(self._put_like, key, path, move, base)
 
     async def copy(self, source: str, key: str) -> str:
-        """Link: what is stored never changes."""
+        """Make a hard link, since stored files never change."""
         key += "".join(source.partition("~")[1:])
         await asyncio.to_thread(self._copy, self._stored(source), self._path(key))
         return key
 
     async def put_base(self, path: Path) -> str:
-        """Copy it, unless it is there."""
+        """Copy the file, unless the base exists."""
         return await asyncio.to_thread(self._put_base, path)
 
     async def has_base(self, base: str) -> bool:
-        """Look at it, and leave its folder's time as a sign of that."""
+        """Check the base, and set its folder's time, from which `unused_bases` reads its age."""
         return await asyncio.to_thread(self._touch, base)
 
     async def unused_bases(self, age: float) -> dict[str, int]:
-        """Compare the bases with the names of all files."""
+        """Compare the bases with the names of all stored files."""
         return await asyncio.to_thread(self._unused, age)
 
     async def remove_bases(self, age: float) -> dict[str, int]:
-        """Remove them while nobody stores a delta; none, if all the time somebody does."""
+        """Remove them while no delta is being stored; none if that never happens."""
         return await asyncio.to_thread(self._remove_bases, age)
 
     async def get(self, key: str, path: Path) -> None:
@@ -157,7 +158,7 @@ class LocalStorage:
         await asyncio.to_thread(self._get, key, path)
 
     async def read(self, key: str, start: int, stop: int) -> AsyncGenerator[bytes]:
-        """Read in chunks, off the event loop."""
+        """Read in chunks, in a thread."""
         pieces = await asyncio.to_thread(self._pieces, key, start)
         try:
             while start < stop:
@@ -170,11 +171,11 @@ class LocalStorage:
             await asyncio.to_thread(pieces.close)
 
     async def link(self, key: str) -> str | None:
-        """Nobody else reads this disk."""
+        """Return None: the disk is not public."""
         return None
 
     async def room(self) -> tuple[int, int] | None:
-        """Ask the disk."""
+        """Return the disk's free and total bytes."""
         usage = await asyncio.to_thread(shutil.disk_usage, self.root)
         return usage.free, usage.total
 
@@ -187,7 +188,7 @@ class LocalStorage:
         return await asyncio.to_thread(self._ages, prefix, depth)
 
     async def remove(self, prefix: str) -> None:
-        """Remove the folder, then those above that are empty."""
+        """Remove the folder, then its empty parents."""
         await asyncio.to_thread(self._remove, self._path(prefix))
 
     def _sizes(self, prefix: str, depth: int) -> dict[str, int]:
@@ -213,7 +214,7 @@ class LocalStorage:
 
     def _remove(self, folder: Path) -> None:
         shutil.rmtree(folder, ignore_errors=True)
-        with contextlib.suppress(OSError):  # it is not empty
+        with contextlib.suppress(OSError):  # not empty
             for parent in folder.parents:
                 if parent == self.root:
                     break
@@ -262,7 +263,7 @@ class LocalStorage:
         return self.root / BASES / base / "file"
 
     def _touch(self, base: str) -> bool:
-        """Return whether a base is whole, and say that it was asked for."""
+        """Return whether a base is undamaged, and set the time of its last use."""
         try:
             os.utime(self._base(base).parent)
             return self._whole(base)
@@ -270,7 +271,7 @@ class LocalStorage:
             return False
 
     def _whole(self, base: str) -> bool:
-        """Return whether the base is what its name says; read it once, and if it has changed."""
+        """Return whether the base has the SHA-256 of its name; read it only if it changed."""
         path = self._base(base)
         status = path.stat()
         looks = (status.st_ino, status.st_size, status.st_mtime_ns)
@@ -282,7 +283,7 @@ class LocalStorage:
 
     @contextlib.contextmanager
     def _bases_held(self, *, alone: bool = False) -> Iterator[None]:
-        """Keep the bases from being removed meanwhile; `alone`, from coming into use."""
+        """Lock the bases: shared, so that none is removed; or `alone`, so that none is used."""
         path = self.root / ".bases.lock"
         with path.open("a") as file:
             until = time.monotonic() + (_ALONE_SECONDS if alone else self._lock_seconds)
@@ -294,7 +295,7 @@ class LocalStorage:
                     if time.monotonic() > until:
                         raise BasesHeld(
                             "storage_busy",
-                            f"{path} is locked by another process, which does not let go of it;"
+                            f"{path} is locked by another process for too long;"
                             f" `fuser -v {path}` names it: end it, and restart the job",
                         ) from error
                     time.sleep(0.05)
@@ -332,7 +333,7 @@ class LocalStorage:
                 sink.write(piece)
 
     def _pieces(self, key: str, start: int) -> Generator[bytes]:
-        """Return what yields the file from a byte on."""
+        """Return a generator of the file's content from a byte on."""
         stored, base = self._stored(key), key.rpartition("~")[2]
         if "~" not in key:
             return _from(stored, start)
@@ -361,18 +362,18 @@ class LocalStorage:
         key = target.relative_to(self.root).as_posix()
         with self._bases_held(), self._replacing(key) as (part, _):
             if "~" in key and not self._touch(key.rpartition("~")[2]):
-                raise missing(key)  # what it rests on is damaged
+                raise missing(key)  # its base is damaged
             try:
                 os.link(source, part)
             except FileNotFoundError as error:
                 raise missing(key) from error
-            except OSError:  # a file system without links, or this file has too many
+            except OSError:  # a file system without hard links, or too many links
                 _copied(source, part)
             part.replace(target)
 
     @contextlib.contextmanager
     def _replacing(self, key: str) -> Iterator[tuple[Path, Path]]:
-        """Give a temporary name and the final one, to which it is renamed when it is whole."""
+        """Yield a temporary path and the final one, to which the complete file is renamed."""
         target = self._path(key)
         target.parent.mkdir(parents=True, exist_ok=True)
         part = target.with_name(f".{target.name}.{uuid.uuid4().hex}")
@@ -394,19 +395,19 @@ class LocalStorage:
 
 
 def checked_key(key: str) -> str:
-    """Return the key; raise InfrastructureError `bad_key` if it is none."""
+    """Return the key; raise InfrastructureError `bad_key` if it is invalid."""
     if not _KEY.fullmatch(key):
         raise InfrastructureError("bad_key", f"not a storage key: {key!r}")
     return key
 
 
 def missing(key: str) -> ArtifactMissing:
-    """Return the error for a key that holds nothing."""
-    return ArtifactMissing("artifact_missing", f"storage holds no {key}", key=key)
+    """Return the error of a key without a file."""
+    return ArtifactMissing("artifact_missing", f"storage has no {key}", key=key)
 
 
 def failed(key: str, error: OSError) -> InfrastructureError:
-    """Return the error for a file that cannot be read, or stored."""
+    """Return the error of a file that cannot be read or stored."""
     return InfrastructureError("storage_failed", f"cannot store {key}: {error}")
 
 
@@ -424,7 +425,7 @@ def _from(path: Path, start: int) -> Generator[bytes]:
 
 
 def undone(delta: Path, base: Path, start: int) -> Generator[bytes]:
-    """Yield a file that is kept as its difference from a base, from a byte on; none: the base."""
+    """Yield a file stored as `delta`, from a byte on; an empty delta stands for the base."""
     from kgym.transport import file_delta  # noqa: PLC0415 - as in `_put_delta`
 
     if not delta.stat().st_size:

@@ -1,8 +1,8 @@
-"""The message bus: one queue of notifications per step kind, and signals that reach every worker.
+"""The message bus: one queue of notices per kind of step, and signals to all workers.
 
-A notification only says "there is work of this kind"; which step that is, the claim
-decides, in the database, which is the truth. So a lost notification costs seconds (an
-idle worker asks by itself) and a doubled one an empty claim, never a job.
+A notice only says that a step of this kind is queued; the claim selects the step, in the
+database, which is the truth. So a lost notice costs seconds (idle workers claim without one), and
+a duplicate an empty claim, but never a job.
 """
 
 import asyncio
@@ -16,58 +16,58 @@ from kgym.api.steps import StepKind
 
 
 class Delivery(Protocol):
-    """A notification as a worker gets it; unacknowledged, it is delivered again."""
+    """A delivered notice; if it is not acknowledged, it is delivered again."""
 
     @property
     def kind(self) -> StepKind:
-        """The kind of step that waits."""
+        """The kind of the queued step."""
         ...
 
     async def ack(self) -> None:
-        """Take it off the queue: the claim that it led to has been answered."""
+        """Remove the notice from the queue: its claim has been answered."""
         ...
 
     async def nack(self) -> None:
-        """Put it back, for another worker."""
+        """Return the notice to the queue, for another worker."""
         ...
 
 
 class Bus(Protocol):
-    """What RabbitMQ does between hosts and InProcessBus within one process.
+    """A message bus: RabbitMQ between hosts, InProcessBus within one process.
 
-    Each method raises InfrastructureError where the bus cannot be reached.
+    Each method raises InfrastructureError if the bus cannot be reached.
     """
 
     async def publish(self, kind: StepKind) -> None:
-        """Notify one worker of this kind; return once the bus is responsible for that."""
+        """Send a notice to one worker of this kind; return once the bus has stored it."""
         ...
 
     def consume(
         self, kinds: Collection[StepKind]
     ) -> AbstractAsyncContextManager[AsyncIterator[Delivery]]:
-        """Receive notifications of these kinds in the context, across lost connections.
+        """Context manager: receive notices of these kinds, across lost connections.
 
-        A worker leaves the context while it has no free slot: what it has not
-        acknowledged by then is delivered again, to others.
+        A worker leaves the context while it has no free slot: notices that it has not
+        acknowledged by then are delivered to others.
         """
         ...
 
     @property
     def notifies(self) -> bool:
-        """Whether notifications that are sent now are sure to arrive; else, ask by yourself."""
+        """Whether notices sent now will arrive. If not, workers have to poll."""
         ...
 
     async def signal(self, lease: UUID) -> None:
-        """Tell every worker that this lease is gone: what runs under it has to end."""
+        """Tell every worker that this lease was revoked, so that its attempt ends."""
         ...
 
     def signals(self) -> AbstractAsyncContextManager[AsyncIterator[UUID]]:
-        """Yield the leases that are gone, from the start of the context on."""
+        """Context manager: receive leases that are revoked from now on."""
         ...
 
 
 class InProcessBus:
-    """Notifications in memory, for the embedded platform. A sweep makes up for lost ones."""
+    """Notices in memory, for the embedded platform. The scheduler's sweep repeats lost ones."""
 
     def __init__(self) -> None:
         self._notifications = dict.fromkeys(StepKind, 0)
@@ -76,18 +76,18 @@ class InProcessBus:
 
     @property
     def notifies(self) -> bool:
-        """No: who publishes may be in another process."""
+        """False: the publisher may be in another process."""
         return False
 
     async def publish(self, kind: StepKind) -> None:
-        """Notify whoever asks first."""
+        """Notify the first consumer."""
         async with self._sent:
             self._notifications[kind] += 1
             self._sent.notify_all()
 
     @asynccontextmanager
     async def consume(self, kinds: Collection[StepKind]) -> AsyncIterator[AsyncIterator[Delivery]]:
-        """Receive the notifications of these kinds until the context ends."""
+        """Context manager: receive notices of these kinds."""
         held: list[_Delivery] = []
 
         async def stream() -> AsyncIterator[Delivery]:
@@ -102,13 +102,13 @@ class InProcessBus:
                 await delivery.nack()
 
     async def signal(self, lease: UUID) -> None:
-        """Hand the lease to every listener."""
+        """Pass the lease to every listener."""
         for listener in self._listeners:
             listener.put_nowait(lease)
 
     @asynccontextmanager
     async def signals(self) -> AsyncIterator[AsyncIterator[UUID]]:
-        """Listen until the context ends."""
+        """Context manager: receive revoked leases."""
         queue = asyncio.Queue[UUID]()
 
         async def stream() -> AsyncIterator[UUID]:
@@ -136,7 +136,7 @@ class _Delivery:
     held: "list[_Delivery]"
 
     async def ack(self) -> None:
-        """The notification was taken off when it was received; do not put it back."""
+        """Do not return the notice to the queue, from which it was removed on receipt."""
         if self in self.held:
             self.held.remove(self)
 

@@ -1,15 +1,15 @@
-"""What a file differs in from one that is much like it: a kernel from the same without a patch.
+"""Binary deltas between similar files, such as a patched and an unpatched kernel.
 
-Two links of one kernel hold the same code and debug information at other places, with other
+Two links of one kernel contain the same code and debug information at other offsets, with other
 addresses in it: no long run of bytes is equal, but most bytes of each run are. So the file is
-cut into parts that lie at one distance each from their like in the base (found by hashes of
-words that occur once in both), and what is kept is the difference of each byte, nearly always
-0, deflated. A vmlinux of 144 MB takes 4 to 5 MB and some 2 s; `zstd --patch-from`, which
-copies equal runs, takes 24 to 31 MB, bsdiff's method 2.6 MB and minutes.
+divided into parts, each at a constant distance from the similar bytes of the base (aligned by
+hashes of words that occur once in both files). Stored is the bytewise difference, nearly always 0,
+deflated. A vmlinux of 144 MB takes 4 to 5 MB and some 2 s; `zstd --patch-from`, which copies equal
+runs, takes 24 to 31 MB; bsdiff's method takes 2.6 MB and minutes.
 
     delta = head, deflated(parts, differences)
     head = magic, size and SHA-256 of the file, number of parts
-    part = its end in the file, its distance: byte i of the file is byte i - distance of the base
+    part = its end in the file, its distance: byte i is like byte i - distance of the base
 """
 
 import hashlib
@@ -32,15 +32,15 @@ _PART = np.dtype([("end", "<u8"), ("distance", "<i8")])
 _PIECE = 1 << 20
 _LEVEL = 3  # of zlib: 6 takes a quarter less space, and twice the time
 _MOST_PARTS = 1 << 19
-# Of a file that is made a delta: it is read as a whole.
+# Maximum size of a file for which a delta is made: it is read into memory.
 _MOST_SIZE = 1 << 30
-# A delta that is larger than so much of its file is none.
+# A delta larger than this share of its file is rejected.
 _WORTH = 0.8
-# Of a file with more than a few marked places, fewer with their like mean that it is another one:
-# an image that was packed by gzip, of which deflating all the differences would take a second.
+# If a file has more than _FEW marks, and less than this share of them match, the files are not
+# similar: a gzip-compressed image, for which deflating the differences would waste a second.
 _ALIKE, _FEW = 0.25, 1000
 _GAP = 1 << 16
-# A word in 2^6 is looked at, of files larger than that one in 2^8.
+# One word in 2^6 is marked; in files larger than _LARGE, one in 2^8.
 _SELDOM, _LARGE = (6, 8), 32 << 20
 
 _Bytes = npt.NDArray[np.uint8]
@@ -48,11 +48,11 @@ _Numbers = npt.NDArray[np.int64]
 
 
 def write(file: Path, sha256: str, base: Path, target: Path) -> bool:
-    """Write to `target` what `file` differs in from `base`; False if that is not worth it."""
+    """Write the delta of `file` from `base` to `target`; return False if it is too large."""
     sizes = file.stat().st_size, base.stat().st_size
     if not min(sizes) or max(sizes) > _MOST_SIZE or sizes[0] > _bound(sizes[1]):
         return False
-    # Not mapped: what others cut short meanwhile is an error, not the end of the process.
+    # Not mapped: if another process truncates a mapped file, SIGBUS would kill this one.
     new, old = np.fromfile(file, np.uint8), np.fromfile(base, np.uint8)
     matches = _matches(new, old)
     if matches.marks > _FEW and len(matches.places) < _ALIKE * matches.marks:
@@ -78,7 +78,7 @@ def write(file: Path, sha256: str, base: Path, target: Path) -> bool:
 
 
 def read(delta: Path, base: Path) -> Iterator[bytes]:
-    """Yield the file's bytes, in pieces; raise `artifact_damaged`, at the end at the latest."""
+    """Yield the file in pieces; raise `artifact_damaged`, possibly only after the last piece."""
     with delta.open("rb") as source, base.open("rb") as old:
         head = source.read(_HEAD.size)
         if len(head) < _HEAD.size:
@@ -86,7 +86,7 @@ def read(delta: Path, base: Path) -> Iterator[bytes]:
         magic, size, sha256, number = _HEAD.unpack(head)
         old_size = os.fstat(old.fileno()).st_size
         if magic != _MAGIC or number > _MOST_PARTS or size > _bound(old_size):
-            raise _damaged(delta, "its head is wrong")
+            raise _damaged(delta, "its head is invalid")
         stream = _Inflated(source, delta)
         parts = np.frombuffer(stream.read(number * _PART.itemsize), _PART).tolist()
         digest, at, part = hashlib.sha256(), 0, 0
@@ -107,11 +107,11 @@ def read(delta: Path, base: Path) -> Iterator[bytes]:
             yield piece
             at = stop
         if digest.digest() != sha256:
-            raise _damaged(delta, "its SHA-256 is another")
+            raise _damaged(delta, "SHA-256 mismatch")
 
 
 class _Inflated:
-    """What is deflated in a file, so much at a time as is asked for."""
+    """A reader of deflated data that inflates only as much as is read."""
 
     def __init__(self, source: BinaryIO, path: Path) -> None:
         self._source = source
@@ -119,22 +119,22 @@ class _Inflated:
         self._inflate = zlib.decompressobj()
 
     def read(self, size: int) -> bytes:
-        """Return exactly so many bytes."""
-        found = bytearray()
-        while len(found) < size:
+        """Return exactly `size` bytes."""
+        inflated = bytearray()
+        while len(inflated) < size:
             data = self._inflate.unconsumed_tail or self._source.read(_PIECE)
             try:
-                got = self._inflate.decompress(data, size - len(found))
+                got = self._inflate.decompress(data, size - len(inflated))
             except zlib.error as error:
                 raise _damaged(self._path, str(error)) from error
             if not got and (self._inflate.eof or not data):
                 raise _damaged(self._path, "it is cut short")
-            found += got
-        return bytes(found)
+            inflated += got
+        return bytes(inflated)
 
 
 def _bound(base: int) -> int:
-    """Return the most bytes that a delta on a base of this size may stand for."""
+    """Return the maximum size of a file whose base has this size: a delta may be hostile."""
     return 4 * base + (1 << 26)
 
 
@@ -143,7 +143,7 @@ def _damaged(path: Path, why: str) -> InfrastructureError:
 
 
 def _like(old: _Bytes, start: int, stop: int) -> _Bytes:
-    """Return these bytes of the base, 0 where it has none."""
+    """Return these bytes of the base, padded with 0 outside of it."""
     low, high = min(max(start, 0), len(old)), min(max(stop, 0), len(old))
     if (low, high) == (start, stop):
         return old[start:stop]
@@ -154,21 +154,21 @@ def _like(old: _Bytes, start: int, stop: int) -> _Bytes:
 
 
 def _part(base: int, start: int, stop: int, size: int) -> bytes:
-    """Return the same of an open file."""
+    """Return these bytes of an open file, padded with 0 outside of it."""
     low, high = min(max(start, 0), size), min(max(stop, 0), size)
     if high <= low:
         return bytes(stop - start)
-    found = os.pread(base, high - low, low).ljust(high - low, b"\0")
-    return bytes(low - start) + found + bytes(stop - high)
+    data = os.pread(base, high - low, low).ljust(high - low, b"\0")
+    return bytes(low - start) + data + bytes(stop - high)
 
 
-# --- how the two files lie to each other -----------------------------------------------------
+# --- alignment of the two files --------------------------------------------------------------
 
 
 class _Matches(NamedTuple):
-    """Places of the new file in order, and how far each is from its like in the base.
+    """Matched offsets of the new file in order, and their distances from the base's.
 
-    They are some of the `marks` of the new file that were looked for.
+    They are a part of the new file's `marks`.
     """
 
     places: _Numbers
@@ -184,8 +184,8 @@ def _parts(new: _Bytes, old: _Bytes, matches: _Matches) -> npt.NDArray[np.void]:
         turns = np.flatnonzero(np.diff(distances)) + 1
         at = distances[np.concatenate(([0], turns))].tolist()
         ends = [
-            _turn(new, old, places[turn - 1 : turn + 1].tolist(), one, other)
-            for turn, one, other in zip(turns.tolist(), at, at[1:], strict=False)
+            _turn(new, old, places[turn - 1 : turn + 1].tolist(), before, after)
+            for turn, before, after in zip(turns.tolist(), at, at[1:], strict=False)
         ]
         ends.append(len(new))
     return np.array(list(zip(ends, at, strict=True)), _PART)
@@ -200,13 +200,13 @@ def _matches(new: _Bytes, old: _Bytes) -> _Matches:
     marks = len(places)
     if not len(places) or not len(old_places):
         return _Matches(places[:0], places[:0], marks)
-    found = np.searchsorted(old_words, words).clip(max=len(old_words) - 1)
-    same = old_words[found] == words
-    places, like = places[same], old_places[found[same]]
+    nearest = np.searchsorted(old_words, words).clip(max=len(old_words) - 1)
+    same = old_words[nearest] == words
+    places, like = places[same], old_places[nearest[same]]
     order = np.argsort(places)
     places = places[order]
     distances = places - like[order]
-    # A match whose neighbours differ is chance.
+    # A match with another distance than its neighbours is a coincidence.
     sure = np.zeros(len(places), bool)
     for step in (1, 2):
         equal = distances[step:] == distances[:-step]
@@ -216,7 +216,7 @@ def _matches(new: _Bytes, old: _Bytes) -> _Matches:
 
 
 def _marks(data: _Bytes, seldom: int) -> tuple[_Numbers, npt.NDArray[np.uint64]]:
-    """Return some places, chosen by what stands there, and a hash of it; sorted by that, once."""
+    """Return offsets selected by their content, and hashes of it, which are sorted and unique."""
     places, hashes = [np.empty(0, np.int64)], [np.empty(0, np.uint64)]
     for start in range(0, len(data), _PIECE << 2):
         for phase in range(start, start + 4):
@@ -226,30 +226,30 @@ def _marks(data: _Bytes, seldom: int) -> tuple[_Numbers, npt.NDArray[np.uint64]]
                 continue
             words = data[phase : phase + 4 * count].view("<u4")
             chosen = np.flatnonzero(words[:-2] * np.uint32(0x9E3779B1) >> (32 - seldom) == 1)
-            one, two, three = (words[chosen + n].astype(np.uint64) for n in range(3))
+            first, second, third = (words[chosen + n].astype(np.uint64) for n in range(3))
             hashes.append(
-                one * np.uint64(0x9E3779B97F4A7C15)
-                ^ two * np.uint64(0xC2B2AE3D27D4EB4F)
-                ^ three * np.uint64(0x165667B19E3779F9)
+                first * np.uint64(0x9E3779B97F4A7C15)
+                ^ second * np.uint64(0xC2B2AE3D27D4EB4F)
+                ^ third * np.uint64(0x165667B19E3779F9)
             )
             places.append(4 * chosen + phase)
-    found, words_ = np.concatenate(places), np.concatenate(hashes)
-    order = np.argsort(words_)
-    found, words_ = found[order], words_[order]
-    once = np.ones(len(found), bool)
-    twice = words_[1:] == words_[:-1]
+    all_places, all_hashes = np.concatenate(places), np.concatenate(hashes)
+    order = np.argsort(all_hashes)
+    all_places, all_hashes = all_places[order], all_hashes[order]
+    once = np.ones(len(all_places), bool)
+    twice = all_hashes[1:] == all_hashes[:-1]
     once[1:] &= ~twice
     once[:-1] &= ~twice
-    return found[once], words_[once]
+    return all_places[once], all_hashes[once]
 
 
-def _turn(new: _Bytes, old: _Bytes, between: list[int], one: int, other: int) -> int:
-    """Return where, between two places, the other distance begins to fit better."""
+def _turn(new: _Bytes, old: _Bytes, between: list[int], before: int, after: int) -> int:
+    """Return where, between two places, the second distance begins to fit better."""
     low, high = between
     low = max(low, high - _GAP)
     part = new[low:high]
-    first = part == _like(old, low - one, high - one)
-    second = part == _like(old, low - other, high - other)
+    first = part == _like(old, low - before, high - before)
+    second = part == _like(old, low - after, high - after)
     gain = np.cumsum(first.astype(np.int32) - second)
     best = int(np.argmax(gain))
     return low + best + 1 if gain[best] > 0 else low

@@ -1,9 +1,9 @@
-"""The message bus on RabbitMQ (AMQP 0-9-1): what InProcessBus is within one process.
+"""The message bus on RabbitMQ (AMQP 0-9-1).
 
-Notifications of a kind stand in a durable quorum queue `PREFIX.KIND`. What nobody can read,
-or was delivered `DELIVERIES` times in vain, goes to `PREFIX.dead`. Signals go to a
-fanout exchange, which copies them to a queue of each listener's own. A lost
-connection is made again, for as long as somebody sends or listens.
+Notices of a kind are in a durable quorum queue `PREFIX.KIND`. Unreadable ones, and those that were
+delivered `DELIVERIES` times without an acknowledgement, go to `PREFIX.dead`. Signals go to a
+fanout exchange, which copies them to each listener's own queue. Lost connections are opened again
+while anything is sent or consumed.
 """
 
 import asyncio
@@ -31,17 +31,17 @@ from kgym.api.steps import StepKind
 from kgym.errors import InfrastructureError
 from kgym.transport.bus import Delivery
 
-# How long a message is offered to a broker that does not take it.
+# How long sending a message is retried.
 PUBLISH_SECONDS = 5.0
-# How long the broker may take to answer before the connection counts as lost.
+# Time without an answer of the broker after which the connection counts as lost.
 ANSWER_SECONDS = 3.0
 CLOSE_SECONDS = 1.0
-# An idle connection that was cut in silence is noticed after two of them.
+# A silently lost idle connection is noticed after two heartbeats.
 HEARTBEAT_SECONDS = 10
-# The first pause before a new connection is tried, and the longest; each doubles.
+# The first and the longest pause before reconnecting; it doubles each time.
 RETRY_SECONDS = (0.1, 2.0)
 DELIVERIES = 100
-# Messages that the dead-letter queue keeps; of more, the newest.
+# Number of messages, the newest, that the dead-letter queue keeps.
 DEAD_LENGTH = 10_000
 
 Subscribe = Callable[[AbstractChannel], Awaitable[None]]
@@ -55,7 +55,7 @@ class RabbitBus:
     """The bus of the broker at `url` (amqp://…); platforms that share one differ in `prefix`."""
 
     def __init__(self, url: str, prefix: str = "kgym") -> None:
-        # It reports each attempt to reconnect as an error, and what is lost is noted here.
+        # It logs each failed reconnection as an error; this module logs lost connections itself.
         logging.getLogger("aiormq").setLevel(logging.CRITICAL)
         self._url = url
         self._prefix = prefix
@@ -73,25 +73,25 @@ class RabbitBus:
         await self.close()
 
     async def close(self) -> None:
-        """Close the connection; what was delivered and not acknowledged is delivered again."""
+        """Close the connection; unacknowledged notices are delivered again."""
         connection, self._connection = self._connection, None
         if connection is not None:
             await _close(connection)
 
     async def publish(self, kind: StepKind) -> None:
-        """Return once the broker has the notification on disk.
+        """Return once the broker has the notice on disk.
 
-        Raises InfrastructureError `bus_unavailable` if it has not within `PUBLISH_SECONDS`.
+        Raises InfrastructureError `bus_unavailable` after `PUBLISH_SECONDS`.
         """
         await self._send("", self._name(kind), kind.encode())
 
     async def signal(self, lease: UUID) -> None:
-        """Hand the lease to the listeners that are connected now; raises like `publish`."""
+        """Send the lease to the connected listeners; raises like `publish`."""
         await self._send(self._name("signals"), "", lease.bytes)
 
     @contextlib.asynccontextmanager
     async def consume(self, kinds: Collection[StepKind]) -> AsyncIterator[AsyncIterator[Delivery]]:
-        """Receive notifications of these kinds until the context ends, one after the other."""
+        """Context manager: receive notices of these kinds, one at a time."""
         notifications = asyncio.Queue[Delivery]()
 
         async def hear(incoming: AbstractIncomingMessage) -> None:
@@ -118,12 +118,12 @@ class RabbitBus:
 
     @property
     def notifies(self) -> bool:
-        """Whether the broker delivers to somebody here who receives notifications."""
+        """Whether a consumer of this process is subscribed now."""
         return self._hearing is not None and self._hearing.is_set()
 
     @contextlib.asynccontextmanager
     async def signals(self) -> AsyncIterator[AsyncIterator[UUID]]:
-        """Listen until the context ends; what is signalled while the broker is away is lost."""
+        """Context manager: receive revoked leases; signals are lost while the broker is away."""
         leases = asyncio.Queue[UUID]()
 
         async def hear(incoming: AbstractIncomingMessage) -> None:
@@ -145,7 +145,7 @@ class RabbitBus:
 
     @contextlib.asynccontextmanager
     async def _subscribed(self, subscribe: Subscribe) -> AsyncIterator[asyncio.Event]:
-        """Stay subscribed until the context ends; the event says while that is so."""
+        """Stay subscribed, with reconnections; the event is set while it is."""
         subscribed = asyncio.Event()
         task = asyncio.create_task(self._stay(subscribe, subscribed))
         try:
@@ -195,7 +195,7 @@ class RabbitBus:
             ) from error
 
     async def _soon(self, answer: Awaitable[_Answer]) -> _Answer:
-        """Wait for an answer; if it takes too long, give up the connection: TimeoutError."""
+        """Wait for an answer; after ANSWER_SECONDS, close the connection and raise TimeoutError."""
         try:
             async with asyncio.timeout(ANSWER_SECONDS):
                 return await answer
@@ -204,7 +204,7 @@ class RabbitBus:
             raise
 
     async def _sender(self) -> tuple[AbstractChannel, AbstractExchange]:
-        """Return the channel that messages are sent on, and the exchange of signals."""
+        """Return the channel for sending, and the exchange of signals."""
         if self._sending is None or self._sending[0].is_closed:
             channel = await self._channel()
             signals = await channel.get_exchange(self._name("signals"), ensure=False)
@@ -220,14 +220,14 @@ class RabbitBus:
             return await self._connection.channel(on_return_raises=True)
 
     async def _connect(self) -> AbstractConnection:
-        """Connect, and make queues and exchange unless they are there."""
+        """Connect, and declare queues and exchange."""
         connection = aio_pika.Connection(make_url(self._url, heartbeat=HEARTBEAT_SECONDS))
         try:
             await connection.connect()
             await self._declare(connection)
         except BaseException:
-            # A connection that nobody closes would be closed by the garbage collector, which
-            # starts a task for it: it has no loop to run it when this one has come to its end.
+            # Otherwise the garbage collector would close it, with a task for which there may be no
+            # event loop any more.
             await _close(connection)
             raise
         return connection
@@ -258,7 +258,7 @@ class RabbitBus:
 
 @dataclass(frozen=True, slots=True)
 class _Delivery:
-    """A notification that was delivered. If the connection was lost since, it comes again."""
+    """A delivered notice. If the connection is lost, it is delivered again."""
 
     kind: StepKind
     incoming: AbstractIncomingMessage
@@ -284,7 +284,7 @@ async def _stream(queue: asyncio.Queue[_Answer]) -> AsyncIterator[_Answer]:
 
 
 class _losses(AbstractContextManager[None]):  # noqa: N801 - used like contextlib.suppress
-    """Note that the connection is lost, and go on."""
+    """Context manager: log and suppress errors of a lost connection."""
 
     def __init__(self, doing: str) -> None:
         self._doing = doing

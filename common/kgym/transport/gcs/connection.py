@@ -1,4 +1,4 @@
-"""The connection to the store, with the credentials that Google's libraries find."""
+"""Connections to Cloud Storage, with the default credentials of Google's libraries."""
 
 import os
 from dataclasses import dataclass
@@ -17,7 +17,7 @@ from google.cloud import storage
 from kgym.errors import UserError
 
 _SCOPE = "https://www.googleapis.com/auth/devstorage.read_write"
-# The address of another server that speaks as the store does: what Google's libraries go by.
+# The address of an emulator, as Google's libraries read it.
 _EMULATOR = "STORAGE_EMULATOR_HOST"
 
 
@@ -27,11 +27,11 @@ class Connection:
 
     client: storage.Client
     signs: bool
-    """Whether the credentials have a key, with which URLs can be signed."""
+    """Whether the credentials contain a key that can sign URLs."""
 
     @property
     def url(self) -> str:
-        """Where the store is."""
+        """The store's base URL."""
         return str(self.client.api_endpoint)
 
     def close(self) -> None:
@@ -40,12 +40,12 @@ class Connection:
 
 
 def connect(at_once: int, endpoint: str | None = None) -> Connection:
-    """Return a connection for so many requests at once; raise UserError `no_credentials`.
+    """Return a connection for `at_once` concurrent requests; raise UserError `no_credentials`.
 
-    `endpoint` is another server that speaks as the store does.
+    `endpoint` is the address of an emulator.
     """
-    # For traces that nobody collects, the library would look at the bucket itself, from a thread
-    # that it starts: which takes a right that a worker need not have.
+    # Otherwise the library starts a thread that reads the bucket's properties for traces, which
+    # needs a permission that workers do not have.
     os.environ.setdefault("DISABLE_GCS_PYTHON_CLIENT_OTEL_BUCKET_METADATA", "true")
     emulator = endpoint or os.environ.get(_EMULATOR)
     credentials: Credentials
@@ -57,14 +57,14 @@ def connect(at_once: int, endpoint: str | None = None) -> Connection:
         except DefaultCredentialsError as error:
             raise UserError(
                 "no_credentials",
-                "this machine has no credentials of Google Cloud: it is none of theirs, "
+                "this machine has no credentials for Google Cloud: it is not a VM of Google's, "
                 "and GOOGLE_APPLICATION_CREDENTIALS names no key file of a service account",
             ) from error
     session = AuthorizedSession(credentials)
     adapter = requests.adapters.HTTPAdapter(pool_maxsize=at_once)
     session.mount("https://", adapter)
     session.mount("http://", adapter)
-    # A proxy of the environment cannot reach this machine's own loopback.
+    # A proxy set in the environment cannot reach this machine's loopback.
     session.trust_env = not (emulator and _is_loopback(emulator))
     where = {"client_options": {"api_endpoint": emulator}} if endpoint else {}
     session.hooks["response"].append(_read_error)
@@ -73,7 +73,7 @@ def connect(at_once: int, endpoint: str | None = None) -> Connection:
 
 
 def _read_error(answer: requests.Response, *_: object, **__: object) -> None:
-    # The library leaves the body of a download that is refused unread, and so its socket open.
+    # The library does not read the body of a refused download, which leaves the socket open.
     if answer.status_code >= HTTPStatus.BAD_REQUEST:
         answer.content  # noqa: B018
 

@@ -1,7 +1,7 @@
-"""Objects of a bucket, by blocking calls of Google's library: each does one thing, or nothing.
+"""Objects of a bucket, by blocking and atomic calls of Google's library.
 
-Each call is tried again while a fault may pass. It begins from its last part, not from the last
-byte: large files are sent and fetched in parts of `_PART` bytes, which are held in memory.
+Calls are retried after temporary faults. Large files are transferred in parts of `_PART` bytes,
+which are held in memory; a retry repeats one part.
 """
 
 import base64
@@ -32,47 +32,48 @@ from kgym.errors import InfrastructureError
 from kgym.transport.artifact_storage import missing
 from kgym.transport.gcs.connection import Connection
 
-# How long a call, or one part of a large file, is tried again.
+# How long a call, or one part of a large file, is retried.
 PATIENCE_SECONDS = 120.0
-# Seconds: bounds of the first pause before a retry, and of the longest.
+# The first and the longest pause before a retry, in seconds.
 _PAUSES = (0.1, 20.0)
 _CHUNK = 1 << 20
 _PART = 16 << 20
-# Bytes of a file that is sent before anybody has looked whether its name is taken.
+# Maximum bytes of a file that is sent without first checking whether its name is taken.
 AT_ONCE = 1 << 20
-# Seconds without a sign of the store: while connecting, while it answers.
+# Time limits in seconds: to connect, and between bytes of an answer.
 TIMEOUT = (10.0, 60.0)
 LINK_SECONDS = 3600
 _KIND = "application/octet-stream"
 _FIELDS = "items(name,size,updated,generation,metageneration),nextPageToken"
 _PAGE = 1000
-# How often in a row somebody else may store under the same name first.
+# How many lost races for a name are retried.
 _RIVALS = 20
-# How often one upload is begun.
+# How often an upload is started from the beginning.
 _SENDINGS = 3
+# Statuses of an upload session that the store has forgotten.
 _FORGOTTEN = {404, 410}
-# What Google's library raises. Retries that came to no end are a GoogleAPIError.
+# Errors of Google's library. Exhausted retries are a GoogleAPIError.
 ERRORS = (GoogleAPIError, GoogleAuthError, InvalidResponse, requests.RequestException)
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
-    """An object, as it was when it was looked at."""
+class StoredObject:
+    """The properties of an object at the time of a look-up."""
 
     name: str
     size: int
     generation: int
-    """Changes whenever something is stored under the name."""
+    """Changes with each object stored under the name."""
     metageneration: int
-    """Changes whenever its metadata change."""
+    """Changes with each update of the metadata."""
     updated: datetime
     crc32c: str
     metadata: Mapping[str, str]
-    """What was stored with it: `sha256`; `upload`, the name of the operation that stored it."""
+    """`sha256` of the content; `upload`, the ID of the operation that stored it."""
 
     @property
     def sha256(self) -> str | None:
-        """Return its SHA-256, unless somebody else stored it."""
+        """Return its SHA-256; None if another program stored it."""
         return self.metadata.get("sha256")
 
 
@@ -84,28 +85,28 @@ class Objects:
         self.bucket = bucket
         self._bucket = connection.client.bucket(bucket)
         first, longest = _PAUSES
-        # Every write names the generation that it replaces, so each may be repeated.
+        # Every write names the generation that it replaces, so all are safe to retry.
         self._retry = DEFAULT_RETRY.with_delay(first, longest).with_timeout(patience)
         self._how: dict[str, Any] = {"retry": self._retry, "timeout": TIMEOUT}
 
-    def look(self, name: str) -> Found | None:
-        """Return an object's properties, None if there is no such object."""
+    def look(self, name: str) -> StoredObject | None:
+        """Return an object's properties; None if it does not exist."""
         blob = self._bucket.get_blob(name, **self._how)
-        return None if blob is None else _found(blob)
+        return None if blob is None else _stored_object(blob)
 
-    def each(self, prefix: str) -> Iterator[Found]:
-        """Yield all objects whose names begin with `prefix`, in their order."""
+    def each(self, prefix: str) -> Iterator[StoredObject]:
+        """Yield all objects whose names begin with `prefix`, in order of names."""
         pages = self._connection.client.list_blobs(
             self._bucket, prefix=prefix, fields=_FIELDS, page_size=_PAGE, **self._how
         ).pages
         try:
             for page in pages:
-                yield from map(_found, page)
+                yield from map(_stored_object, page)
         except NotFound as error:
             raise self._no_bucket(error) from error
 
     def put(self, name: str, path: Path) -> tuple[str, int]:
-        """Store a file, in place of what is there; return its SHA-256 and size."""
+        """Store a file, replacing any other; return its SHA-256 and size."""
         sums = Sums()
         with path.open("rb") as file:
             while data := file.read(_CHUNK):
@@ -113,12 +114,11 @@ class Objects:
 
         def store(generation: int, own: dict[str, str]) -> None:
             blob = self._new(name, {"sha256": sums.sha256, **own})
-            # The store refuses an upload with another CRC32C: the file has changed meanwhile.
+            # The store rejects an upload with another CRC32C: the file may change meanwhile.
             blob.crc32c = sums.crc32c
             self._send(blob, path, generation)
 
-        # A precondition fails at the end of an upload: a large file is not sent only to learn
-        # that its name is taken.
+        # A precondition fails only at the end of an upload, which costs much for a large file.
         before = self.look(name) if sums.size > AT_ONCE else None
         try:
             self._stored(name, store, before)
@@ -127,14 +127,14 @@ class Objects:
         return sums.sha256, sums.size
 
     def copy(self, source: str, name: str) -> None:
-        """Store what is stored as `source`, as the store itself copies it."""
+        """Copy an object within the store."""
         original = self.look(source)
         if original is None:
             raise missing(source)
         blob_there = self._bucket.blob(source, generation=original.generation)
 
         def store(generation: int, own: dict[str, str]) -> None:
-            # Given any metadata, the store takes none over from the source.
+            # If any metadata are given, the store copies none from the source.
             blob = self._new(name, {**original.metadata, **own})
             blob.content_type = _KIND
             token: str | None = None
@@ -150,35 +150,35 @@ class Objects:
         except NotFound as error:
             raise missing(source) from error
 
-    def get(self, found: Found, path: Path) -> None:
-        """Write an object to a file, which is whole and right, or not there."""
+    def get(self, stored: StoredObject, path: Path) -> None:
+        """Write an object to a file, atomically, and verify its checksums."""
         part = path.with_name(f".{path.name}.{uuid.uuid4().hex}")
         try:
-            for _ in range(2):  # what was damaged on its way is fetched once more
-                if self._fetched(found, part):
+            for _ in range(2):  # the first download may have been damaged on its way
+                if self._fetched(stored, part):
                     part.replace(path)
                     return
             raise InfrastructureError(
                 "artifact_damaged",
-                f"{found.name} came with another checksum than it was stored with",
+                f"{stored.name}: checksum mismatch after two downloads",
             )
         finally:
             part.unlink(missing_ok=True)
 
-    def _fetched(self, found: Found, path: Path) -> bool:
+    def _fetched(self, stored: StoredObject, path: Path) -> bool:
         """Download an object; return whether its size and checksums are right."""
         with path.open("wb") as file:
             sums = Sums(file)
-            for at in range(0, found.size, _PART):
-                sums.write(self.part(found, at, min(at + _PART, found.size)))
-        # Others who store under our names note no SHA-256.
-        return (sums.size, sums.crc32c) == (found.size, found.crc32c) and (
-            found.sha256 in {None, sums.sha256}
+            for at in range(0, stored.size, _PART):
+                sums.write(self.part(stored, at, min(at + _PART, stored.size)))
+        # Other programs that store objects under our names record no SHA-256.
+        return (sums.size, sums.crc32c) == (stored.size, stored.crc32c) and (
+            stored.sha256 in {None, sums.sha256}
         )
 
-    def part(self, found: Found, start: int, stop: int) -> bytes:
-        """Return the bytes [start, stop) of an object; none may be asked for beyond its end."""
-        blob = self._bucket.blob(found.name, generation=found.generation)
+    def part(self, stored: StoredObject, start: int, stop: int) -> bytes:
+        """Return the bytes [start, stop) of an object; `stop` must be within it."""
+        blob = self._bucket.blob(stored.name, generation=stored.generation)
         try:
             data: bytes = blob.download_as_bytes(
                 start=start,
@@ -189,41 +189,41 @@ class Objects:
                 **self._how,
             )
         except NotFound as error:
-            raise missing(found.name) from error
+            raise missing(stored.name) from error
         return data
 
     def mark(
-        self, found: Found, metadata: Mapping[str, str | None], *, untouched: bool = False
-    ) -> Found | None:
-        """Change an object's metadata; return None if it is gone.
+        self, stored: StoredObject, metadata: Mapping[str, str | None], *, untouched: bool = False
+    ) -> StoredObject | None:
+        """Update an object's metadata; return None if it is gone.
 
-        `untouched`: also if they have changed since it was looked at.
+        With `untouched`, also if its metadata changed since the look-up.
         """
-        blob = self._bucket.blob(found.name)
+        blob = self._bucket.blob(stored.name)
         blob.metadata = dict(metadata)
-        condition = {"if_metageneration_match": found.metageneration} if untouched else {}
+        condition = {"if_metageneration_match": stored.metageneration} if untouched else {}
         try:
-            blob.patch(if_generation_match=found.generation, **condition, **self._how)
+            blob.patch(if_generation_match=stored.generation, **condition, **self._how)
         except (NotFound, PreconditionFailed):
             return None
-        return _found(blob)
+        return _stored_object(blob)
 
-    def delete(self, found: Found, *, untouched: bool = False) -> bool:
-        """Remove an object unless something was stored there since; return whether it did."""
-        condition = {"if_metageneration_match": found.metageneration} if untouched else {}
+    def delete(self, stored: StoredObject, *, untouched: bool = False) -> bool:
+        """Remove an object unless it was replaced since the look-up; return whether it did."""
+        condition = {"if_metageneration_match": stored.metageneration} if untouched else {}
         try:
             self._bucket.delete_blob(
-                found.name, if_generation_match=found.generation, **condition, **self._how
+                stored.name, if_generation_match=stored.generation, **condition, **self._how
             )
         except (NotFound, PreconditionFailed):
             return False
         return True
 
-    def link(self, found: Found) -> str:
-        """Return a URL with which anybody can read this very object for a while."""
+    def link(self, stored: StoredObject) -> str:
+        """Return a signed URL of this generation of the object."""
         return str(
-            self._bucket.blob(found.name).generate_signed_url(
-                timedelta(seconds=LINK_SECONDS), version="v4", generation=found.generation
+            self._bucket.blob(stored.name).generate_signed_url(
+                timedelta(seconds=LINK_SECONDS), version="v4", generation=stored.generation
             )
         )
 
@@ -233,11 +233,11 @@ class Objects:
         return blob
 
     def _stored(
-        self, name: str, store: Callable[[int, dict[str, str]], None], before: Found | None
+        self, name: str, store: Callable[[int, dict[str, str]], None], before: StoredObject | None
     ) -> None:
-        """Store in place of the object `before`, or of whichever has replaced it by then."""
-        # The second try after a lost answer fails its precondition: the operation's own name in
-        # the metadata tells that the first one has succeeded.
+        """Replace the object `before`, or a newer one that replaced it."""
+        # After a lost answer, the retry fails its precondition. The operation's ID in the metadata
+        # then shows that the first attempt has succeeded.
         own = {"upload": uuid.uuid4().hex}
         for _ in range(_RIVALS):
             try:
@@ -247,7 +247,7 @@ class Objects:
                 before = self.look(name)
                 if before is not None and before.metadata.get("upload") == own["upload"]:
                     return
-        raise InfrastructureError("storage_busy", f"others store {name} all the time")
+        raise InfrastructureError("storage_busy", f"other hosts replace {name} again and again")
 
     def _send(self, blob: Blob, path: Path, generation: int) -> None:
         for left in reversed(range(_SENDINGS)):
@@ -256,9 +256,9 @@ class Objects:
                     str(path), _KIND, if_generation_match=generation, checksum=None, **self._how
                 )
                 return
-            # The library cannot go on where the store has kept only some of a part, or has
-            # forgotten the upload: then the whole file is sent again.
-            except GoogleAuthError:  # some of which are ValueErrors
+            # The library cannot resume if the store has kept only some of a part, or has forgotten
+            # the session: then the whole file is sent again.
+            except GoogleAuthError:  # some of them are ValueErrors
                 raise
             except ValueError as error:
                 if not left:
@@ -270,12 +270,12 @@ class Objects:
     def _no_bucket(self, error: Exception) -> InfrastructureError:
         return InfrastructureError(
             "storage_failed",
-            f"there is no bucket {self._bucket.name}, or these credentials do not show it: {error}",
+            f"no bucket {self._bucket.name}, or these credentials may not see it: {error}",
         )
 
 
 class Sums:
-    """Both checksums of what is written, and its size; it is passed on to `sink`."""
+    """A writer that computes size and both checksums, and passes the data on to `sink`."""
 
     def __init__(self, sink: IO[bytes] | None = None) -> None:
         self.size = 0
@@ -284,7 +284,7 @@ class Sums:
         self._crc32c = google_crc32c.Checksum()
 
     def write(self, data: bytes) -> int:
-        """Count these bytes, too."""
+        """Add these bytes."""
         self.size += len(data)
         self._sha256.update(data)
         self._crc32c.update(data)
@@ -292,28 +292,28 @@ class Sums:
 
     @property
     def sha256(self) -> str:
-        """Return the SHA-256 of all so far."""
+        """Return the SHA-256 of the data so far."""
         return self._sha256.hexdigest()
 
     @property
     def crc32c(self) -> str:
-        """Return the CRC32C of all so far, as the store writes it."""
+        """Return the CRC32C of the data so far, in the store's notation."""
         return base64.b64encode(self._crc32c.digest()).decode()
 
 
 def translated(error: Exception) -> InfrastructureError:
-    """Return what the library's error means to whoever uses the storage."""
+    """Return the InfrastructureError for an error of Google's library."""
     refused = isinstance(error, Forbidden | GoogleAuthError | Unauthorized)
     if refused and not isinstance(error, TransportError):
         return InfrastructureError(
             "storage_refused",
-            f"the bucket's owner does not allow this to these credentials: {error}",
+            f"the bucket refuses these credentials: {error}",
         )
-    return InfrastructureError("storage_failed", f"the bucket does not do this: {error}")
+    return InfrastructureError("storage_failed", f"a request to the bucket failed: {error}")
 
 
-def _found(blob: Any) -> Found:
-    return Found(
+def _stored_object(blob: Any) -> StoredObject:
+    return StoredObject(
         name=str(blob.name),
         size=int(blob.size),
         generation=int(blob.generation),

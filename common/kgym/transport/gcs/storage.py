@@ -1,4 +1,4 @@
-"""Artifact storage in a bucket: what `LocalStorage` does in a folder, for many hosts."""
+"""Artifact storage in a bucket, which many hosts share."""
 
 import asyncio
 import contextlib
@@ -31,18 +31,18 @@ from kgym.transport.artifact_storage import (
 )
 from kgym.transport.gcs.bases import Bases
 from kgym.transport.gcs.connection import Connection, connect
-from kgym.transport.gcs.objects import ERRORS, PATIENCE_SECONDS, Found, Objects, translated
+from kgym.transport.gcs.objects import ERRORS, PATIENCE_SECONDS, Objects, StoredObject, translated
 
-# How many operations are under way at once, each in a thread: Google's library is blocking.
+# Concurrent operations, each in a thread, as Google's library is blocking.
 CALLS = 32
-# Of bases that this host keeps.
+# Maximum size of this host's cache of bases.
 CACHE_BYTES = 20 << 30
-# How often in a row a file may be replaced between a look at it and its download.
+# How often a download is retried if the file is replaced after its look-up.
 _REPLACED = 20
-# Bytes that a reader gets at a time; each piece is a request of its own.
+# Bytes per request of a reader.
 _PIECE = 4 << 20
+# Files up to this size are cached in memory, as each step reads the same memos.
 _SMALL = 64 << 10
-# Files that are remembered: memos are asked for by each step.
 _MOST_SMALL = 1000
 
 P = ParamSpec("P")
@@ -50,7 +50,7 @@ T = TypeVar("T")
 
 
 class GcsStorage:
-    """Storage below `prefix` in a bucket; `cache` is a folder of this host, which may be lost."""
+    """Storage below `prefix` in a bucket; the local folder `cache` may be deleted any time."""
 
     def __init__(
         self,
@@ -72,23 +72,23 @@ class GcsStorage:
         self._small_lock = threading.Lock()
 
     def close(self) -> None:
-        """Wait for the calls that are under way, then close its connections."""
+        """Wait for calls under way, then close the connections."""
         self._threads.shutdown(cancel_futures=True)
         self._connection.close()
 
     @property
     def url(self) -> str:
-        """Where the store is."""
+        """The store's base URL."""
         return self._connection.url
 
     def address(self, key: str) -> str:
-        """Return where other services of Google find the object of a key."""
+        """Return the URL of a key's object for other services of Google."""
         return f"https://storage.googleapis.com/{self._objects.bucket}/{self._prefix}{key}"
 
     async def put(
         self, key: str, path: Path, *, move: bool = False, base: str | None = None
     ) -> Artifact:
-        """Upload the file: it is there once the store has all of it, with the right checksum."""
+        """Upload the file; the store creates the object once it has verified the checksum."""
         name = checked_key(key).rpartition("/")[2]
         artifact = None
         if base is not None and len(name) <= LONGEST_NAME:
@@ -101,16 +101,16 @@ class GcsStorage:
         return artifact
 
     async def copy(self, source: str, key: str) -> str:
-        """Let the store copy it."""
+        """Copy within the store."""
         key = checked_key(key + "".join(checked_key(source).partition("~")[1:]))
         await self._run(self._copy, source, key)
         if "~" in key and not await self._run(self._bases.keep, key.rpartition("~")[2]):
             await self._run(self._delete, key)
-            raise missing(key)  # what it rests on is gone
+            raise missing(key)  # its base is gone
         return key
 
     async def put_base(self, path: Path) -> str:
-        """Upload it, unless it is there; keep it here for deltas to come."""
+        """Upload the base unless it exists; cache it on this host for later deltas."""
         base = await asyncio.to_thread(sha256_of, path)
         if not await self.has_base(base):
             await self._run(self._put, f"{BASES}/{base}/file", path)
@@ -123,21 +123,21 @@ class GcsStorage:
         return base
 
     async def has_base(self, base: str) -> bool:
-        """Look at it, and leave a sign of that."""
+        """Look the base up, and record its use."""
         return await self._run(self._bases.touch, base)
 
     async def unused_bases(self, age: float) -> dict[str, int]:
         """Compare the bases with the names of all objects."""
         unused = await self._run(self._bases.unused, age)
-        return {base: found.size for base, found in unused.items()}
+        return {base: stored.size for base, stored in unused.items()}
 
     async def remove_bases(self, age: float) -> dict[str, int]:
-        """Remove those that nobody has come to need meanwhile."""
+        """Remove the unused bases, except those used meanwhile."""
         gone = await self._run(self._bases.remove_unused, age)
-        return {base: found.size for base, found in gone.items()}
+        return {base: stored.size for base, stored in gone.items()}
 
     async def get(self, key: str, path: Path) -> None:
-        """Download to a temporary name, compare the checksums, then rename into place."""
+        """Download to a temporary name, verify the checksums, then rename into place."""
         if "~" not in checked_key(key):
             await self._run(self._get, key, path)
             return
@@ -146,17 +146,17 @@ class GcsStorage:
             await self._run(_write, undone(delta, base, 0), path)
 
     async def read(self, key: str, start: int, stop: int) -> AsyncGenerator[bytes]:
-        """Download a range, a piece at a time."""
+        """Download a range in pieces."""
         if "~" in checked_key(key):
             async with contextlib.aclosing(self._read_delta(key, start, stop)) as chunks:
                 async for chunk in chunks:
                     yield chunk
             return
-        found = await self._run(self._look, key)
-        end = min(stop, found.size)
+        stored = await self._run(self._look, key)
+        end = min(stop, stored.size)
         for at in range(start, end, _PIECE):
-            yield await self._run(self._objects.part, found, at, min(at + _PIECE, end))
-        if end < stop:  # last, as a folder has it: callers may need only what is there
+            yield await self._run(self._objects.part, stored, at, min(at + _PIECE, end))
+        if end < stop:  # raised last, as by `LocalStorage`: callers may use the bytes so far
             raise InfrastructureError("artifact_truncated", f"{key} is shorter than stored")
 
     async def _read_delta(self, key: str, start: int, stop: int) -> AsyncGenerator[bytes]:
@@ -170,48 +170,48 @@ class GcsStorage:
             raise InfrastructureError("artifact_truncated", f"{key} is shorter than stored")
 
     async def link(self, key: str) -> str | None:
-        """Sign a URL, if the credentials can, and the object is the file itself."""
+        """Sign a URL, if the credentials can and the object is not a delta."""
         if not self._connection.signs or "~" in checked_key(key):
             return None
         return await self._run(self._link, key)
 
     async def room(self) -> tuple[int, int] | None:
-        """A bucket has no bound."""
+        """Return None: a bucket is unbounded."""
         return None
 
     async def sizes(self, prefix: str, depth: int) -> dict[str, int]:
-        """List all that is below."""
+        """List all objects below the prefix."""
 
         def summed() -> dict[str, int]:
             sizes: dict[str, int] = {}
-            for folder, found in self._folders(prefix, depth):
-                sizes[folder] = sizes.get(folder, 0) + found.size
+            for folder, stored in self._folders(prefix, depth):
+                sizes[folder] = sizes.get(folder, 0) + stored.size
             return sizes
 
         return await self._run(summed)
 
     async def ages(self, prefix: str, depth: int) -> dict[str, float]:
-        """List all that is below."""
+        """List all objects below the prefix."""
 
         def newest() -> dict[str, float]:
             ages: dict[str, float] = {}
             now = time.time()
-            for folder, found in self._folders(prefix, depth):
-                age = now - found.updated.timestamp()
+            for folder, stored in self._folders(prefix, depth):
+                age = now - stored.updated.timestamp()
                 ages[folder] = min(age, ages.get(folder, age))
             return ages
 
         return await self._run(newest)
 
     async def remove(self, prefix: str) -> None:
-        """List what is below, and delete it; what is stored there meanwhile stays."""
+        """List and delete the objects below; those replaced meanwhile stay."""
         below = await self._run(self._below, checked_key(prefix))
         for at in range(0, len(below), CALLS):
-            some = below[at : at + CALLS]
-            await asyncio.gather(*(self._run(self._objects.delete, one) for one in some))
+            batch = below[at : at + CALLS]
+            await asyncio.gather(*(self._run(self._objects.delete, stored) for stored in batch))
 
     async def _run(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-        """Call in a thread. If this is cancelled, a call that has begun goes on to its end."""
+        """Call in a thread. A started call cannot be cancelled."""
         call = functools.partial(function, *args, **kwargs)
         try:
             return await asyncio.get_running_loop().run_in_executor(self._threads, call)
@@ -223,11 +223,11 @@ class GcsStorage:
     def _name(self, key: str) -> str:
         return self._prefix + key
 
-    def _look(self, key: str) -> Found:
-        found = self._objects.look(self._name(key))
-        if found is None:
+    def _look(self, key: str) -> StoredObject:
+        stored = self._objects.look(self._name(key))
+        if stored is None:
             raise missing(key)
-        return found
+        return stored
 
     def _put(self, key: str, path: Path) -> tuple[str, int]:
         try:
@@ -239,38 +239,38 @@ class GcsStorage:
         self._objects.copy(self._name(source), self._name(key))
 
     def _delete(self, key: str) -> None:
-        found = self._objects.look(self._name(key))
-        if found is not None:
-            self._objects.delete(found)
+        stored = self._objects.look(self._name(key))
+        if stored is not None:
+            self._objects.delete(stored)
 
     def _get(self, key: str, path: Path) -> None:
         for _ in range(_REPLACED):
-            found = self._look(key)
-            small = found.sha256 if found.size <= _SMALL else None
+            stored = self._look(key)
+            small = stored.sha256 if stored.size <= _SMALL else None
             if small is not None and (data := self._remembered(small)) is not None:
                 path.write_bytes(data)
                 return
             with contextlib.suppress(ArtifactMissing):  # replaced since
-                self._objects.get(found, path)
+                self._objects.get(stored, path)
                 if small is not None:
                     self._remember(small, path.read_bytes())
                 return
-        raise InfrastructureError("storage_busy", f"others store {key} all the time")
+        raise InfrastructureError("storage_busy", f"other hosts replace {key} again and again")
 
     def _link(self, key: str) -> str:
         return self._objects.link(self._look(key))
 
-    def _below(self, prefix: str) -> list[Found]:
+    def _below(self, prefix: str) -> list[StoredObject]:
         return list(self._objects.each(self._name(f"{prefix}/")))
 
-    def _folders(self, prefix: str, depth: int) -> Iterator[tuple[str, Found]]:
-        """Yield all that is below, each with its folder: there may be millions."""
+    def _folders(self, prefix: str, depth: int) -> Iterator[tuple[str, StoredObject]]:
+        """Yield each object below, with its folder. There may be millions."""
         below = f"{checked_key(prefix)}/" if prefix else ""
         count = below.count("/") + depth
-        for found in self._objects.each(self._name(below)):
-            key = found.name.removeprefix(self._prefix).split("/")
+        for stored in self._objects.each(self._name(below)):
+            key = stored.name.removeprefix(self._prefix).split("/")
             if len(key) > count:
-                yield "/".join(key[:count]), found
+                yield "/".join(key[:count]), stored
 
     def _remembered(self, sha256: str) -> bytes | None:
         with self._small_lock:
@@ -287,7 +287,7 @@ class GcsStorage:
     # --- deltas ------------------------------------------------------------------------------
 
     async def _put_delta(self, key: str, path: Path, base: str) -> Artifact | None:
-        """Store the file as its difference from the base; None if it has to be stored whole."""
+        """Store the file as its difference from the base; return None if that is not possible."""
         from kgym.transport import file_delta  # noqa: PLC0415 - numpy's import takes 0.1 s
 
         try:
@@ -313,7 +313,7 @@ class GcsStorage:
         return Artifact(name=key.rpartition("/")[2], size=size, sha256=sha256, key=named)
 
     async def _both(self, key: str, held: ExitStack) -> tuple[Path, Path]:
-        """Fetch what is stored under the key, and its base."""
+        """Fetch a delta and its base."""
         delta = Path(held.enter_context(tempfile.TemporaryDirectory())) / "delta"
         await self._run(self._get, key, delta)
         return delta, await self._base(key.rpartition("~")[2], held)
@@ -332,7 +332,7 @@ class GcsStorage:
 
 
 def _write(pieces: Iterable[bytes], path: Path) -> None:
-    """Write a file that is whole, or not there."""
+    """Write a file atomically."""
     part = path.with_name(f".{path.name}.{uuid.uuid4().hex}")
     try:
         with part.open("wb") as sink:
