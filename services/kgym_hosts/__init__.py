@@ -1,1 +1,1 @@
-"""A platform on many hosts: what a deployment is, when hosts come and go, how they are set up."""
+"""A platform on many hosts: deployments, their resources in the cloud, automatic scaling."""

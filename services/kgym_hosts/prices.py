@@ -1,4 +1,4 @@
-"""What hosts cost: what the operator's file says, else the table in `configs/`."""
+"""Prices of hosts: from the operator's deployment file, or the table in `configs/`."""
 
 import tomllib
 from datetime import date, datetime
@@ -15,7 +15,7 @@ Price = Annotated[float, Field(gt=0, le=10_000)]
 
 
 class FamilyPrice(Strict):
-    """Of machine types whose price is by their vCPUs, such as n2-standard-8."""
+    """Prices of machine types with a price per vCPU, such as n2-standard-8."""
 
     dollars_per_vcpu_hour: Price
     spot_dollars_per_vcpu_hour: Price | None = Field(None, description="null: not looked up")
@@ -31,12 +31,12 @@ class PriceTable(Strict):
 
 
 def shipped_prices(file: Path = CONFIGS / "cloud_prices.toml") -> PriceTable:
-    """Read the table."""
+    """Read the shipped price table."""
     return PriceTable.model_validate(tomllib.loads(file.read_text()))
 
 
 def dollars_per_hour(machine: Machine, region: str, table: PriceTable) -> float | None:
-    """Return what a host costs; None if that is not known."""
+    """Return a host's price per hour; None if it is unknown."""
     if machine.dollars_per_hour is not None:
         return machine.dollars_per_hour
     family, _, cores = machine.machine_type.rpartition("-")
@@ -44,17 +44,20 @@ def dollars_per_hour(machine: Machine, region: str, table: PriceTable) -> float 
     if price is None or not cores.isdecimal() or region != table.region:
         return None
     spot = isinstance(machine, Pool) and machine.spot
-    one = price.spot_dollars_per_vcpu_hour if spot else price.dollars_per_vcpu_hour
-    return None if one is None else one * int(cores)
+    per_vcpu = price.spot_dollars_per_vcpu_hour if spot else price.dollars_per_vcpu_hour
+    return None if per_vcpu is None else per_vcpu * int(cores)
 
 
 def so_far(dollars: float | None, created: datetime, now: datetime) -> float | None:
-    """Return what a host that was made then has cost."""
+    """Return the cost of a host since its creation."""
     hours = (now - created).total_seconds() / 3600
     return None if dollars is None else dollars * max(0.0, hours)
 
 
 def estimate(deployment: Deployment, table: PriceTable) -> dict[str, float | None]:
-    """Return dollars an hour of one host of each pool, and of the scheduler's."""
+    """Return dollars per hour of one host of each pool, and of the scheduler's host."""
     machines: dict[str, Machine] = {"scheduler": deployment.scheduler, **deployment.pools}
-    return {name: dollars_per_hour(one, deployment.region, table) for name, one in machines.items()}
+    return {
+        name: dollars_per_hour(machine, deployment.region, table)
+        for name, machine in machines.items()
+    }

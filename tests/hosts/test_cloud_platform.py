@@ -255,7 +255,7 @@ def test_permission_and_permanent_refusals_have_their_own_words(
     cloud: CloudProject, farm: Deployment
 ) -> None:
     cloud.faults.add("POST .*/networks", "status", 403)
-    with pytest.raises(Exception, match="may not do this") as failed:
+    with pytest.raises(Exception, match="do not allow this") as failed:
         platform(cloud, farm).bring_up()
     assert getattr(failed.value, "reason", None) == "cloud_forbidden"
     cloud.faults.add("POST .*/networks", "status", 400)

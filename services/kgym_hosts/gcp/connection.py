@@ -1,6 +1,7 @@
-"""The connection to Google Cloud: its compute library, plain REST for the rest, and what fails.
+"""Connections to Google Cloud: its compute library, plain REST for the rest, and errors.
 
-Google's libraries for IAM and its like speak gRPC alone: the few calls of those are plain REST.
+Google's libraries for IAM, storage policies and secrets support gRPC only; the few calls of those
+services are plain REST.
 """
 
 import random
@@ -21,18 +22,18 @@ from kgym.errors import InfrastructureError, KgymError, UserError
 
 T = TypeVar("T")
 
-# Most time of one request.
+# Time limit of one request.
 CALL_SECONDS = 60.0
-# Most time of what the cloud does for one.
+# Time limit of an operation that a request starts.
 OPERATION_SECONDS = 600.0
-# How long a call that fails for a while is tried again.
+# How long a call with a temporary error is retried.
 PATIENCE_SECONDS = 120.0
 _SCOPE = "https://www.googleapis.com/auth/cloud-platform"
 _PASSING = {408, 429, 500, 502, 503, 504}
 _LOST = (requests.ConnectionError, requests.Timeout, TransportError)
 _STOCKOUT = ("ZONE_RESOURCE_POOL_EXHAUSTED", "STOCKOUT", "does not have enough resources")
 _QUOTA = ("QUOTA_EXCEEDED", "quotaExceeded", "Quota '")
-# What passes, whatever the status.
+# Messages of temporary errors, whatever the status.
 _BUSY = (
     *("resourceNotReady", "rateLimitExceeded", "RESOURCE_NOT_READY", "is not ready"),
     "does not exist",  # a service account that was made just now
@@ -40,12 +41,12 @@ _BUSY = (
 
 
 class Cloud:
-    """One project of the cloud; `emulator` is the address of a server that stands for all of it."""
+    """One project of the cloud; `emulator` is the address of a server that replaces all of it."""
 
     def __init__(self, project: str, emulator: str | None = None) -> None:
         self.project = project
         self.emulator = emulator
-        # Seconds between two looks at an operation.
+        # Interval of polling an operation, in seconds.
         self.polls = 0.02 if emulator else 1.0
         self._clients: dict[str, Any] = {}
 
@@ -54,14 +55,14 @@ class Cloud:
         if self.emulator:
             return AnonymousCredentials()
         try:
-            found, _ = google.auth.default(scopes=[_SCOPE])
+            credentials, _ = google.auth.default(scopes=[_SCOPE])
         except DefaultCredentialsError as error:
             raise UserError(
                 "no_credentials",
-                "there are no credentials of Google Cloud: `gcloud auth application-default login`"
-                " makes some, or GOOGLE_APPLICATION_CREDENTIALS names a key file",
+                "no credentials for Google Cloud: create some with `gcloud auth application-default"
+                " login`, or set GOOGLE_APPLICATION_CREDENTIALS to a key file",
             ) from error
-        return found
+        return credentials
 
     @cached_property
     def _session(self) -> AuthorizedSession:
@@ -71,13 +72,13 @@ class Cloud:
 
     @cached_property
     def compute(self) -> Any:
-        """Google's library, which takes seconds to import."""
+        """Google's compute library, which takes seconds to import."""
         from google.cloud import compute_v1  # noqa: PLC0415
 
         return compute_v1
 
     def client(self, name: str) -> Any:
-        """Return the client of this kind of things, such as `Instances`."""
+        """Return the client for a kind of resources, such as `Instances`."""
         if name not in self._clients:
             options = {"api_endpoint": self.emulator} if self.emulator else None
             self._clients[name] = getattr(self.compute, f"{name}Client")(
@@ -88,9 +89,9 @@ class Cloud:
     def rest(
         self, method: str, service: str, path: str, body: Any = None, **params: str
     ) -> dict[str, Any]:
-        """Call a service (`iam`, `storage`, …) that Google's compute library does not know.
+        """Call another service (`iam`, `storage`, …).
 
-        Raises google.api_core.exceptions.GoogleAPICallError, as that does.
+        Raises google.api_core.exceptions.GoogleAPICallError, as the compute library does.
         """
         base = self.emulator or f"https://{service}.googleapis.com"
         answer = self._session.request(
@@ -98,13 +99,13 @@ class Cloud:
         )
         if answer.status_code >= 300:
             raise exceptions.from_http_response(answer)
-        found: dict[str, Any] = answer.json() if answer.content else {}
-        return found
+        content: dict[str, Any] = answer.json() if answer.content else {}
+        return content
 
     def call(self, function: Callable[[], T], what: str) -> T:
-        """Call, and again while that fails for a while; other failures are KgymErrors.
+        """Call `function`, with retries of temporary errors; raise other errors as KgymErrors.
 
-        NotFound and Conflict are left as they are: they are answers.
+        NotFound and Conflict are raised unchanged: callers handle them as answers.
         """
         began = time.monotonic()
         pause = 0.1
@@ -120,9 +121,10 @@ class Cloud:
             pause = min(2 * pause, 10.0)
 
     def done(self, begin: Callable[[str], Any], scope: Mapping[str, str], what: str) -> None:
-        """Begin an operation, and wait until it is done.
+        """Start an operation with `begin`, and wait until it is done.
 
-        `begin` gets a request's id: where an answer was lost, the same one is asked for again.
+        `begin` gets a request ID, the same for each retry, so that the cloud does it once. The
+        library's own waiting ignores `emulator`.
         """
         request = str(uuid.uuid4())
         operation = self.call(lambda: begin(request), what)
@@ -140,7 +142,7 @@ class Cloud:
                 lambda: operations.get(request=named, retry=None, timeout=CALL_SECONDS), what
             )
         if failed := list(operation.error.errors):
-            raise failure(what, "; ".join(f"{one.code}: {one.message}" for one in failed))
+            raise failure(what, "; ".join(f"{error.code}: {error.message}" for error in failed))
 
 
 def _passes(error: Exception) -> bool:
@@ -153,27 +155,27 @@ def _passes(error: Exception) -> bool:
 
 
 def refused(error: Exception, what: str) -> KgymError:
-    """Return the error for what a call ended by."""
+    """Return the KgymError for a call's error."""
     if isinstance(error, exceptions.Forbidden | exceptions.Unauthorized | GoogleAuthError):
         if any(word in str(error) for word in _QUOTA):
             return failure(what, str(error))
         return UserError(
             "cloud_forbidden",
-            f"{what}: your credentials may not do this: {error} (docs/google-cloud.md: roles)",
+            f"{what}: your credentials do not allow this: {error} (docs/google-cloud.md: roles)",
         )
     if isinstance(error, _LOST) or not isinstance(error, exceptions.ClientError):
         return InfrastructureError(
-            "cloud_unreachable", f"{what}: {error}; the same command goes on"
+            "cloud_unreachable", f"{what}: {error}; run the same command again to continue"
         )
     return failure(what, str(error))
 
 
-def failure(what: str, said: str) -> KgymError:
-    """Return the error for what the cloud said: nothing free, a quota, or else a refusal."""
-    if any(word in said for word in _STOCKOUT):
-        return InfrastructureError("cloud_stockout", f"{what}: the zone has none left: {said}")
-    if any(word in said for word in _QUOTA):
+def failure(what: str, message: str) -> KgymError:
+    """Return the error for the cloud's message: no capacity, a quota, or else a refusal."""
+    if any(word in message for word in _STOCKOUT):
+        return InfrastructureError("cloud_stockout", f"{what}: no capacity in the zone: {message}")
+    if any(word in message for word in _QUOTA):
         return InfrastructureError(
-            "cloud_quota", f"{what}: {said}; the project's quota can be raised at IAM > Quotas"
+            "cloud_quota", f"{what}: {message}; the project's quota can be raised at IAM > Quotas"
         )
-    return InfrastructureError("cloud_refused", f"{what}: {said}")
+    return InfrastructureError("cloud_refused", f"{what}: {message}")

@@ -1,7 +1,7 @@
-"""The hosts of a deployment: instances with its label. Zones are tried in turn.
+"""The hosts of a deployment: instances with its label.
 
-Hosts of a pool are numbered, and a number is taken once: whoever makes the same hosts at the same
-time, makes them once.
+Hosts of a pool are numbered, and the number determines the first zone that is tried: two loops, or
+a loop and an `up`, that make the same hosts at the same time make each of them once.
 """
 
 import zlib
@@ -26,7 +26,7 @@ from kgym_hosts.gcp.resources import (
     labels,
 )
 
-# The name of the scheduler's host within the deployment, and of its pool.
+# The name of the scheduler's host within the deployment, and of its "pool".
 SCHEDULER = "scheduler"
 _AT_ONCE = 16
 _STARTUP = Path(__file__).with_name("worker_host.sh")
@@ -41,15 +41,15 @@ class CloudHost:
     pool: str
     zone: str
     status: str
-    """RUNNING, or another of the cloud's words."""
+    """RUNNING, or another status of Compute Engine."""
 
     @property
     def stopped(self) -> bool:
-        """Whether the machine is off, or about to be."""
+        """Whether the machine is off, or shutting down."""
         return self.status in _STOPPED
 
     address: str
-    """Within the network."""
+    """Address within the network."""
     external: str | None
     machine_type: str
     spot: bool
@@ -62,10 +62,7 @@ class Instances:
     def __init__(
         self, cloud: Cloud, deployment: Deployment, ssh_key: str = "", server: str | None = None
     ) -> None:
-        """Keep all this; `ssh_key` is the public key that may log in as `kgym`.
-
-        `server` is the scheduler's address, if it is not the deployment's.
-        """
+        """`ssh_key` is the public key of the user `kgym`; `server`, another scheduler's address."""
         self._cloud = cloud
         self._deployment = deployment
         self._ssh_key = ssh_key
@@ -84,13 +81,13 @@ class Instances:
 
         def listed() -> list[Any]:
             pages = self._client.aggregated_list(request=request, retry=None, timeout=CALL_SECONDS)
-            return [one for _, zone in pages for one in zone.instances]
+            return [instance for _, zone in pages for instance in zone.instances]
 
-        found = self._cloud.call(listed, "listing the hosts")
-        return sorted(map(_host, found), key=lambda host: host.name)
+        instances = self._cloud.call(listed, "listing the hosts")
+        return sorted(map(_host, instances), key=lambda host: host.name)
 
     def disks(self) -> list[tuple[str, str]]:
-        """Return (zone, name) of the disks that the deployment has: those that lost their host."""
+        """Return (zone, name) of the deployment's disks; a disk can outlive its host."""
         request = {
             "project": self._cloud.project,
             "filter": f"labels.{LABEL}={self._deployment.name}",
@@ -100,32 +97,32 @@ class Instances:
             pages = self._cloud.client("Disks").aggregated_list(
                 request=request, retry=None, timeout=CALL_SECONDS
             )
-            return [(_last(one.zone), one.name) for _, zone in pages for one in zone.disks]
+            return [(_last(disk.zone), disk.name) for _, zone in pages for disk in zone.disks]
 
         return self._cloud.call(listed, "listing the disks")
 
     def make(self, pool: str, number: int, there: Iterable[CloudHost]) -> list[str]:
-        """Make so many hosts of a pool beside those; return the names of those that came.
+        """Make `number` hosts of a pool besides those in `there`; return the names of new hosts.
 
-        Raises the last error if none came: InfrastructureError `cloud_stockout`, `cloud_quota`.
+        Raises the last error if all failed: InfrastructureError `cloud_stockout`, `cloud_quota`.
         """
         base = f"{base_name(self._deployment)}-{pool}"
         taken = {host.name for host in there}
         free = (name for n in count(1) if (name := f"{base}-{n}") not in taken)
         names = [base] if pool == SCHEDULER else list(islice(free, number))
         with ThreadPoolExecutor(_AT_ONCE) as threads:
-            ended = list(threads.map(lambda name: self._try_zones(pool, name), names))
-        errors = [one for one in ended if one is not None]
+            outcomes = list(threads.map(lambda name: self._try_zones(pool, name), names))
+        errors = [error for error in outcomes if error is not None]
         if len(errors) == len(names):
             raise errors[-1]
-        return [name for name, error in zip(names, ended, strict=True) if error is None]
+        return [name for name, error in zip(names, outcomes, strict=True) if error is None]
 
     def _try_zones(self, pool: str, name: str) -> InfrastructureError | None:
         machine = self._machine(pool)
         zones = list(self._deployment.zones)
         if (fixed := self._deployment.scheduler.zone) and pool == SCHEDULER:
             zones = [fixed]
-        # By the name: who makes the same host at the same time makes it in the same zone.
+        # By the name, so that two processes make the same host in the same zone.
         first = zlib.crc32(name.encode()) % len(zones) if pool != SCHEDULER else 0
         error = None
         for zone in [*zones[first:], *zones[:first]]:
@@ -154,28 +151,29 @@ class Instances:
 
         try:
             self._cloud.done(begin, {"zone": zone}, f"making the host {name} in {zone}")
-        except exceptions.Conflict:  # made by somebody else just now, or not yet gone
+        except exceptions.Conflict:  # just made by another process, or still being removed
             self._check_own(name, zone)
 
     def _check_own(self, name: str, zone: str) -> None:
         """Raise Conflict if the host is not the deployment's, InfrastructureError if it is gone."""
         named = {"project": self._cloud.project, "zone": zone, "instance": name}
         try:
-            one = self._cloud.call(
+            instance = self._cloud.call(
                 lambda: self._client.get(request=named, retry=None, timeout=CALL_SECONDS),
                 f"looking for the host {name}",
             )
         except exceptions.NotFound:
-            said = f"the host {name} is being removed: try again"
-            raise InfrastructureError("cloud_refused", said) from None
-        if one.labels.get(LABEL) != self._deployment.name:
-            raise Conflict("cloud_foreign", f"there is a host {name} that is not the deployment's")
+            message = f"the host {name} is being removed: try again"
+            raise InfrastructureError("cloud_refused", message) from None
+        if instance.labels.get(LABEL) != self._deployment.name:
+            raise Conflict("cloud_foreign", f"the host {name} exists and is not of this deployment")
 
     def _body(self, pool: str, name: str, zone: str, machine: Machine) -> dict[str, Any]:
         deployment, project = self._deployment, self._cloud.project
         base, own = base_name(deployment), {**labels(deployment), POOL_LABEL: pool}
         role = SCHEDULER if pool == SCHEDULER else "worker"
-        # What a host's tokens are for; what its account may do is another matter.
+        # The scope of a host's tokens. Hosts that read no secret get tokens for storage alone, even
+        # if somebody grants their account more.
         reads_secret = role == "worker" and deployment.secret is not None
         scope = "cloud-platform" if reads_secret else "devstorage.read_write"
         interface: dict[str, Any] = {
@@ -230,21 +228,23 @@ class Instances:
         return body
 
     def _metadata(self, machine: Machine) -> dict[str, str]:
-        """Return what the host is told: by this a host of a pool becomes a worker by itself."""
+        """Return the host's metadata, with the startup script of a pool's hosts."""
+        # The script, not the playbook, makes a host a worker: hosts that the loop adds, or that the
+        # cloud restarts, need nobody to log in to them.
         deployment = self._deployment
-        told = {
+        metadata = {
             "block-project-ssh-keys": "TRUE",
             "enable-oslogin": "FALSE",
             "enable-guest-attributes": "TRUE",
             "kgym-storage": deployment.storage,
         }
         if self._ssh_key:
-            told["ssh-keys"] = f"kgym:{self._ssh_key}"
+            metadata["ssh-keys"] = f"kgym:{self._ssh_key}"
         if not isinstance(machine, Pool) or self._server is None:
-            return told
+            return metadata
         if deployment.secret is not None:
-            told["kgym-secret"] = f"projects/{deployment.project}/secrets/{deployment.secret}"
-        return told | {
+            metadata["kgym-secret"] = f"projects/{deployment.project}/secrets/{deployment.secret}"
+        return metadata | {
             "startup-script": _STARTUP.read_text(),
             "kgym-server": self._server,
             "kgym-kinds": ",".join(machine.kinds),
@@ -254,10 +254,13 @@ class Instances:
         }
 
     def versions(self, hosts: Iterable[CloudHost]) -> dict[str, str]:
-        """Return, by host, which version of kgym it says that it runs."""
+        """Return the version of kgym that each host reports.
+
+        The host reports it as a guest attribute: a version noted at set-up could be outdated.
+        """
         with ThreadPoolExecutor(_AT_ONCE) as threads:
-            told = threads.map(lambda host: (host.name, self._version(host)), hosts)
-            return {name: version for name, version in told if version}
+            versions = threads.map(lambda host: (host.name, self._version(host)), hosts)
+            return {name: version for name, version in versions if version}
 
     def _version(self, host: CloudHost) -> str | None:
         named = {
@@ -267,7 +270,7 @@ class Instances:
             "query_path": "kgym/version",
         }
         try:
-            found = self._cloud.call(
+            attributes = self._cloud.call(
                 lambda: self._client.get_guest_attributes(
                     request=named, retry=None, timeout=CALL_SECONDS
                 ),
@@ -275,16 +278,16 @@ class Instances:
             )
         except exceptions.NotFound:
             return None
-        told = [str(one.value) for one in found.query_value.items]
-        return told[0].split()[-1][:40] if told and told[0].split() else None
+        values = [str(item.value) for item in attributes.query_value.items]
+        return values[0].split()[-1][:40] if values and values[0].split() else None
 
     def remove(self, hosts: list[CloudHost]) -> None:
-        """Delete hosts with their disks. That one is gone already is no error."""
+        """Delete hosts with their disks; ignore those that are gone."""
         places = [(host.zone, host.name) for host in hosts]
         self._remove_all("Instances", "instance", places)
 
     def remove_disks(self, disks: list[tuple[str, str]]) -> None:
-        """Delete disks that have no host any more."""
+        """Delete disks without a host."""
         self._remove_all("Disks", "disk", disks)
 
     def _remove_all(self, plural: str, kind: str, places: list[tuple[str, str]]) -> None:
@@ -306,19 +309,19 @@ class Instances:
             return
 
 
-def _host(one: Any) -> CloudHost:
-    interface = one.network_interfaces[0] if one.network_interfaces else None
+def _host(instance: Any) -> CloudHost:
+    interface = instance.network_interfaces[0] if instance.network_interfaces else None
     outside = interface.access_configs[0].nat_i_p if interface and interface.access_configs else ""
     return CloudHost(
-        name=one.name,
-        pool=one.labels.get(POOL_LABEL, ""),
-        zone=_last(one.zone),
-        status=one.status,
+        name=instance.name,
+        pool=instance.labels.get(POOL_LABEL, ""),
+        zone=_last(instance.zone),
+        status=instance.status,
         address=interface.network_i_p if interface else "",
         external=outside or None,
-        machine_type=_last(one.machine_type),
-        spot=one.scheduling.provisioning_model == "SPOT",
-        created=datetime.fromisoformat(one.creation_timestamp),
+        machine_type=_last(instance.machine_type),
+        spot=instance.scheduling.provisioning_model == "SPOT",
+        created=datetime.fromisoformat(instance.creation_timestamp),
     )
 
 

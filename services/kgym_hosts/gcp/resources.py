@@ -1,7 +1,7 @@
-"""What a deployment is made of besides its hosts, each found, made and removed by its name.
+"""The resources of a deployment besides its hosts, identified by name.
 
-Only what is marked as the deployment's own is ever changed or removed: by its labels, or, where the
-cloud knows no labels (networks, firewalls, routers, service accounts), by its description.
+Only resources with the deployment's mark are ever changed or removed: a label, or a description
+for kinds of resources that have no labels (networks, firewalls, routers, service accounts).
 """
 
 from collections.abc import Mapping
@@ -23,43 +23,43 @@ _AT_ONCE = 32
 
 
 class Resource(Protocol):
-    """One thing of a deployment."""
+    """One resource of a deployment."""
 
     @property
     def kind(self) -> str:
-        """What it is, in a word or two."""
+        """Its kind, in one or two words."""
         ...
 
     @property
     def name(self) -> str:
-        """What the cloud calls it."""
+        """Its name in the cloud."""
         ...
 
-    def found(self) -> bool:
-        """Return whether it is there; raise Conflict `cloud_foreign` if it is another's."""
+    def exists(self) -> bool:
+        """Return whether it exists; raise Conflict `cloud_foreign` without the mark."""
         ...
 
     def make(self) -> None:
-        """Make it. That it is there already is no error."""
+        """Make it; do nothing if it exists."""
         ...
 
     def remove(self) -> None:
-        """Remove it. That it is not there is no error."""
+        """Remove it; do nothing if it does not exist."""
         ...
 
 
 def base_name(deployment: Deployment) -> str:
-    """Return the name that all others begin with."""
+    """Return the common prefix of all names."""
     return f"kgym-{deployment.name}"
 
 
 def mark(deployment: Deployment) -> str:
-    """Return the description by which things without labels are known."""
+    """Return the description that marks resources without labels."""
     return f"kgym-deployment={deployment.name}"
 
 
 def labels(deployment: Deployment) -> dict[str, str]:
-    """Return the labels of all that has labels."""
+    """Return the labels that mark resources."""
     return {LABEL: deployment.name}
 
 
@@ -72,19 +72,19 @@ def account_email(deployment: Deployment, role: str) -> str:
 def _foreign(kind: str, name: str) -> Conflict:
     return Conflict(
         "cloud_foreign",
-        f"there is a {kind} {name} that is not of this deployment: give the deployment another "
+        f"the {kind} {name} exists and is not of this deployment: give the deployment another "
         "name, or remove it yourself",
     )
 
 
 @dataclass(frozen=True)
 class ComputeResource:
-    """A network, firewall or the like, as the compute library knows it."""
+    """A resource of Compute Engine: a network, firewall, address, router."""
 
     cloud: Cloud
     deployment: Deployment
     kind: str
-    """In the library's words, such as `subnetwork`."""
+    """The library's word, such as `subnetwork`."""
     name: str
     scope: Mapping[str, str]
     body: Mapping[str, Any]
@@ -99,7 +99,7 @@ class ComputeResource:
         return {"project": self.cloud.project, **self.scope, self.kind: self.name}
 
     def get(self) -> Any:
-        """Return it, or None."""
+        """Return the library's object; None if it does not exist."""
         what = f"looking for the {self.kind} {self.name}"
         client, named = self._client, self._named
         try:
@@ -109,12 +109,12 @@ class ComputeResource:
         except exceptions.NotFound:
             return None
 
-    def found(self) -> bool:
-        """Return whether it is there; raise Conflict `cloud_foreign` if it is another's."""
-        one = self.get()
-        if one is not None and one.description != mark(self.deployment):
+    def exists(self) -> bool:
+        """Return whether it exists; raise Conflict `cloud_foreign` without the mark."""
+        resource = self.get()
+        if resource is not None and resource.description != mark(self.deployment):
             raise _foreign(self.kind, self.name)
-        return one is not None
+        return resource is not None
 
     def make(self) -> None:
         """Make it."""
@@ -130,7 +130,7 @@ class ComputeResource:
         try:
             self.cloud.done(begin, self.scope, f"making the {self.kind} {self.name}")
         except exceptions.Conflict:
-            if not self.found():  # it was there, and goes
+            if not self.exists():  # an earlier one is still being removed
                 raise InfrastructureError(
                     "cloud_refused", f"the {self.kind} {self.name} is being removed: try again"
                 ) from None
@@ -152,7 +152,9 @@ class ComputeResource:
 
 @dataclass(frozen=True)
 class ServiceAccount:
-    """Who a host is; it may use the bucket, and nothing else."""
+    """The identity of hosts."""
+
+    # It gets a role on the bucket, and workers one on their secret; none on the project.
 
     cloud: Cloud
     deployment: Deployment
@@ -161,23 +163,23 @@ class ServiceAccount:
 
     @property
     def name(self) -> str:
-        """Its address."""
+        """Its email address."""
         return account_email(self.deployment, self.role)
 
     @property
     def _path(self) -> str:
         return f"/v1/projects/{self.cloud.project}/serviceAccounts"
 
-    def found(self) -> bool:
-        """Return whether it is there; raise Conflict `cloud_foreign` if it is another's."""
+    def exists(self) -> bool:
+        """Return whether it exists; raise Conflict `cloud_foreign` without the mark."""
         try:
-            one = self.cloud.call(
+            account = self.cloud.call(
                 lambda: self.cloud.rest("GET", "iam", f"{self._path}/{self.name}"),
                 f"looking for the service account {self.name}",
             )
         except exceptions.NotFound:
             return False
-        if one.get("description") != mark(self.deployment):
+        if account.get("description") != mark(self.deployment):
             raise _foreign(self.kind, self.name)
         return True
 
@@ -191,7 +193,7 @@ class ServiceAccount:
                 f"making the service account {self.name}",
             )
         except exceptions.Conflict:
-            self.found()
+            self.exists()
 
     def remove(self) -> None:
         """Remove it."""
@@ -206,7 +208,7 @@ class ServiceAccount:
 
 @dataclass(frozen=True)
 class Bucket:
-    """Artifacts, and who may use them."""
+    """The bucket of artifacts, and the permission of hosts to use it."""
 
     cloud: Cloud
     deployment: Deployment
@@ -214,7 +216,7 @@ class Bucket:
 
     @property
     def name(self) -> str:
-        """Its name, which is one of the whole world's."""
+        """Its name, which is unique in the whole cloud."""
         return self.deployment.bucket
 
     def _rest(self, method: str, path: str, body: Any = None, **params: str) -> dict[str, Any]:
@@ -223,18 +225,18 @@ class Bucket:
             f"the bucket {self.name}",
         )
 
-    def found(self) -> bool:
-        """Return whether it is there with its rights; raise Conflict `cloud_foreign`."""
+    def exists(self) -> bool:
+        """Return whether it exists; raise Conflict `cloud_foreign` without the mark."""
         try:
-            one = self._rest("GET", f"/{self.name}")
+            bucket = self._rest("GET", f"/{self.name}")
         except exceptions.NotFound:
             return False
-        if one.get("labels", {}).get(LABEL) != self.deployment.name:
+        if bucket.get("labels", {}).get(LABEL) != self.deployment.name:
             raise _foreign(self.kind, self.name)
         return True
 
     def make(self) -> None:
-        """Make it: private, without soft delete or versions."""
+        """Make it: private, without soft delete or versions, whose storage would be billed."""
         body = {
             "name": self.name,
             "location": self.deployment.region,
@@ -248,15 +250,15 @@ class Bucket:
         try:
             self._rest("POST", "", body, project=self.cloud.project)
         except exceptions.Conflict:
-            self.found()
+            self.exists()
 
     def allow(self) -> None:
-        """Let the hosts use its objects; new service accounts may take a while to be known."""
+        """Let the hosts use its objects."""
         role = "roles/storage.objectUser"
         wanted = {f"serviceAccount:{account_email(self.deployment, r)}" for r in ROLES}
         policy = self._rest("GET", f"/{self.name}/iam")
         bindings = policy.setdefault("bindings", [])
-        own = next((one for one in bindings if one["role"] == role), None)
+        own = next((binding for binding in bindings if binding["role"] == role), None)
         if own is None:
             bindings.append(own := {"role": role, "members": []})
         if not wanted <= set(own["members"]):
@@ -264,7 +266,7 @@ class Bucket:
             self._rest("PUT", f"/{self.name}/iam", policy)
 
     def remove(self) -> None:
-        """Remove it with all objects; leave both if the deployment says so."""
+        """Remove it with all objects."""
         try:
             while names := self._names():
                 with ThreadPoolExecutor(_AT_ONCE) as threads:
@@ -274,12 +276,12 @@ class Bucket:
             return
         except exceptions.Conflict as error:
             raise InfrastructureError(
-                "cloud_refused", f"the bucket {self.name}: somebody still writes to it: {error}"
+                "cloud_refused", f"the bucket {self.name}: objects are still written to it: {error}"
             ) from error
 
     def _names(self) -> list[str]:
         page = self._rest("GET", f"/{self.name}/o", fields="items(name)", maxResults="1000")
-        return [one["name"] for one in page.get("items", [])]
+        return [item["name"] for item in page.get("items", [])]
 
     def _remove_object(self, name: str) -> None:
         try:
@@ -290,12 +292,12 @@ class Bucket:
 
 @dataclass(frozen=True)
 class SecretAccess:
-    """That workers may read the secret with their token; the secret itself is the operator's."""
+    """Workers' permission to read the secret that holds their token; the operator creates it."""
 
     cloud: Cloud
     deployment: Deployment
     name: str
-    """The secret's."""
+    """The secret's name."""
     kind: str = "access to secret"
 
     @property
@@ -309,24 +311,24 @@ class SecretAccess:
         )
 
     def _policy(self) -> tuple[dict[str, Any], list[str]]:
-        """Return the secret's policy, and in it those that may read the secret."""
+        """Return the secret's policy, and the list in it of members that may read the secret."""
         policy = self._rest("GET", "getIamPolicy")
         bindings = policy.setdefault("bindings", [])
-        own = next((one for one in bindings if one["role"] == _READS_SECRET), None)
+        own = next((item for item in bindings if item["role"] == _READS_SECRET), None)
         if own is None:
             bindings.append(own := {"role": _READS_SECRET, "members": []})
         members: list[str] = own["members"]
         return policy, members
 
-    def found(self) -> bool:
-        """Return whether workers may read it."""
+    def exists(self) -> bool:
+        """Return whether workers may read the secret."""
         try:
             return self._member in self._policy()[1]
         except exceptions.NotFound:
             return False
 
     def make(self) -> None:
-        """Let them; raise UserError `cloud_no_secret` if there is no such secret."""
+        """Grant the permission; raise UserError `cloud_no_secret` if the secret does not exist."""
         try:
             policy, members = self._policy()
         except exceptions.NotFound:
@@ -337,13 +339,13 @@ class SecretAccess:
         self._rest("POST", "setIamPolicy", {"policy": policy})
 
     def remove(self) -> None:
-        """Let them no more."""
+        """Revoke the permission."""
         try:
             policy, members = self._policy()
         except exceptions.NotFound:
             return
         members.remove(self._member)
-        policy["bindings"] = [one for one in policy["bindings"] if one["members"]]
+        policy["bindings"] = [item for item in policy["bindings"] if item["members"]]
         self._rest("POST", "setIamPolicy", {"policy": policy})
 
 
@@ -352,7 +354,7 @@ ROLES = ("scheduler", "worker")
 
 
 def resources(cloud: Cloud, deployment: Deployment) -> list[Resource]:
-    """Return all but hosts, in the order in which they are made; they go in the reverse one."""
+    """Return all resources but hosts, in dependency order; they are removed in reverse."""
     name, region = base_name(deployment), {"region": deployment.region}
     network = f"projects/{cloud.project}/global/networks/{name}"
 
@@ -363,7 +365,7 @@ def resources(cloud: Cloud, deployment: Deployment) -> list[Resource]:
         allowed = [{"I_p_protocol": "tcp", "ports": ports}]
         return compute("firewall", named, {}, network=network, allowed=allowed, **body)
 
-    clients = [str(one) for one in deployment.clients]
+    clients = [str(network) for network in deployment.clients]
     at_scheduler = [f"{name}-scheduler"]
     made: list[Resource] = [
         compute("network", name, {}, auto_create_subnetworks=False),
@@ -375,7 +377,7 @@ def resources(cloud: Cloud, deployment: Deployment) -> list[Resource]:
             ip_cidr_range=str(deployment.subnetwork),
             private_ip_google_access=True,
         ),
-        # Workers have no address outside: sources and packages come to them by this.
+        # Workers have no external address: they fetch sources and packages through NAT.
         compute(
             "router",
             name,

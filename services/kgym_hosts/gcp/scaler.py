@@ -1,10 +1,10 @@
-"""Hosts come and go by what waits: one round looks at scheduler and cloud, decides, and does it.
+"""Automatic scaling: each round reads scheduler and cloud, decides, and acts.
 
     scaler = Scaler(deployment, instances, client, prices)
-    done = scaler.round()           # again at regular times
+    done = scaler.round()           # at regular intervals
 
-What is there is all that counts: a round that broke off, or another loop at the same time, does no
-harm. What cannot be seen is not acted on: without the scheduler's answer no host comes or goes.
+The state is what scheduler and cloud report, so an interrupted round or a second loop does no
+harm. Without the scheduler's answer, no host is added or removed.
 """
 
 import time
@@ -36,43 +36,42 @@ from kgym_hosts.scaling.decisions import (
     decide,
 )
 
-# Of this time attempts tell how long steps take.
+# The duration of steps is the mean over this time, if at least _ENOUGH attempts have ended.
 _TYPICAL = timedelta(hours=1)
-# Attempts that tell how long a step takes.
 _ENOUGH = 5
 
 
 @dataclass(frozen=True, slots=True)
 class Done:
-    """What was done about a host, and why."""
+    """An action on a host, and its reason."""
 
     action: Literal["add", "drain", "remove"]
     pool: str
     host: str | None
-    """None: none could be had."""
+    """None if no host could be made."""
     why: str
     fault: InfrastructureError | None = None
-    """What kept it from being done: the next round sees what is to be done then."""
+    """The error of a failed action; the next round decides anew."""
 
 
 @dataclass(frozen=True, slots=True)
 class Round:
-    """What a round saw and did."""
+    """The observations and the actions of a round."""
 
     seen: Seen
     done: list[Done]
 
 
 def limits_of(deployment: Deployment, table: prices.PriceTable) -> Limits:
-    """Return a deployment's bounds.
+    """Return a deployment's limits.
 
-    Raises UserError `bad_deployment` if there is a budget, and no price of the scheduler's host.
+    Raises UserError `bad_deployment` for a budget without a price of the scheduler's host.
     """
     costs = prices.estimate(deployment, table)
     scaling, fixed = deployment.scaling, costs[SCHEDULER]
     if scaling.most_dollars_per_hour is not None and fixed is None:
-        said = "scaling.most_dollars_per_hour: nobody knows what the scheduler's host costs: give"
-        raise UserError("bad_deployment", f"{said} scheduler.dollars_per_hour")
+        message = "scaling.most_dollars_per_hour: the price of the scheduler's host is unknown: set"
+        raise UserError("bad_deployment", f"{message} scheduler.dollars_per_hour")
     return Limits(
         pools=tuple(
             PoolLimits(
@@ -103,28 +102,30 @@ class Scaler:
     client: Client
     table: prices.PriceTable
     patient: bool = True
-    """Whether what is there at the first round is kept for `idle_seconds`, needed or not."""
+    """Whether hosts that exist in the first round are kept for `idle_seconds`, needed or not."""
     clock: Callable[[], float] = time.monotonic
     _memory: Memory = field(default_factory=Memory)
     _states: dict[tuple[str, datetime], tuple[HostState, float]] = field(default_factory=dict)
-    """By host: how it was found last, and since when."""
+    """By host: its last observed state, and the time of its beginning."""
+    # By this loop's clock: after the scheduler was unreachable for an hour, no host is given up
+    # because its worker was not heard of.
 
     def __post_init__(self) -> None:
         self._limits = limits_of(self.deployment, self.table)
 
     def round(self) -> Round:
-        """Look, decide, and act.
+        """Observe, decide, and act.
 
-        Raises InfrastructureError where the cloud or the scheduler does not answer, UserError if
-        they refuse you. A fault of one action is told in its `Done`, and keeps no other from it.
+        Raises InfrastructureError if the cloud or the scheduler does not answer, UserError if they
+        refuse the credentials. A failed action is reported in its `Done`; the others are still run.
         """
-        hosts = [one for one in self.instances.all() if one.pool in self.deployment.pools]
+        hosts = [host for host in self.instances.all() if host.pool in self.deployment.pools]
         workers = self.client.workers()
         seen = Seen(self.clock(), self._queues(), self._hosts(hosts, workers))
         if self.patient:
             self.patient = False
             for pool in self.deployment.pools:
-                there = sum(one.pool == pool for one in seen.hosts)
+                there = sum(host.pool == pool for host in seen.hosts)
                 self._memory.peak(pool, seen.now, there, self._limits.idle_seconds)
         actions = decide(self._limits, seen, self._memory)
         named = {host.name: host for host in hosts}
@@ -140,37 +141,37 @@ class Scaler:
     def _queues(self) -> dict[StepKind, Queue]:
         since = datetime.now(UTC) - _TYPICAL
         counts = self.client.statistics(StatisticsFilter(step="minute", since=since)).counts
-        found = {}
+        queues = {}
         for queue in self.client.queues():
-            ended = [one for one in counts if one.kind == queue.kind and one.outcome == "succeeded"]
-            attempts = sum(one.attempts for one in ended)
-            seconds = sum(one.seconds for one in ended)
+            ended = [row for row in counts if row.kind == queue.kind and row.outcome == "succeeded"]
+            attempts = sum(row.attempts for row in ended)
+            seconds = sum(row.seconds for row in ended)
             mean = seconds / attempts if attempts >= _ENOUGH else None
-            found[queue.kind] = Queue(queue.queued, queue.oldest_seconds or 0.0, mean)
-        return found
+            queues[queue.kind] = Queue(queue.queued, queue.oldest_seconds or 0.0, mean)
+        return queues
 
     def _hosts(self, hosts: Sequence[CloudHost], workers: Sequence[WorkerView]) -> list[Host]:
         now, before, self._states = self.clock(), self._states, {}
-        found = []
+        observed = []
         for host in hosts:
             own = workers_of(host, workers)
             state = _state(host, own)
             key = host.name, host.created
             was, since = before.get(key, (state, now))
             self._states[key] = state, (since if was == state else now)
-            running = sum(len(one.running) for one in own)
-            found.append(Host(host.name, host.pool, state, running, self._states[key][1]))
-        return found
+            running = sum(len(worker.running) for worker in own)
+            observed.append(Host(host.name, host.pool, state, running, self._states[key][1]))
+        return observed
 
     def _remove(self, actions: Sequence[Action], hosts: dict[str, CloudHost]) -> list[Done]:
-        removed = [one for one in actions if isinstance(one, Remove)]
+        removed = [action for action in actions if isinstance(action, Remove)]
         if not removed:
             return []
-        workers, done = self.client.workers(), []  # one may have come meanwhile
+        workers, done = self.client.workers(), []  # a worker may have started meanwhile
         for action in removed:
             host, fault = hosts[action.host], None
             own = workers_of(host, workers)
-            if any(one.running or one.state == "live" for one in own) and not host.stopped:
+            if any(worker.running or worker.state == "live" for worker in own) and not host.stopped:
                 continue
             try:
                 self.instances.remove([host])
@@ -182,13 +183,13 @@ class Scaler:
     def _drain(self, action: Drain, host: CloudHost, workers: Sequence[WorkerView]) -> Done:
         fault = None
         try:
-            for one in workers_of(host, workers):
-                if one.state == "live":
-                    self.client.drain(one.id)
+            for worker in workers_of(host, workers):
+                if worker.state == "live":
+                    self.client.drain(worker.id)
         except InfrastructureError as error:
             fault = error
         except Refused as error:
-            if error.reason != "worker_not_found":  # it was drained by somebody else, and has ended
+            if error.reason != "worker_not_found":  # another loop drained it, and it has ended
                 raise
         return Done("drain", host.pool, host.name, action.why, fault)
 
@@ -205,22 +206,20 @@ class Scaler:
 
 
 def workers_of(host: CloudHost, workers: Iterable[WorkerView]) -> list[WorkerView]:
-    """Return the workers that a host has: their names begin with its own.
-
-    Those that were heard of last before it was made are of one that had its name earlier.
-    """
+    """Return the workers of a host: their names begin with the host's name."""
+    # Workers last seen before the host was created belong to an earlier host of that name.
     return [
-        one
-        for one in workers
-        if one.state != "lost"
-        and one.id.partition(":")[0] == host.name
-        and one.seen_at >= host.created
+        worker
+        for worker in workers
+        if worker.state != "lost"
+        and worker.id.partition(":")[0] == host.name
+        and worker.seen_at >= host.created
     ]
 
 
 def _state(host: CloudHost, own: Sequence[WorkerView]) -> HostState:
     if host.stopped:
         return "stopped"
-    if any(one.state == "live" for one in own):
+    if any(worker.state == "live" for worker in own):
         return "ready"
     return "draining" if own else "starting"

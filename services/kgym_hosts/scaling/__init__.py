@@ -1,1 +1,1 @@
-"""When hosts come and go: decisions without I/O, their simulation, and the loop around them."""
+"""Automatic scaling: decisions without I/O, and their simulation."""

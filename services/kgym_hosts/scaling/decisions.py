@@ -1,11 +1,12 @@
-"""From what waits and runs to which hosts are added, drained and removed. No I/O, no clock.
+"""Decisions of scaling: which hosts to add, drain and remove. No I/O, no clock.
 
     memory = Memory()
-    actions = decide(limits, seen, memory)      # again at regular times, with the same memory
+    actions = decide(limits, seen, memory)      # at regular intervals, with the same memory
 
-A step that waits is given to the cheapest pool that does its kind and has room below its bound. A
-pool gets as many slots as run now, and as are needed to work off what waits within `wait_seconds`.
-It keeps the most that it needed within the last `idle_seconds`, so that it does not swing.
+A queued step is assigned to the cheapest pool that runs its kind and is below its maximum. A pool
+needs the slots in use, and the slots that work off its queue within `wait_seconds`. It keeps the
+maximum that it needed within the last `idle_seconds`: one rule instead of thresholds and pauses, by
+which a steady load moves no host.
 """
 
 from collections import deque
@@ -24,7 +25,7 @@ _FIRST_PAUSE = 60.0
 
 @dataclass(frozen=True, slots=True)
 class PoolLimits:
-    """A pool, as far as decisions need it."""
+    """The properties of a pool on which decisions depend."""
 
     name: str
     kinds: tuple[StepKind, ...]
@@ -37,7 +38,7 @@ class PoolLimits:
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """All bounds."""
+    """The limits of all pools."""
 
     pools: tuple[PoolLimits, ...]
     wait_seconds: float = 120.0
@@ -45,47 +46,47 @@ class Limits:
     start_seconds: float = 900.0
     most_dollars_per_hour: float | None = None
     fixed_dollars_per_hour: float = 0.0
-    """What is always there: the scheduler's host."""
+    """The price of the scheduler's host."""
 
 
 @dataclass(frozen=True, slots=True)
 class Host:
-    """A host as it is seen."""
+    """A host as observed."""
 
     name: str
     pool: str
     state: HostState
-    """`starting`: no worker of it is heard of; `draining`: its workers take nothing more;
-    `stopped`: the machine is off, as it is once its worker was drained."""
+    """`starting`: no worker yet; `draining`: its workers claim no more steps; `stopped`: the
+    machine is off. A drained host stops its machine, which any loop can see later."""
     running: int
-    """Steps that its workers hold."""
+    """Steps that its workers run."""
     since: float
-    """When it began to be in this state, or was made, in seconds."""
+    """Time in seconds at which this state was first observed."""
 
 
 @dataclass(frozen=True, slots=True)
 class Queue:
-    """The steps of one kind."""
+    """The queued steps of one kind."""
 
     queued: int
     oldest_seconds: float = 0.0
     step_seconds: float | None = None
-    """What one took of late; None if too few have ended."""
+    """Recent mean duration; None if too few have ended."""
 
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """The platform at one moment."""
+    """The platform as observed at one moment."""
 
     now: float
-    """Seconds, of any clock that does not go back."""
+    """Seconds of a monotonic clock."""
     queues: Mapping[StepKind, Queue]
     hosts: Sequence[Host]
 
 
 @dataclass(frozen=True, slots=True)
 class Add:
-    """Make so many hosts of a pool."""
+    """Make `count` hosts of a pool."""
 
     pool: str
     count: int
@@ -94,7 +95,7 @@ class Add:
 
 @dataclass(frozen=True, slots=True)
 class Drain:
-    """Let a host's workers finish what they run, and take nothing more."""
+    """Let a host's workers finish their steps, and claim no more."""
 
     host: str
     why: str
@@ -102,7 +103,7 @@ class Drain:
 
 @dataclass(frozen=True, slots=True)
 class Remove:
-    """Delete a host, which runs nothing."""
+    """Delete a host that runs no step."""
 
     host: str
     why: str
@@ -113,22 +114,25 @@ Action = Add | Drain | Remove
 
 @dataclass(slots=True)
 class Memory:
-    """What decisions remember from one to the next."""
+    """State that is kept between decisions."""
 
     needed: dict[str, deque[tuple[float, int]]] = field(default_factory=dict)
-    """By pool: when how many hosts were needed; falling, so that the first is the most."""
+    """By pool: (time, hosts needed), in falling order of need, so that the first is the maximum."""
     paused: dict[str, tuple[float, int]] = field(default_factory=dict)
-    """By pool: until when no host is added, and how often in a row none came."""
+    """By pool: time until which no host is added, and number of consecutive failures."""
 
     def failed(self, pool: str, now: float) -> None:
-        """Note that a host could not be had, or never came: wait before the next, ever longer."""
+        """Note that a host could not be made, or never started: back off exponentially.
+
+        Otherwise an exhausted zone would be asked for a host in every round.
+        """
         until, times = self.paused.get(pool, (-inf, 0))
-        if now >= until:  # of many that fail together, one counts
+        if now >= until:  # failures of the same round count once
             pause = min(_LONGEST_PAUSE, _FIRST_PAUSE * 2**times)
             self.paused[pool] = now + pause, min(times + 1, 30)
 
     def peak(self, pool: str, now: float, needed: int, window: float) -> int:
-        """Note what is needed now; return the most that was needed within the window."""
+        """Note the current need; return the maximum within the window."""
         known = self.needed.setdefault(pool, deque())
         while known and known[-1][1] <= needed:
             known.pop()
@@ -139,7 +143,7 @@ class Memory:
 
 
 def decide(limits: Limits, seen: Seen, memory: Memory) -> list[Action]:
-    """Return what is to be done now; it is safe to do it later, or only in part."""
+    """Return the actions to take; taking them later, or only some of them, is safe."""
     actions: list[Action] = []
     gone: set[str] = set()
     for host in seen.hosts:
@@ -161,8 +165,8 @@ def decide(limits: Limits, seen: Seen, memory: Memory) -> list[Action]:
         busy = sum(host.running for host in usable)
         slots = busy + share.slots
         needed = min(pool.most, max(pool.least, ceil(slots / pool.slots)))
-        # Where a slot is free, what waits so long waits for something else than hosts.
-        full = all(one.state == "ready" and one.running >= pool.slots for one in usable)
+        # If a slot is free, old steps wait for something else than hosts.
+        full = all(host.state == "ready" and host.running >= pool.slots for host in usable)
         if share.late and full and len(usable) == needed < pool.most:
             needed += 1
         peak = memory.peak(pool.name, seen.now, needed, limits.idle_seconds)
@@ -171,7 +175,7 @@ def decide(limits: Limits, seen: Seen, memory: Memory) -> list[Action]:
             count = _affordable(limits, pool, wanted, paid)
             if count > 0 and seen.now >= memory.paused.get(pool.name, (-inf, 0))[0]:
                 paid += count * (pool.dollars_per_hour or 0.0)
-                actions.append(Add(pool.name, count, f"{needed} are needed: {share.why}"))
+                actions.append(Add(pool.name, count, f"{needed} hosts needed: {share.why}"))
         elif peak < len(usable):
             actions += _drains(pool, usable, peak)
     return actions
@@ -179,31 +183,31 @@ def decide(limits: Limits, seen: Seen, memory: Memory) -> list[Action]:
 
 @dataclass(slots=True)
 class _Share:
-    """What waits for a pool."""
+    """The part of the queues that is assigned to a pool."""
 
     slots: int = 0
-    """That it needs besides those that run."""
+    """Slots needed besides those in use."""
     late: bool = False
-    why: str = "nothing waits"
+    why: str = "no queued steps"
 
 
 def _why_removed(host: Host, limits: Limits, now: float) -> str | None:
     if host.running:
         return None
     if host.state == "draining":
-        return "it is drained"
+        return "drained"
     if host.state == "stopped":
-        return "it has stopped"
+        return "stopped"
     if host.state == "starting" and now - host.since >= limits.start_seconds:
-        return f"no worker of it came within {limits.start_seconds:g} s"
+        return f"no worker started within {limits.start_seconds:g} s"
     return None
 
 
 def _forget_pauses(by_pool: Mapping[str, list[Host]], memory: Memory, now: float) -> None:
-    """A host that came after a pause ends the row of those that did not."""
+    """Reset a pool's back-off once a host of it has started."""
     for pool, (until, _) in list(memory.paused.items()):
         hosts = by_pool.get(pool, [])
-        if now >= until and any(one.state == "ready" and one.since >= until for one in hosts):
+        if now >= until and any(host.state == "ready" and host.since >= until for host in hosts):
             del memory.paused[pool]
 
 
@@ -211,11 +215,11 @@ def _cheapest_first(limits: Limits) -> list[PoolLimits]:
     def price(pool: PoolLimits) -> float:
         return inf if pool.dollars_per_hour is None else pool.dollars_per_hour / pool.slots
 
-    return sorted(limits.pools, key=price)  # what is not known comes last
+    return sorted(limits.pools, key=price)  # unknown prices come last
 
 
 def _shares(limits: Limits, seen: Seen, by_pool: Mapping[str, list[Host]]) -> dict[str, _Share]:
-    """Give what waits to pools: the cheapest first, up to its bound."""
+    """Assign queued steps to pools: the cheapest first, up to its maximum."""
     order = _cheapest_first(limits)
     shares = {pool.name: _Share() for pool in order}
     room = {}
@@ -224,7 +228,7 @@ def _shares(limits: Limits, seen: Seen, by_pool: Mapping[str, list[Host]]) -> di
         room[pool.name] = pool.most * pool.slots - sum(host.running for host in usable)
     for kind, queue in sorted(seen.queues.items()):
         slots = 0
-        for pool in (one for one in order if kind in one.kinds):
+        for pool in (candidate for candidate in order if kind in candidate.kinds):
             seconds = queue.step_seconds or pool.step_seconds
             whole = min(queue.queued, ceil(queue.queued * seconds / limits.wait_seconds))
             given = max(0, min(whole - slots, room[pool.name]))
@@ -236,7 +240,7 @@ def _shares(limits: Limits, seen: Seen, by_pool: Mapping[str, list[Host]]) -> di
             share.slots += given
             share.late |= queue.oldest_seconds > limits.wait_seconds
             share.why = (
-                f"{queue.queued} steps of {kind} wait, the first {queue.oldest_seconds:.0f} s"
+                f"{queue.queued} {kind} steps queued, the oldest for {queue.oldest_seconds:.0f} s"
             )
     return shares
 
@@ -251,7 +255,7 @@ def _paid(limits: Limits, hosts: Sequence[Host]) -> float:
 
 
 def _affordable(limits: Limits, pool: PoolLimits, wanted: int, paid: float) -> int:
-    """Return how many of the wanted hosts the budget allows; none whose price is not known."""
+    """Return how many of the wanted hosts the budget allows; none with an unknown price."""
     if limits.most_dollars_per_hour is None:
         return wanted
     if pool.dollars_per_hour is None:
@@ -263,10 +267,9 @@ def _affordable(limits: Limits, pool: PoolLimits, wanted: int, paid: float) -> i
 
 
 def _drains(pool: PoolLimits, usable: list[Host], keep: int) -> list[Action]:
-    """Drain those that run least, and of equals the newest: what is old has a warm cache.
-
-    A host that starts has no worker yet that could be drained: it is looked at again as it comes.
-    """
+    """Drain the hosts with the fewest steps; of equals, the newest: old ones have warm caches."""
+    # A starting host has no worker yet that could be drained; it is decided on once it is ready.
+    # A drained host cannot be taken back: it ends.
     order = sorted(_ready(usable), key=lambda host: (host.running, -host.since))
     return [
         Drain(host.name, f"{keep} hosts of {pool.name} are enough")

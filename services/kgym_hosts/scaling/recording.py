@@ -1,4 +1,4 @@
-"""A recorded queue: which steps came when, and how long each took."""
+"""A recorded queue: arrival and duration of steps."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -10,18 +10,18 @@ from kgym.api.steps import StepKind
 
 @dataclass(frozen=True, slots=True)
 class RecordedStep:
-    """A step that was queued once."""
+    """A recorded step."""
 
     at: float
     """Seconds since the recording began."""
     kind: StepKind
     seconds: float
-    """How long it ran."""
+    """Its duration."""
 
 
 def recorded(jobs: Iterable[JobView], since: datetime) -> list[RecordedStep]:
-    """Return the steps of jobs that were queued from then on and have run, in their order."""
-    found = [
+    """Return the finished steps that were queued since then, in order of arrival."""
+    steps = [
         RecordedStep(
             (step.queued_at - since).total_seconds(),
             step.kind,
@@ -31,4 +31,4 @@ def recorded(jobs: Iterable[JobView], since: datetime) -> list[RecordedStep]:
         for step in job.steps
         if step.queued_at and step.started_at and step.finished_at and step.queued_at >= since
     ]
-    return sorted(found, key=lambda step: step.at)
+    return sorted(steps, key=lambda step: step.at)

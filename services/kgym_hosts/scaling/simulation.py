@@ -1,7 +1,7 @@
-"""What a recorded queue would have cost within given limits, and how long its steps would wait.
+"""Simulation of scaling: cost and waiting times of a recorded queue within given limits.
 
-An event-driven simulation: time goes from one event to the next, so that a day of 1,000 hosts takes
-seconds. Steps of a kind begin in their order; each takes what it took in the recording.
+Time advances from event to event, so a day of 100,000 jobs on 1,000 hosts takes 3 s of a core
+(`./run bench scaling`). Steps of a kind start in order of arrival, with their recorded durations.
 """
 
 import heapq
@@ -26,21 +26,21 @@ from kgym_hosts.scaling.decisions import (
 )
 from kgym_hosts.scaling.recording import RecordedStep
 
-# What a host is charged at least: Compute Engine counts seconds, after the first minute.
+# Minimum charge of a host: Compute Engine bills by the second, after the first minute.
 LEAST_CHARGED_SECONDS = 60.0
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What a simulation came to."""
+    """The result of a simulation."""
 
     steps: int
     unfinished: int
     dollars: float | None
-    """Of the pools' hosts; None if a price is not known."""
+    """Cost of the pools' hosts; None if a price is unknown."""
     host_hours: float
     busy_share: float
-    """Of the slots that were paid for, how much was used."""
+    """Used share of the paid slots."""
     wait_mean_seconds: float
     wait_median_seconds: float
     wait_95_seconds: float
@@ -50,7 +50,7 @@ class Outcome:
     drained: int
     never_came: int
     hours: float
-    """From the first step to the end of the last, and until the hosts had gone."""
+    """From the first step until the last has ended and the hosts are removed."""
 
 
 @dataclass(slots=True)
@@ -71,17 +71,17 @@ class _SimulatedHost:
 
 @dataclass(slots=True)
 class Simulation:
-    """One simulation; `run` once."""
+    """One simulation; call `run` once."""
 
     limits: Limits
     start_seconds: float = 120.0
-    """From a host's order until its workers take steps."""
+    """Time from making a host until its worker claims steps."""
     every: float = 30.0
-    """Seconds between two decisions."""
+    """Interval of decisions in seconds."""
     comes: Callable[[str, float], bool] = lambda _pool, _now: True
-    """Whether a host of this pool that is ordered at this time can be had."""
+    """Whether a host of this pool can be made at this time."""
     watch: Callable[[Seen, Sequence[Action]], None] = lambda _seen, _actions: None
-    """Is told of each decision."""
+    """Called with each decision."""
     _events: list[tuple[float, int, Callable[[], None]]] = field(default_factory=list)
     _number: "count[int]" = field(default_factory=count)
     _now: float = 0.0
@@ -98,7 +98,7 @@ class Simulation:
     _coming: int = 0
 
     def run(self, steps: Sequence[RecordedStep], most_seconds: float = 30 * 24 * 3600.0) -> Outcome:
-        """Let the steps come, until all have run and hosts have gone, or the time is over."""
+        """Simulate until all steps have ended and hosts are removed, or the time is over."""
         self._free = {pool.name: deque() for pool in self.limits.pools}
         for kind in StepKind:
             self._queues[kind], self._took[kind] = deque(), deque(maxlen=50)
@@ -108,7 +108,11 @@ class Simulation:
         arrivals = iter(sorted(steps, key=lambda step: step.at))
         step, decided = next(arrivals, None), 0.0
         while self._now <= most_seconds:
-            times = [decided, *([step.at] if step else []), *(one[0] for one in self._events[:1])]
+            times = [
+                decided,
+                *([step.at] if step else []),
+                *(event[0] for event in self._events[:1]),
+            ]
             self._now = min(times)
             if self._events and self._events[0][0] == self._now:
                 heapq.heappop(self._events)[2]()
@@ -162,7 +166,7 @@ class Simulation:
             host = self._hosts[name] = _SimulatedHost(name, action.pool, slots, self._now)
             self._done["added"] += 1
             self._most = max(self._most, len(self._hosts))
-            self._at(self.start_seconds, lambda one=host: self._ready(one))  # type: ignore[misc]
+            self._at(self.start_seconds, lambda h=host: self._ready(h))  # type: ignore[misc]
 
     def _ready(self, host: _SimulatedHost) -> None:
         if host.name not in self._hosts:
@@ -178,7 +182,7 @@ class Simulation:
         self._paid[host.pool] += round(max(self._now - host.since, LEAST_CHARGED_SECONDS))
 
     def _begin(self, kind: StepKind) -> None:
-        """Let steps of this kind begin where there is room."""
+        """Start queued steps of this kind on free slots."""
         queue = self._queues[kind]
         for pool in self.limits.pools:
             free = self._free[pool.name]
