@@ -97,8 +97,8 @@ class Deployment(Strict):
         None,
         pattern=r"^[a-z0-9]([a-z0-9-]*[a-z0-9])?(\.[a-z0-9]([a-z0-9-]*[a-z0-9])?)+$",
         max_length=253,
-        description="the scheduler's DNS name: workers connect to https://DOMAIN; null: hosts of pools"
-        " start no worker themselves, and are set up by the playbook",
+        description="the scheduler's DNS name: workers connect to https://DOMAIN; null: hosts of"
+        " pools start no worker themselves, and are set up by the playbook",
     )
     image: str = Field(
         "projects/ubuntu-os-cloud/global/images/family/ubuntu-2404-lts-amd64",

@@ -22,7 +22,7 @@ def test_a_deployment_is_read(tmp_path: Path) -> None:
         ("least = 1", "least = 5", "least (5) is more than most (4)"),
         ("us-central1-b", "europe-west1-b", "several regions"),
         ('name = "farm"', 'name = "Farm; rm -rf /"', "name"),
-        ("[pools.build]", "[pools.scheduler]", "no pool can be called scheduler"),
+        ("[pools.build]", "[pools.scheduler]", "no pool can be named scheduler"),
         ('"check"]', '"build"]', "a kind is listed twice"),
         ("spot = true", "spott = true", "spott"),
         ("slots = 2", "slots = 0", "slots"),

@@ -244,7 +244,7 @@ def test_a_loop_that_begins_keeps_what_is_there_for_a_while(farm: Farm) -> None:
 
 def test_a_budget_needs_the_price_of_the_schedulers_host(tmp_path: Path) -> None:
     text = f"{FARM}\n[scaling]\nmost_dollars_per_hour = 1.0\nwait_seconds = 60.0\n"
-    with pytest.raises(UserError, match="nobody knows"):
+    with pytest.raises(UserError, match="is unknown"):
         limits_of(deployment(tmp_path, text), prices.shipped_prices())
     priced = text.replace("[scheduler]", "[scheduler]\ndollars_per_hour = 0.5")
     limits = limits_of(deployment(tmp_path, priced), prices.shipped_prices())

@@ -53,7 +53,7 @@ def kinds_of(actions: Sequence[Action]) -> Counter[type]:
 def test_hosts_come_for_what_waits_and_go_when_it_is_done() -> None:
     memory, limits = Memory(), one_pool()
     assert decide(limits, seen(0, 5), memory) == [
-        Add("build", 3, "3 are needed: 5 steps of build wait, the first 1 s")
+        Add("build", 3, "3 hosts needed: 5 build steps queued, the oldest for 1 s")
     ]
     coming = [host(f"h{n}", 0, "starting") for n in range(3)]
     assert decide(limits, seen(30, 5, *coming), memory) == []
@@ -66,7 +66,7 @@ def test_hosts_come_for_what_waits_and_go_when_it_is_done() -> None:
         Drain("h2", "1 hosts of build are enough"),
     ]
     drained = [host("h0", 1), host("h1", 0, "draining"), host("h2", 1, "draining")]
-    assert decide(limits, seen(880, 0, *drained), memory) == [Remove("h1", "it is drained")]
+    assert decide(limits, seen(880, 0, *drained), memory) == [Remove("h1", "drained")]
 
 
 def test_what_waits_too_long_while_all_are_busy_gets_a_host_more() -> None:
