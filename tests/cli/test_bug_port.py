@@ -23,7 +23,7 @@ def test_a_file_that_cannot_be_used_is_a_row_and_ends_no_campaign(tmp_path: Path
     assert {(row["bug"], row["kernel"], row["outcome"]) for row in rows} == {
         (name, "campaign-6.1", "refused") for name in texts
     }
-    assert "its id is other" in next(row["reason"] for row in rows if row["bug"] == "named")
+    assert "not its id, other" in next(row["reason"] for row in rows if row["bug"] == "named")
     assert "\x1b" not in done.output
     assert (summary["outcomes"], done.exit_code) == ({"refused": 3}, 0)
     assert len(table.read_text().splitlines()) == 4

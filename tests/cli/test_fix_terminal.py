@@ -95,7 +95,7 @@ def test_ctrl_c_ends_the_run_and_its_jobs_and_says_how_to_go_on(
         shown.until(lambda: b"try" in shown.shown)
         shown.press(CTRL_C)
         assert shown.to_its_end() == 130, shown.shown
-    assert b"`kgym run resume 1` goes on with it" in shown.shown
+    assert b"resume with `kgym run resume 1`" in shown.shown
     assert b"Traceback" not in shown.shown
     assert shown.shown.count(b"\x1b[?25l") == shown.shown.count(b"\x1b[?25h") > 0  # the cursor
     assert kgym("run", "show", 1, "--json").json["state"] == "interrupted"
@@ -115,7 +115,7 @@ def test_ctrl_c_while_the_bug_is_shown_leaves_no_job(
         shown.until(farm.held.is_set)
         shown.press(CTRL_C)
         assert shown.to_its_end() == 130, shown.shown
-    assert b"`kgym run resume 1` goes on with it" in shown.shown
+    assert b"resume with `kgym run resume 1`" in shown.shown
     assert_none_goes_on(kgym)
     assert endpoint.asked == []
 

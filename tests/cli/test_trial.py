@@ -40,7 +40,7 @@ def test_a_short_calibration_does_not_take_the_place_of_a_better_one(
             shown = kgym("--server", idle.url, "bug", "calibrate", BUG.name, "--runs", runs)
         done = kgym("--server", idle.url, "bug", "reproduce", BUG.name)
     assert "1 of 1 runs showed the bug" in shown.out
-    assert "with what was measured before: 11 of 12 runs showed the bug" in shown.out
+    assert "including earlier runs: 11 of 12 runs showed the bug" in shown.out
     assert "for 99% confidence in a fix: 3 instances x 20 s" in shown.out
     assert "calibrated: 11 of 12 runs showed the bug; 2 x 20 s" in done.err
 
@@ -68,7 +68,7 @@ def test_a_trial_measures_the_bug_and_the_next_one_knows_it(kgym: Kgym, data: Pa
         assert "before: same_crash" in one.out
         assert "not resolved" in one.out
         assert "before: same_crash" not in one.err
-    assert "not calibrated: where the bug shows soon, it is measured first" in told[0].err
+    assert "not calibrated: a bug that shows soon is measured first" in told[0].err
     assert "calibrated: 3 of 3 runs showed the bug; 3 x 5 s for 95%" in told[1].err
     assert "calibrated: 3 of 3 runs showed the bug; 7 x 5 s for 99%" in sure.err
     assert [one.measure is not None for one in seen] == [True, *[False] * 5]
@@ -87,7 +87,7 @@ def test_a_trial_says_how_its_kernel_differs_from_the_config(kgym: Kgym, data: P
         answer = kgym("--server", idle.url, "bug", "reproduce", BUG.name, "--json").json
     assert "config: A0=n, not y, A1=n, not y, " in told.out
     assert "A4=n, not y, and 2 more (--json)" in told.out
-    assert " config: made for 5.15.0, brought over to this kernel's version\n" in told.out
+    assert " config: written for 5.15.0, converted to this kernel's version\n" in told.out
     assert answer["config_version"] == "5.15.0"
     assert "built in, instead of as modules: TUN, VETH\n" in told.out
     assert "modules: 3, loaded on demand" in told.out

@@ -1,4 +1,8 @@
-"""Which agent a command talks to: a service, or one within the command's own process."""
+"""Choice of the agent that a command talks to: a service, or one in the command's own process.
+
+Commands run searches themselves if no agent service runs, with the same classes and the same store:
+the first search needs no service. A service is for many users who share one key.
+"""
 
 import asyncio
 import signal
@@ -28,12 +32,12 @@ if TYPE_CHECKING:
     from kgym_crashfixer.runs.run_store import Stored
 
 T = TypeVar("T")
-# Of the data folder: where the service says that it listens.
+# Subfolder of the data folder in which the service announces its URL.
 FOLDER = "agent"
 
 
 def service() -> tuple[str, str | None] | None:
-    """Return the URL and the token of the agent service that is named, or runs here; or None."""
+    """Return URL and token of the configured agent service, or of one that runs here."""
     if (named := settings().agent) is not None:
         return named.rstrip("/"), settings().token
     platform = running(usable_data_folder() / FOLDER)
@@ -41,7 +45,10 @@ def service() -> tuple[str, str | None] | None:
 
 
 def service_url() -> str | None:
-    """Return the URL of the agent service that is named, or runs here just now; or None."""
+    """Return the URL of the configured agent service, or of one that runs here now.
+
+    Unlike `service`, it does not create the data folder: the monitor only reads it.
+    """
     if (named := settings().agent) is not None:
         return named.rstrip("/")
     platform = running(settings().data / FOLDER)
@@ -60,10 +67,10 @@ def with_agent(
     own: bool = False,
     record: Path | None = None,
 ) -> T:
-    """Return what `ask` comes to, given an agent: the service if there is one, else its own.
+    """Call `ask` with an agent: the service if there is one, else an agent in this process.
 
-    With `work`, an agent of this process carries out runs, with the platform that commands use;
-    with `own`, it is one of this process in any case.
+    With `work`, an agent in this process can run searches on the commands' platform. With `own`,
+    the service is never used.
     """
     extras.require("agent")
     agent_service = None if own else service()
@@ -82,7 +89,7 @@ def request_of(
     chosen: "Limits | None",
     here: bool,
 ) -> "RunRequest":
-    """Return what the agent is asked for; `here` is whether it sees this machine's files."""
+    """Return the request for a run; `here`: the agent can read this machine's files."""
     from kgym.api.agent.runs import RunRequest  # noqa: PLC0415
     from kgym_crashfixer import strategies  # noqa: PLC0415 - as above
     from kgym_crashfixer.models import tape  # noqa: PLC0415
@@ -91,6 +98,8 @@ def request_of(
     bug = bugs.load(name)
     asked: dict[str, Any] = {"bug": bug.name, "model": model, "trace": trace, "files": list(files)}
     head = tape.head(Path(model.removeprefix(REPLAY))) if model.startswith(REPLAY) else None
+    # A tape answers only the questions that it was recorded for, so the recorded strategy, files
+    # and trace are the defaults.
     if strategy is None and head is not None:
         asked |= {"strategy": head.strategy, "files": list(files) or head.files}
         asked |= {"trace": trace and head.trace}
@@ -108,10 +117,12 @@ def request_of(
 
 
 def interruptible(work: Coroutine[Any, Any, T]) -> T:
-    """Carry it out; SIGINT or SIGTERM cancels it, and lets it end its jobs. A second one does not.
+    """Run a coroutine. The first SIGINT or SIGTERM cancels it, so that it can abort its jobs.
 
-    A KeyboardInterrupt in the middle of an event loop would cancel the end of the jobs as well.
+    A second signal is handled as before: it kills the process without cleanup.
     """
+    # A KeyboardInterrupt raised inside the event loop would also cancel the code that aborts the
+    # jobs. Ignored signals stay ignored: `nohup` and background jobs of a shell rely on it.
     handlers = {signum: signal.getsignal(signum) for signum in (signal.SIGINT, signal.SIGTERM)}
     handlers = {signum: how for signum, how in handlers.items() if how is not signal.SIG_IGN}
 
@@ -162,7 +173,7 @@ async def _local(
 async def hosted(
     url: str, token: str | None, model: "Callable[[str], Model]"
 ) -> "AsyncIterator[Agent]":
-    """Give an agent of this process, whose runs use the scheduler at the URL."""
+    """Context manager: an agent in this process whose runs use the scheduler at `url`."""
     # Its imports take longer than a command that needs no agent.
     from kgym_crashfixer.runs.agent import Agent  # noqa: PLC0415
     from kgym_crashfixer.runs.run_store import RunStore  # noqa: PLC0415
@@ -177,7 +188,7 @@ async def hosted(
 def platforms(
     url: str, token: str | None
 ) -> "Callable[[Stored, Bug, Strategy, Submitted], AbstractAsyncContextManager[Platform]]":
-    """Return what gives each run its platform: the scheduler at the URL."""
+    """Return a factory of each run's platform, on the scheduler at `url`."""
 
     from kgym.client import AsyncClient  # noqa: PLC0415 - as above
     from kgym_crashfixer.platform import SchedulerPlatform  # noqa: PLC0415

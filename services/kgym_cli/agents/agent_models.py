@@ -1,4 +1,4 @@
-"""Models by their names, with their keys: from a file, or from the environment."""
+"""Language models by name, with API keys from a file or the environment."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from kgym_crashfixer.models.model import Model
 
 REPLAY = "replay:"
-# Where providers' keys are, by how the names of their models begin.
+# Environment variables with providers' keys, by prefix of the model's name.
 _VARIABLES = {
     "openai": ("OPENAI_API_KEY",),
     "anthropic": ("ANTHROPIC_API_KEY",),
@@ -21,7 +21,7 @@ _VARIABLES = {
 
 
 def opener(record: Path | None = None) -> "Callable[[str], Model]":
-    """Return what opens a model by its name; with `record`, its answers go on that tape."""
+    """Return a function that opens a model by name; `record`: tape for its answers."""
 
     def opened(name: str) -> "Model":
         from kgym_crashfixer.models.tape import Recorder, Replay  # noqa: PLC0415 - as below
@@ -38,26 +38,29 @@ def opener(record: Path | None = None) -> "Callable[[str], Model]":
 
 
 def window(name: str) -> int:
-    """Return how many tokens a question to a model may have; to a tape, how many they had."""
+    """Return a model's context window in tokens; a tape's is the recorded one."""
     from kgym_crashfixer.models import provider, tape  # noqa: PLC0415 - as above
     from kgym_crashfixer.platform import WINDOW  # noqa: PLC0415
 
     if name.startswith(REPLAY):
+        # Prompts are cut to the window. With another window, they would differ from those on the
+        # tape.
         head = tape.head(Path(name.removeprefix(REPLAY)))
         return (head.window if head is not None else None) or WINDOW
     return min(provider.window(name) or WINDOW, WINDOW)
 
 
 def allowed(names: str | None) -> "Callable[[str], Model]":
-    """Return what opens a model for callers of a service.
+    """Return a function that opens a model on behalf of a service's callers.
 
-    They choose among providers' models. Other endpoints, and tapes, which are files of the
-    service's machine, only if they are among `names`: else any caller could have the service's
-    key sent anywhere.
+    Without `names`, callers may use any provider's model, but no endpoint of their own and no
+    tape. With `names`, they may use only these.
     """
     known = [word.strip() for word in (names or "").split(",") if word.strip()]
 
     def opened(name: str) -> "Model":
+        # `MODEL@URL` would send the service's key to a URL of the caller's choice, and
+        # `replay:FILE` would open any file of the service's machine.
         if name not in known and (known or "@" in name or name.startswith(REPLAY)):
             text = ", ".join(known) or "models of providers, by PROVIDER:MODEL"
             raise UserError("model_not_allowed", f"this agent does not use {name}; it uses {text}")
@@ -75,7 +78,7 @@ def _key(name: str) -> str | None:
         except (OSError, UnicodeDecodeError) as error:
             raise UserError("bad_model_key", f"--model-key-file {path}: {error}") from error
         if not key or len(key.split()) > 1:
-            raise UserError("bad_model_key", f"--model-key-file {path}: holds no key, or several")
+            raise UserError("bad_model_key", f"--model-key-file {path} must hold exactly one key")
         return key
     for provider, variables in _VARIABLES.items():
         if name.startswith(provider):

@@ -1,8 +1,4 @@
-"""What an agent may do with one bug, as the tools of the MCP server: each answers with text.
-
-No tool takes the number of a job: they reach the bug's own jobs alone. What others wrote, be it
-source, reports or compilers' words, stands between tags, as data.
-"""
+"""Tools of the MCP server for one bug; each answers with text."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
@@ -38,18 +34,21 @@ from kgym.client import AsyncClient
 from kgym.errors import KgymError, UserError
 from kgym_crashfixer.execution import execution
 
-# Of a file, in one answer.
+# Lines of a file in one answer.
 LINES = 400
-# Files that are traced where none are named.
+# Files that are traced if the caller names none.
 _TRACED = 8
-# Where the frames lie that nearly every report has.
+# Folders whose frames are in nearly every report: entry code and the detectors themselves.
 _NOT_THE_CAUSE = ("arch/", "lib/", "mm/kasan/", "mm/kfence/", "mm/kmsan/")
 T = TypeVar("T")
 Progress = Callable[[str], None]
 
 
 class BugTools:
-    """The tools for one bug; `tree`, if there is one, holds the changes that are tried."""
+    """Tools for one bug. `tree`: optional working tree whose changes are tried by default."""
+
+    # No tool takes a job id: a report or a source file may contain text that instructs the model,
+    # and such text must reach no other job. Foreign text stands between tags as data.
 
     def __init__(
         self, client: AsyncClient, bug: Bug, tree: SourceTree | None, options: RunOptions
@@ -61,7 +60,7 @@ class BugTools:
         self._source: asyncio.Task[int] | None = None
 
     async def check(self, patch: str, edits: Sequence[Edit]) -> str:
-        """Say whether a change applies and compiles."""
+        """Check whether a change applies and compiles."""
         change = await self._change(patch, edits)
         if is_empty(change):
             raise UserError("empty_patch", "nothing is changed: give `patch` or `edits`")
@@ -71,7 +70,7 @@ class BugTools:
     async def run_kernel(
         self, patch: str, edits: Sequence[Edit], wait_seconds: float, progress: Progress
     ) -> str:
-        """Try a change; without any, show the bug."""
+        """Run the kernel with a change; without one, reproduce the bug."""
         change = await self._change(patch, edits)
         options = replace(self._options, seconds=wait_seconds)
 
@@ -82,7 +81,7 @@ class BugTools:
         return run_text(await run_kernel(self._client, self._bug, change, options, tell))
 
     async def trace(self, files: Sequence[str]) -> str:
-        """Say which functions the kernel ran before it crashed."""
+        """Return the functions that the kernel ran before it crashed."""
         wanted = [*files] or await self._files_of_the_crash()
         how = tracing_job.tracing(self._bug, wanted, "hypervisor")
         job = await self._ended(tracing_job.traced(self._bug.job(None), how))
@@ -94,7 +93,7 @@ class BugTools:
         return bounded(f"{line}\n{quoted('trace', text, MOST - 1000)}", MOST)
 
     async def read_file(self, path: str, first: int, last: int | None, patch: str) -> str:
-        """Show lines of a file, as it is with a patch."""
+        """Return lines of a file, with a patch applied."""
         most = first + LINES - 1
         over = [as_patch(patch)] if patch.strip() else []
         look = FileLook(path=path, first=first, last=min(last or most, most), patches=over)
@@ -105,7 +104,7 @@ class BugTools:
         return f"{heading}\n{quoted('file', text, 4 * MOST)}"
 
     async def list_folder(self, path: str) -> str:
-        """Show what is in a folder."""
+        """List a folder."""
         listing = await self._client.list_source(await self._source_job(), FolderLook(path=path))
         names = [
             f"{entry.name}{'/' if entry.kind == 'folder' else ''}" for entry in listing.entries
@@ -113,14 +112,14 @@ class BugTools:
         return bounded("\n".join(names), MOST)
 
     async def search(self, pattern: str, glob: str | None, limit: int) -> str:
-        """Show the lines that match."""
+        """Return the lines that match a pattern."""
         look = SearchLook(pattern=pattern, glob=glob, limit=limit)
         search = await self._client.search_source(await self._source_job(), look)
         more = f"\nthere may be more: {search.cut}" if search.cut else ""
         return f"{len(search.matches)} lines{more}\n{_matches(search.matches)}"
 
     async def symbol(self, name: str, limit: int) -> str:
-        """Show where a name is defined, and where it is used."""
+        """Return the definitions and uses of a symbol."""
         look = SymbolLook(name=name, limit=limit)
         symbol = await self._client.find_symbol(await self._source_job(), look)
         defined = [
@@ -143,7 +142,7 @@ class BugTools:
         return await kept_job(self._client, request, kept(self._bug, self._options))
 
     async def _files_of_the_crash(self) -> list[str]:
-        """Return the C files of the crash's stack, without those of what detects crashes."""
+        """Return the C files on the crash's stack, without those of the crash detectors."""
         job = await shown(self._client, self._bug, self._options)
         step = job.step(BEFORE)
         report = await crash_report(self._client, job, step) if step is not None else {}
@@ -162,9 +161,11 @@ class BugTools:
         return wanted[:_TRACED]
 
     async def _source_job(self) -> int:
-        """Return the job by which the source is read; many calls make one."""
+        """Return the job whose source tree is read; concurrent calls share it."""
         if self._source is None or (self._source.done() and self._source.exception()):
             self._source = asyncio.create_task(self._made_source())
+        # Shielded: one cancelled call must not cancel the job for the others. A failed job is not
+        # kept, so the next call retries.
         return await asyncio.shield(self._source)
 
     async def _made_source(self) -> int:
@@ -175,7 +176,7 @@ class BugTools:
 
 
 async def answered(work: Awaitable[T]) -> T:
-    """Return what a tool answers; raise KgymError also where its arguments are wrong."""
+    """Await a tool's answer; raise UserError `bad_argument` for invalid arguments."""
     try:
         return await work
     except ValidationError as error:
@@ -187,7 +188,7 @@ async def answered(work: Awaitable[T]) -> T:
 
 
 def words(error: KgymError) -> str:
-    """Return an error as a model reads it."""
+    """Return an error as text for a model."""
     return bounded(f"{error.reason}: {error.message}", 2000)
 
 

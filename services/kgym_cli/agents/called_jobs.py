@@ -1,8 +1,4 @@
-"""The jobs that an agent's calls wait for: they end when nobody waits for them any more.
-
-A client that gives up a call, because it took too long, often calls again; so a job goes on for a
-minute. When the client itself is gone, all that its calls have begun ends at once.
-"""
+"""Jobs behind an agent's tool calls, aborted once no call waits for them."""
 
 import asyncio
 import contextlib
@@ -16,18 +12,19 @@ from kgym.api.jobs import JobView
 from kgym.client import AsyncClient
 from kgym.errors import KgymError
 
-# For which a job goes on after its call was cancelled.
+# Grace period of a job whose call was cancelled. Many MCP clients give up a call after a minute and
+# repeat it, so ending the job with the call would throw away a kernel that is nearly built.
 PAUSE_SECONDS = 60.0
-# Jobs that end with the client, the newest: one request may name as many.
+# Jobs that are aborted with the client, newest first out of all: the limit of one abort request.
 _MOST = 1000
-# Clients kill a server that is still there after two seconds.
+# MCP clients kill a server that has not exited two seconds after its input was closed.
 _SUBMIT_SECONDS, _ABORT_SECONDS = 0.7, 1.0
 T = TypeVar("T")
 _jobs_of_call: ContextVar[set[int]] = ContextVar("_jobs_of_call")
 
 
 class CalledJobs:
-    """Does calls, and knows which jobs they wait for, until the context ends."""
+    """Context manager that runs calls and tracks the jobs they wait for."""
 
     def __init__(self, client: AsyncClient, pause: float = PAUSE_SECONDS) -> None:
         self._client = client
@@ -50,17 +47,15 @@ class CalledJobs:
         await self._abort(set(self._begun))
 
     async def submitted(self, job: JobView) -> None:
-        """Note that the call that is done here waits for a job."""
+        """Record that the current call waits for a job."""
         _jobs_of_call.get().add(job.id)
         self._begun.append(job.id)
 
     async def call(self, work: Coroutine[Any, Any, T]) -> T:
-        """Do the work of a call; if it is cancelled, its jobs end after a while.
-
-        The work is a task of its own: whatever cancels the call again and again, as anyio does,
-        leaves it the time to hear of a job that is being submitted.
-        """
+        """Run a call; if it is cancelled, abort its jobs after the grace period."""
         jobs = set[int]()
+        # The work is a task of its own: anyio cancels a call again and again, which would interrupt
+        # a submission whose job id is not known yet.
         context = copy_context()
         context.run(_jobs_of_call.set, jobs)
         task = asyncio.create_task(work, context=context)
@@ -76,12 +71,12 @@ class CalledJobs:
             raise
 
     async def _end(self, jobs: set[int]) -> None:
-        """End jobs after a while, unless another call waits for them then."""
+        """Abort jobs after the grace period, unless another call waits for them by then."""
         await asyncio.sleep(self._pause)
         await self._abort(jobs.difference(*self._calls.values()))
 
     async def _abort(self, jobs: Collection[int]) -> None:
-        """End those of the jobs that have not ended yet."""
+        """Abort jobs that are still running."""
         with contextlib.suppress(KgymError, TimeoutError):
             async with asyncio.timeout(_ABORT_SECONDS):
                 if jobs:

@@ -1,4 +1,4 @@
-"""What commands print of a run, and the exit status that it stands for."""
+"""What commands print about a run, and its exit status."""
 
 import asyncio
 from collections import Counter
@@ -20,6 +20,7 @@ from kgym_cli.output import Exit, people
 if TYPE_CHECKING:
     from kgym.client.agent_calls import AgentCalls
 
+# A run that was stopped or reached a limit has found no fix: a negative answer, not a failure.
 _STATUSES = {
     RunState.RUNNING: Exit.OK,
     RunState.RESOLVED: Exit.OK,
@@ -29,12 +30,13 @@ _STATUSES = {
     RunState.FAILED: Exit.INFRASTRUCTURE,
     RunState.INTERRUPTED: Exit.INFRASTRUCTURE,
 }
+# Reasons for which a failed run is an answer, or the user's fault: retrying cannot help.
 _NEGATIVE = {"does_not_reproduce"}
 _USER = {"bad_bundle", "model_key_refused", "model_quota_exceeded", "no_such_model", "not_on_tape"}
 
 
 class Cycles(Strict):
-    """The debug cycles of a run, counted."""
+    """Counts of a run's debug cycles."""
 
     cycles: int
     depth: int = Field(description="of the deepest tree")
@@ -53,10 +55,10 @@ class Cycles(Strict):
 
 
 class FixAnswer(Strict):
-    """What `kgym fix` and `kgym run resume` come to."""
+    """Output of `kgym fix` and `kgym run resume`."""
 
     resolved: bool
-    replayed: bool = Field(description="no model was asked: a tape answered")
+    replayed: bool = Field(description="a tape answered instead of a model")
     run: RunView
     cycles: Cycles
     patch: str | None = Field(None, description="for `git am`; null without a fix")
@@ -90,7 +92,7 @@ class FixAnswer(Strict):
         console.print(f"took {took}", markup=False)
         console.print(f"{len(run.nodes)} debug cycles: {counted or 'none'}", markup=False)
         if self.replayed:
-            console.print("a tape was replayed: what the model took is what it took then")
+            console.print("replayed from a tape: tokens and dollars are those of the recording")
         for fix in run.ranked:
             sure = f"{fix.confidence:.0%} sure" if fix.confidence is not None else "not measured"
             message = f"fix {fix.number}: {fix.node}, {sure}, {fix.lines} lines, {fix.notes} notes"
@@ -98,11 +100,11 @@ class FixAnswer(Strict):
         for path in self.written:
             console.print(f"written: {path}", markup=False)
         if run.state not in {RunState.RESOLVED, RunState.UNRESOLVED, RunState.RUNNING}:
-            console.print(f"`kgym run resume {run.id}` goes on with it", markup=False)
+            console.print(f"resume with `kgym run resume {run.id}`", markup=False)
 
 
 async def follow(agent: "AgentCalls", run: int, author: str | None, after: int = 0) -> FixAnswer:
-    """Show a run until it ends; return what it came to."""
+    """Show a run until it ends; return its result."""
     try:
         await watch(run, agent.follow(run, after))
     except asyncio.CancelledError:
@@ -130,7 +132,7 @@ def written(answer: FixAnswer, out: Path) -> FixAnswer:
 
 
 def exit_of(run: RunView) -> Exit:
-    """Return the exit status: 0 a fix, 1 none, 2 bad input, 3 the platform or the provider."""
+    """Return the exit status: 0 fixed, 1 not fixed, 2 bad input, 3 platform or provider error."""
     reason = run.reason.partition(":")[0]
     if run.state is RunState.FAILED and reason in _NEGATIVE:
         return Exit.NEGATIVE

@@ -1,4 +1,4 @@
-"""A run on its way, as people see it: on a terminal a tree that lives, else lines."""
+"""Progress of a run for people: a live tree on a terminal, else one line per event."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Mapping
@@ -22,12 +22,12 @@ _STYLES = {
     "stopped": "dim",
 }
 _REFRESH_SECONDS = 0.25
-# Characters of the tree's root.
+# Characters of the tree's first line.
 _MOST = 200
 
 
 class RunProgress:
-    """What is known of a run so far, by its events."""
+    """State of a run, updated by its events."""
 
     def __init__(self, run: int) -> None:
         self.run = run
@@ -39,7 +39,7 @@ class RunProgress:
         self._kernels = 0
 
     def hear(self, event: Event) -> None:
-        """Take in an event; off a terminal, tell of those that count."""
+        """Process an event; without a terminal, print those that matter."""
         data: dict[str, Any] = dict(event.data)
         match event.kind:
             case "asked" | "asked_again":
@@ -60,11 +60,12 @@ class RunProgress:
         if "tokens" in data:
             self._tokens += data["tokens"]
             self._dollars += data["price"] or 0.0
+            # An unknown price must not count as $0: the total is shown as unknown.
             self._unpriced += data["price"] is None
         self._kernels += data["work"] == "try"
 
     def tree(self, height: int) -> RenderableType:
-        """Return the nodes as a tree, as many as fit, and what the run took so far."""
+        """Return as many nodes as fit, as a tree, and the cost so far."""
         message = " ".join(f"run {self.run}: {self.headline}".split())
         root = Tree(escape(message[:_MOST]))
         branches: dict[str | None, Tree] = {None: root}
@@ -113,7 +114,7 @@ async def watch(run: int, events: AsyncIterator[Event]) -> None:
 
 
 def words(event: Event) -> str:
-    """Return what an event says in one line; nothing for those of each little piece of work."""
+    """Return an event in one line; empty for the events of single questions."""
     say = _WORDS.get(event.kind)
     return say(dict(event.data)) if say is not None else ""
 
@@ -134,18 +135,18 @@ def _failed(data: Data) -> str:
     return f"{data['name']}: {data['reason']}: {data['message']}"
 
 
-# What is said of the kinds of events that count.
+# Text of each kind of event that is printed. Keys are the events' names in the run's file.
 _WORDS: Mapping[str, Callable[[Data], str]] = {
     "asked_again": lambda data: (
-        f"{data['name']}: asked again; it was on its way when the agent was killed"
+        f"{data['name']}: asked again: the agent was killed before an answer came"
     ),
     "begin": _begun,
     "ended": lambda data: f"{data['state']}{': ' if data['reason'] else ''}{data['reason']}",
     "fix": lambda data: f"fixes: {', '.join(data['nodes'])}",
-    "lost": lambda data: f"{data['name']}: nothing was heard of it, twice; it is not asked again",
+    "lost": lambda data: f"{data['name']}: lost twice, not asked again",
     "node": lambda data: f"{data['name']}: {data['outcome']}" if data["outcome"] else "",
-    "refused_setting": lambda data: f"the model does not take: {', '.join(data['settings'])}",
-    "resumed": lambda data: f"goes on: {data['title']}",
+    "refused_setting": lambda data: f"the model refuses: {', '.join(data['settings'])}",
+    "resumed": lambda data: f"resumed: {data['title']}",
     "result": _answered,
     "unanswered": _failed,
     "waiting": _failed,

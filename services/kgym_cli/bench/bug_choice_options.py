@@ -1,4 +1,4 @@
-"""Options that choose bugs of a dataset, for all commands that take one."""
+"""Options that select bugs of a dataset, shared by all commands that read one."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -26,17 +26,17 @@ dataset_argument = click.argument(
 
 @dataclass(frozen=True, slots=True)
 class ChosenBugs:
-    """What the options say."""
+    """Values of the options."""
 
     conditions: dict[str, Any]
-    """Those that are given, as `BugChoice` names them."""
+    """Given conditions, by field of `BugChoice`."""
     cutoff: datetime | None
     side: Side
 
     def of(self, dataset: Dataset, name: str | None = None) -> Dataset:
-        """Return the bugs that are meant; all of them are the dataset itself.
+        """Return the selected bugs; without conditions, the dataset itself.
 
-        Raises NotFound `no_such_bug` for an id that none has, UserError `bad_choice`.
+        Raises NotFound `no_such_bug` for an unknown id, UserError `bad_choice`.
         """
         if self.cutoff is not None:
             before, after = bug_choice.split(dataset, self.cutoff)
@@ -55,33 +55,37 @@ class ChosenBugs:
             raise UserError("bad_choice", f"{where}: {first['msg']}") from error
 
 
-# Of each condition: its name in `BugChoice`, the option, and what click is told.
+# Field of `BugChoice`, option, and arguments for click.
 _OPTIONS: tuple[tuple[str, str, dict[str, Any]], ...] = (
-    ("ids", "--bug", {"multiple": True, "metavar": "ID", "help": "Its id, or how it begins."}),
+    ("ids", "--bug", {"multiple": True, "metavar": "ID", "help": "Bug id, or a prefix of it."}),
     ("status", "--status", {"type": click.Choice(get_args(Status))}),
-    ("subsystems", "--subsystem", {"multiple": True, "help": "As syzbot names it: net, ext4."}),
+    ("subsystems", "--subsystem", {"multiple": True, "help": "syzbot's name: net, ext4."}),
     (
         "types",
         "--type",
-        {"multiple": True, "help": "As syzkaller sorts titles: WARNING, KASAN-READ."},
+        {"multiple": True, "help": "syzkaller's type of the title: WARNING, KASAN-READ."},
     ),
     (
         "classes",
         "--class",
-        {"multiple": True, "help": "What titles begin with: 'KASAN use-after-free'."},
+        {"multiple": True, "help": "Prefix of the title: 'KASAN use-after-free'."},
     ),
-    ("text", "--text", {"help": "Text in a title, in any case."}),
-    ("compiler", "--compiler", {"help": "Text in its compiler's words: gcc, 'clang version 15'."}),
+    ("text", "--text", {"help": "Text in the title, ignoring case."}),
+    (
+        "compiler",
+        "--compiler",
+        {"help": "Text in the compiler's version: gcc, 'clang version 15'."},
+    ),
     ("reproducer", "--reproducer", {"type": click.Choice(("c", "syz", "both", "none"))}),
     (
         "has_cause",
         "--cause/--no-cause",
-        {"default": None, "help": "Whether the commit is known that brought it."},
+        {"default": None, "help": "Whether the commit that introduced it is known."},
     ),
     (
         "racy",
         "--racy/--not-racy",
-        {"default": None, "help": "Whether it showed in some of its runs alone, when validated."},
+        {"default": None, "help": "Whether only some validation runs reproduced it."},
     ),
     ("reported_from", "--reported-from", {"type": Moment()}),
     ("reported_before", "--reported-before", {"type": Moment()}),
@@ -90,26 +94,30 @@ _OPTIONS: tuple[tuple[str, str, dict[str, Any]], ...] = (
     (
         "days_open_from",
         "--days-open-from",
-        {"type": click.FloatRange(0), "help": "Days from its report to its fix, at least."},
+        {"type": click.FloatRange(0), "help": "Minimum days from report to fix."},
     ),
-    ("days_open_to", "--days-open-to", {"type": click.FloatRange(0), "help": "At most."}),
+    ("days_open_to", "--days-open-to", {"type": click.FloatRange(0), "help": "Maximum."}),
     (
         "lines_from",
         "--lines-from",
-        {"type": click.IntRange(0), "help": "Lines that the fix changes, at least."},
+        {"type": click.IntRange(0), "help": "Minimum lines that the fix changes."},
     ),
-    ("lines_to", "--lines-to", {"type": click.IntRange(0), "help": "At most."}),
+    ("lines_to", "--lines-to", {"type": click.IntRange(0), "help": "Maximum."}),
     (
         "files_to",
         "--files-to",
-        {"type": click.IntRange(0), "help": "Files that the fix changes, at most."},
+        {"type": click.IntRange(0), "help": "Maximum files that the fix changes."},
     ),
-    ("touches", "--touches", {"metavar": "PATH", "help": "The fix changes a file below it."}),
+    (
+        "touches",
+        "--touches",
+        {"metavar": "PATH", "help": "The fix changes a file below this path."},
+    ),
 )
 
 
 def choice_options(command: Command) -> Callable[..., Any]:
-    """Add the options; the command gets what they say as `chosen`, a `ChosenBugs`."""
+    """Add the options to a command, which gets them as `chosen`, a `ChosenBugs`."""
 
     @wraps(command)
     def choosing(*args: Any, cutoff: datetime | None, side: Side, **given: Any) -> Any:
@@ -121,6 +129,8 @@ def choice_options(command: Command) -> Callable[..., Any]:
         }
         return command(*args, chosen=ChosenBugs(conditions, cutoff, side), **given)
 
+    # In reverse: click shows options in the order of decorators, and the last one applied comes
+    # first.
     wrapped: Callable[..., Any] = choosing
     for option in (
         click.option(
@@ -128,12 +138,12 @@ def choice_options(command: Command) -> Callable[..., Any]:
             type=click.Choice(get_args(Side)),
             default="after",
             show_default=True,
-            help="Of the cutoff: fixed up to it, or after it.",
+            help="Bugs fixed before or after the cutoff.",
         ),
         click.option(
             "--cutoff",
             type=Moment(),
-            help="A model's knowledge cutoff: only bugs whose fix is on one side of it.",
+            help="A model's knowledge cutoff: only bugs fixed on one side of it.",
         ),
         *(click.option(option, name, **how) for name, option, how in reversed(_OPTIONS)),
     ):

@@ -1,4 +1,4 @@
-"""Campaigns from the command line: what they need on this machine, their estimate, their run."""
+"""Campaigns on the command line: equipment, estimate, run."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -30,7 +30,7 @@ from kgym_cli.output import Exit, print_table, results
 
 
 def carried_out(campaign: Campaign, subjects: Subjects, into: Path, home: Path) -> Summary:
-    """Run a campaign as far as it goes."""
+    """Run a campaign until it is done or reaches a limit."""
     needs_agent = any(agent.kind == "crashfixer" for agent in campaign.agents)
 
     async def work(equipment: Equipment) -> Summary:
@@ -40,7 +40,7 @@ def carried_out(campaign: Campaign, subjects: Subjects, into: Path, home: Path) 
 
 
 def status_of(summary: Summary) -> Exit:
-    """Return the exit status that a campaign's summary stands for."""
+    """Return the exit status for a campaign's summary."""
     if summary.failed:
         return Exit.INFRASTRUCTURE
     return Exit.NEGATIVE if summary.limit else Exit.OK
@@ -49,7 +49,7 @@ def status_of(summary: Summary) -> Exit:
 def estimated(
     campaign: Campaign, subjects: Subjects, into: Path, history: tuple[Path, ...]
 ) -> Estimate:
-    """Return what a campaign has to do, and what that will take."""
+    """Return a campaign's open attempts and their estimated cost."""
     done = _attempts(into)
     planned = plan(campaign, [bug.id for bug in subjects.bugs])
     open_ = missing(planned, done)
@@ -74,15 +74,13 @@ def show(estimate: Estimate) -> None:
         )
         for setup in estimate.setups
     )
-    print_table("setup", "attempts", "seconds", "dollars", "by earlier", rows=rows)
+    print_table("setup", "attempts", "seconds", "dollars", "earlier attempts", rows=rows)
     hours, dollars = _number(estimate.hours, "{:.1f} h"), _number(estimate.dollars, "${:.2f}")
-    results.print(
-        f"{estimate.attempts} attempts to make, {estimate.done} are made; {hours}, {dollars}"
-    )
+    results.print(f"{estimate.attempts} attempts to run, {estimate.done} done; {hours}, {dollars}")
 
 
 def _number(value: float | None, form: str) -> str:
-    return "not known" if value is None else form.format(value)
+    return "unknown" if value is None else form.format(value)
 
 
 def _tell(news: AttemptRecord | str) -> None:
@@ -101,7 +99,7 @@ T = TypeVar("T")
 
 
 class BugTrees:
-    """The trees of a campaign's bugs, each made once; they stay until it ends."""
+    """Source trees of a campaign's bugs, each made once and kept until the campaign ends."""
 
     def __init__(self, data: Path, cache: Path) -> None:
         self._data = data
@@ -110,13 +108,15 @@ class BugTrees:
         self._made: dict[str, asyncio.Task[BugTree]] = {}
 
     async def get(self, subject: Subject, _: ExitStack) -> BugTree:
-        """Return the tree of a bug."""
+        """Return a bug's tree."""
         if subject.name not in self._made:
             self._made[subject.name] = asyncio.create_task(self._get(subject))
+        # Attempts on the same bug share one task. Shielded: a cancelled attempt must not take the
+        # tree from the others.
         return await asyncio.shield(self._made[subject.name])
 
     async def close(self) -> None:
-        """Let go of all."""
+        """Release all trees."""
         for task in self._made.values():
             task.cancel()
         await asyncio.gather(*self._made.values(), return_exceptions=True)
@@ -137,7 +137,7 @@ class BugTrees:
 
 
 def with_equipment(work: Callable[[Equipment], Awaitable[T]], home: Path, *, crashfixer: bool) -> T:
-    """Return what `work` comes to, given a platform and, with `crashfixer`, an agent."""
+    """Call `work` with a platform and, with `crashfixer`, an agent."""
     with address(work=True) as (url, token):
 
         async def equipped(agent: "AgentCalls | None") -> T:

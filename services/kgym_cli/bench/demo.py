@@ -12,7 +12,6 @@ from kgym.bugs.bug import Bug
 from kgym.configs import CONFIGS
 from kgym.errors import InfrastructureError, UserError
 from kgym_benchmark.campaign import subjects
-from kgym_benchmark.campaign.runner import Summary
 from kgym_benchmark.campaign.subjects import Subjects
 from kgym_cli.bench.campaign_run import carried_out
 from kgym_cli.bench.leaderboard import of_folder
@@ -20,20 +19,20 @@ from kgym_cli.output import people
 from kgym_cli.settings import settings
 
 AGENTS = CONFIGS / "demo-agents"
-# Shipped bugs on another kernel, where the others do not suffice.
+# Shipped bugs on another kernel, used if there are too few others.
 OTHERS = tuple(
     f"{name}@linux-5.10"
     for name in ("watch-queue-filter", "fsconfig-source-fd", "shm-remap-removed")
 )
 DEMO = "watch-queue-filter"
-# That a patched kernel has to survive, on each of two VMs.
+# Seconds that a patched kernel must survive on each of two VMs.
 SECONDS = 20
 
 
 def run(count: int, *, one_kernel: bool) -> Report:
-    """Run the campaign as far as it was not; return its leaderboard.
+    """Run the rest of the campaign; return its leaderboard.
 
-    Raises UserError `bad_option` for more bugs than there are, InfrastructureError `no_verdict`.
+    Raises UserError `bad_option` if there are too few bugs, InfrastructureError `no_verdict`.
     """
     chosen = _chosen(count, one_kernel=one_kernel)
     campaign = Campaign(
@@ -50,37 +49,35 @@ def run(count: int, *, one_kernel: bool) -> Report:
             AgentEntry(name="guesser", command=["sh", "/agent/guesser.sh"], folder="agent"),
         ],
     )
+    # The folder is named after the bugs: the same command resumes its campaign, and another number
+    # of bugs is a campaign of its own.
     named = hashlib.sha256("\n".join(campaign.bugs).encode()).hexdigest()[:12]
     into = settings().data.absolute() / "demo-bench" / named
     chosen_subjects = subjects.load(campaign, into)
     _agents(into / "agent", chosen_subjects)
     kernels = len({str(bug.bug.build.source) for bug in chosen_subjects.bugs})
     people.print(
-        f"bugs: {len(chosen)}, kernels that are compiled once: {kernels}, results: {into}",
+        f"bugs: {len(chosen)}, kernels to compile: {kernels}, results: {into}",
         style="dim",
         markup=False,
     )
     summary = carried_out(campaign, chosen_subjects, into, into)
-    _whole(summary)
-    return of_folder(into)
-
-
-def _whole(summary: Summary) -> None:
     if summary.failed:
         problems = "; ".join(summary.problems)
         raise InfrastructureError("no_verdict", f"{summary.failed} attempts: {problems}")
+    return of_folder(into)
 
 
 def _chosen(count: int, *, one_kernel: bool) -> list[tuple[str, Bug]]:
-    """Return so many bugs: the demo's first, the other shipped ones, those of datasets."""
+    """Return `count` bugs: the demo's, then other shipped ones, then those of datasets."""
     offered = list(_offered(one_kernel=one_kernel))
     if len(offered) < count:
-        raise UserError("bad_option", f"--bugs: there are {len(offered)} bugs to run")
+        raise UserError("bad_option", f"--bugs: only {len(offered)} bugs can be run")
     return offered[:count]
 
 
 def _offered(*, one_kernel: bool) -> Iterator[tuple[str, Bug]]:
-    """Yield the bugs that can be run here."""
+    """Yield bugs with a fix and a program."""
     first = bugs.load(DEMO)
     names = [DEMO, *(name for name in bugs.names() if name != DEMO)]
     datasets = sorted((CONFIGS / "datasets").glob("**/bug.toml"))
@@ -88,6 +85,8 @@ def _offered(*, one_kernel: bool) -> Iterator[tuple[str, Bug]]:
         try:
             bug = bugs.load(name)
         except UserError as error:
+            # Some datasets name their programs instead of holding them, as the programs are others'
+            # work.
             if error.reason != "no_program":
                 raise
             continue
@@ -96,7 +95,7 @@ def _offered(*, one_kernel: bool) -> Iterator[tuple[str, Bug]]:
 
 
 def _agents(folder: Path, subjects: Subjects) -> None:
-    """Write what the scripted agents find."""
+    """Write the folder that the scripted agents see, with the known fixes."""
     shutil.rmtree(folder, ignore_errors=True)
     shutil.copytree(AGENTS, folder)
     (folder / "patches").mkdir()

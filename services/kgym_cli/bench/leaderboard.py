@@ -1,4 +1,4 @@
-"""A campaign's report as a table: the leaderboard."""
+"""The leaderboard: a campaign's report as a table."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -27,10 +27,12 @@ def show(report: Report) -> None:
     heads = ["#", "setup", *(f"{kind} pass@{k}" for kind in _SHOWN), f"crr mean@{k}"]
     ranked = sorted(enumerate(report.setups, start=1), key=_rank)
     print_table(*heads, "$/bug", "s/bug", "calls", rows=map(_cells, *zip(*ranked, strict=True)))
-    left = f"; {len(report.left_out)} left out, not tried by all" if report.left_out else ""
+    left = (
+        f"; {len(report.left_out)} left out: not attempted by all setups" if report.left_out else ""
+    )
     results.print(f"{report.bugs} bugs, {report.attempts} attempts{left}")
     solved, tough = len(report.solves.union), len(report.solves.unsolved)
-    results.print(f"resolved by at least one: {solved}; by none: {tough}")
+    results.print(f"resolved by at least one setup: {solved}; by none: {tough}")
     for comparison in report.comparisons:
         for line in _compared(comparison):
             results.print(line, markup=False)

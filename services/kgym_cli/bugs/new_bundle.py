@@ -1,4 +1,4 @@
-"""Writing a bug's bundle: what people name on the command line becomes a folder that is whole."""
+"""New bundles of bugs: files named on the command line become a self-contained folder."""
 
 import hashlib
 import json
@@ -13,7 +13,7 @@ from kgym.bugs.bug import Bug
 from kgym.configs import CONFIGS
 from kgym.errors import UserError
 
-# The title of a bug that nobody has seen crash.
+# Title of a bug that has not been seen to crash.
 UNSEEN = "not seen yet"
 _COMMIT = re.compile(r"[\w][\w./-]*")
 _FORMS = (
@@ -24,7 +24,7 @@ _FORMS = (
 
 @dataclass(frozen=True, slots=True)
 class NewBundle:
-    """What a bundle is made of; paths are of files to copy. `kernel` is as `kernel_table` takes."""
+    """Parts of a bundle: files to copy, and a kernel as `kernel_table` reads it."""
 
     kernel: str
     reproducer: Path
@@ -39,16 +39,16 @@ class NewBundle:
     fix: Path | None = None
 
     def titled(self, title: str, alt_titles: Sequence[str]) -> "NewBundle":
-        """Return it with the titles that were seen."""
+        """Return a copy with the observed titles."""
         return replace(self, title=title, alt_titles=alt_titles)
 
     def write(self, folder: Path) -> Bug:
-        """Write the new folder; return the bug that it holds.
+        """Write the new folder; return its bug.
 
-        Raises UserError `bad_option`, and `bad_bundle` as `bug.load` does: then nothing is left.
+        Raises UserError `bad_option`, and `bad_bundle` as `bug.load` does; nothing is left then.
         """
         if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-            raise UserError("bad_option", f"{folder} is there already; name a new folder")
+            raise UserError("bad_option", f"{folder} already exists: name a new folder")
         table = kernel_table(self.kernel)
         if "use" not in table and self.config is None and not self.fragments:
             raise UserError("bad_option", "this kernel needs --config FILE, or --fragment FILE")
@@ -66,7 +66,7 @@ class NewBundle:
             raise
 
     def write_toml(self, folder: Path) -> None:
-        """Write `bug.toml` anew."""
+        """Write `bug.toml`, replacing an old one."""
         kernel = kernel_table(self.kernel)
         if "use" not in kernel:
             kernel |= {"compiler": self.compiler} if self.compiler else {}
@@ -91,7 +91,7 @@ class NewBundle:
         return "repro.c" if self.reproducer.suffix == ".c" else "repro.syz"
 
     def _files(self) -> dict[str, Path]:
-        """Return what is copied, by its name in the bundle."""
+        """Return the files to copy, by their names in the bundle."""
         fragments = {f"config-{n}.fragment": path for n, path in enumerate(self.fragments)}
         others = {"kernel.config": self.config, "regress.patch": self.regress}
         others |= {"fix.patch": self.fix}
@@ -100,7 +100,7 @@ class NewBundle:
 
 
 def kernel_table(named: str) -> dict[str, object]:
-    """Return `[kernel]` for what names a kernel's source; raise UserError `bad_option`."""
+    """Return the `[kernel]` table for a kernel's name; raise UserError `bad_option`."""
     shared = sorted(path.stem for path in (CONFIGS / "kernels").glob("*.toml"))
     url, _, commit = named.rpartition("@")
     path = Path(named).expanduser()
@@ -122,6 +122,7 @@ def kernel_table(named: str) -> dict[str, object]:
 
 
 def _lines(table: Mapping[str, object]) -> str:
-    """Return a table's lines: of these values, TOML's form is JSON's, but for DEL."""
+    """Return a table's lines in TOML."""
+    # JSON's strings, numbers and lists are valid TOML, except that TOML 1.0 forbids a raw DEL.
     texts = {key: json.dumps(value, ensure_ascii=False) for key, value in table.items()}
     return "".join(f"{key} = {text}\n" for key, text in texts.items()).replace("\x7f", "\\u007f")

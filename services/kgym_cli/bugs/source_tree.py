@@ -1,4 +1,4 @@
-"""A bug's kernel source as builds see it, as a Git repository that people can work in."""
+"""A bug's kernel source as builds see it, as a Git repository to work in."""
 
 import asyncio
 import shutil
@@ -29,7 +29,7 @@ _COPY_SECONDS = 1800.0
 
 @dataclass(frozen=True, slots=True)
 class SourceTree:
-    """What was written: where, from which source, and with what on top of it, commit by commit."""
+    """A written tree: folder, source, and the commits on top of it."""
 
     folder: Path
     source_identity: str
@@ -37,13 +37,13 @@ class SourceTree:
 
 
 def write(bug: Bug, folder: Path, data: Path) -> SourceTree:
-    """Write the source to the new `folder`, in commits: as published, what builds add, the bug.
+    """Write the source to a new `folder` in commits: as published, what builds add, the bug.
 
-    Sources are kept with the platform's on `data`. Raises UserError as builds do, and
-    `bad_option` for a folder that holds something.
+    Sources are cached in `data`, with the platform's. Raises UserError as builds do, and
+    `bad_option` if the folder is not empty.
     """
     if folder.is_symlink() or (folder.exists() and not (folder.is_dir() and _is_empty(folder))):
-        raise UserError("bad_option", f"{folder} is there already; name a new folder")
+        raise UserError("bad_option", f"{folder} already exists: name a new folder")
     with ExitStack() as held:
         source_tree = asyncio.run(source_of(bug, data, held))
         published = source_tree.published
@@ -64,20 +64,20 @@ def write(bug: Bug, folder: Path, data: Path) -> SourceTree:
 
 @dataclass(frozen=True, slots=True)
 class SourceOfBug:
-    """A bug's source as published, and what leads from it to what the bug's builds see."""
+    """A bug's source as published, and the changes that its builds make to it."""
 
     published: Source
     backports: list[str]
     added: tuple[Change, ...]
-    """What builds add."""
+    """Added by every build."""
     patches: list[tuple[str, tuple[Change, ...]]]
-    """What brings the bug back: each patch by its name."""
+    """Patches that bring the bug back, by name."""
 
 
 async def source_of(bug: Bug, data: Path, held: ExitStack) -> SourceOfBug:
-    """Return a bug's source, which stays until `held` is closed.
+    """Return a bug's source, valid until `held` is closed.
 
-    Sources are kept with the platform's on `data`. Raises UserError as builds do.
+    Sources are cached in `data`, with the platform's. Raises UserError as builds do.
     """
     await asyncio.to_thread(data.mkdir, parents=True, exist_ok=True)
     work = Path(tempfile.mkdtemp(prefix="source-", dir=data))
@@ -86,7 +86,7 @@ async def source_of(bug: Bug, data: Path, held: ExitStack) -> SourceOfBug:
         step_id=0, job_id=0, number=0, attempt=1, lease=uuid.uuid4(), spec=bug.build, inputs={}
     )
     run = StepContext(assignment, work, LocalStorage(data / "artifacts"), held=held)
-    # Whoever calls is the user, whose files they are.
+    # Any local path is allowed: the caller of this command owns the files anyway.
     chosen = settings()
     mirrors = chosen.mirrors.absolute()
     origins = Origins.named(chosen.sources, chosen.source_networks, (Path("/"),), mirrors)
@@ -112,10 +112,12 @@ def _is_empty(folder: Path) -> bool:
 
 
 def _copy(tree: Path, folder: Path) -> None:
-    """Copy the tree, and begin a repository in the copy: one that it brings is not obeyed."""
+    """Copy the tree and initialise a Git repository in the copy."""
     folder.mkdir(parents=True, exist_ok=True)
     words = ("-rP", "--preserve=mode,links,timestamps", "--reflink=auto")
     asyncio.run(proc.run(["cp", *words, f"{tree}/.", folder], timeout=_COPY_SECONDS))
+    # A `.git` that comes with the source is removed: its hooks and settings would run commands of
+    # whoever published it.
     own = folder / ".git"
     if own.is_symlink() or own.is_file():
         own.unlink()
@@ -125,7 +127,7 @@ def _copy(tree: Path, folder: Path) -> None:
 
 
 def _commit(folder: Path, commit: _Commit) -> str | None:
-    """Write the changes and commit them; return the message, if there was anything to commit."""
+    """Write and commit changes; return the message, or None if nothing changed."""
     for change in commit.changes:
         path = folder / change.path
         if not path.parent.resolve().is_relative_to(folder.resolve()) or path.is_symlink():
@@ -138,6 +140,8 @@ def _commit(folder: Path, commit: _Commit) -> str | None:
         path.chmod(0o755 if change.executable else 0o644)
     if commit.changes:
         paths = "\0".join(change.path for change in commit.changes)
+        # `-f`: the kernel's own .gitignore would leave out files such as `*.o` that a build adds.
+        # Paths go over stdin, as there may be more than a command line holds.
         words = ("add", "-A", "-f", "--pathspec-from-file=-", "--pathspec-file-nul")
         git(folder, "--literal-pathspecs", *words, stdin=paths)
     else:

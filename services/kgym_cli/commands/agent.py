@@ -16,14 +16,14 @@ from kgym_cli.settings import Settings, options_of, settings
 @click.command()
 @options_of("agent")
 def agent() -> None:
-    """Search for fixes on behalf of others: `kgym fix`, and REST at /v1/runs.
+    """Search for fixes on behalf of others: for `kgym fix`, and REST at /v1/runs.
 
-    Its tokens are the scheduler's, which it asks whose a token is; its own jobs it submits by
-    --token. Keys of models are its own, too. Runs that were under way when it stopped are
-    interrupted, and go on by `kgym run resume`. Any address but loopback needs tokens.
+    Callers use the scheduler's tokens, which the agent has the scheduler check. It submits its own
+    jobs with --token and asks models with its own keys. Runs that are under way when it stops are
+    interrupted; continue them with `kgym run resume`. Any address but loopback needs tokens.
     """
     extras.require("agent")
-    # Its imports take longer than a command that needs none of this.
+    # Imported late: these imports take longer than a whole command that needs none of them.
     import uvloop  # noqa: PLC0415
 
     from kgym_cli.platforms.process import run  # noqa: PLC0415

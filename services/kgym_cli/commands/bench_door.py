@@ -25,22 +25,24 @@ if TYPE_CHECKING:
 
 
 class DoorAnswer(Answer):
-    """Where an environment finds its bug; printed once it can."""
+    """Endpoint of a bug for its environment, printed once it answers."""
 
     bug: str
-    endpoint: str = Field(description="for KENV_KGYM_ENDPOINT; whoever knows it can run kernels")
+    endpoint: str = Field(
+        description="for KENV_KGYM_ENDPOINT; secret: anyone who knows it can run kernels"
+    )
 
 
 @click.command()
 @click.argument("name", shell_complete=complete_bug)
 @click.option("--feedback", is_flag=True, help="Allow run_kernel.")
 @click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on.")
-@click.option("--port", type=click.IntRange(0, 65535), default=0, help="0 takes any that is free.")
+@click.option("--port", type=click.IntRange(0, 65535), default=0, help="0: any free port.")
 @click.option(
-    "--kernel-runs", type=click.IntRange(0), default=20, show_default=True, help="At most."
+    "--kernel-runs", type=click.IntRange(0), default=20, show_default=True, help="Maximum."
 )
 @click.option(
-    "--instances", type=click.IntRange(1, 1000), default=5, show_default=True, help="VMs of each."
+    "--instances", type=click.IntRange(1, 1000), default=5, show_default=True, help="VMs per run."
 )
 @json_option(DoorAnswer)
 def door(
@@ -52,10 +54,10 @@ def door(
     instances: int,
     as_json: bool,
 ) -> None:
-    """Answer for a bug to an environment in a container, until interrupted.
+    """Serve a bug to an environment in a container until interrupted.
 
-    A container of docker/kenv finds the bug, and its run_kernel, at what this prints. Campaigns
-    need no containers: `kgym bench run` makes environments of its own.
+    A docker/kenv container reads the bug and calls run_kernel at the endpoint that this prints.
+    Campaigns need no containers: `kgym bench run` makes environments of its own.
     """
     extras.require("bench")
     bug = bugs.load(name)
@@ -68,7 +70,7 @@ def door(
 
 @dataclass(frozen=True, slots=True)
 class _Door:
-    """What is asked of the command."""
+    """Options of the command."""
 
     bug: Bug
     url: str
@@ -80,7 +82,7 @@ class _Door:
 
 
 async def _serve(door: _Door, place: tuple[str, int]) -> None:
-    """Show the bug, then answer calls for ever."""
+    """Reproduce the bug, then answer calls until cancelled."""
     from kgym_benchmark.kenv.door import Door  # noqa: PLC0415 - needs the extra `bench`
     from kgym_benchmark.kenv.protocol import Case  # noqa: PLC0415
 
@@ -91,7 +93,9 @@ async def _serve(door: _Door, place: tuple[str, int]) -> None:
 
         shown = await run("")
         if shown.title is None:
-            raise InfrastructureError("not_shown", f"{door.bug.name} does not show: {shown.reason}")
+            raise InfrastructureError(
+                "not_shown", f"{door.bug.name} does not reproduce: {shown.reason}"
+            )
         source = door.bug.build.source
         git = source if isinstance(source, GitSource) else None
         case = Case(

@@ -15,7 +15,7 @@ Form = Literal["dataset", "kbenchsyz", "live-kbench", "live-kbench-parquet", "bu
 
 
 class ExportAnswer(Answer):
-    """What was written; `dataset` says which bugs."""
+    """An export, and its bugs as a dataset."""
 
     folder: Path
     form: Form
@@ -30,16 +30,16 @@ class ExportAnswer(Answer):
     type=click.Choice(get_args(Form)),
     default="dataset",
     show_default=True,
-    help="A dataset of its own; a JSON file a bug; Live-kBench's two tables, as JSON lines or"
-    " Parquet; a bundle, or a task of Harbor, a bug, on the parent of its fix.",
+    help="A dataset; a JSON file per bug; Live-kBench's two tables, as JSON lines or Parquet; a"
+    " bundle, or a Harbor task, per bug, on the parent of its fix.",
 )
-@click.option("--name", help="Name of what is written.  [default: the dataset's, and `-chosen`]")
+@click.option("--name", help="Name of the export.  [default: the dataset's, plus `-chosen`]")
 @choice_options
 @json_option(ExportAnswer)
 def export(
     folder: Path, target: Path, form: Form, name: str | None, chosen: ChosenBugs, as_json: bool
 ) -> None:
-    """Write the dataset in DIR, or those of its bugs that the options choose, to a folder NEW."""
+    """Write the selected bugs of the dataset in DIR to a folder NEW; all if none are selected."""
     bugs = chosen.of(dataset.load(folder), name)
     if form == "dataset":
         bugs.save(target)

@@ -17,7 +17,7 @@ Form = Literal["kbenchsyz", "live-kbench", "karena", "bundles", "rgym"]
 
 
 class ImportAnswer(Answer):
-    """The dataset that was made."""
+    """An imported dataset."""
 
     folder: Path
     dataset: About
@@ -26,7 +26,7 @@ class ImportAnswer(Answer):
 
 @dataclass(frozen=True, slots=True)
 class _Source:
-    """What is imported, and how."""
+    """Source of an import."""
 
     form: Form
     path: Path
@@ -35,7 +35,7 @@ class _Source:
     known: Path | None
 
     def read(self) -> Dataset:
-        """Return its bugs."""
+        """Return its bugs as a dataset."""
         if self.form == "kbenchsyz":
             return dataset_files.read_kbenchsyz(self.path, programs=self.programs)
         if self.form == "live-kbench":
@@ -44,7 +44,10 @@ class _Source:
             return bug_bundles.read_bundles(self.path)
         if self.form == "rgym":
             if self.known is None:
-                raise UserError("bad_choice", "rgym names bugs: --from says where they are")
+                raise UserError(
+                    "bad_choice",
+                    "rgym only names bugs: give the dataset that holds them with --from",
+                )
             return dataset_files.read_list(self.path, datasets.load(self.known))
         return self._karena()
 
@@ -53,7 +56,7 @@ class _Source:
         if (name := self.wanted or "all") not in defined:
             there = ", ".join(sorted(defined))
             raise NotFound(
-                "no_such_dataset", f"{self.path} defines no dataset {name!r}, but: {there}"
+                "no_such_dataset", f"{self.path} has no dataset {name!r}; it has: {there}"
             )
         return defined[name]
 
@@ -67,7 +70,7 @@ class _Source:
     type=click.Path(path_type=Path, file_okay=False),
     help="Folder of the dataset.",
 )
-@click.option("--name", help="Its name.  [default: as its source calls it]")
+@click.option("--name", help="Name of the dataset.  [default: the source's]")
 @click.option("--dataset", "wanted", help="Which dataset of the source.  [default: all bugs]")
 @click.option(
     "--programs",
@@ -83,9 +86,9 @@ class _Source:
 @click.option(
     "--attempts",
     type=click.Path(path_type=Path, dir_okay=False),
-    help="Write what agents came to on them to this file, an attempt a line (karena).",
+    help="Also write agents' attempts to this file, one per line (karena).",
 )
-@click.option("--judge", help="Whose votes the attempts get, where several judges have voted.")
+@click.option("--judge", help="Judge whose votes are imported, if several have voted.")
 @json_option(ImportAnswer)
 def import_(
     form: Form,
@@ -99,17 +102,17 @@ def import_(
     judge: str | None,
     as_json: bool,
 ) -> None:
-    """Make a dataset of SOURCE, which is of one of these forms.
+    """Make a dataset from SOURCE, in one of these formats.
 
     \b
     kbenchsyz    a folder with a JSON file for each bug
     live-kbench  a folder with the tables `bugs` and `datasets`
     karena       kArena's database, an SQLite file
     bundles      a bundle, or a folder of bundles
-    rgym         a file that names bugs by syzbot's ids, which --from holds
+    rgym         a file of syzbot's bug ids; --from holds the bugs
     """
     if attempts is not None and form != "karena":
-        raise UserError("no_attempts", f"{form} holds no attempts: --attempts goes with karena")
+        raise UserError("no_attempts", f"{form} holds no attempts: use --attempts only with karena")
     dataset = _Source(form, source, wanted, programs, known).read()
     if name is not None:
         dataset = Dataset.of(

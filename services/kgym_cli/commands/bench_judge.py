@@ -28,12 +28,12 @@ from kgym_cli.output.answer import Answer as CommandAnswer
 from kgym_cli.settings import options_of
 
 JUDGED = "judged.jsonl"
-# Bytes of a file of labels.
+# Most bytes of a file of labels.
 LABELS = 64 << 20
 
 
 class Label(Strict):
-    """What people say of a patch: a line of a file of labels."""
+    """A person's label of a patch: one line of a file of labels."""
 
     bug: BugId
     diff: Text
@@ -41,7 +41,7 @@ class Label(Strict):
 
 
 class AgreementAnswer(CommandAnswer):
-    """How the judge agrees with people, whose word counts as true."""
+    """Agreement of the judge with people's labels, which count as true."""
 
     counts: Agreement
     accuracy: float | None
@@ -51,14 +51,14 @@ class AgreementAnswer(CommandAnswer):
 
 
 class JudgeAnswer(CommandAnswer):
-    """What was judged."""
+    """Result of the judge."""
 
-    file: Path = Field(description="of all attempts, with their votes")
-    patches: int = Field(description="that differ; each is judged once")
-    equivalent: int = Field(description="of these, with a majority of votes for it")
-    asked: int = Field(description="answers that this call has asked for")
-    dollars: float = Field(description="of all answers, earlier calls' with them")
-    unfinished: int = Field(description="patches whose votes are missing, as a limit was reached")
+    file: Path = Field(description="all attempts with their votes")
+    patches: int = Field(description="distinct patches; each is judged once")
+    equivalent: int = Field(description="patches with a majority of votes for equivalence")
+    asked: int = Field(description="questions that this call asked")
+    dollars: float = Field(description="cost of all answers, including earlier calls'")
+    unfinished: int = Field(description="patches with missing votes, because a limit was reached")
     agreement: AgreementAnswer | None = None
 
 
@@ -77,11 +77,13 @@ class JudgeAnswer(CommandAnswer):
     type=click.IntRange(1, MOST_VOTES),
     default=MAJORITY,
     show_default=True,
-    help="Votes for equivalence that make a patch count as equivalent here.",
+    help="Votes for equivalence that make a patch equivalent.",
 )
-@click.option("--blind", is_flag=True, help="Do not tell which patch is the developers'.")
-@click.option("--unresolved", is_flag=True, help="Judge patches whose crash is not gone, too.")
-@click.option("--dollars", type=click.FloatRange(0, min_open=True), help="Limit of all answers.")
+@click.option("--blind", is_flag=True, help="Do not reveal which patch is the developers'.")
+@click.option("--unresolved", is_flag=True, help="Also judge patches that leave the crash.")
+@click.option(
+    "--dollars", type=click.FloatRange(0, min_open=True), help="Most dollars for all answers."
+)
 @click.option("--at-once", type=click.IntRange(1, 64), default=4, show_default=True)
 @click.option(
     "--record", type=click.Path(path_type=Path, dir_okay=False), help="Tape for all answers."
@@ -89,7 +91,7 @@ class JudgeAnswer(CommandAnswer):
 @click.option(
     "--labels",
     type=click.Path(path_type=Path, dir_okay=False),
-    help="What people say: lines of JSON with bug, diff, equivalent.",
+    help="People's labels: lines of JSON with bug, diff, equivalent.",
 )
 @json_option(JudgeAnswer)
 def judge(
@@ -108,8 +110,8 @@ def judge(
 ) -> None:
     """Let a model vote on whether patches are equivalent to the developers'.
 
-    DIR is a dataset's folder. Votes are kept in DIR/votes.jsonl: the same command goes on after an
-    interruption, and asks nothing twice. All attempts, with their votes, are in DIR/judged.jsonl.
+    DIR is a dataset's folder. Votes are kept in DIR/votes.jsonl: repeat the command after an
+    interruption; nothing is asked twice. All attempts with their votes are in DIR/judged.jsonl.
     """
     extras.require("agent")
     whole = dataset.load(folder)
@@ -123,10 +125,13 @@ def judge(
 
         prompt = Prompt("judge", question.system, question.text)
         try:
+            # Temperature 1: votes are independent samples, so that their majority means something.
             reply = await opened.ask(Call(prompt, temperature=1.0, occurrence=occurrence))
         except ModelError as error:
             if error.fatal:
                 raise UserError(error.reason, error.message) from error
+            # Any other error, such as a refusal, is an empty answer: a missing vote, not the end of
+            # the run.
             return Answer("", 0.0)
         return Answer(reply.text, reply.price)
 
@@ -157,8 +162,8 @@ def judge(
         print_json(answer)
         return
     results.print(
-        f"{answer.patches} patches, {answer.equivalent} equivalent; {answer.asked} answers asked"
-        f" for, ${answer.dollars:.2f} in all; {answer.unfinished} without all of their votes",
+        f"{answer.patches} patches, {answer.equivalent} equivalent; {answer.asked} questions asked,"
+        f" ${answer.dollars:.2f} in all; {answer.unfinished} patches with missing votes",
         markup=False,
     )
     if answer.agreement is not None and answer.agreement.accuracy is not None:
@@ -193,12 +198,12 @@ def _labels(path: Path) -> dict[tuple[str, str], bool]:
     except OSError as error:
         raise NotFound("no_labels", f"{path}: {error.strerror}") from error
     if len(data) > LABELS:
-        raise UserError("bad_labels", f"{path} has over {LABELS >> 20} MiB")
+        raise UserError("bad_labels", f"{path} is larger than {LABELS >> 20} MiB")
     labels: dict[tuple[str, str], bool] = {}
     for number, line in enumerate(data.splitlines(), start=1):
         try:
             label = Label.model_validate_json(line)
         except ValidationError as error:
-            raise UserError("bad_labels", f"{path}:{number} is no label") from error
+            raise UserError("bad_labels", f"{path}:{number} is not a label") from error
         labels[label.bug, label.diff] = label.equivalent
     return labels

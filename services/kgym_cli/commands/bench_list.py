@@ -16,7 +16,7 @@ from kgym_cli.output.answer import Answer
 
 
 class BenchBug(Answer):
-    """A bug of a dataset, in short."""
+    """Summary of a dataset's bug."""
 
     id: str
     title: str
@@ -27,14 +27,14 @@ class BenchBug(Answer):
     reproducer: Literal["c", "syz", "both", "none"]
     reported: datetime | None
     fixed: datetime | None
-    days_open: float | None = Field(description="from its report to its fix")
-    files: list[str] | None = Field(description="that the fix changes")
-    lines: int | None = Field(description="that the fix changes")
+    days_open: float | None = Field(description="from report to fix")
+    files: list[str] | None = Field(description="changed by the fix")
+    lines: int | None = Field(description="changed by the fix")
     has_cause: bool
 
     @classmethod
     def of(cls, bug: BugRecord) -> "BenchBug":
-        """Return a bug in short."""
+        """Return a bug's summary."""
         facts = bug.facts
         return cls(
             id=bug.id,
@@ -58,10 +58,10 @@ class BenchBug(Answer):
 @choice_options
 @json_option(list[BenchBug])
 def list_(folder: Path, chosen: ChosenBugs, as_json: bool) -> None:
-    """List the bugs of the dataset in DIR for which all holds that the options say.
+    """List the bugs of the dataset in DIR that match all options.
 
-    An option that may be repeated takes bugs for which one of its values holds. A bug of which
-    something is not known is left out by an option about that.
+    A repeated option matches any of its values. An option about a fact leaves out bugs for which
+    that fact is unknown.
     """
     whole = dataset.load(folder)
     bugs = [BenchBug.of(bug) for bug in chosen.of(whole).bugs]

@@ -22,7 +22,7 @@ class PublishAnswer(Answer):
     setups: int
     attempts: int
     store: str
-    """The folder or bucket that it was published to."""
+    """Folder or bucket to which it was published."""
 
 
 @click.command()
@@ -32,16 +32,15 @@ class PublishAnswer(Answer):
     "--attempts",
     multiple=True,
     type=click.Path(path_type=Path, dir_okay=False),
-    help="Files of attempts, one a line; may be repeated.  [default: attempts.jsonl in DIR]",
+    help="File of attempts, one per line; may be repeated.  [default: attempts.jsonl in DIR]",
 )
-@click.option("--name", help="Of the benchmark.  [default: the dataset's]")
+@click.option("--name", help="Name of the benchmark.  [default: the dataset's]")
 @json_option(PublishAnswer)
 def publish(folder: Path, attempts: tuple[Path, ...], name: str | None, as_json: bool) -> None:
-    """Copy the dataset in DIR, and attempts on its bugs, to where the monitor reads them.
+    """Publish the dataset in DIR and attempts on its bugs for the monitor.
 
-    Whoever may write to --benchmarks may publish; no scheduler is needed. Publishing again replaces
-    the attempts: readers see all of the old ones or all of the new ones. The bugs of a benchmark
-    never change: another dataset needs another name.
+    This needs write access to --benchmarks, but no scheduler. Publishing again replaces the
+    attempts atomically. The bugs of a benchmark never change: give another dataset another name.
     """
     whole = dataset.load(folder)
     own = folder / attempt_files.NAME

@@ -10,7 +10,7 @@ from kgym_cli.output import json_option, print_json
 
 
 def answer() -> Any:
-    """Return what --json prints; its import needs the extra `bench`."""
+    """Return the type of --json; its import needs the extra `bench`."""
     from kgym.bench.report import Report  # noqa: PLC0415
 
     return Report
@@ -18,21 +18,21 @@ def answer() -> Any:
 
 @click.command()
 @click.argument("folder", metavar="DIR", type=click.Path(path_type=Path, file_okay=False))
-@click.option("--k", "runs", type=click.IntRange(1), help="Runs of each bug.  [default: all]")
+@click.option("--k", "runs", type=click.IntRange(1), help="Runs per bug.  [default: all]")
 @click.option(
     "--compare",
     "pair",
     nargs=2,
     type=click.IntRange(1),
     metavar="N N",
-    help="Compare two setups, by their numbers in the table, in all figures.",
+    help="Compare two setups, by their numbers in the table.",
 )
 @json_option(answer)
 def report(folder: Path, runs: int | None, pair: tuple[int, int] | None, as_json: bool) -> None:
-    """Show what a campaign in DIR came to: the figures of each setup, with their intervals.
+    """Show the results of a campaign in DIR: figures of each setup, with intervals.
 
-    Only bugs count that every setup has tried. Pass@k is the best of the first k runs of each bug,
-    Mean@k their mean; intervals are at 95 %. The table is a leaderboard: the most resolved first.
+    Only bugs that every setup attempted count. Pass@k is the best of the first k runs of each bug,
+    Mean@k their mean; intervals are at 95 %. The setup that resolved most comes first.
     """
     extras.require("bench")
     from kgym_cli.bench import leaderboard  # noqa: PLC0415 - needs the extra `bench`

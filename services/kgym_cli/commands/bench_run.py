@@ -11,7 +11,7 @@ from kgym_cli.settings import options_of
 
 
 def answer() -> Any:
-    """Return what --json prints; its import needs the extra `bench`."""
+    """Return the type of --json; its import needs the extra `bench`."""
     from kgym.bench.campaign import Estimate  # noqa: PLC0415
     from kgym_benchmark.campaign.runner import Summary  # noqa: PLC0415
 
@@ -27,31 +27,29 @@ def answer() -> Any:
     required=True,
     metavar="DIR",
     type=click.Path(path_type=Path, file_okay=False),
-    help="Folder of the campaign: what it has made, and will make.",
+    help="Folder for the campaign's results.",
 )
-@click.option(
-    "--dry-run", is_flag=True, help="Only say what there is to do, and what it will take."
-)
+@click.option("--dry-run", is_flag=True, help="Only show open attempts and their estimated cost.")
 @click.option(
     "--history",
     multiple=True,
     metavar="DIR",
     type=click.Path(path_type=Path, exists=True),
-    help="Another campaign, whose attempts tell what this one will take; may be repeated.",
+    help="An earlier campaign from which cost is estimated; may be repeated.",
 )
 @options_of("bench run")
 @json_option(answer)
 def run(
     description: Path, into: Path, dry_run: bool, history: tuple[Path, ...], as_json: bool
 ) -> None:
-    """Run a campaign: agents on bugs, so many attempts each.
+    """Run a campaign: several attempts of agents on bugs.
 
-    CAMPAIGN.toml says which bugs, agents, models and limits. Each attempt's record is on the disk
-    as soon as it is made. Interrupted or killed, the same line goes on: no attempt, no question to
-    a model, and no kernel is made twice.
+    CAMPAIGN.toml names bugs, agents, models and limits. Each attempt is recorded on disk as soon
+    as it ends. If the command is interrupted or killed, repeat it: no attempt, no question to a
+    model and no kernel build is repeated.
 
-    The exit status is 0 if all attempts are made, 1 if a limit was reached before, 2 for bad input,
-    3 if some attempts came to no verdict: the same line makes them again.
+    The exit status is 0 if all attempts are done, 1 if a limit was reached before, 2 for bad input,
+    3 if some attempts have no verdict: repeat the command to retry them.
     """
     extras.require("worker", "bench")
     from kgym_benchmark.campaign import subjects  # noqa: PLC0415 - needs the extras
@@ -62,7 +60,7 @@ def run(
     chosen_subjects = subjects.load(campaign, home)
     if chosen_subjects.unbundled:
         people.print(
-            f"{chosen_subjects.unbundled} bugs of the dataset cannot be tried, and are left out"
+            f"{chosen_subjects.unbundled} bugs of the dataset cannot be run and are left out"
         )
     if dry_run:
         estimate = campaign_run.estimated(campaign, chosen_subjects, into, history)
@@ -76,8 +74,9 @@ def run(
         print_json(summary)
     else:
         results.print(
-            f"{summary.name}: {summary.done} of {summary.attempts} attempts are made,"
-            f" {summary.made} now" + (f"; {summary.failed} failed" if summary.failed else ""),
+            f"{summary.name}: {summary.done} of {summary.attempts} attempts done,"
+            f" {summary.made} of them now"
+            + (f"; {summary.failed} failed" if summary.failed else ""),
             markup=False,
         )
     leave(campaign_run.status_of(summary))

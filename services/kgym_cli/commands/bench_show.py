@@ -20,13 +20,13 @@ Part = Literal["report", "c", "syz", "patch", "config"]
 
 
 class DatasetAnswer(Answer):
-    """What a dataset is, and how many of its bugs are of which kind."""
+    """A dataset, and counts of its bugs."""
 
     dataset: About
     statuses: dict[str, int]
-    classes: dict[str, int] = Field(description="by what titles begin with")
+    classes: dict[str, int] = Field(description="by prefix of the title")
     reproducers: dict[str, int]
-    fixed: dict[str, int] = Field(description="by the year of the fix; unknown ones are left out")
+    fixed: dict[str, int] = Field(description="by year of the fix; unknown years are left out")
 
 
 @click.command()
@@ -35,11 +35,11 @@ class DatasetAnswer(Answer):
 @click.option(
     "--part",
     type=click.Choice(("report", "c", "syz", "patch", "config")),
-    help="Print this text of the bug, and nothing else.",
+    help="Print only this text of the bug.",
 )
 @json_option(DatasetAnswer | BugRecord)
 def show(folder: Path, bug: str | None, part: Part | None, as_json: bool) -> None:
-    """Show what the dataset in DIR is, or a BUG of it, by its id or how that begins."""
+    """Show the dataset in DIR, or a BUG of it, by its id or a prefix of that."""
     whole = dataset.load(folder)
     if bug is None:
         _show_dataset(_counted(whole), as_json=as_json)
@@ -48,9 +48,7 @@ def show(folder: Path, bug: str | None, part: Part | None, as_json: bool) -> Non
     if part is not None:
         text = _text(bench_bug, part)
         if text is None:
-            raise NotFound(
-                "no_such_part", f"of {bench_bug.id} the dataset holds no such text: {part}"
-            )
+            raise NotFound("no_such_part", f"the dataset holds no {part} of {bench_bug.id}")
         echo(text, end="")
     elif as_json:
         print_json(bench_bug)

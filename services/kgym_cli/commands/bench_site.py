@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class SiteAnswer(Answer):
-    """The site that was written."""
+    """A written site."""
 
     folder: Path
     pages: int
@@ -32,14 +32,14 @@ class SiteAnswer(Answer):
     "--attempts",
     multiple=True,
     type=click.Path(path_type=Path, dir_okay=False),
-    help="Files of attempts, where BENCHMARK is a folder.  [default: attempts.jsonl in it]",
+    help="File of attempts of a dataset; may be repeated.  [default: attempts.jsonl in it]",
 )
 @json_option(SiteAnswer)
 def site(benchmark: str, into: Path, attempts: tuple[Path, ...], as_json: bool) -> None:
     """Write the pages of BENCHMARK into DIR, for any web server.
 
-    BENCHMARK is the folder of a dataset, or the name of a benchmark that is published in
-    --benchmarks. The pages ask no other host for anything. A site that is in DIR is replaced.
+    BENCHMARK is a dataset's folder or the name of a benchmark published in --benchmarks. The
+    pages load nothing from other hosts. An earlier site in DIR is replaced.
     """
     extras.require("monitor")
     from kgym_monitor.benchmarks import site as files  # noqa: PLC0415 - needs the extra
@@ -48,7 +48,7 @@ def site(benchmark: str, into: Path, attempts: tuple[Path, ...], as_json: bool) 
     if (folder / dataset.ABOUT).is_file():
         source = _of_folder(folder, attempts)
     elif attempts:
-        raise UserError("no_dataset", f"{folder} holds no dataset, so --attempts means nothing")
+        raise UserError("no_dataset", f"{folder} holds no dataset: --attempts needs one")
     else:
         source = _published(benchmark)
     pages = files.write(source, into)

@@ -33,7 +33,7 @@ _STYLES = {Outcome.PASSED: "green", Outcome.FAILED: "yellow", Outcome.UNKNOWN: "
 
 
 class VerdictAnswer(BugVerdict):
-    """A line of --json: a bug, after a stage."""
+    """A line of --json: a bug after a stage."""
 
     kind: Literal["bug"] = "bug"
 
@@ -44,10 +44,10 @@ class ValidateSummary(Answer):
     kind: Literal["summary"] = "summary"
     bugs: int
     accepted: int
-    racy: int = Field(description="accepted ones that showed in some runs alone")
+    racy: int = Field(description="accepted bugs that only some runs reproduced")
     refused: int
-    unknown: int = Field(description="bugs of which nothing is known: the same command tries on")
-    dataset: About | None = Field(description="of the accepted ones")
+    unknown: int = Field(description="bugs without a verdict: repeat the command to retry them")
+    dataset: About | None = Field(description="dataset of the accepted bugs")
     folder: Path | None
 
 
@@ -57,16 +57,18 @@ class ValidateSummary(Answer):
     "--into",
     required=True,
     type=click.Path(path_type=Path, file_okay=False),
-    help="Folder for the verdicts, and for the dataset of those that are accepted.",
+    help="Folder for verdicts and the dataset of accepted bugs.",
 )
 @click.option(
     "--base",
     type=click.Choice(get_args(Base)),
     default="parent",
     show_default=True,
-    help="Kernel: the parent of the fix, or the one that syzbot saw crash.",
+    help="Kernel: the parent of the fix, or the one on which syzbot saw the crash.",
 )
-@click.option("--kernel", help="Shared kernel to reverse the fixes on, in place of their own.")
+@click.option(
+    "--kernel", help="Shared kernel on which to reverse the fixes, instead of the bugs' own."
+)
 @click.option("--attempts", type=click.IntRange(3, 1000), default=5, show_default=True)
 @click.option(
     "--time",
@@ -74,17 +76,17 @@ class ValidateSummary(Answer):
     type=click.FloatRange(0, 86400, min_open=True),
     default=60,
     show_default=True,
-    help="Seconds of each run.",
+    help="Seconds per run.",
 )
 @click.option(
     "--most-runs",
     type=click.IntRange(1, calibration.MOST_INSTANCES),
     default=MOST_RUNS,
     show_default=True,
-    help="Runs that may be needed to prove a fix.",
+    help="Most runs that proving a fix may need.",
 )
 @click.option("--name", help="Group of the jobs.  [default: made of the dataset's SHA-256]")
-@click.option("--retry", is_flag=True, help="Run again what has come to no answer.")
+@click.option("--retry", is_flag=True, help="Retry what has no answer.")
 @choice_options
 @json_option(VerdictAnswer | ValidateSummary)
 def validate(
@@ -100,19 +102,21 @@ def validate(
     chosen: ChosenBugs,
     as_json: bool,
 ) -> None:
-    """Try the bugs of the dataset in DIR: accept those that agents can be measured on.
+    """Validate the bugs of the dataset in DIR: accept those on which agents can be measured.
 
-    Each has to pass: its kernel builds; it shows in at least one of the attempts; it does not with
-    the fix; and it shows often enough for a fix to be proven. What shows in some attempts alone is
-    marked as racy.
+    A bug is accepted if its kernel builds, if at least one attempt reproduces it, if no attempt
+    does so with the fix, and if it reproduces often enough to prove a fix. A bug that only some
+    attempts reproduce is marked racy.
 
-    Interrupted or killed, the same command goes on; nothing runs twice. The exit status is 0 if
+    If the command is interrupted or killed, repeat it; nothing runs twice. The exit status is 0 if
     each bug has a verdict, 2 for bad input, 3 if some have none.
     """
     if kernel is not None and kernel not in bundle.kernels():
         shared = ", ".join(bundle.kernels())
-        raise UserError("no_such_kernel", f"there is no kernel `{kernel}`; there are: {shared}")
+        raise UserError("no_such_kernel", f"unknown kernel `{kernel}`; known: {shared}")
     bugs = chosen.of(datasets.load(folder))
+    # The group is part of the jobs' idempotency keys: the same command finds the jobs of an earlier
+    # one, and another dataset or kernel gets jobs of its own.
     group = name or f"validate-{bugs.about.sha256[:12]}-{kernel or base}"
     verdicts: dict[str, BugVerdict] = {}
     made: list[About | None] = []
@@ -135,7 +139,7 @@ def validate(
         print_json(summary)
     else:
         rows = [_cells(verdicts[bug_id]) for bug_id in sorted(verdicts)]
-        print_table("bug", "came to", "outcome", "crashed", "title", "why", rows=rows)
+        print_table("bug", "stage", "outcome", "crashed", "title", "why", rows=rows)
         people.print(f"{summary.accepted} accepted, {summary.racy} of them racy", markup=False)
     leave(Exit.INFRASTRUCTURE if summary.unknown else Exit.OK)
 

@@ -24,7 +24,7 @@ _NAP = 60.0
 @click.option(
     "--once/--weekly",
     default=True,
-    help="Look once, or each week until stopped.  [default: once]",
+    help="Fetch once, or weekly until stopped.  [default: once]",
 )
 @click.option(
     "--status",
@@ -32,22 +32,22 @@ _NAP = 60.0
     multiple=True,
     type=click.Choice(get_args(Status)),
     default=STATUSES,
-    help="Only these lists; may be repeated.",
+    help="Only this list of bugs; may be repeated.",
 )
-@click.option("--most", type=click.IntRange(1), help="Bugs of each list, the first ones.")
+@click.option("--most", type=click.IntRange(1), help="Only the first N bugs of each list.")
 @click.option(
     "--threads",
     type=click.IntRange(0, 100),
     default=3,
     show_default=True,
-    help="Discussions of each bug that are fetched.",
+    help="Discussions to fetch per bug.",
 )
 @click.option(
     "--max-age",
     type=click.FloatRange(0),
     default=LATELY / 3600,
     show_default=True,
-    help="Hours for which a page that was fetched is not asked for again.",
+    help="Hours for which a fetched page is not fetched again.",
 )
 @options_of("bench watch")
 @json_option(Visit)
@@ -60,11 +60,11 @@ def watch(
     max_age: float,
     as_json: bool,
 ) -> None:
-    """Keep syzbot's bugs in DIR, with their fixes and discussions: a dataset after each look.
+    """Mirror syzbot's bugs into DIR, with their fixes and discussions; each visit makes a dataset.
 
-    One request a second to each site. What has not changed costs the site nothing. Interrupted or
-    killed, the same command goes on. The exit status is 0 if all bugs were read, 3 if some could
-    not be, or a site does not answer.
+    Each site gets one request a second. Unchanged pages are not transferred. If the command is
+    interrupted or killed, repeat it. The exit status is 0 if all bugs were read, 3 if some could
+    not be read or a site does not answer.
     """
     asked = settings()
     sites = Sites(
@@ -103,7 +103,7 @@ def _show(visit_result: Visit, *, as_json: bool) -> None:
     about = visit_result.dataset
     results.print(
         f"{visit_result.listed} listed, {visit_result.new} new, {visit_result.changed} changed,"
-        f" {visit_result.unchanged} as before, {len(visit_result.failed)} not read",
+        f" {visit_result.unchanged} unchanged, {len(visit_result.failed)} not read",
         markup=False,
     )
     if about is not None:
@@ -111,7 +111,8 @@ def _show(visit_result: Visit, *, as_json: bool) -> None:
 
 
 def _wait_until(then: datetime) -> None:
-    """Sleep; by the clock, as a machine may be suspended meanwhile."""
-    people.print(f"the next look is on {then:%Y-%m-%d %H:%M}", markup=False)
+    """Sleep until a time of the wall clock."""
+    people.print(f"next visit: {then:%Y-%m-%d %H:%M}", markup=False)
+    # In naps: a single long sleep would stand still while the machine is suspended.
     while datetime.now().astimezone() < then:
         time.sleep(_NAP)

@@ -39,83 +39,87 @@ from kgym_cli.output import Exit, json_option, leave, people, print_json, result
 from kgym_cli.platforms import interruptible_work
 
 _STYLES = {Saw.CRASH: "red", Saw.QUIET: "green", Saw.SKIPPED: "magenta"}
-# Commits that people are told, of several.
+# Candidates that are printed if several commits are left.
 _SHOWN = 20
 
 
 class BisectPlan(Plan):
-    """The first line of --json: what is to be searched."""
+    """First line of --json: the search space."""
 
     kind: Literal["plan"] = "plan"
-    name: str = Field(description="the group of the jobs")
+    name: str = Field(description="group of the jobs")
 
 
 class BisectTest(Tried):
-    """A line of --json: a commit that was tested."""
+    """A line of --json: a tested commit."""
 
     kind: Literal["test"] = "test"
 
 
 class BisectAnswer(Result):
-    """The last line of --json."""
+    """Last line of --json."""
 
     kind: Literal["answer"] = "answer"
-    name: str = Field(description="the group of the jobs")
-    seconds: float = Field(description="that this command took")
+    name: str = Field(description="group of the jobs")
+    seconds: float = Field(description="duration of this command")
 
 
 @click.command()
 @click.argument("name", metavar="BUG", shell_complete=complete_bug)
 @click.option("--good", required=True, metavar="COMMIT", help="A commit without the bug.")
-@click.option("--bad", metavar="COMMIT", help="A commit with it.  [default: the bundle's]")
-@click.option("--repo", metavar="URL", help="Git repository, or its path.  [default: the bundle's]")
-@click.option("--fix", is_flag=True, help="Find what fixed the bug: the good commit is the newer.")
-@click.option("--any-crash", is_flag=True, help="Take any crash for the bug, whatever its title.")
+@click.option("--bad", metavar="COMMIT", help="A commit with the bug.  [default: the bundle's]")
+@click.option(
+    "--repo", metavar="URL", help="URL or path of the Git repository.  [default: the bundle's]"
+)
+@click.option(
+    "--fix", is_flag=True, help="Find the fix: the good commit is newer than the bad one."
+)
+@click.option("--any-crash", is_flag=True, help="Count any crash as the bug, whatever its title.")
 @click.option(
     "--confidence",
     type=click.FloatRange(0.5, 0.999),
     default=0.95,
     show_default=True,
-    help="How sure the answer shall be.",
+    help="Required confidence of the answer.",
 )
 @click.option(
     "--calibrate",
     type=click.IntRange(3, 1000),
     default=10,
     show_default=True,
-    help="Runs at the bad commit, which tell how often the bug shows.",
+    help="Runs at the bad commit that measure how often the bug shows.",
 )
 @click.option(
     "--time",
     "seconds",
     type=click.FloatRange(0, 86400, min_open=True),
-    help="Seconds of each of these runs.  [default: the bundle's]",
+    help="Seconds per calibration run.  [default: the bundle's]",
 )
 @click.option(
     "--most-runs",
     type=click.IntRange(1, 1000),
     default=MOST_RUNS,
     show_default=True,
-    help="Runs of one test, at most.",
+    help="Most runs per test.",
 )
 @click.option(
     "--most-tests",
     type=click.IntRange(1, 1000),
     default=MOST_TESTS,
     show_default=True,
-    help="Tests in all, at most.",
+    help="Most tests in all.",
 )
 @click.option(
     "--most-hours",
     type=click.FloatRange(0, 10_000, min_open=True),
-    help="After which no further test begins.  [default: no limit]",
+    help="Start no further test after this time.  [default: no limit]",
 )
-@click.option("--dry-run", is_flag=True, help="Only list the commits, and estimate the tests.")
+@click.option("--dry-run", is_flag=True, help="Only list the commits and estimate the tests.")
 @kernel_option
 @compiler_option
 @repro_option
 @click.option("--name", "group", help="Group of the jobs.  [default: made of bug and commits]")
-@click.option("--retry", is_flag=True, help="Run again what has come to no answer.")
+@click.option("--retry", is_flag=True, help="Retry what has no answer.")
 @json_option(BisectPlan | BisectTest | BisectAnswer)
 def bisect(
     name: str,
@@ -138,14 +142,14 @@ def bisect(
     retry: bool,
     as_json: bool,
 ) -> None:
-    """Find the commit that brought a bug, or with --fix the one that fixed it.
+    """Find the commit that introduced a bug, or with --fix the one that fixed it.
 
-    BUG is a shipped bug or the folder of a bundle: its config, program and VM are taken. The
-    bug is first measured at the bad commit; then each kernel is run so often that the bug would
-    have shown. Verdicts may be wrong: no commit is ruled out for good, and the answer says how
-    sure it is. Kernels that do not build or boot are skipped.
+    BUG is a shipped bug or the folder of a bundle, whose config, program and VM are used. The bug's
+    rate is first measured at the bad commit; then each kernel is run often enough for the bug to
+    show. As runs are noisy, no commit is ruled out for good: the answer has a confidence. Kernels
+    that do not build or boot are skipped.
 
-    Interrupted or killed, the same command goes on; nothing runs twice. The exit status is 0 if
+    If the command is interrupted or killed, repeat it; nothing runs twice. The exit status is 0 if
     one commit is found, 1 if several are left or the good commit has the bug, 2 for bad input, 3
     if no answer is reached.
     """
@@ -181,7 +185,7 @@ class _Run:
         self.result: Result | None = None
 
     def go(self, *, dry_run: bool) -> None:
-        """Bisect, or only plan it."""
+        """Bisect, or only plan."""
 
         async def work(client: AsyncClient, sweep: SweepOptions) -> None:
             options = replace(self.options, sweep=sweep)
@@ -222,16 +226,14 @@ def _wanted(
     repro: ProgramKind | None,
     compiler: str | None,
 ) -> tuple[Bug, BisectOptions]:
-    """Return the bug, and where it is searched; raise UserError `no_history` where that is open."""
+    """Return bug and options; raise UserError `no_history` without repository or bad commit."""
     bug = bugs.load(on_kernel(name, kernel)).built_by(compiler)
     bug = bug if repro is None else bug.run_by(repro)
     source = bug.build.source
     if isinstance(source, GitSource):
         repo, bad = repo or source.url, bad or source.commit
     if repo is None or bad is None:
-        message = (
-            f"the kernel of {bug.name} is no commit of a Git repository: give --repo and --bad"
-        )
+        message = f"the kernel of {bug.name} is not a Git commit: give --repo and --bad"
         raise UserError("no_history", message)
     url = repo if ":" in repo else str(Path(repo).expanduser().absolute())
     try:
@@ -244,6 +246,8 @@ def _wanted(
 
 
 def _group(given: str | None, bug: Bug, options: BisectOptions, *, fix: bool) -> str:
+    # The default group is a hash of the question: the same command finds its jobs again, another
+    # question gets other jobs.
     ends = "\n".join((bug.name, options.url, options.good, options.bad, str(fix)))
     name = given or f"bisect-{sha256(ends.encode()).hexdigest()[:10]}"
     try:
@@ -257,7 +261,7 @@ def _answer(result: Result, name: str, seconds: float, *, as_json: bool) -> None
         print_json(BisectAnswer(**dict(result), name=name, seconds=round(seconds, 1)))
         return
     sure = f"{result.confidence:.1%} sure, by {result.tests} tests, {result.runs} runs"
-    did = "fixed" if result.fix else "brought"
+    did = "fixed" if result.fix else "introduced"
     first = result.culprits[0]
     match result.outcome:
         case Outcome.FOUND:
@@ -267,7 +271,7 @@ def _answer(result: Result, name: str, seconds: float, *, as_json: bool) -> None
             results.print(f"{result.good} has the bug as well: {sure}", markup=False)
         case _:
             several = result.outcome is Outcome.SEVERAL
-            why = "no test tells more" if several else "--most-tests or --most-hours"
+            why = "further tests cannot help" if several else "--most-tests or --most-hours"
             results.print(f"one of {result.left} {did} the bug: {sure} ({why})", markup=False)
             for culprit in result.culprits[:_SHOWN]:
                 line = f"  {culprit.commit} {culprit.chance:.1%} {culprit.subject}"

@@ -1,4 +1,4 @@
-"""`kgym bug`: what is known about bugs; what is done with them is imported when it is asked for."""
+"""`kgym bug`: the list of bugs. Other subcommands are imported on demand."""
 
 from dataclasses import asdict
 
@@ -13,7 +13,7 @@ from kgym_cli.output.answer import Answer
 
 
 class BugAnswer(Answer):
-    """What is known about a bug."""
+    """Facts about a bug."""
 
     name: str
     title: str
@@ -28,15 +28,15 @@ class BugAnswer(Answer):
 @click.group(
     cls=LazyGroup,
     lazy={
-        "calibrate": Lazy("bug_trial", "Measure how often and how soon a bug shows.", remote=True),
-        "new": Lazy(
-            "bug_new", "Write a bundle for a bug of your own, and run it once.", remote=True
+        "calibrate": Lazy(
+            "bug_trial", "Measure how often and how soon a bug reproduces.", remote=True
         ),
-        "port": Lazy("bug_port", "Bring fixed bugs back on other kernels.", remote=True),
+        "new": Lazy("bug_new", "Write a bundle for your own bug and run it once.", remote=True),
+        "port": Lazy("bug_port", "Reintroduce fixed bugs on other kernels.", remote=True),
         "reproduce": Lazy(
-            "bug_trial", "Crash the kernel with the bug, then try the fix.", remote=True
+            "bug_trial", "Crash the kernel with a bug, then test the fix.", remote=True
         ),
-        "show": Lazy("bug_show", "Show what is known about a bug."),
+        "show": Lazy("bug_show", "Show facts about a bug."),
         "source": Lazy(
             "bug_source", "Write a bug's kernel source as a Git repository.", remote=True
         ),

@@ -23,12 +23,12 @@ from kgym_cli.platforms.scheduler_choice import scheduler
 
 
 class NewBugAnswer(Answer):
-    """What `bug new --json` prints."""
+    """Output of `bug new --json`."""
 
     bug: str
     folder: Path
-    title: str | None = Field(description="of the crash that was seen, or as it was given")
-    verdict: Verdict | None = Field(description="null where it was not run to an end")
+    title: str | None = Field(description="the observed crash's, or the given one")
+    verdict: Verdict | None = Field(description="null if no run has ended")
     reason: str | None
     job: int | None
 
@@ -36,15 +36,21 @@ class NewBugAnswer(Answer):
 _file = click.Path(path_type=Path, exists=True, dir_okay=False)
 _OPTIONS = (
     click.option("--kernel", help="A shared kernel, linux-source-…, a folder, or URL@COMMIT."),
-    click.option("--repro", type=_file, help="The program that shows it: C, or syzkaller's."),
-    click.option("--config", type=_file, help="The kernel's whole .config."),
-    click.option("--fragment", "fragments", multiple=True, type=_file, help="Or parts of one."),
+    click.option("--repro", type=_file, help="Reproducer: a C file, or a syzkaller program."),
+    click.option("--config", type=_file, help="The kernel's complete .config."),
+    click.option(
+        "--fragment",
+        "fragments",
+        multiple=True,
+        type=_file,
+        help="Part of a .config, merged into allnoconfig; may be repeated.",
+    ),
     click.option("--compiler", help="gcc, gcc-12, clang-16, …"),
-    click.option("--time", type=click.FloatRange(0, 86400, min_open=True), help="Seconds a run."),
+    click.option("--time", type=click.FloatRange(0, 86400, min_open=True), help="Seconds per run."),
     click.option("--instances", type=click.IntRange(1, 1000), help="VMs."),
-    click.option("--regress", type=_file, help="A patch that brings the bug back."),
-    click.option("--fix", type=_file, help="The patch that is known to mend it."),
-    click.option("--title", help="As syzbot titles the crash.  [default: as it is seen]"),
+    click.option("--regress", type=_file, help="Patch that brings the bug back."),
+    click.option("--fix", type=_file, help="Known fix."),
+    click.option("--title", help="syzbot's title of the crash.  [default: as observed]"),
     click.option("--no-run", is_flag=True, help="Only write the bundle."),
 )
 
@@ -60,9 +66,9 @@ def _all(command: Callable[..., Any]) -> Callable[..., Any]:
 @_all
 @json_option(NewBugAnswer)
 def new(folder: Path, no_run: bool, as_json: bool, **given: Any) -> None:
-    """Write the bundle of your own bug to a new FOLDER, run it once, and take its title.
+    """Write the bundle of your own bug to a new FOLDER, run it once, and record its title.
 
-    On a terminal it asks for what is not given. The exit status is 0 if the bug shows (or
+    On a terminal, it asks for missing options. The exit status is 0 if the bug shows (or
     with --no-run), 1 if it does not, 2 for bad input, 3 if there is no verdict.
     """
     wanted = _asked(given)
@@ -78,6 +84,8 @@ def new(folder: Path, no_run: bool, as_json: bool, **given: Any) -> None:
     job = None if no_run else _ran(bug, any_crash=wanted["title"] is None)
     result = _result(job)
     if job and result and result.title and wanted["title"] is None:
+        # Titles of one crash vary between VMs, for instance by access size; the others become
+        # alternatives of the bundle.
         seen = [
             instance for instance in result.instances if instance.outcome is InstanceOutcome.CRASH
         ]
@@ -100,13 +108,13 @@ def new(folder: Path, no_run: bool, as_json: bool, **given: Any) -> None:
 
 
 def _asked(given: dict[str, Any]) -> dict[str, Any]:
-    """Return the options, with what a person at the terminal answers for those that lack."""
+    """Return the options; on a terminal, prompt for missing ones."""
     wanted = dict(given)
     missing = [name for name in ("kernel", "repro") if not wanted[name]]
     if not sys.stdin.isatty():
         if missing:
             names = " and ".join(f"--{name}" for name in missing)
-            raise UserError("bad_option", f"give {names}: there is no terminal to ask on")
+            raise UserError("bad_option", f"give {names}: there is no terminal to ask at")
         return wanted
     if not missing:
         return wanted
@@ -128,7 +136,7 @@ def _asked(given: dict[str, Any]) -> dict[str, Any]:
 
 
 def _ran(bug: Bug, *, any_crash: bool) -> JobView:
-    """Run the bug once; `any_crash` is what is looked for if the title is not known."""
+    """Run the bug once. With `any_crash`, any title counts: none is known yet."""
     request = bug.job(None)
     steps = [
         step.model_copy(update={"titles": []})

@@ -31,7 +31,7 @@ _COLUMNS = (
     *("bug", "kernel", "outcome", "title", "crash", "crashed", "completed", "needs"),
     *("fix", "job", "seconds", "reason"),
 )
-# Of the others, yellow.
+# All other outcomes are yellow.
 _STYLES = {Outcome.COMES_BACK: "green", Outcome.REVERSES: "green", Outcome.INCONCLUSIVE: "magenta"}
 
 
@@ -42,13 +42,13 @@ class PortAnswer(PortRow):
 
 
 class PortSummary(Answer):
-    """The last line of --json."""
+    """Last line of --json."""
 
     kind: Literal["summary"] = "summary"
-    name: str = Field(description="the group of the jobs")
+    name: str = Field(description="group of the jobs")
     pairs: int
-    outcomes: dict[Outcome, int] = Field(description="how many pairs came to what")
-    seconds: float = Field(description="that this command took")
+    outcomes: dict[Outcome, int] = Field(description="number of pairs per outcome")
+    seconds: float = Field(description="duration of this command")
 
 
 _folder = click.Path(path_type=Path, file_okay=False)
@@ -56,7 +56,7 @@ _folder = click.Path(path_type=Path, file_okay=False)
 
 @click.command()
 @click.argument("folder", metavar="DIR", type=_folder)
-@click.option("--repros", type=_folder, help="Folder of their C programs, ID.c.  [default: DIR]")
+@click.option("--repros", type=_folder, help="Folder of C programs, ID.c.  [default: DIR]")
 @click.option(
     "--kernel",
     "kernels",
@@ -65,8 +65,8 @@ _folder = click.Path(path_type=Path, file_okay=False)
     show_default=True,
     help="Shared kernel; may be repeated.",
 )
-@click.option("--only", multiple=True, metavar="ID", help="Only bugs whose id begins so.")
-@click.option("--dry-run", is_flag=True, help="Only reverse the fixes; compile and run nothing.")
+@click.option("--only", multiple=True, metavar="ID", help="Only bugs whose id has this prefix.")
+@click.option("--dry-run", is_flag=True, help="Only reverse the fixes: compile and run nothing.")
 @click.option("--attempts", type=click.IntRange(1, 100), default=5, show_default=True)
 @click.option(
     "--time",
@@ -74,19 +74,19 @@ _folder = click.Path(path_type=Path, file_okay=False)
     type=click.FloatRange(0, 86400, min_open=True),
     default=60,
     show_default=True,
-    help="Seconds of each run.",
+    help="Seconds per run.",
 )
 @click.option("--name", help="Group of the jobs.  [default: made of DIR]")
-@click.option("--retry", is_flag=True, help="Run again what has come to no answer.")
+@click.option("--retry", is_flag=True, help="Retry what has no answer.")
 @click.option(
     "--write",
     type=click.Path(path_type=Path, file_okay=False),
-    help="Write a bundle of each bug that comes back to this folder, as KERNEL/ID.",
+    help="Write a bundle of each bug that comes back into this folder, as KERNEL/ID.",
 )
 @click.option(
     "--without-programs",
     is_flag=True,
-    help="Let these bundles name their programs, which are others' work, instead of holding them.",
+    help="Bundles only name their programs, which are others' work, by SHA-256.",
 )
 @click.option("--csv", "table", type=click.Path(path_type=Path, dir_okay=False))
 @json_option(PortAnswer | PortSummary)
@@ -105,12 +105,12 @@ def port(
     table: Path | None,
     as_json: bool,
 ) -> None:
-    """Bring fixed bugs back on other kernels: reverse each fix, crash the kernel, prove the fix.
+    """Reintroduce fixed bugs on other kernels: reverse each fix, crash the kernel, prove the fix.
 
-    DIR holds bugs as kBenchSyz has them: ID.json with `title`, `patch` and `fix-commits`. Those
-    whose C program is there are tried. A fix is reversed exactly or not at all.
+    DIR holds bugs in kBenchSyz's form: ID.json with `title`, `patch` and `fix-commits`. Bugs
+    without a C program are skipped. A fix is reversed exactly or not at all.
 
-    Interrupted or killed, the same command goes on; nothing runs twice. The exit status is 0 if
+    If the command is interrupted or killed, repeat it; nothing runs twice. The exit status is 0 if
     each bug has an answer on each kernel, 2 for bad input, 3 if some have none.
     """
     begun = time.monotonic()
@@ -118,9 +118,11 @@ def port(
     for kernel in kernels:
         if kernel not in bugs.kernels():
             shared = ", ".join(bugs.kernels())
-            raise UserError("no_such_kernel", f"there is no kernel `{kernel}`; there are: {shared}")
+            raise UserError("no_such_kernel", f"unknown kernel `{kernel}`; known: {shared}")
     group = name or _name(folder)
     sweep = SweepOptions(group, retry=retry)
+    # All bugs of a kernel share one build of it (kgym/bugs/port.py): a full build per bug would
+    # take days.
     run = _Run(PortOptions(sweep, attempts, 2, seconds, only_reverse=dry_run), as_json=as_json)
     bug_count = len(subjects) + len(unread)
     people.print(f"{group}: {bug_count} bugs on {len(kernels)} kernels", markup=False)
@@ -155,7 +157,7 @@ class _Run:
         self.rows: dict[tuple[str, str], PortRow] = {}
 
     def go(self, kernels: Sequence[str], subjects: Sequence[Subject]) -> None:
-        """Bring all bugs back on all kernels."""
+        """Reintroduce all bugs on all kernels."""
 
         async def work(client: AsyncClient, sweep: SweepOptions) -> None:
             options = replace(self.options, sweep=sweep)
@@ -164,7 +166,7 @@ class _Run:
         interruptible_work.run(work, self.options.sweep)
 
     def refuse(self, kernels: Sequence[str], unread: Mapping[str, str]) -> None:
-        """Tell of the bugs whose files cannot be used, each with the reason."""
+        """Report bugs whose files are unusable, with the reason."""
         for kernel in kernels:
             for bug, reason in unread.items():
                 why = in_one_line(reason)
@@ -172,7 +174,7 @@ class _Run:
                 self._hear(row)
 
     def sorted(self, kernels: Sequence[str]) -> list[PortRow]:
-        """Return the rows that are known, by kernel and bug."""
+        """Return the rows so far, by kernel and bug."""
         places = {kernel: place for place, kernel in enumerate(kernels)}
         return sorted(self.rows.values(), key=lambda row: (places[row.kernel], row.bug))
 
@@ -186,9 +188,9 @@ class _Run:
 def _subjects(
     folder: Path, repros: Path, only: Sequence[str]
 ) -> tuple[list[Subject], dict[str, str]]:
-    """Return the bugs whose program is there, and why other files' bugs cannot be used, by id.
+    """Return bugs that have a program, and by id why other files are unusable.
 
-    Raises UserError if there is neither.
+    Raises UserError `no_bugs` if there is neither, `cannot_read`.
     """
     try:
         files = sorted(folder.glob("*.json"))
@@ -202,9 +204,7 @@ def _subjects(
         try:
             bug = fixed_bug.read(file)
             if bug.id != file.stem:
-                raise UserError(
-                    "bad_fixed_bug", f"{file}: it is named otherwise: its id is {bug.id}"
-                )
+                raise UserError("bad_fixed_bug", f"{file}: the file's name is not its id, {bug.id}")
             bugs_read.append(Subject(bug, program))
         except UserError as error:
             unread[file.stem] = error.message
@@ -245,7 +245,7 @@ def _bundles(
     *,
     with_program: bool,
 ) -> None:
-    """Write a bundle of each bug that has come back; those that are there already are replaced."""
+    """Write a bundle of each bug that came back, replacing earlier ones."""
     known = {subject.bug.id: subject for subject in subjects}
     for row in rows:
         if row.outcome is Outcome.COMES_BACK:
@@ -261,13 +261,14 @@ def write_bundle(
     *,
     with_program: bool = True,
 ) -> None:
-    """Write the bundle of a bug that has come back, whole; one that is there is replaced.
+    """Write the bundle of a bug that came back, replacing an earlier one.
 
-    Without its program, it names that by its file name and SHA-256 (KGYM_PROGRAMS).
-
+    `with_program=False`: the bundle names its program by file name and SHA-256 (KGYM_PROGRAMS).
     Raises UserError `cannot_write`, and as `bug_on` does.
     """
     bug = bug_on(subject, row.kernel, options)
+    # A crash's title depends on the kernel. The observed one is the bundle's title, syzbot's an
+    # alternative.
     title, own = row.crash or subject.bug.title, subject.bug
     commits = [f"commit {commit.hash}: {commit.title}" for commit in own.commits]
     others = [] if title == own.title else [own.title]

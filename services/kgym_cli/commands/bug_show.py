@@ -12,7 +12,7 @@ from kgym_cli.output import json_option, print_json, results
 
 
 class BugWithJob(BugAnswer):
-    """A bug, and the job of its trial, as POST /v1/jobs takes it."""
+    """A bug, and the job of its trial, as a body of POST /v1/jobs."""
 
     job: JobRequest
 
@@ -21,7 +21,7 @@ class BugWithJob(BugAnswer):
 @click.argument("name", shell_complete=complete_bug)
 @json_option(BugWithJob)
 def show(name: str, as_json: bool) -> None:
-    """Show what is known about a bug."""
+    """Show facts about a bug."""
     bug = bugs.load(name)
     if as_json:
         print_json(_answer(bug))

@@ -13,7 +13,7 @@ from kgym_cli.settings import settings
 
 
 class SourceAnswer(Answer):
-    """What `bug source --json` prints: where the tree is, of what source, and its commits."""
+    """Output of `bug source --json`."""
 
     bug: str
     folder: Path
@@ -28,12 +28,11 @@ class SourceAnswer(Answer):
 def source(name: str, folder: Path, as_json: bool) -> None:
     """Write a bug's kernel source to a new FOLDER, as a Git repository.
 
-    It is the tree as builds see it: as published, with what builds add to it, and with the
-    bug, each a commit. What is changed there is a patch: `git diff > my.patch`; `run_kernel`,
-    called there, tries it.
+    It is the tree that builds see, in commits: the published source, what builds add, and the
+    bug. Edit it, then take the patch with `git diff > my.patch`, or call `run_kernel` there.
     """
     bug = bugs.load(name)
-    people.print("fetching and copying the source; a kernel's takes a minute", style="dim")
+    people.print("fetching and copying the source takes about a minute", style="dim")
     from kgym_cli.bugs.source_tree import write  # noqa: PLC0415 - its imports take 0.3 s
 
     done = write(bug, folder, settings().data)

@@ -46,12 +46,12 @@ if TYPE_CHECKING:
 
 DEMO_BUG = "watch-queue-filter"
 _STYLES = {"same_crash": "red", "other_crash": "magenta", "no_crash": "green"}
-# Symbols of a config that are named; --json has them all.
+# Config symbols that are printed; --json has all of them.
 _NAMED = 5
 fix_option = click.option(
     "--fix",
     type=click.Path(path_type=Path, allow_dash=True),
-    help="A unified diff to try instead of the known fix; it may be compressed; - is stdin.",
+    help="Unified diff to test instead of the known fix; may be compressed; - is stdin.",
 )
 
 
@@ -61,20 +61,24 @@ fix_option = click.option(
 @kernel_option
 @root_option
 @fix_option
-@click.option("--no-fix", is_flag=True, help="Only show the bug; try no fix.")
+@click.option("--no-fix", is_flag=True, help="Only reproduce the bug; test no fix.")
 @repro_option
 @effort_options
 @compiler_option
-@click.option("--validate", is_flag=True, help="Look at the fix itself, too, and smoke-test it.")
-@click.option("--trace", is_flag=True, help="Also show what the kernel did before it crashed.")
+@click.option("--validate", is_flag=True, help="Also review the fix itself and smoke-test it.")
+@click.option("--trace", is_flag=True, help="Also show a trace of the kernel before the crash.")
 @click.option(
     "--dump",
     type=click.Choice(get_args(DumpMethod)),
     default="hypervisor",
     show_default=True,
-    help="How the trace gets out of the crashed kernel.",
+    help="How the trace is read from the crashed kernel.",
 )
-@click.option("--files", multiple=True, help="C file to trace.  [default: those the fix changes]")
+@click.option(
+    "--files",
+    multiple=True,
+    help="C file to trace; may be repeated.  [default: those the fix changes]",
+)
 @accept_option
 @json_option(TrialAnswer)
 def reproduce(
@@ -98,12 +102,12 @@ def reproduce(
     """Crash the kernel with the bug, then show whether the fix holds.
 
     NAME is a shipped bug or the folder of a bundle. The exit status is 0 if the
-    bug shows and the fix resolves it, 1 if a verdict or a blocking finding says
-    otherwise, 2 for bad input, 3 if there is no verdict.
+    bug reproduces and the fix resolves it, 1 if a verdict or a blocking finding
+    denies that, 2 for bad input, 3 if there is no verdict.
 
-    What `kgym bug calibrate` and earlier trials have measured tells how many
-    VMs the fix has to survive, and how long. A bug that shows soon is measured on
-    the way; for another one, the bundle tells.
+    Measurements by `kgym bug calibrate` and earlier trials decide how many VMs the
+    fix must survive, and how long. A bug that reproduces quickly is measured first;
+    for others, the bundle decides.
     """
     wanted = TrialOptions(instances, time, validate=validate, confidence=confidence)
     bug = _loaded(on_kernel(name, kernel), repro).built_by(compiler)
@@ -120,7 +124,7 @@ def reproduce(
 @click.option(
     "--time",
     type=click.FloatRange(0, 86400, min_open=True),
-    help="Seconds after which a run counts as one without the crash.  [default: the bundle's]",
+    help="Seconds after which a run counts as not crashed.  [default: the bundle's]",
 )
 @compiler_option
 @repro_option
@@ -134,11 +138,11 @@ def calibrate(
     repro: ProgramKind | None,
     as_json: bool,
 ) -> None:
-    """Measure how often and how soon the bug shows, on the kernel without the fix.
+    """Measure how often and how soon the bug reproduces on the kernel without the fix.
 
-    The job with its result stays in the database; `kgym bug reproduce` finds it
-    as long as kernel, reproducer and VM are the same. The exit status is 0 if
-    the bug showed, 1 if it did not, 2 for bad input, 3 if nothing was measured.
+    `kgym bug reproduce` uses the result as long as kernel, reproducer and VM are the
+    same. The exit status is 0 if the bug showed, 1 if it did not, 2 for bad input, 3
+    if nothing was measured.
     """
     bug = _loaded(on_kernel(name, kernel), repro).built_by(compiler)
     with scheduler(work=True) as client:
@@ -151,12 +155,12 @@ def calibrate(
         _print_calibration(outcome)
         if together is not None and together.runs > outcome.runs:
             runs_in_all = f"{together.crashed} of {together.runs} runs"
-            results.print(f"with what was measured before: {runs_in_all} showed the bug")
+            results.print(f"including earlier runs: {runs_in_all} showed the bug")
     leave(exit_status(outcome.answer(job)))
 
 
 def _demo_answer() -> Any:
-    """Return what `demo --json` prints; one of them needs the extra `bench`."""
+    """Return the types of `demo --json`; one needs the extra `bench`."""
     from kgym.bench.report import Report  # noqa: PLC0415
 
     return TrialAnswer | Report
@@ -169,20 +173,22 @@ def _demo_answer() -> Any:
 @click.option(
     "--agent",
     is_flag=True,
-    help="Let CrashFixer find the fix; its model's answers are replayed from a tape.",
+    help="Let CrashFixer find the fix, with a model's answers replayed from a tape.",
 )
 @click.option(
     "--bench",
     is_flag=True,
-    help="Let two scripted agents work on bugs, with feedback and without; print the leaderboard.",
+    help="Run two scripted agents on bugs, with and without feedback; print the leaderboard.",
 )
 @click.option(
     "--bugs",
     "count",
     type=click.IntRange(1, 1000),
-    help="Of --bench, how many bugs.  [default: 10, or with --one-kernel 8]",
+    help="Bugs for --bench.  [default: 10; with --one-kernel 8]",
 )
-@click.option("--one-kernel", is_flag=True, help="Of --bench, only bugs of the demo's kernel.")
+@click.option(
+    "--one-kernel", is_flag=True, help="With --bench, use only bugs of the demo's kernel."
+)
 @json_option(_demo_answer)
 def demo(
     fix: Path | None,
@@ -195,34 +201,34 @@ def demo(
 ) -> None:
     """Show a real bug: build the kernel, crash it, fix it, prove the fix.
 
-    With --agent, CrashFixer searches for the fix, and --json prints what `kgym fix` does. No
-    model is asked: a tape answers, whose answers were written by hand so that patches fail in
-    each way that there is. All else is real: kernels, checks, crashes, verdicts.
+    With --agent, CrashFixer searches for the fix, and --json prints the answer of `kgym fix`. A
+    hand-written tape answers instead of a model, with patches that fail in every possible way.
+    Kernels, checks, crashes and verdicts are real.
 
-    With --bench, agents are measured: one whose first try is wrong and which learns from
-    `run_kernel`, and one that guesses. --json prints what `kgym bench report` does.
+    With --bench, two agents are measured: one learns from `run_kernel` that its first patch is
+    wrong, one guesses. --json prints the answer of `kgym bench report`.
     """
     if bench:
         if fix is not None or agent:
-            raise UserError("bad_option", "--bench goes with neither --fix nor --agent")
+            raise UserError("bad_option", "--bench excludes --fix and --agent.")
         _benched(count or (8 if one_kernel else 10), one_kernel=one_kernel, as_json=as_json)
         return
     bug = bugs.load(DEMO_BUG)
     if agent and fix is not None:
-        raise UserError("bad_option", "--fix and --agent exclude each other")
+        raise UserError("bad_option", "--fix and --agent exclude each other.")
     people.print(f"[bold]{escape(bug.file.title)}[/] ({escape(bug.file.references[0])})")
     people.print(bug.file.summary.strip() + "\n", style="dim", markup=False)
     if agent:
         from kgym_cli.commands.fix import replayed  # noqa: PLC0415 - needs the extra `agent`
 
-        people.print("the model's answers are replayed from a tape: no model is asked")
+        people.print("the model's answers are replayed from a tape")
         replayed(DEMO_BUG, TAPES / f"{DEMO_BUG}.jsonl", as_json)
     accepted = reasons(accept_findings)
     _try(bug, fix, DEFAULT_OPTIONS, accepted, no_fix=False, as_json=as_json)
 
 
 def _benched(count: int, *, one_kernel: bool, as_json: bool) -> None:
-    """Run the demo's campaign, and print its leaderboard."""
+    """Run the demo's campaign and print its leaderboard."""
     extras.require("bench")
     from kgym_cli.bench import demo as bench_demo  # noqa: PLC0415 - needs the extra `bench`
     from kgym_cli.bench.leaderboard import show  # noqa: PLC0415
@@ -269,30 +275,30 @@ def _try(
 
 
 def reasons(words: str) -> frozenset[str]:
-    """Return the reasons that --accept-findings names."""
+    """Return the reasons listed by --accept-findings."""
     return frozenset(word for word in words.replace(",", " ").split())
 
 
 def _tell_effort(bug: Bug, wanted: TrialOptions) -> None:
-    """Say what the fix has to survive, and why."""
+    """Print what the fix must survive, and why."""
     known, chosen, own = wanted.known, bug.effort(wanted), bug.file.reproducer
     shown = f"{known.crashed} of {known.runs} runs showed the bug" if known else ""
     if chosen is not None:
         needed = f"{chosen.instances} x {chosen.time:g} s for {chosen.confidence:.0%}"
         people.print(f"calibrated: {shown}; {needed}")
     elif bug.is_measured(wanted):
-        people.print(f"{shown or 'not calibrated'}: where the bug shows soon, it is measured first")
+        people.print(f"{shown or 'not calibrated'}: a bug that shows soon is measured first")
     elif known is not None:
-        took = "too few to be so sure, or it would take too long"
+        took = "too few for this confidence, or proof would take too long"
         message = f"{shown}: {took}; {own.instances} x {own.time:g} s, as the bundle says"
         people.print(message, style="yellow")
 
 
 def _follow(client: "Client", request: JobRequest) -> JobView:
-    """Submit the job, or take it up, and show it until it ends."""
+    """Submit the job or join an earlier one, and show it until it ends."""
     submission = earlier_jobs.submit(client, request)
     job = submission.job
-    people.print(f"job {job.id}" + (", begun earlier, goes on" if submission.taken_up else ""))
+    people.print(f"job {job.id}" + (", submitted earlier" if submission.taken_up else ""))
     try:
         return follow(client, job)
     except KeyboardInterrupt:
@@ -334,13 +340,13 @@ def _print(outcome: TrialResult, trace: TraceResult | None) -> None:
         word = "[bold green]resolved" if outcome.resolved else "[bold red]not resolved"
         results.print(f"{word}[/] in {outcome.seconds['total']:.0f} s")
     for obstacle in outcome.obstacles:
-        results.print(f"in the way: {obstacle.reason}: {obstacle.message}", markup=False)
+        results.print(f"obstacle: {obstacle.reason}: {obstacle.message}", markup=False)
     if trace is not None:
         _print_trace(trace)
 
 
 def _print_config(outcome: TrialResult) -> None:
-    """Say how the kernel differs from the config that was asked for, and what became of `m`."""
+    """Print differences to the requested config, and what became of `=m`."""
     dropped = [
         f"{dropped_symbol.symbol}={dropped_symbol.got}, not {dropped_symbol.wanted}"
         for dropped_symbol in outcome.dropped_symbols
@@ -348,7 +354,7 @@ def _print_config(outcome: TrialResult) -> None:
     if dropped:
         results.print(f" config: {_first(dropped)}", markup=False)
     if outcome.config_version:
-        what = f"made for {outcome.config_version}, brought over to this kernel's version"
+        what = f"written for {outcome.config_version}, converted to this kernel's version"
         results.print(f" config: {what}", markup=False)
     if outcome.built_in:
         results.print(f"built in, instead of as modules: {_first(outcome.built_in)}", markup=False)
