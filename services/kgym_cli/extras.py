@@ -1,4 +1,4 @@
-"""What an installation without all of its extras lacks, said in one line."""
+"""Extras of the installation: one-line errors for what is missing."""
 
 import re
 from collections.abc import Iterator
@@ -8,13 +8,13 @@ from kgym import configs
 from kgym.errors import UserError
 
 PACKAGE = "kgymsuite"
-# The extras of a platform that does everything itself; `all` is all of them.
+# Extras of a platform that runs everything on one machine; `all` has all extras.
 ONE_MACHINE = ("scheduler", "worker", "tracer")
 _REQUIREMENT = re.compile(r"([\w-]+)[^;]*;\s*extra\s*==\s*[\"']([\w-]+)[\"']\s*")
 
 
 def require(*extras: str) -> None:
-    """Raise UserError `extra_missing` unless all that these extras bring is installed."""
+    """Raise UserError `extra_missing` unless all packages of these extras are installed."""
     wanted = [name for extra, name in _brought() if extra in extras]
     if absent := [name for name in wanted if not _is_installed(name)]:
         raise _missing(absent[0], [",".join(extras)])
@@ -23,17 +23,15 @@ def require(*extras: str) -> None:
 def require_checkout(purpose: str) -> Path:
     """Return the checkout's folder; raise UserError `extra_missing` if this runs from a package.
 
-    `purpose` names what needs it. The equipment of the tests is in no package.
+    `purpose` names the feature. Test equipment is not part of any package.
     """
     if (folder := configs.checkout()) is None:
-        raise UserError(
-            "extra_missing", f"{purpose} needs a checkout, where `./run kgym` runs this"
-        )
+        raise UserError("extra_missing", f"{purpose} needs a checkout: use `./run kgym` there")
     return folder
 
 
 def missing(error: ModuleNotFoundError) -> UserError | None:
-    """Return what to do about a module of an extra that could not be imported; None of others."""
+    """Return a UserError for a missing module of an extra, None for other modules."""
     module = (error.name or "").partition(".")[0].replace("_", "-")
     extras = [
         extra
@@ -53,7 +51,7 @@ def _missing(name: str, choices: list[str]) -> UserError:
 
 
 def _brought() -> Iterator[tuple[str, str]]:
-    """Yield (extra, distribution) as the installed package declares them."""
+    """Yield (extra, distribution) from the installed package's metadata."""
     from importlib import metadata  # noqa: PLC0415 - it takes longer than most commands need
 
     for text in metadata.requires(PACKAGE) or ():

@@ -1,16 +1,16 @@
-"""What --help says besides: examples of each command, and the variables of the environment."""
+"""Additions to --help: examples of each command, and environment variables."""
 
 import click
 
 from kgym_cli.settings import ALL
 
-# The variables, but for those of one command, which its own --help shows.
+# All variables, except those of `scheduler` or `worker` alone, which their own --help shows.
 ENVIRONMENT = {
     setting.variable: setting.words
     for setting in ALL
     if len(setting.commands) != 1 or setting.commands[0] not in {"scheduler", "worker"}
 }
-# Of each command, by its path; a test lets each be read.
+# Examples by the command's path. A test parses each of them.
 EXAMPLES: dict[str, tuple[str, ...]] = {
     "agent": ("kgym agent", "kgym agent --host 0.0.0.0 --agent-models openai:gpt-5"),
     "bench door": (
@@ -210,18 +210,18 @@ OF_ALL = (
     "kgym job list --state failed --since 2026-01-31",
     "kgym job fetch 7 'report-*'",
 )
-_FORM = "\b\n"  # click's mark: what follows keeps its lines
+_FORM = "\b\n"  # click's mark: do not rewrap the following paragraph
 
 
 def of_all() -> str:
-    """Return what follows the list of commands."""
+    """Return the epilog of the list of commands."""
     names = max(map(len, ENVIRONMENT))
     variables = "\n".join(f"  {name:{names}}  {summary}" for name, summary in ENVIRONMENT.items())
     return f"{_FORM}Environment:\n{variables}\n\n{_examples(OF_ALL)}"
 
 
 def complete(command: click.Command, path: str) -> None:
-    """Add to the help of a command, and of those below it: examples, variables of options."""
+    """Add examples to the help of a command and its subcommands."""
     if path in EXAMPLES:
         command.epilog = _examples(EXAMPLES[path])
     if isinstance(command, click.Group):

@@ -1,4 +1,4 @@
-"""Groups of commands that are imported when they are asked for: all of them take a second."""
+"""Command groups that import subcommands on demand: importing all of them takes a second."""
 
 import builtins
 from collections.abc import Mapping
@@ -14,21 +14,21 @@ from kgym_cli.settings import SettingOption, Settings
 
 
 class Lazy(NamedTuple):
-    """A command of its name in a module of `commands`, and what --help says of it."""
+    """A command in a module of `commands`, and its summary for --help."""
 
     module: str
     summary: str
     remote: bool = False
-    """Whether it talks to a scheduler, and so takes --server and --token."""
+    """Whether it talks to a scheduler and so takes --server and --token."""
 
 
 class LazyGroup(click.Group):
-    """A group some of whose commands are `lazy`."""
+    """A group with `lazy` commands."""
 
     def __init__(self, *args: Any, lazy: Mapping[str, Lazy], **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self.lazy = lazy
-        # The words that name it, after `kgym`.
+        # The group's path, without `kgym`.
         self.path = ""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
@@ -36,7 +36,7 @@ class LazyGroup(click.Group):
         return sorted([*self.commands, *self.lazy])
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """Return the command, None if there is none of this name."""
+        """Return the command, or None."""
         if cmd_name not in self.lazy:
             return super().get_command(ctx, cmd_name)
         module = import_module(f"kgym_cli.commands.{self.lazy[cmd_name].module}")
@@ -50,7 +50,7 @@ class LazyGroup(click.Group):
         return command
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
-        """Return the commands and options that begin so, without importing any."""
+        """Complete commands and options without importing any."""
         named = [
             CompletionItem(name, help=summary)
             for name, summary in self._summaries().items()
@@ -59,7 +59,7 @@ class LazyGroup(click.Group):
         return [*named, *click.Command.shell_complete(self, ctx, incomplete)]
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write what each command is, without importing it."""
+        """Write summaries without importing commands."""
         with formatter.section("Commands"):
             formatter.write_dl(list(self._summaries().items()))
 
@@ -71,13 +71,13 @@ class LazyGroup(click.Group):
 
 
 def _function(command: str) -> str:
-    """Return the name of a command's function: `run_kernel`; `import_`, as `import` is taken."""
+    """Return the name of a command's function: `run_kernel`, or `import_` for a reserved word."""
     name = command.replace("-", "_")
     return f"{name}_" if iskeyword(name) or hasattr(builtins, name) else name
 
 
 def reachable(command: click.Command) -> None:
-    """Let --server and --token stand behind the name of the command, and of its subcommands."""
+    """Add --server and --token to a command and its subcommands."""
     known = {parameter.name for parameter in command.params}
     own = [
         SettingOption(subcommand)

@@ -1,4 +1,4 @@
-"""Where the `kgym` command begins."""
+"""Entry points of the commands `kgym` and `run_kernel`."""
 
 import locale
 import os
@@ -7,8 +7,8 @@ import sys
 
 
 def main() -> None:
-    """Run the command line; the exit status tells whose error it was."""
-    # What is imported now takes a while, and leaves nothing to tidy up: Ctrl-C just ends it.
+    """Run the command line; the exit status tells user errors from platform errors."""
+    # Imports take a while and need no cleanup: until they are done, Ctrl-C simply kills.
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         signal.signal(signal.SIGINT, signal.SIG_DFL)
     _use_utf_8()
@@ -18,15 +18,15 @@ def main() -> None:
 
 
 def run_kernel() -> None:
-    """Be `kgym run-kernel`: one word, for agents."""
+    """Run `kgym run-kernel`: a single word, for agents."""
     sys.argv.insert(1, "run-kernel")
     main()
 
 
 def _use_utf_8() -> None:
-    """Begin again where the locale has another encoding: the files that are read are in UTF-8.
+    """Restart in UTF-8 mode if the locale has another encoding, as input files are in UTF-8.
 
-    The terminal's stays, and what it lacks becomes a `?`.
+    The terminal's encoding is kept; characters that it lacks become `?`.
     """
     encoding = locale.getencoding()
     if not sys.flags.utf8_mode and encoding.upper().replace("_", "-") not in {"UTF-8", "UTF8"}:

@@ -1,4 +1,4 @@
-"""The command line as a whole: its commands, and how each of them ends."""
+"""The command line: its commands, error handling and exit statuses."""
 
 import contextlib
 import json
@@ -19,20 +19,20 @@ from kgym_cli.lazy import Lazy, LazyGroup
 from kgym_cli.output import Exit, people, status_of
 from kgym_cli.settings import Settings, in_use, options_of
 
-# The commands, and what `kgym --help` says of them.
+# All commands with their summaries.
 COMMANDS = {
     "agent": Lazy("agent", "Search for fixes on behalf of others, as a service.", remote=True),
-    "bench": Lazy("bench", "Datasets of bugs, for agents to be measured on."),
-    "bisect": Lazy("bisect", "Find the commit that brought a bug, or fixed it.", remote=True),
+    "bench": Lazy("bench", "Manage datasets of bugs on which agents are measured."),
+    "bisect": Lazy("bisect", "Find the commit that introduced or fixed a bug.", remote=True),
     "bug": Lazy("bug", "List, show and reproduce bugs.", remote=True),
     "cache": Lazy("cache", "List, show, make and drop compiled kernels.", remote=True),
-    "check": Lazy("check", "Say which patches apply and compile.", remote=True),
+    "check": Lazy("check", "Check which patches apply and compile.", remote=True),
     "completion": Lazy("completion", "Install the completion of commands for your shell."),
     "db": Lazy("db", "Prepare the database."),
     "demo": Lazy(
         "bug_trial", "Show a real bug: crash a kernel, fix it, prove the fix.", remote=True
     ),
-    "du": Lazy("du", "Show what takes disk.", remote=True),
+    "du": Lazy("du", "Show disk usage.", remote=True),
     "fix": Lazy("fix", "Search for a fix of a bug with a language model.", remote=True),
     "gc": Lazy("gc", "Show what retention would remove, or remove it."),
     "gcp": Lazy("gcp", "Make, show, scale and remove the hosts of a platform on Google Cloud."),
@@ -41,31 +41,31 @@ COMMANDS = {
     "mcp": Lazy("mcp", "Serve the tools for a bug to an agent (MCP).", remote=True),
     "mirror": Lazy("mirror", "Keep copies of Git repositories for this host's workers."),
     "monitor": Lazy("monitor", "Serve web pages of jobs, their steps and workers.", remote=True),
-    "report": Lazy("report", "Read crash reports out of console logs."),
+    "report": Lazy("report", "Read crash reports from console logs."),
     "run-kernel": Lazy(
-        "run_kernel", "Try the changes of a source tree, or a patch, on a kernel.", remote=True
+        "run_kernel", "Test the changes in a source tree, or a patch, on a kernel.", remote=True
     ),
     "run": Lazy("run", "List, show, stop and resume searches for a fix.", remote=True),
-    "scheduler": Lazy("scheduler", "Take jobs and hand their steps to workers."),
+    "scheduler": Lazy("scheduler", "Accept jobs and hand their steps to workers."),
     "source": Lazy("source", "Read and search the source of a kernel.", remote=True),
-    "sweep": Lazy("sweep", "Try many patches on many bugs.", remote=True),
+    "sweep": Lazy("sweep", "Test many patches on many bugs.", remote=True),
     "syzkaller": Lazy(
-        "syzkaller", "Build the programs that run syzkaller's reproducers.", remote=True
+        "syzkaller", "Build the programs that run syzkaller reproducers.", remote=True
     ),
-    "token": Lazy("token", "Make, list and revoke the tokens of callers and workers."),
-    "trace": Lazy("trace", "What a kernel executed before it crashed."),
+    "token": Lazy("token", "Create, list and revoke tokens of callers and workers."),
+    "trace": Lazy("trace", "Show what a kernel executed before it crashed."),
     "up": Lazy("up", "Start scheduler, workers and monitor on this machine."),
     "worker": Lazy(
-        "worker", "Do steps until stopped or drained; list and drain workers.", remote=True
+        "worker", "Run steps until stopped or drained; list and drain workers.", remote=True
     ),
 }
 
 
 class Program(LazyGroup):
-    """All commands; each invocation, also in process, begins with settings of its own."""
+    """All commands; each invocation, also in process, has its own settings."""
 
     def main(self, *args: Any, **kwargs: Any) -> Any:
-        """Run the command that the arguments name."""
+        """Run the command in the arguments."""
         with in_use(Settings(os.environ)):
             return super().main(*args, **kwargs)
 
@@ -79,26 +79,26 @@ class Program(LazyGroup):
 @options_of("kgym")
 @click.version_option(package_name="kgymsuite")
 def cli() -> None:
-    """Try patches on real Linux kernels: build, boot, reproduce the crash, tell whether it is gone.
+    """Test patches on real Linux kernels: build, boot, reproduce the crash, judge the fix.
 
-    Exit status: 0 success; 1 a verdict says no; 2 bad input; 3 the platform
-    failed or came to no verdict; 130 interrupted.
+    Exit status: 0 success; 1 negative verdict; 2 bad input; 3 platform failure or
+    no verdict; 130 interrupted.
     """
-    # The command is imported by now, and what it begins it has to tidy up.
+    # The command is imported by now; from here on, interruption must clean up.
     if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:
         signal.signal(signal.SIGINT, _interrupt)
     signal.signal(signal.SIGTERM, _interrupt)
 
 
 def run() -> int:
-    """Run the command that the arguments name; return the exit status."""
+    """Run the command in the arguments; return the exit status."""
     _prepare_streams()
     try:
         status = _status()
         for stream in (sys.stdout, sys.stderr):
             if stream is not None:
                 stream.flush()
-    except SystemExit as error:  # click's end of a completion; or how it and rich say what follows
+    except SystemExit as error:  # end of a completion; also how click and rich report EPIPE
         status = Exit.OK if error.code == 0 else Exit.UNREAD
     except BrokenPipeError:
         status = Exit.UNREAD
@@ -126,7 +126,7 @@ def _status() -> int:
         return Exit.INTERRUPTED
     except OSError:
         raise
-    except Exception as error:  # noqa: BLE001 - Python's own status, 1, would be taken for a verdict
+    except Exception as error:  # noqa: BLE001 - Python's status 1 would look like a verdict
         lacking = extras.missing(error) if isinstance(error, ModuleNotFoundError) else None
         return _refused(lacking) if lacking is not None else _surprised(error)
     return status if isinstance(status, int) else Exit.OK
@@ -134,7 +134,7 @@ def _status() -> int:
 
 def _refused(error: KgymError) -> int:
     _say(f"kgym: {error.message}", style="red")
-    problem = getattr(error, "problem", {})  # as the scheduler answered
+    problem = getattr(error, "problem", {})  # the scheduler's problem document
     usual = 422 if isinstance(error, UserError) else 503
     more = {**error.details, **problem}
     _answer(problem.get("status", usual), error.reason, error.message, more)
@@ -159,10 +159,12 @@ def _failed(error: OSError) -> int:
 def _answer(
     status: int, reason: str, detail: str, more: Mapping[str, Any] = MappingProxyType({})
 ) -> None:
-    """Answer with a problem document (RFC 9457), as the REST interface does, if JSON is asked for.
+    """With --json, print a problem document (RFC 9457), like the REST interface.
 
-    Its `instance` is the command, unless `more` holds the one of a request.
+    Its `instance` is the command, unless `more` holds a request's.
     """
+    # On stdout, instead of the answer: an agent would otherwise have to parse text for people. The
+    # arguments are read directly, as click may have failed before it parsed --json.
     words = sys.argv[1:]
     if "--json" not in words[: words.index("--") if "--" in words else None]:
         return
@@ -182,7 +184,7 @@ def _instance(more: Mapping[str, Any]) -> dict[str, str]:
 
 
 def _command(words: list[str]) -> str:
-    """Return the command that the arguments name, such as `kgym/job/show`."""
+    """Return the path of the command in the arguments, such as `kgym/job/show`."""
     group, named = cast(click.Command, cli), ["kgym"]
     for word in words:
         if isinstance(group, click.Group):
@@ -194,17 +196,17 @@ def _command(words: list[str]) -> str:
 
 
 def _say(text: str, style: str | None = None) -> None:
-    """Print a message for people if that is possible; the exit status is what counts."""
+    """Print a message for people if possible; only the exit status is guaranteed."""
     with contextlib.suppress(OSError, SystemExit):
         people.print(text, markup=False, style=style)
 
 
 def _prepare_streams() -> None:
-    """Make what cannot be said in the terminal's encoding a `?`, and read UTF-8."""
+    """Replace characters outside the terminal's encoding with `?`, and read UTF-8."""
     for number in range(3):
         try:
             os.fstat(number)
-        except OSError:  # closed: what is opened next must not take its place
+        except OSError:  # closed: the next opened file must not get this number
             os.open(os.devnull, os.O_RDWR)
     for stream in (sys.stdout, sys.stderr):
         _reconfigure(stream, errors="replace")
@@ -217,7 +219,7 @@ def _reconfigure(stream: TextIO | None, **how: str) -> None:
 
 
 def _discard_unwritten() -> None:
-    """Drop what could not be written: Python would try again when it ends, and print an error."""
+    """Drop unwritten output: Python would retry at exit and print an error."""
     for stream in (sys.stdout, sys.stderr):
         try:
             if stream is not None:

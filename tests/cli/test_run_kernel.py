@@ -201,7 +201,7 @@ def test_what_is_missing_is_said(farm: Told, run: Run, tree: Path, tmp_path: Pat
     assert (done.status, "which bug?" in done.err) == (2, True)
     assert run("--json", KGYM_BUG=BUG).json["outcome"] == "resolved"
     done = run("--tree", tmp_path)
-    assert (done.status, "is in no Git repository" in done.err) == (2, True)
+    assert (done.status, "is not in a Git repository" in done.err) == (2, True)
     done = run("--bug", BUG, "--server", "http://127.0.0.1:1", "--wait", "1", "--json")
     assert (done.status, done.json["reason"]) == (3, "scheduler_unreachable")
 

@@ -57,8 +57,8 @@ def test_defaults_follow_from_others(tmp_path: Path) -> None:
         ("KGYM_PORT", "70000", "70000 is not in the range"),
         ("KGYM_LEASE", "soon", "'soon' is not a valid float"),
         ("KGYM_SYZKALLER", "/nowhere", "'/nowhere' does not exist"),
-        ("KGYM_SERVER", "localhost:8420", "'localhost:8420' is no address"),
-        ("KGYM_AGENT", "http://", "'http://' is no address"),
+        ("KGYM_SERVER", "localhost:8420", "'localhost:8420' is not a URL"),
+        ("KGYM_AGENT", "http://", "'http://' is not a URL"),
     ],
 )
 def test_a_bad_value_is_named_by_whoever_needs_it(variable: str, value: str, said: str) -> None:

@@ -287,7 +287,7 @@ def test_an_interrupted_sweep_keeps_its_table_and_goes_on(
             first.send_signal(signal.SIGINT)
             _, said = first.communicate(timeout=60)
         assert first.returncode == 130
-        assert b"interrupted; the same command goes on" in said
+        assert b"interrupted: repeat the command" in said
         with table.open() as file:
             early = {row["patch"]: row["outcome"] for row in csv.DictReader(file)}
         assert early["broken.patch"] == "does_not_compile"

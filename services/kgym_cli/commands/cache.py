@@ -1,4 +1,4 @@
-"""`kgym cache`: the compiled kernels that are kept for all builds (SuiteCache)."""
+"""`kgym cache`: compiled kernels shared by all builds (SuiteCache)."""
 
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
@@ -32,7 +32,7 @@ _UNITS = ((86400, "d"), (3600, "h"), (60, "min"))
 
 
 class WarmedEntry(Answer):
-    """The build that makes an entry, or found it; `entry` is null as long as it has not ended."""
+    """A build that makes or finds an entry; `entry` is null until it has ended."""
 
     kernel: str
     job: int
@@ -60,21 +60,23 @@ class WarmedEntry(Answer):
 
 @click.group()
 def cache() -> None:
-    """List, show, make and drop compiled kernels, which all builds of their kind begin from.
+    """List, show, make and drop the compiled kernels from which builds start.
 
-    An entry is one kernel: its source, its config, its compiler. The first build that needs it
-    makes it, mostly from the entry that is nearest to it.
+    An entry is one kernel: source, config and compiler. The first build that needs it makes it,
+    usually from the most similar entry.
     """
 
 
 @cache.command("list")
-@click.option("--text", help="Only entries with this in name, release, compiler, source, worker.")
 @click.option(
-    "--limit", type=click.IntRange(1, 10_000), default=50, show_default=True, help="Entries, most."
+    "--text", help="Only entries with this text in name, release, compiler, source or worker."
+)
+@click.option(
+    "--limit", type=click.IntRange(1, 10_000), default=50, show_default=True, help="Most entries."
 )
 @json_option(EntryPage)
 def list_(text: str | None, limit: int, as_json: bool) -> None:
-    """List the entries, those used last first, with what the jobs on them came to."""
+    """List the entries, most recently used first, with the results of their jobs."""
     with scheduler(work=False) as client:
         page = _listed(client, text, limit)
     if as_json:
@@ -91,7 +93,7 @@ def list_(text: str | None, limit: int, as_json: bool) -> None:
 @click.argument("entry")
 @json_option(EntryView)
 def show(entry: str, as_json: bool) -> None:
-    """Show ENTRY: where it is kept, what jobs on it came to, and how it was made."""
+    """Show ENTRY: where it is stored, how it was made, and the results of its jobs."""
     with scheduler(work=False) as client:
         view = client.suitecache_entry(entry)
     if as_json:
@@ -104,9 +106,9 @@ def show(entry: str, as_json: bool) -> None:
 @cache.command()
 @click.argument("kernels", nargs=-1, required=True, shell_complete=complete_bug)
 @compiler_option
-@click.option("--make-jobs", type=click.IntRange(1, 1024), help="Jobs of make side by side (-j).")
-@click.option("--make-seconds", type=click.IntRange(1, 7 * 86400), help="Most that make may take.")
-@click.option("--no-wait", is_flag=True, help="Submit the builds, and end.")
+@click.option("--make-jobs", type=click.IntRange(1, 1024), help="Parallel jobs of make (-j).")
+@click.option("--make-seconds", type=click.IntRange(1, 7 * 86400), help="Time limit of make.")
+@click.option("--no-wait", is_flag=True, help="Only submit the builds.")
 @json_option(list[WarmedEntry])
 def warm(
     kernels: tuple[str, ...],
@@ -119,7 +121,7 @@ def warm(
     """Make the entries of KERNELS before they are needed.
 
     Each is a shared kernel (linux-6.1), a bug, a bundle's folder, or BUG@KERNEL.
-    The exit status is 0 if all are there, 2 where a kernel does not build, 3 if there is no
+    The exit status is 0 if all entries exist, 2 if a kernel does not build, 3 if there is no
     answer.
     """
     asked = {"jobs": make_jobs, "make_seconds": make_seconds}
@@ -151,8 +153,8 @@ def warm(
 def drop(entry: str, as_json: bool) -> None:
     """Remove ENTRY from storage and from workers' disks; needs the scope admin.
 
-    It is refused while a step makes it, or jobs on it have not finished. Workers are told with
-    their next claim, and remove their copy when nobody uses it.
+    This is refused while a step makes the entry or its jobs are unfinished. Workers learn of it
+    with their next claim and remove their copies once these are unused.
     """
     with scheduler(work=False) as client:
         gone = client.drop_entry(entry)
@@ -160,18 +162,18 @@ def drop(entry: str, as_json: bool) -> None:
         print_json(gone)
         return
     text = ", ".join(holder.worker for holder in gone.holders)
-    more = f"; told to remove their copies: {text}" if text else ""
-    results.print(f"{gone.name} is removed, {gone.bytes / 1e6:,.1f} MB{more}", markup=False)
+    more = f"; copies will be removed by: {text}" if text else ""
+    results.print(f"removed {gone.name}, {gone.bytes / 1e6:,.1f} MB{more}", markup=False)
 
 
 def _outcome(entry: WarmedEntry) -> str:
     if entry.failure is not None:
         return escape(entry.failure.message)
-    return "" if entry.cached is None else "was there" if entry.cached else "made"
+    return "" if entry.cached is None else "existed" if entry.cached else "made"
 
 
 def _listed(client: Client, text: str | None, limit: int) -> EntryPage:
-    """Return the first entries, of as many pages as that takes, as one page."""
+    """Return the first `limit` entries as one page."""
     entries: list[EntryView] = []
     cursor: str | None = None
     while True:
@@ -197,16 +199,16 @@ def _row(entry: EntryView) -> Sequence[str]:
 
 
 def _shown(entry: EntryView) -> list[tuple[str, str]]:
-    """Return the lines of an entry: a name, and words."""
+    """Return an entry's lines: a label and its text."""
     lines = [
         ("entry", entry.name),
-        ("kernel", entry.kernel_release or "not known: what tells it is not in storage"),
+        ("kernel", entry.kernel_release or "unknown: its description is not in storage"),
         ("source", entry.source_identity or ""),
         ("compiler", entry.compiler_version or ""),
         ("backports", ", ".join(entry.backports)),
         ("storage", f"{entry.bytes / 1e6:,.1f} MB, touched {_age(entry.touched_at)} ago")
         if entry.bytes is not None
-        else ("storage", "not there"),
+        else ("storage", "missing"),
         ("workers", ", ".join(f"{held.worker} ({held.state})" for held in entry.holders)),
         ("jobs", _counts(entry.states)),
         ("verdicts", _counts(entry.verdicts)),
@@ -253,11 +255,11 @@ def _age(moment: datetime | None) -> str:
 
 def _spec(name: str, compiler: str | None) -> BuildSpec:
     """Return the build of a kernel without patches, which makes its entry."""
+    # `fresh`: without it, the memo of an earlier build would answer, though its entry may be gone.
     if name in bundle.kernels():
         spec = bundle.kernel(name)
         if compiler is not None:
             spec = spec.model_copy(update={"compiler": compiler})
     else:
         spec = bundle.load(name).built_by(compiler).build
-    # What was built before is known, and its entry may be gone.
     return spec.model_copy(update={"patches": [], "cache": "fresh"})

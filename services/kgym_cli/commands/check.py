@@ -34,10 +34,10 @@ _STYLES = {
     type=click.IntRange(1, 100_000),
     default=100,
     show_default=True,
-    help="Objects to compile for a header that a patch changes.",
+    help="Most objects to compile for a changed header.",
 )
 @compiler_option
-@click.option("--fresh", is_flag=True, help="Check again what was checked before.")
+@click.option("--fresh", is_flag=True, help="Check again, ignoring earlier answers.")
 @json_option(CheckAnswer)
 def check(
     bug: str,
@@ -47,11 +47,11 @@ def check(
     fresh: bool,
     as_json: bool,
 ) -> None:
-    """Say of each of PATCHES whether it applies and compiles, and what it changes.
+    """Check whether each of PATCHES applies and compiles, and show what it changes.
 
-    BUG is a shipped bug or the folder of a bundle: each patch, a unified diff, compressed or
-    not, - for standard input, is tried alone on the kernel that has the bug. The exit status
-    is 0 if all compile, 1 if one does not, 2 for bad input, 3 if there is no answer.
+    BUG is a shipped bug or the folder of a bundle. A patch is a unified diff, compressed or not, or
+    - for standard input; each is tried alone on the kernel with the bug. The exit status is 0 if
+    all compile, 1 if one does not, 2 for bad input, 3 if there is no answer.
     """
     loaded = bugs.load(bug).built_by(compiler)
     given = [_given(path) for path in patches]
@@ -76,10 +76,12 @@ def check(
 
 
 def _given(path: Path) -> Patch | PatchCheck:
-    """Return the patch, or the check of one that none can be: the others do not suffer by it."""
+    """Return the patch, or a failed check if the file holds none: the others are still checked."""
     try:
         return patch_file(path)
     except UserError as error:
+        # A file that cannot be read is a mistake on the command line; a file that is no patch is a
+        # result.
         if error.reason == "cannot_read":
             raise
         return PatchCheck(
@@ -103,7 +105,7 @@ def _result(job: JobView) -> CheckResult | None:
 
 
 def _no_result(job: JobView) -> Exit:
-    """Say why there is none; return the status that tells whose fault it is."""
+    """Print why there is no result; return the exit status."""
     failure = job.steps[0].failure
     people.print(failure.message if failure else f"job {job.id} is {job.state}", markup=False)
     return Exit.USER if failure and failure.cause == "user" else Exit.INFRASTRUCTURE
@@ -132,7 +134,7 @@ def _row(check: PatchCheck) -> tuple[str, ...]:
 
 
 def _coverage(check: PatchCheck) -> str:
-    """Return how many objects were compiled, of how many that depend on the files."""
+    """Return the number of compiled objects, and of all dependent ones if it differs."""
     done = sum(file.objects for file in check.files)
     of = sum(file.dependents for file in check.files)
     return str(done) if done == of else f"{done} of {of}"
@@ -148,7 +150,7 @@ def _number(count: int | None) -> str:
 
 
 def _words(check: PatchCheck) -> str:
-    """Return what there is to say of a patch: as the compiler said it, else the reason."""
+    """Return the compiler's output for a patch, or else the reason of its outcome."""
     if check.outcome is PatchOutcome.NOT_BUILT:
         idle = [file.path for file in check.files if file.outcome == "not_built"]
         return f"the config does not compile {', '.join(idle)}"

@@ -16,12 +16,14 @@ _MARK = "# completion of kgym"
 
 @click.command()
 @click.argument("shell", type=click.Choice(SHELLS), required=False)
-@click.option("--print", "only_print", is_flag=True, help="Print the script; install nothing.")
+@click.option(
+    "--print", "only_print", is_flag=True, help="Print the script instead of installing it."
+)
 def completion(shell: str | None, *, only_print: bool) -> None:
-    """Install the completion of commands, options and names for SHELL, by default your own.
+    """Install completion of commands, options and names for SHELL, by default your own.
 
-    The script is written below your home folder, and a line in ~/.bashrc or ~/.zshrc reads
-    it; fish reads it by itself. To do it again changes nothing.
+    The script is written below your home folder and sourced by a line in ~/.bashrc or ~/.zshrc;
+    fish finds it without one. Repeating the command changes nothing.
     """
     shell = shell or _own_shell()
     script = _script(shell)
@@ -42,7 +44,7 @@ def completion(shell: str | None, *, only_print: bool) -> None:
             _read_by(start, path)
     except OSError as error:
         raise UserError("cannot_write", f"{error.filename}: {error.strerror}") from error
-    results.print(f"{shell} completes kgym from now on, in new shells: {path}", markup=False)
+    results.print(f"installed for new {shell} shells: {path}", markup=False)
 
 
 def _own_shell() -> str:
@@ -57,13 +59,14 @@ def _script(shell: str) -> str:
     made = get_completion_class(shell)
     assert made is not None
     script = made(program, {}, "kgym", VARIABLE).source()
+    # zsh has no `compdef` before compinit has run, and a fresh ~/.zshrc does not run it.
     if shell == "zsh":
         script = f"(( $+functions[compdef] )) || {{ autoload -Uz compinit && compinit; }}\n{script}"
     return script
 
 
 def _read_by(start: Path, script: Path) -> None:
-    """Let the shell's start file read the script, once."""
+    """Source the script in the shell's start file, replacing an earlier line."""
     there = start.read_text(errors="surrogateescape") if start.exists() else ""
     if _MARK in there:
         kept = [line for line in there.splitlines(keepends=True) if _MARK not in line]

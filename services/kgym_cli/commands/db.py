@@ -17,8 +17,8 @@ def db() -> None:
 @db.command()
 @options_of("db upgrade")
 def upgrade() -> None:
-    """Make the tables, or bring them to the newest form; several at once do no harm."""
-    # Its imports take longer than a command that needs no database.
+    """Create the tables or migrate them to the newest schema. Safe to run concurrently."""
+    # Imported late: SQLAlchemy takes longer than a whole command that needs no database.
     from kgym_scheduler.database.connection import upgrade as run  # noqa: PLC0415
 
     asyncio.run(run(database_url()))

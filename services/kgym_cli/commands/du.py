@@ -1,4 +1,4 @@
-"""`kgym du`: what is kept on disk."""
+"""`kgym du`: disk usage."""
 
 import os
 from pathlib import Path
@@ -18,26 +18,26 @@ _SHOWN = 10
 
 
 class LocalUse(Answer):
-    """A folder of this machine's data folder."""
+    """A subfolder of this machine's data folder."""
 
     folder: str
     bytes: int
 
 
 class DuAnswer(Answer):
-    """What the scheduler stores, and what this machine keeps besides."""
+    """Storage of the scheduler, and folders of this machine."""
 
     storage: StorageView
     local: list[LocalUse] | None = Field(
         description="caches (compiled trees, sources, guest images), work folders and logs of this"
-        " machine; null of a scheduler elsewhere (--server)"
+        " machine; null for a remote scheduler (--server)"
     )
 
 
 @click.command()
 @json_option(DuAnswer)
 def du(as_json: bool) -> None:
-    """Show what takes disk: artifacts by age and job, compiled trees, caches, the database."""
+    """Show disk usage: artifacts by age and job, compiled trees, caches, the database."""
     chosen = settings()
     with scheduler(work=False) as client:
         stored = client.storage()
@@ -54,7 +54,7 @@ def du(as_json: bool) -> None:
 
 
 def _size(folder: Path) -> int:
-    """Return the bytes of the files below: what cannot be looked at, or goes meanwhile, is none."""
+    """Return the bytes of all files below a folder, without those that vanish meanwhile."""
     total = 0
     for place, _, names in os.walk(folder):
         for name in names:
@@ -62,6 +62,8 @@ def _size(folder: Path) -> int:
                 status = os.lstat(os.path.join(place, name))
             except OSError:
                 continue
+            # Allocated blocks, not the size: disk images are sparse. st_blocks counts units of 512
+            # bytes on every file system (stat(2)).
             total += status.st_blocks * 512
     return total
 

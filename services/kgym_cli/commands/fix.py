@@ -22,16 +22,16 @@ STRATEGIES = "Strategy: a shipped one (forest, tool, best-first, escalate …), 
 
 
 def limit_options(command: Any) -> Any:
-    """Add the options for the limits of a run."""
+    """Add the options that limit a run."""
     for option in reversed(
         [
             click.option("--budget-dollars", type=click.FloatRange(0, 1e6, min_open=True)),
             click.option("--budget-tokens", type=click.IntRange(1)),
-            click.option("--budget-builds", type=click.IntRange(1), help="Kernels that are tried."),
+            click.option("--budget-builds", type=click.IntRange(1), help="Most kernels to build."),
             click.option(
                 "--budget-time", type=click.FloatRange(0, 1e7, min_open=True), help="Seconds."
             ),
-            click.option("--concurrency", type=click.IntRange(1, 100), help="Questions at a time."),
+            click.option("--concurrency", type=click.IntRange(1, 100), help="Parallel questions."),
         ]
     ):
         command = option(command)
@@ -39,7 +39,7 @@ def limit_options(command: Any) -> Any:
 
 
 def limits(before: "Limits | None", **given: float | None) -> "Limits | None":
-    """Return the limits that are given, and of the others those before; None if none is given."""
+    """Return `before` updated by the given limits; `before` itself if none is given."""
     from kgym.api.agent.runs import Limits  # noqa: PLC0415 - its imports take 0.3 s
 
     names = {"dollars": "budget_dollars", "tokens": "budget_tokens", "builds": "budget_builds"}
@@ -56,26 +56,24 @@ def limits(before: "Limits | None", **given: float | None) -> "Limits | None":
 
 @click.command()
 @click.argument("name", shell_complete=complete_bug)
-@click.option(
-    "--strategy", help=f"{STRATEGIES}  [default: forest, or what the tape was recorded with]"
-)
+@click.option("--strategy", help=f"{STRATEGIES}  [default: forest, or the tape's]")
 @options_of("fix")
 @limit_options
-@click.option("--trace/--no-trace", default=True, help="Show the model what the kernel executed.")
-@click.option("--files", multiple=True, help="File that the fix may change; several are possible.")
+@click.option("--trace/--no-trace", default=True, help="Show the model a trace of the crash.")
+@click.option("--files", multiple=True, help="File that the fix may change; may be repeated.")
 @click.option(
     "--window",
     type=click.IntRange(2_000, 100_000_000),
-    help="Tokens that a question may have.  [default: those of the model's window, at most 200000]",
+    help="Tokens per question.  [default: the model's window, at most 200000]",
 )
 @click.option("--record", type=click.Path(path_type=Path, dir_okay=False), help="Tape to record.")
 @click.option("--watch/--no-watch", default=True, help="Show the run until it ends.")
 @click.option(
     "--out",
     type=click.Path(path_type=Path, dir_okay=False),
-    help="Where the patch goes, with its report beside it.  [default: NAME-runN.patch]",
+    help="File for the patch; its report is written beside it.  [default: NAME-runN.patch]",
 )
-@click.option("--author", help="`Name <mail>` that the patch is from.")
+@click.option("--author", help="Author of the patch, as `Name <mail>`.")
 @json_option(FixAnswer)
 def fix(
     name: str,
@@ -92,12 +90,12 @@ def fix(
 ) -> None:
     """Search for a fix of a bug with a language model, and prove it.
 
-    NAME is a shipped bug or the folder of a bundle. The bug is shown first, before a model
-    is asked. The result is a patch for `git am`, and a report of its evidence. Keys of models
-    come from the environment, as their providers name them, or from --model-key-file.
+    NAME is a shipped bug or the folder of a bundle. The bug is reproduced before a model is asked.
+    The result is a patch for `git am`, and a report of its evidence. API keys come from the
+    providers' usual environment variables or from --model-key-file.
 
-    The run is stored as it goes: an interrupted one goes on by `kgym run resume`. If an agent
-    service runs (`kgym agent`), it carries the run out, else this command does.
+    Every step of a run is stored: resume an interrupted one with `kgym run resume`. If an agent
+    service runs (`kgym agent`), it does the search, otherwise this command does.
 
     The exit status is 0 if a fix was found, 1 if not, 2 for bad input, 3 if the platform or
     the model's provider failed.
@@ -105,6 +103,7 @@ def fix(
     model = settings().model
     if model is None:
         raise UserError("no_model", "name a model: --model PROVIDER:MODEL, or KGYM_MODEL")
+    # A tape is a file of this machine, which the service could not open.
     own = model.startswith(REPLAY) or record is not None
     agent_service = None if own else service()
     bounds = limits(None, **budgets)
@@ -125,7 +124,7 @@ def fix(
 
 
 def replayed(name: str, tape: Path, as_json: bool) -> None:
-    """Carry out the run of a tape: the model's answers are replayed, all else is done anew."""
+    """Run a tape: the model's answers are replayed, everything else is real."""
     request = request_of(name, None, f"{REPLAY}{tape}", True, (), None, here=True)
 
     async def ask(agent: "AgentCalls") -> FixAnswer:
@@ -135,7 +134,7 @@ def replayed(name: str, tape: Path, as_json: bool) -> None:
 
 
 def _end(answer: FixAnswer, as_json: bool) -> None:
-    """Print the answer, and leave."""
+    """Print the answer and exit."""
     if as_json:
         print_json(answer)
     else:

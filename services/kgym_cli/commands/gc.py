@@ -1,4 +1,4 @@
-"""`kgym gc`: works on the database, the storage and the caches of this host themselves."""
+"""`kgym gc`: retention, directly on this host's database, storage and caches."""
 
 import asyncio
 import time
@@ -19,7 +19,7 @@ from kgym_cli.settings import Size, options_of, settings
 
 
 class OldFilesAnswer(Answer):
-    """The files of an attempt."""
+    """Files of an attempt."""
 
     job: int
     step: int
@@ -37,7 +37,7 @@ class OldStoredAnswer(Answer):
 
 
 class OldLogAnswer(Answer):
-    """The log of an attempt, in the database."""
+    """Log of an attempt, in the database."""
 
     job: int
     step: int
@@ -46,7 +46,7 @@ class OldLogAnswer(Answer):
 
 
 class OldCacheAnswer(Answer):
-    """A folder of this host's caches."""
+    """A folder in this host's caches."""
 
     entry: str
     bytes: int
@@ -54,7 +54,7 @@ class OldCacheAnswer(Answer):
 
 
 class GcAnswer(Answer):
-    """What goes, or has gone; null where it was not looked at (--only)."""
+    """Removable or removed parts; null for parts left out by --only."""
 
     applied: bool
     artifacts: list[OldFilesAnswer] | None = None
@@ -64,15 +64,19 @@ class GcAnswer(Answer):
 
 
 PARTS = ("artifacts", "entries", "logs", "caches")
-
-
 _days = click.FloatRange(0)
 
 
 @click.command()
-@click.option("--apply", is_flag=True, help="Do it; without this, only show what would go.")
 @click.option(
-    "--only", "parts", multiple=True, type=click.Choice(PARTS), help="Leave the rest alone."
+    "--apply", is_flag=True, help="Remove; without this option, only show what would be removed."
+)
+@click.option(
+    "--only",
+    "parts",
+    multiple=True,
+    type=click.Choice(PARTS),
+    help="Only this part; may be repeated.",
 )
 @click.option("--artifact-age", type=_days, default=90, show_default=True, metavar="DAYS")
 @click.option("--artifact-budget", type=Size(), default="200GiB", show_default=True)
@@ -97,12 +101,11 @@ def gc(
 ) -> None:
     """Show what retention would remove, or remove it.
 
-    Artifacts go by age, the oldest also to keep to the budget, but never those
-    of unfinished jobs or that unfinished jobs build on; and those of attempts
-    whose result was not accepted. SuiteCache entries and memos in storage go by
-    the time when they were last fetched. Logs of old jobs go from the database; they
-    stay as artifacts. Cached sources, trees and guest images go by the time
-    when they were last used, but never while they are.
+    Artifacts are removed by age, and the oldest also to keep to the budget, unless an
+    unfinished job owns or needs them; artifacts of attempts whose result was refused are
+    removed too. SuiteCache entries and memos in storage expire after their last fetch. Logs
+    of old jobs are removed from the database but remain as artifacts. Cached sources, trees
+    and guest images expire after their last use, and never while in use.
     """
     wanted = parts or PARTS
     report: dict[str, Any] = {"applied": apply}
@@ -120,6 +123,8 @@ def gc(
         report["entries"] = asyncio.run(_stored_entries(age, entry_budget, apply=apply))
     if "caches" in wanted:
         old = _old_entries(settings().cache, cache_age * 86400, cache_budget)
+        # `remove` refuses an entry that a process has locked, so one in use never counts as
+        # removed.
         gone = [entry for entry in old if not apply or entry.remove()]
         report["caches"] = [
             {"entry": str(e.root / e.key), "bytes": e.size, "used_at": e.used_at} for e in gone
@@ -163,7 +168,7 @@ async def _stored_entries(age: timedelta, budget: int, *, apply: bool) -> list[d
 
 
 def _old_entries(folder: Path, age: float, budget: int) -> list[folder_cache.CachedFolder]:
-    """Return the entries that were not used for `age` seconds, or are least recently used."""
+    """Return entries unused for `age` seconds, and the least recently used ones over budget."""
     entries = sorted(folder_cache.entries(folder), key=lambda entry: entry.used_at)
     total = sum(entry.size for entry in entries)
     old = []
@@ -178,7 +183,7 @@ def _print(report: dict[str, Any]) -> None:
     rows = [_row(part, entry) for part in PARTS for entry in report.get(part, [])]
     print_table("part", "what", "MiB", "why", rows=rows)
     total = sum(entry["bytes"] for part in PARTS for entry in report.get(part, []))
-    word = "removed" if report["applied"] else "would go; --apply removes it"
+    word = "removed" if report["applied"] else "can be removed with --apply"
     results.print(f"{total / (1 << 20):,.1f} MiB {word}")
 
 

@@ -26,7 +26,7 @@ SCHEDULER = "scheduler"
 
 
 class CloudPart(Answer):
-    """A part of the deployment, and what became of it."""
+    """A part of the deployment, and what was done about it."""
 
     kind: str
     name: str
@@ -34,7 +34,7 @@ class CloudPart(Answer):
 
 
 class CloudHostAnswer(Answer):
-    """A host; its version is what it told last, null before that."""
+    """A host; `version` is the one it last reported, null before that."""
 
     name: str
     pool: str
@@ -49,23 +49,23 @@ class CloudHostAnswer(Answer):
 
 
 class UpAnswer(Answer):
-    """What was made, or was there, and the hosts."""
+    """Parts that were made or existed, and the hosts."""
 
     emulated: bool
-    scheduler: str | None = Field(description="its address; null: the file has no `domain`")
+    scheduler: str | None = Field(description="URL; null if the file has no `domain`")
     parts: list[CloudPart]
     hosts: list[CloudHostAnswer]
 
 
 class DownAnswer(Answer):
-    """What was removed; what is still there is an error."""
+    """Removed parts; a part that remains is an error."""
 
     emulated: bool
     parts: list[CloudPart]
 
 
 class StatusAnswer(Answer):
-    """The hosts that there are."""
+    """The deployment's hosts."""
 
     emulated: bool
     scheduler: str | None
@@ -73,7 +73,7 @@ class StatusAnswer(Answer):
 
 
 class PoolCost(Answer):
-    """What the hosts of a pool cost, in dollars; null: not known."""
+    """Cost of a pool's hosts in dollars; null if unknown."""
 
     pool: str
     dollars_per_hour_of_one: float | None
@@ -84,7 +84,7 @@ class PoolCost(Answer):
 
 
 class CostAnswer(Answer):
-    """What a deployment costs by its hosts: nothing else is counted."""
+    """Cost of a deployment's hosts; nothing else is counted."""
 
     emulated: bool
     pools: list[PoolCost]
@@ -92,14 +92,14 @@ class CostAnswer(Answer):
     so_far: float | None
     most_per_hour: float | None
     prices_of: str
-    """The region of the price table."""
+    """Region of the price table."""
 
 
 @click.group()
 def gcp() -> None:
     """Make, show, scale and remove the hosts of a platform on Google Cloud.
 
-    DEPLOYMENT is a file that says what there shall be: docs/google-cloud.md.
+    DEPLOYMENT is a file that describes the platform: docs/google-cloud.md.
     """
 
 
@@ -108,19 +108,21 @@ def gcp() -> None:
 @click.option(
     "--ssh-key",
     type=click.Path(path_type=Path),
-    help="File with the public key that may log in to the hosts, as the user kgym.",
+    help="Public key that may log in to the hosts as user kgym.",
 )
 @json_option(UpAnswer)
 def up(
     deployment: Path, endpoint: str | None, emulated: bool, ssh_key: Path | None, as_json: bool
 ) -> None:
-    """Make network, firewall, service accounts, bucket and hosts, as far as they are missing.
+    """Make missing parts: network, firewall, service accounts, bucket and hosts.
 
-    What is there stays as it is. After a failure, the same command goes on. With --emulated all of
-    it is on this machine, scheduler and workers run, and last until `down`.
+    Existing parts are left alone. Repeat the command after a failure. With --emulated, everything
+    is on this machine: scheduler and workers run until `down`.
     """
     if ssh_key is None and not emulated:
-        raise UserError("bad_option", "--ssh-key: nobody could log in to the hosts without one")
+        raise UserError(
+            "bad_option", "--ssh-key is needed: otherwise nobody could log in to the hosts"
+        )
     key = public_key(ssh_key) if ssh_key is not None else ""
     cloud = farm(deployment, endpoint, emulated, start=True)
     parts: list[CloudPart] = []
@@ -141,9 +143,9 @@ def up(
 @farm_options
 @json_option(DownAnswer)
 def down(deployment: Path, endpoint: str | None, emulated: bool, as_json: bool) -> None:
-    """Remove all that is marked as the deployment's, with its artifacts, and see that it is gone.
+    """Remove all parts marked as the deployment's, including artifacts, and verify that.
 
-    With `keep_bucket` in DEPLOYMENT the bucket and its objects stay.
+    With `keep_bucket` in DEPLOYMENT, the bucket and its objects stay.
     """
     parts: list[CloudPart] = []
     project, data = read_deployment(deployment).project, settings().data
@@ -160,12 +162,12 @@ def down(deployment: Path, endpoint: str | None, emulated: bool, as_json: bool) 
 
 
 def _end_project(cloud: Farm) -> None:
-    """End an emulated project once nothing is there; other deployments of it are told."""
+    """End an emulated project if it is empty; otherwise print what other deployments have in it."""
     if cloud.project is None:
         return
     left = [name for name in cloud.project.end() if not _is_kept(cloud.deployment, name)]
     if left:
-        people.print(f"others have things in the project: {', '.join(left)}", markup=False)
+        people.print(f"other deployments still use the project: {', '.join(left)}", markup=False)
 
 
 def _is_kept(deployment: Deployment, name: str) -> bool:
@@ -176,7 +178,7 @@ def _is_kept(deployment: Deployment, name: str) -> bool:
 @farm_options
 @json_option(StatusAnswer)
 def status(deployment: Path, endpoint: str | None, emulated: bool, as_json: bool) -> None:
-    """Show the hosts that there are, and which version of kGymSuite each of them told last."""
+    """Show the hosts, and the version of kGymSuite that each last reported."""
     cloud = farm(deployment, endpoint, emulated)
     instances = cloud.platform().instances
     hosts = instances.all()
@@ -192,11 +194,10 @@ def status(deployment: Path, endpoint: str | None, emulated: bool, as_json: bool
 @farm_options
 @json_option(CostAnswer)
 def cost(deployment: Path, endpoint: str | None, emulated: bool, as_json: bool) -> None:
-    """Show what the hosts cost an hour, have cost since they were made, and would at most.
+    """Show the hosts' cost per hour, since they were made, and at most.
 
-    Prices are those of DEPLOYMENT (`dollars_per_hour`), else of configs/cloud_prices.toml, which
-    says when and where each was looked up. Removed hosts, disks, traffic and objects are not
-    counted.
+    Prices come from DEPLOYMENT (`dollars_per_hour`) or else configs/cloud_prices.toml, which names
+    date and source of each. Removed hosts, disks, traffic and objects are not counted.
     """
     cloud = farm(deployment, endpoint, emulated)
     hosts = cloud.platform().instances.all()
@@ -227,7 +228,8 @@ def cost(deployment: Path, endpoint: str | None, emulated: bool, as_json: bool) 
     )
 
 
-for _command in (scale, simulate):  # of all commands here, they alone ask a scheduler
+# Only these two commands here take --server and --token.
+for _command in (scale, simulate):
     reachable(_command)
     gcp.add_command(_command)
 

@@ -20,61 +20,63 @@ from kgym_hosts import prices
 if TYPE_CHECKING:
     from kgym_hosts.gcp.scaler import Round
 
-# That a simulation is of, at most: those submitted last.
+# Most jobs in a simulation: the latest ones.
 MOST_JOBS = 200_000
 
 
 class Fault(Answer):
-    """What kept something from being done."""
+    """Reason for which something was not done."""
 
     reason: str
     message: str
 
 
 class PoolState(Answer):
-    """The hosts of a pool, as they were found."""
+    """Hosts of a pool before the round's actions."""
 
     pool: str
     starting: int
     ready: int
     draining: int
     stopped: int
-    running: int = Field(description="steps")
+    running: int = Field(description="running steps")
 
 
 class ScaleAction(Answer):
-    """What was done about a host."""
+    """An action on a host."""
 
     action: Literal["add", "drain", "remove"]
     pool: str
-    host: str | None = Field(description="null: none could be had")
+    host: str | None = Field(description="null if no host was available")
     why: str
-    fault: Fault | None = Field(description="what kept it from being done; the next round tries")
+    fault: Fault | None = Field(description="why it failed; the next round retries")
 
 
 class ScaleAnswer(Answer):
-    """One round."""
+    """A round of scaling."""
 
     at: datetime
     emulated: bool
-    queued: int = Field(description="steps that wait, of all kinds")
+    queued: int = Field(description="waiting steps of all kinds")
     pools: list[PoolState]
     actions: list[ScaleAction]
-    fault: Fault | None = Field(description="what kept the round from being made")
+    fault: Fault | None = Field(description="why the round failed")
 
 
 class SimulationAnswer(Answer):
-    """What the scheduler's last jobs would have cost within the deployment's bounds."""
+    """Cost of the scheduler's latest jobs within the deployment's bounds."""
 
     emulated: bool
     since: datetime
     jobs: int
-    cut: bool = Field(description="whether there were more jobs: the earliest are left out")
+    cut: bool = Field(description="whether the earliest jobs were left out")
     steps: int
     unfinished: int
-    dollars: float | None = Field(description="of the pools' hosts; null: a price is not known")
+    dollars: float | None = Field(
+        description="cost of the pools' hosts; null if a price is unknown"
+    )
     host_hours: float
-    busy_share: float = Field(description="of the slots that were paid for, how much was used")
+    busy_share: float = Field(description="used share of the paid slots")
     wait_mean_seconds: float
     wait_median_seconds: float
     wait_95_seconds: float
@@ -88,18 +90,18 @@ class SimulationAnswer(Answer):
 
 @click.command()
 @farm_options
-@click.option("--once", is_flag=True, help="One round; what was needed before it is not known.")
+@click.option("--once", is_flag=True, help="Run one round, without knowledge of earlier demand.")
 @click.option(
     "--every",
     type=click.FloatRange(0.1, 3600),
     default=30.0,
     show_default=True,
-    help="Seconds between two rounds.",
+    help="Seconds between rounds.",
 )
 @click.option(
     "--ssh-key",
     type=click.Path(path_type=Path),
-    help="File with the public key that may log in to the hosts that are added.",
+    help="Public key that may log in to added hosts.",
 )
 @json_option(ScaleAnswer)
 def scale(
@@ -111,18 +113,20 @@ def scale(
     ssh_key: Path | None,
     as_json: bool,
 ) -> None:
-    """Add hosts for steps that wait, and drain and remove those that nothing needs.
+    """Add hosts for waiting steps; drain and remove hosts that are not needed.
 
-    Each round looks at the scheduler's queues and workers and at the hosts, and goes by the bounds
-    of DEPLOYMENT (`least`, `most`, `[scaling]`). A host is removed once its workers are drained,
-    has stopped, or never came. While scheduler or cloud do not answer, nothing is done; the next
-    round asks again. With --json each round is one line.
+    Each round compares queues, workers and hosts with the bounds in DEPLOYMENT (`least`, `most`,
+    `[scaling]`). A host is removed once its workers are drained, if it has stopped, or if it never
+    came up. A round in which scheduler or cloud do not answer does nothing. With --json, each round
+    is one line.
     """
     from kgym_hosts.gcp.scaler import Scaler  # noqa: PLC0415 - Google's libraries take seconds
 
     cloud = farm(deployment, endpoint, emulated)
     if cloud.server is None:
-        raise UserError("bad_deployment", f"{deployment}: scaling needs `domain`: workers use it")
+        raise UserError(
+            "bad_deployment", f"{deployment}: scaling needs `domain`, as workers connect to it"
+        )
     key = public_key(ssh_key) if ssh_key is not None else ""
     with cloud.scheduler() as client:
         instances, table = cloud.platform(key).instances, prices.shipped_prices()
@@ -130,6 +134,8 @@ def scale(
         while True:
             try:
                 answer = _answer(scaler.round(), emulated=cloud.emulated)
+            # A loop outlives outages of scheduler and cloud; with --once, the caller decides about
+            # a retry.
             except InfrastructureError as error:
                 if once:
                     raise
@@ -150,16 +156,16 @@ def scale(
     type=click.FloatRange(0.01, 24 * 366),
     default=24.0,
     show_default=True,
-    help="Which jobs: those of so many hours until now.",
+    help="Simulate the jobs of the last N hours.",
 )
 @json_option(SimulationAnswer)
 def simulate(
     deployment: Path, endpoint: str | None, emulated: bool, hours: float, as_json: bool
 ) -> None:
-    """Tell what the scheduler's last jobs would have cost, and how long steps would have waited.
+    """Simulate cost and waiting times of the scheduler's latest jobs.
 
-    The jobs are those of the scheduler (--server, or that of DEPLOYMENT); hosts come and go within
-    the bounds of DEPLOYMENT, and nothing is made.
+    The jobs are those of the scheduler (--server, or DEPLOYMENT's). Hosts come and go within
+    DEPLOYMENT's bounds, in simulation only.
     """
     from kgym_hosts.gcp.scaler import limits_of  # noqa: PLC0415 - as above
     from kgym_hosts.scaling.recording import recorded  # noqa: PLC0415
@@ -194,7 +200,7 @@ def public_key(file: Path) -> str:
     except OSError as error:
         raise UserError("bad_option", f"--ssh-key {file}: {error.strerror or error}") from error
     if not text.startswith(("ssh-", "ecdsa-", "sk-")) or "\n" in text:
-        raise UserError("bad_option", f"--ssh-key {file}: this is no public key of SSH")
+        raise UserError("bad_option", f"--ssh-key {file} is not an SSH public key")
     return text
 
 

@@ -19,7 +19,7 @@ from kgym_cli.platforms.scheduler_choice import scheduler
 
 
 def _valid(kind: Any) -> Callable[[click.Context, click.Parameter, str | None], str | None]:
-    """Return what checks an argument of this type."""
+    """Return a click callback that validates a value of this type."""
     adapter: TypeAdapter[str] = TypeAdapter(kind)
 
     def check(_: click.Context, __: click.Parameter, value: str | None) -> str | None:
@@ -33,20 +33,20 @@ def _valid(kind: Any) -> Callable[[click.Context, click.Parameter, str | None], 
 
 _name_argument = click.argument("name", callback=_valid(GroupName))
 _submitter_option = click.option(
-    "--submitter", callback=_valid(Submitter), help="Whose group; your own without it."
+    "--submitter", callback=_valid(Submitter), help="Owner of the group.  [default: you]"
 )
 
 
 @click.group()
 def group() -> None:
-    """List groups of jobs, show and export what they came to, abort them.
+    """List groups of jobs, show and export their results, abort them.
 
-    A sweep makes a group; so does every job with a `group`. It is as old as its first job.
+    A sweep makes a group; so does every job with a `group`. A group is as old as its first job.
     """
 
 
 @group.command("list")
-@click.option("--mine", is_flag=True, help="Only your own.")
+@click.option("--mine", is_flag=True, help="Only your own groups.")
 @click.option("--limit", type=click.IntRange(1), default=20, show_default=True)
 @json_option(list[GroupView])
 def list_(mine: bool, limit: int, as_json: bool) -> None:
@@ -75,7 +75,7 @@ def _counted(counts: Mapping[State, int] | Mapping[Verdict, int]) -> str:
 @_submitter_option
 @json_option(GroupView)
 def show(name: str, submitter: str | None, as_json: bool) -> None:
-    """Show how many jobs of a group stand where, and what they came to."""
+    """Show counts of a group's jobs by state and result."""
     with scheduler(work=False) as client:
         view = client.group(name, submitter)
     if as_json:
@@ -94,7 +94,7 @@ def show(name: str, submitter: str | None, as_json: bool) -> None:
 @click.option("--csv", "as_csv", is_flag=True, help="Print CSV, safe for spreadsheets.")
 @json_option(GroupResult)
 def results_of_group(name: str, submitter: str | None, as_csv: bool, as_json: bool) -> None:
-    """Show what each job of a group came to, oldest first. With --json, each is a line."""
+    """Show the results of a group's jobs, oldest first. With --json, each job is a line."""
     if as_csv and as_json:
         raise click.UsageError("give either --csv or --json")
     with scheduler(work=False) as client:
@@ -111,7 +111,8 @@ def results_of_group(name: str, submitter: str | None, as_csv: bool, as_json: bo
 
 def _print_csv(results_of_group: Iterable[GroupResult]) -> None:
     rows = iter(results_of_group)
-    first = next(rows, None)  # an error is told before anything is printed
+    # Fetched first, so that an error is reported before the header is printed.
+    first = next(rows, None)
     click.echo(result_csv.header(), nl=False)
     if first is not None:
         click.echo(result_csv.lines([first]), nl=False)
@@ -137,7 +138,7 @@ def _result_row(result: GroupResult) -> tuple[str, ...]:
 @_submitter_option
 @json_option(Aborted)
 def abort(name: str, submitter: str | None, as_json: bool) -> None:
-    """End what is unfinished of a group; what its jobs run is killed."""
+    """Abort a group's unfinished jobs; running steps are killed."""
     with scheduler(work=False) as client:
         done = client.abort_group(name, submitter)
         while done.more:

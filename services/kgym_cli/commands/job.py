@@ -33,7 +33,7 @@ from kgym_cli.output import Exit, echo, json_option, leave, people, print_json, 
 from kgym_cli.platforms.scheduler_choice import scheduler
 
 kind_choice = click.Choice([str(kind) for kind in StepKind])
-# Jobs that are followed at the same time: a scheduler lets one caller follow 200.
+# Jobs that are followed at the same time. A scheduler allows a caller 200 streams.
 _FOLLOWED = 100
 _STYLES = {"succeeded": "green", "failed": "red", "aborted": "yellow", "running": "cyan"}
 _VERDICTS = {Answer.YES: "green", Answer.NO: "red"}
@@ -46,17 +46,17 @@ def job() -> None:
 
 @job.command()
 @click.argument("files", nargs=-1, required=True, type=click.Path(path_type=Path, allow_dash=True))
-@click.option("--key", help="Idempotency key: submitting the same again returns the first jobs.")
-@click.option("--wait", is_flag=True, help="Wait until the job has finished; for one file.")
+@click.option("--key", help="Idempotency key: repeating a submission returns the first jobs.")
+@click.option("--wait", is_flag=True, help="Wait for the job; only with one file.")
 @json_option(JobAnswer | Submitted)
 def submit(files: tuple[Path, ...], key: str | None, wait: bool, as_json: bool) -> None:
-    """Submit the job in each of FILES, JSON as POST /v1/jobs takes it (- for standard input).
+    """Submit the job in each of FILES: JSON bodies of POST /v1/jobs (- for standard input).
 
-    Of several, up to 1,000, all are submitted or none.
+    Of several files, up to 1,000, all jobs are submitted or none.
     """
     requests = [_read(file) for file in files]
     if len(requests) > 1 and wait:
-        raise UserError("bad_option", "--wait follows one job: give one file, or wait for each")
+        raise UserError("bad_option", "--wait needs exactly one file")
     with scheduler(work=wait) as client:
         if len(requests) == 1:
             submitted = client.submit(requests[0], key)
@@ -75,6 +75,7 @@ def _read(file: Path) -> JobRequest:
     try:
         return JobRequest.model_validate_json(compressed_files.read(file))
     except ValidationError as error:
+        # All faults at once, each with its path: pydantic's own text repeats the whole input.
         wrong = "; ".join(f"{'.'.join(map(str, e['loc']))}: {e['msg']}" for e in error.errors())
         raise UserError("bad_job", f"{file}: {wrong}") from error
 
@@ -85,13 +86,15 @@ def _read(file: Path) -> JobRequest:
     "states",
     type=click.Choice([str(state) for state in State if state is not State.SKIPPED]),
     multiple=True,
-    help="Only jobs in this state; can be repeated.",
+    help="Only jobs in this state; may be repeated.",
 )
 @click.option("--kind", type=kind_choice, help="Only jobs with a step of this kind.")
 @click.option("--tag", help="Only jobs with this tag.")
-@click.option("--group", help="Only jobs of a group of this name.")
-@click.option("--since", type=Moment(), help="Only jobs created then or later: 2026-01-31 12:00.")
-@click.option("--until", type=Moment(), help="Only jobs created before.")
+@click.option("--group", help="Only jobs of this group.")
+@click.option(
+    "--since", type=Moment(), help="Only jobs created at or after this time: 2026-01-31 12:00."
+)
+@click.option("--until", type=Moment(), help="Only jobs created before this time.")
 @click.option("--limit", type=click.IntRange(1), default=20, show_default=True)
 @json_option(list[JobSummary])
 def list_(
@@ -121,7 +124,7 @@ def list_(
 
 
 def _columns() -> dict[str, Callable[[JobView], str]]:
-    """Return the columns of a list of jobs: what each shows of a job, by name."""
+    """Return the columns of a list of jobs, as functions by name."""
     return {
         "job": lambda job: str(job.id),
         "state": lambda job: _styled(job.state),
@@ -144,7 +147,7 @@ def _filter(**conditions: object) -> JobFilter:
 
 
 def _jobs(client: Client, wanted: JobFilter, states: Sequence[str]) -> Iterator[JobView]:
-    """Yield the jobs in any of these states, the newest first; in any at all without one."""
+    """Yield jobs in any of these states, newest first; all jobs if none is given."""
     if not states:
         yield from client.jobs(wanted)
         return
@@ -152,7 +155,7 @@ def _jobs(client: Client, wanted: JobFilter, states: Sequence[str]) -> Iterator[
         client.jobs(wanted.model_copy(update={"state": State(state)}))
         for state in dict.fromkeys(states)
     )
-    seen = set()  # one that changes its state meanwhile may be in two lists
+    seen = set()  # a job that changes its state meanwhile may be in two lists
     for job in heapq.merge(*each, key=lambda job: (job.created_at, job.id), reverse=True):
         if job.id not in seen:
             seen.add(job.id)
@@ -163,14 +166,14 @@ def _jobs(client: Client, wanted: JobFilter, states: Sequence[str]) -> Iterator[
 @click.argument("job_id", type=int)
 @json_option(JobAnswer)
 def show(job_id: int, as_json: bool) -> None:
-    """Show a job, its steps and what they left."""
+    """Show a job, its steps and their artifacts."""
     with scheduler(work=False) as client:
         _print(client, client.job(job_id), as_json=as_json)
 
 
 @job.command()
 @click.argument("job_id", type=int)
-@click.option("--step", type=click.IntRange(0), help="Only this step's.")
+@click.option("--step", type=click.IntRange(0), help="Only this step.")
 def log(job_id: int, step: int | None) -> None:
     """Print a job's log."""
     with scheduler(work=False) as client:
@@ -180,8 +183,10 @@ def log(job_id: int, step: int | None) -> None:
 @job.command()
 @click.argument("job_ids", type=click.IntRange(1), nargs=-1)
 @click.option("--tag", help="Abort the unfinished jobs with this tag, instead of JOB_IDS.")
-@click.option("--kind", type=kind_choice, help="Those with a step of this kind.")
-@click.option("--everybody", is_flag=True, help="With --tag or --kind: others' jobs, too.")
+@click.option("--kind", type=kind_choice, help="Abort jobs with a step of this kind.")
+@click.option(
+    "--everybody", is_flag=True, help="With --tag or --kind: also other submitters' jobs."
+)
 @json_option(JobAnswer | Aborted)
 def abort(
     job_ids: tuple[int, ...],
@@ -190,10 +195,10 @@ def abort(
     everybody: bool,
     as_json: bool,
 ) -> None:
-    """End jobs now, given by number or by --tag and --kind; what they run is killed."""
+    """Abort jobs, given by id or by --tag and --kind; running steps are killed."""
     filtered = tag is not None or kind is not None
     if filtered == bool(job_ids):
-        raise UserError("bad_option", "give either the numbers of jobs, or --tag or --kind")
+        raise UserError("bad_option", "give either job ids, or --tag or --kind")
     with scheduler(work=False) as client:
         if len(job_ids) == 1:
             _print(client, client.abort(job_ids[0]), as_json=as_json)
@@ -212,16 +217,20 @@ def abort(
     if done.missing:
         results.print(f"no such jobs: {' '.join(map(str, done.missing))}")
     if done.more:
-        results.print("there are more: the same again aborts them")
+        results.print("there are more: repeat the command")
 
 
 @job.command()
 @click.argument("job_ids", type=click.IntRange(1), nargs=-1, required=True)
-@click.option("--from-step", type=click.IntRange(0), help="Default: the first that failed.")
-@click.option("--wait", is_flag=True, help="Wait until the jobs have finished.")
+@click.option(
+    "--from-step",
+    type=click.IntRange(0),
+    help="First step to repeat.  [default: the first that failed]",
+)
+@click.option("--wait", is_flag=True, help="Wait for the jobs.")
 @json_option(JobAnswer)
 def restart(job_ids: tuple[int, ...], from_step: int | None, wait: bool, as_json: bool) -> None:
-    """Run finished jobs again, from a step on. With --json, each is a line."""
+    """Run finished jobs again from a step on. With --json, each job is a line."""
     with scheduler(work=wait) as client:
         again = []
         for number in dict.fromkeys(job_ids):
@@ -240,9 +249,9 @@ def restart(job_ids: tuple[int, ...], from_step: int | None, wait: bool, as_json
 @click.argument("job_ids", type=click.IntRange(1), nargs=-1, required=True)
 @json_option(JobAnswer)
 def wait(job_ids: tuple[int, ...], as_json: bool) -> None:
-    """Wait for jobs; resume those that nothing runs. With --json, each is a line.
+    """Wait for jobs; resume interrupted ones. With --json, each job is a line.
 
-    The exit status tells what they came to: the worst of them, of several.
+    The exit status is that of the worst result.
     """
     with scheduler(work=True) as client:
         known = [client.job(number) for number in dict.fromkeys(job_ids)]
@@ -250,11 +259,10 @@ def wait(job_ids: tuple[int, ...], as_json: bool) -> None:
 
 
 def _wait(client: Client, jobs: Sequence[tuple[JobView, int]], *, as_json: bool) -> NoReturn:
-    """Follow each job from an event on, print what it came to, and leave with the worst status."""
+    """Follow each job from an event on, print its result, and exit with the worst status."""
     worst = Exit.OK
-    for job, _ in jobs[
-        1:_FOLLOWED
-    ]:  # the platform that commands share runs the jobs that somebody follows
+    # The shared platform only runs jobs that a command follows, so all are followed from the start.
+    for job, _ in jobs[1:_FOLLOWED]:
         threading.Thread(target=_stay, args=(client, job.id), daemon=True).start()
     for job, last in jobs:
         label = f"job {job.id} " if len(jobs) > 1 else ""
@@ -265,7 +273,7 @@ def _wait(client: Client, jobs: Sequence[tuple[JobView, int]], *, as_json: bool)
 
 
 def _stay(client: Client, job_id: int) -> None:
-    """Follow a job without a word, until it or the command ends."""
+    """Follow a job silently until it or the command ends."""
     with contextlib.suppress(KgymError, RuntimeError):
         client.wait(job_id)
 
@@ -273,24 +281,24 @@ def _stay(client: Client, job_id: int) -> None:
 @job.command()
 @click.argument("job_id", type=click.IntRange(1))
 @click.argument("names", metavar="[NAME]…", nargs=-1)
-@click.option("--step", type=click.IntRange(0), help="Only this step's.")
+@click.option("--step", type=click.IntRange(0), help="Only this step.")
 @click.option(
     "--output",
     "-o",
     type=click.Path(path_type=Path),
-    help="Folder to put them in.  [default: job-JOB_ID]",
+    help="Target folder.  [default: job-JOB_ID]",
 )
 @json_option(list[Fetched])
 def fetch(
     job_id: int, names: tuple[str, ...], step: int | None, output: Path | None, as_json: bool
 ) -> None:
-    """Download what a job's steps left: all of it, or the artifacts with these names.
+    """Download all of a job's artifacts, or those with these names.
 
-    A name may hold * and ?. Each file comes to FOLDER/STEP-KIND/NAME, whole and verified; one
-    that is there already is not downloaded again, and one that was interrupted goes on.
+    Names may contain * and ?. Each file is verified and saved as FOLDER/STEP-KIND/NAME. Existing
+    files are not downloaded again; interrupted downloads resume.
 
-    `bundle.tar.gz` is packed out of what a reproduce step and its build left: kernel, vmlinux,
-    root file system, reproducer, and reproduce.sh, which crashes the kernel again with QEMU.
+    `bundle.tar.gz` is packed from a reproduce step and its build: kernel, vmlinux, root file
+    system, reproducer, and reproduce.sh, which crashes the kernel again with QEMU.
     """
     folder = output or Path(f"job-{job_id}")
     with scheduler(work=False) as client:
@@ -340,7 +348,7 @@ def _highlights(result: dict[str, Any]) -> list[tuple[str, Any]]:
 
 
 def _tags(job: JobView) -> str:
-    """Return the tags that people read, as markup."""
+    """Return the tags for people, as markup."""
     return escape(" ".join(tag for tag in job.tags if not tag.startswith(trusted_tags.REQUEST)))
 
 
@@ -349,10 +357,8 @@ def _styled(state: State) -> str:
 
 
 def _as_stored(job: JobView) -> Conclusion:
-    """Return what the job of a list came to; its verdict is the one stored when it ended.
-
-    It cannot be told again from what a list has of the steps: not what they were asked.
-    """
+    """Return the conclusion of a listed job, with the verdict stored when it ended."""
+    # Lists leave out the steps' specs, without which the verdict cannot be derived again.
     stored = conclusion(job)
     answer = stored.answer if stored.resolved is None else None
     if job.resolved is not None:
@@ -361,6 +367,6 @@ def _as_stored(job: JobView) -> Conclusion:
 
 
 def _judged(outcome: Conclusion) -> str:
-    """Return what a job came to, as markup."""
+    """Return a job's conclusion as markup."""
     style = _VERDICTS.get(outcome.answer, "yellow") if outcome.answer else "yellow"
     return f"[{style}]{outcome.words}[/]" if outcome.words else ""

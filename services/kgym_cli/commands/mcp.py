@@ -24,24 +24,24 @@ from kgym_cli.settings import options_of, settings
 @click.option(
     "--tree",
     type=click.Path(path_type=Path, file_okay=False),
-    help="A source tree of the bug: its changes are tried where a call gives no patch.",
+    help="Source tree of the bug; its changes are tried if a call gives no patch.",
 )
 def mcp(tree: Path | None) -> None:
-    """Serve the tools for one bug to an agent, by the Model Context Protocol on stdin and stdout.
+    """Serve tools for one bug to an agent: Model Context Protocol on stdin and stdout.
 
-    The tools are check, run_kernel, trace, read_file, list_folder, search and symbol. They reach
-    the jobs of this bug alone.
+    The tools are check, run_kernel, trace, read_file, list_folder, search and symbol. They only
+    reach jobs of this bug.
     """
     extras.require("mcp")
     source = tree_changes.source_tree(tree) if tree is not None else None
     if tree is not None and source is None:
-        raise UserError("bad_tree", f"{tree.absolute()} is in no Git repository")
+        raise UserError("bad_tree", f"{tree.absolute()} is not in a Git repository")
     bug = bugs.load(settings().bug or remembered(source))
     with address(work=True, quiet=True) as (url, token):
         try:
             asyncio.run(_serve(url, token, bug, source))
         except* BrokenPipeError:
-            pass  # the agent that asked is gone
+            pass  # the agent has exited
 
 
 async def _serve(url: str, token: str | None, bug: Bug, tree: SourceTree | None) -> None:
@@ -49,7 +49,7 @@ async def _serve(url: str, token: str | None, bug: Bug, tree: SourceTree | None)
     from kgym_cli.agents.mcp_server import server  # noqa: PLC0415
 
     async with AsyncClient(url, token) as client, CalledJobs(client) as jobs:
-        # Nobody starts a platform of this machine again.
+        # If this machine's own platform is gone, waiting for it is useless: nothing restarts it.
         patience = 60 if settings().server else 0
         options = RunOptions(patience=patience, submitted=jobs.submitted)
         tools = BugTools(client, bug, tree, options)

@@ -1,4 +1,4 @@
-"""`kgym mirror`: works on this host's mirrors themselves."""
+"""`kgym mirror`: copies of Git repositories on this host."""
 
 import asyncio
 import time
@@ -14,7 +14,7 @@ _REPORT_SECONDS = 10.0
 
 
 class MirrorAnswer(Answer):
-    """A mirror, by its URL, which stands without `.git` at its end."""
+    """A mirror; `url` is written without a final `.git`."""
 
     url: str
     path: str
@@ -25,10 +25,10 @@ class MirrorAnswer(Answer):
 @options_of("mirror")
 @json_option(list[MirrorAnswer])
 def mirror(url: str | None, as_json: bool) -> None:
-    """Copy the Git repository at URL for this host's workers, or bring its copy up to date.
+    """Copy the Git repository at URL for this host's workers, or update the copy.
 
-    Commits are then taken from the copy before the URL is asked. It has the whole history: of
-    Linux several GB. Without URL, the mirrors that there are.
+    Workers then look for commits in the copy before they ask the URL. It has the whole history,
+    several GB for Linux. Without URL, list the mirrors.
     """
     from kgym_builder.kernel_source import git_copying  # noqa: PLC0415
     from kgym_builder.kernel_source.allowed_origins import Origins  # noqa: PLC0415
@@ -49,7 +49,7 @@ def mirror(url: str | None, as_json: bool) -> None:
 
 
 class _Progress:
-    """Says every few seconds how much has come."""
+    """Prints the transferred size every few seconds."""
 
     def __init__(self) -> None:
         self._next = time.monotonic() + _REPORT_SECONDS

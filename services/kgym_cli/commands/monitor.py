@@ -24,18 +24,17 @@ from kgym_cli.settings import Settings, options_of, settings
 @options_of("monitor")
 @click.pass_context
 def monitor(context: click.Context) -> None:
-    """Serve web pages of jobs, their steps and workers, which change as these do.
+    """Serve live web pages of jobs, steps, workers, runs and benchmarks.
 
-    Pages show what the scheduler's REST interface says, and the benchmarks that were published to
-    --benchmarks. Readers log in with a token of the
-    scheduler; where it needs none, nobody does. The monitor's own, --token, has to allow reading.
-    Any address but loopback needs tokens, and https in front. Runs are those of the agent service
-    at --agent, which is asked with the same tokens; without, of the one of this machine.
+    Data comes from the scheduler's REST interface, from the agent service at --agent (by default
+    this machine's), and from benchmarks published to --benchmarks. Readers log in with a token of
+    the scheduler, if it needs tokens; the monitor's own, --token, must allow reading. Any address
+    but loopback needs tokens, and an https proxy in front.
     """
     if context.invoked_subcommand is not None:
         return
     extras.require("monitor")
-    # Its imports take longer than a command that needs none of this.
+    # Imported late: these imports take longer than a whole command that needs none of them.
     import uvloop  # noqa: PLC0415
 
     from kgym_cli.platforms.process import run  # noqa: PLC0415
@@ -45,7 +44,7 @@ def monitor(context: click.Context) -> None:
 
 
 class PictureAnswer(Answer):
-    """A page, and its PNG, as `monitor shoot --json` prints them: sizes in pixels and bytes."""
+    """A page and its PNG, for `monitor shoot --json`: sizes in pixels and bytes."""
 
     page: str
     path: str
@@ -63,16 +62,16 @@ class PictureAnswer(Answer):
     type=click.IntRange(320, 3840),
     default=1280,
     show_default=True,
-    help="Of the browser's window, in pixels.",
+    help="Width of the browser's window in pixels.",
 )
 @click.option(
     "--height",
     type=click.IntRange(500, 10_000),
     default=1600,
     show_default=True,
-    help="Of a picture, at most: what is below is left out.",
+    help="Most height of a picture; the rest is cut off.",
 )
-@click.option("--page", "names", multiple=True, help="Only this page; may be given many times.")
+@click.option("--page", "names", multiple=True, help="Only this page; may be repeated.")
 @json_option(list[PictureAnswer])
 def shoot(
     folder: Path,
@@ -84,8 +83,8 @@ def shoot(
 ) -> None:
     """Write a PNG of each page into DIR, from demo data.
 
-    It starts a platform of its own, in a temporary folder, whose steps' results are given: no
-    kernel is built. The pictures are taken by the installed Chromium.
+    A temporary platform with prepared results is started: no kernel is built. The installed
+    Chromium takes the pictures.
     """
     checkout = extras.require_checkout("the demo data")
     folder.mkdir(parents=True, exist_ok=True)
@@ -104,9 +103,9 @@ def shoot(
 
 
 def _pictures(checkout: Path, words: list[str]) -> Iterator[tuple[PictureAnswer, str]]:
-    """Yield pictures and their descriptions, as `tests.demo.shoot` takes and prints them.
+    """Yield pictures and descriptions from the process `tests.demo.shoot`.
 
-    Raises the KgymError that it reports.
+    Raises the KgymError that the process reports.
     """
     argv = [sys.executable, "-m", "tests.demo.shoot", *words]
     problem: KgymError | None = None

@@ -23,14 +23,14 @@ from kgym_cli.jobs.crash_answer import CrashAnswer
 from kgym_cli.output import json_option, print_json, results
 from kgym_cli.output.answer import Answer
 
-# So many files are read in the time that a process needs to start.
+# Files that are parsed in the time that a process needs to start.
 _WORTH_A_PROCESS = 32
 
 _Result = TypeVar("_Result")
 
 
 class FieldAnswer(Answer):
-    """How many cases were read right and wrong in one field."""
+    """Counts of cases in which one field was right or wrong."""
 
     right: int
     wrong: int
@@ -38,7 +38,7 @@ class FieldAnswer(Answer):
 
 
 class CorpusAnswer(Answer):
-    """What a corpus came to."""
+    """Result of a corpus."""
 
     cases: int
     fields: dict[str, FieldAnswer]
@@ -46,7 +46,7 @@ class CorpusAnswer(Answer):
 
 @click.group()
 def report() -> None:
-    """Read crash reports out of console logs."""
+    """Read crash reports from console logs."""
 
 
 @report.command()
@@ -54,16 +54,16 @@ def report() -> None:
 @click.option(
     "--vmlinux",
     type=click.Path(path_type=Path),
-    help="Put source lines to the frames, from the debug information of this kernel.",
+    help="Kernel with debug information, to add source lines to frames.",
 )
 @json_option(CrashAnswer | list[CrashAnswer])
 def parse(logs: tuple[Path, ...], vmlinux: Path | None, as_json: bool) -> None:
-    """Find the crash in each of LOGS : its title, type, frames and report.
+    """Find the crash in each of LOGS: title, type, frames and report.
 
-    They may be compressed by gzip, xz, zstd or bzip2; - is standard input.
+    Logs may be compressed with gzip, xz, zstd or bzip2; - is standard input.
 
-    With --json, one log gives an object, several give an array in their order;
-    a log without a crash has a null title.
+    With --json, one log gives an object, several an array in the same order; a log
+    without a crash has a null title.
     """
     with _each(logs) as each:
         parsed = list(each(_parse, logs))
@@ -86,14 +86,14 @@ def parse(logs: tuple[Path, ...], vmlinux: Path | None, as_json: bool) -> None:
 @click.argument("folder", type=click.Path(path_type=Path))
 @json_option(CorpusAnswer)
 def corpus(folder: Path, as_json: bool) -> None:
-    """Read the cases below FOLDER, whose answers are known, and count what was read right.
+    """Parse the cases below FOLDER and count correct answers.
 
-    The cases are in the format of syzkaller's pkg/report/testdata: report and guilty cases, in
-    subfolders or not.
+    The cases are in the format of syzkaller's pkg/report/testdata, which holds the expected
+    answers: report and guilty cases, at any depth.
     """
     paths = sorted(path for path in folder.rglob("*") if path.is_file())
     if not paths:
-        raise UserError("cannot_read", f"{folder}: there are no cases in it")
+        raise UserError("cannot_read", f"{folder} holds no cases")
     with _each(paths) as each:
         checked = list(each(_check, paths))
     fields: dict[str, dict[str, Any]] = {}
@@ -116,7 +116,7 @@ def corpus(folder: Path, as_json: bool) -> None:
 def _each(
     paths: Sequence[Path],
 ) -> Iterator[Callable[[Callable[[Path], _Result], Iterable[Path]], Iterable[_Result]]]:
-    """Yield a `map` that uses all CPUs if that is worth it."""
+    """Yield a `map` that uses all CPUs if there are enough files."""
     cpus = min(len(os.sched_getaffinity(0)), len(paths) // _WORTH_A_PROCESS)
     if cpus < 2:
         yield map

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 _run_argument = click.argument("run_id", metavar="RUN", type=click.IntRange(1, 1 << 62))
 _number_option = click.option(
-    "--number", type=click.IntRange(1), default=1, show_default=True, help="Of the ranked fixes."
+    "--number", type=click.IntRange(1), default=1, show_default=True, help="Rank of the fix."
 )
 
 
@@ -60,7 +60,7 @@ def list_(state: str | None, limit: int, as_json: bool) -> None:
 @options_of("run show")
 @json_option(RunView)
 def show(run_id: int, as_json: bool) -> None:
-    """Show a run: its debug cycles, its fixes, what it took."""
+    """Show a run: debug cycles, fixes and cost."""
     view = with_agent(lambda agent: agent.show(run_id))
     if as_json:
         print_json(view)
@@ -89,7 +89,7 @@ def _short(text: str | None) -> list[str]:
 @options_of("run stop")
 @json_option(RunView)
 def stop(run_id: int, as_json: bool) -> None:
-    """End a run as it is; its jobs are aborted, what it has found is kept."""
+    """Stop a run and abort its jobs; its results are kept."""
 
     async def ask(agent: "AgentCalls") -> RunView:
         await agent.stop(run_id)
@@ -109,8 +109,8 @@ def stop(run_id: int, as_json: bool) -> None:
 @options_of("run resume")
 @limit_options
 @click.option("--record", type=click.Path(path_type=Path, dir_okay=False), help="Tape to record.")
-@click.option("--out", type=click.Path(path_type=Path, dir_okay=False), help="As of `kgym fix`.")
-@click.option("--author", help="`Name <mail>` that the patch is from.")
+@click.option("--out", type=click.Path(path_type=Path, dir_okay=False), help="As for `kgym fix`.")
+@click.option("--author", help="Author of the patch, as `Name <mail>`.")
 @json_option(FixAnswer)
 def resume(
     run_id: int,
@@ -120,14 +120,15 @@ def resume(
     as_json: bool,
     **budgets: float | None,
 ) -> None:
-    """Go on with a run that was interrupted or stopped, failed, or has reached a limit.
+    """Resume a run that was interrupted or stopped, failed, or reached a limit.
 
-    No answer is paid for again. With a budget, the run goes on by that one; it counts
-    what the run took before.
+    No answer is paid for twice. A new budget replaces the old one and includes what the run
+    has already spent.
     """
 
     async def ask(agent: "AgentCalls") -> FixAnswer:
         before = (await agent.show(run_id)).limits
+        # Old events are skipped: only what happens after the resume is shown.
         seen = 0
         async for event in agent.follow(run_id):
             seen = event.number
@@ -148,17 +149,17 @@ def resume(
 @run.command()
 @_run_argument
 @options_of("run calls")
-@click.option("--node", help="Only those of this debug cycle.")
+@click.option("--node", help="Only calls of this debug cycle.")
 @json_option(list[CallView])
 def calls(run_id: int, node: str | None, as_json: bool) -> None:
-    """Show what the model was asked, what it answered, and what that took."""
+    """Show the questions to the model, its answers and their cost."""
     calls = with_agent(lambda agent: agent.calls(run_id, node))
     if as_json:
         print_json(calls)
         return
     for call in calls:
         reply = call.reply
-        price = f"${reply.price:.4f}" if reply and reply.price is not None else "price not known"
+        price = f"${reply.price:.4f}" if reply and reply.price is not None else "price unknown"
         took = (
             f"{reply.input_tokens}+{reply.output_tokens} tokens, {price}" if reply else call.error
         )
@@ -170,7 +171,7 @@ def calls(run_id: int, node: str | None, as_json: bool) -> None:
 @_run_argument
 @options_of("run patch")
 @_number_option
-@click.option("--author", help="`Name <mail>` that the patch is from.")
+@click.option("--author", help="Author of the patch, as `Name <mail>`.")
 def patch(run_id: int, number: int, author: str | None) -> None:
     """Print a fix as a patch for `git am`."""
     text = with_agent(lambda agent: agent.patch(run_id, number, author))

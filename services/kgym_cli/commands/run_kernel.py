@@ -1,4 +1,4 @@
-"""`kgym run-kernel`, which is also the command `run_kernel`."""
+"""`kgym run-kernel`, also installed as the command `run_kernel`."""
 
 import asyncio
 from pathlib import Path
@@ -31,18 +31,18 @@ from kgym_cli.settings import options_of, settings
     "--tree",
     type=click.Path(path_type=Path, file_okay=False),
     default=Path(),
-    help="Where the source is.  [default: here]",
+    help="Source tree.  [default: the current folder]",
 )
 @click.option(
     "--patch",
     type=click.Path(path_type=Path, allow_dash=True),
-    help="Try this unified diff instead of the tree's changes; - is standard input.",
+    help="Unified diff to test instead of the tree's changes; - is standard input.",
 )
-@click.option("--fresh", is_flag=True, help="Try it anew, although it was tried before.")
+@click.option("--fresh", is_flag=True, help="Run again, even if the same changes were run before.")
 @click.option(
     "--wait",
     type=click.FloatRange(0, min_open=True),
-    help="Answer after so many seconds in any case; the same command goes on waiting.",
+    help="Answer after this many seconds at the latest; repeat the command to wait longer.",
 )
 @effort_options
 @accept_option
@@ -58,21 +58,21 @@ def run_kernel(
     accept_findings: str,
     as_json: bool,
 ) -> None:
-    """Try the changes of a source tree, or a patch: is the crash gone?
+    """Test the changes in a source tree, or a patch: is the crash gone?
 
-    The tree is one that `kgym bug source` wrote; all changes in files that Git knows count,
+    The tree must have been written by `kgym bug source`; all changes in tracked files count,
     committed or not. The answer is one of `crash resolved`, `crash reproduced` (with the report),
     `another crash`, `does not crash, but this is no fix` (with the reasons), `does not compile`
-    (with the compiler's words), `does not apply`, `changes nothing` (of this config), `no patch`
-    and `no answer`. Without any change, the bug itself is shown.
+    (with the compiler's output), `does not apply`, `changes nothing` (in this config), `no patch`
+    and `no answer`. Without changes, the bug itself is reproduced.
 
-    The same changes again are the same job; interrupted, the same command goes on with it.
+    The same changes are the same job: after an interruption, repeat the command.
     The exit status is 0 for `crash resolved`, 1 if it is not, 2 for bad input, 3 for no answer.
     """
     source = None if patch is not None else tree_changes.source_tree(tree)
     if patch is None and source is None:
         raise UserError(
-            "bad_tree", f"{tree.absolute()} is in no Git repository: use --tree, or --patch"
+            "bad_tree", f"{tree.absolute()} is not in a Git repository: use --tree or --patch"
         )
     named = settings().bug or remembered(source or tree_changes.source_tree(tree))
     options = RunOptions(
@@ -80,7 +80,7 @@ def run_kernel(
         accepted=reasons(accept_findings),
         fresh=fresh,
         seconds=wait,
-        # Nobody starts a platform of this machine again.
+        # If this machine's own platform is gone, waiting for it is useless: nothing restarts it.
         patience=60 if settings().server else 0,
     )
     diff = tree_changes.changes(source) if source else patch_file(patch or Path("-")).diff or ""
@@ -94,10 +94,10 @@ def run_kernel(
 
 
 def remembered(tree: SourceTree | None) -> str:
-    """Return the bug that a tree is of; raise UserError `no_bug` where it does not say."""
+    """Return a tree's bug; raise UserError `no_bug` if it is not recorded."""
     if tree is None or tree.bug is None:
         raise UserError(
-            "no_bug", "which bug? Use --bug or KGYM_BUG; trees of `kgym bug source` know theirs"
+            "no_bug", "give --bug or KGYM_BUG; only trees of `kgym bug source` record their bug"
         )
     return tree.bug
 
@@ -111,7 +111,7 @@ async def _run(
     tree: SourceTree | None,
 ) -> KernelRun:
     async with AsyncClient(url, token) as client:
-        # A kernel's tree has many files; the platform has work meanwhile.
+        # Listing a kernel tree takes seconds, so it runs while the platform works.
         rows, left_out = await asyncio.gather(
             try_patch(client, bug, diff, options, _tell), asyncio.to_thread(_unknown_files, tree)
         )
@@ -123,7 +123,7 @@ def _unknown_files(tree: SourceTree | None) -> list[str]:
 
 
 def _tell(news: Moved | Row) -> None:
-    """Say on a terminal how far it is: agents take what is on stderr for a part of the answer."""
+    """Print progress, on a terminal only: agents read stderr as part of the answer."""
     if people.is_terminal and isinstance(news, Moved):
         job = f" (job {news.job})" if news.job else ""
         people.print(f"{news.stage}{job}", style="dim", markup=False)

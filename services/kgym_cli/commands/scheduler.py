@@ -17,13 +17,12 @@ if TYPE_CHECKING:
 @click.command()
 @options_of("scheduler")
 def scheduler() -> None:
-    """Take jobs and hand their steps to workers; several can serve one database.
+    """Accept jobs and hand their steps to workers; several schedulers can serve one database.
 
-    The database is brought to its newest form first. Any address but loopback
-    needs tokens (`kgym token create`).
+    The database is migrated first. Any address but loopback needs tokens (`kgym token create`).
     """
     extras.require("scheduler")
-    # Its imports take longer than a command that needs none of this.
+    # Imported late: these imports take longer than a whole command that needs none of them.
     import uvloop  # noqa: PLC0415
 
     from kgym.web.request_limits import burst  # noqa: PLC0415
@@ -37,6 +36,8 @@ def scheduler() -> None:
         streams=chosen.streams,
         unfinished_jobs=chosen.unfinished_jobs,
         bytes_per_second=chosen.bytes_per_second,
+        # A burst of 4,096 s of the sustained rate: a caller may upload one large artifact at full
+        # speed, but cannot keep that up.
         bytes_at_once=int(4096 * chosen.bytes_per_second),
     )
     run(_serve(chosen, limits), uvloop.new_event_loop)

@@ -46,7 +46,7 @@ class _Lines(click.ParamType[tuple[int, int | None]]):
             return value
         match = re.fullmatch(r"([1-9][0-9]{0,8})(-([1-9][0-9]{0,8})?)?", value)
         if match is None:
-            self.fail(f"{value!r} is no range of lines such as 10-20, 10- or 10", param, ctx)
+            self.fail(f"{value!r} is not a range of lines such as 10-20, 10- or 10", param, ctx)
         first = int(match[1])
         if match[2] is None:
             return first, first
@@ -54,19 +54,19 @@ class _Lines(click.ParamType[tuple[int, int | None]]):
 
 
 def _tree(command: _Command) -> _Command:
-    """Add what names a tree."""
+    """Add the argument and options that name a tree."""
     for add in (
         click.option(
             "--patch",
             "patches",
             multiple=True,
             type=click.Path(path_type=Path),
-            help="A patch to apply first, as for `kgym check`; may be repeated.",
+            help="Patch to apply first, as for `kgym check`; may be repeated.",
         ),
         click.option(
             "--step",
             type=click.IntRange(0, 99),
-            help="Of a job: which step's tree; the first one's without it.",
+            help="Step of the job whose tree is read.  [default: the first]",
         ),
         click.argument("tree", metavar="BUG_OR_JOB", shell_complete=complete_bug),
     ):
@@ -76,18 +76,20 @@ def _tree(command: _Command) -> _Command:
 
 @click.group()
 def source() -> None:
-    """Read, list and search the source of a kernel, as builds see it.
+    """Read, list and search a kernel's source as builds see it.
 
-    BUG_OR_JOB is a bug (a shipped one, or the folder of a bundle): its kernel's source with the
-    bug; or the number of a job that builds or checks. The first look at a source takes a minute
-    or two, in which it is indexed.
+    BUG_OR_JOB is a shipped bug or the folder of a bundle, for its kernel's source with the bug, or
+    the id of a job that builds or checks. The first look at a source takes a minute or two for
+    its index.
     """
 
 
 @source.command()
 @_tree
 @click.argument("path")
-@click.option("--lines", type=_Lines(), default=(1, None), help="Only these: 10-20, 10- or 10.")
+@click.option(
+    "--lines", type=_Lines(), default=(1, None), help="Only these lines: 10-20, 10- or 10."
+)
 @json_option(FileText)
 def read(tree: str, path: str, lines: tuple[int, int | None], as_json: bool, **how: Any) -> None:
     """Print a file."""
@@ -99,7 +101,7 @@ def read(tree: str, path: str, lines: tuple[int, int | None], as_json: bool, **h
         return
     echo(file.text, end="" if file.text.endswith("\n") or not file.text else "\n")
     if file.cut:
-        people.print(f"cut: go on with --lines {file.last + 1}-")
+        people.print(f"cut: continue with --lines {file.last + 1}-")
 
 
 @source.command()
@@ -107,7 +109,7 @@ def read(tree: str, path: str, lines: tuple[int, int | None], as_json: bool, **h
 @click.argument("path", default="")
 @json_option(FolderList)
 def ls(tree: str, path: str, as_json: bool, **how: Any) -> None:
-    """List a folder; without PATH, the top one."""
+    """List a folder.  [default PATH: the root]"""
     with _opened(tree, how) as (client, job, common):
         listing = client.list_source(job, FolderLook(path=path, **common))
     if as_json:
@@ -122,8 +124,8 @@ def ls(tree: str, path: str, as_json: bool, **how: Any) -> None:
 @source.command()
 @_tree
 @click.argument("pattern")
-@click.option("--glob", help="Only files with such a path: *.h, fs/**/*.c, {mm,fs}/**.")
-@click.option("-i", "--ignore-case", is_flag=True, help="Small and capital letters are the same.")
+@click.option("--glob", help="Only matching paths: *.h, fs/**/*.c, {mm,fs}/**.")
+@click.option("-i", "--ignore-case", is_flag=True, help="Ignore case.")
 @click.option("--limit", type=click.IntRange(1, 1000), default=100, show_default=True)
 @json_option(SearchResult)
 def search(
@@ -135,7 +137,7 @@ def search(
     as_json: bool,
     **how: Any,
 ) -> None:
-    """Print the lines that match PATTERN, a regular expression as RE2 reads it."""
+    """Print the lines that match PATTERN, a regular expression (RE2)."""
     with _opened(tree, how) as (client, job, common):
         wanted = SearchLook(
             pattern=pattern, glob=glob, ignore_case=ignore_case, limit=limit, **common
@@ -154,7 +156,7 @@ def search(
 @click.option("--limit", type=click.IntRange(1, 1000), default=100, show_default=True)
 @json_option(SymbolResult)
 def symbol(tree: str, name: str, limit: int, as_json: bool, **how: Any) -> None:
-    """Print where NAME is defined, who calls it, and where else it stands."""
+    """Print definitions, callers and other uses of NAME."""
     with _opened(tree, how) as (client, job, common):
         symbol = client.find_symbol(job, SymbolLook(name=name, limit=limit, **common))
     if as_json:
@@ -176,13 +178,13 @@ def _print(lines: Sequence[SourceLine]) -> None:
 
 def _print_cut(cut: object) -> None:
     if cut:
-        why = "the time was over" if cut == "time" else "more lines than --limit"
+        why = "time limit" if cut == "time" else "more lines than --limit"
         people.print(f"cut: there is more ({why})")
 
 
 @contextmanager
 def _opened(tree: str, how: dict[str, Any]) -> Iterator[tuple["Client", int, dict[str, Any]]]:
-    """Yield a client, the job whose tree is meant, and what all looks take."""
+    """Yield a client, the job whose tree is read, and common arguments of requests."""
     patches = [patch_file(path) for path in how["patches"]]
     common = {"patches": patches, "step": how["step"]}
     if tree.isascii() and tree.isdecimal():
@@ -190,14 +192,14 @@ def _opened(tree: str, how: dict[str, Any]) -> Iterator[tuple["Client", int, dic
             yield client, int(tree), common
         return
     if how["step"] is not None:
-        raise UserError("bad_option", "--step goes with the number of a job, not with a bug")
+        raise UserError("bad_option", "--step needs the id of a job, not a bug")
     bug = bugs.load(tree)
     with scheduler(work=True) as client:
         yield client, _readable(client, bug), common
 
 
 def _readable(client: "Client", bug: Bug) -> int:
-    """Return the job of the bug's source, an earlier one where that can be read."""
+    """Return a job with the bug's source; reuse an earlier one if its source still exists."""
     request = bug.source()
     digest = hashlib.sha256(request.model_dump_json().encode()).hexdigest()[:32]
     job = client.submit(request, key=f"source-{digest}")
@@ -205,6 +207,8 @@ def _readable(client: "Client", bug: Bug) -> int:
         try:
             client.list_source(job.id, FolderLook())
         except KgymError as error:
+            # Retention may have removed the earlier job's source. A submission without the key
+            # makes a new one.
             if error.reason != "source_not_made":
                 raise
             job = client.submit(request)

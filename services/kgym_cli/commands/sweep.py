@@ -42,21 +42,21 @@ _COLUMNS = (
 
 
 class SweepRow(Row):
-    """A line of --json: a pair of bug and patch that has come to its end."""
+    """A line of --json: a finished pair of bug and patch."""
 
     kind: Literal["pair"] = "pair"
-    file: str = Field(description="that holds the patch")
+    file: str = Field(description="file of the patch")
 
 
 class SweepSummary(Answer):
-    """The last line of --json."""
+    """Last line of --json."""
 
     kind: Literal["summary"] = "summary"
-    name: str = Field(description="the group of the jobs")
+    name: str = Field(description="group of the jobs")
     pairs: int
-    outcomes: dict[Outcome, int] = Field(description="how many pairs came to what")
-    bugs: dict[str, dict[Outcome, int]] = Field(description="the same by bug")
-    seconds: float = Field(description="that this command took")
+    outcomes: dict[Outcome, int] = Field(description="number of pairs per outcome")
+    bugs: dict[str, dict[Outcome, int]] = Field(description="number of pairs per bug and outcome")
+    seconds: float = Field(description="duration of this command")
 
 
 @click.command()
@@ -76,20 +76,20 @@ class SweepSummary(Answer):
     type=click.IntRange(1, MOST_UNDER_WAY),
     default=SweepOptions("").under_way,
     show_default=True,
-    help="Trials that wait or run at the same time.",
+    help="Most unfinished trials at a time.",
 )
-@click.option("--retry", is_flag=True, help="Run again what has come to no answer.")
+@click.option("--retry", is_flag=True, help="Retry what has no answer.")
 @effort_options
 @compiler_option
 @click.option(
-    "--validate", is_flag=True, help="Look at the fixes themselves, too; smoke-test them."
+    "--validate", is_flag=True, help="Also review the fixes themselves and smoke-test them."
 )
 @accept_option
 @click.option(
     "--csv",
     "table",
     type=click.Path(path_type=Path, dir_okay=False),
-    help="Also write the table to a file.",
+    help="Also write the table to this file.",
 )
 @json_option(SweepRow | SweepSummary)
 def sweep(
@@ -107,23 +107,23 @@ def sweep(
     table: Path | None,
     as_json: bool,
 ) -> None:
-    """Try many patches on many bugs: each is checked, then run where the bug was seen to crash.
+    """Test many patches on many bugs: each is checked, then run once its bug has reproduced.
 
     BUG is a shipped bug or the folder of a bundle. `DIR/BUG/*.patch` is for that bug,
-    `DIR/*.patch` for all; .diff is as good, and compressed ones are. Those of the same content
-    are tried once. The crash is shown once for each bug.
+    `DIR/*.patch` for all bugs; files may end in .diff and may be compressed. Patches of the same
+    content are tested once. Each bug is reproduced once.
 
-    Interrupted or killed, the same command goes on with the jobs that there are; nothing runs
-    twice. Another --name begins anew. `kgym group` shows the jobs, and ends them.
+    If the command is interrupted or killed, repeat it: it continues with its jobs, and nothing
+    runs twice. Another --name starts from scratch. `kgym group` shows and aborts the jobs.
 
-    With --json, each pair is a line as soon as it is known, and the last line is a summary.
-    The exit status is 0 if all patches resolve their bugs, 1 if some do not, 2 for bad input
-    (also where some files hold no patch), 3 if some pairs have no answer.
+    With --json, each finished pair is a line, and the last line is a summary. The exit status
+    is 0 if all patches resolve their bugs, 1 if some do not, 2 for bad input (also if a file
+    holds no patch), 3 if some pairs have no answer.
     """
     loaded = [loaded_bug.built_by(compiler) for loaded_bug in _loaded(names)]
     patches = patch_files.find(loaded, places)
     for folder in patches.left_out:
-        people.print(f"left out: {folder}, as no bug of that name is swept", markup=False)
+        people.print(f"ignored: {folder}: no bug of that name is swept", markup=False)
     options = SweepOptions(
         name=_group(name or patch_files.default_name(names, places)),
         accepted=frozenset(accept_findings.replace(",", " ").split()),
@@ -160,8 +160,9 @@ class _Run:
         self.begun = time.monotonic()
 
     def go(self, table: Path | None) -> None:
-        """Sweep; whatever ends it, write the table as far as it is known."""
+        """Run the sweep. Write the results so far even if it is interrupted."""
         if table is not None:
+            # Tried first: hours later, an unwritable file would cost the table.
             _write(table, None)
         people.print(
             f"sweep {self.options.name}: {sum(self.view.pairs.values())} pairs", markup=False
@@ -169,13 +170,13 @@ class _Run:
         try:
             with address(work=True) as (url, token):
                 if settings().server is None:
-                    # Nobody starts a platform of this machine again.
+                    # Nothing restarts this machine's own platform: waiting for it is useless.
                     self.options = replace(self.options, patience=0)
                 asyncio.run(self._sweep(url, token))
         except asyncio.CancelledError:
             people.print(
-                f"interrupted; the same command goes on, `kgym group abort {self.options.name}`"
-                " ends what is under way",
+                f"interrupted: repeat the command to continue, or `kgym group abort"
+                f" {self.options.name}` to abort its jobs",
                 markup=False,
             )
             raise KeyboardInterrupt from None
@@ -184,7 +185,7 @@ class _Run:
                 _write(table, _csv(self._rows()))
 
     def answer(self) -> None:
-        """Print what the sweep came to."""
+        """Print the sweep's results."""
         rows = self._rows()
         if self.as_json:
             outcomes = [row.outcome for row in rows]
@@ -205,7 +206,7 @@ class _Run:
                 people.print(f"compiler: {substitution}", markup=False)
         people.print(sweep_view.counts(self.view.pairs, rows, len(self.view.pairs)))
         if any(row.outcome is Outcome.INCONCLUSIVE for row in rows) and not self.options.retry:
-            people.print("the same command with --retry runs again what has no answer")
+            people.print("repeat the command with --retry to retry pairs without an answer")
 
     async def _sweep(self, url: str, token: str | None) -> None:
         loop, task = asyncio.get_running_loop(), asyncio.current_task()
@@ -229,7 +230,9 @@ class _Run:
                     await asyncio.gather(*beside, return_exceptions=True)
 
     async def _subject(self, client: AsyncClient, bug: Bug, begun: datetime | None) -> Subject:
-        """Return what is to be tried on a bug, by what was known of it when the sweep began."""
+        """Return a bug's patches and trial options."""
+        # Only measurements from before the sweep: the options are part of the jobs' idempotency
+        # keys, so a repeated command must compute the same ones.
         known = await earlier_jobs.known_async(client, bug, begun)
         trial = replace(self.wanted, known=known)
         files = self.patches.files[bug.name]
@@ -244,7 +247,7 @@ class _Run:
         return SweepRow(**dict(row), file=str(self.patches.files[row.bug][row.patch]))
 
     def _rows(self) -> list[SweepRow]:
-        """Return the rows that are known, in the order of bugs and files."""
+        """Return the rows so far, ordered by bug and file."""
         keys = ((bug, name) for bug, files in self.patches.files.items() for name in files)
         return [self._answered(self.view.rows[key]) for key in keys if key in self.view.rows]
 
@@ -265,7 +268,7 @@ def _cells(row: Row) -> tuple[str, ...]:
 
 
 def _loaded(names: Sequence[str]) -> list[Bug]:
-    """Load the bugs; raise UserError `bad_option` for two of one name, as of two folders."""
+    """Load the bugs; raise UserError `bad_option` if two folders have the same name."""
     loaded = [bugs.load(name) for name in dict.fromkeys(names)]
     named = [bug.name for bug in loaded]
     if twice := {name for name in named if named.count(name) > 1}:
@@ -286,7 +289,7 @@ def _csv(rows: Iterable[SweepRow]) -> str:
 
 
 def _write(path: Path, text: str | None) -> None:
-    """Write a file whole; None only tries whether it could be written."""
+    """Write a file atomically; None only checks that it can be written."""
     part = path.with_name(f".{path.name}.part")
     try:
         part.write_text(text or "", newline="")

@@ -32,7 +32,7 @@ _FORMS = "a full commit id, a repository as URL@COMMIT or FOLDER@COMMIT, or a ta
 
 
 class SyzkallerAnswer(Answer):
-    """What was built or found; without a result, `failure` says why."""
+    """The programs that were built or cached; without a result, `failure` has the reason."""
 
     job: int
     failure: FailedStep | None
@@ -55,27 +55,27 @@ class SyzkallerAnswer(Answer):
 
 @click.group()
 def syzkaller() -> None:
-    """Build the programs that reproducers of the kind `syz` are run by."""
+    """Build the programs that run syzkaller reproducers."""
 
 
 @syzkaller.command()
 @click.argument("source")
-@click.option("--commit", help="The commit that a tarball is.")
+@click.option("--commit", help="Commit of a tarball.")
 @click.option(
     "--output",
     type=click.Path(path_type=Path, file_okay=False),
-    help="Folder that gets them, by commit.  [default: KGYM_SYZKALLER, or else syzkaller in the"
-    " data folder, where workers of this machine find them]",
+    help="Target folder; a subfolder per commit.  [default: KGYM_SYZKALLER, or syzkaller in the"
+    " data folder, where this machine's workers look]",
 )
-@click.option("--fresh", is_flag=True, help="Build again what was built before.")
+@click.option("--fresh", is_flag=True, help="Build again, ignoring earlier builds.")
 @json_option(SyzkallerAnswer)
 def build(source: str, commit: str | None, output: Path | None, fresh: bool, as_json: bool) -> None:
-    """Build syz-execprog and syz-executor from SOURCE, and keep them by commit.
+    """Build syz-execprog and syz-executor from SOURCE, and install them by commit.
 
-    SOURCE is a full commit id of syzkaller's, a repository as URL@COMMIT or FOLDER@COMMIT, or
-    a tarball (then --commit says which commit it is). A builder does it in its sandbox,
-    without network, with Debian's golang-go and g++; once for each source. The exit status is 0 if
-    they are there, 2 for bad input, 3 if there is no answer.
+    SOURCE is a full commit id of syzkaller's repository, URL@COMMIT or FOLDER@COMMIT, or a tarball
+    with --commit. A builder compiles in its sandbox, without network, with Debian's golang-go and
+    g++; each source once. The exit status is 0 if the programs are installed, 2 for bad input, 3
+    if there is no answer.
     """
     spec = _spec(source, commit).model_copy(update={"cache": "fresh" if fresh else "use"})
     with scheduler(work=True) as client:
@@ -97,15 +97,15 @@ def build(source: str, commit: str | None, output: Path | None, fresh: bool, as_
 
 
 def _spec(named: str, commit: str | None) -> SyzkallerSpec:
-    """Return what builds this source; raise UserError `bad_option`."""
+    """Return the step that builds a source; raise UserError `bad_option`."""
     if commit is not None and not _COMMIT.fullmatch(commit):
-        raise UserError("bad_option", f"--commit {commit!r} is no full commit id")
+        raise UserError("bad_option", f"--commit {commit!r} is not a full commit id")
     path = Path(named).expanduser()
     if _COMMIT.fullmatch(named):
         return SyzkallerSpec(source=GitSource(url=SYZKALLER_GIT, commit=named), commit=commit)
     if path.is_file():
         if commit is None:
-            raise UserError("bad_option", "a tarball does not tell its commit: give --commit")
+            raise UserError("bad_option", "a tarball does not contain its commit id: give --commit")
         with path.open("rb") as file:
             digest = hashlib.file_digest(file, "sha256").hexdigest()
         tarball = TarballSource(url=str(path.resolve()), sha256=digest)
@@ -118,10 +118,12 @@ def _spec(named: str, commit: str | None) -> SyzkallerSpec:
 
 
 def _installed(client: Client, job: JobView, commit: str, folder: Path) -> Path:
-    """Bring the programs to the folder of their commit, each whole; return it."""
+    """Install the programs into their commit's folder; return the folder."""
     place = folder / commit
     try:
         place.mkdir(parents=True, exist_ok=True)
+        # Both downloads end before the first rename, so that a worker never runs an executor of
+        # another build than its execprog.
         with tempfile.TemporaryDirectory(prefix=".part-", dir=folder) as part:
             for name in SyzkallerArtifact:
                 client.download(job.id, 0, name, Path(part, name))

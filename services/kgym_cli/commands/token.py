@@ -21,7 +21,7 @@ T = TypeVar("T")
 
 
 class MadeToken(Answer):
-    """A token, shown this once."""
+    """A new token. Its secret is shown only once."""
 
     name: str
     scopes: list[str]
@@ -30,7 +30,7 @@ class MadeToken(Answer):
 
 
 class TokenAnswer(Answer):
-    """What is known about a token; not its secret."""
+    """A token without its secret."""
 
     name: str
     scopes: list[str]
@@ -40,25 +40,25 @@ class TokenAnswer(Answer):
 
 
 class RevokedToken(Answer):
-    """The token that was ended."""
+    """A revoked token."""
 
     name: str
 
 
 class ForgottenTokens(Answer):
-    """How many tokens there were."""
+    """Count of removed tokens."""
 
     forgotten: int
 
 
 @click.group()
 def token() -> None:
-    """Make, list and revoke the tokens that callers and workers show to the scheduler.
+    """Create, list and revoke the tokens with which callers and workers authenticate.
 
-    They are in the database: KGYM_DATABASE, or that of this machine's platform.
-    While none was ever made, a scheduler serves this machine only, and everybody on it.
-    From the first one on, all callers need one, but commands of the user who runs the
-    platform of this machine, on its data folder.
+    Tokens are in the database: KGYM_DATABASE, or that of this machine's platform. As long as
+    none was ever created, a scheduler serves only this machine, but everybody on it. After the
+    first one, all callers need a token, except commands of the user who runs this machine's
+    platform, on its data folder.
     """
 
 
@@ -70,26 +70,26 @@ def token() -> None:
     type=click.Choice(SCOPES),
     multiple=True,
     required=True,
-    help="What it allows: read, submit (and read), admin (and both), or worker. Can be repeated.",
+    help="read, submit (includes read), admin (includes both) or worker; may be repeated.",
 )
 @click.option(
     "--priority",
     type=click.IntRange(0, 100),
     default=0,
     show_default=True,
-    help="The highest that its jobs may ask for, before all others' of a lower one.",
+    help="Highest priority that its jobs may request.",
 )
 @json_option(MadeToken)
 def create(name: str, scopes: tuple[str, ...], priority: int, as_json: bool) -> None:
-    """Make a token called NAME and print it, this once; it cannot be shown again."""
+    """Create a token called NAME and print it. It cannot be shown again."""
     text = _on_tokens(lambda tokens: tokens.create(name, scopes, priority))
     if as_json:
         print_json(MadeToken(name=name, scopes=list(scopes), priority=priority, token=text))
         return
     people.print(
-        f"token {name} ({', '.join(scopes)}); KGYM_TOKEN or --token takes it. From now on all"
-        " callers need one, but your own commands on this data folder"
-        " (the way back: `kgym token forget`):"
+        f"token {name} ({', '.join(scopes)}), for KGYM_TOKEN or --token. From now on all callers"
+        " need a token, except your own commands on this data folder"
+        " (undo with `kgym token forget`):"
     )
     click.echo(text)
 
@@ -97,7 +97,7 @@ def create(name: str, scopes: tuple[str, ...], priority: int, as_json: bool) -> 
 @token.command("list")
 @json_option(list[TokenAnswer])
 def list_(as_json: bool) -> None:
-    """List the tokens, revoked ones too."""
+    """List all tokens, including revoked ones."""
     known = _on_tokens(lambda tokens: tokens.list())
     if as_json:
         print_json([TokenAnswer(**dict(entry)) for entry in known])
@@ -117,7 +117,7 @@ def _row(token: "Token") -> tuple[str, ...]:
 @click.argument("name")
 @json_option(RevokedToken)
 def revoke(name: str, as_json: bool) -> None:
-    """End a token; schedulers that run refuse it within five seconds."""
+    """Revoke a token. Running schedulers refuse it within five seconds."""
     _on_tokens(lambda tokens: tokens.revoke(name))
     if as_json:
         print_json(RevokedToken(name=name))
@@ -128,19 +128,17 @@ def revoke(name: str, as_json: bool) -> None:
 @token.command()
 @json_option(ForgottenTokens)
 def forget(as_json: bool) -> None:
-    """Forget all tokens, revoked ones too: nobody on this machine needs one any more.
+    """Delete all tokens, including revoked ones: callers on this machine need none any more.
 
-    Only of this machine's own platform: it is the way back from the first token.
+    This undoes the first `kgym token create`, and only works on this machine's own platform.
     """
     if not database_url().startswith("sqlite"):
-        raise UserError(
-            "shared_database", "others use this database, too: revoke its tokens one by one"
-        )
+        raise UserError("shared_database", "the database is shared: revoke its tokens one by one")
     count = _on_tokens(lambda tokens: tokens.forget())
     if as_json:
         print_json(ForgottenTokens(forgotten=count))
         return
-    results.print(f"tokens forgotten: {count}")
+    results.print(f"tokens deleted: {count}")
 
 
 def _on_tokens(work: "Callable[[Tokens], Awaitable[T]]") -> T:

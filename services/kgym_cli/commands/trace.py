@@ -25,7 +25,7 @@ _vmlinux = click.option("--vmlinux", type=_PATH, help="The dump's kernel, with d
 
 
 class ExtractAnswer(Answer):
-    """What was read out of a dump, and where it is."""
+    """Parts read from a dump, and where they were saved."""
 
     parts: list[DumpPart]
     seconds: dict[str, float]
@@ -38,23 +38,23 @@ class ExtractAnswer(Answer):
 
 
 class ScoreAnswer(Answer):
-    """Which stages of the trace have all functions that the true fix edits: 1, else 0."""
+    """1 for each stage of the trace with all functions that the true fix edits, else 0."""
 
     edited: list[str]
     stages: dict[str, int]
 
 
 class MinimizeAnswer(MinimalTrace):
-    """A minimal trace, and what it was cut down from."""
+    """A minimal trace, and facts about its source."""
 
     title: str
-    seconds: dict[str, float] | None = Field(None, description="of a dump, by stage")
+    seconds: dict[str, float] | None = Field(None, description="for a dump, by stage")
     notes: list[str]
     score: ScoreAnswer | None = Field(description="null without --fix")
 
 
 class ScoresAnswer(Answer):
-    """The scores of many bugs, added up."""
+    """Sum of many bugs' scores."""
 
     bugs: int
     stages: dict[str, int]
@@ -65,22 +65,24 @@ _NEEDED = {MinimizeArtifact.TRACE, MinimizeArtifact.MINIMAL}
 
 @click.group()
 def trace() -> None:
-    """What a kernel executed before it crashed: out of dumps and traces, cut down, shown."""
+    """Extract, minimize and show what a kernel executed before it crashed."""
 
 
 @trace.command()
 @click.argument("dump", type=_PATH)
 @_vmlinux
-@click.option("--report", "log", type=_PATH, help="Console log or crash report: names the task.")
-@click.option("--output", type=_PATH, default=".", help="Folder for what is found.")
+@click.option(
+    "--report", "log", type=_PATH, help="Console log or crash report, which names the task."
+)
+@click.option("--output", type=_PATH, default=".", help="Target folder.")
 @json_option(ExtractAnswer)
 def extract(
     dump: Path, vmlinux: Path | None, log: Path | None, output: Path, as_json: bool
 ) -> None:
-    """Take trace, dmesg, the crashed task's stack and held locks out of DUMP.
+    """Extract trace, dmesg, the crashed task's stack and held locks from DUMP.
 
-    It may be compressed, as artifacts are (.zst). DUMP may also be a text of
-    tracefs or of `trace-cmd report`: then it becomes a trace.npz.
+    It may be compressed, as artifacts are (.zst). A text of tracefs or `trace-cmd report`
+    is converted to a trace.npz.
     """
     try:
         output.mkdir(parents=True, exist_ok=True)
@@ -111,13 +113,16 @@ def extract(
 @click.argument("more", nargs=-1, metavar="")
 @click.option("--report", "log", type=_PATH, required=True, help="Console log or crash report.")
 @click.option(
-    "--files", multiple=True, metavar="F…", help="Localisation candidates; without: all files."
+    "--files",
+    multiple=True,
+    metavar="F…",
+    help="Candidate files of the localisation.  [default: all]",
 )
 @_vmlinux
 @click.option("--limit", type=click.IntRange(1, 10_000), default=200, show_default=True)
-@click.option("--past-repeats", is_flag=True, help="Go on behind patterns that repeat.")
-@click.option("--fix", type=_PATH, help="Patch of the true fix: score the trace against it.")
-@click.option("--source-tree", type=_PATH, help="The kernel's source, which --fix changes.")
+@click.option("--past-repeats", is_flag=True, help="Continue past repeated patterns.")
+@click.option("--fix", type=_PATH, help="True fix, to score the trace against.")
+@click.option("--source-tree", type=_PATH, help="Kernel source to which --fix applies.")
 @json_option(MinimizeAnswer)
 def minimize(
     source: Path,
@@ -131,7 +136,7 @@ def minimize(
     source_tree: Path | None,
     as_json: bool,
 ) -> None:
-    """Cut SOURCE, a trace or a dump, down to the calls that matter for the crash."""
+    """Reduce SOURCE, a trace or a dump, to the calls that matter for the crash."""
     from kgym.trace import trace_files as stored  # noqa: PLC0415 - numpy takes 0.1 s
     from kgym.trace.minimal_trace import Crash  # noqa: PLC0415
     from kgym.trace.minimal_trace import minimize as cut_down  # noqa: PLC0415
@@ -142,7 +147,7 @@ def minimize(
     text = _report_text(log)
     crash = reports.parse(text)
     if crash is None:
-        raise UserError("no_crash", f"{log}: there is no crash report in it")
+        raise UserError("no_crash", f"{log} contains no crash report")
     about: dict[str, Any] = {}
     with tempfile.TemporaryDirectory(prefix="kgym-trace-") as folder:
         plain = _plain(source, folder)
@@ -164,16 +169,16 @@ def minimize(
             stages = {str(stage): value for stage, value in scored.stages.items()}
             results.print(f"score: {stages}", markup=False)
     if not minimal.calls:
-        people.print("kgym: no record of these files is in the trace", markup=False)
+        people.print("kgym: the trace has no records of these files", markup=False)
         leave(Exit.NEGATIVE)
 
 
 @trace.command()
 @click.argument("path", type=_PATH)
-@click.option("--pid", type=int, help="Of a whole trace: only this thread.")
+@click.option("--pid", type=int, help="Only this thread; for complete traces.")
 @click.option("--last", type=click.IntRange(1), default=100, show_default=True)
 def show(path: Path, pid: int | None, last: int) -> None:
-    """Show what `minimize --json` printed as a tree, or the last records of a whole trace."""
+    """Show output of `minimize --json` as a tree, or the last records of a complete trace."""
     minimal = _minimal(path)
     if minimal is not None:
         _show(minimal, str(json.loads(path.read_text()).get("title", "")))
@@ -189,7 +194,7 @@ def show(path: Path, pid: int | None, last: int) -> None:
 @click.argument("paths", metavar="RESULTS…", nargs=-1, required=True, type=_PATH)
 @json_option(ScoresAnswer)
 def score(paths: tuple[Path, ...], as_json: bool) -> None:
-    """Add up what `minimize --fix … --json` printed: the Complete Intersection Score."""
+    """Sum up outputs of `minimize --fix … --json`: the Complete Intersection Score."""
     from kgym.trace.score import Stage, total  # noqa: PLC0415
 
     scores = []
@@ -199,7 +204,7 @@ def score(paths: tuple[Path, ...], as_json: bool) -> None:
             scores.append({Stage(name): int(value) for name, value in stages.items()})
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise UserError(
-                "no_score", f"{path}: no result of `minimize --fix`: {error}"
+                "no_score", f"{path} is not a result of `minimize --fix`: {error}"
             ) from error
     if as_json:
         print_json(ScoresAnswer(bugs=len(scores), stages=dict(total(scores))))
@@ -209,7 +214,7 @@ def score(paths: tuple[Path, ...], as_json: bool) -> None:
 
 
 def _plain(path: Path, folder: str) -> Path:
-    """Return the file as it is without compression."""
+    """Return the file, decompressed into `folder` if necessary."""
     from kgym_tracer.decompression import unpacked  # noqa: PLC0415
 
     try:
@@ -217,6 +222,7 @@ def _plain(path: Path, folder: str) -> Path:
     except OSError as error:
         raise UserError("cannot_read", f"{path}: {error.strerror or error}") from error
     except ProgramFailed as error:
+        # A full disk is this machine's fault: it must not be reported as a damaged file.
         if "No space left" in error.message:
             raise
         raise UserError("cannot_read", f"{path} cannot be decompressed: {error.message}") from error
@@ -229,7 +235,7 @@ def _look_into(
     from kgym_tracer.reader_request import Minimize  # noqa: PLC0415
 
     if vmlinux is not None and not vmlinux.is_file():
-        raise UserError("cannot_read", f"{vmlinux}: there is no such file")
+        raise UserError("cannot_read", f"{vmlinux}: no such file")
     wanted = None if how is None else Minimize(**how)
     return asyncio.run(look_into(source, out, vmlinux=vmlinux, report=report, minimize=wanted))
 
@@ -250,7 +256,7 @@ def _minimize_dump(
 
 
 def _report_text(path: Path) -> bytes:
-    """Return a console log or report; of a report in JSON, the text that it holds."""
+    """Return a console log or report; a report in JSON is unwrapped."""
     data = compressed_files.read(path, whole=False)
     if data[:1] == b"{":
         try:
@@ -261,7 +267,7 @@ def _report_text(path: Path) -> bytes:
 
 
 def _minimal(path: Path) -> MinimalTrace | None:
-    """Return the minimal trace in the file, None if it is something else."""
+    """Return the minimal trace in a file, or None if it is something else."""
     try:
         with path.open("rb") as file:
             if file.read(1) != b"{":
@@ -272,7 +278,7 @@ def _minimal(path: Path) -> MinimalTrace | None:
     except OSError as error:
         raise UserError("cannot_read", f"{path}: {error.strerror or error}") from error
     except (ValueError, ValidationError) as error:
-        raise UserError("bad_trace", f"{path} is no minimal trace: {error}") from error
+        raise UserError("bad_trace", f"{path} is not a minimal trace: {error}") from error
 
 
 def _show(minimal: MinimalTrace, title: str) -> None:

@@ -1,4 +1,4 @@
-"""Options of the commands that try a fix."""
+"""Options shared by the commands that test a fix."""
 
 from collections.abc import Callable
 from typing import Any, TypeVar, get_args
@@ -14,37 +14,37 @@ accept_option = click.option(
     "--accept-findings",
     metavar="REASON,…",
     default="",
-    help="Findings that shall not stand in the way, by their reason; `all` for every one.",
+    help="Findings that do not block, by reason; `all` for all of them.",
 )
 kernel_option = click.option(
     "--kernel",
     metavar="NAME",
-    help="Shared kernel to use in place of the bug's own, such as linux-5.10; NAME@KERNEL is the"
-    " same, for all commands.",
+    help="Shared kernel to use instead of the bug's own, such as linux-5.10; same as NAME@KERNEL,"
+    " which all commands accept.",
 )
 
 
 root_option = click.option(
     "--root",
     type=click.Choice(["initramfs", "disk"]),
-    help="What the guests start from: an initramfs, or Debian on ext4.  [default: the bundle's]",
+    help="Root of the guests: an initramfs, or Debian on ext4.  [default: the bundle's]",
 )
 
 
 def on_kernel(name: str, kernel: str | None) -> str:
-    """Return the name of a bug on the kernel that --kernel gives, if it does."""
+    """Return the bug's name, on the kernel of --kernel if it is given."""
     return name if kernel is None else f"{name}@{kernel}"
 
 
 class CompilerWords(click.ParamType[str]):
-    """A compiler's name, or what it says of itself."""
+    """A compiler's name or version line."""
 
     name = "compiler"
 
     def convert(
         self, value: object, param: click.Parameter | None, ctx: click.Context | None
     ) -> str:
-        """Return it as it is; refuse what nobody knows."""
+        """Return the value unchanged; refuse unknown compilers."""
         try:
             compilers.asked(str(value))
         except ValueError as error:
@@ -56,31 +56,30 @@ compiler_option = click.option(
     "--compiler",
     type=CompilerWords(),
     metavar="NAME",
-    help="Such as gcc-12, bullseye/gcc-10, or what a compiler says of itself."
-    "  [default: the bundle's]",
+    help="Compiler, such as gcc-12, bullseye/gcc-10, or a version line.  [default: the bundle's]",
 )
 repro_option = click.option(
     "--repro",
     type=click.Choice(get_args(ProgramKind)),
-    help="Reproducers to run, those on request, too: in C, syzkaller's, or both in turn.",
+    help="Reproducers to run: C, syzkaller's, or both in turn.",
 )
 
 
 def effort_options(command: Command) -> Command:
-    """Add what says how much is done to prove a fix: --confidence, --instances and --time."""
+    """Add the options for the effort of a proof: --confidence, --instances and --time."""
     for option in (
         click.option(
-            "--time", type=click.FloatRange(0, 86400, min_open=True), help="Seconds on each."
+            "--time", type=click.FloatRange(0, 86400, min_open=True), help="Seconds per VM."
         ),
         click.option(
-            "--instances", type=click.IntRange(1, 1000), help="VMs that a fix has to survive."
+            "--instances", type=click.IntRange(1, 1000), help="VMs that a fix must survive."
         ),
         click.option(
             "--confidence",
             type=click.FloatRange(0.5, 0.9999),
             default=CONFIDENCES[0],
             show_default=True,
-            help="How sure to be of a fix.",
+            help="Required confidence in a fix.",
         ),
     ):
         command = option(command)

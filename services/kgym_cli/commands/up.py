@@ -23,12 +23,12 @@ if TYPE_CHECKING:
 @click.option(
     "--distributed",
     is_flag=True,
-    help="PostgreSQL, RabbitMQ, scheduler and workers as processes of their own.",
+    help="Run PostgreSQL, RabbitMQ, scheduler and workers as separate processes.",
 )
 def up(distributed: bool) -> None:
-    """Start scheduler, workers and monitor on this machine; Ctrl-C stops them, jobs are kept."""
+    """Start scheduler, workers and monitor on this machine. Ctrl-C stops them; jobs are kept."""
     extras.require(*extras.ONE_MACHINE)
-    # Its imports take longer than a command that needs no platform of its own.
+    # Imported late: these imports take longer than a whole command that needs none of them.
     from kgym.host import process_logs  # noqa: PLC0415
 
     process_logs.configure()
@@ -42,16 +42,16 @@ def up(distributed: bool) -> None:
     with Platform(usable_data_folder(), port=chosen.port, syzkaller=chosen.syzkaller) as platform:
         people.print(f"scheduler: {platform.url}  API: {platform.url}/docs")
         people.print(f"data: {usable_data_folder()}", style="dim", markup=False)
-        # Signals go to the loop: raised in the midst of a request, uvicorn would take them for its.
+        # Signals are handled by the loop: raised within a request, uvicorn would swallow them.
         run(_show(platform))
         if platform.lives:
             raise click.Abort  # by a signal
 
 
 async def _show(platform: "Platform") -> None:
-    """Serve the monitor's pages as long as the platform lives, if that can be done.
+    """Serve the monitor's pages, if possible, until the platform ends.
 
-    Raises what the platform ended by.
+    Raises the error that ended the platform.
     """
     from kgym_cli.platforms.process import settle  # noqa: PLC0415 - as above
 
@@ -70,19 +70,21 @@ async def _show(platform: "Platform") -> None:
             )
             listening = await stack.enter_async_context(serving)
             people.print(f"monitor: {listening.url}")
-        except KgymError as error:  # jobs need no pages
+        except KgymError as error:  # jobs run without pages
             people.print(f"no monitor: {error}", markup=False)
         settle()
-        while platform.lives:  # noqa: ASYNC110 - it lives in another thread
+        while platform.lives:  # noqa: ASYNC110 - set by another thread
             await asyncio.sleep(1)
         platform.wait()
 
 
 def _monitor_port() -> int:
-    """Return the port of the monitor; where that is the usual one and taken, 0 for any."""
+    """Return the monitor's port; 0, for any, if it is the default one and taken."""
     from kgym.web.server import LOOPBACK, listen  # noqa: PLC0415 - as above
 
     port = settings().monitor_port
+    # A port that was chosen must be used or fail; the default one may give way to a second
+    # platform.
     if port == Settings.monitor_port.default:
         try:
             listen(LOOPBACK, port).close()

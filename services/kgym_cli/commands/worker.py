@@ -43,12 +43,12 @@ def _kinds(named: str | None) -> list[StepKind]:
 @options_of("worker")
 @click.pass_context
 def worker(context: click.Context) -> None:
-    """Do steps of these kinds, `slots` at a time, until stopped or drained.
+    """Run steps of these kinds, `slots` at a time, until stopped or drained.
 
-    SIGTERM and Ctrl-C give back at once what runs. The subcommands show and
-    drain the workers that a scheduler knows.
+    SIGTERM and Ctrl-C return running steps to the queue at once. The subcommands show and drain
+    the scheduler's workers.
 
-    Kernel sources come from public addresses; --sources and --source-networks allow more.
+    Kernel sources may come from public addresses; --sources and --source-networks allow more.
     """
     if context.invoked_subcommand is not None:
         return
@@ -56,8 +56,10 @@ def worker(context: click.Context) -> None:
     kinds = _kinds(chosen.kinds)
     if chosen.server is None:
         raise UserError("no_server", "give the scheduler's URL with --server or KGYM_SERVER")
+    # Before anything starts: a missing extra is reported at once, not when the first step of that
+    # kind comes.
     extras.require(*extras_of(kinds))
-    # Its imports take longer than a command that needs none of this.
+    # Imported late: these imports take longer than a whole command that needs none of them.
     from kgym_cli.platforms.composition import open_storage  # noqa: PLC0415
     from kgym_cli.platforms.process import run  # noqa: PLC0415
 
@@ -94,7 +96,7 @@ def _row(worker: WorkerView) -> tuple[str, ...]:
 @click.argument("worker_id")
 @json_option(WorkerView)
 def drain(worker_id: str, as_json: bool) -> None:
-    """Let a worker finish what it runs, take no more, and end."""
+    """Let a worker finish its running steps, take no more, and exit."""
     with scheduler(work=False) as client:
         draining: WorkerView = client.drain(worker_id)
     if as_json:

@@ -1,8 +1,8 @@
-"""A project of Google Cloud on this machine, for `kgym gcp --emulated`: it lasts between commands.
+"""An emulated Google Cloud project for `kgym gcp --emulated`, which outlives single commands.
 
 Its server is a process (`python -m tests.google.cloud_project`, in a checkout only) that the first
-`up` starts and the last `down` ends. Its hosts are programs of this machine, which end with it.
-All that it knows is in its folder in the data folder.
+`up` starts and the last `down` ends. Its hosts are processes of this machine and end with it. Its
+state is a subfolder of the data folder.
 """
 
 import os
@@ -23,31 +23,31 @@ from kgym_cli.platforms.running_platform import is_taken, running
 
 START_SECONDS = 120.0
 _POLL_SECONDS = 0.05
-# How its hosts start kgym: a worker ends with its host.
+# Command with which hosts start kgym. The kernel kills a worker when its host ends.
 PROGRAM = f"setpriv --pdeathsig=KILL {sys.executable} -m kgym_cli"
 
 
 @dataclass(frozen=True, slots=True)
 class EmulatedProject:
-    """A project that runs."""
+    """A running project."""
 
     folder: Path
     url: str
-    """Of the server that stands for the cloud."""
+    """URL of the server that emulates the cloud."""
 
     @property
     def scheduler(self) -> str:
-        """Where the scheduler of its host listens."""
+        """URL of its host's scheduler."""
         return (self.folder / "scheduler").read_text()
 
     def look(self) -> dict[str, Any]:
-        """Return the server's process, all that is there, and the processes of hosts."""
+        """Return the server's process id, existing resources, and the hosts' processes."""
         answer = httpx.get(f"{self.url}/emulated", timeout=60, trust_env=False)
         state: dict[str, Any] = answer.raise_for_status().json()
         return state
 
     def await_scheduler(self) -> None:
-        """Wait until the scheduler answers; raise InfrastructureError if it does not in time."""
+        """Wait until the scheduler answers; raise InfrastructureError `scheduler_failed`."""
         ends = time.monotonic() + START_SECONDS
         url = f"{self.scheduler}/healthz"
         while time.monotonic() < ends:
@@ -62,9 +62,9 @@ class EmulatedProject:
         )
 
     def end(self) -> list[str]:
-        """End it if nothing is there; return what is.
+        """End the project if it is empty; otherwise return what is left in it.
 
-        Raises InfrastructureError `cloud_left` if a host's process, or the server, does not end.
+        Raises InfrastructureError `cloud_left` if a host's process or the server does not end.
         """
         state = self.look()
         if state["left"]:
@@ -83,7 +83,7 @@ class EmulatedProject:
 
 
 def forget(data: Path, project: str) -> None:
-    """Remove what a project has left whose server was killed: its hosts have ended with it."""
+    """Remove the folder of a project whose server was killed; its hosts ended with the server."""
     folder = _folder(data, project)
     if not is_taken(folder):
         shutil.rmtree(folder, ignore_errors=True)
@@ -94,20 +94,22 @@ def _folder(data: Path, project: str) -> Path:
 
 
 def find(data: Path, project: str) -> EmulatedProject | None:
-    """Return the project, if it runs."""
+    """Return the project if it is running."""
     folder = _folder(data, project)
     there = running(folder)
     return EmulatedProject(folder, there.url) if there is not None else None
 
 
 def start(data: Path, project: str) -> EmulatedProject:
-    """Return the project; start it if it does not run."""
+    """Return the project; start it if it is not running."""
     checkout = extras.require_checkout("--emulated")
     folder = _folder(data, project)
     folder.mkdir(parents=True, exist_ok=True)
     process: subprocess.Popen[bytes] | None = None
     ends = time.monotonic() + START_SECONDS
     while (there := find(data, project)) is None:
+        # Two commands may start the project at the same time: the server that gets the folder's
+        # lock wins, the other exits, and both commands use the winner.
         if not is_taken(folder) and (process is None or process.poll() is not None):
             if time.monotonic() > ends or (process is not None and process.returncode):
                 raise InfrastructureError(

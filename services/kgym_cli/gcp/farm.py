@@ -1,4 +1,4 @@
-"""The deployment that a command of `kgym gcp` is about, on the cloud or on an emulated one."""
+"""The deployment of a `kgym gcp` command, on Google Cloud or on an emulated project."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -26,28 +26,28 @@ _Command = TypeVar("_Command", bound=Callable[..., object])
 
 @dataclass(frozen=True)
 class Farm:
-    """A deployment, and where it is."""
+    """A deployment and its location."""
 
     deployment: Deployment
     endpoint: str | None
-    """A server that stands for the cloud."""
+    """URL of a server that emulates the cloud."""
     project: EmulatedProject | None
-    """The emulated project that this server is of."""
+    """The emulated project of that server."""
 
     @property
     def emulated(self) -> bool:
-        """Whether no cloud has to do with it."""
+        """Whether no real cloud is involved."""
         return self.endpoint is not None
 
     @property
     def server(self) -> str | None:
-        """The scheduler's address, as far as it is known."""
+        """URL of the scheduler, if known."""
         return self.project.scheduler if self.project else self.deployment.server
 
     def platform(self, ssh_key: str = "") -> "CloudPlatform":
-        """Return its parts on the cloud."""
+        """Return the platform on the cloud."""
         extras.require("gcp")
-        # Google's libraries take seconds.
+        # Imported late: Google's libraries take seconds.
         from kgym_hosts.gcp.connection import Cloud  # noqa: PLC0415
         from kgym_hosts.gcp.platform import CloudPlatform  # noqa: PLC0415
 
@@ -70,32 +70,32 @@ class Farm:
 
 
 def farm_options(command: _Command) -> _Command:
-    """Add what all commands take: the deployment, and what stands for the cloud."""
+    """Add the common options: the deployment and an emulation of the cloud."""
     file = click.argument("deployment", type=click.Path(path_type=Path))
     server = click.option(
         "--endpoint",
         metavar="URL",
-        help="A server that stands for the cloud: `tests.google.cloud_project` in a checkout.",
+        help="Server that emulates the cloud: `tests.google.cloud_project` in a checkout.",
     )
     emulated = click.option(
         "--emulated",
         is_flag=True,
-        help="A cloud on this machine, whose hosts are programs; without an account.",
+        help="Emulate the cloud on this machine, with processes as hosts; needs no account.",
     )
     return file(server(emulated(command)))
 
 
 def farm(file: Path, endpoint: str | None, emulated: bool, *, start: bool = False) -> Farm:
-    """Return what the options mean; an emulated project is started where `start` says so.
+    """Return the farm for the options; with `start`, start an emulated project if necessary.
 
-    Raises UserError: `bad_deployment`, `bad_option`, `not_emulated` if no such project runs.
+    Raises UserError `bad_deployment`, `bad_option`, or `not_emulated` if no such project runs.
     """
     deployment = read_deployment(file)
     if not emulated:
         return Farm(deployment, endpoint, None)
     if endpoint is not None:
-        raise UserError("bad_option", "--emulated has a server of its own: leave out --endpoint")
-    people.print("emulated: cloud and hosts are programs of this machine", style="dim")
+        raise UserError("bad_option", "--emulated excludes --endpoint: it has a server of its own")
+    people.print("emulated: cloud and hosts are processes of this machine", style="dim")
     data, name = usable_data_folder(), deployment.project
     project = emulated_project.find(data, name)
     if project is None and start:
@@ -103,8 +103,8 @@ def farm(file: Path, endpoint: str | None, emulated: bool, *, start: bool = Fals
     if project is None:
         raise UserError(
             "not_emulated",
-            f"no emulated project {name} runs on this machine: `kgym gcp up --emulated` starts it",
+            f"no emulated project {name} is running: start it with `kgym gcp up --emulated`",
         )
-    # Its hosts are this machine: nothing is to be installed, and no secret to be kept.
+    # Emulated hosts are this machine: there is nothing to install and no secret to protect.
     here = {"program": emulated_project.PROGRAM, "setup": "", "secret": None}
     return Farm(deployment.model_copy(update=here), project.url, project)

@@ -1,7 +1,7 @@
-"""Files as people keep them: plain, compressed by gzip, xz, zstd or bzip2, or on standard input.
+"""Reading of input files: plain, compressed by gzip, xz, zstd or bzip2, or standard input.
 
-Whoever made them may have made them to be bombs: neither what is read nor what it comes to
-is ever more than the caller takes.
+Both the read and the decompressed size are bounded, as files may be decompression bombs. A
+compressed file that cannot be read is an error, never "no crash".
 """
 
 import bz2
@@ -16,13 +16,13 @@ from typing import Any
 
 from kgym.errors import UserError
 
-# Bytes of a log; those of syzbot have a few MiB.
+# Most bytes of a log; syzbot's have a few MiB.
 LARGEST = 512 << 20
 STDIN = Path("-")
 _PIECE = 1 << 16
-# In one file: tools that compress in parallel write one for each 64 KiB or more.
+# Most streams in one file: parallel compressors write one per 64 KiB or more.
 _STREAMS = 1 << 16
-# Bytes for the dictionary of an xz file; `xz -9` takes 65 MiB. zstd's own limit is 128 MiB.
+# Most memory for an xz dictionary; `xz -9` needs 65 MiB. The program zstd limits itself to 128 MiB.
 _MEMORY = 256 << 20
 
 _GZIP, _XZ, _ZSTD, _BZIP2 = b"\x1f\x8b", b"\xfd7zXZ\x00", b"\x28\xb5\x2f\xfd", b"BZh"
@@ -32,28 +32,28 @@ _UNREAD = {
     b"7z\xbc\xaf\x27\x1c": "7-Zip",
     b"Rar!\x1a\x07": "RAR",
 }
-# Between the streams of xz.
+# Padding between xz streams (xz file format 1.2, section 2.2).
 _PADDING = re.compile(rb"\0*")
 SUFFIXES = (".gz", ".xz", ".zst", ".bz2")
 
 
 def name(path: Path) -> str:
-    """Return the name of what the file holds: without the compression's suffix."""
+    """Return the file's name without the suffix of its compression."""
     if path == STDIN:
         return "stdin"
     return path.stem if path.suffix in SUFFIXES else path.name
 
 
 class _DamagedError(Exception):
-    """Compressed data ends too early, or is none from some place on."""
+    """Compressed data is cut off or corrupt."""
 
 
 def read(path: Path, most: int = LARGEST, *, whole: bool = True) -> bytes:
-    """Return the file as it is without compression; `-` is standard input.
+    """Return the decompressed content; `-` is standard input.
 
-    A log is of use even if its file was damaged: without `whole`, what can be read of one is
-    returned. Raises UserError `cannot_read` for what is damaged, for a file of which nothing
-    can be read, and for one that has more than `most` bytes, or comes to more.
+    Without `whole`, the readable beginning of a damaged file is returned: half a log may hold the
+    crash. Raises UserError `cannot_read` if the file is damaged, entirely unreadable, or larger
+    than `most` bytes, compressed or not.
     """
     data = _stdin(most) if path == STDIN else _file(path, most)
     for magic, kind in _UNREAD.items():
@@ -76,7 +76,7 @@ def read(path: Path, most: int = LARGEST, *, whole: bool = True) -> bytes:
 
 @functools.cache
 def _stdin(most: int) -> bytes:
-    """Return standard input, however often it is named."""
+    """Return standard input. Cached, as a command line may name it twice."""
     if sys.stdin is None:
         raise UserError("cannot_read", "-: there is no standard input")
     return _bounded(sys.stdin.buffer.read(most + 1), STDIN, most)
@@ -98,10 +98,10 @@ def _bounded(data: bytes, path: Path, most: int) -> bytes:
 
 
 def _unpacked(data: bytes, most: int) -> Iterator[bytes]:
-    """Yield what can be read of compressed data; raise _DamagedError if there is more."""
+    """Yield readable data; raise _DamagedError if the rest is unreadable."""
     if data.startswith(_GZIP):
-        # Nothing else tells it from text that begins with these two bytes: `read` falls back.
-        # Of a piece it makes at most a thousand times as much: no need to take it in parts.
+        # Plain text may begin with gzip's two bytes, so `read` falls back to the raw data.
+        # Deflate expands at most 1,032 times, so a piece needs no limit of its own.
         yield from _streams(data, lambda: zlib.decompressobj(wbits=16 + zlib.MAX_WBITS), 0)
     elif data.startswith(_XZ):
         yield from _streams(data, lambda: lzma.LZMADecompressor(lzma.FORMAT_XZ, _MEMORY), _PIECE)
@@ -117,7 +117,7 @@ def _unpacked(data: bytes, most: int) -> Iterator[bytes]:
 
 
 def _streams(data: bytes, new: Callable[[], Any], most: int) -> Iterator[bytes]:
-    """Yield what the streams hold, in pieces of at most so many bytes (0: of any length)."""
+    """Yield the streams' content in pieces of at most `most` bytes (0: unlimited)."""
     at = 0
     for _ in range(_STREAMS):
         stream = new()
@@ -143,9 +143,9 @@ def _streams(data: bytes, new: Callable[[], Any], most: int) -> Iterator[bytes]:
 
 
 async def _by_zstd(data: bytes, most: int) -> tuple[list[bytes], int]:
-    """Return what the program `zstd` makes of it, in pieces, and its status.
+    """Return the output of the program `zstd`, in pieces, and its exit status.
 
-    Of more than `most` bytes it is a little more than that, with the status 0.
+    Output beyond `most` bytes is cut off a little later, with status 0.
     """
     import tempfile  # noqa: PLC0415
 

@@ -1,4 +1,4 @@
-"""Values on the command line: points in time, and names of bugs."""
+"""Parameter types of the command line: times and names of bugs."""
 
 from datetime import datetime
 from typing import Any
@@ -10,9 +10,9 @@ from kgym.bugs import shipped
 
 
 class Moment(click.ParamType[datetime]):
-    """A moment such as `2026-01-31`, `2026-01-31 12:00:00` or `2026-01-31T12:00Z`.
+    """A time such as `2026-01-31`, `2026-01-31 12:00:00` or `2026-01-31T12:00Z`.
 
-    Without a zone it is this machine's time, as printed.
+    Without a zone, it is local time, which commands print.
     """
 
     name = "time"
@@ -20,14 +20,14 @@ class Moment(click.ParamType[datetime]):
     def convert(
         self, value: Any, param: click.Parameter | None, ctx: click.Context | None
     ) -> datetime:
-        """Return the moment, with its zone."""
+        """Return the time with its zone."""
         try:
             return datetime.fromisoformat(str(value).strip()).astimezone()
         except (ValueError, OverflowError):
-            self.fail(f"{value!r} is no time; write e.g. 2026-01-31 12:00:00", param, ctx)
+            self.fail(f"{value!r} is not a time such as 2026-01-31 12:00:00", param, ctx)
 
 
 def complete_bug(_: click.Context, __: click.Parameter, begun: str) -> list[CompletionItem]:
-    """Complete the name of a shipped bug, else the path of a bundle's folder."""
+    """Complete the name of a shipped bug, or else a folder."""
     matches = [CompletionItem(name) for name in shipped.names() if name.startswith(begun)]
     return matches or [CompletionItem(begun, type="dir")]

@@ -1,4 +1,4 @@
-"""Patches that are given as files, and which files in which folders a sweep takes for a bug."""
+"""Patch files, and the files of a sweep by bug."""
 
 import json
 import re
@@ -19,13 +19,12 @@ from kgym_cli.inputs import compressed_files
 
 _PATCH = re.compile(r"[^.].*\.(patch|diff)(\.(gz|xz|zst|bz2))?", re.DOTALL)
 
-
-# Bytes that are read of one; the model refuses those that are too large for a job.
+# Most bytes of a patch file; the model has the actual limit of a job.
 LARGEST_PATCH = 64 << 20
 
 
 def patch_file(path: Path) -> Patch:
-    """Read a unified diff from a file, in whatever encoding it is, compressed or not.
+    """Read a unified diff from a file in any encoding, compressed or not.
 
     `-` is standard input.
     """
@@ -40,16 +39,16 @@ def patch_file(path: Path) -> Patch:
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """Patch files, by bug and the name that each has there, and the folders that are no bug's."""
+    """Patch files by bug and name, and ignored folders."""
 
     files: Mapping[str, Mapping[str, Path]]
     left_out: Sequence[Path]
 
 
 def find(bugs: Iterable[Bug], places: Iterable[Path]) -> Found:
-    """Look for patches: `DIR/BUG/*.patch` is for that bug, `DIR/*.patch` and files for all.
+    """Find patches: `DIR/BUG/*.patch` for that bug, `DIR/*.patch` and single files for all.
 
-    Raises UserError `cannot_read` for a place that is not there, and `no_patches`.
+    Raises UserError `cannot_read` for a missing place, and `no_patches`.
     """
     names = [bug.name for bug in bugs]
     paths: dict[str, list[Path]] = {name: [] for name in names}
@@ -69,12 +68,13 @@ def find(bugs: Iterable[Bug], places: Iterable[Path]) -> Found:
 
 
 def candidates(files: Mapping[str, Path]) -> list[Candidate]:
-    """Read the patches; of one that cannot be read, the candidate says why."""
+    """Read the patches; the candidate of an unreadable one holds the error."""
     return [Candidate(name, _read(path)) for name, path in files.items()]
 
 
 def default_name(bugs: Sequence[str], places: Sequence[Path]) -> str:
-    """Return the name of a sweep: the same for the same bugs and places, whatever is in them."""
+    """Return the default name of a sweep, derived from its bugs and places."""
+    # Not from the files' contents: patches that were added later belong to the same sweep.
     where = sorted(str(place.resolve()) for place in places)
     folders = sorted(str(Path(bug).resolve()) if Path(bug).is_dir() else bug for bug in bugs)
     named = sha256(json.dumps([folders, where]).encode()).hexdigest()[:10]
@@ -99,7 +99,7 @@ def _listed(folder: Path) -> list[Path]:
 
 
 def _named(paths: Sequence[Path]) -> dict[str, Path]:
-    """Return the files by their names, without the compression's suffix; or by their paths."""
+    """Return the files by name without compression suffix; by path if names clash."""
     short = {path: _text(compressed_files.name(path)) for path in dict.fromkeys(paths)}
     seen = Counter(short.values())
     return {name if seen[name] == 1 else _text(str(path)): path for path, name in short.items()}
@@ -107,8 +107,8 @@ def _named(paths: Sequence[Path]) -> dict[str, Path]:
 
 def _read(path: Path) -> Patch | UserError:
     try:
-        if not path.is_file():  # opening a pipe would wait for ever
-            raise UserError("cannot_read", f"{path}: is no regular file")
+        if not path.is_file():  # opening a FIFO would block
+            raise UserError("cannot_read", f"{path} is not a regular file")
         return patch_file(path)
     except UserError as error:
         return error

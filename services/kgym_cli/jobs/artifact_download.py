@@ -1,4 +1,4 @@
-"""`kgym job fetch`: the artifacts of a job as files, and the bundle of a reproduce step."""
+"""Downloads of `kgym job fetch`: artifacts of a job, and the bundle of a reproduce step."""
 
 import hashlib
 import shutil
@@ -25,7 +25,7 @@ from kgym_cli.output import people
 
 
 class Fetched(BaseModel):
-    """An artifact that is a file here now."""
+    """A downloaded artifact."""
 
     step: int
     kind: StepKind = Field(description="of the step")
@@ -38,8 +38,8 @@ class Fetched(BaseModel):
 def chosen(job: JobView, names: Sequence[str], step: int | None) -> list[tuple[StepView, Artifact]]:
     """Return the artifacts with these names or patterns, of all steps or of one.
 
-    Raises UserError `artifact_not_found` where one names nothing, Gone `artifact_gone` where
-    retention has removed what it names.
+    Raises UserError `artifact_not_found` if a name matches nothing, Gone `artifact_gone` if
+    retention has removed a matching artifact.
     """
     if step is not None and step >= len(job.steps):
         raise UserError("no_such_step", f"job {job.id} has {len(job.steps)} steps, from 0")
@@ -49,7 +49,9 @@ def chosen(job: JobView, names: Sequence[str], step: int | None) -> list[tuple[S
         if not any(fnmatchcase(artifact.name, name) for _, artifact in left):
             known = ", ".join(dict.fromkeys(artifact.name for _, artifact in left)) or "none"
             where = f"step {step} of job {job.id}" if step is not None else f"job {job.id}"
-            raise UserError("artifact_not_found", f"{where} left no {name!r} (it left: {known})")
+            raise UserError(
+                "artifact_not_found", f"{where} has no artifact {name!r} (it has: {known})"
+            )
     artifacts = [
         (view, artifact)
         for view, artifact in left
@@ -63,10 +65,12 @@ def chosen(job: JobView, names: Sequence[str], step: int | None) -> list[tuple[S
 def fetch(
     client: Client, job: int, wanted: tuple[StepView, Artifact], folder: Path, *, quiet: bool
 ) -> Fetched:
-    """Bring one artifact to its place below `folder`, unless it is there."""
+    """Download an artifact below `folder`, unless it exists there."""
     step, artifact = wanted
+    # A scheduler elsewhere is not trusted with this machine's files. Names hold no slash
+    # (kgym.api.jobs), so these two are the only ones that would leave the folder.
     if artifact.name in {".", ".."}:
-        message = f"step {step.number}: {artifact.name!r} is no name of a file"
+        message = f"step {step.number}: {artifact.name!r} is not a file name"
         raise InfrastructureError("bad_artifact", message)
     path = folder / f"{step.number}-{step.kind}" / artifact.name
     try:
@@ -88,7 +92,7 @@ def fetch(
 
 
 def _is(path: Path, artifact: Artifact) -> bool:
-    """Return whether the file is there and has the artifact's content."""
+    """Return whether the file exists with the artifact's content."""
     if not path.is_file() or path.stat().st_size != artifact.size:
         return False
     with path.open("rb") as file:
@@ -96,7 +100,7 @@ def _is(path: Path, artifact: Artifact) -> bool:
 
 
 def packable(job: JobView, names: Sequence[str], step: int | None) -> list[StepView]:
-    """Return the steps whose bundle is asked for by its name, and has yet to be packed."""
+    """Return the steps whose bundle is requested and must be packed here."""
     if NAME not in names:
         return []
     return [
@@ -107,7 +111,7 @@ def packable(job: JobView, names: Sequence[str], step: int | None) -> list[StepV
 
 
 def pack(client: Client, job: JobView, step: StepView, folder: Path, *, quiet: bool) -> Fetched:
-    """Fetch what belongs to the bundle of this step, and pack it below `folder`."""
+    """Download the parts of a step's bundle and pack them below `folder`."""
     number = build_job(job, step)
     there = job if number == job.id else client.job(number)
     parts = folder / f".{step.number}-bundle"

@@ -1,4 +1,4 @@
-"""A crash as commands print it with --json."""
+"""Crashes in the commands' JSON output."""
 
 from typing import Self
 
@@ -20,14 +20,14 @@ class FrameAnswer(Answer):
 
 
 class ExecutorAnswer(Answer):
-    """Which program of a syzkaller executor crashed."""
+    """Process and program of a syzkaller executor that crashed."""
 
     proc: int
     id: int
 
 
 class CrashAnswer(Answer):
-    """The crash in a console log; `title` and `report` are null where there is none."""
+    """The crash in a console log; `title` and `report` are null without one."""
 
     title: str | None = None
     alt_titles: list[str] = []

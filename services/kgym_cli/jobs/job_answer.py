@@ -1,4 +1,4 @@
-"""Jobs, checks and trials as commands print them with --json, and the exit status of each."""
+"""Jobs, checks and trials in the commands' JSON output, and their exit statuses."""
 
 import json
 import tempfile
@@ -32,20 +32,20 @@ if TYPE_CHECKING:
     from kgym.client import Client
 
 
-# Bytes of a crash report that is shown inline; all are artifacts.
+# Most bytes of a crash report in an answer; larger ones are only artifacts.
 _LARGEST_REPORT = 4 << 20
 _DIAGNOSTICS: TypeAdapter[list[Diagnostic]] = TypeAdapter(list[Diagnostic])
 
 
 class FailedStep(Answer):
-    """Why a job has failed."""
+    """The failure of a job."""
 
     step: int
     kind: StepKind
     cause: Cause
     reason: str
     message: str
-    diagnostics: list[Diagnostic] = Field(description="what the compiler said, if it was that")
+    diagnostics: list[Diagnostic] = Field(description="the compiler's messages, if it failed")
     details: dict[str, Any]
 
     @classmethod
@@ -71,26 +71,26 @@ class FailedStep(Answer):
 
 
 class JobSummary(JobView):
-    """A job in a list, and what it came to."""
+    """A job in a list, with its result."""
 
-    verdict: Verdict | None = Field(description="of its last reproduce step")
-    resolved: bool | None = Field(description="null where no fix was tried, or not yet")
+    verdict: Verdict | None = Field(description="verdict of the last reproduce step")
+    resolved: bool | None = Field(description="null if no fix was tested, or not yet")
     failure: FailedStep | None
 
     @classmethod
     def fields_of(cls, job: JobView, accepted: Collection[str] = ()) -> dict[str, Any]:
         """Return the fields of a job's summary."""
-        came_to = conclusion(job, accepted)
+        concluded = conclusion(job, accepted)
         return {
             **dict(job),
-            "verdict": came_to.verdict,
-            "resolved": came_to.resolved,
+            "verdict": concluded.verdict,
+            "resolved": concluded.resolved,
             "failure": FailedStep.of(job),
         }
 
     @classmethod
     def of(cls, job: JobView) -> Self:
-        """Return the summary of a job of a list, which has what was stored when the job ended."""
+        """Return the summary of a listed job, with the verdict stored when the job ended."""
         return cls(**dict(job), failure=FailedStep.of(job))
 
 
@@ -102,18 +102,18 @@ class StepCrash(CrashAnswer):
 
 
 class JobAnswer(JobSummary):
-    """A job, what it came to, and the crashes that its reproduce steps saw."""
+    """A job with its result and the crashes of its reproduce steps."""
 
     crashes: list[StepCrash]
 
     @classmethod
     def with_crashes(cls, client: "Client", job: JobView) -> Self:
-        """Return the job's answer, with the reports that can still be had."""
+        """Return the job's answer, with the reports that still exist."""
         return cls(**cls.fields_of(job), crashes=crashes(client, job))
 
 
 class CheckAnswer(Answer):
-    """What `kgym check` found; without a result, `failure` says why."""
+    """Result of `kgym check`; without one, `failure` has the reason."""
 
     bug: str
     job: int
@@ -137,13 +137,13 @@ class CheckAnswer(Answer):
 
 
 class SideAnswer(SideResult):
-    """What one kernel of a trial showed, with the report of its crash."""
+    """Result of one kernel of a trial, with the report of its crash."""
 
     crash: StepCrash | None = None
 
 
 class TrialAnswer(TrialResult):
-    """What became of a trial; `after` is null where no fix was tried."""
+    """Result of a trial; `after` is null if no fix was tested."""
 
     before: SideAnswer
     after: SideAnswer | None
@@ -158,7 +158,7 @@ class TrialAnswer(TrialResult):
         job: JobView,
         step_crashes: list[StepCrash],
     ) -> Self:
-        """Return the answer; `found` are the crashes of the job's steps."""
+        """Return the answer; `step_crashes` are the crashes of the job's steps."""
         by_step = {crash.step: crash for crash in step_crashes}
 
         def side(shown: SideResult, name: str) -> SideAnswer:
@@ -172,13 +172,13 @@ class TrialAnswer(TrialResult):
 
 
 class CalibrationAnswer(CalibrationResult):
-    """How often and how soon a bug shows."""
+    """Rate and time of a bug's reproduction."""
 
     failure: FailedStep | None
 
 
 def crashes(client: "Client", job: JobView) -> list[StepCrash]:
-    """Return the crash that decided each reproduce step, as far as its report can be had."""
+    """Return the deciding crash of each reproduce step whose report still exists."""
     crash_answers = (_crash(client, job.id, step) for step in job.steps)
     return [answer for answer in crash_answers if answer is not None]
 
@@ -188,6 +188,7 @@ def _crash(client: "Client", job: int, step: StepView) -> StepCrash | None:
         return None
     sizes = {artifact.name: artifact.size for artifact in step.artifacts}
     title = step.result.title
+    # Instances with the step's title first: their report is the one that decided the verdict.
     seen = sorted(step.result.instances, key=lambda other: other.title != title)
     for other in seen:
         name = InstanceArtifact.REPORT_JSON.of(other.number)
@@ -212,8 +213,8 @@ _STATUSES = {
 
 
 def exit_status(answer: JobOutcome | None) -> Exit:
-    """Return the exit status; a job that has not ended has no answer yet, so it is the platform's.
+    """Return the exit status of commands that wait for a job.
 
-    For `bug reproduce`, `job wait` and all others that wait for a job.
+    A job that has not ended has no answer, which counts as a failure of the platform.
     """
     return Exit.INFRASTRUCTURE if answer is None else _STATUSES[answer]

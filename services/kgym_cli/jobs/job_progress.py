@@ -1,4 +1,4 @@
-"""Following a job in the terminal: a line for each step, with its progress."""
+"""Progress of a job in the terminal: a line per step."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -31,14 +31,14 @@ _STYLES = {"succeeded": "green", "failed": "red", "aborted": "yellow", "running"
 
 
 def follow(client: "Client", job: JobView, last: int = 0, *, label: str = "") -> JobView:
-    """Show the job's events after number `last` until it has finished; return it then.
+    """Show the job's events after number `last` until it ends; return the finished job.
 
-    A terminal gets bars; anything else gets the job's log as plain lines. `label` stands
-    before each: which job it is, where there are several.
+    A terminal gets bars, anything else the job's log as lines. `label` precedes each, to tell
+    several jobs apart.
     """
     if not label and (left := _left_behind(client, job)):
         people.print(
-            f"not begun, as no command waits for them: jobs {', '.join(map(str, left))}"
+            f"not started, as no command waits for them: jobs {', '.join(map(str, left))}"
             " (`kgym job wait` or `abort` one; `kgym up` runs all)"
         )
     show = _Bars(job, label) if people.is_terminal else _Lines(people, label)
@@ -52,7 +52,7 @@ def follow(client: "Client", job: JobView, last: int = 0, *, label: str = "") ->
 
 
 def _left_behind(client: "Client", job: JobView) -> list[int]:
-    """Return the newest of the other jobs that were left, and wait until somebody follows them."""
+    """Return the newest of the user's other jobs that nobody follows, so that nothing runs them."""
     waiting = client.page(JobFilter(state=State.QUEUED, mine=True)).jobs
     return [
         other.id
@@ -62,7 +62,7 @@ def _left_behind(client: "Client", job: JobView) -> list[int]:
 
 
 class _Lines:
-    """The job as lines: changes of state, and what the steps log."""
+    """A job as lines: changes of state and the steps' logs."""
 
     def __init__(self, console: Console, label: str) -> None:
         self._console = console
@@ -81,7 +81,7 @@ class _Lines:
                     self._print(event, line)
 
     def waits(self, step: int, reason: str) -> None:
-        """Say why the queued step does not begin."""
+        """Show why a queued step does not start."""
         self._console.print(f"{self._label}step {step}: waits: {reason}", markup=False)
 
     def _print(self, event: JobEvent, line: str) -> None:
@@ -89,7 +89,7 @@ class _Lines:
 
 
 class _Bars:
-    """The job as one bar for each step."""
+    """A job as one bar per step."""
 
     def __init__(self, job: JobView, label: str) -> None:
         self._progress = Progress(
@@ -135,12 +135,13 @@ class _Bars:
                 self._state(task, str(event.data["state"]))
 
     def waits(self, step: int, reason: str) -> None:
-        """Say why the queued step does not begin."""
+        """Show why a queued step does not start."""
         self._progress.update(self._tasks[step], stage=f"[dim]{escape(reason)}[/]")
 
     def _state(self, task: TaskID, state: str) -> None:
         stage = f"[{_STYLES.get(state, 'dim')}]{state}[/]"
         if state == "running":
+            # A step may run again after a lost lease: its bar starts over.
             self._progress.reset(task, start=True, total=None, stage=stage, unit="")
         elif state in ("succeeded", "failed", "aborted", "skipped"):
             self._progress.update(task, completed=1, total=1, stage=stage, unit="")
@@ -150,20 +151,20 @@ class _Bars:
 
 
 class _Remaining(TimeRemainingColumn):
-    """How long it will still take, if the pace so far tells."""
+    """Estimated remaining time."""
 
     def render(self, task: Task) -> Text:
-        """Return the time that is left, or nothing if it cannot be known."""
+        """Return the remaining time, empty if unknown."""
         if task.finished or task.time_remaining is None:
             return Text("")
         return Text.assemble(super().render(task), " left", style="dim")
 
 
 class _Amount(ProgressColumn):
-    """How much of how much, in the unit of the stage."""
+    """Amount done and total, in the stage's unit."""
 
     def render(self, task: Task) -> Text:
-        """Return the amount, or nothing as long as none is known."""
+        """Return the amount, empty if unknown."""
         unit = task.fields["unit"]
         if not unit:
             return Text("")

@@ -1,4 +1,4 @@
-"""A sweep on its way, as people see it: on a terminal a table that lives, else lines."""
+"""Progress of a sweep for people: a live table on a terminal, else lines."""
 
 import asyncio
 import time
@@ -17,7 +17,7 @@ from kgym.errors import KgymError
 from kgym_cli.jobs import waiting
 from kgym_cli.output import live_view, people
 
-# Of the others, yellow.
+# All other outcomes are yellow.
 STYLES = {
     Outcome.RESOLVED: "green",
     Outcome.NOT_RESOLVED: "red",
@@ -27,34 +27,34 @@ STYLES = {
 _BROKEN = (Outcome.DOES_NOT_APPLY, Outcome.DOES_NOT_COMPILE, Outcome.NOT_COMPILED)
 _NONE = (Outcome.REFUSED, Outcome.INCONCLUSIVE)
 _REFRESH_SECONDS = 0.25
-# Between two looks at what waits: where it stands in the queue, and how soon it begins.
+# Between two queries of queue positions and estimates.
 _LOOK_SECONDS = 5.0
-# Bugs, newest rows, and patches under way that are shown.
+# Most shown bugs, newest rows, and patches under way.
 _MOST = 8
 _TRIAL = (Stage.BUILD, Stage.REPRODUCE)
-# Trials whose pace tells how long the others will take.
+# Finished trials that are needed for an estimate of the others.
 _KNOWN_FROM = 3
 
 
 class View:
-    """What is known of a sweep so far."""
+    """State of a sweep so far."""
 
     def __init__(self, pairs: Mapping[str, int]) -> None:
-        # How many patches there are, by bug.
+        # Number of patches, by bug.
         self.pairs = pairs
         self.rows: dict[tuple[str, str], Row] = {}
-        # Of those that have no row yet.
+        # Stage of each pair without a row.
         self.stages: dict[tuple[str, str], Moved] = {}
         self._newest = deque[Row](maxlen=_MOST)
-        # Why jobs do not begin.
+        # Reasons for which queued jobs do not start.
         self._waits: dict[int, str] = {}
-        # When the first trial was under way,
+        # Start of the first trial,
         self._first: float | None = None
-        # and how many have ended since: checks are much quicker.
+        # and trials that have ended since. Checks are much quicker, so they do not count.
         self._tried = 0
 
     def hear(self, news: Moved | Row) -> None:
-        """Take in what a sweep tells."""
+        """Process an event of the sweep."""
         if isinstance(news, Moved):
             self.stages |= {(news.bug, patch): news for patch in news.patches}
             if self._first is None and news.stage in _TRIAL:
@@ -69,7 +69,7 @@ class View:
             people.print(f"{news.bug} {news.patch}: {words(news)}", markup=False)
 
     async def look(self, client: AsyncClient) -> None:
-        """Look, until cancelled, why jobs do not begin; off a terminal, say so of the first."""
+        """Query why jobs do not start until cancelled; without a terminal, print one reason."""
         message = ""
         while True:
             await asyncio.sleep(_LOOK_SECONDS)
@@ -78,7 +78,7 @@ class View:
             for job in jobs[: _MOST if live_view.lives() else 1]:
                 try:
                     steps = (await client.job(job)).steps
-                except KgymError:  # whoever follows the job says so
+                except KgymError:  # reported by the task that follows the job
                     continue
                 if reason := "; ".join(filter(None, map(waiting.words, steps))):
                     reasons[job] = reason
@@ -89,13 +89,13 @@ class View:
                     message = reason
 
     async def refresh(self, show: Callable[[], None]) -> None:
-        """Show it anew again and again, until cancelled."""
+        """Redraw until cancelled."""
         while True:
             show()
             await asyncio.sleep(_REFRESH_SECONDS)
 
     def table(self, height: int) -> RenderableType:
-        """Return all that fits: the bugs' counts, what is under way, the newest rows."""
+        """Return what fits: counts per bug, pairs under way, newest rows."""
         fits = max(1, min(_MOST, (height - 8) // 3))
         parts: list[RenderableType] = [
             counts(self.pairs, self.rows.values(), fits, self.stages.values())
@@ -122,7 +122,7 @@ class View:
 
 
 def words(row: Row) -> str:
-    """Return what a patch came to, in one line."""
+    """Return a patch's result in one line."""
     verdict = f" ({row.verdict})" if row.verdict not in {None, row.outcome.value} else ""
     same = f" (as {row.same_as})" if row.same_as else ""
     return f"{row.outcome}{verdict}{same}: {row.reason}"
@@ -134,7 +134,7 @@ def counts(
     most: int,
     stages: Iterable[Moved] = (),
 ) -> Table:
-    """Return a table of how many patches came to what, by bug."""
+    """Return a table of outcomes per bug."""
     outcomes = Counter((row.bug, row.outcome) for row in rows)
     stage = Counter((pair.bug, pair.stage) for pair in stages)
     table = Table(box=None)

@@ -1,4 +1,4 @@
-"""Why a queued step does not begin, and how soon it may, for people who wait for it."""
+"""Reasons and estimates for queued steps."""
 
 import threading
 from collections.abc import Callable
@@ -11,33 +11,33 @@ from kgym.errors import KgymError
 if TYPE_CHECKING:
     from kgym.client import Client
 
-# The first look; the scheduler says nothing of steps that have only just been queued.
+# Before the first query: the scheduler gives no reason for steps that were just queued.
 FIRST_SECONDS = 3.0
-# How long the pauses between two looks become: a log shall not fill with them.
+# Longest pause between queries. Pauses grow, so that a log does not fill with reasons.
 LAST_SECONDS = 60.0
 
 
 def words(step: StepView) -> str:
-    """Return why the step waits, its place in the queue and an estimate; empty if it does not."""
+    """Return why a step waits, its position and an estimate; empty if it is not queued."""
     if step.state is not State.QUEUED:
         return ""
     parts = [step.waiting] if step.waiting else []
     if step.ahead:
         parts.append(f"{step.ahead} {'step' if step.ahead == 1 else 'steps'} before it")
     if step.begins_in and not step.waiting:
-        parts.append(f"begins in about {duration(step.begins_in)}")
+        parts.append(f"starts in about {duration(step.begins_in)}")
     return "; ".join(parts)
 
 
 def duration(seconds: float) -> str:
-    """Return about how long it is, in words."""
+    """Return an approximate duration."""
     if seconds < 90:
         return f"{seconds:.0f} s"
     return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
 
 
 class Watch:
-    """Asks, beside whoever follows a job's events, what its queued step waits for."""
+    """Thread that queries why a job's step is queued, while another thread follows its events."""
 
     def __init__(self, client: "Client", job_id: int, tell: Callable[[int, str], None]) -> None:
         self._client = client
@@ -56,7 +56,7 @@ class Watch:
         self._queued.set()
 
     def saw(self, job: JobView | None = None, state: str = "") -> None:
-        """Note the state that the job, or a step of it, is in."""
+        """Record the state of the job or of a step."""
         states = {state} if job is None else {str(step.state) for step in job.steps}
         if "queued" in states:
             self._queued.set()
@@ -73,7 +73,10 @@ class Watch:
             pause = min(2 * pause, LAST_SECONDS)
             try:
                 job = self._client.job(self._job_id)
-            except (KgymError, RuntimeError):  # whoever follows the job says so; or all is over
+            except (
+                KgymError,
+                RuntimeError,
+            ):  # reported by the thread that follows, or closed client
                 continue
             for step in job.steps:
                 reason = words(step)

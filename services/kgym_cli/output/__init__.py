@@ -1,4 +1,4 @@
-"""How commands answer: JSON for programs on stdout, words for people, and exit statuses."""
+"""Output of commands: JSON for programs on stdout, text for people, and exit statuses."""
 
 import json
 import re
@@ -16,24 +16,22 @@ from rich.text import Text
 
 from kgym.errors import KgymError, UserError
 
-# Columns of what is no terminal: a file, a pipe. Nothing is wrapped or cut to fit it.
+# Width of files and pipes: nothing is wrapped or cut.
 WIDE = 1 << 16
 _CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 
 
 def plain(text: str) -> str:
-    """Return text that a terminal only shows: without control characters but newline and tab.
-
-    Logs, reports and findings hold what patches, programs and guests said; an escape
-    sequence in it could rewrite the screen, its title or the clipboard.
-    """
+    """Return text without control characters, except newline and tab."""
+    # Logs, reports and findings contain output of patches, programs and guests. Escape sequences
+    # in it could rewrite the screen, the window's title or the clipboard.
     return _CONTROLS.sub("\ufffd", text.replace("\r\n", "\n"))
 
 
 class Terminal(Console):
-    """A console that shows foreign text as it is: its control characters are `plain`.
+    """A console that replaces control characters in foreign text.
 
-    What foreign text means as markup has to be escaped where it stands beside markup of ours.
+    Callers must escape foreign text if they print it with markup.
     """
 
     def __init__(self, **options: Any) -> None:
@@ -44,19 +42,19 @@ class Terminal(Console):
     def render(
         self, renderable: RenderableType, options: ConsoleOptions | None = None
     ) -> Iterator[Segment]:
-        """Yield the segments, with the escape sequences of our own styles only."""
+        """Yield segments; only rich's own control sequences pass."""
         for segment in super().render(renderable, options):
             yield segment if segment.control else Segment(plain(segment.text), segment.style)
 
 
-# Progress and remarks, on stderr.
+# Progress and remarks on stderr.
 people = Terminal(stderr=True)
-# What a command was asked for, on stdout, which carries nothing else.
+# Results on stdout, and nothing else.
 results = Terminal()
 
 
 class Exit(IntEnum):
-    """What the exit status of a command means."""
+    """Exit statuses of commands."""
 
     OK = 0
     NEGATIVE = 1
@@ -64,14 +62,14 @@ class Exit(IntEnum):
     INFRASTRUCTURE = 3
     INTERRUPTED = 130
     UNREAD = 141
-    """Whoever read the output has closed it: what a shell calls the end by SIGPIPE."""
+    """The reader has closed the output: a shell's status for SIGPIPE."""
 
 
 _Command = TypeVar("_Command", bound=Callable[..., Any])
 
 
 def json_option(answer: Any) -> Callable[[_Command], _Command]:
-    """Add --json, and --json-schema, to a command that prints an answer of this type."""
+    """Add --json and --json-schema to a command with this type of answer."""
 
     def add(command: _Command) -> _Command:
         shown = click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
@@ -81,7 +79,7 @@ def json_option(answer: Any) -> Callable[[_Command], _Command]:
             is_eager=True,
             expose_value=False,
             callback=partial(_print_schema, answer),
-            help="Print the schema of what --json prints, and end.",
+            help="Print the JSON schema of --json and exit.",
         )
         return shown(schema(command))
 
@@ -106,8 +104,7 @@ def print_json(value: object) -> None:
 def print_table(*columns: str, rows: Iterable[Sequence[str]]) -> None:
     """Print a table on stdout; cells are markup.
 
-    Off a terminal each row is one line, as long as it has to be, with `-` for an empty
-    cell, so that `awk` and `cut` find the columns.
+    Without a terminal, each row is one line and empty cells are `-`, for `awk` and `cut`.
     """
     if results.is_terminal:
         table = Table(*columns, box=None)
@@ -136,10 +133,10 @@ def echo(text: str, *, end: str = "\n") -> None:
 
 
 def leave(status: Exit) -> NoReturn:
-    """End the command with this status."""
+    """Exit the command with this status."""
     click.get_current_context().exit(status)
 
 
 def status_of(error: KgymError) -> Exit:
-    """Return the exit status that tells whose error it is."""
+    """Return the exit status for the error's family."""
     return Exit.USER if isinstance(error, UserError) else Exit.INFRASTRUCTURE

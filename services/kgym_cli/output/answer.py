@@ -1,6 +1,6 @@
-"""What commands print with --json: models, whose schemas --json-schema prints.
+"""JSON output of commands: models, so that --json-schema and the output come from the same code.
 
-Each has all of its keys always; what is not known is null.
+All keys are always present; unknown values are null.
 """
 
 from types import FunctionType
@@ -12,15 +12,15 @@ from pydantic_core import core_schema, to_json
 
 
 class Answer(BaseModel):
-    """The base of what commands answer."""
+    """Base of all answers of commands."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
 
 class Problem(BaseModel):
-    """What every command prints instead of its answer when it fails: RFC 9457, as REST has it.
+    """What a failed command prints instead of its answer: RFC 9457, as in REST.
 
-    Further members go with the reason.
+    Further members depend on the reason.
     """
 
     model_config = ConfigDict(extra="allow", frozen=True)
@@ -28,29 +28,29 @@ class Problem(BaseModel):
     type: str = Field(description="`urn:kgymsuite:problem:` and the reason")
     title: str = Field(description="the status in words")
     status: int = Field(
-        description="as HTTP would have it; the exit status tells whose fault it is"
+        description="as in HTTP; the exit status tells user errors from platform errors"
     )
     detail: str = Field(description="what happened, to what, and what to do")
-    instance: str = Field(description="the command, or the path of the request that failed")
+    instance: str = Field(description="the command, or the path of the failed request")
     reason: str = Field(description="the kind of problem as one stable word")
 
 
 class _AllKeys(GenerateJsonSchema):
-    """Says that every key is there, as it is in what is printed."""
+    """Schema generator that marks every key as required: all are always printed."""
 
     def field_is_required(
         self,
         field: core_schema.ModelField | core_schema.DataclassField | core_schema.TypedDictField,
         total: bool,
     ) -> bool:
-        """Say that every field is always there."""
+        """Return True: every field is always printed."""
         return True
 
 
 def schema(answer: Any) -> dict[str, Any]:
-    """Return the JSON schema of what a command prints with --json: its answer, or a problem.
+    """Return the JSON schema of a command's --json: its answer or a problem.
 
-    A function stands for what it returns: for answers whose import needs an extra.
+    `answer` may be a function that returns the type, if its import needs an extra.
     """
     answer = answer() if isinstance(answer, FunctionType) else answer
     either: TypeAdapter[Any] = TypeAdapter(answer | Problem)
@@ -61,5 +61,5 @@ def schema(answer: Any) -> dict[str, Any]:
 
 
 def text(value: object) -> str:
-    """Return the answer as one line of JSON, in ASCII: whatever the terminal takes."""
+    """Return the answer as one line of JSON, in ASCII for any terminal."""
     return to_json(value, inf_nan_mode="null", ensure_ascii=True).decode()

@@ -1,4 +1,4 @@
-"""What is shown while a command goes on: on a terminal a view that lives, elsewhere lines."""
+"""Live views on a terminal."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -10,15 +10,15 @@ from kgym_cli.output import people
 
 
 def lives() -> bool:
-    """Tell whether a view can live: what is printed there can be drawn over."""
+    """Return whether stderr can be redrawn."""
     return people.is_terminal and not people.is_dumb_terminal
 
 
 @contextmanager
 def shown(view: Callable[[int], RenderableType]) -> Iterator[Callable[[], None]]:
-    """Show a view, by the height of the terminal in lines; what is given shows it anew.
+    """Context manager: show `view`, called with the terminal's height; yields a redraw function.
 
-    It is gone at the end. Where no view can live, nothing is shown.
+    The view disappears at the end. Without a terminal, nothing is shown.
     """
     if not lives():
         yield lambda: None

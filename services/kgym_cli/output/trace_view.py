@@ -11,17 +11,15 @@ from kgym_cli.output import print_table, results
 
 _STOPS = {
     "end": "no more records of this thread",
-    "limit": "the limit is reached",
-    "repeat": "from here on it repeats",
+    "limit": "limit reached",
+    "repeat": "repeats from here on",
 }
 
 
 def tree(minimal: MinimalTrace, title: str = "") -> Tree:
-    """Return the calls as a tree.
-
-    Records say when a function was entered, not when it was left: only the
-    frames of the matched stack are known to be nested, and they are shown so.
-    """
+    """Return the calls as a tree."""
+    # Records have the time at which a function was entered, not when it returned: only frames of
+    # the matched stack are known to be nested, so only these are indented.
     root = Tree(f"[bold]{_plain(title or 'minimal trace')}[/]", guide_style="dim")
     numbers = minimal.statistics
     if minimal.pid is None:
@@ -75,7 +73,7 @@ def _line(call: TraceCall, file: str | None) -> str:
 
 
 def print_records(trace: Trace, pid: int | None, last: int) -> None:
-    """Print the last records, of one thread or of all, as a table."""
+    """Print the last records of one thread, or of all, as a table."""
     if pid is not None:
         trace = trace.take(trace.pid == pid)
     shown = trace.take(slice(max(0, len(trace) - last), None))
@@ -95,5 +93,5 @@ def _rows(shown: Trace) -> Iterator[list[str]]:
 
 
 def _plain(text: str) -> str:
-    """Return what may come from a guest as text that cannot steer the terminal."""
+    """Return a guest's text without control characters, escaped for markup."""
     return escape("".join(char if char.isprintable() else "?" for char in text))

@@ -1,4 +1,4 @@
-"""What a process of the distributed platform is made of: its bus and its storage."""
+"""Bus and storage of a process of the distributed platform, by their URLs."""
 
 import re
 from collections.abc import AsyncIterator
@@ -12,13 +12,13 @@ from kgym.transport.bus import Bus, InProcessBus
 from kgym_cli import extras
 from kgym_cli.settings import Settings, settings
 
-# What may stand before keys, as they are. A bucket's name: the service's own rule.
+# The bucket's name follows the service's rules; the prefix is limited to what needs no escaping.
 _BUCKET = re.compile(r"gs://([a-z0-9][\w.-]{1,221})/?((?:[\w][\w.+-]*/?)*)", re.ASCII)
 
 
 @asynccontextmanager
 async def open_bus(url: str | None) -> AsyncIterator[Bus]:
-    """Connect to the bus at `amqp://…`. Without one, workers ask every second."""
+    """Context manager: the bus at `amqp://…`. Without a URL, workers poll every second."""
     if url is None:
         yield InProcessBus()
         return
@@ -31,9 +31,9 @@ async def open_bus(url: str | None) -> AsyncIterator[Bus]:
 
 
 def open_storage(url: str, cache: Path) -> Storage:
-    """Return the storage in a folder, given by its path or as `file://…`, or at `gs://…`.
+    """Return the storage in a folder, given as a path or `file://…`, or at `gs://…`.
 
-    That in a bucket keeps bases of deltas in a folder of the `cache`, where `kgym gc` sees them.
+    Storage in a bucket keeps bases of deltas in `cache`, where `kgym gc` finds them.
     """
     if match := _BUCKET.fullmatch(url):
         extras.require("gcp")
@@ -53,7 +53,7 @@ def open_storage(url: str, cache: Path) -> Storage:
 
 
 def open_benchmarks() -> tuple[str, Storage]:
-    """Return where published benchmarks are, as a URL or a path, and the storage there.
+    """Return the URL or path of published benchmarks, and their storage.
 
     Raises UserError `bad_setting`.
     """

@@ -1,7 +1,7 @@
-"""The distributed platform on one machine: each part a process of its own, kept alive.
+"""The distributed platform on one machine, for `kgym up --distributed` and tests.
 
-What `kgym up --distributed` starts, and what tests kill: PostgreSQL, RabbitMQ,
-schedulers and workers, started by the commands that other hosts use too.
+PostgreSQL, RabbitMQ, schedulers and workers are processes of their own, started with the commands
+that other hosts use, and restarted when they die.
 """
 
 import asyncio
@@ -31,9 +31,9 @@ from kgym_scheduler.database.tokens import Tokens
 
 START_SECONDS = 60.0
 STOP_SECONDS = 15.0
-# The first pause before a part that died is started again, and the longest; each doubles.
+# First and longest pause before a part that died is restarted; pauses double.
 BACKOFF_SECONDS = (0.5, 30.0)
-# If a part ran so long, its earlier deaths no longer count.
+# After running this long, a part's earlier deaths no longer count.
 STABLE_SECONDS = 60.0
 _POLL_SECONDS = 0.1
 
@@ -42,13 +42,13 @@ _log = structlog.get_logger()
 
 @dataclass(slots=True)
 class _Part:
-    """A program that is started again when it has died."""
+    """A program that is restarted when it dies."""
 
     program: Program
     prepare: Callable[[], None] = lambda: None
-    """What is done before it is started again."""
+    """Called before a restart."""
     may_end: bool = False
-    """Whether it stays away once it has ended well: a worker that was drained."""
+    """Whether it is not restarted after a successful exit, as of a drained worker."""
     deaths: int = 0
     started: float = field(default_factory=time.monotonic)
     due: float | None = None
@@ -64,7 +64,7 @@ class _Part:
             first, longest = BACKOFF_SECONDS
             self.due = now + min(first * 2**self.deaths, longest)
             self.deaths += 1
-            _log.warning("died, starting again", part=self.program.name, said=self.program.tail())
+            _log.warning("died, starting again", part=self.program.name, output=self.program.tail())
         elif now >= self.due:
             self.due, self.started = None, now
             self.prepare()
@@ -72,12 +72,11 @@ class _Part:
 
 
 class Distributed:
-    """The distributed platform on a data folder, while the context lasts.
+    """Context manager: the distributed platform on a data folder.
 
-    Broker and schedulers listen on `host`, an address of this machine; on any but
-    loopback, callers need tokens. `port` 0 takes any free one; `url` is the first
-    scheduler's. With a `monitor_port`, there is a web monitor. `options` are added to the
-    schedulers' command line.
+    Broker and schedulers listen on `host`, an address of this machine; any but loopback needs
+    tokens. `port` 0 means any free port; `url` is the first scheduler's. With a
+    `monitor_port`, a web monitor is started. `options` are added to the schedulers' command line.
     """
 
     def __init__(
@@ -95,13 +94,13 @@ class Distributed:
         self.database = PostgreSQL(data / "postgresql")
         self.broker = RabbitMQ(data / "rabbitmq", host)
         self.host = host
-        # In the environment, as everybody can read the words of a command. Workers run what
-        # nobody vouches for, and are not told where the database is.
+        # Secrets go into the environment, as all users can read command lines. Workers run
+        # untrusted code, so they do not get the database's URL.
         self.worker_env = {
             "KGYM_DATA": str(data),
             "KGYM_BUS": self.broker.url,
             "KGYM_STORAGE": str(data / "artifacts"),
-            "KGYM_TOKEN": "",  # the user's own is not the workers'
+            "KGYM_TOKEN": "",  # not the user's own token
         }
         self._owner = secrets.token_urlsafe(32)
         scheduler_env = {
@@ -131,7 +130,7 @@ class Distributed:
 
     @property
     def url(self) -> str:
-        """Where the first scheduler listens."""
+        """URL of the first scheduler."""
         return self.urls[0]
 
     def __enter__(self) -> Self:
@@ -151,7 +150,7 @@ class Distributed:
         self.stop()
 
     def tend(self) -> None:
-        """Start the parts that have died again, each when its pause is over."""
+        """Restart parts that died, each after its pause."""
         for part in self._parts:
             part.tend()
 
@@ -162,7 +161,7 @@ class Distributed:
             time.sleep(_POLL_SECONDS)
 
     def stop(self) -> None:
-        """Stop all parts, those first that need others; a part that does not stop is killed."""
+        """Stop all parts in reverse dependency order; kill those that do not stop."""
         self._parts = []
         groups: list[Sequence[Program]] = [
             self.monitors,
@@ -176,7 +175,7 @@ class Distributed:
                     program.terminate()
                 for program in group:
                     program.stop(STOP_SECONDS)
-        finally:  # if another call asks for a shorter wait
+        finally:  # also after an interrupt during the wait
             for group in groups:
                 for program in group:
                     program.kill()
@@ -184,7 +183,7 @@ class Distributed:
                 self._lock.close()
 
     def _start(self) -> None:
-        for port in self._ports:  # a scheduler that cannot listen would be started for ever
+        for port in self._ports:  # a scheduler without its port would be restarted for ever
             listen(self.host, port).close()
         for server in (self.database, self.broker):
             server.spawn()
@@ -205,19 +204,20 @@ class Distributed:
         self.worker_env["KGYM_TOKEN"] = self._worker_token() or ""
 
     def _retake_token(self) -> None:
-        """Give workers a token if they died because the user has made the first one."""
+        """Give workers a token if they died because the user created the first one."""
         if not self.worker_env["KGYM_TOKEN"]:
-            with contextlib.suppress(InfrastructureError):  # the database may be away, too
+            with contextlib.suppress(InfrastructureError):  # the database may be down, too
                 self._give_token()
 
     def _worker_token(self) -> str | None:
-        """Return the token that the workers show; None where nobody needs any."""
+        """Return the workers' token; None if no tokens are needed."""
         path = self.data / "worker.token"
         if path.exists():
             return path.read_text()
         if self.host == LOOPBACK and not asyncio.run(_tokens_needed(self.database.url)):
             return None
         token = asyncio.run(_create_token(self.database.url))
+        # Created before it is written, so that the token is never readable by others.
         path.touch(0o600)
         path.write_text(token)
         return token

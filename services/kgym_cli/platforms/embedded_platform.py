@@ -1,8 +1,7 @@
 """The embedded platform: scheduler, workers and REST interface in one process.
 
-It runs in a thread of its own, so that a command can use it through REST as it
-would use one on another host. SQLite, a local folder and an in-process bus
-stand where the distributed platform has PostgreSQL, GCS and RabbitMQ.
+It runs in a thread, so that commands use it through REST like one on another host.
+SQLite, a local folder and an in-process bus replace PostgreSQL, GCS and RabbitMQ.
 """
 
 import asyncio
@@ -49,13 +48,12 @@ STOP_SECONDS = 30.0
 
 
 class Platform:
-    """The embedded platform on a data folder, while the context lasts.
+    """Context manager: the embedded platform on a data folder.
 
-    `port` 0 takes any free one; `url` tells which. Without `work`, jobs are
-    shown and taken, but no step runs before `work()`. One that does not stay is there
-    for commands (`host`): it runs only what they ask for (`attendance`). `syzkaller`
-    holds the binaries for `syz` programs. Another `cache`, `storage` and `provider` of VMs than
-    this folder and this host can be given.
+    `port` 0 means any free port; `url` has it. Without `work`, jobs are accepted and shown, but no
+    step runs before `work()`. With `stays=False`, it serves commands and only runs jobs that one of
+    them follows (`Attendance`). `syzkaller` holds the binaries for `syz` programs. `cache`,
+    `storage` and `provider` of VMs default to the data folder and this host.
     """
 
     def __init__(
@@ -102,35 +100,35 @@ class Platform:
     ) -> None:
         self.stop()
         if error is not None and self._error is not None:
-            # What went wrong is why the platform ended, not that it answers no more.
+            # The cause is why the platform ended, not that it no longer answers.
             raise InfrastructureError(
-                "platform_ended", f"the platform ended by itself: {_first(self._error)!r}"
+                "platform_ended", f"the platform failed: {_first(self._error)!r}"
             ) from self._error
 
     @property
     def owner(self) -> str:
-        """A token that allows everything here."""
+        """Token with all permissions."""
         return self._owner
 
     def work(self) -> None:
-        """Begin to run steps, if it does not yet."""
+        """Start running steps."""
         if self._loop is not None and not self._working.is_set():
             self._loop.call_soon_threadsafe(self._working.set)
 
     @property
     def lives(self) -> bool:
-        """Whether it runs: it may end by itself, by an error."""
+        """Whether it is running; an error may end it."""
         return self._thread.is_alive()
 
     def wait(self) -> None:
-        """Return when the platform ends by itself, with its error if it has one."""
+        """Wait until the platform ends; raise its error if it has one."""
         while self.lives:
             self._thread.join(1.0)
         if self._error is not None:
             raise self._error
 
     def stop(self) -> None:
-        """Give back what runs, end every VM and build, and wait until that is done."""
+        """Requeue running steps, kill all VMs and builds, and wait for that."""
         if self._loop is not None and self._main is not None and self._thread.is_alive():
             self._loop.call_soon_threadsafe(self._main.cancel)
         self._thread.join(STOP_SECONDS)
@@ -140,7 +138,7 @@ class Platform:
             asyncio.run(self._serve())
         except asyncio.CancelledError:
             pass
-        except BaseException as error:  # noqa: BLE001 - the thread that waits raises it
+        except BaseException as error:  # noqa: BLE001 - re-raised by the waiting thread
             self._error = error
         finally:
             self._started.set()
@@ -168,12 +166,12 @@ class Platform:
                 capabilities = await asyncio.to_thread(detect, None, self._syzkaller, offered)
                 return of_provider(capabilities, provider)
 
-            # Before it listens: what handlers import takes seconds, in which it would not answer.
+            # Before it listens: handlers' imports take seconds, during which it would not answer.
             shapes = [
                 (shape.slots, handlers(shape.kinds, has), entries(shape.kinds, has))
                 for shape in workers_of_one_host()
             ]
-            folder = self._data / "work" / "workers"  # each worker has its own in it
+            folder = self._data / "work" / "workers"  # each worker has a subfolder
             attendance = None if self._stays else Attendance()
             store = JobStore(url, attendance=attendance, host=host)
             async with (
@@ -202,7 +200,7 @@ class Platform:
 
 @contextlib.asynccontextmanager
 async def _closing(provider: "Provider | None") -> AsyncIterator[None]:
-    """Close the provider after everything else has ended: only then are all VMs released."""
+    """Close the provider last: only then all VMs are released."""
     try:
         yield
     finally:
@@ -223,7 +221,7 @@ def _upkeep(scheduler: Scheduler, storage: Storage) -> Upkeep:
 
 
 async def _shared(database: str) -> bool:
-    """Return whether others submit here, too: the user alone does until there are tokens."""
+    """Return whether others submit here too: until tokens exist, only the user does."""
     opened = Database(database)
     try:
         return await Tokens(opened).needed()
@@ -232,7 +230,7 @@ async def _shared(database: str) -> bool:
 
 
 def _origins(shared: bool) -> Origins:
-    """Return where kernel sources may come from: all files, where they are the user's own."""
+    """Return allowed origins of kernel sources: any file if only the user submits."""
     own = () if shared else (Path("/"),)
     chosen = settings()
     return Origins.named(chosen.sources, chosen.source_networks, own, chosen.mirrors.absolute())

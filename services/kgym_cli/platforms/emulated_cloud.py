@@ -1,7 +1,7 @@
-"""A cloud on this machine's loopback, and platforms that use it as they would use the real one.
+"""An emulated cloud on loopback, and platforms that use it like the real one.
 
-Bucket and VMs are two servers of the tests (`tests/google`), each started as a process: they are
-in a checkout only.
+Bucket and VMs are two test servers (`tests/google`), started as processes; they exist only in a
+checkout.
 """
 
 import shutil
@@ -27,24 +27,24 @@ BUCKET = "kgym-emulated"
 # The worker's address in the network of the emulated VMs.
 _NEIGHBOUR = "169.254.10.1"
 _OWNER = "kgym-emulated"
-# Of an emulated instance (tests/google/cloud_compute/machine.py): 22 would take root.
+# SSH port of emulated instances (tests/google/cloud_compute/machine.py): 22 would need root.
 _SSH_PORT = 2222
 _START_SECONDS = 60.0
 _POLL_SECONDS = 0.05
 
 
 def is_chosen() -> bool:
-    """Whether this command is to run on an emulated cloud. Raises UserError `bad_setting`."""
+    """Return whether to use an emulated cloud; raise UserError `bad_setting`."""
     chosen = settings()
     if "provider" in chosen.given and chosen.provider == "gce" and not chosen.emulated:
         raise UserError(
             "bad_setting",
-            "--provider gce is a worker's (`kgym worker --provider gce`), which this command"
-            " reaches by --server; here it goes with --emulated",
+            "--provider gce is an option of workers (`kgym worker --provider gce`), which this"
+            " command reaches through --server; here it needs --emulated",
             setting="provider",
         )
     if chosen.emulated and chosen.provider != "gce":
-        raise UserError("bad_setting", "--emulated goes with --provider gce", setting="emulated")
+        raise UserError("bad_setting", "--emulated needs --provider gce", setting="emulated")
     return chosen.emulated
 
 

@@ -1,4 +1,4 @@
-"""Commands that have many jobs done for minutes or days, and go on where they were."""
+"""Interruptible work: commands that run many jobs for minutes or days, and can be resumed."""
 
 import asyncio
 import signal
@@ -15,18 +15,18 @@ Work = Callable[[AsyncClient, SweepOptions], Awaitable[None]]
 
 
 def run(work: Work, options: SweepOptions) -> None:
-    """Do the work at the scheduler that is meant; a signal ends it, and its jobs go on.
+    """Call `work` with a client of the chosen scheduler.
 
-    Raises KeyboardInterrupt then.
+    A signal cancels it but not its jobs, and raises KeyboardInterrupt.
     """
     try:
         with address(work=True) as (url, token):
             if settings().server is None:
-                # Nobody starts a platform of this machine again.
+                # Nothing restarts this machine's own platform: waiting for it is useless.
                 options = replace(options, patience=0)
             asyncio.run(_run(url, token, work, options))
     except asyncio.CancelledError:
-        people.print("interrupted; the same command goes on", markup=False)
+        people.print("interrupted: repeat the command to continue", markup=False)
         raise KeyboardInterrupt from None
 
 

@@ -1,7 +1,7 @@
-"""Who uses the platform of a data folder: each command holds a lock for as long as it lives.
+"""Clients of a data folder's shared platform: each command holds a shared lock while it lives.
 
-The kernel takes the lock back however a command ends. The platform's process ends when it gets
-the lock for itself: then nobody is left, and whoever comes meanwhile waits for its end.
+The kernel releases the lock however a command ends. The platform exits once it gets the lock
+exclusively; commands that come meanwhile wait until it has exited.
 """
 
 import fcntl
@@ -14,20 +14,20 @@ from typing import IO
 from kgym.errors import InfrastructureError
 from kgym_cli.platforms.running_platform import is_taken, running
 
-# Held shared by each client, and alone by a platform that has none and ends.
+# Held shared by each client, and exclusively by a platform that is ending.
 CLIENTS = "clients.lock"
-# Held shared by each client that waits for jobs; without any, no step begins.
+# Held shared by each client that waits for jobs; without any, no step starts.
 WAITING = "waiting.lock"
-# How long the end of a platform may take.
+# Most seconds for a platform's shutdown.
 END_SECONDS = 60.0
 _POLL_SECONDS = 0.02
 
 
 @contextmanager
 def joined(data: Path, *, work: bool) -> Iterator[None]:
-    """Keep the platform of the data folder alive; if nobody else does, see it end afterwards.
+    """Context manager: keep the data folder's platform alive; the last client waits for its end.
 
-    With `work`, let it run steps, too.
+    With `work`, the platform also runs steps.
     """
     with (data / CLIENTS).open("a") as file, (data / WAITING).open("a") as waiting:
         limit = time.monotonic() + END_SECONDS
@@ -50,18 +50,18 @@ def joined(data: Path, *, work: bool) -> Iterator[None]:
 
 
 class Clients:
-    """The clients of a data folder, as its platform sees them."""
+    """The platform's view of its clients."""
 
     def __init__(self, data: Path) -> None:
         self._clients = (data / CLIENTS).open("a")
         self._waiting = (data / WAITING).open("a")
 
     def gone(self) -> bool:
-        """Return whether none is left; from then on, none comes before this process has ended."""
+        """Return whether no client is left; if so, new ones wait until this process has exited."""
         return _lock(self._clients, fcntl.LOCK_EX)
 
     def work(self) -> bool:
-        """Return whether any waits for jobs."""
+        """Return whether any client waits for jobs."""
         if not _lock(self._waiting, fcntl.LOCK_EX):
             return True
         fcntl.flock(self._waiting, fcntl.LOCK_UN)
@@ -69,16 +69,16 @@ class Clients:
 
 
 def _see_it_end(data: Path, file: IO[str]) -> None:
-    """Wait until the platform has ended if this was its last client."""
+    """Wait for the platform's end if this was its last client."""
     limit = time.monotonic() + END_SECONDS
     while is_taken(data) and time.monotonic() < limit:
         platform = running(data)
         if platform is not None and platform.stays:
-            return  # it was not started for clients
+            return  # `kgym up`, which outlives clients
         if _lock(file, fcntl.LOCK_EX):
-            fcntl.flock(file, fcntl.LOCK_UN)  # no client is left; the platform will notice that
+            fcntl.flock(file, fcntl.LOCK_UN)  # no client is left, but the platform still holds on
         elif _lock(file, fcntl.LOCK_SH):
-            return  # others are there
+            return  # other clients remain
         time.sleep(_POLL_SECONDS)
 
 

@@ -1,4 +1,4 @@
-"""A process of the platform: runs until it is stopped, and then cleans up."""
+"""Processes of the platform: signals and garbage collection."""
 
 import asyncio
 import contextlib
@@ -11,11 +11,9 @@ from kgym.host import process_logs
 
 
 def settle() -> None:
-    """Let the garbage collector skip all that was made so far, which stays until the process ends.
-
-    A scheduler's modules and routes are over a hundred thousand objects; walking through them
-    again and again took two thirds of its time under load.
-    """
+    """Exclude all existing objects from garbage collection."""
+    # A scheduler's modules and routes are over 100,000 objects that live as long as the process.
+    # Scanning them again and again took two thirds of its time under load.
     gc.collect()
     gc.freeze()
 
@@ -24,7 +22,7 @@ def run(
     main: Coroutine[Any, Any, None],
     loop_factory: Callable[[], asyncio.AbstractEventLoop] | None = None,
 ) -> None:
-    """Run until it ends by itself, or SIGTERM or SIGINT cancels it: then it cleans up."""
+    """Run a coroutine until it ends, or until SIGTERM or SIGINT cancels it."""
     process_logs.configure()
 
     async def cancellable() -> None:

@@ -1,4 +1,4 @@
-"""Where the platform of a data folder listens, if one runs."""
+"""Announcement and lock of the platform that uses a data folder."""
 
 import fcntl
 import json
@@ -10,29 +10,28 @@ from typing import IO
 
 from kgym.errors import UserError
 
-# The file that a running platform holds locked; it is empty until the platform listens.
+# File that a running platform keeps locked; empty until the platform listens.
 ADDRESS = "platform.json"
-
-# How long a platform that shall stay waits for one to end that commands have started.
+# How long `kgym up` waits for a commands' platform to end.
 PATIENCE_SECONDS = 30.0
 _BUSY_SECONDS = 5.0
 
 
 @dataclass(frozen=True, slots=True)
 class Running:
-    """A platform that runs."""
+    """A running platform."""
 
     url: str
     stays: bool = True
-    """Whether it was started to stay (`kgym up`), and not for as long as commands use it."""
+    """Whether it was started by `kgym up`, not by commands for as long as they use it."""
     database: str | None = None
-    """Its database, where that is a server's."""
+    """URL of its database, if that is a server."""
     owner: str | None = None
-    """A token for whoever can read this: the commands of the user who runs the platform."""
+    """Token with all permissions, for commands of the user who runs the platform."""
 
 
 def running(data: Path) -> Running | None:
-    """Return the platform that has this data folder now, once it listens."""
+    """Return the platform that uses the data folder, once it listens."""
     try:
         with (data / ADDRESS).open() as file:
             try:
@@ -45,7 +44,7 @@ def running(data: Path) -> Running | None:
 
 
 def is_taken(data: Path) -> bool:
-    """Return whether a platform has the data folder, if only to start or to end."""
+    """Return whether a platform uses the data folder, including during start and shutdown."""
     try:
         with (data / ADDRESS).open() as file:
             fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
@@ -57,16 +56,15 @@ def is_taken(data: Path) -> bool:
 
 
 def take(data: Path, *, stays: bool = True) -> IO[str]:
-    """Lock the data folder until the file is closed, which the end of the process does too.
+    """Lock the data folder until the returned file is closed or the process ends.
 
-    Raises UserError `data_in_use` if another platform has it. A platform that shall stay
-    waits a while for one that commands have started, which ends when they do.
+    Raises UserError `data_in_use` if another platform has it. With `stays`, first wait for a
+    platform that was started by commands, which ends with them.
     """
     data.mkdir(parents=True, exist_ok=True)
     file = (data / ADDRESS).open("a+")
-    os.fchmod(
-        file.fileno(), 0o600
-    )  # the URL of a database holds its password, and there is the owner's token
+    # The file will hold the database's password and the owner token.
+    os.fchmod(file.fileno(), 0o600)
     end = time.monotonic() + (PATIENCE_SECONDS if stays else _BUSY_SECONDS)
     while True:
         try:
@@ -87,7 +85,7 @@ def take(data: Path, *, stays: bool = True) -> IO[str]:
 
 
 def announce(lock: IO[str], platform: Running) -> None:
-    """Tell commands on the locked data folder where the platform listens."""
+    """Publish the platform's URL for commands on the locked data folder."""
     lock.truncate(0)
     lock.write(json.dumps(asdict(platform)))
     lock.flush()

@@ -1,4 +1,4 @@
-"""Which scheduler a command talks to: a named one, the one that runs here, or its own."""
+"""Choice of a command's scheduler: --server, this machine's platform, or an emulated cloud."""
 
 import errno
 import tempfile
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 def usable_data_folder() -> Path:
-    """Return the data folder; it is made if need be. Raise KgymError if it cannot be used."""
+    """Return the data folder, created if necessary; raise KgymError if it is unusable."""
     folder = settings().data
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -37,7 +37,7 @@ def usable_data_folder() -> Path:
 
 
 def database_url() -> str:
-    """Return the database that is set; without, that of this machine's platform."""
+    """Return the URL of the configured database, or else of this machine's platform."""
     if named := settings().database:
         return named
     folder = usable_data_folder()
@@ -49,8 +49,8 @@ def database_url() -> str:
 
 @asynccontextmanager
 async def open_database() -> AsyncIterator["Database"]:
-    """Open it, with its tables in their newest form."""
-    # Its imports take longer than a command that needs no database.
+    """Context manager: the database, migrated to the newest schema."""
+    # Imported late: SQLAlchemy takes longer than a whole command that needs no database.
     from kgym_scheduler.database.connection import Database, upgrade  # noqa: PLC0415
 
     url = database_url()
@@ -63,7 +63,7 @@ async def open_database() -> AsyncIterator["Database"]:
 
 
 def storage() -> "Storage":
-    """Return the storage that the settings name."""
+    """Return the configured storage."""
     from kgym_cli.platforms.composition import open_storage  # noqa: PLC0415 - as above
 
     return open_storage(settings().storage, settings().cache)
@@ -71,11 +71,11 @@ def storage() -> "Storage":
 
 @contextmanager
 def address(*, work: bool, quiet: bool = False) -> Iterator[tuple[str, str | None]]:
-    """Yield the URL and the token of --server, else of the data folder's platform.
+    """Yield URL and token of --server, or else of the data folder's platform.
 
-    That is started if need be. One that commands have started lasts until the last of them has
-    ended, and runs steps if one of them waits for jobs (`work`). A `quiet` command does not say
-    where it is.
+    That platform is started if necessary. If commands started it, it lasts until the last of them
+    has ended, and runs steps while one of them waits for jobs (`work`). With `quiet`, its URL is
+    not printed.
     """
     url, token = settings().server, settings().token
     if url is not None:
@@ -91,7 +91,7 @@ def address(*, work: bool, quiet: bool = False) -> Iterator[tuple[str, str | Non
 
 @contextmanager
 def scheduler(*, work: bool) -> Iterator["Client"]:
-    """Connect to the scheduler at its `address`."""
+    """Context manager: a client of the scheduler at `address`."""
     from kgym.client import Client  # noqa: PLC0415 - as above
 
     with address(work=work) as (url, token), Client(url, token) as client:
@@ -100,7 +100,7 @@ def scheduler(*, work: bool) -> Iterator["Client"]:
 
 @contextmanager
 def _own(*, work: bool, quiet: bool) -> Iterator[Running]:
-    """Use the platform of the data folder."""
+    """Context manager: the data folder's platform."""
     data = usable_data_folder()
     with joined(data, work=work):
         platform = platform_of(data)
@@ -113,6 +113,6 @@ def _own(*, work: bool, quiet: bool) -> Iterator[Running]:
                 raise
             message = (
                 f"this machine's platform has ended (its log: {data / 'log' / 'platform.log'});"
-                " its jobs are kept, and the same command, or `kgym job wait`, starts another one"
+                " its jobs are kept: repeat the command, or use `kgym job wait`, to continue"
             )
             raise InfrastructureError("platform_ended", message) from error

@@ -1,8 +1,8 @@
 """Private servers on this machine: PostgreSQL and RabbitMQ, as Debian packages them.
 
-Each has a folder for its data, a free loopback port that it keeps, a password of
-its own, and, where we are root, the unprivileged user of its package. It can be
-stopped, killed and started again, and it dies with the thread that started it.
+Each has a folder for its data, a fixed free port, a password, and, if we are root, the
+unprivileged user of its package. It can be stopped, killed and restarted, and dies with the
+thread that started it.
 
     with PostgreSQL(folder / "postgresql") as database:
         url = database.create("jobs")    # postgresql+asyncpg://kgym:…@127.0.0.1:…/jobs
@@ -34,12 +34,12 @@ USER = "kgym"
 START_SECONDS = 180.0
 STOP_SECONDS = 10.0
 _POLL_SECONDS = 0.05
-# Where a server that is another user's sees its folder: it need not walk to the real place.
+# Where a server sees its folder: its user may lack access to the real path.
 _PLACE = Path("/mnt")
 
 
 class Program:
-    """A program that runs until it is stopped; what it prints is appended to the file `log`."""
+    """A program that runs until it is stopped; its output is appended to the file `log`."""
 
     stop_signal = signal.SIGTERM
 
@@ -56,17 +56,19 @@ class Program:
 
     @property
     def pid(self) -> int | None:
-        """The id of the process; None if it does not run."""
+        """Process id; None if it is not running."""
         return self._process.pid if self._process and self._process.poll() is None else None
 
     @property
     def done(self) -> bool:
-        """Whether it has ended well, by itself or because it was asked to."""
+        """Whether it has exited with status 0."""
         return self._process is not None and self._process.poll() == 0
 
     def spawn(self) -> None:
-        """Start the program, without waiting until it is of use."""
+        """Start the program without waiting until it is ready."""
         self._asked = False
+        # PDEATHSIG follows the thread, not the process (prctl(2)): whoever spawns must keep its
+        # thread.
         words = [require("setpriv"), "--pdeathsig=KILL", *self.argv]
         with self.log.open("ab") as log:
             self._process = subprocess.Popen(
@@ -80,13 +82,13 @@ class Program:
             )
 
     def terminate(self) -> None:
-        """Ask it to end, once: asked again, a program may give up what it does to end well."""
+        """Send the stop signal, once: on a second one, programs may skip their cleanup."""
         if self.pid is not None and not self._asked:
             self._asked = True
             os.kill(self.pid, self.stop_signal)
 
     def stop(self, seconds: float = STOP_SECONDS) -> None:
-        """Ask it to end, kill it if it has not after `seconds`, and reap it."""
+        """Stop it, kill it after `seconds`, and reap it."""
         if self._process is None:
             return
         self.terminate()
@@ -95,23 +97,23 @@ class Program:
         self.kill()
 
     def kill(self) -> None:
-        """Send SIGKILL to the program and all that it started, and reap it."""
-        if self._process is None or self.pid is None:  # its number may be another's by now
+        """Send SIGKILL to the program and its descendants, and reap it."""
+        if self._process is None or self.pid is None:  # the id may have been reused
             return
-        # The list is read first, and the parent dies first: it could start others meanwhile.
+        # The descendants are listed first, but the parent is killed first, as it could start more.
         for pid in (self._process.pid, *list(_descendants(self._process.pid))):
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
         self._process.wait()
 
     def tail(self) -> str:
-        """Return the last lines that it printed."""
+        """Return the last lines of its output."""
         text = self.log.read_bytes()[-2000:].decode(errors="replace") if self.log.exists() else ""
         return " / ".join(text.strip().splitlines()[-5:])
 
 
 class Server(Program, ABC):
-    """A server with its data in `folder`, listening on `host` (an address of this machine)."""
+    """A server with its data in `folder` that listens on `host`, an address of this machine."""
 
     user = "nobody"
     scheme = ""
@@ -143,16 +145,16 @@ class Server(Program, ABC):
 
     @property
     def url(self) -> str:
-        """Where clients find it, with user and password."""
+        """URL for clients, with user and password."""
         return self._url("")
 
     def start(self) -> None:
-        """Start it and wait until it answers; raise InfrastructureError if it does not."""
+        """Start it and wait until it answers; raise InfrastructureError `server_failed`."""
         self.spawn()
         self.wait()
 
     def wait(self) -> None:
-        """Wait until it answers; raise InfrastructureError if it ends, or does not in time."""
+        """Wait until it answers; raise InfrastructureError `server_failed`."""
         limit = time.monotonic() + START_SECONDS
         while not self.answers():
             if self.pid is None or time.monotonic() > limit:
@@ -168,20 +170,20 @@ class Server(Program, ABC):
 
     @abstractmethod
     def answers(self) -> bool:
-        """Return whether it is ready for clients."""
+        """Return whether it accepts clients."""
 
     def _url(self, path: str) -> str:
         return f"{self.scheme}://{USER}:{self._password}@{self.host}:{self.port}/{path}"
 
     def _secret(self, name: str) -> str:
-        """Return the secret in this file of the folder, made up at the first time."""
+        """Return the secret in this file of the folder, generated on first use."""
         path = self.folder / name
         if not path.exists():
             self._write(name, secrets.token_hex(16))
         return path.read_text()
 
     def _write(self, name: str, text: str) -> Path:
-        """Write a file that the server alone may read; return its path as the server sees it."""
+        """Write a file that only the server may read; return its path as the server sees it."""
         path = self.folder / name
         path.unlink(missing_ok=True)
         with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o400), "w") as file:
@@ -191,7 +193,7 @@ class Server(Program, ABC):
         return self._inside / name
 
     def _as_user(self, *argv: str | Path) -> list[str]:
-        """Return the words that run a program as the server's user, with its folder in place."""
+        """Return the command that runs a program as the server's user, with its folder mounted."""
         words = [str(word) for word in argv]
         if self._user is None:
             return words
@@ -203,14 +205,14 @@ class Server(Program, ABC):
 
 
 class PostgreSQL(Server):
-    """A PostgreSQL server; `url` is of its database `kgym`, `create` makes others.
+    """A PostgreSQL server; `url` is its database `kgym`, `create` makes others.
 
-    Without `durable`, the crash of the machine may lose what was committed.
+    Without `durable`, a crash of the machine may lose committed data.
     """
 
     user = "postgres"
     scheme = "postgresql+asyncpg"
-    stop_signal = signal.SIGINT  # ends connections instead of waiting for their end
+    stop_signal = signal.SIGINT  # fast shutdown: SIGTERM would wait for clients
 
     def __init__(self, folder: Path, host: str = LOOPBACK, *, durable: bool = True) -> None:
         super().__init__(folder, host)
@@ -226,11 +228,11 @@ class PostgreSQL(Server):
 
     @property
     def url(self) -> str:
-        """The database `kgym`, as SQLAlchemy names it."""
+        """URL of the database `kgym`, for SQLAlchemy."""
         return self._url(USER)
 
     def spawn(self) -> None:
-        """Start the server; the first time, make the database cluster and the database."""
+        """Start the server; initialise its cluster and database first if they are missing."""
         if not (self.folder / "data").exists():
             self._initialise()
         self.argv = self._as_user(
@@ -242,12 +244,12 @@ class PostgreSQL(Server):
         super().spawn()
 
     def answers(self) -> bool:
-        """Return whether the server takes queries; while it recovers, it takes none."""
+        """Return whether the server accepts queries, which it does not during recovery."""
         command = [_postgres("pg_isready"), "-q", "-t", "1", "-h", self.host, "-p", str(self.port)]
         return subprocess.run(command, check=False, timeout=START_SECONDS).returncode == 0
 
     def create(self, name: str) -> str:
-        """Make an empty database; return its URL."""
+        """Create an empty database; return its URL."""
         self.query(f'CREATE DATABASE "{name}"')
         return self._url(name)
 
@@ -264,21 +266,21 @@ class PostgreSQL(Server):
         secret = f"--pwfile={self._inside / 'password'}"
         where = self._inside / "making"
         _run(self._as_user(_postgres("initdb"), "-D", where, *options, secret))
-        # Single-user mode makes the database before anybody can connect and miss it.
+        # In single-user mode, so that no client can connect before the database exists.
         single = self._as_user(_postgres("postgres"), "--single", "-D", where, "postgres")
         _run(single, input=f"CREATE DATABASE {USER}\n")
         making.rename(self.folder / "data")
 
 
 class RabbitMQ(Server):
-    """A RabbitMQ server without plugins; its data survive, quorum queues and all."""
+    """A RabbitMQ server without plugins; its data, including quorum queues, is durable."""
 
     user = "rabbitmq"
     scheme = "amqp"
 
     def __init__(self, folder: Path, host: str = LOOPBACK) -> None:
         super().__init__(folder, host)
-        # Erlang's port mapper: one of its own, which would else be started as a daemon and stay.
+        # A port mapper of its own: otherwise Erlang starts epmd as a daemon that stays for ever.
         self._mapper_port, self._node_port = free_port(), free_port()
         mapper = self._as_user(
             require("epmd"), "-address", LOOPBACK, "-port", str(self._mapper_port)
@@ -293,7 +295,7 @@ class RabbitMQ(Server):
         _rabbitmq()
 
     def spawn(self) -> None:
-        """Start the server, and its port mapper if that does not run."""
+        """Start the server, and its port mapper if necessary."""
         if self._mapper.pid is None:
             self._mapper.spawn()
         super().spawn()
@@ -309,7 +311,7 @@ class RabbitMQ(Server):
         self._mapper.kill()
 
     def answers(self) -> bool:
-        """Return whether the server takes part in an AMQP handshake."""
+        """Return whether the server answers an AMQP handshake."""
         try:
             with socket.create_connection((self.host, self.port), 1) as connection:
                 connection.settimeout(5)
@@ -328,11 +330,11 @@ class RabbitMQ(Server):
             "log.file = false\n"
             "log.console = true\n"
             "log.console.level = warning\n"
-            # 512 MiB otherwise, which the server wants as memory too
+            # The default of 512 MiB is also reserved as memory.
             "raft.wal_max_size_bytes = 32000000\n",
         )
         return {
-            "HOME": inside,  # of the cookie
+            "HOME": inside,  # for Erlang's cookie
             "ERL_EPMD_ADDRESS": LOOPBACK,
             "ERL_EPMD_PORT": str(self._mapper_port),
             "RABBITMQ_NODENAME": "kgym@localhost",
@@ -343,14 +345,14 @@ class RabbitMQ(Server):
             "RABBITMQ_MNESIA_BASE": f"{inside}/data",
             "RABBITMQ_LOG_BASE": inside,
             "RABBITMQ_GENERATED_CONFIG_DIR": f"{inside}/generated",
-            # Together they make the start script become the server instead of its parent.
+            # With both, the start script execs the server instead of staying its parent.
             "RABBITMQ_ALLOW_INPUT": "yes",
             "RABBITMQ_SERVER_START_ARGS": "-noinput",
-            # A scheduler thread that waits must not spin on the few cores there are.
+            # Waiting scheduler threads must not spin on a machine with few cores.
             "RABBITMQ_SERVER_ADDITIONAL_ERL_ARGS": (
                 "+sbwt none +sbwtdcpu none +sbwtdio none "
                 "-kernel inet_dist_use_interface {127,0,0,1} "
-                # what a cluster's nodes look for, and statistics that nobody reads
+                # failure detection between nodes, and statistics that nobody reads
                 "-aten poll_interval 10000 -rabbit quorum_tick_interval 60000 "
                 "-rabbit collect_statistics_interval 60000"
             ),
@@ -358,11 +360,9 @@ class RabbitMQ(Server):
 
 
 def free_port(host: str = LOOPBACK) -> int:
-    """Return a port that nothing uses, outside the range from which clients get theirs.
-
-    A client that retries a dead server's port within that range can be given the very
-    port, connect to itself, and keep the server from coming back.
-    """
+    """Return a free port outside the range of ephemeral ports."""
+    # A client that retries a dead server's port can be given that very port as its own, if it is
+    # ephemeral: TCP's simultaneous open then connects it to itself, and the server cannot return.
     with open("/proc/sys/net/ipv4/ip_local_port_range") as file:
         first = int(file.read().split()[0])
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
@@ -375,7 +375,7 @@ def free_port(host: str = LOOPBACK) -> int:
 
 
 def _descendants(pid: int) -> Iterator[int]:
-    """Yield the processes that this one started, and theirs: some leave its group."""
+    """Yield all descendants of a process, including those that left its process group."""
     for task in Path(f"/proc/{pid}/task").glob("*/children"):
         with contextlib.suppress(OSError):
             for child in map(int, task.read_text().split()):
@@ -408,7 +408,7 @@ def _user(name: str) -> pwd.struct_passwd:
 
 
 def _postgres(program: str) -> str:
-    """Return a program of the newest PostgreSQL; Debian keeps most of them off the PATH."""
+    """Return a program of the newest PostgreSQL, which Debian mostly keeps off the PATH."""
     folders = Path("/usr/lib/postgresql").glob("[0-9]*/bin")
     for folder in sorted(folders, key=lambda folder: float(folder.parent.name), reverse=True):
         if (folder / program).exists():
@@ -417,6 +417,6 @@ def _postgres(program: str) -> str:
 
 
 def _rabbitmq() -> Path:
-    """Return RabbitMQ's own start script; Debian's on the PATH changes the user by itself."""
+    """Return RabbitMQ's own start script: Debian's wrapper on the PATH changes the user."""
     script = Path("/usr/lib/rabbitmq/bin/rabbitmq-server")
     return script if script.exists() else Path(require("rabbitmq-server"))

@@ -1,8 +1,8 @@
-"""The platform that commands share: a process of its own, from the first command to the last.
+"""The platform that commands share: a process from the first command to the last.
 
-It has a session of its own, so that what ends a command, be it Ctrl-C, SIGKILL or the end of
-its terminal, does not end the platform of the others; and it ends by itself when no command is
-left (`clients`).
+A process of its own, as running VMs cannot change their parent: no command could hand the platform
+to another one. It has its own session, so that Ctrl-C or the end of a terminal does not end the
+platform of other commands. It exits when no client is left (`platform_clients`).
 """
 
 import contextlib
@@ -24,22 +24,22 @@ from kgym_cli.platforms.platform_clients import Clients
 from kgym_cli.platforms.running_platform import Running, running
 
 START_SECONDS = 60.0
-# From this size on, the log begins anew; the one before is kept.
+# At this size the log is rotated; one old file is kept.
 LOG_BYTES = 1 << 20
 _POLL_SECONDS = 0.05
 
 
 def platform_of(data: Path) -> Running:
-    """Return the platform that has the data folder; start one if there is none.
+    """Return the data folder's platform; start one if necessary.
 
-    The caller has joined the clients, or it might end at once.
+    The caller must have joined the clients, otherwise the platform might end at once.
     """
     limit = time.monotonic() + START_SECONDS
     while (platform := running(data)) is None:
         try:
             _start(data)
         except UserError as error:
-            # Another command was quicker, and its platform will listen soon.
+            # Another command was faster: its platform will listen soon.
             if error.reason != "data_in_use" or time.monotonic() > limit:
                 raise
             time.sleep(_POLL_SECONDS)
@@ -47,7 +47,7 @@ def platform_of(data: Path) -> Running:
 
 
 def _start(data: Path) -> None:
-    """Start a platform; return once it listens, or raise what keeps it from that."""
+    """Start a platform; return once it listens, or raise its error."""
     extras.require(*extras.ONE_MACHINE)
     log = _log(data)
     with log.open("a") as log_file:
@@ -58,7 +58,7 @@ def _start(data: Path) -> None:
             stderr=log_file,
             start_new_session=True,
         )
-    process.returncode = 0  # not waited for: it outlives this process if other commands need it
+    process.returncode = 0  # not reaped: it may outlive this process for other commands
     assert process.stdout is not None
     with process.stdout as answers:
         ready, _, _ = select.select([answers], [], [], START_SECONDS)
@@ -75,7 +75,7 @@ def _start(data: Path) -> None:
 
 
 def _log(data: Path) -> Path:
-    """Return the file for what platforms say."""
+    """Return the platforms' log file, rotated if it is large."""
     path = data / "log" / "platform.log"
     path.parent.mkdir(parents=True, exist_ok=True)
     if path.exists() and path.stat().st_size > LOG_BYTES:
@@ -84,9 +84,9 @@ def _log(data: Path) -> Path:
 
 
 def main() -> None:
-    """Run the platform on the data folder that is named until no client is left."""
+    """Run the platform on the data folder in argv[1] until no client is left."""
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
-    # What follows takes a second to import, which those who start it need not do.
+    # Imported late: `platform_of`, which every command imports, does not need these.
     from kgym.host import process_logs  # noqa: PLC0415
     from kgym_cli.platforms.embedded_platform import Platform  # noqa: PLC0415
     from kgym_cli.platforms.process import settle  # noqa: PLC0415
@@ -108,16 +108,15 @@ def main() -> None:
     except Exception:  # noqa: BLE001 - this is the end of the process
         traceback.print_exc()
     finally:
-        # Python's own end would wait for threads whose work is no longer needed.
+        # A regular exit would wait for threads whose work is no longer needed.
         sys.stderr.flush()
         os._exit(0)
 
 
 def _answer(problem: dict[str, str]) -> None:
-    """Tell whoever has started this that it listens, or why not; what comes later, tell the log."""
-    with contextlib.suppress(
-        BrokenPipeError
-    ):  # that command has ended; other commands may have come
+    """Report start or failure to the starting command; send later output to the log."""
+    # That command may have ended, while others need the platform.
+    with contextlib.suppress(BrokenPipeError):
         os.write(1, json.dumps(problem).encode() + b"\n")
     os.dup2(2, 1)
 

@@ -1,4 +1,4 @@
-"""The steps that this software does: by kind, what does them, and what their workers are like.
+"""Registry of step kinds: handler, service and worker of each.
 
 A new kind of step is its models in `kgym.api.steps`, its handler, and a line in `REGISTRY`.
 """
@@ -16,7 +16,7 @@ from kgym.api.steps import StepKind
 from kgym.configs import CONFIGS
 from kgym.worker.context import Handler, StepContext
 
-# Commands that only name kinds import this module, too: what handlers need is imported for them.
+# Commands that only name kinds import this module too, so handlers are imported late.
 if TYPE_CHECKING:
     from kgym.transport.artifact_storage import Storage
     from kgym_builder.kernel_source.allowed_origins import Origins
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 
 class Service(StrEnum):
-    """What a worker that does a kind of steps is installed as: a folder of `services/`."""
+    """Service that runs a kind of steps: a folder of `services/`."""
 
     BUILDER = "builder"
     VMMANAGER = "vmmanager"
@@ -36,11 +36,11 @@ class Service(StrEnum):
 
 
 class Equipment:
-    """What the handlers of one process share: the host's cores and memory, caches, binaries.
+    """Resources shared by the handlers of a process: budget of cores and memory, caches, binaries.
 
-    Kernel sources come from where `origins` allow, toolchain images from `archives`. `syzkaller` is
-    where the binaries for `syz` programs are. `make_seconds` bounds each run of make, `near` says
-    from which entries of SuiteCache others are made; `provider` runs VMs, by default this host.
+    `origins`: allowed origins of kernel sources. `archives`: source of toolchain images.
+    `syzkaller`: folder of binaries for `syz` programs. `make_seconds`: limit of each run of make.
+    `near`: SuiteCache entries from which others may be made. `provider`: runs VMs; default QEMU.
     """
 
     def __init__(
@@ -67,7 +67,7 @@ class Equipment:
 
     @cached_property
     def toolchains(self) -> "Toolchains":
-        """The compilers of this host, and those of toolchain images."""
+        """Compilers of this host and of toolchain images."""
         from kgym_builder.toolchains.archives import Archives  # noqa: PLC0415
         from kgym_builder.toolchains.toolchains import Toolchains  # noqa: PLC0415
 
@@ -75,7 +75,7 @@ class Equipment:
 
     @cached_property
     def suite(self) -> "SuiteCache":
-        """The compiled kernel trees of this host (SuiteCache)."""
+        """Compiled kernel trees of this host."""
         from kgym.host.sandbox_limits import SandboxLimits  # noqa: PLC0415
         from kgym_builder.suitecache.nearest import NearRules  # noqa: PLC0415
         from kgym_builder.suitecache.suitecache import SuiteCache  # noqa: PLC0415
@@ -95,7 +95,7 @@ class Equipment:
         )
 
     async def fetch(self, run: StepContext, url: str, sha256: str, target: Path, most: int) -> None:
-        """Fetch a file of at most so many bytes from where kernel sources may come from."""
+        """Download a file of at most `most` bytes from an allowed origin of kernel sources."""
         from kgym_builder.kernel_source.download import fetch  # noqa: PLC0415
         from kgym_builder.kernel_source.source_limits import SourceLimits  # noqa: PLC0415
 
@@ -114,9 +114,11 @@ def equipment(
     shared: bool,
     provider: "Provider | None" = None,
 ) -> Equipment:
-    """Return the equipment that the settings ask for; `shared` where several people submit."""
+    """Return the equipment for the settings; `shared`: several people submit jobs."""
     from kgym_builder.suitecache.nearest import NearRules  # noqa: PLC0415
 
+    # Where several people submit, only entries of distributions' sources are bases: an entry of
+    # somebody's own tree could poison the kernels that are made from it.
     bases = chosen.near_entries or ("packages" if shared else "any")
     return Equipment(
         cache,
@@ -175,16 +177,16 @@ def _minimizer(_: Equipment) -> Handler:
 
 @dataclass(frozen=True, slots=True)
 class Registered:
-    """What does the steps of one kind, and what a worker needs and has for it."""
+    """Handler of a kind of steps, and needs of its worker."""
 
     handler: Callable[[Equipment], Handler]
     service: Service
     side_by_side: bool = False
-    """Whether steps share the host's cores; else one runs at a time, and may take all."""
+    """Whether steps share the host's cores; otherwise one step at a time may use all of them."""
     runs_vms: bool = False
-    """Whether its worker finds out how the host can accelerate VMs."""
+    """Whether its worker detects the accelerator of VMs."""
     extras: tuple[str, ...] = ()
-    """Of the installed package, besides `worker`."""
+    """Extras of the installed package, besides `worker`."""
 
 
 REGISTRY: Mapping[StepKind, Registered] = {
@@ -200,14 +202,14 @@ REGISTRY: Mapping[StepKind, Registered] = {
 
 @dataclass(frozen=True, slots=True)
 class WorkerShape:
-    """One worker: which steps it does, and how many at a time."""
+    """Kinds and number of parallel steps of a worker."""
 
     kinds: tuple[StepKind, ...]
     slots: int = 1
 
 
 def workers_of_one_host() -> list[WorkerShape]:
-    """Return the workers of a host that does everything: one for each kind."""
+    """Return the workers of a host that runs everything: one per kind."""
     from kgym.host.resources import Host  # noqa: PLC0415
 
     cores = Host.here().cores
@@ -217,9 +219,9 @@ def workers_of_one_host() -> list[WorkerShape]:
 
 
 def kinds_named(text: str) -> list[StepKind]:
-    """Return the kinds in a list such as `build,check`; a service (`builder`) stands for its own.
+    """Return the kinds in a list such as `build,check`; a service (`builder`) means its kinds.
 
-    Raises ValueError for another word.
+    Raises ValueError for an unknown word.
     """
     kinds: dict[StepKind, None] = {}
     for word in (part.strip() for part in text.split(",")):
@@ -229,7 +231,7 @@ def kinds_named(text: str) -> list[StepKind]:
 
 
 def handlers(kinds: Collection[StepKind], has: Equipment) -> dict[StepKind, Handler]:
-    """Return what does the steps of these kinds."""
+    """Return the handlers of these kinds."""
     return {kind: REGISTRY[kind].handler(has) for kind in kinds}
 
 
@@ -239,7 +241,7 @@ def extras_of(kinds: Collection[StepKind]) -> list[str]:
 
 
 def entries(kinds: Collection[StepKind], has: Equipment) -> "SuiteCache | None":
-    """Return the entries of SuiteCache on this host, for workers that use them."""
+    """Return this host's SuiteCache if one of the kinds uses it."""
     uses = any(REGISTRY[kind].service is Service.BUILDER for kind in kinds)
     return has.suite if uses else None
 
@@ -247,9 +249,9 @@ def entries(kinds: Collection[StepKind], has: Equipment) -> "SuiteCache | None":
 async def looking(
     kinds: Collection[StepKind], has: Equipment, storage: "Storage"
 ) -> Callable[[], Awaitable[Capabilities]]:
-    """Return what finds out what a worker of these kinds declares: what host and storage have.
+    """Return a function that detects the capabilities of a worker of these kinds.
 
-    Which accelerator works is tried once.
+    The accelerator is tried only once.
     """
     from kgym.host.detection import detect  # noqa: PLC0415
 
@@ -270,7 +272,7 @@ async def looking(
 
 
 def of_provider(host: Capabilities, provider: "Provider | None") -> Capabilities:
-    """Return what a worker has whose VMs this one runs: elsewhere, they may be larger."""
+    """Return capabilities with the provider's: in a cloud, VMs may be larger than this host."""
     if provider is None:
         return host
     offered: dict[str, object] = {"dumps": list(provider.dumps)}

@@ -1,4 +1,4 @@
-"""The provider of VMs that the settings name."""
+"""The configured provider of VMs."""
 
 from typing import TYPE_CHECKING
 
@@ -11,15 +11,13 @@ if TYPE_CHECKING:
 
 
 def provider_of(chosen: Settings) -> "Provider | None":
-    """Return the cloud's provider; None for QEMU. Raises UserError `bad_setting`."""
+    """Return the cloud provider, None for QEMU; raise UserError `bad_setting`."""
     if chosen.provider == "qemu":
         if chosen.emulated:
-            raise UserError(
-                "bad_setting", "--emulated goes with --provider gce", setting="emulated"
-            )
+            raise UserError("bad_setting", "--emulated needs --provider gce", setting="emulated")
         return None
     if chosen.gce_image and chosen.gce_image_per_kernel:
-        message = "--gce-image is the helper's, which --gce-image-per-kernel does without"
+        message = "--gce-image-per-kernel excludes --gce-image: it boots no helper image"
         raise UserError("bad_setting", message, setting="gce_image")
     extras.require("gcp")
     named = {
@@ -29,7 +27,7 @@ def provider_of(chosen: Settings) -> "Provider | None":
     }
     if missing := [name for name, value in named.items() if not value]:
         options = ", ".join(f"--{name.replace('_', '-')}" for name in missing)
-        raise UserError("bad_setting", f"--provider gce also takes {options}", setting=missing[0])
+        raise UserError("bad_setting", f"--provider gce also needs {options}", setting=missing[0])
     from kgym_vmmanager.gce.options import GceOptions  # noqa: PLC0415 - with QEMU, it is not used
     from kgym_vmmanager.gce.provider import Gce  # noqa: PLC0415
 
