@@ -1,16 +1,16 @@
-"""The agent service, wherever it listens just now."""
+"""Connection to the agent service, whose URL may change."""
 
 from collections.abc import Callable
 
 from kgym.client.agent_client import AgentClient
 from kgym.errors import InfrastructureError
 
-# Returns the URL of the agent service; None while there is none.
+# Returns the current URL of the agent service; None if there is none.
 FindAgent = Callable[[], str | None]
 
 
 class AgentLink:
-    """Asks the agent with the monitor's own token, for what all pages show alike."""
+    """Clients of the agent service, by default with the monitor's own token."""
 
     def __init__(self, find: FindAgent, token: str | None) -> None:
         self._find, self._token = find, token
@@ -18,24 +18,24 @@ class AgentLink:
 
     @property
     def url(self) -> str | None:
-        """Where the agent listens; None: there is none."""
+        """URL of the agent; None if there is none."""
         return self._find()
 
     def client(self) -> AgentClient:
-        """Return the client of the agent; raise InfrastructureError `no_agent` without one."""
+        """Return the agent's client; raise InfrastructureError `no_agent`."""
         url = self._known_url()
         if url not in self._clients:
             self._clients[url] = AgentClient(url, self._token)
         return self._clients[url]
 
     def of_reader(self, token: str) -> AgentClient:
-        """Return a client with a reader's own token, for what they change; empty: without one."""
+        """Return a client with a reader's token, for changes; an empty token sends none."""
         return AgentClient(self._known_url(), token or None)
 
     def _known_url(self) -> str:
         url = self._find()
         if url is None:
-            message = "no agent service is known; start one with `kgym agent`"
+            message = "no agent service is running: start one with `kgym agent`"
             raise InfrastructureError("no_agent", message)
         return url
 

@@ -1,4 +1,4 @@
-"""The monitor's application: its routes, its checks, its pages for errors."""
+"""The monitor's application: routes, middleware, error pages."""
 
 from http import HTTPStatus
 from urllib.parse import urlencode
@@ -56,9 +56,9 @@ _ROUTERS = (
 
 
 class Monitor(FastAPI):
-    """Serves the pages of the scheduler behind `state`.
+    """The pages of the scheduler in `state`.
 
-    Raises RuntimeError if a route does not say who may use it (`kgym.web.access`).
+    Raises RuntimeError if a route does not declare who may use it (`kgym.web.access`).
     """
 
     def __init__(self, state: MonitorState) -> None:
@@ -71,6 +71,8 @@ class Monitor(FastAPI):
         self.mount("/assets", AssetFiles(assets()))
         for kind in (KgymError, HTTPException, RequestValidationError):
             self.add_exception_handler(kind, _answered)
+        # Starlette runs the last added first: headers are set on every answer, sizes are checked
+        # before a session is looked up.
         self.add_middleware(BodyLimit)
         self.add_middleware(
             SessionCheck,
@@ -84,11 +86,11 @@ class Monitor(FastAPI):
         self.add_middleware(PagePolicy)
 
     def hang_up(self) -> None:
-        """Do nothing: no page holds a connection open."""
+        """Do nothing: no page keeps a connection open."""
 
 
 async def _healthz() -> dict[str, str]:
-    """Say that the process is alive."""
+    """Return that the process is alive."""
     return {"status": "ok"}
 
 
@@ -110,6 +112,8 @@ async def _answered(request: Request, error: Exception) -> Response:
 def _refused(request: Request, error: KgymError) -> Response:
     status = error.status if isinstance(error, ApiError) else _status(request, error)
     session = getattr(request.state, "session", None)
+    # The scheduler refused a token that was valid when the session began: log in again. A page of
+    # nobody in particular cannot log in, so it shows the error.
     unknown = status == HTTPStatus.UNAUTHORIZED and not isinstance(error, Unauthorised)
     if unknown and request.method == "GET" and (session is None or not session.anonymous):
         return RedirectResponse("/login?" + urlencode({"next": request.url.path}), 303)

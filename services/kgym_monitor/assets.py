@@ -1,6 +1,6 @@
-"""The files that pages load: our own, and those of npm packages that are named here.
+"""Static files of the pages: our own, and listed files of npm packages.
 
-There is no bundler and no build: browsers get these files as they are. In the checkout packages
+There is no bundler: browsers get these files unchanged. In the checkout packages
 are in `node_modules/` (`./run` installs them by package-lock.json); in a wheel the named files lie
 beside this one, where the build has put them (`hatch_build.py`).
 """
@@ -21,7 +21,7 @@ _HERE = Path(__file__).parent
 _OWN = _HERE / "static"
 _PACKAGED = _HERE / "packages"
 _INSTALLED = _HERE.parents[1] / "node_modules"
-# The files of packages that browsers get; nothing else of a package is served.
+# Files of packages that are served; nothing else of a package is.
 PACKAGED_FILES = (_HERE / "packaged_files.txt").read_text().split()
 _KEEP = {"Cache-Control": "public, max-age=31536000, immutable"}
 _TYPES = {".mjs": "text/javascript", ".js": "text/javascript", ".css": "text/css"}
@@ -29,7 +29,7 @@ _TYPES = {".mjs": "text/javascript", ".js": "text/javascript", ".css": "text/css
 
 @dataclass(frozen=True, slots=True)
 class Asset:
-    """A file, whole."""
+    """Content and type of a file."""
 
     content: bytes
     media_type: str
@@ -37,13 +37,13 @@ class Asset:
 
 @dataclass(frozen=True, slots=True)
 class Assets:
-    """All files, by name; `version` is another one when any of them has changed."""
+    """All files by name; `version` changes with any of them."""
 
     files: dict[str, Asset]
     version: str
 
     def url(self, name: str) -> str:
-        """Return the path of a file; raise KeyError if there is none of this name."""
+        """Return the path of a file; raise KeyError if it does not exist."""
         if name not in self.files:
             raise KeyError(f"no asset {name!r}")
         return f"/assets/{self.version}/{name}"
@@ -51,7 +51,7 @@ class Assets:
 
 @cache
 def assets() -> Assets:
-    """Read all files, once. Raises InfrastructureError `front_end_missing` without packages."""
+    """Read all files once; raise InfrastructureError `front_end_missing` without packages."""
     folder = _PACKAGED if _PACKAGED.is_dir() else _INSTALLED
     paths = {name: folder / name for name in PACKAGED_FILES}
     paths |= {str(path.relative_to(_OWN)): path for path in _OWN.rglob("*") if path.is_file()}
@@ -76,14 +76,14 @@ def _asset(path: Path) -> Asset:
 
 
 class AssetFiles(PublicFiles):
-    """Serves what `assets` lists, and nothing else; from memory, as it is little."""
+    """Serves the files in `assets`, and nothing else, from memory."""
 
     def __init__(self, assets: Assets) -> None:
         super().__init__(directory=None)
         self._assets = assets
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer with the file of this name, kept by browsers: another version is another path."""
+        """Answer with a file. Browsers cache it for good: the version is part of its path."""
         path = scope["path"].removeprefix(scope.get("root_path", "")).lstrip("/")
         version, _, name = path.partition("/")
         asset = self._assets.files.get(name) if version == self._assets.version else None

@@ -1,4 +1,4 @@
-"""What the routes share: clients of the scheduler and the agent, sessions, templates."""
+"""State shared by the routes: clients of scheduler and agent, sessions, templates, caches."""
 
 import contextlib
 from collections.abc import AsyncIterator
@@ -21,22 +21,22 @@ from kgym_monitor.traces.held_traces import HeldTraces
 
 @dataclass(frozen=True, slots=True)
 class MonitorState:
-    """One instance per monitor."""
+    """Shared state; one instance per monitor."""
 
     scheduler: str
     """URL of the scheduler."""
     client: AsyncClient
-    """Talks to it with the monitor's own token: for what all pages show alike."""
+    """Client with the monitor's own token, for data that is the same for all readers."""
     tokens: SchedulerTokens
     agent: AgentLink
-    """The agent service, if there is one."""
+    """The optional agent service."""
     running_logs: RunningLogs
     benchmarks: HeldBenchmarks
     sessions: Sessions = field(default_factory=Sessions)
     rendering: Rendering = field(default_factory=Rendering)
     shared: SharedAnswers = field(default_factory=SharedAnswers)
     ready: ReadyPages = field(default_factory=ReadyPages)
-    """What pages of benchmarks show."""
+    """Contents of benchmarks' pages."""
     traces: HeldTraces = field(default_factory=HeldTraces)
 
     @classmethod
@@ -48,7 +48,7 @@ class MonitorState:
         benchmarks: BenchmarkStore,
         find_agent: FindAgent = lambda: None,
     ) -> AsyncIterator["MonitorState"]:
-        """Keep connections to the scheduler and the agent while the context lasts."""
+        """Context manager: the state, with connections to scheduler and agent."""
         agent = AgentLink(find_agent, token)
         async with SchedulerTokens(scheduler) as tokens, AsyncClient(scheduler, token) as client:
             state = cls(
@@ -65,12 +65,12 @@ class MonitorState:
 
 
 def state_of(request: Request) -> MonitorState:
-    """Return what the routes share."""
+    """Return the shared state."""
     state: MonitorState = request.app.state.monitor
     return state
 
 
 def session_of(request: Request) -> Session:
-    """Return the session that sends the request."""
+    """Return the request's session."""
     session: Session = request.state.session
     return session

@@ -1,4 +1,4 @@
-"""The headers of every answer: a browser runs our files, and nothing that stands in a page."""
+"""Security headers of every answer: a browser runs our files, and no script inside a page."""
 
 from starlette.datastructures import MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -13,7 +13,7 @@ POLICY = "; ".join(
         "form-action 'self'",
         "base-uri 'none'",
         "frame-ancestors 'none'",
-        # Text becomes elements by htmx alone, and by it only fragments that this server rendered.
+        # Only htmx may turn text into elements, from fragments that this server rendered.
         "require-trusted-types-for 'script'",
         "trusted-types htmx",
     )
@@ -29,13 +29,13 @@ HEADERS = {
 
 
 class PagePolicy:
-    """Adds the headers; what has no word of its own on caching is not kept."""
+    """Middleware that adds the headers, and forbids caching unless the answer allows it."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Pass the request on, and add to its answer."""
+        """Handle a request and add headers to its answer."""
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return

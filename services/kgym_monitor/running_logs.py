@@ -1,4 +1,4 @@
-"""The logs of running attempts, held on disk: all who read one share one reading of it."""
+"""Logs of running attempts, buffered on disk: all readers of a log share one download."""
 
 import asyncio
 import tempfile
@@ -9,29 +9,29 @@ from typing import IO
 from kgym.client import AsyncClient
 from kgym.errors import TooMany
 
-# How old what is shown of a log may be.
+# Most age of a shown log.
 FRESH_SECONDS = 1.0
-# How long a log is held that nobody reads.
+# How long a log without readers is kept.
 LINGER_SECONDS = 30.0
-# Logs held at the same time.
+# Most logs at a time.
 LOGS = 200
-# Of one log, on disk.
+# Most bytes of a log on disk.
 LOG_BYTES = 512 << 20
 IN_MEMORY = 1 << 20
 CHUNK = 256 << 10
 
-# A job's number, a step's, and an attempt's.
+# Job id, step number, attempt number.
 Attempt = tuple[int, int, int]
 
 
 class _Log:
-    """A log so far, and up to which event of the job it was read."""
+    """A log so far, and the last event of the job that it contains."""
 
     def __init__(self) -> None:
         self._file: IO[bytes] = tempfile.SpooledTemporaryFile(IN_MEMORY)  # noqa: SIM115
         self._reading = asyncio.Lock()
         self._last_event = 0
-        # When the scheduler last had no more of it, by the monotonic clock.
+        # Monotonic time at which the scheduler last had no more of it.
         self._complete_at = float("-inf")
         self.size = 0
         self.readers = 0
@@ -43,9 +43,9 @@ class _Log:
         return self._file.read(CHUNK)
 
     async def has_more(self, client: AsyncClient, attempt: Attempt, start: int) -> bool:
-        """Ask for more; return whether there are bytes after `start`."""
+        """Download more; return whether there are bytes after `start`."""
         async with self._reading:
-            if self.size > start:  # another reader has asked meanwhile
+            if self.size > start:  # downloaded by another reader meanwhile
                 return True
             if time.monotonic() - self._complete_at < FRESH_SECONDS or self.size >= LOG_BYTES:
                 return False
@@ -60,19 +60,19 @@ class _Log:
             return self.size > start
 
     def close(self) -> None:
-        """Delete it."""
+        """Delete the log."""
         self._file.close()
 
 
 class RunningLogs:
-    """The logs that pages show."""
+    """Logs of running attempts, by attempt."""
 
     def __init__(self, client: AsyncClient) -> None:
         self._client = client
         self._logs: dict[Attempt, _Log] = {}
 
     async def read(self, attempt: Attempt, start: int) -> AsyncIterator[bytes]:
-        """Yield what the attempt has logged by now, from byte `start` on."""
+        """Yield the attempt's log so far, from byte `start` on."""
         log = self._log(attempt)
         log.readers += 1
         try:
@@ -85,7 +85,7 @@ class RunningLogs:
             log.used_at = time.monotonic()
 
     def close(self) -> None:
-        """Delete all."""
+        """Delete all logs."""
         for log in self._logs.values():
             log.close()
         self._logs.clear()
@@ -97,7 +97,7 @@ class RunningLogs:
                 self._logs.pop(key).close()
         if attempt not in self._logs:
             if len(self._logs) >= LOGS:
-                message = f"pages show {LOGS} running logs; close some, and try again"
+                message = f"{LOGS} running logs are open: close some and try again"
                 raise TooMany("too_many_logs", message, retry_after=int(LINGER_SECONDS))
             self._logs[attempt] = _Log()
         return self._logs[attempt]

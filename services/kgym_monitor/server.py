@@ -1,4 +1,4 @@
-"""The monitor as a server: for `kgym monitor`, and beside the platform of `kgym up`."""
+"""The monitor's server, for `kgym monitor` and `kgym up`."""
 
 import contextlib
 from collections.abc import AsyncIterator
@@ -21,21 +21,21 @@ async def monitor(
     port: int = 0,
     find_agent: FindAgent = lambda: None,
 ) -> AsyncIterator[Address]:
-    """Serve pages of the scheduler at this URL as long as the context lasts; port 0: any.
+    """Context manager: serve pages of the scheduler at a URL; port 0: any free port.
 
-    `benchmarks` is where published benchmarks are read from. `find_agent` is asked where the agent
-    service is whenever a page shows runs.
+    `benchmarks`: store of published benchmarks. `find_agent` is called for the agent service's URL
+    whenever a page shows runs.
 
-    Raises UserError `token_needed` if the scheduler asks for a token and this is none that allows
+    Raises UserError `token_needed` if the scheduler needs a token and this one does not allow
     reading, or as `kgym.web.server.serve` does; InfrastructureError `scheduler_away`, and
-    `front_end_missing` where the packages of the pages are not installed.
+    `front_end_missing` if the pages' packages are not installed.
     """
     async with MonitorState.opened(scheduler, token, benchmarks, find_agent) as state:
         known = await state.tokens.caller(token) if token else await state.tokens.anybody()
         if known is None or not known.may(Scope.READ):
             raise UserError(
                 "token_needed",
-                f"the scheduler at {scheduler} asks the monitor for a token that allows reading:"
+                f"the monitor needs a token that allows reading at the scheduler at {scheduler}:"
                 " `kgym token create monitor --scope read`, then --token or KGYM_TOKEN",
             )
         async with serve(Monitor(state), host, port) as address:

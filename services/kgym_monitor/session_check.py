@@ -1,4 +1,4 @@
-"""Who asks for a page: a browser with a session; or any of this machine, if none needs a token."""
+"""Authentication of page requests: by session, or none on this machine while no tokens exist."""
 
 from collections.abc import Callable
 from urllib.parse import urlencode
@@ -16,19 +16,20 @@ from kgym_monitor.sessions import Session, Sessions
 
 
 def host_of(request: Request) -> str:
-    """Return the name under which the browser knows this server, without its port."""
+    """Return the host name in the browser's address bar, without port."""
     host = request.headers.get("host", "")
     return host.rpartition(":")[0] if host.rpartition(":")[2].isdecimal() else host
 
 
 def cookie_name(request: Request) -> str:
-    """Return the name of the session's cookie: cookies know no ports, but monitors have several."""
+    """Return the name of the session's cookie."""
+    # With the port: browsers share cookies between ports of a host, but each monitor has its own.
     port = request.headers.get("host", "").rpartition(":")[2]
     return f"kgym_monitor_{port}" if port.isdecimal() else "kgym_monitor"
 
 
 class SessionCheck:
-    """Gives each request its `state.session` and `state.caller`; others are led to the login."""
+    """Middleware that sets `state.session` and `state.caller`, or redirects to the login."""
 
     def __init__(
         self,
@@ -39,7 +40,7 @@ class SessionCheck:
         open_to_all: OpenPaths,
         refuse: Callable[[Request, KgymError], Response],
     ) -> None:
-        """`refuse` makes the answer of an error."""
+        """`refuse` renders an error."""
         self._app = app
         self._refuse = refuse
         self._sessions = sessions
@@ -48,7 +49,7 @@ class SessionCheck:
         self._scheduler = scheduler
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Pass the request on, or answer it."""
+        """Handle or refuse a request."""
         if scope["type"] != "http" or scope["path"] in self._open:
             await self._app(scope, receive, send)
             return

@@ -1,6 +1,6 @@
-"""Who is logged in: a browser holds a random word, the monitor the token that belongs to it.
+"""Sessions: a browser holds a random key, the monitor the token that belongs to it.
 
-Sessions live in memory: after a restart of the monitor, people log in again.
+Sessions are in memory: after a restart of the monitor, users log in again.
 """
 
 import asyncio
@@ -13,46 +13,49 @@ from dataclasses import dataclass, field
 from kgym.client import AsyncClient
 from kgym.web.scopes import Caller
 
-# How long a session lasts that is used; one that is not ends after IDLE_SECONDS.
+# Lifetime of a used session; an unused one ends after IDLE_SECONDS.
 SESSION_SECONDS = 7 * 86400
 IDLE_SECONDS = 86400
-# At most; the one that was not used for longest gives way.
+# Most sessions; the least recently used one is dropped.
 SESSIONS = 1000
 
 
 @dataclass(slots=True, eq=False)
 class Session:
-    """A browser that is logged in, or one of this machine that needs no login."""
+    """A logged-in browser, or one on this machine that needs no login."""
 
     client: AsyncClient
     caller: Caller
     token: str
     """Empty without a login."""
     anonymous: bool = False
-    """Whether it is there without a login, as nobody needs a token here."""
+    """Whether it has no login, because no token is needed."""
     form_key: str = field(default_factory=lambda: secrets.token_urlsafe(32))
-    """What each form of its pages has to send back: other sites cannot read it."""
+    """CSRF key that each form must send back; other sites cannot read it."""
     begun: float = field(default_factory=time.monotonic)
     used: float = field(default_factory=time.monotonic)
 
     @property
     def over(self) -> bool:
-        """Whether its time is over."""
+        """Whether it has expired."""
         now = time.monotonic()
         return now - self.begun > SESSION_SECONDS or now - self.used > IDLE_SECONDS
 
 
 class Sessions:
-    """The sessions of one monitor, by the hashes of the words that browsers hold."""
+    """Sessions of a monitor, by hash of the browser's key."""
+
+    # Hashed, so that a copy of the monitor's memory gives no sessions away, and so that the time of
+    # the look-up says nothing about a key.
 
     def __init__(self) -> None:
         self._sessions: OrderedDict[bytes, Session] = OrderedDict()
         self._closing: set[asyncio.Task[None]] = set()
-        # Of all who need no login.
+        # Session of everybody who needs no login.
         self.anybody: Session | None = None
 
     def begin(self, session: Session) -> str:
-        """Keep it; return the word for the browser."""
+        """Store a session; return the browser's key."""
         word = secrets.token_urlsafe(32)
         while len(self._sessions) >= SESSIONS:
             self._close(self._sessions.popitem(last=False)[1])
@@ -60,7 +63,7 @@ class Sessions:
         return word
 
     def find(self, word: str) -> Session | None:
-        """Return the session of this word, if it lasts."""
+        """Return the session of a key, None if it has expired."""
         key = _hash(word)
         session = self._sessions.get(key)
         if session is None:
@@ -73,12 +76,12 @@ class Sessions:
         return session
 
     def end(self, word: str) -> None:
-        """Forget the session of this word."""
+        """End the session of a key."""
         if (session := self._sessions.pop(_hash(word), None)) is not None:
             self._close(session)
 
     async def close(self) -> None:
-        """Forget all."""
+        """End all sessions."""
         while self._sessions:
             self._close(self._sessions.popitem()[1])
         if self.anybody is not None:

@@ -1,4 +1,4 @@
-"""Answers that many readers share: each is asked for once in a while, however many want it."""
+"""Answers shared by many readers: each is queried once per period, however many want it."""
 
 import asyncio
 import time
@@ -13,11 +13,11 @@ Answer = TypeVar("Answer")
 class _Kept:
     asking: asyncio.Task[Any]
     stale_at: float
-    """By the monotonic clock."""
+    """Monotonic time."""
 
 
 class SharedAnswers:
-    """Answers by key, each kept for a time of its own; a refusal is an answer, too."""
+    """Cache of answers by key, each with a period of its own. Errors are cached, too."""
 
     def __init__(self) -> None:
         self._kept: dict[Hashable, _Kept] = {}
@@ -25,23 +25,23 @@ class SharedAnswers:
     async def get(
         self, key: Hashable, seconds: float, ask: Callable[[], Awaitable[Answer]]
     ) -> Answer:
-        """Return an answer that was asked for at most `seconds` ago; raise what `ask` raises."""
+        """Return an answer at most `seconds` old; raise as `ask` does."""
         now = time.monotonic()
         kept = self._kept.get(key)
         if kept is None or (kept.stale_at <= now and kept.asking.done()):
-            # Keys come from addresses, which anybody may make up: nothing stays longer than needed.
+            # Keys come from URLs, which anybody can make up, so expired ones are dropped at once.
             self._kept = {
                 other: it
                 for other, it in self._kept.items()
                 if it.stale_at > now or not it.asking.done()
             }
             kept = self._kept[key] = _Kept(asyncio.ensure_future(_asked(ask)), now + seconds)
-        # The reader who came first may leave; the others still wait for the answer.
+        # Shielded: the first reader may disconnect while others wait for the same answer.
         answer: Answer = await asyncio.shield(kept.asking)
         return answer
 
     async def close(self) -> None:
-        """Stop asking."""
+        """Cancel all queries."""
         tasks = [kept.asking for kept in self._kept.values()]
         for task in tasks:
             task.cancel()

@@ -82,7 +82,7 @@ def test_a_job_behind_others_says_about_how_soon_it_begins(
             step = client.job(jobs[2]).steps[0]
             assert step.begins_in is not None
             assert step.begins_in >= 2
-            assert "1 step before it; begins in about" in kgym("job", "show", jobs[2]).out
+            assert "1 step before it; starts in about" in kgym("job", "show", jobs[2]).out
         finally:
             done.set()
 

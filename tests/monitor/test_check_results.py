@@ -115,7 +115,7 @@ def test_each_patch_of_a_check_has_its_own_result(site: Site, visitor: Visitor) 
     lines = re.findall(r'<tr class="([^"]+)">.*?<td(?: class="text")?>([^\n]*)</td></tr>', one.text)
     kinds = [kind for kind, _ in lines]
     assert kinds[:6] == ["hunk", "same", "added", "beside warning", "added", "beside error"]
-    assert "In files that the patch does not change" in words(one)
+    assert "In other files" in words(one)
     assert "watch_queue.h#L80" in one.text
     assert f"{FILE}, on lines that are not shown" in words(one)
     assert "Instructions before" in words(visitor.get(f"/jobs/{job.id}/steps/0/patches/1"))

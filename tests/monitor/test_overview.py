@@ -62,7 +62,7 @@ def test_infrastructure_is_apart_from_what_failed_of_itself() -> None:
         "Succeeded": 5,
         "Failed": 3,
         "Infrastructure": 5,
-        "Aborted or given back": 2,
+        "Aborted or returned": 2,
     }
     assert columns(shown, "failed") == {"does_not_compile": 2, "bad_config": 1}
     assert columns(shown, "infrastructure") == {"disk_full": 4, "lease_expired": 1}
@@ -122,7 +122,7 @@ def test_what_is_in_the_span_is_in_a_piece(name: str, ago: list[float], slow: fl
 
 
 def test_a_range_that_there_is_not_is_told() -> None:
-    with pytest.raises(UserError, match="known are hour, day, week, month"):
+    with pytest.raises(UserError, match="known: hour, day, week, month"):
         span_of("<b>")
 
 
@@ -178,7 +178,7 @@ def test_each_range_has_its_address(busy: Busy) -> None:
 @pytest.mark.parametrize("path", ["/?range=year", "/?range=%3Cb%3E", "/?poll=yes&range=year"])
 def test_a_range_that_is_wrong_is_a_page_that_says_so(busy: Busy, path: str) -> None:
     answer = get(busy.url, path)
-    assert (answer.status_code, "known are" in answer.text) == (422, True)
+    assert (answer.status_code, "known: hour" in answer.text) == (422, True)
     assert "<b>" not in answer.text
 
 

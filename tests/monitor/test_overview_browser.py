@@ -84,7 +84,7 @@ def test_each_chart_is_drawn_in_its_legend_s_colours(reader: Reader) -> None:
 
 def test_the_range_is_switched_and_stands_in_the_address(reader: Reader) -> None:
     page = drawn(reader.open("/"))
-    switch = page.get_by_role("navigation", name="Time that the charts show")
+    switch = page.get_by_role("navigation", name="Time range of the charts")
     expect(switch.locator("[aria-current]")).to_have_text("24 hours")
     for words, name in (("Hour", "hour"), ("7 days", "week"), ("30 days", "month")):
         switch.get_by_role("link", name=words, exact=True).press("Enter")

@@ -49,7 +49,7 @@ def test_a_check_and_a_source_say_what_they_will_do(idle: tuple[Client, Visitor]
     [step] = client.job(job.id).steps
     said = plan_words.plan(job.model_copy(update={"steps": [step]}), step)
     assert said is not None
-    assert said.startswith("Tries whether 3 patches: return early, edits, elsewhere apply to")
+    assert said.startswith("Checks whether 3 patches: return early, edits, elsewhere apply to")
     assert said.endswith("compile on linux.tar.xz with gcc, defconfig, each alone.")
 
 
@@ -58,7 +58,7 @@ def test_a_queued_job_says_why_it_waits(idle: tuple[Client, Visitor]) -> None:
     job = client.submit(JobRequest(steps=trial().steps[:1]))
     page = words(visitor.get(f"/jobs/{job.id}"))
     assert "Step 0 waits" in page
-    assert "No worker does build." in page
+    assert "No worker runs build steps." in page
 
 
 @pytest.mark.thorough
@@ -86,7 +86,7 @@ def test_the_place_in_the_queue_is_told_as_it_changes(site: Site) -> None:
                 time.sleep(0.2)
             return text
 
-        text = polled("step of its kind comes before it")
+        text = polled("step of its kind is ahead")
         assert f"{slots} of {slots} slots in use" in text
         client.abort(first.id)
         polled("next in its queue")

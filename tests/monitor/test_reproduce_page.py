@@ -86,7 +86,7 @@ def test_a_bundle_is_downloaded_from_the_page(
 def test_a_build_has_no_bundle(here: Visitor, job: JobView) -> None:
     answer = here.get(f"/jobs/{job.id}/steps/0/bundle.tar.gz")
     assert answer.status_code == 404
-    assert "left nothing that a bundle is packed of" in words(answer)
+    assert "has no artifacts for a bundle" in words(answer)
     assert "bundle.tar.gz" not in here.get(f"/jobs/{job.id}?step=0").text
 
 
@@ -135,10 +135,10 @@ def test_instances_that_differ_are_shown_first(site: Site, here: Visitor) -> Non
 @pytest.mark.parametrize(
     ("step", "query", "status", "said"),
     [
-        (CRASHED, "?instance=7", 404, "left no console of instance 7"),
+        (CRASHED, "?instance=7", 404, "has no console of instance 7"),
         (CRASHED, "?" + "&".join(f"instance={n}" for n in range(7)), 422, "at most 6 consoles"),
         (CRASHED, "?instance=one", 422, "instance"),
-        (0, "", 404, "left no console"),
+        (0, "", 404, "has no console"),
         (99, "", 404, "has 4 steps"),
     ],
 )

@@ -241,7 +241,7 @@ def test_a_run_is_stopped_and_resumed(reader: Reader, runs: Runs) -> None:
     expect(page.locator("#run-live")).to_have_attribute("data-state", "stopped")
     expect(page.get_by_role("button", name=f"Stop run {run}")).to_be_hidden()
     runs.agent.going.set()
-    page.get_by_text("Go on with this run").click()
+    page.get_by_text("Resume this run").click()
     page.get_by_role("button", name=f"Resume run {run}").click()
     # To which end, is left to what it was doing when it stopped: a tape has no answer to a
     # question that differs because another one was lost.

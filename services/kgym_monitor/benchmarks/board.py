@@ -1,4 +1,4 @@
-"""What the pages of a benchmark show, from its attempts as columns. Pure."""
+"""Contents of a benchmark's pages, computed from columns of attempts. Pure."""
 
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Mapping, Sequence
@@ -20,21 +20,21 @@ from kgym.bench.published_benchmark import Benchmark
 from kgym.errors import UserError
 from kgym_monitor.benchmarks.board_query import BoardQuery
 
-# Setups whose Pass@k is drawn: as many as there are colours.
+# Setups whose Pass@k is drawn: one per colour of the palette.
 CURVES = 7
-# Live-kBench's figures; by Pass@k and Mean@k they are eight.
+# Live-kBench's figures; with Pass@k and Mean@k of each, there are eight.
 SHOWN = (Figure.CRR, Figure.EPR, Figure.FILE_IOU, Figure.FUNCTION_IOU)
-# Bugs, or attempts, on a page.
+# Most bugs, or attempts, on a page.
 ROWS = 200
 TOUGHEST = 20
-# Pages that are kept ready.
+# Most pages in the cache.
 KEPT = 200
 T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """A setup on the leaderboard; `figures` is None where a bug has fewer than k runs."""
+    """A setup on the leaderboard; `figures` is None if a bug has fewer than k runs."""
 
     number: int
     setup: Setup
@@ -42,7 +42,7 @@ class Line:
     figures: SetupFigures | None
     unique: int = 0
     colour: int = 0
-    """From 1; 0: its curve is not drawn."""
+    """Palette index from 1; 0: no curve."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,38 +53,40 @@ class Group:
     bugs: int
     unsolved: int
     crr: float
-    """Mean over setups and runs, as is"""
+    """Mean over setups and runs."""
     epr: float | None
     address: Mapping[str, str | None]
-    """Conditions that choose these bugs; empty where none does."""
+    """Filter for these bugs; empty if no filter selects them."""
 
 
 @dataclass(frozen=True, slots=True)
 class BugLine:
-    """A bug, and by how many setups it was resolved."""
+    """A bug, and the number of setups that resolved it."""
 
     facts: BugFacts
     tried: int
     solved: int
     crr: float | None
-    """Of all attempts on it, the share that resolved it."""
+    """Share of attempts that resolved it."""
 
 
 class ReadyPages:
-    """What pages show, kept by what it depends on: contents and address."""
+    """Cache of page contents, by benchmark version and address."""
 
     def __init__(self) -> None:
         self._kept: OrderedDict[tuple[Any, ...], Any] = OrderedDict()
         self._lock = Lock()
 
     def get(self, benchmark: Benchmark, query: BoardQuery, make: Callable[..., T], *of: Any) -> T:
-        """Return what `make` says of these, made once."""
+        """Return the result of `make`, cached."""
         key = (benchmark.name, benchmark.version, query, make, of)
         with self._lock:
             if key in self._kept:
                 self._kept.move_to_end(key)
                 kept: T = self._kept[key]
                 return kept
+        # Outside the lock: two readers may compute the same page, but none waits for another's
+        # page.
         made = make(benchmark, query, *of)
         with self._lock:
             self._kept[key] = made
@@ -94,7 +96,7 @@ class ReadyPages:
 
 
 class Choice:
-    """The bugs and setups that an address means, and the attempts of these on those."""
+    """Selected bugs and setups of an address, and their attempts."""
 
     def __init__(self, benchmark: Benchmark, query: BoardQuery) -> None:
         takes = query.bugs()
@@ -107,15 +109,13 @@ class Choice:
         self.k = query.runs(self.most) or min(tried, default=1)
 
     def by_number(self, number_text: str | None) -> tuple[int, Setup] | None:
-        """Return the setup with this number in the address; raise UserError `bad_filter`."""
+        """Return the setup with this number; raise UserError `bad_filter`."""
         if number_text is None:
             return None
         for number, setup in self.setups:
             if str(number) == number_text:
                 return number, setup
-        raise UserError(
-            "bad_filter", f"there is no setup {number_text[:20]}, or the filter leaves it out"
-        )
+        raise UserError("bad_filter", f"no setup {number_text[:20]}, or the filter excludes it")
 
     def by_bug(self, name: str) -> Values:
         """Return a value's mean over the first k runs, by setup (rows) and bug (columns).
@@ -131,7 +131,7 @@ class Choice:
 
 
 def board(benchmark: Benchmark, query: BoardQuery) -> dict[str, Any]:
-    """Return what the leaderboard shows."""
+    """Return the contents of the leaderboard."""
     choice, attribute = Choice(benchmark, query), ATTRIBUTES[query.attribute()]
     setups = [setup for _, setup in choice.setups]
     figures = dict(zip(setups, choice.results.all_figures(setups, choice.k), strict=True))
@@ -163,7 +163,7 @@ def board(benchmark: Benchmark, query: BoardQuery) -> dict[str, Any]:
 
 
 def setup_options(benchmark: Benchmark) -> dict[str, list[str]]:
-    """Return the agents and models that the form offers."""
+    """Return agents and models for the filter form."""
     setups = [setup for _, setup in benchmark.setups]
     return {
         "agents": sorted({setup.agent for setup in setups}),
@@ -172,7 +172,7 @@ def setup_options(benchmark: Benchmark) -> dict[str, list[str]]:
 
 
 def bugs(benchmark: Benchmark, query: BoardQuery) -> dict[str, Any]:
-    """Return what the list of bugs shows, the toughest first."""
+    """Return the contents of the list of bugs, hardest first."""
     choice = Choice(benchmark, query)
     tried = {setup: choice.results.solved(setup, choice.k) for _, setup in choice.setups}
     ready = {setup: resolved for setup, resolved in tried.items() if choice.results.runs(setup)}
@@ -191,7 +191,7 @@ def bugs(benchmark: Benchmark, query: BoardQuery) -> dict[str, Any]:
 
 
 def compared(benchmark: Benchmark, query: BoardQuery) -> dict[str, Any]:
-    """Return what two setups are compared by; of none if the address names fewer."""
+    """Return the comparison of two setups; without rows if the address names fewer."""
     choice = Choice(benchmark, query)
     first, second = choice.by_number(query.first), choice.by_number(query.second)
     shown: dict[str, Any] = {"benchmark": benchmark, "k": choice.k, "setups": choice.setups}
@@ -216,7 +216,7 @@ def compared(benchmark: Benchmark, query: BoardQuery) -> dict[str, Any]:
 
 
 def bug(benchmark: Benchmark, query: BoardQuery, name: str) -> dict[str, Any]:
-    """Return the attempts on one bug by setup, as their outcomes in the order of their runs."""
+    """Return the attempts on a bug by setup, as outcomes in order of runs."""
     rows = []
     place = benchmark.table.places([name])
     for number, setup in benchmark.setups:
@@ -244,7 +244,7 @@ def _lines(
     figures: Mapping[Setup, SetupFigures | None],
     unique: Mapping[Setup, int],
 ) -> list[Line]:
-    """Return the setups, the best first: by Mean@k of the crash resolution rate."""
+    """Return the setups, best first: by Mean@k of the crash resolution rate."""
 
     def worth(number: int, setup: Setup) -> tuple[float, int]:
         measured = figures[setup]
@@ -271,7 +271,7 @@ def _unique(solved: Mapping[Setup, frozenset[str]]) -> dict[Setup, int]:
 
 
 def _curves(choice: Choice, lines: Sequence[Line]) -> dict[str, list[tuple[Line, list[Measured]]]]:
-    """Return Pass@k for each k, by figure, of the setups that are drawn."""
+    """Return Pass@k for each k by figure, for the drawn setups."""
     drawn, figures = [line for line in lines if line.colour], (Figure.CRR, Figure.EPR)
     curves = choice.results.curves([line.setup for line in drawn], figures)
     return {
@@ -303,7 +303,7 @@ def _groups(choice: Choice, attribute: Attribute, crr: Values, epr: Values) -> l
 
 
 def _address(attribute: Attribute, value: str) -> dict[str, str | None]:
-    """Return the conditions that choose the bugs with this value, where there are some."""
+    """Return the filter for bugs with this value, empty if there is none."""
     if value == UNKNOWN:
         return {}
     if attribute.name in {"fixed", "reported"}:
@@ -325,7 +325,7 @@ def _bug_lines(
     solved: Mapping[Setup, frozenset[str]],
     crr: Values,
 ) -> list[BugLine]:
-    """Return the bugs, those first that the fewest setups and attempts have resolved."""
+    """Return the bugs, those first that the fewest setups and attempts resolved."""
     mean = crr.mean(axis=0) if len(crr) else None
     count = Counter(bug for resolved in solved.values() for bug in resolved)
     lines = [
@@ -341,7 +341,7 @@ def _bug_lines(
 
 
 def _cutoff(benchmark: Benchmark, query: BoardQuery, choice: Choice) -> list[dict[str, Any]]:
-    """Return, by setup, its figures before and after the cutoff, with their difference."""
+    """Return each setup's figures before and after the cutoff, with their difference."""
     if query.cutoff is None:
         return []
     sides = []
@@ -365,20 +365,20 @@ def _place(query: BoardQuery) -> int:
     if query.cursor is None:
         return 0
     if not query.cursor.isdecimal() or len(query.cursor) > 9:
-        raise UserError("bad_filter", "cursor: a number")
+        raise UserError("bad_filter", "cursor must be a number")
     return int(query.cursor)
 
 
 def share(value: float | None) -> str:
-    """Return a share in percent, as the published tables have it: `74.16`."""
+    """Return a share in percent, as in the published tables: `74.16`."""
     return "" if value is None else f"{100 * value:.2f}"
 
 
 def dollars(value: float | None) -> str:
-    """Return an amount of dollars."""
+    """Return an amount in dollars."""
     return "unknown" if value is None else f"${value:,.2f}"
 
 
 def took(value: float | None) -> str:
-    """Return a time, in words."""
+    """Return a duration."""
     return "unknown" if value is None else str(timedelta(seconds=round(value)))

@@ -1,4 +1,4 @@
-"""What a page of a benchmark is asked for, as it stands in the address. Pure."""
+"""Query of a benchmark's pages, as in the address. Pure."""
 
 from collections.abc import Callable, Iterable, Mapping
 from datetime import UTC, datetime
@@ -13,7 +13,7 @@ from kgym.bench.bug_record import BugFacts
 from kgym.errors import UserError
 from kgym_monitor.pages.bug_filter import Typed
 
-# Conditions of which the address gives several values, with commas between them.
+# Conditions with comma-separated values.
 LISTS = ("ids", "subsystems", "types", "classes")
 TIMES = ("reported_from", "reported_before", "fixed_from", "fixed_before")
 CHOICES = tuple(BugChoice.model_fields)
@@ -21,7 +21,7 @@ _YES = {"yes": True, "no": False}
 
 
 class BoardQuery(Typed):
-    """A choice of bugs (all of `BugChoice`), of setups, and of what is shown of them."""
+    """Selection of bugs (as `BugChoice`) and setups, and options of the page."""
 
     ids: str | None = None
     status: str | None = None
@@ -44,7 +44,7 @@ class BoardQuery(Typed):
     files_to: str | None = None
     touches: str | None = None
     cutoff: str | None = None
-    """A model's; only bugs whose fix is on one `side` of it."""
+    """A model's knowledge cutoff: only bugs fixed on one `side` of it."""
     side: str | None = None
     agent: str | None = None
     model: str | None = None
@@ -54,24 +54,24 @@ class BoardQuery(Typed):
     """Whether attempts were limited in dollars: yes or no."""
     k: str | None = None
     by: str | None = None
-    """An attribute of bugs."""
+    """Attribute by which bugs are grouped."""
     first: str | None = None
-    """The numbers of two setups."""
+    """Numbers of the two compared setups."""
     second: str | None = None
 
     @classmethod
     def read(cls, query: Mapping[str, str]) -> "BoardQuery":
-        """Return what the address says."""
+        """Return the query of an address."""
         return cls(**{name: value.strip() for name, value in query.items() if value.strip()})
 
     @property
     def is_filtered(self) -> bool:
-        """Whether it leaves bugs or setups out."""
+        """Whether it excludes bugs or setups."""
         kept = {"cursor", "k", "by", "first", "second"}
         return bool(self.model_dump(exclude_none=True, exclude=kept))
 
     def bugs(self) -> Callable[[BugFacts], bool]:
-        """Return which bugs are meant; raise UserError `bad_filter`."""
+        """Return a predicate for selected bugs; raise UserError `bad_filter`."""
         given: dict[str, Any] = {}
         for name in CHOICES:
             if (text := getattr(self, name)) is not None:
@@ -83,7 +83,7 @@ class BoardQuery(Typed):
             where = ".".join(map(str, first["loc"]))
             raise UserError("bad_filter", f"{where}: {first['msg']}") from error
         if self.side not in {None, "before", "after"}:
-            raise UserError("bad_filter", "side: before or after")
+            raise UserError("bad_filter", "side must be before or after")
         if self.cutoff is None:
             return choice.takes
         cutoff, before = _moment("cutoff", self.cutoff, end=True), self.side == "before"
@@ -92,7 +92,7 @@ class BoardQuery(Typed):
         )
 
     def setups(self, all_: Iterable[tuple[int, Setup]]) -> list[tuple[int, Setup]]:
-        """Return those of the setups that are meant, with their numbers."""
+        """Return the selected setups with their numbers."""
         wanted = {name: self._yes(name) for name in ("feedback", "oracle", "limit")}
         return [
             (number, setup)
@@ -105,17 +105,17 @@ class BoardQuery(Typed):
         ]
 
     def runs(self, most: int) -> int | None:
-        """Return k; None where the address names none. Raises UserError `bad_filter`."""
+        """Return k, None if the address has none; raise UserError `bad_filter`."""
         if self.k is None:
             return None
         if not self.k.isdecimal() or not 1 <= int(self.k[:9]) <= max(1, most):
-            raise UserError("bad_filter", f"k: a number from 1 to {max(1, most)}")
+            raise UserError("bad_filter", f"k must be a number from 1 to {max(1, most)}")
         return int(self.k)
 
     def attribute(self) -> str:
-        """Return by what bugs are told apart; raise UserError `bad_filter`."""
+        """Return the attribute for grouping; raise UserError `bad_filter`."""
         if self.by is not None and self.by not in ATTRIBUTES:
-            raise UserError("bad_filter", f"by: one of {', '.join(ATTRIBUTES)}")
+            raise UserError("bad_filter", f"by must be one of {', '.join(ATTRIBUTES)}")
         return self.by or "fixed"
 
     def _read(self, name: str, text: str) -> Any:
@@ -128,16 +128,16 @@ class BoardQuery(Typed):
     def _yes(self, name: str) -> bool | None:
         text = getattr(self, name)
         if text not in {None, *_YES}:
-            raise UserError("bad_filter", f"{name}: yes or no")
+            raise UserError("bad_filter", f"{name} must be yes or no")
         return None if text is None else _YES[text]
 
 
 def _moment(name: str, text: str, *, end: bool = False) -> datetime:
-    """Return a day or a time, by UTC; of a day its beginning, or its end."""
+    """Return a time, UTC by default; a day means its beginning, or with `end` its end."""
     try:
         moment = datetime.fromisoformat(text)
     except ValueError as error:
-        raise UserError("bad_filter", f"{name}: {text[:40]!r} is no date") from error
+        raise UserError("bad_filter", f"{name}: {text[:40]!r} is not a date") from error
     if end and len(text) == len("2025-01-31"):
         moment = moment.replace(hour=23, minute=59, second=59)
     return moment if moment.tzinfo else moment.replace(tzinfo=UTC)

@@ -1,4 +1,4 @@
-"""Published benchmarks that the monitor keeps in memory; all readers share them."""
+"""Published benchmarks in memory, shared by all readers."""
 
 import asyncio
 from dataclasses import dataclass, field
@@ -8,11 +8,11 @@ from kgym.bench.publication import BenchmarkStore, Publication
 from kgym.bench.published_benchmark import PublishedBenchmark, load
 from kgym.errors import InfrastructureError, KgymError
 
-# Benchmarks in memory at the same time.
+# Most benchmarks in memory.
 HELD = 4
-# Benchmarks in the list.
+# Most benchmarks in the list.
 LISTED = 500
-# Seconds that a page waits for a benchmark before it shows how far it has been read.
+# Seconds that a page waits for a benchmark before it shows the loading progress instead.
 PATIENCE = 0.5
 _AT_ONCE = 16
 
@@ -28,18 +28,18 @@ class Reading:
 
 
 class HeldBenchmarks:
-    """Reads benchmarks from the store when they are first asked for, or have changed."""
+    """Cache of benchmarks, read from the store on first use and after changes."""
 
     def __init__(self, store: BenchmarkStore) -> None:
         self._store = store
-        # By name, the least recently used first. A damaged one is kept as its error, so that
-        # it is read once and not for every page.
+        # By name, least recently used first. A damaged benchmark is cached as its error, so that it
+        # is not read again for every page.
         self._held: dict[str, tuple[str, PublishedBenchmark | KgymError]] = {}
         self._reading: dict[str, Reading] = {}
         self._turns = asyncio.Semaphore(2)
 
     async def list(self) -> list[tuple[str, Publication | KgymError]]:
-        """Return all benchmarks by name, each as its index or as what is wrong with it."""
+        """Return all benchmarks by name, each with its index or its error."""
         names = (await publication.names(self._store))[:LISTED]
         turns = asyncio.Semaphore(_AT_ONCE)
 
@@ -53,7 +53,7 @@ class HeldBenchmarks:
         return list(zip(names, await asyncio.gather(*map(index, names)), strict=True))
 
     async def get(self, name: str) -> PublishedBenchmark | Reading:
-        """Return the benchmark as it is published now, or how far it has been read.
+        """Return the benchmark as currently published, or the progress of reading it.
 
         Raises NotFound `benchmark_missing`, InfrastructureError `benchmark_damaged`.
         """
@@ -75,18 +75,18 @@ class HeldBenchmarks:
         await asyncio.gather(*tasks, return_exceptions=True)
 
     def _current(self, name: str, version: str) -> PublishedBenchmark | None:
-        """Return the benchmark if this version is held; raise its error if it is damaged."""
+        """Return the benchmark if this version is cached; raise its cached error."""
         if name not in self._held or self._held[name][0] != version:
             return None
         entry = self._held[name] = self._held.pop(name)
         if isinstance(entry[1], KgymError):
-            raise entry[1].with_traceback(None)  # or each page would make the traceback longer
+            raise entry[1].with_traceback(None)  # otherwise each raise makes the traceback longer
         return entry[1]
 
     def _finish(self, name: str, task: "asyncio.Task[PublishedBenchmark]") -> None:
         self._reading.pop(name, None)
         if not task.cancelled():
-            task.exception()  # is shown by the next page, and not logged as nobody's
+            task.exception()  # marks it as retrieved: the next page shows it
 
     async def _read(self, name: str, index: Publication) -> PublishedBenchmark:
         def progress(count: int) -> None:
@@ -97,7 +97,7 @@ class HeldBenchmarks:
             try:
                 benchmark = await load(self._store, name, progress)
             except InfrastructureError as error:
-                if error.reason == "benchmark_damaged":  # others pass: it is read again
+                if error.reason == "benchmark_damaged":  # other errors may pass: retry
                     self._hold(name, index.version, error)
                 raise
         self._hold(name, benchmark.version, benchmark)

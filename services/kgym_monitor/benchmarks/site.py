@@ -1,7 +1,7 @@
-"""A benchmark's pages as a folder of files that any web server serves. No request to other hosts.
+"""A benchmark's pages as static files for any web server, without requests to other hosts.
 
-The pages are those of the monitor, under the same policy. What a reader cannot ask for here is left
-out: other choices of bugs, and single attempts.
+The pages are the monitor's, under the same policy, without what needs a server: filters and
+single attempts.
 """
 
 import shutil
@@ -21,28 +21,28 @@ from kgym_monitor.benchmarks.board_query import BoardQuery
 from kgym_monitor.page_policy import POLICY
 from kgym_monitor.pages.rendering import Rendering
 
-# The file by which a folder is known that may be replaced.
+# Marker file of folders that may be replaced.
 MARK = "made-by-kgym-bench-site"
-# Bugs that have a page.
+# Most bugs with a page.
 BUGS = 5000
-# Setups that are compared with one another, the best.
+# Setups with pairwise comparisons: the best ones.
 COMPARED = 10
-# Leaderboards: one for each k up to this.
+# Largest k with a leaderboard.
 RUNS = 10
-# What a policy cannot say within a page.
+# Directives that browsers ignore in a <meta> element.
 _UNMADE = ("frame-ancestors",)
 
 
 @dataclass(frozen=True)
 class SiteSource:
-    """A benchmark, and its bugs with their fixes, by id."""
+    """A benchmark, and its bugs with fixes, by id."""
 
     benchmark: Benchmark
     fixes: Mapping[str, PublishedBug]
 
 
 class FileLinks:
-    """Addresses of files beside one another."""
+    """Links between files of one folder; same methods as `benchmark_routes.LiveLinks`."""
 
     is_static = True
 
@@ -50,7 +50,7 @@ class FileLinks:
         self._bugs, self._pairs = bugs, pairs
 
     def board(self, **changed: str | None) -> str | None:
-        """Return a leaderboard by k, or by an attribute."""
+        """Return the leaderboard for a k, or grouped by an attribute."""
         given = {name: value for name, value in changed.items() if value}
         if not given:
             return "index.html"
@@ -59,7 +59,7 @@ class FileLinks:
         return None
 
     def bugs(self, **changed: str | None) -> str:
-        """Return the list of bugs, or a further part of it."""
+        """Return a page of the list of bugs."""
         cursor = changed.get("cursor")
         return f"bugs-{cursor}.html" if cursor else "bugs.html"
 
@@ -68,23 +68,23 @@ class FileLinks:
         return f"bug-{self._bugs[name]}.html" if name in self._bugs else None
 
     def compare(self, first: int | None = None, second: int | None = None) -> str | None:
-        """Return the comparison of two setups, or the list of these."""
+        """Return the comparison of two setups, or the list of comparisons."""
         if first is None or second is None:
             return "compare.html"
         return f"compare-{first}-{second}.html" if (first, second) in self._pairs else None
 
     def attempt(self, bug: str, setup: int, run: int) -> None:
-        """Return nothing: attempts have no pages."""
+        """Return None: attempts have no pages."""
 
 
 def write(source: SiteSource, folder: Path) -> int:
-    """Write the site; return how many pages it has. A site that is there is replaced.
+    """Write the site, replacing an earlier one; return the number of pages.
 
-    Raises UserError `folder_in_use` where the folder holds something else.
+    Raises UserError `folder_in_use` if the folder holds anything else.
     """
     there = folder.exists() and any(folder.iterdir())
     if there and not (folder / MARK).exists():
-        raise UserError("folder_in_use", f"{folder} holds something else: name a new folder")
+        raise UserError("folder_in_use", f"{folder} is not a site: name a new folder")
     beside = folder.with_name(f".{folder.name}.new")
     shutil.rmtree(beside, ignore_errors=True)
     beside.mkdir(parents=True)
@@ -100,7 +100,7 @@ def write(source: SiteSource, folder: Path) -> int:
 
 
 def _pages(source: SiteSource) -> Iterator[tuple[str, str]]:
-    """Yield each page, with the name of its file."""
+    """Yield file names and contents of all pages."""
     benchmark, rendering = source.benchmark, Rendering()
     leaderboard = board.board(benchmark, BoardQuery())
     ready = [line.number for line in leaderboard["lines"] if line.figures is not None][:COMPARED]
@@ -165,7 +165,7 @@ _USED = (
 
 
 def _asset(name: str) -> str:
-    """Return the name of a file of the site; KeyError for one that it does not have."""
+    """Return an asset's file name in the site; raise KeyError if it is not used there."""
     return {used: used.rpartition("/")[2] for used in _USED}[name]
 
 

@@ -1,4 +1,4 @@
-"""The filters of the lists of bugs and of SuiteCache's entries, as they stand in the address."""
+"""Filters of the lists of bugs and SuiteCache entries, as in the address."""
 
 from collections.abc import Mapping
 from typing import Any, TypeVar
@@ -10,13 +10,13 @@ from kgym.api.bugs import BugFilter
 from kgym.api.steps import Strict
 from kgym.api.suitecache import EntryFilter
 
-# Rows on a page.
+# Most rows on a page.
 PAGE = 50
 Filter = TypeVar("Filter", bound=Strict)
 
 
 class Typed(BaseModel):
-    """The filter as a reader typed it; empty fields of a form are ignored."""
+    """A filter as typed by the reader; empty form fields are ignored."""
 
     model_config = ConfigDict(frozen=True, extra="ignore")
 
@@ -24,21 +24,21 @@ class Typed(BaseModel):
 
     @property
     def is_filtered(self) -> bool:
-        """Whether it leaves rows out."""
+        """Whether it excludes rows."""
         return bool(self.model_dump(exclude_none=True, exclude={"cursor"}))
 
     def query(self, **changed: str | None) -> str:
-        """Return it as the query of an address, some of it changed."""
+        """Return the URL query, with some values changed."""
         values = self.model_dump(exclude_none=True) | changed
         return urlencode({name: value for name, value in values.items() if value})
 
     def address(self, path: str, **changed: str | None) -> str:
-        """Return the address of the list with it, some of it changed."""
+        """Return the address with this query, some values changed."""
         query = self.query(**changed)
         return f"{path}?{query}" if query else path
 
     def checked(self, kind: type[Filter]) -> tuple[Filter | None, str | None]:
-        """Return what the scheduler takes, or None and what is wrong, for the reader."""
+        """Return the scheduler's filter, or None and the error for the reader."""
         try:
             return kind.model_validate({**self.model_dump(), "limit": PAGE}), None
         except ValidationError as error:
@@ -47,7 +47,7 @@ class Typed(BaseModel):
 
 
 class BugQuery(Typed):
-    """What the list of bugs is asked for."""
+    """Query of the list of bugs."""
 
     text: str | None = None
     crash_class: str | None = None
@@ -57,28 +57,28 @@ class BugQuery(Typed):
 
     @classmethod
     def read(cls, query: Mapping[str, str]) -> "BugQuery":
-        """Return what the address says."""
+        """Return the query of an address."""
         return cls(**_typed(query))
 
     @property
     def filter(self) -> tuple[BugFilter | None, str | None]:
-        """What the scheduler takes, or what is wrong with it."""
+        """The scheduler's filter, or the error."""
         return self.checked(BugFilter)
 
 
 class EntryQuery(Typed):
-    """What the list of entries is asked for."""
+    """Query of the list of entries."""
 
     text: str | None = None
 
     @classmethod
     def read(cls, query: Mapping[str, str]) -> "EntryQuery":
-        """Return what the address says."""
+        """Return the query of an address."""
         return cls(**_typed(query))
 
     @property
     def filter(self) -> tuple[EntryFilter | None, str | None]:
-        """What the scheduler takes, or what is wrong with it."""
+        """The scheduler's filter, or the error."""
         return self.checked(EntryFilter)
 
 

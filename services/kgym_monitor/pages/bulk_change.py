@@ -1,6 +1,7 @@
-"""What is done with all jobs that meet a filter: how many they are, and then exactly those.
+"""Aborting or restarting all jobs that match a filter: first the count, then exactly those.
 
-The scheduler does it only if the jobs are as many as the caller expects, and a thousand in a call.
+The scheduler refuses if the number of matching jobs is not the expected one, and changes at most
+1,000 jobs per call.
 """
 
 from dataclasses import dataclass
@@ -12,7 +13,7 @@ from kgym.client import AsyncClient, Refused
 from kgym.errors import UserError
 from kgym_monitor.pages.job_filter import JobQuery
 
-# Jobs that the scheduler counts; what is over that is no number that one could agree to.
+# Most jobs that the scheduler counts. Beyond it, there is no number for the reader to confirm.
 MOST = 10_000
 FINAL = (State.FAILED, State.ABORTED, State.SUCCEEDED)
 
@@ -22,45 +23,44 @@ Change = AbortFilter | RestartFilter
 
 @dataclass(frozen=True, slots=True)
 class ActWords:
-    """How pages name something that is done with jobs."""
+    """Texts of an action on jobs."""
 
     verb: str
     done: str
     follows: str
-    """What becomes of the jobs: `will be …`."""
+    """Continues "the jobs will be …"."""
     nothing: str
-    """Why there is nothing to do."""
+    """Shown if no job matches."""
 
 
 ACTS: dict[Act, ActWords] = {
     "abort": ActWords(
         "Abort",
         "Aborted",
-        "aborted: what they run is killed",
-        "No unfinished job is selected, or meets the filter.",
+        "aborted: running steps are killed",
+        "No unfinished job is selected or matches the filter.",
     ),
     "restart": ActWords(
         "Restart",
         "Restarted",
         "run again, from the first step that did not succeed",
-        "No finished job is selected, or meets the filter.",
+        "No finished job is selected or matches the filter.",
     ),
 }
 
 
 @dataclass(frozen=True, slots=True)
 class Done:
-    """What was done; `left` is how many jobs meet the filter, where that was not as expected."""
+    """Result; `left` is the number of matching jobs if it was not the expected one."""
 
     jobs: int
     left: int | None = None
 
 
 def of(act: Act, query: JobQuery, *, everybody: bool) -> Change:
-    """Return the change of all jobs that the query asks for: one's own, or everybody's.
+    """Return the change of all matching jobs: the caller's own, or everybody's.
 
-    Raises UserError `bad_filter`: something is wrong with the query, or, of a restart, it names
-    no state in which jobs have ended.
+    Raises UserError `bad_filter` for an invalid query, or a restart without a final state.
     """
     wanted = query.filter
     if wanted is None:
@@ -69,16 +69,14 @@ def of(act: Act, query: JobQuery, *, everybody: bool) -> Change:
     if act == "abort":
         return AbortFilter.model_validate(conditions)
     if wanted.state not in FINAL:
-        raise UserError("bad_filter", f"name the jobs' state: {', '.join(FINAL)}")
+        raise UserError("bad_filter", f"choose the jobs' state: {', '.join(FINAL)}")
     return RestartFilter.model_validate(conditions)
 
 
 async def count(client: AsyncClient, change: Change) -> int:
-    """Return how many jobs there are to change; MOST + 1 where they are more, or too many to see.
-
-    To expect none of them changes nothing, and the refusal tells the number as the change itself
-    counts it: `/v1/jobs/count` tests other conditions on so many jobs at most.
-    """
+    """Return the number of jobs to change; MOST + 1 if there are more, or too many to count."""
+    # Expecting 0 changes nothing, and the refusal has the number as the change itself counts it.
+    # `/v1/jobs/count` would not do: it is capped, and counts under other conditions.
     try:
         await _change(client, change, 0)
     except Refused as error:
@@ -87,14 +85,14 @@ async def count(client: AsyncClient, change: Change) -> int:
 
 
 async def carry_out(client: AsyncClient, change: Change, expected: int) -> Done:
-    """Change so many jobs, if they are as many before each thousand of them."""
+    """Change `expected` jobs; stop if another number matches before one of the calls."""
     done = 0
     while done < expected:
         try:
             now = await _change(client, change, expected - done)
         except Refused as error:
             return Done(done, _matching(error))
-        if not now:  # others have changed them at the same moment
+        if not now:  # changed by somebody else at the same time
             break
         done += now
     return Done(done)
@@ -107,7 +105,7 @@ async def _change(client: AsyncClient, change: Change, expected: int) -> int:
 
 
 def _matching(error: Refused) -> int:
-    """Return how many jobs match, as the scheduler's refusal says; raise other refusals."""
+    """Return the number of matching jobs from a refusal; raise other refusals."""
     count = error.details.get("jobs")
     if error.reason == "count_differs" and isinstance(count, int):
         return count

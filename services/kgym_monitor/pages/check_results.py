@@ -1,7 +1,8 @@
-"""Compiler diagnostics beside the lines of a patch. Pure; takes linear time.
+"""Compiler diagnostics beside the lines of a patch. Pure; linear time.
 
-A patch may apply at other lines than its diff says, and edits name none. So a message stands at
-its line if the compiler has quoted that line so, else at the only line that reads as it quoted.
+A patch may apply at other lines than its diff says, and edits have no line numbers. So a message is
+placed at its line number if the compiler quoted that line, else at the only line with the quoted
+text.
 """
 
 import re
@@ -28,17 +29,17 @@ from kgym_monitor.pages import diff_lines
 from kgym_monitor.pages.diff_lines import ChangedFile, ShownPatch
 from kgym_monitor.pages.source_links import link
 
-# Messages of one patch on a page.
+# Most messages of a patch on a page.
 SHOWN = 300
-# Patches whose diffs a job's page shows; of more, it leads to a page of each.
+# Most patches whose diffs a job's page shows; of more, it links to a page each.
 WHOLE = 5
 _HEAD = re.compile(r"^([^\s:][^:]{0,999}):([0-9]{1,9}):")
 _QUOTE = re.compile(r"^ {0,12}([0-9]{1,9}) \| (.{0,4000})")
 
-# A line of a shown patch: the place of its file, and its own in that; from 0.
+# A line of a shown patch: index of its file, and index within that, from 0.
 Place = tuple[int, int]
 
-# The outcomes in words, the good ones first.
+# Texts of outcomes, best first.
 OUTCOMES = {
     PatchOutcome.COMPILES: "compiles",
     PatchOutcome.NOT_BUILT: "not built",
@@ -50,7 +51,7 @@ OUTCOMES = {
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """A compiler's message; `link` leads to its line in the source without the patch."""
+    """A compiler's message; `link` is its line in the unpatched source."""
 
     about: Diagnostic
     link: str | None = None
@@ -58,17 +59,17 @@ class Message:
 
 @dataclass(slots=True)
 class Messages:
-    """The messages on one patch, by where they stand."""
+    """Messages on a patch, by place."""
 
     beside: dict[Place, list[Message]] = field(default_factory=dict)
     within: dict[str, list[Message]] = field(default_factory=dict)
-    """By file that the patch changes: on lines that its diff does not show."""
+    """By changed file: on lines that the diff does not show."""
     elsewhere: list[Message] = field(default_factory=list)
-    """In files that the patch does not change."""
+    """In other files."""
     left_out: int = 0
 
     def at(self, file: int, line: int) -> list[Message]:
-        """Return what stands below a line."""
+        """Return the messages below a line."""
         return self.beside.get((file, line), [])
 
 
@@ -92,7 +93,7 @@ def counts(result: CheckResult) -> list[tuple[PatchOutcome, int]]:
 
 
 def patches(step: StepView) -> list[CheckedPatch]:
-    """Return the patches whose diffs the page of a step's job shows."""
+    """Return the patches whose diffs a job's page shows."""
     match step.spec:
         case CheckSpec(patches=asked) if len(asked) <= WHOLE:
             return [shown for number in range(len(asked)) if (shown := patch(step, number))]
@@ -102,7 +103,7 @@ def patches(step: StepView) -> list[CheckedPatch]:
 
 
 def patch(step: StepView, number: int) -> CheckedPatch | None:
-    """Return a patch of a check step, with its result if there is one; None: it has no such."""
+    """Return a patch of a check step with its result, if any; None if there is no such patch."""
     if not isinstance(step.spec, CheckSpec) or not 0 <= number < len(step.spec.patches):
         return None
     asked, result = step.spec.patches[number], step.result
@@ -117,7 +118,7 @@ def patch(step: StepView, number: int) -> CheckedPatch | None:
 
 
 def _built(step: StepView, asked: Sequence[Patch]) -> list[CheckedPatch]:
-    """Return a build's patches, each with the messages on its files; the last has those on none."""
+    """Return a build's patches with messages on their files; the last also has all others."""
     diagnostics = list(_build_diagnostics(step))
     shown = [diff_lines.files(patch) for patch in asked]
     known = {path for patch in shown for path in patch.paths}
@@ -141,7 +142,7 @@ def _build_diagnostics(step: StepView) -> Iterable[Diagnostic]:
     for item in listed if isinstance(listed, list) else []:
         try:
             yield Diagnostic.model_validate(item)
-        except ValidationError:  # details may be whatever a worker has sent
+        except ValidationError:  # details are whatever a worker sent
             continue
 
 
@@ -165,9 +166,9 @@ def messages(
     output: str = "",
     source: tuple[object, str | None] = (None, None),
 ) -> Messages:
-    """Place diagnostics beside the lines of a patch; `source` is the kernel's, with its release.
+    """Place diagnostics beside the lines of a patch; `source` is the kernel's source and release.
 
-    At most SHOWN of them are kept, errors first. `output` is the compiler's own text.
+    At most SHOWN are kept, errors first. `output` is the compiler's text.
     """
     ordered = sorted(diagnostics, key=lambda diagnostic: diagnostic.severity != "error")
     placed = _placed(shown, ordered[:SHOWN], _quotes(output), source)
@@ -200,7 +201,7 @@ def _placed(
 
 
 class _Lines:
-    """The shown lines that a file has after the patch, by number and by words."""
+    """Shown lines of a patched file, by number and by text."""
 
     def __init__(self) -> None:
         self._by_number: dict[int, tuple[Place, str]] = {}
@@ -208,7 +209,7 @@ class _Lines:
         self._added: set[Place] = set()
 
     def add(self, number: int, file: ChangedFile) -> None:
-        """Know the lines of a part of what the patch changes in the file."""
+        """Add the lines of one part of the file's changes."""
         for at, line in enumerate(file.lines):
             if line.kind not in {"added", "same"}:
                 continue
@@ -220,23 +221,25 @@ class _Lines:
                 self._added.add(place)
 
     def find(self, number: int | None, quoted: str | None) -> Place | None:
-        """Return the place of the line of this number, or of the only one that reads so."""
+        """Return the line with this number, or the only one with the quoted text."""
         wanted = None if quoted is None else _plain(quoted)
         if number in self._by_number:
             place, words = self._by_number[number]
             if wanted in {None, words}:
                 return place
         alike = self._by_words.get(wanted, []) if wanted else []
+        # The compiler more likely complains about an added line than about a context line with the
+        # same text.
         own = [position for position in alike if position in self._added] or alike
         return own[0] if len(own) == 1 else None
 
 
 def _plain(text: str) -> str:
-    return " ".join(text.split())  # compilers print tabs as blanks
+    return " ".join(text.split())  # compilers print tabs as spaces
 
 
 def _quotes(output: str) -> dict[tuple[str, int], str]:
-    """Return the lines of source that a compiler has quoted, by file and number."""
+    """Return source lines quoted by the compiler, by file and number."""
     quotes: dict[tuple[str, int], str] = {}
     file = ""
     for line in output.split("\n"):
@@ -248,7 +251,7 @@ def _quotes(output: str) -> dict[tuple[str, int], str]:
 
 
 def _source(step: StepView) -> tuple[object, str | None]:
-    """Return the source of a step's kernel, and its release, as far as they are known."""
+    """Return source and release of a step's kernel, None where unknown."""
     source: Any = getattr(step.spec, "source", None)
     release: str | None = getattr(step.result, "kernel_release", None)
     return (source if isinstance(source, GitSource) else None), release

@@ -1,4 +1,4 @@
-"""A unified diff as lines with their numbers, for the diff view. Pure; takes linear time."""
+"""Numbered lines of a unified diff, for the diff view. Pure; linear time."""
 
 import re
 from collections.abc import Iterator
@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from kgym.api.steps import Patch
 
-# Lines of one patch on a page.
+# Most lines of a patch on a page.
 SHOWN = 4000
 _HUNK = re.compile(r"@@ -(\d{1,9})(?:,\d{1,9})? \+(\d{1,9})(?:,\d{1,9})? @@")
 
@@ -23,7 +23,7 @@ class Line:
 
 @dataclass(slots=True)
 class ChangedFile:
-    """What a patch changes in one file."""
+    """A patch's changes to one file."""
 
     path: str
     lines: list[Line] = field(default_factory=list)
@@ -33,7 +33,7 @@ class ChangedFile:
 
 @dataclass(slots=True)
 class ShownPatch:
-    """A patch, by file; `left_out` lines are not shown, though their files are among `paths`."""
+    """A patch by file; `left_out` lines are not shown, but their files are in `paths`."""
 
     files: list[ChangedFile]
     paths: set[str]
@@ -41,7 +41,7 @@ class ShownPatch:
 
 
 def files(patch: Patch) -> ShownPatch:
-    """Return what the patch changes, at most SHOWN lines of it."""
+    """Return at most SHOWN lines of the patch."""
     lines = _of_edits(patch) if patch.diff is None else _of_diff(patch.diff)
     shown: list[ChangedFile] = []
     paths: set[str] = set()
@@ -70,7 +70,7 @@ def _of_diff(diff: str) -> Iterator[tuple[str, Line]]:
             within = False
             if text.startswith(("+++ ", "--- ")) and not text.endswith("/dev/null"):
                 path = re.sub("^[ab]/", "", text[4:].split("\t")[0])
-        elif text.startswith("--- "):  # of the next file, where no `diff` stands before it
+        elif text.startswith("--- "):  # next file, without a `diff` line before it
             within, path = False, re.sub("^[ab]/", "", text[4:].split("\t")[0])
         elif text.startswith("+"):
             yield path, Line("added", text[1:], None, new)
@@ -85,7 +85,7 @@ def _of_diff(diff: str) -> Iterator[tuple[str, Line]]:
 
 def _of_edits(patch: Patch) -> Iterator[tuple[str, Line]]:
     for edit in patch.edits:
-        yield edit.file, Line("hunk", "replaces the one place that reads")
+        yield edit.file, Line("hunk", "replaces the only occurrence of")
         for text in edit.original.split("\n"):
             yield edit.file, Line("removed", text)
         for text in edit.replacement.split("\n"):

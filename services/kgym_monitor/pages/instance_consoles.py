@@ -1,4 +1,4 @@
-"""The instances of a reproduce step, and whose consoles are shown side by side."""
+"""Instances of a reproduce step, and the choice of consoles shown side by side."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -8,13 +8,13 @@ from kgym.api.steps import InstanceArtifact, InstanceOutcome, InstanceResult, Re
 from kgym.client.download import check_kept
 from kgym.errors import NotFound, UserError
 
-# Consoles side by side: each is read whole.
+# Most consoles side by side: each is loaded completely.
 MOST = 6
 
 
 @dataclass(frozen=True, slots=True)
 class Instance:
-    """An instance, and the names of the artifacts with what it printed, if they are there."""
+    """An instance, and the names of its output artifacts, if they exist."""
 
     about: InstanceResult
     console: str | None
@@ -22,7 +22,7 @@ class Instance:
 
 
 def instances(step: StepView) -> list[Instance]:
-    """Return the instances of a reproduce step; none of any other, or before it has ended."""
+    """Return the instances of a finished reproduce step; none for other steps."""
     if not isinstance(step.result, ReproduceResult):
         return []
     left = {artifact.name for artifact in step.artifacts}
@@ -39,12 +39,12 @@ def instances(step: StepView) -> list[Instance]:
 
 
 def chosen(job: JobView, step: StepView, numbers: Sequence[int]) -> list[Instance]:
-    """Return the instances of these numbers; without any, one that crashed and one that did not.
+    """Return the instances with these numbers; by default, one that crashed and one that did not.
 
     Raises:
-        NotFound: There is no such console (`artifact_not_found`).
-        Gone: Retention has removed them (`artifact_gone`).
-        UserError: These are too many (`bad_comparison`).
+        NotFound: No such console (`artifact_not_found`).
+        Gone: Removed by retention (`artifact_gone`).
+        UserError: Too many (`bad_comparison`).
     """
     shown = {
         instance.about.number: instance
@@ -53,11 +53,11 @@ def chosen(job: JobView, step: StepView, numbers: Sequence[int]) -> list[Instanc
     }
     wanted = sorted(set(numbers)) or _telling(list(shown.values()))
     if len(wanted) > MOST:
-        message = f"at most {MOST} consoles stand side by side, not {len(wanted)}"
+        message = f"at most {MOST} consoles fit side by side, not {len(wanted)}"
         raise UserError("bad_comparison", message)
     if missing := [number for number in wanted if number not in shown] or not wanted:
         of = f"of instance {missing[0]}" if isinstance(missing, list) else ""
-        message = f"step {step.number} of job {job.id} left no console {of}".rstrip()
+        message = f"step {step.number} of job {job.id} has no console {of}".rstrip()
         raise NotFound("artifact_not_found", message)
     for artifact in step.artifacts:
         check_kept(step, artifact)
@@ -65,7 +65,7 @@ def chosen(job: JobView, step: StepView, numbers: Sequence[int]) -> list[Instanc
 
 
 def _telling(shown: Sequence[Instance]) -> list[int]:
-    """Return the first instance that crashed and the first that did not, or else the first two."""
+    """Return the first crashed and the first other instance, or else the first two."""
     crashed = [instance for instance in shown if instance.about.outcome is InstanceOutcome.CRASH]
     others = [instance for instance in shown if instance.about.outcome is not InstanceOutcome.CRASH]
     two = [*crashed[:1], *others[:1]] if crashed and others else shown[:2]

@@ -1,4 +1,4 @@
-"""The filter of the list of jobs, as it stands in the address."""
+"""Filter of the list of jobs, as in the address."""
 
 from collections.abc import Mapping
 from datetime import UTC, date, datetime, time, timedelta
@@ -9,16 +9,15 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from kgym.api.jobs import JobFilter
 
-# Jobs on a page.
+# Jobs on a page: rendering more would exceed 50 ms.
 PAGE = 30
-
-# Pages back that the address of a page leads to; from there on, to the newest.
+# Cursors of earlier pages in an address; from the oldest of these, "newer" leads to the first page.
 TRAIL = 40
 _NAMES = {"kind": "Kind of step", "after": "From day", "before": "To day"}
 
 
 class JobQuery(BaseModel):
-    """What the reader has asked for, as it was typed; `filter` is what the scheduler takes."""
+    """A query as typed by the reader; `filter` is the scheduler's form."""
 
     model_config = ConfigDict(frozen=True, extra="ignore")
 
@@ -36,16 +35,16 @@ class JobQuery(BaseModel):
     mine: str | None = None
     cursor: str | None = None
     trail: str | None = None
-    """The cursors of the pages before this one but the first's, which has none."""
+    """Cursors of earlier pages, except the first, which has none."""
 
     @classmethod
     def read(cls, query: Mapping[str, str]) -> "JobQuery":
-        """Return what the address says; empty fields of a form say nothing."""
+        """Return the query of an address, ignoring empty form fields."""
         return cls(**{name: value.strip() for name, value in query.items() if value.strip()})
 
     @property
     def fault(self) -> str | None:
-        """What is wrong with it, for the reader."""
+        """Error for the reader, if any."""
         try:
             self._read()
         except (ValidationError, ValueError) as error:
@@ -54,36 +53,36 @@ class JobQuery(BaseModel):
 
     @property
     def filter(self) -> JobFilter | None:
-        """The same for the scheduler; None if something is wrong with it."""
+        """The scheduler's filter; None if the query is invalid."""
         return None if self.fault else self._read()
 
     @property
     def is_filtered(self) -> bool:
-        """Whether it leaves jobs out."""
+        """Whether it excludes jobs."""
         return bool(self.conditions)
 
     @property
     def conditions(self) -> list[tuple[str, str]]:
-        """What it asks for, each condition with its name."""
+        """Conditions with their names."""
         values = self.model_dump(exclude_none=True, exclude={"cursor", "trail"})
         return [(_NAMES.get(name, name.capitalize()), value) for name, value in values.items()]
 
     def address(self, path: str = "/jobs", **changed: str | None) -> str:
-        """Return the address of the list with this query, some of it changed."""
+        """Return the address with this query, some values changed."""
         values = self.model_dump(exclude_none=True) | changed
         query = urlencode({name: value for name, value in values.items() if value})
         return f"{path}?{query}" if query else path
 
     @property
     def newer_page(self) -> str | None:
-        """The address of the page before this one; None of the first."""
+        """Address of the page with newer jobs; None on the first page."""
         if self.cursor is None:
             return None
         before, _, last = (self.trail or "").rpartition(".")
         return self.address(cursor=last, trail=before)
 
     def older_page(self, cursor: str) -> str:
-        """Return the address of the page after this one, which begins at the cursor."""
+        """Return the address of the page with older jobs, which starts at the cursor."""
         behind = [*(self.trail or "").split("."), self.cursor or ""]
         trail = ".".join([cursor for cursor in behind if cursor][-TRAIL:])
         return self.address(cursor=cursor, trail=trail)
@@ -118,7 +117,7 @@ def _day(text: str | None, later: timedelta = timedelta()) -> datetime | None:
     try:
         return datetime.combine(date.fromisoformat(text), time(), UTC) + later
     except (ValueError, OverflowError):
-        raise ValueError(f"{text!r} is no day; write e.g. 2026-01-31") from None
+        raise ValueError(f"{text!r} is not a day such as 2026-01-31") from None
 
 
 def _words(error: ValidationError | ValueError) -> str:

@@ -1,4 +1,4 @@
-"""What a job's page shows: which step is chosen, and what there is to see of it."""
+"""Contents of a job's page: the selected step and its details."""
 
 import json
 import time
@@ -14,12 +14,12 @@ from kgym.client.download import check_kept
 from kgym.errors import UserError
 from kgym_monitor.pages import check_results, instance_consoles, plan_words
 
-# What the names of artifacts end with that are text.
+# Endings of text artifacts.
 TEXT_ENDINGS = (".log", ".txt", ".json", ".sh", "config", "System.map")
 
 
 def focus(job: JobView) -> int:
-    """Return the step that a reader wants to see first: what failed, what runs, or the last."""
+    """Return the most interesting step: failed, running, or the last one."""
     for wanted in (State.FAILED, State.RUNNING, State.QUEUED, State.ABORTED):
         numbers = [step.number for step in job.steps if step.state is wanted]
         if numbers:
@@ -28,7 +28,7 @@ def focus(job: JobView) -> int:
 
 
 def shown(job: JobView, step: int | None, attempt: int | None) -> dict[str, Any]:
-    """Return what the live part of a job's page shows, where the reader has chosen a step."""
+    """Return the contents of a job's live part, for the selected step."""
     number = focus(job) if step is None or step >= len(job.steps) else step
     chosen = job.steps[number]
     tried = chosen.attempt if attempt is None else min(attempt, chosen.attempt)
@@ -52,7 +52,7 @@ def shown(job: JobView, step: int | None, attempt: int | None) -> dict[str, Any]
 
 
 async def place(client: AsyncClient, job: JobView) -> dict[str, Any]:
-    """Return what a job's page shows of why its queued step waits; `queued` is None without one."""
+    """Return why a job's queued step waits; `queued` is None if no step is queued."""
     step = plan_words.queued(job)
     workers = plan_words.workers(step, await client.workers()) if step else ""
     return {"job": job, "queued": step, "workers": workers}
@@ -60,17 +60,17 @@ async def place(client: AsyncClient, job: JobView) -> dict[str, Any]:
 
 @dataclass(frozen=True, slots=True)
 class Bundle:
-    """What a page says of the bundle of a reproduce step."""
+    """State of a reproduce step's bundle."""
 
     size: int | None
-    """Bytes: of the archive, or of what is in it; None: another job has the kernel."""
+    """Bytes of the archive or its contents; None if another job has the kernel."""
     packed: bool
     fault: str = ""
-    """Why it cannot be fetched, if so."""
+    """Why it cannot be downloaded, if so."""
 
 
 def bundle(job: JobView, step: StepView) -> Bundle | None:
-    """Return what there is to say of the bundle of a step; None where there never was one."""
+    """Return the state of a step's bundle, None if it never had one."""
     whole = [artifact for artifact in step.artifacts if artifact.name == ReproduceArtifact.BUNDLE]
     if not whole and not reproduce_bundle.is_packable(step):
         return None
@@ -87,12 +87,12 @@ def bundle(job: JobView, step: StepView) -> Bundle | None:
 
 
 def is_text(artifact: Artifact) -> bool:
-    """Return whether it can be read as text."""
+    """Return whether an artifact is text."""
     return artifact.name.endswith(TEXT_ENDINGS)
 
 
 def spec_text(step: StepView, most: int = 100_000) -> str:
-    """Return what the step was asked, as JSON that people read; long texts are cut."""
+    """Return the step's spec as indented JSON; long texts are cut."""
     if step.spec is None:
         return ""
     asked = step.spec.model_dump(mode="json", exclude_defaults=True)
@@ -112,7 +112,7 @@ def _cut(value: Any, most: int = 2000) -> Any:
 
 
 def _report_numbers(step: StepView) -> list[int]:
-    """Return the instances that may have left a report, the ones of the decisive title first."""
+    """Return the instances that may have a report, those with the step's title first."""
     if not isinstance(step.result, ReproduceResult):
         return []
     result = step.result
@@ -121,30 +121,30 @@ def _report_numbers(step: StepView) -> list[int]:
     return [instance.number for instance in crashed]
 
 
-# --- the steps on one axis of time: moments are seconds since 1970; None as an end: it goes on ----
+# --- timeline of steps: times are seconds since 1970; an end of None means still running ----------
 
 
-# Units of the axis's whole length.
+# Length of the axis in units.
 WIDTH = 1000
-# What a span takes at least, to be seen.
+# Least visible width of a span, in units.
 _LEAST = 3.0
 
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """A part of a step's life, from one moment to another."""
+    """A phase of a step."""
 
     start: float
     end: float | None
 
     def seconds(self, now: float) -> float:
-        """Return how long it took, or has taken by now."""
+        """Return its duration so far."""
         return max(0.0, (now if self.end is None else self.end) - self.start)
 
 
 @dataclass(frozen=True, slots=True)
 class Bar:
-    """One step's line."""
+    """Line of one step."""
 
     step: StepView
     queue: Span | None
@@ -153,7 +153,7 @@ class Bar:
 
 @dataclass(frozen=True, slots=True)
 class Timeline:
-    """All lines, and the axis that they share."""
+    """All lines on one axis."""
 
     start: float
     end: float | None
@@ -161,7 +161,7 @@ class Timeline:
     bars: tuple[Bar, ...]
 
     def place(self, span: Span) -> tuple[float, float]:
-        """Return where the span begins on the axis, and how wide it is, in units."""
+        """Return the span's position and width in units."""
         last = self.now if self.end is None else self.end
         length = max(last - self.start, 0.001)
         end = last if span.end is None else span.end
@@ -171,11 +171,11 @@ class Timeline:
 
 
 def timeline(job: JobView, now: float) -> Timeline:
-    """Return the timeline of a job's latest attempts; it begins when the job was submitted."""
+    """Return the timeline of a job's latest attempts, from its submission."""
     bars = tuple(_bar(step) for step in job.steps)
     ends = [span.end for bar in bars for span in (bar.queue, bar.run) if span and span.end]
     start = job.created_at.timestamp()
-    # A job that was restarted keeps the attempts of steps that were not run again.
+    # A restarted job keeps earlier attempts of steps that were not repeated.
     starts = [span.start for bar in bars for span in (bar.queue, bar.run) if span]
     end = max([*ends, start]) if job.state.final else None
     return Timeline(min([start, *starts]), end, max(now, start), bars)
@@ -184,7 +184,7 @@ def timeline(job: JobView, now: float) -> Timeline:
 def _bar(step: StepView) -> Bar:
     queued, started, ended = map(_stamp, (step.queued_at, step.started_at, step.finished_at))
     waits = step.state is State.QUEUED
-    if waits:  # what an earlier attempt left does not belong to this wait
+    if waits:  # times of an earlier attempt do not belong to this wait
         started = ended = None
     queue = None
     if queued is not None and (started is not None or ended is not None or waits):

@@ -1,4 +1,4 @@
-"""What a step is asked to do, in words: for those who look at a job before it has begun. Pure."""
+"""Descriptions of steps that have not run yet. Pure."""
 
 from collections.abc import Sequence
 
@@ -20,13 +20,13 @@ from kgym.api.steps import (
 )
 from kgym_monitor.pages.wording import KINDS, duration, percent
 
-# Patches that are named, and characters of a commit's id that are shown.
+# Most named patches, and characters of a commit id.
 _NAMED = 3
 _COMMIT = 12
 
 
 def plan(job: JobView, step: StepView) -> str | None:
-    """Return what the step does, in a sentence or a few; None where its spec is not known."""
+    """Return a description of the step in a few sentences; None if its spec is unknown."""
     words = None
     match step.spec:
         case BuildSpec() as spec:
@@ -41,7 +41,7 @@ def plan(job: JobView, step: StepView) -> str | None:
             patches = _patches(spec.patches)
             words = f"Makes {_source(spec.source)} readable{patches and f', with {patches}'}."
         case SyzkallerSpec() as spec:
-            words = f"Builds syzkaller's programs from {_source(spec.source)}, or finds them built."
+            words = f"Builds syzkaller's programs from {_source(spec.source)}, unless they exist."
     return words
 
 
@@ -50,20 +50,20 @@ def _build(spec: BuildSpec) -> str:
     sentences = [f"Builds {_kernel(spec.source, spec.config, spec.compiler)}"]
     sentences[0] += f", with {patches}." if patches else ", unpatched."
     if spec.instrument:
-        sentences.append(f"The functions of {_count(spec.instrument, 'file')} leave records.")
+        sentences.append(f"Records calls of the functions in {_count(spec.instrument, 'file')}.")
     if spec.for_dump:
         sentences.append("Its memory can be saved after a crash.")
     if spec.review:
         sentences.append(f"Reviews {_count(spec.review, 'patch', 'patches')} on trial.")
     if spec.ahead and (spec.ahead.patches or spec.ahead.programs):
-        sentences.append("First tries whether what later steps need applies and compiles.")
+        sentences.append("First checks that patches and programs of later steps compile.")
     return " ".join(sentences)
 
 
 def _check(spec: CheckSpec) -> str:
     kernel = _kernel(spec.source, spec.config, spec.compiler)
-    base = f", each upon {_patches(spec.base)}" if spec.base else ", each alone"
-    return f"Tries whether {_patches(spec.patches)} apply to and compile on {kernel}{base}."
+    base = f", each on top of {_patches(spec.base)}" if spec.base else ", each alone"
+    return f"Checks whether {_patches(spec.patches)} apply to and compile on {kernel}{base}."
 
 
 def _reproduce(job: JobView, spec: ReproduceSpec) -> str:
@@ -80,14 +80,14 @@ def _reproduce(job: JobView, spec: ReproduceSpec) -> str:
     if spec.confidence is not None:
         sure = percent(spec.confidence)
         sentences.append(
-            f"Takes as many VMs and as long as it needs to be {sure} sure, if that can be."
+            f"Uses as many VMs and as much time as {sure} confidence needs, if possible."
         )
     if spec.baseline is not None:
         sentences.append(f"Compares with {_named(job, spec.baseline)}.")
     if spec.evidence:
         sentences.append("Collects evidence that the kernel could have reported the bug.")
     if spec.smoke:
-        sentences.append("Tries whether the kernel still works.")
+        sentences.append("Smoke-tests the kernel.")
     if spec.dump != "none":
         sentences.append("Saves the memory of VMs that crash or hang.")
     if spec.required:
@@ -98,8 +98,8 @@ def _reproduce(job: JobView, spec: ReproduceSpec) -> str:
 def _minimize(job: JobView, spec: MinimizeSpec) -> str:
     which = "the first instance" if spec.instance is None else f"instance {spec.instance}"
     return (
-        f"Cuts the trace of {which} that crashed in {_named(job, spec.reproduce)} down to what"
-        f" matters for its report: at most {spec.limit:,} calls."
+        f"Reduces the trace of {which} that crashed in {_named(job, spec.reproduce)} to the calls"
+        f" that matter for its report: at most {spec.limit:,}."
     )
 
 
@@ -139,19 +139,23 @@ def _count(some: Sequence[object], singular: str, plural: str | None = None) -> 
 
 
 def queued(job: JobView) -> StepView | None:
-    """Return the step that waits for a worker, if one does."""
+    """Return the step that waits for a worker, if any."""
     return next((step for step in job.steps if step.state is State.QUEUED), None)
 
 
 def workers(step: StepView, known: Sequence[WorkerView]) -> str:
-    """Return who could do a queued step: the workers of its kind, by what has become of them."""
+    """Return a summary of the workers for a queued step, by state."""
     kind = KINDS[step.kind].lower()
     able = [worker for worker in known if step.kind in worker.kinds]
     live = [worker for worker in able if worker.state == "live"]
     slots = sum(worker.slots for worker in live)
     busy = sum(len(worker.running) for worker in live)
     parts = [f"{len(live)} live with {min(busy, slots)} of {slots} slots in use"] if live else []
-    for state, words in (("draining", "drained, which take no more steps"), ("lost", "lost")):
+    for state, words in (("draining", "draining, which take no more steps"), ("lost", "lost")):
         count = sum(worker.state == state for worker in able)
         parts += [f"{count} {words}"] if count else []
-    return f"Workers for {kind} steps: {'; '.join(parts)}." if parts else f"No worker does {kind}."
+    return (
+        f"Workers for {kind} steps: {'; '.join(parts)}."
+        if parts
+        else f"No worker runs {kind} steps."
+    )

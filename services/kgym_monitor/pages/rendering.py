@@ -1,4 +1,4 @@
-"""Templates become pages and fragments; whatever they are given is escaped."""
+"""Rendering of templates to pages and fragments; all values are escaped."""
 
 import secrets
 from collections.abc import Callable, Hashable, Mapping
@@ -22,7 +22,7 @@ _TEMPLATES = Path(__file__).parents[1] / "templates"
 
 
 def current(job: JobView) -> StepView | None:
-    """Return the step that tells most of the job: the first that has not succeeded."""
+    """Return the first step that has not succeeded."""
     return next((step for step in job.steps if step.state is not State.SUCCEEDED), None)
 
 
@@ -39,7 +39,7 @@ def _environment() -> jinja2.Environment:
         undefined=jinja2.StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
-        auto_reload=False,  # it would look at the template's file for each row
+        auto_reload=False,  # otherwise stat() of the template's file for each row
     )
     words: tuple[Callable[..., str], ...]
     words = (wording.visible, wording.exact, wording.duration, wording.size, wording.percent)
@@ -65,13 +65,13 @@ def _environment() -> jinja2.Environment:
 
 @lru_cache(4096)
 def _once(macro: Macro, *values: Hashable) -> str:
-    """Return what a macro makes of values of which there are few, such as states: made once."""
+    """Return a macro's output, cached; for values with few variants, such as states."""
     made: str = macro(*values)
     return made
 
 
 class Rendering:
-    """The templates, compiled once."""
+    """Compiled templates."""
 
     def __init__(self) -> None:
         self._env = _environment()
@@ -94,13 +94,13 @@ class Rendering:
         """Return a whole page.
 
         Args:
-            request: What it answers.
-            template: Its name.
-            title: For the browser's tab.
-            section: The path of the entry of the navigation that it belongs to.
-            live: Whether it asks for its parts anew, at its own address (`routes.live_pages`).
-            status: Of the answer.
-            context: What the template shows.
+            request: The request.
+            template: Name of the template.
+            title: Title of the browser's tab.
+            section: Path of its entry in the navigation.
+            live: Whether it polls its own address for changed parts (`routes.live_pages`).
+            status: HTTP status.
+            context: Variables of the template.
         """
         session: Session | None = getattr(request.state, "session", None)
         given = {
@@ -118,7 +118,7 @@ class Rendering:
 
 
 def may(session: Session | None, scope: Scope) -> bool:
-    """Return whether whom the page is for may do this."""
+    """Return whether the page's reader has this scope."""
     return session is not None and session.caller.may(scope)
 
 

@@ -1,4 +1,4 @@
-"""The debug forest of a run, drawn as trees of its cycles. Pure."""
+"""The debug forest of a run as HTML trees of its cycles. Pure."""
 
 import hashlib
 from collections.abc import Callable, Iterable
@@ -6,19 +6,19 @@ from dataclasses import dataclass, field
 
 from kgym.api.agent.runs import NodeView
 
-# Depth of a drawn tree: browsers nest elements about twice as deep, then they stop. Deeper
-# cycles begin at the edge again.
+# Depth of a drawn tree: Chromium nests at most 512 elements, and a level takes two. Deeper cycles
+# start a new tree.
 DEEPEST = 200
 
 
 def key(name: str) -> str:
-    """Return what stands for a cycle in the ids of elements: letters and digits alone."""
+    """Return a cycle's key for element ids: letters and digits only."""
     return hashlib.sha256(name.encode()).hexdigest()[:16]
 
 
 @dataclass(slots=True)
 class Cycle:
-    """A debug cycle, and those that grow on it."""
+    """A debug cycle and its children."""
 
     view: NodeView
     depth: int = 0
@@ -26,7 +26,7 @@ class Cycle:
 
     @property
     def key(self) -> str:
-        """Its part of the ids of elements."""
+        """Key for element ids."""
         return key(self.view.name)
 
 
@@ -35,7 +35,7 @@ DrawCard = Callable[[Cycle], str]
 
 
 def forest(nodes: Iterable[NodeView], draw: DrawCard) -> str:
-    """Return the items of all trees as HTML; `nodes` has parents before their children."""
+    """Return all trees as HTML; `nodes` must have parents before children."""
     cycles: dict[str, Cycle] = {}
     roots: list[Cycle] = []
     for view in nodes:
@@ -58,7 +58,7 @@ def _branch(cycle: Cycle, draw: DrawCard) -> str:
 
 
 def outcomes(nodes: Iterable[NodeView]) -> dict[str, int]:
-    """Return how many cycles ended in which way; `open`: not yet."""
+    """Count cycles by outcome; `open`: still running."""
     counts: dict[str, int] = {}
     for view in nodes:
         outcome = view.outcome or "open"

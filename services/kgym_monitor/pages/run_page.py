@@ -1,4 +1,4 @@
-"""What pages of runs show: their words, the filter of their list, a debug cycle. Pure."""
+"""Contents of runs' pages: texts, the filter of the list, a debug cycle, comparisons. Pure."""
 
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -16,7 +16,7 @@ from kgym.errors import NotFound, UserError
 from kgym_monitor.pages import diff_lines
 from kgym_monitor.pages.diff_lines import ShownPatch
 
-# Runs on a page.
+# Most runs on a page.
 PAGE = 50
 _STATES = {
     RunState.RUNNING: "running",
@@ -52,9 +52,9 @@ _WORKS = {
     "summary": ("summary", "a summary"),
     "tool": ("tool", "a call of a tool"),
 }
-# Work that is a question to the model.
+# Kinds of work that ask the model.
 ASKED = frozenset(_WORKS) - {"check", "try", "source"}
-# Kinds of steps that a reader can hide, in words,
+# Kinds of steps that a reader can hide, with their texts,
 STEP_KINDS = {
     "hypothesis": "hypotheses",
     "reflection": "reflections",
@@ -75,40 +75,40 @@ CYCLE_KINDS = {"crashed": "crashed", "rejected": "rejected", "no_patch": "withou
 
 
 def state_class(state: str) -> str:
-    """Return how the state of a run is coloured: as that of a job."""
+    """Return the CSS class of a run's state: that of a similar job state."""
     return _STATES[RunState(state)]
 
 
 def outcome_words(outcome: str | None) -> str:
-    """Return how a cycle ended; None: not yet."""
+    """Return the text of a cycle's outcome; None: still running."""
     return _OUTCOMES.get(outcome or "open", (str(outcome), ""))[0]
 
 
 def outcome_class(outcome: str | None) -> str:
-    """Return how the outcome of a cycle is coloured."""
+    """Return the CSS class of a cycle's outcome."""
     return _OUTCOMES.get(outcome or "open", ("", "pending"))[1]
 
 
 def step_kind(work: str) -> str:
-    """Return the kind of a piece of work, as readers hide it."""
+    """Return the kind of a piece of work, for hiding it."""
     return _WORKS.get(work, ("other", ""))[0]
 
 
 def step_words(work: str) -> str:
-    """Return what a piece of work does."""
+    """Return the text of a piece of work."""
     return _WORKS.get(work, ("", work.replace("_", " ")))[1]
 
 
 def dollars(run: RunSummary) -> str:
-    """Return what a run's questions cost; what is not known is not 0."""
+    """Return the cost of a run's questions; an unknown price does not count as 0."""
     spent = run.spent
     if spent.dollars is not None:
         return f"${spent.dollars:,.2f}"
-    return f"over ${spent.known_dollars:,.2f}" if spent.known_dollars else "not known"
+    return f"over ${spent.known_dollars:,.2f}" if spent.known_dollars else "unknown"
 
 
 def tokens(run: RunSummary) -> int:
-    """Return the tokens of a run, in and out."""
+    """Return a run's input and output tokens."""
     return run.spent.input_tokens + run.spent.output_tokens
 
 
@@ -120,18 +120,18 @@ def verdict_of_run(run: RunSummary) -> str:
 
 
 def changed(diff: str) -> ShownPatch:
-    """Return a patch by its lines."""
+    """Return the lines of a patch."""
     return diff_lines.files(Patch.model_construct(name="", diff=diff, edits=[]))
 
 
 def hidden(query: str) -> list[str]:
-    """Return the kinds of steps and cycles that an address hides; others are left out."""
+    """Return the hidden kinds of steps and cycles in an address, ignoring unknown ones."""
     known = {**STEP_KINDS, **CYCLE_KINDS}
     return [kind for kind in dict.fromkeys(query.split(",")) if kind in known]
 
 
 def cycle(run: RunView, node: Node, steps: Sequence[RunStep]) -> dict[str, Any]:
-    """Return what the part of a page shows that is about one debug cycle."""
+    """Return the contents of a debug cycle's part of the page."""
     priced = [step.price for step in steps if step.tokens is not None]
     known = [price for price in priced if price is not None]
     jobs = [job for step in steps for job in step.jobs]
@@ -140,7 +140,7 @@ def cycle(run: RunView, node: Node, steps: Sequence[RunStep]) -> dict[str, Any]:
         "node": node,
         "steps": steps,
         "tokens": sum(step.tokens or 0 for step in steps),
-        "cost": f"${sum(known):,.2f}" if len(known) == len(priced) else "not known",
+        "cost": f"${sum(known):,.2f}" if len(known) == len(priced) else "unknown",
         "questions": len(priced),
         "jobs": list(dict.fromkeys([*jobs, *(trial.job for trial in node.runs if trial.job)])),
         "others": [hypothesis for hypothesis in node.hypotheses if hypothesis != node.hypothesis],
@@ -148,7 +148,7 @@ def cycle(run: RunView, node: Node, steps: Sequence[RunStep]) -> dict[str, Any]:
     }
 
 
-# What templates use of these.
+# Functions for templates.
 FILTERS: tuple[Callable[..., Any], ...] = (
     state_class,
     outcome_words,
@@ -163,7 +163,7 @@ FILTERS: tuple[Callable[..., Any], ...] = (
 
 
 class RunQuery(BaseModel):
-    """Which runs the reader has asked for, as it stands in the address."""
+    """Query of the list of runs, as in the address."""
 
     model_config = ConfigDict(frozen=True, extra="ignore")
 
@@ -176,19 +176,19 @@ class RunQuery(BaseModel):
 
     @classmethod
     def read(cls, query: Mapping[str, str]) -> "RunQuery":
-        """Return what the address says; empty fields of a form say nothing."""
+        """Return the query of an address, ignoring empty form fields."""
         return cls(**{name: value.strip() for name, value in query.items() if value.strip()})
 
     @property
     def before(self) -> int | None:
-        """The number of the run that the page comes after."""
+        """Number of the run before which the page starts."""
         return int(self.cursor) if self.cursor else None
 
     @property
     def fault(self) -> str | None:
-        """What is wrong with it, for the reader."""
+        """Error for the reader, if any."""
         if self.cursor is not None and not (self.cursor.isdecimal() and len(self.cursor) < 19):
-            return "cursor: this is no place in the list"
+            return "cursor is not a place in the list"
         try:
             self._read()
         except ValidationError as error:
@@ -197,16 +197,16 @@ class RunQuery(BaseModel):
 
     @property
     def filter(self) -> RunFilter | None:
-        """The same for the agent; None if something is wrong with it."""
+        """The agent's filter; None if the query is invalid."""
         return None if self.fault else self._read()
 
     @property
     def is_filtered(self) -> bool:
-        """Whether it leaves runs out."""
+        """Whether it excludes runs."""
         return bool(self.model_dump(exclude_none=True, exclude={"cursor"}))
 
     def address(self, path: str = "/runs", **new: str | None) -> str:
-        """Return the address of the list with this query, some of it changed."""
+        """Return the address with this query, some values changed."""
         values = self.model_dump(exclude_none=True) | new
         return query(path, **values)
 
@@ -215,7 +215,7 @@ class RunQuery(BaseModel):
 
 
 def limits(before: Limits, dollars: str, tokens: str, builds: str, hours: str) -> Limits:
-    """Return the limits of a run that goes on, as a form says; empty fields leave them as they are.
+    """Return the limits of a resumed run from a form; empty fields keep the old limits.
 
     Raises UserError `bad_limits`.
     """
@@ -242,13 +242,13 @@ def _fault(error: ValueError) -> str:
 
 
 def query(path: str, **values: object) -> str:
-    """Return an address with a query; what is None or empty is left out."""
+    """Return an address with a query, without None and empty values."""
     given = {name: value for name, value in values.items() if value not in (None, "")}
     return f"{path}?{urlencode(given)}" if given else path
 
 
 def address(run: int, node: str | None = None) -> str:
-    """Return the address of a run's page, perhaps with a cycle opened."""
+    """Return the address of a run's page, optionally with an opened cycle."""
     return query(f"/runs/{run}", node=node)
 
 
@@ -260,7 +260,7 @@ _NAMED = re.compile(r"#?([0-9]{1,18})(?::([^:\s]{1,500})(?::([0-9]{1,4}))?)?")
 
 @dataclass(frozen=True, slots=True)
 class Side:
-    """What stands on one side."""
+    """One side of a comparison."""
 
     run: int
     node: str | None = None
@@ -268,7 +268,7 @@ class Side:
 
     @classmethod
     def read(cls, text: str) -> "Side":
-        """Read its name; raise UserError `bad_comparison`."""
+        """Parse a name; raise UserError `bad_comparison`."""
         match = _NAMED.fullmatch(text.strip())
         if match is None or not int(match[1]):
             raise UserError(
@@ -279,14 +279,14 @@ class Side:
 
     @property
     def name(self) -> str:
-        """Its name, as `read` takes it."""
+        """Name for `read`."""
         parts = [str(self.run), self.node or "", "" if self.patch is None else str(self.patch)]
         return ":".join(parts).rstrip(":")
 
 
 @dataclass(slots=True)
 class Compared:
-    """A side, with what there is to see of it."""
+    """A side with its data."""
 
     side: Side
     run: RunView
@@ -295,11 +295,11 @@ class Compared:
     candidate: Candidate | None = None
     diff: ShownPatch | None = None
     lines: frozenset[tuple[str, str, str]] = frozenset()
-    """The lines that its patch adds or removes: file, sign, text."""
+    """Lines that its patch adds or removes: file, kind, text."""
 
 
 def compared(side: Side, run: RunView, node: Node | None, steps: Sequence[RunStep]) -> Compared:
-    """Return what there is to see of a side; raise NotFound if the cycle has no such patch."""
+    """Return a side with its data; raise NotFound `patch_not_found`."""
     shown_side = Compared(side, run, node, steps)
     diff = ""
     if node is None:

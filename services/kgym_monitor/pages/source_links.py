@@ -1,4 +1,4 @@
-"""Where a line of a kernel's source can be read on the web. Pure."""
+"""Web links to lines of kernel source. Pure."""
 
 import re
 from collections.abc import Mapping
@@ -13,7 +13,7 @@ _RELEASE = re.compile(r"(\d+\.\d+)(\.\d+)?")
 
 
 def link(source: object, release: str | None, frame: Mapping[str, Any]) -> str | None:
-    """Return where the line of a frame can be read: as its source has it, or its release."""
+    """Return a link to a frame's line in its source repository, or else in its release."""
     path, line = frame.get("file"), frame.get("line")
     if not isinstance(path, str) or not isinstance(line, int) or path.startswith(("/", ".")):
         return None

@@ -1,4 +1,4 @@
-"""Step results over time, as the overview's charts and tables show them. Pure."""
+"""Step results over time, for the overview's charts and tables. Pure."""
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
@@ -9,24 +9,24 @@ from kgym.api.statistics import AttemptCount, Piece, Statistics, StatisticsFilte
 from kgym.api.steps import StepKind
 from kgym.errors import UserError
 
-# How many reasons a chart tells apart; the others are added up.
+# Most reasons with a colour of their own; others are summed up.
 REASONS = 6
 
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """A time up to now, in pieces of one length."""
+    """A time range up to now, in pieces of equal length."""
 
     name: str
-    """As addresses have it."""
+    """Name in addresses."""
     words: str
     length: timedelta
     piece: timedelta
     asked: Piece
-    """In what the scheduler counts it."""
+    """Resolution of the scheduler's counts."""
 
     def wanted(self, now: datetime) -> StatisticsFilter:
-        """Return what the scheduler is asked for."""
+        """Return the query for the scheduler."""
         return StatisticsFilter(step=self.asked, since=begin(now - self.length, self.piece))
 
 
@@ -44,25 +44,23 @@ SPANS = {
 def span_of(name: str) -> Span:
     """Return the span of this name; raise UserError `unknown_range`."""
     if name not in SPANS:
-        raise UserError(
-            "unknown_range", f"there is no range {name!r}; known are {', '.join(SPANS)}"
-        )
+        raise UserError("unknown_range", f"unknown range {name!r}; known: {', '.join(SPANS)}")
     return SPANS[name]
 
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """Numbers over time: one for each piece, None where there is nothing to tell."""
+    """Numbers over time, one per piece; None without data."""
 
     label: str
     values: Sequence[float | None]
     colour: str | None = None
-    """The class of what is drawn in it; None: it stands in the table alone."""
+    """CSS class in the chart; None: only in the table."""
     is_reason: bool = False
 
     @property
     def total(self) -> int:
-        """The numbers together."""
+        """Sum of the numbers."""
         return sum(int(value) for value in self.values if value is not None)
 
 
@@ -73,14 +71,14 @@ class Chart:
     name: str
     title: str
     summary: str
-    """Its total, in a few words; empty without data."""
+    """Short total; empty without data."""
     columns: Sequence[Column]
     share: bool = False
-    """Whether it is a line of percentages; else columns stand on one another."""
+    """Whether it is a line of percentages instead of stacked columns."""
 
     @property
     def drawn(self) -> list[Column]:
-        """What is drawn, the lowest first."""
+        """Drawn columns, lowest first."""
         return [column for column in self.columns if column.colour is not None]
 
 
@@ -93,26 +91,26 @@ class KindCount:
     failed: int
     infrastructure: int
     mean_seconds: float | None
-    """Of those that succeeded."""
+    """Mean duration of successful steps."""
 
 
 @dataclass(frozen=True, slots=True)
 class StepHistory:
-    """All that the overview shows of one span."""
+    """Charts and tables of one span."""
 
     span: Span
     starts: Sequence[datetime]
-    """When each piece began."""
+    """Start of each piece."""
     until: datetime
-    """What ended later is not counted yet."""
+    """Steps that ended later are not counted yet."""
     charts: Sequence[Chart]
     kinds: Sequence[KindCount]
     attempts: int
     cut: bool
-    """Whether there was too much to count, so that the earliest is left out."""
+    """Whether the earliest steps are left out, because there were too many."""
 
     def rows(self, chart: Chart) -> list[tuple[datetime, list[float | None]]]:
-        """Return the rows of a chart's table, the newest first; without those of nothing."""
+        """Return the non-empty rows of a chart's table, newest first."""
         rows = [
             (at, [column.values[number] for column in chart.columns])
             for number, at in enumerate(self.starts)
@@ -121,7 +119,7 @@ class StepHistory:
 
 
 def begin(at: datetime, piece: timedelta) -> datetime:
-    """Return when the piece of this time began, by UTC."""
+    """Return the start of the piece that contains a time, in UTC."""
     epoch = datetime.fromtimestamp(0, UTC)
     return epoch + (at - epoch) // piece * piece
 
@@ -153,7 +151,7 @@ def history(span: Span, statistics: Statistics) -> StepHistory:
 
 
 def _starts(span: Span, statistics: Statistics) -> list[datetime]:
-    """Return when the pieces began, up to the one that goes on; at least one."""
+    """Return the starts of all pieces, including the current one."""
     last = begin(statistics.until, span.piece)
     first = max(
         begin(statistics.since, span.piece), begin(statistics.until - span.length, span.piece)
@@ -184,14 +182,14 @@ def _throughput(counts: Sequence[AttemptCount], values: _Values) -> Chart:
         ("Succeeded", "good", _is_success),
         ("Failed", "bad", _is_failure),
         ("Infrastructure", "wait", _is_infrastructure),
-        ("Aborted or given back", "ended", lambda count: count.outcome in ended_early),
+        ("Aborted or returned", "ended", lambda count: count.outcome in ended_early),
     )
     columns = [
         Column(label, values(count for count in counts if fits(count)), colour)
         for label, colour, fits in parts
     ]
     total = sum(column.total for column in columns)
-    return Chart("throughput", "Steps that ended", f"{total:,} attempts" if total else "", columns)
+    return Chart("throughput", "Finished steps", f"{total:,} attempts" if total else "", columns)
 
 
 def _failures(
@@ -201,7 +199,7 @@ def _failures(
     counts: Sequence[AttemptCount],
     values: _Values,
 ) -> Chart:
-    """Return a chart of failures by their reasons, the most frequent first."""
+    """Return a chart of failures by reason, most frequent first."""
     failed = [count for count in counts if fits(count)]
     by_reason: Counter[str] = Counter()
     for count in failed:

@@ -1,4 +1,4 @@
-"""What the pages of bugs and of SuiteCache show, and their live parts."""
+"""Contents of the pages of bugs and SuiteCache."""
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
@@ -15,19 +15,19 @@ from kgym.client import AsyncClient
 from kgym.errors import NotFound, UserError
 from kgym_monitor.pages.bug_filter import BugQuery, EntryQuery
 
-# What is known of patches for a bug, in words.
+# Texts for the state of a bug's patches.
 PATCHES = {
     "resolved": "resolved",
     "unresolved": "not resolved",
     "untried": "none tried",
 }
 _STATES = (State.RUNNING, State.QUEUED, State.SUCCEEDED, State.FAILED, State.ABORTED, State.PENDING)
-# Jobs on the page of a bug.
+# Jobs on a bug's page.
 JOBS = 20
 
 
 async def bugs(client: AsyncClient, query: BugQuery) -> dict[str, Any]:
-    """Return what the list of bugs shows; raises KgymError as the client does."""
+    """Return the contents of the list of bugs; raise KgymError as the client does."""
     wanted, fault = query.filter
     page = await client.bugs(wanted) if wanted is not None else None
     following = query.address("/bugs", cursor=page.next) if page and page.next else None
@@ -42,7 +42,7 @@ async def bugs(client: AsyncClient, query: BugQuery) -> dict[str, Any]:
 
 
 async def bug(client: AsyncClient, name: str) -> dict[str, Any]:
-    """Return what the page of a bug shows; raises NotFound if no job names it and none ships it."""
+    """Return the contents of a bug's page; raise NotFound if it neither has jobs nor is shipped."""
     try:
         wanted = BugFilter(name=name)
     except ValueError:
@@ -61,7 +61,7 @@ async def bug(client: AsyncClient, name: str) -> dict[str, Any]:
 
 
 def jobs_of(name: str) -> JobFilter:
-    """Return the filter of the latest jobs on a bug; raises NotFound for what names none."""
+    """Return the filter for a bug's latest jobs; raise NotFound for an invalid name."""
     try:
         return JobFilter(bug=name, limit=JOBS, brief=True)
     except ValueError:
@@ -69,7 +69,7 @@ def jobs_of(name: str) -> JobFilter:
 
 
 async def entries(client: AsyncClient, query: EntryQuery) -> dict[str, Any]:
-    """Return what the list of entries shows; raises KgymError as the client does."""
+    """Return the contents of the list of entries; raise KgymError as the client does."""
     wanted, fault = query.filter
     page = await client.suitecache(wanted) if wanted is not None else None
     following = query.address("/suitecache", cursor=page.next) if page and page.next else None
@@ -86,12 +86,12 @@ async def entries(client: AsyncClient, query: EntryQuery) -> dict[str, Any]:
 
 
 def in_states(subject: BugView | EntryView) -> list[tuple[State, int]]:
-    """Return how many of its jobs have each state, those that go on first."""
+    """Count its jobs by state, unfinished ones first."""
     return [(state, subject.states[state]) for state in _STATES if subject.states.get(state)]
 
 
 def hosts(entry: EntryView) -> Mapping[str, Sequence[EntryHolder]]:
-    """Return the workers that hold an entry by their hosts: those of one host share its copy."""
+    """Return an entry's workers by host: workers of one host share a copy."""
     by_host = defaultdict[str, list[EntryHolder]](list)
     for holder in entry.holders:
         by_host[holder.worker.partition(":")[0]].append(holder)
@@ -99,7 +99,9 @@ def hosts(entry: EntryView) -> Mapping[str, Sequence[EntryHolder]]:
 
 
 def _no_bug(name: str) -> NotFound:
-    return NotFound("bug_not_found", f"no job is on a bug {name!r}, and none of this name ships")
+    return NotFound(
+        "bug_not_found", f"no job has the bug {name!r}, and no shipped bug has this name"
+    )
 
 
 @cache

@@ -1,4 +1,4 @@
-"""How values are written on pages: durations, sizes, states, chances. Pure."""
+"""Texts for values on pages: durations, sizes, states, probabilities. Pure."""
 
 import math
 from datetime import UTC, datetime
@@ -10,7 +10,7 @@ from kgym.api.steps import ReproduceResult, StepKind, Verdict
 _PICTURES = {code: 0x2400 + code for code in range(0x20) if chr(code) not in "\n\t"} | {
     0x7F: 0x2421
 }
-# Marks that hide text or turn its direction: what stands there could read as another word.
+# Invisible characters and changes of direction, with which text could look like other text.
 _HIDDEN = (
     *range(0x80, 0xA0),
     *(0xAD, 0x061C, 0xFEFF),
@@ -37,12 +37,12 @@ KINDS = {
 
 
 def visible(text: object) -> str:
-    """Return text with its control characters as pictures: a terminal's escape reads `␛[31m`."""
+    """Return text with visible control characters: an escape sequence reads `␛[31m`."""
     return str(text).replace("\r\n", "\n").translate(_VISIBLE)
 
 
 def duration(seconds: float | None) -> str:
-    """Return seconds as people say them: `0.4 s`, `12 s`, `3 min 20 s`, `2 h 5 min`, `3 d 4 h`."""
+    """Return a duration: `0.4 s`, `12 s`, `3 min 20 s`, `2 h 5 min`, `3 d 4 h`."""
     if seconds is None:
         return ""
     if seconds < 9.95:
@@ -60,7 +60,7 @@ def duration(seconds: float | None) -> str:
 
 
 def nanoseconds(count: int) -> str:
-    """Return a span of a trace's clock: `350 ns`, `12.3 µs`, `4.56 ms`, `1.2 s`, `3 min 20 s`."""
+    """Return a duration in a trace: `350 ns`, `12.3 µs`, `4.56 ms`, `1.2 s`, `3 min 20 s`."""
     if count >= 60 * 10**9:
         return duration(count / 1e9)
     for unit, name in ((10**9, "s"), (10**6, "ms"), (1000, "µs")):
@@ -70,7 +70,7 @@ def nanoseconds(count: int) -> str:
 
 
 def offset(count: int) -> str:
-    """Return nanoseconds before or after a moment: `-12.3 µs`, `0`, `+4 ms`."""
+    """Return a signed offset: `-12.3 µs`, `0`, `+4 ms`."""
     sign = "" if not count else "-" if count < 0 else "+"
     return sign + (nanoseconds(abs(count)) if count else "0")
 
@@ -86,23 +86,23 @@ def size(count: float | None) -> str:
 
 
 def percent(share: float) -> str:
-    """Return a share of 1 as percent, never 100 % unless it is."""
+    """Return a share of 1 in percent, 100 % only if it is exactly that."""
     shown = f"{share * 100:.1f}".rstrip("0").rstrip(".")
     return "over 99.9 %" if shown == "100" and share < 1 else f"{shown} %"
 
 
 def exact(moment: datetime) -> str:
-    """Return the moment in UTC, as pages show it before they know the reader's zone."""
+    """Return a time in UTC; scripts convert it to the reader's zone."""
     return f"{moment.astimezone(UTC):%Y-%m-%d %H:%M:%S} UTC"
 
 
 def bug_of(job: JobView) -> str | None:
-    """Return the bug that the job is about, as its tags name it."""
+    """Return the job's bug, from its tags."""
     return next((tag[4:] for tag in job.tags if tag.startswith("bug=")), None)
 
 
 def subject(job: JobView) -> str:
-    """Return what the job is about: its bug, else its kinds of steps."""
+    """Return the job's bug, or else its kinds of steps."""
     if bug := bug_of(job):
         return bug
     kinds = [KINDS[step.kind] for step in job.steps]
@@ -110,36 +110,36 @@ def subject(job: JobView) -> str:
 
 
 def plain_tags(job: JobView) -> list[str]:
-    """Return the tags that people have given: without the bug and without hashes."""
+    """Return the user's tags: without the bug and without hashes."""
     return [tag for tag in job.tags if not tag.startswith(("bug=", "request=", "calibration="))]
 
 
 def waits(job: JobView, step: StepView) -> str | None:
-    """Return why a step that has not begun has not; None for one that has."""
+    """Return why a step has not started; None if it has."""
     if step.state is State.QUEUED:
         return _queued(step)
     if step.state is State.PENDING:
         before = step.number - 1
         if job.state.final:
-            return f"never begun, as step {before} did not succeed"
-        return f"begins when step {before} has succeeded"
+            return f"not started, as step {before} did not succeed"
+        return f"starts when step {before} has succeeded"
     return None
 
 
 def _queued(step: StepView) -> str:
     if step.waiting is not None:
         return f"waits: {step.waiting}"
-    if step.ahead is None:  # it has only just come
+    if step.ahead is None:  # just queued
         return "waits for a worker"
-    line = {0: "next in its queue", 1: "1 step of its kind comes before it"}.get(
-        step.ahead, f"{step.ahead:,} steps of its kind come before it"
+    line = {0: "next in its queue", 1: "1 step of its kind is ahead"}.get(
+        step.ahead, f"{step.ahead:,} steps of its kind are ahead"
     )
-    soon = "" if step.begins_in is None else f"; begins in about {duration(step.begins_in)}"
+    soon = "" if step.begins_in is None else f"; starts in about {duration(step.begins_in)}"
     return f"waits for a worker: {line}{soon}"
 
 
 def instances(result: ReproduceResult) -> str:
-    """Return k of N in words."""
+    """Return how many instances crashed."""
     if not result.completed:
         return f"none of {result.requested} instances completed its run"
     left = result.requested - result.completed
@@ -148,19 +148,21 @@ def instances(result: ReproduceResult) -> str:
 
 
 def confidence(result: ReproduceResult) -> str | None:
-    """Return in words how sure a `no_crash` is; None where nothing was measured."""
+    """Return the confidence of a `no_crash`; None for other verdicts."""
     if result.verdict is not Verdict.NO_CRASH:
         return None
     if result.confidence is not None:
         return f"{percent(result.confidence)}, {_measured(result)}"
     if result.unseen_chance is not None:
         chance = percent(result.unseen_chance)
-        return f"were the bug still there, the chance not to see it in these runs is {chance}"
-    return "not measured: nothing is known of how often the bug shows"
+        return (
+            f"if the bug were still there, these runs would miss it with a probability of {chance}"
+        )
+    return "not measured: it is unknown how often the bug shows"
 
 
 def _measured(result: ReproduceResult) -> str:
     measured = result.calibration
     if measured is None:
-        return "by the runs without the fix"
-    return f"as without the fix {measured.crashed} of {measured.runs} measured runs showed the bug"
+        return "from the runs without the fix"
+    return f"as {measured.crashed} of {measured.runs} measured runs without the fix showed the bug"

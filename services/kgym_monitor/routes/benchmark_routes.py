@@ -23,7 +23,7 @@ readers = APIRouter(dependencies=[needs(Scope.READ)])
 
 @readers.get("/benchmarks")
 async def list_benchmarks(request: Request) -> HTMLResponse:
-    """List the published benchmarks; a damaged one is listed with what is wrong with it."""
+    """List the published benchmarks; a damaged one is listed with its error."""
     state = state_of(request)
     rows = [
         {"name": name, "index": None, "fault": str(index)}
@@ -44,7 +44,7 @@ async def show_board(request: Request, name: str) -> HTMLResponse:
 
 @readers.get("/benchmarks/{name}/bugs")
 async def list_bugs(request: Request, name: str) -> HTMLResponse:
-    """List its bugs, the toughest first."""
+    """List a benchmark's bugs, hardest first."""
     return await _page(request, name, "benchmark_bugs.html", f"Bugs of {name}", board.bugs)
 
 
@@ -58,7 +58,7 @@ async def compare(request: Request, name: str) -> HTMLResponse:
 async def show_bug(request: Request, name: str, bug: str) -> HTMLResponse:
     """Show a bug, its fix and the attempts on it."""
     benchmark = await state_of(request).benchmarks.get(name)
-    # While the benchmark is being read, the page shows only that.
+    # While the benchmark is being read, the page only shows the progress.
     fix = None if isinstance(benchmark, Reading) else await benchmark.bug(bug)
     return await _page(
         request, name, "benchmark_bug.html", f"Bug {bug[:12]}", board.bug, bug, fix=fix
@@ -107,7 +107,7 @@ async def _page(
     *of: str,
     **more: Any,
 ) -> HTMLResponse:
-    """Show a page of a benchmark, or how far the benchmark has been read."""
+    """Show a page of a benchmark, or the progress of reading it."""
     state, query = state_of(request), BoardQuery.read(request.query_params)
     benchmark = await state.benchmarks.get(name)
     if isinstance(benchmark, Reading):
@@ -116,7 +116,7 @@ async def _page(
     context |= {"query": query, "links": LiveLinks(name, query), "attributes": ATTRIBUTES}
     context |= {"words": board, "fault": None, **more}
     try:
-        # In a thread: figures are computed by arrays, which let the event loop go on.
+        # In a thread: numpy releases the interpreter's lock, so the event loop continues.
         context |= await asyncio.to_thread(state.ready.get, benchmark, query, make, *of)
     except NotFound:
         raise
@@ -126,7 +126,7 @@ async def _page(
 
 
 def _without_figures(benchmark: Benchmark) -> dict[str, Any]:
-    """Return what a page shows beside the fault if its address has a wrong value."""
+    """Return the contents of a page whose address has an invalid value."""
     return {
         "benchmark": benchmark,
         "k": 1,
@@ -139,9 +139,9 @@ def _without_figures(benchmark: Benchmark) -> dict[str, Any]:
 
 
 class LiveLinks:
-    """Addresses of a benchmark's pages, which keep the choice of bugs and setups.
+    """Links to a benchmark's pages that keep the selection of bugs and setups.
 
-    `site.FileLinks` has the same methods, for pages as files.
+    `site.FileLinks` has the same methods, for static pages.
     """
 
     is_static = False
@@ -151,7 +151,7 @@ class LiveLinks:
         self._query = query
 
     def board(self, **changed: str | None) -> str:
-        """Return the leaderboard, something of its choice changed."""
+        """Return the leaderboard, with some of the selection changed."""
         return self._query.address(self._path, **{"cursor": None, **changed})
 
     def bugs(self, **changed: str | None) -> str:

@@ -1,6 +1,6 @@
-"""Many jobs aborted or restarted at once: those selected in a list, or all that meet a filter.
+"""Aborting or restarting many jobs: those selected in a list, or all that match a filter.
 
-Either way a page first says how many, and asks.
+A page first shows their number and asks for confirmation.
 """
 
 import asyncio
@@ -21,7 +21,7 @@ from kgym_monitor.pages.bulk_change import ACTS, FINAL, MOST, Act
 from kgym_monitor.pages.job_filter import JobQuery
 from kgym_monitor.routes.own_forms import back, own_form
 
-# Jobs that may be selected: as many as the scheduler aborts in one call.
+# Most selected jobs: the scheduler's limit of one call.
 SELECTED = 1000
 _AT_ONCE = 8
 
@@ -34,13 +34,13 @@ submitters = APIRouter(dependencies=[needs(Scope.SUBMIT), own_form])
 
 @openers.get("/jobs/abort")
 async def ask_to_abort(request: Request) -> HTMLResponse:
-    """Say how many unfinished jobs meet the filter of the address, and ask whether to abort."""
+    """Show the number of unfinished jobs that match the filter, and ask whether to abort them."""
     return await _ask(request, "abort", JobQuery.read(request.query_params))
 
 
 @openers.get("/jobs/restart")
 async def ask_to_restart(request: Request) -> HTMLResponse:
-    """The same for jobs that have ended, in the state that the filter names; else ask for it."""
+    """Ask the same for finished jobs in the filter's state; without one, ask for the state."""
     query = JobQuery.read(request.query_params)
     if query.state in FINAL:
         return await _ask(request, "restart", query)
@@ -64,18 +64,16 @@ async def change_filtered(
     expected: Annotated[int, Form(ge=1, le=MOST)],
     wanted: Annotated[str, Form(alias="filter", max_length=4000)] = "",
 ) -> HTMLResponse | RedirectResponse:
-    """Do it with all jobs that meet the filter, if they are as many as the reader was told."""
+    """Change all jobs that match the filter, if their number is the confirmed one."""
     query = JobQuery.read(dict(parse_qsl(wanted)))
     change = bulk_change.of(act, query, everybody=_everybody(request, query))
     done = await bulk_change.carry_out(session_of(request).client, change, expected)
     report = f"{ACTS[act].done} {_jobs(done.jobs)}."
     if done.left is None:
-        # They are in this state no more; the rest of the filter still leads to them.
+        # The jobs have left that state, but still match the rest of the filter.
         return back(query.model_copy(update={"state": None}).address(), report)
-    changed = (
-        f"{report if done.jobs else 'Nothing was done.'} By now the filter lets another number"
-    )
-    changed += f" of jobs through: {_many(done.left)}, not {expected - done.jobs:,}."
+    changed = f"{report if done.jobs else 'Nothing was done.'} The number of matching"
+    changed += f" jobs has changed: {_many(done.left)}, not {expected - done.jobs:,}."
     return _page(request, act, query, done.left, changed=changed, status=409)
 
 
@@ -90,7 +88,7 @@ async def _counted(request: Request, act: Act, query: JobQuery) -> int:
 
 
 def _everybody(request: Request, query: JobQuery) -> bool:
-    """Return whether jobs of others are meant, too: only admins may change them."""
+    """Return whether others' jobs are included: only admins may change them."""
     return session_of(request).caller.may(Scope.ADMIN) and query.mine != "yes"
 
 
@@ -142,7 +140,7 @@ async def change_selected(
     sure: str = Form("", max_length=3),
     jobs: str = Form("", max_length=20 * SELECTED, pattern="^[0-9 ]*$"),
 ) -> HTMLResponse | RedirectResponse:
-    """Ask whether to abort or restart the selected jobs; do it once that was answered."""
+    """Ask whether to abort or restart the selected jobs; do it once confirmed."""
     form = await request.form()
     picked = [str(number) for number in form.getlist("job")] + jobs.split()
     numbers = [int(number) for number in picked if number.isdecimal() and len(number) < 19]
@@ -162,7 +160,7 @@ async def change_selected(
     if act == "restart":
         return back(came_from, await _restart(request, numbers))
     done = await session_of(request).client.abort_all(numbers)
-    ended = f"; {len(done.finished)} had ended before" if done.finished else ""
+    ended = f"; {len(done.finished)} had already ended" if done.finished else ""
     return back(came_from, f"Aborted {_jobs(len(done.aborted))}{ended}.")
 
 

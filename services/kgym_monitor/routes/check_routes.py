@@ -1,4 +1,4 @@
-"""The patches of a check step: a list, and a page of each with what compilers said of it."""
+"""Patches of a check step: a list, and a page each with the compiler's messages."""
 
 from typing import Annotated
 
@@ -13,7 +13,7 @@ from kgym.web.scopes import Scope
 from kgym_monitor.monitor_state import session_of, state_of
 from kgym_monitor.pages import check_results
 
-# Patches of a page.
+# Patches on a page.
 PAGE = 100
 
 JobId = Annotated[int, Path(ge=1, lt=1 << 63)]
@@ -32,7 +32,7 @@ async def list_patches(
     outcome: PatchOutcome | None = None,
     start: Annotated[int, Query(ge=0, lt=10_000, alias="from")] = 0,
 ) -> HTMLResponse:
-    """Show the patches of a step, or those that came to one outcome."""
+    """Show the patches of a step, or those with one outcome."""
     job, step, spec = await _step(request, job_id, number)
     result = step.result if isinstance(step.result, CheckResult) else None
     checks = dict(enumerate(result.patches)) if result else {}
@@ -59,7 +59,7 @@ async def list_patches(
 async def show_patch(
     request: Request, job_id: JobId, number: Number, place: Annotated[int, Path(ge=0, lt=10_000)]
 ) -> HTMLResponse:
-    """Show a patch with what compilers said of it beside its lines."""
+    """Show a patch with the compiler's messages beside its lines."""
     job, step, spec = await _step(request, job_id, number)
     patch = check_results.patch(step, place)
     if patch is None:

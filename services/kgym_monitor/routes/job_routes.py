@@ -1,4 +1,4 @@
-"""Jobs: the list, one job, and what is done with them."""
+"""Jobs: the list, one job, and actions on it."""
 
 from typing import Any
 
@@ -23,13 +23,13 @@ submitters = APIRouter(dependencies=[needs(Scope.SUBMIT), own_form])
 
 @readers.get("/jobs")
 async def list_jobs(request: Request) -> Response:
-    """Show a page of the list that the address asks for."""
+    """Show the requested page of jobs."""
     state, session = state_of(request), session_of(request)
     query = JobQuery.read(request.query_params)
     first_page, pickable = query.address(cursor=None, trail=None), session.caller.may(Scope.SUBMIT)
     if is_poll(request):
         newest = Newest(query, first_page)
-        # Which jobs are the reader's own, the monitor's own token does not tell.
+        # With the monitor's own token, the scheduler would not know which jobs are the reader's.
         private = query.mine is not None
         return await answer_poll(
             request, nothing, newest=newest, pickable=pickable, private=private
@@ -64,9 +64,9 @@ async def list_jobs(request: Request) -> Response:
 async def show_job(
     request: Request, job_id: int, step: int | None = None, attempt: int | None = None
 ) -> Response:
-    """Show a job, and one of its steps."""
+    """Show a job and one of its steps."""
     if not 0 < job_id < 1 << 63 or (step is not None and step < 0) or (attempt or 1) < 1:
-        raise NotFound("job_not_found", f"there is no job {job_id}, or no such part of it")
+        raise NotFound("job_not_found", f"there is no job {job_id}, or no such step or attempt")
 
     async def read(client: AsyncClient) -> dict[str, Any]:
         job = await client.job(job_id)
@@ -86,7 +86,7 @@ async def show_job(
 
 @submitters.post("/jobs/{job_id}/abort")
 async def abort(request: Request, job_id: int) -> RedirectResponse:
-    """End a job now."""
+    """Abort a job."""
     await session_of(request).client.abort(job_id)
     return back(f"/jobs/{job_id}", f"Job {job_id} was aborted.")
 

@@ -1,8 +1,8 @@
-"""Pages that stay current: a browser asks for their parts anew every two seconds.
+"""Live pages: a browser polls their parts every two seconds.
 
-A page and its polls share an address; a poll adds `poll=yes`, and in `rows` the jobs that the
-page lists. The answer holds only the parts that have changed. No page holds a connection open:
-HTTP/1.1 browsers allow six per host, so a few windows would block all others.
+A page and its polls share an address; a poll adds `poll=yes` and, in `rows`, the listed jobs. The
+answer only has changed parts. No page keeps a connection open: HTTP/1.1 browsers allow six per
+host, so a few windows would block all others.
 """
 
 import asyncio
@@ -20,19 +20,19 @@ from kgym.web.scopes import Scope
 from kgym_monitor.monitor_state import session_of, state_of
 from kgym_monitor.pages.job_filter import PAGE, JobQuery
 
-# How long equal polls get one answer: any number of watchers costs the scheduler one reading.
+# How long equal polls share an answer: any number of watchers costs the scheduler one query.
 SHARED_SECONDS = 1.5
-# How long a poll may wait for the scheduler: then the page says that it is stale.
+# How long a poll may wait for the scheduler; after that, the page shows that it is stale.
 READ_SECONDS = 5.0
 ROWS = 200
 
-# Returns what the templates of a page's parts show; raises KgymError.
+# Returns the variables of the templates of a page's parts; raises KgymError.
 Read = Callable[[AsyncClient], Awaitable[dict[str, Any]]]
 
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """A part of a page: the id of its element, and how it is rendered and put in place."""
+    """A part of a page: id of its element, template, and htmx swap method."""
 
     target: str
     template: str
@@ -41,7 +41,7 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class Newest:
-    """The list whose newer jobs a page counts, and where its button leads."""
+    """List whose newer jobs a page counts, and the link to it."""
 
     query: JobQuery
     href: str
@@ -50,7 +50,7 @@ class Newest:
 @dataclass(frozen=True, slots=True)
 class _Answer:
     parts: dict[str, str]
-    """By their hashes: the parts as htmx takes them."""
+    """Parts for htmx, by hash."""
     reload: bool
 
     @property
@@ -59,12 +59,12 @@ class _Answer:
 
 
 def is_poll(request: Request) -> bool:
-    """Return whether a page asks for its parts, instead of a reader for the page."""
+    """Return whether the request is a page's poll."""
     return request.query_params.get("poll") == "yes"
 
 
 async def nothing(_: AsyncClient) -> dict[str, Any]:
-    """Read nothing: the page has only rows of jobs that change."""
+    """Read nothing: only rows of jobs change on this page."""
     return {}
 
 
@@ -76,15 +76,15 @@ async def answer_poll(
     pickable: bool = False,
     private: bool = False,
 ) -> Response:
-    """Answer a poll: the parts that have changed, or 304.
+    """Answer a poll with the changed parts, or 304.
 
     Args:
-        request: Of the page, with `poll`.
-        read: Reads what the parts show.
-        parts: Of the page.
-        newest: The list whose newer jobs are counted.
+        request: Request of the page, with `poll`.
+        read: Reads the contents of the parts.
+        parts: Parts of the page.
+        newest: List whose newer jobs are counted.
         pickable: Whether the page's jobs can be selected.
-        private: Whether the answer depends on who asks, and is theirs alone.
+        private: Whether the answer depends on the reader, so that it is not shared.
     """
     state, session = state_of(request), session_of(request)
     client = session.client if private else state.client
@@ -102,7 +102,7 @@ async def answer_poll(
     key = (request.url.path, request.url.query, whose)
     answer = await state.shared.get(key, SHARED_SECONDS, ask)
     headers = {"ETag": answer.etag} | ({"HX-Refresh": "true"} if answer.reload else {})
-    # The tag names all parts, so that the page is sent only those that it does not have.
+    # The ETag lists the hashes of all parts, so only parts that the page lacks are sent.
     known = set(request.headers.get("if-none-match", "").strip('"').split("."))
     changed = [html for name, html in answer.parts.items() if name not in known]
     if not changed and not answer.reload:
@@ -136,7 +136,7 @@ async def _read(
         f'<hx-partial hx-target="#{part.target}" hx-swap="{part.swap}">{html}</hx-partial>'
         for part, html in made
     ]
-    # A page without a row has no table to put one into.
+    # A page without rows has no table into which a row could be inserted.
     reload = newest is not None and not rows and newer > 0 and newest.query.cursor is None
     return _Answer({hashlib.sha256(text.encode()).hexdigest()[:10]: text for text in texts}, reload)
 
@@ -149,7 +149,7 @@ async def _jobs(client: AsyncClient, rows: list[int]) -> list[Any]:
 
 
 async def _newer(client: AsyncClient, rows: list[int], newest: Newest | None) -> int:
-    """Count the jobs of the list that are newer than all rows, up to PAGE + 1."""
+    """Count the jobs that are newer than all rows, up to PAGE + 1."""
     if newest is None or newest.query.filter is None:
         return 0
     wanted = newest.query.filter.model_copy(
@@ -164,5 +164,5 @@ def _rows(request: Request) -> list[int]:
     if len(numbers) > ROWS or not all(
         number.isascii() and number.isdecimal() and len(number) < 19 for number in numbers
     ):
-        raise UserError("bad_request", f"rows: at most {ROWS} numbers of jobs, with commas")
+        raise UserError("bad_request", f"rows: at most {ROWS} comma-separated job ids")
     return [int(number) for number in numbers]

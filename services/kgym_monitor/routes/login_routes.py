@@ -1,4 +1,4 @@
-"""Logging in with a token, and out."""
+"""Login with a token, and logout."""
 
 from fastapi import APIRouter, Form, Request
 from fastapi.responses import HTMLResponse, RedirectResponse
@@ -18,7 +18,7 @@ readers = APIRouter(dependencies=[needs(Scope.READ), own_form])
 
 @everybody.get("/login")
 async def show_login(request: Request) -> HTMLResponse:
-    """Ask for a token."""
+    """Show the login form."""
     return _page(request, request.query_params.get("next", "/"), None)
 
 
@@ -28,13 +28,15 @@ async def login(
     token: str = Form(max_length=500),
     wanted: str = Form("/", alias="next", max_length=2000),
 ) -> HTMLResponse | RedirectResponse:
-    """Begin a session, if the token is valid and allows reading."""
+    """Start a session if the token is valid and allows reading."""
     refuse_foreign(request)
     state = state_of(request)
+    # Browsers drop Secure cookies from http pages, so only loopback, which nobody can overhear,
+    # gets one without.
     secure = not is_loopback(host_of(request))
     if secure and request.url.scheme != "https" and not _behind_tls(request):
         fault = (
-            "Off this machine, the monitor has to be reached by https, or the session is anybody's."
+            "From other machines, use https: over http, anybody on the way could take the session."
         )
         return _page(request, wanted, fault)
     caller = await state.tokens.caller(token.strip())
@@ -68,7 +70,8 @@ async def logout(request: Request) -> RedirectResponse:
 
 
 def _behind_tls(request: Request) -> bool:
-    """Return whether a proxy in front says that it was reached by https, as browsers do, too."""
+    """Return whether the browser reached a proxy in front by https."""
+    # The browser sets Origin itself; the proxy need not add a header that a client could forge.
     return request.headers.get("origin", "").startswith("https://")
 
 

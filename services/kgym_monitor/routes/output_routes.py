@@ -1,4 +1,4 @@
-"""What steps say and leave: logs, crash reports, artifacts."""
+"""Output of steps: logs, crash reports, artifacts."""
 
 import json
 from collections.abc import AsyncIterator
@@ -18,13 +18,13 @@ from kgym_monitor.monitor_state import session_of, state_of
 from kgym_monitor.pages import job_page
 from kgym_monitor.pages.source_links import link
 
-# Of a crash report that is read into a page.
+# Most bytes of a crash report on a page.
 REPORT_BYTES = 4 << 20
 
 JobId = Annotated[int, Path(ge=1, lt=1 << 63)]
 Number = Annotated[int, Path(ge=0, lt=100)]
 Name = Annotated[str, Path(max_length=255)]
-From = Annotated[int, Query(ge=0, lt=1 << 53, alias="from", description="bytes to leave out")]
+From = Annotated[int, Query(ge=0, lt=1 << 53, alias="from", description="bytes to skip")]
 
 readers = APIRouter(prefix="/jobs/{job_id}/steps/{number}", dependencies=[needs(Scope.READ)])
 
@@ -37,9 +37,9 @@ async def log(
     attempt: Annotated[int, Path(ge=1, lt=1 << 31)],
     start: From = 0,
 ) -> Response:
-    """Send what an attempt has logged by now; `Kgym-Log: open` if it still runs."""
+    """Send an attempt's log so far; `Kgym-Log: open` if it is still running."""
     state, client = state_of(request), session_of(request).client
-    # The state is read first: of an attempt that has ended by then, the log is complete.
+    # The state is read before the log: if the attempt has ended by then, the log is complete.
     step = step_of(await state.shared.get(("job", job_id), 1, lambda: client.job(job_id)), number)
     if step.state is State.RUNNING and step.attempt == attempt:
         answer = await _text(state.running_logs.read((job_id, number, attempt), start))
@@ -50,7 +50,7 @@ async def log(
 
 @readers.get("/artifacts/{name}")
 async def artifact(request: Request, job_id: JobId, number: Number, name: Name) -> Response:
-    """Send a file that the step left, to be saved."""
+    """Send an artifact as a download."""
     content = session_of(request).client.read_artifact(job_id, number, name)
     headers = {"Content-Disposition": f"attachment; filename*=UTF-8''{quote(name, safe='')}"}
     first = await anext(content, b"")
@@ -63,7 +63,7 @@ async def artifact(request: Request, job_id: JobId, number: Number, name: Name) 
 async def file_text(
     request: Request, job_id: JobId, number: Number, name: Name, start: From = 0
 ) -> Response:
-    """Send a file that the step left as plain text."""
+    """Send an artifact as plain text."""
     return await _text(
         _after(session_of(request).client.read_artifact(job_id, number, name), start)
     )
@@ -71,13 +71,15 @@ async def file_text(
 
 @readers.get("/files/{name}")
 async def show_file(request: Request, job_id: JobId, number: Number, name: Name) -> HTMLResponse:
-    """Show a text that the step left."""
+    """Show a text artifact."""
     step = step_of(await session_of(request).client.job(job_id), number)
     matching = [artifact for artifact in step.artifacts if artifact.name == name]
     if not matching:
-        raise NotFound("artifact_not_found", f"step {number} of job {job_id} left no {name!r}")
+        raise NotFound(
+            "artifact_not_found", f"step {number} of job {job_id} has no artifact {name!r}"
+        )
     if not job_page.is_text(matching[0]):
-        raise UserError("binary_file", f"{name} is no text; download it")
+        raise UserError("binary_file", f"{name} is not text: download it")
     return state_of(request).rendering.page(
         request,
         "text_file.html",
@@ -97,7 +99,7 @@ async def report(
     number: Number,
     instance: Annotated[int, Path(ge=0, lt=1 << 31)],
 ) -> HTMLResponse:
-    """Send the crash report of an instance, as a part of the job's page."""
+    """Send an instance's crash report as a part of the job's page."""
     state, client = state_of(request), session_of(request).client
     job = await client.job(job_id)
     step = step_of(job, number)
@@ -105,7 +107,7 @@ async def report(
     async for part in client.read_artifact(job_id, number, f"report-{instance}.json"):
         content += part
         if len(content) > REPORT_BYTES:
-            raise UserError("report_too_large", "the report is too long to be shown; download it")
+            raise UserError("report_too_large", "the report is too long to show: download it")
     crash: dict[str, Any] = json.loads(content)
     source = _kernel(job, step)
     stacks = [
@@ -131,7 +133,7 @@ def step_of(job: JobView, number: int) -> StepView:
 
 
 def _kernel(job: JobView, step: StepView) -> tuple[object, str | None]:
-    """Return the source and the release of the kernel that a step ran, as far as they are known."""
+    """Return source and release of the kernel that a step ran, None where unknown."""
     if not isinstance(step.spec, ReproduceSpec) or step.spec.build.job is not None:
         return None, None
     built = job.step(step.spec.build.step)
@@ -143,7 +145,7 @@ def _kernel(job: JobView, step: StepView) -> tuple[object, str | None]:
 
 
 async def _text(content: AsyncIterator[bytes]) -> Response:
-    first = await anext(content, b"")  # an error has to come before the status line
+    first = await anext(content, b"")  # errors must occur before the status line is sent
     return StreamingResponse(_chain(first, content), media_type="text/plain; charset=utf-8")
 
 

@@ -1,4 +1,4 @@
-"""The overview, and the workers."""
+"""The overview and the workers."""
 
 import asyncio
 from collections import Counter
@@ -26,7 +26,7 @@ from kgym_monitor.routes.own_forms import back, own_form
 
 # Jobs on the overview.
 RECENT = 12
-# How old charts may be: the scheduler counts once a minute, and an answer costs it 60 ms.
+# Most age of charts: the scheduler counts once a minute, and an answer costs it 60 ms.
 HISTORY_SECONDS = 30.0
 
 readers = APIRouter(dependencies=[needs(Scope.READ)])
@@ -37,7 +37,7 @@ admins = APIRouter(dependencies=[needs(Scope.ADMIN), own_form])
 async def show_overview(
     request: Request, span: Annotated[str, Query(alias="range", max_length=20)] = "day"
 ) -> Response:
-    """Show queues, workers, storage, the results of steps over a time, and the latest jobs."""
+    """Show queues, workers, storage, step results over time, and the latest jobs."""
     state = state_of(request)
     chosen = span_of(span)
 
@@ -69,7 +69,7 @@ async def show_overview(
 
 
 async def _history(state: MonitorState, span: Span) -> dict[str, Any]:
-    """Return the history of a span, also rendered: its tables are long."""
+    """Return a span's history, also rendered, as its tables are long and shared by all readers."""
     counts = await state.client.statistics(span.wanted(datetime.now(UTC)))
     history = step_history.history(span, counts)
     html = state.rendering.fragment("overview_history.html", {"history": history})
@@ -97,7 +97,7 @@ async def show_workers(request: Request) -> Response:
 
 @admins.post("/workers/drain")
 async def drain(request: Request, worker: str = Form(max_length=200)) -> RedirectResponse:
-    """Let a worker finish its steps and end."""
+    """Let a worker finish its steps and exit."""
     await session_of(request).client.drain(worker)
     return back("/workers", f"{worker} takes no more steps.")
 
@@ -105,12 +105,12 @@ async def drain(request: Request, worker: str = Form(max_length=200)) -> Redirec
 # --- what the overview shows ----------------------------------------------------------------------
 
 
-# How long the overview waits for the agent: it has more to show.
+# How long the overview waits for the agent, which must not hold up the rest.
 AGENT_SECONDS = 3.0
 
 
 async def _overview(client: AsyncClient, agent: AgentLink) -> dict[str, Any]:
-    """Return what the overview's live part shows; raises KgymError as the client does."""
+    """Return the contents of the overview's live part; raise KgymError as the client does."""
     queues, workers, storage, agents = await asyncio.gather(
         client.queues(), client.workers(), _storage(client), _running_agents(agent)
     )
@@ -132,7 +132,7 @@ async def _overview(client: AsyncClient, agent: AgentLink) -> dict[str, Any]:
 async def _storage(client: AsyncClient) -> StorageView | None:
     try:
         return await client.storage()
-    except Refused:  # a scheduler without upkeep does not know
+    except Refused:  # a scheduler without upkeep has no numbers
         return None
 
 

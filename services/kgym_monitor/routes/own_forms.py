@@ -1,4 +1,4 @@
-"""What changes something comes from a form of this monitor's own pages (CSRF protection)."""
+"""CSRF protection: only forms of this monitor's own pages may change anything."""
 
 import secrets
 from urllib.parse import urlencode, urlsplit
@@ -11,7 +11,7 @@ from kgym_monitor.monitor_state import session_of
 
 
 def refuse_foreign(request: Request) -> None:
-    """Raise Forbidden `foreign_page` if another site's page made the browser send this."""
+    """Raise Forbidden `foreign_page` if another site's page caused the request."""
     site = request.headers.get("sec-fetch-site", "same-origin")
     origin = request.headers.get("origin")
     host = request.headers.get("host", "")
@@ -28,15 +28,15 @@ async def _check(request: Request) -> None:
     if not isinstance(sent, str) or not secrets.compare_digest(
         sent.encode(), session_of(request).form_key.encode()
     ):
-        raise Forbidden("stale_form", "this page is of another session: load it again")
+        raise Forbidden("stale_form", "this page belongs to another session: reload it")
 
 
-# The dependency of every route that changes something.
+# Dependency of every route that changes something.
 own_form = Depends(_check)
 
 
 def back(path: str, message: str) -> RedirectResponse:
-    """Return to a page of ours that says what was done."""
+    """Redirect to one of our pages, which shows the message."""
     if not is_own(path):
         path = "/"
     mark = "&" if "?" in path else "?"
@@ -44,5 +44,6 @@ def back(path: str, message: str) -> RedirectResponse:
 
 
 def is_own(path: str) -> bool:
-    """Return whether it is a path of this server, and of no other, as browsers read it."""
+    """Return whether browsers read it as a path on this server."""
+    # `//host` and `/\host` are URLs of another host, and browsers ignore control characters.
     return path.startswith("/") and not path.startswith(("//", "/\\")) and path.isprintable()

@@ -1,4 +1,4 @@
-"""What there is to see and to fetch of a reproduce step: consoles side by side, its bundle."""
+"""Consoles and bundle of a reproduce step."""
 
 import asyncio
 import hashlib
@@ -24,7 +24,7 @@ from kgym_monitor.monitor_state import session_of, state_of
 from kgym_monitor.pages import instance_consoles
 from kgym_monitor.routes.output_routes import JobId, Number, step_of
 
-# Bundles that are compressed at the same time, each by one thread.
+# Most bundles compressed at a time, by one thread each.
 PACKING = 2
 _packing = asyncio.Semaphore(PACKING)
 
@@ -38,7 +38,7 @@ async def consoles(
     number: Number,
     instance: Annotated[list[int], Query(max_length=100)] = [],  # noqa: B006
 ) -> HTMLResponse:
-    """Show the consoles of several instances side by side; without a choice, of two."""
+    """Show consoles of several instances side by side, by default of two."""
     job = await session_of(request).client.job(job_id)
     step = step_of(job, number)
     return state_of(request).rendering.page(
@@ -56,19 +56,19 @@ async def consoles(
 
 @readers.get("/bundle.tar.gz")
 async def bundle(request: Request, job_id: JobId, number: Number) -> Response:
-    """Send what crashes the kernel again by hand, packed while it is sent."""
+    """Send the archive that crashes the kernel again by hand."""
     client = session_of(request).client
     job = await client.job(job_id)
     step = step_of(job, number)
     if any(artifact.name == NAME for artifact in step.artifacts):
         return RedirectResponse(f"/jobs/{job_id}/steps/{number}/artifacts/{NAME}", 303)
     if not is_packable(step):
-        message = f"step {number} of job {job_id} left nothing that a bundle is packed of"
+        message = f"step {number} of job {job_id} has no artifacts for a bundle"
         raise NotFound("artifact_not_found", message)
     built = build_job(job, step)
     there = job if built == job_id else await client.job(built)
     content = _packed(client, members(job, step, there))
-    first = await anext(content)  # an error has to come before the status line
+    first = await anext(content)  # errors must occur before the status line is sent
     name = f"job-{job_id}-step-{number}-{NAME}"
     return StreamingResponse(
         _chain(first, content),
@@ -78,9 +78,9 @@ async def bundle(request: Request, job_id: JobId, number: Number) -> Response:
 
 
 async def _packed(client: AsyncClient, files: Sequence[Member]) -> AsyncIterator[bytes]:
-    """Yield the archive; raise InfrastructureError if a file is not as it was stored."""
-    # Packed while it is sent: 160 MB, most of it `vmlinux`, would not be worth keeping. By then no
-    # error can be told by a status, so that the download breaks off instead.
+    """Yield the archive; raise InfrastructureError `artifact_corrupt`."""
+    # Packed on the fly: 160 MB, most of it `vmlinux`, are not worth storing. An error can no longer
+    # change the status by then, so it breaks off the download.
     archive = BundleArchive()
     for member in files:
         begun, read = archive.begin(member), hashlib.sha256()
@@ -94,7 +94,7 @@ async def _packed(client: AsyncClient, files: Sequence[Member]) -> AsyncIterator
                 yield begun + packed
             begun = b""
         if (size, read.hexdigest()) != (member.artifact.size, member.artifact.sha256):
-            message = f"{member.artifact.name} of job {member.job} is not as it was stored"
+            message = f"{member.artifact.name} of job {member.job} does not match its checksum"
             raise InfrastructureError("artifact_corrupt", message)
         yield begun + archive.end_file()
     yield archive.end()

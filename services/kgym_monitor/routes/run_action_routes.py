@@ -1,4 +1,4 @@
-"""What is done with a run: stopped, resumed, exported."""
+"""Actions on a run: stop, resume, export."""
 
 import base64
 import hashlib
@@ -27,7 +27,7 @@ submitters = APIRouter(prefix="/runs/{run}", dependencies=[needs(Scope.SUBMIT), 
 
 @submitters.post("/stop")
 async def stop(request: Request, run: RunId) -> RedirectResponse:
-    """End a run as it is."""
+    """Stop a run."""
     async with state_of(request).agent.of_reader(session_of(request).token) as agent:
         await agent.stop(run)
     return back(run_page.address(run), f"Run {run} is being stopped.")
@@ -42,16 +42,16 @@ async def resume(
     builds: Annotated[str, Form(max_length=6, pattern="^[0-9]*$")] = "",
     hours: Annotated[str, Form(max_length=10, pattern=r"^[0-9]*\.?[0-9]*$")] = "",
 ) -> RedirectResponse:
-    """Go on with a run, with the limits that the form says; what it leaves open stays."""
+    """Resume a run with the form's limits; empty fields keep the old ones."""
     async with state_of(request).agent.of_reader(session_of(request).token) as agent:
         limits = (await agent.show(run)).limits
         await agent.resume(run, run_page.limits(limits, dollars, tokens, builds, hours))
-    return back(run_page.address(run), f"Run {run} goes on.")
+    return back(run_page.address(run), f"Run {run} is resumed.")
 
 
 @readers.get("/export")
 async def export(request: Request, run: RunId) -> StreamingResponse:
-    """Send the run as one file that needs no other, to be kept or sent to somebody."""
+    """Send the run as one self-contained file."""
     state = state_of(request)
     client = state.agent.client()
     view = await client.show(run)
@@ -63,18 +63,18 @@ async def export(request: Request, run: RunId) -> StreamingResponse:
     )
 
 
-# --- a run as one static page: no script, no request to anything, all of it text ------------------
+# --- a run as one static page: no scripts, no requests --------------------------------------------
 
 
-# Characters of cycles and questions; then, cycles come without their questions.
+# Most characters of cycles and questions; beyond it, cycles come without their questions.
 EXPORTED = 64 << 20
-# Characters of a question; most of it is source that its run has in other questions as well.
+# Most characters of a question: the rest is mostly source that other questions repeat.
 PROMPT = 20_000
 ANSWER = 200_000
 
 
 async def _export(client: AgentClient, rendering: Rendering, run: RunView) -> AsyncIterator[str]:
-    """Yield the parts of the page, one after the other. Raises KgymError as the client does."""
+    """Yield the parts of the page; raise KgymError as the client does."""
     style = _style()
     trees = forest(
         run.nodes, lambda cycle: rendering.fragment("run_export_card.html", {"cycle": cycle})

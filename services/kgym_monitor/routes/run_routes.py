@@ -1,4 +1,4 @@
-"""Runs: the list, one run with its forest, its cycles, its questions, and two side by side."""
+"""Runs: the list, one run with forest, cycles and questions, and comparisons."""
 
 import asyncio
 from typing import Annotated, Any
@@ -54,7 +54,7 @@ async def list_runs(request: Request) -> Response:
 
 
 async def _listed(agent: AgentLink, query: RunQuery) -> dict[str, Any]:
-    """Return what the list of runs shows; `fault` says why it shows nothing."""
+    """Return the contents of the list of runs; `fault` says why it is empty."""
     shown: dict[str, Any] = {"query": query, "runs": [], "next_page": None, "fault": query.fault}
     wanted = query.filter
     if wanted is None:
@@ -72,11 +72,11 @@ async def compare(
     request: Request,
     sides: Annotated[list[str] | None, Query(alias="with", max_length=20)] = None,
 ) -> HTMLResponse:
-    """Show two runs, two debug cycles or two patches side by side."""
+    """Compare two runs, debug cycles or patches side by side."""
     state = state_of(request)
     named = [name for name in sides or [] if name.strip()]
     if len(named) > 2:
-        raise UserError("bad_comparison", "two can be compared; choose no more")
+        raise UserError("bad_comparison", "at most two can be compared")
     shown = []
     if len(named) == 2:
         both = [Side.read(name) for name in named]
@@ -109,7 +109,7 @@ async def show_run(
     node: Annotated[str | None, Query(max_length=500)] = None,
     hide: Annotated[str, Query(max_length=300)] = "",
 ) -> Response:
-    """Show a run: its costs, its forest, and one of its debug cycles."""
+    """Show a run: its cost, its forest, and one of its debug cycles."""
     state = state_of(request)
 
     async def read(_: AsyncClient) -> dict[str, Any]:
@@ -141,7 +141,7 @@ async def show_run(
 
 
 def _forest(state: MonitorState, view: RunView) -> dict[str, Any]:
-    """Return what the live parts of a run's page show: `rendered` is its forest as HTML."""
+    """Return the contents of a run's live parts; `rendered` is its forest as HTML."""
 
     def draw(cycle: run_forest.Cycle) -> str:
         return state.rendering.fragment("run_card.html", {"run": view.id, "cycle": cycle})
@@ -152,14 +152,14 @@ def _forest(state: MonitorState, view: RunView) -> dict[str, Any]:
 
 @readers.get("/runs/{run}/cycle")
 async def show_cycle(request: Request, run: RunId, node: Name) -> HTMLResponse:
-    """Send the part of a run's page that is about one debug cycle."""
+    """Send a debug cycle as a part of the run's page."""
     state = state_of(request)
     shown = await _cycle(state, await state.agent.client().show(run), node)
     return HTMLResponse(state.rendering.fragment("run_cycle.html", shown))
 
 
 async def _cycle(state: MonitorState, run: RunView, name: str) -> dict[str, Any]:
-    """Return what a page shows of a cycle; raise NotFound if the run has none of this name."""
+    """Return the contents of a cycle; raise NotFound if the run has no such cycle."""
     client = state.agent.client()
     node, steps = await asyncio.gather(client.node(run.id, name), client.steps(run.id, name))
     return run_page.cycle(run, node, steps)
@@ -174,7 +174,7 @@ async def search_calls(
     purpose: Annotated[str, Query(max_length=30)] = "",
     cursor: Annotated[int, Query(ge=0, lt=1 << 31)] = 0,
 ) -> HTMLResponse:
-    """Show the questions of a run, or those in which a text stands."""
+    """Show a run's questions, or those that contain a text."""
     state = state_of(request)
     page = await state.agent.client().search(
         run, text.strip() or None, node.strip() or None, purpose.strip() or None, cursor
@@ -201,7 +201,7 @@ async def search_calls(
 
 @readers.get("/runs/{run}/call")
 async def show_call(request: Request, run: RunId, name: Name) -> HTMLResponse:
-    """Show a question to the model, and its answer."""
+    """Show a question to the model and its answer."""
     state = state_of(request)
     call = await state.agent.client().call(run, name)
     parts = [(part, text) for part in PARTS if (text := _part(call, part))]
@@ -227,7 +227,7 @@ async def call_text(
     part: Annotated[str, Query(pattern="^(prompt|system|turn|answer)$")],
     start: Annotated[int, Query(ge=0, lt=1 << 53, alias="from")] = 0,
 ) -> Response:
-    """Send a part of a question as plain text, from a byte on."""
+    """Send a part of a question as plain text, from an offset in bytes."""
     call = await state_of(request).agent.client().call(run, name)
     text = _part(call, part)
     if not text:

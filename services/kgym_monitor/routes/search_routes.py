@@ -1,4 +1,4 @@
-"""The search box: a job's number, a bug, a title, a function, a tag, a group or a submitter."""
+"""Search for a job id, bug, title, function, tag, group or submitter."""
 
 import asyncio
 import re
@@ -17,12 +17,12 @@ from kgym_monitor.monitor_state import session_of, state_of
 from kgym_monitor.pages.job_filter import JobQuery
 from kgym_monitor.routes.live_pages import answer_poll, is_poll, nothing
 
-# Jobs shown beside the matching bugs.
+# Most jobs shown beside matching bugs.
 JOBS = 20
-# Characters of a search that are read.
+# Characters of the search that are used; the rest is ignored.
 LONGEST = 200
 _BUGS = 20
-# Characters that a part of a bug's title has to have.
+# Least characters for a search in titles of bugs.
 _SHORTEST = 3
 _FRAME = re.compile(r"([A-Za-z_][\w.]{0,150})\+0x[0-9a-f]{1,16}\b")
 _CALL = re.compile(r"([A-Za-z_][\w.]{0,150})\(\)")
@@ -31,23 +31,21 @@ readers = APIRouter(dependencies=[needs(Scope.READ)])
 
 
 def plain(typed: str) -> str:
-    """Return what was asked for: of a line of a stack, or `name()`, the function."""
+    """Return the search text; of a stack trace's line or `name()`, the function's name."""
     asked = " ".join(typed[:LONGEST].split())
     match = _FRAME.search(asked) or _CALL.fullmatch(asked)
     return match[1] if match else asked
 
 
 def job_number(asked: str) -> int | None:
-    """Return the job's number that was asked for, written `12` or `#12`; None if it is none."""
+    """Return the job id of `12` or `#12`, None for anything else."""
     number = asked.removeprefix("#")
     return int(number) if number.isascii() and number.isdecimal() and len(number) < 19 else None
 
 
 def bugs(asked: str) -> list[ShippedBug]:
-    """Return the shipped bugs whose name or titles have this, in any case.
-
-    A job that proves a fix ends without a crash, and so without a title to find it by.
-    """
+    """Return the shipped bugs whose name or titles contain the text, ignoring case."""
+    # A job that proves a fix ends without a crash, so it has no title by which it could be found.
     if len(asked) < _SHORTEST:
         return []
     wanted = asked.casefold()
@@ -66,7 +64,7 @@ def _shipped() -> list[ShippedBug]:
 
 @readers.get("/search", response_model=None)
 async def search(request: Request, q: str = "") -> Response:
-    """Redirect to the only match; show a list if the words may mean several things."""
+    """Redirect to the only match, or show a list of matches."""
     if is_poll(request):
         return await answer_poll(request, nothing)
     state, client = state_of(request), session_of(request).client
@@ -96,7 +94,7 @@ async def search(request: Request, q: str = "") -> Response:
 
 
 async def _first(client: AsyncClient, query: JobQuery, count: int) -> JobPage | None:
-    """Return the first jobs of a list; None where the query asks for what there cannot be."""
+    """Return the first jobs of a list; None for an invalid query."""
     if query.filter is None:
         return None
     return await client.page(query.filter.model_copy(update={"limit": count}))

@@ -1,4 +1,4 @@
-"""Bugs, and the entries of SuiteCache."""
+"""Bugs and SuiteCache entries."""
 
 import asyncio
 from functools import partial
@@ -18,7 +18,7 @@ readers = APIRouter(dependencies=[needs(Scope.READ)])
 
 @readers.get("/bugs")
 async def list_bugs(request: Request) -> Response:
-    """Show a page of the bugs that the address asks for."""
+    """Show the requested page of bugs."""
     query = BugQuery.read(request.query_params)
     read = partial(subject_pages.bugs, query=query)
     if is_poll(request):
@@ -37,7 +37,7 @@ async def list_bugs(request: Request) -> Response:
 
 @readers.get("/bugs/{name:path}")
 async def show_bug(request: Request, name: str) -> Response:
-    """Show a bug and the latest jobs on it."""
+    """Show a bug and its latest jobs."""
     latest, listed = subject_pages.jobs_of(name), JobQuery(bug=name)
     read = partial(subject_pages.bug, name=name)
     if is_poll(request):

@@ -1,4 +1,4 @@
-"""What a kernel executed before it crashed: the page of a minimize step's trace."""
+"""Traces of minimize steps: what a kernel executed before it crashed."""
 
 import asyncio
 from typing import Annotated
@@ -57,7 +57,7 @@ def _asked(
 
 @readers.get("/trace")
 async def find_trace(request: Request, job_id: JobId) -> RedirectResponse:
-    """Lead to the trace of the job's first minimize step that has one."""
+    """Redirect to the trace of the job's first minimize step that has one."""
     job = await session_of(request).client.job(job_id)
     steps = [step for step in job.steps if isinstance(step.spec, MinimizeSpec)]
     if not steps:
@@ -72,7 +72,7 @@ async def find_trace(request: Request, job_id: JobId) -> RedirectResponse:
 async def show_trace(
     request: Request, job_id: JobId, number: Number, query: Annotated[TraceQuery, Depends(_query)]
 ) -> HTMLResponse:
-    """Show what was executed before the crash."""
+    """Show a trace."""
     state, client = state_of(request), session_of(request).client
     job = await client.job(job_id)
     step, result = _traced(job, number)
@@ -107,7 +107,7 @@ async def show_part(
     query: Annotated[TraceQuery, Depends(_query)],
     asked: Annotated[PartQuery, Depends(_asked)],
 ) -> HTMLResponse:
-    """Send calls that are unfolded, as a part of the page."""
+    """Send unfolded calls as a part of the page."""
     state, client = state_of(request), session_of(request).client
     step, result = _traced(await client.job(job_id), number)
     records = _records(step)
@@ -134,7 +134,7 @@ def _traced(job: JobView, number: int) -> tuple[StepView, MinimizeResult]:
 
 
 def _records(step: StepView) -> Artifact | None:
-    """Return the file of all records, if it is there still."""
+    """Return the artifact with all records, if it still exists."""
     if step.artifacts_gone_at:
         return None
     return next(
@@ -145,6 +145,6 @@ def _records(step: StepView) -> Artifact | None:
 def _needed(records: Artifact | None) -> Artifact:
     if records is None:
         raise NotFound(
-            "no_records", "the file of all records is not there, or retention has removed it"
+            "no_records", "the file of all records does not exist, or retention has removed it"
         )
     return records

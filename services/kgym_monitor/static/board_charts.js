@@ -46,7 +46,7 @@ function cost(box) {
 function draw(box) {
   const found = (box.dataset.shape === "curve" ? curve : cost)(box);
   if (found === null) {
-    box.textContent = "What the attempts have cost is not known.";
+    box.textContent = "The cost of the attempts is unknown.";
     return;
   }
   const axis = {

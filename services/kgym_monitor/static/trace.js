@@ -16,7 +16,7 @@ function put(text, target, swap) {
 
 async function unfold(address, target, swap) {
   const text = await part(address).catch(() => null);
-  if (text === null) target.textContent = "This could not be loaded; load the page again.";
+  if (text === null) target.textContent = "This could not be loaded: reload the page.";
   else await put(text, target, swap);
 }
 

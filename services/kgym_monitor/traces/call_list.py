@@ -1,4 +1,4 @@
-"""A tree of calls as a page shows it: a bounded number of rows, the rest by address. Pure."""
+"""Lists of a call tree for a page: a bounded number of rows, and links to the rest. Pure."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -6,15 +6,15 @@ from dataclasses import dataclass
 from kgym_monitor.traces.call_tree import Node
 from kgym_monitor.traces.idle_axis import Axis
 
-# Calls of one list that are shown at once.
+# Most calls of one list.
 LIST = 100
-# Rows of one answer.
+# Most rows of one answer.
 ROWS = 500
 
 
 @dataclass(frozen=True, slots=True)
 class More:
-    """Rows that are not shown: how many, if that is known, and where they are."""
+    """Rows that are not shown: their number, if known, and their address."""
 
     count: int | None
     address: str
@@ -22,9 +22,9 @@ class More:
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """Children of a node, by its number: from one place to before another; `back`: before others.
+    """Children of a node from `first` to before `end`; `back`: they precede shown ones.
 
-    Without places, those around the anchor or the first call that is marked.
+    Without these, the children around the anchor or the first marked call.
     """
 
     node: int = 0
@@ -35,22 +35,22 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """A node, what of its children is shown, and its bar: x and width, thousandths of the axis."""
+    """A node, its shown children, and its bar: x and width in thousandths of the axis."""
 
     node: Node
     hit: bool
     open: bool
     bar: tuple[float, float] | None
-    """None if it lies outside of the axis."""
+    """None if it is outside of the axis."""
     within: "CallList | None" = None
-    """What lies below it, if that is shown at once;"""
+    """Its children, if they are shown;"""
     part: str | None = None
-    """else where that is."""
+    """otherwise their address."""
 
 
 @dataclass(frozen=True, slots=True)
 class CallList:
-    """Rows that follow one another, and what is left out before and behind them."""
+    """Consecutive rows, and what is left out before and after them."""
 
     rows: list[Row]
     earlier: More | None = None
@@ -58,7 +58,7 @@ class CallList:
 
 
 class Lister:
-    """Makes the lists of one tree, of what lies in the axis's window."""
+    """Builder of lists of one tree, limited to the axis's window."""
 
     def __init__(
         self,
@@ -70,15 +70,15 @@ class Lister:
         gap: Callable[[Node], str | None],
         within: bool = True,
     ) -> None:
-        """Take a tree.
+        """Prepare a tree.
 
         Args:
-            root: Of the tree.
-            axis: On which bars are drawn.
-            words: Calls are marked whose names have them.
-            address: Where a part of a list is.
-            gap: Where the records are that a gap stands for, if they are known.
-            within: Whether what lies outside of the axis's window is left out.
+            root: Root of the tree.
+            axis: Axis of the bars.
+            words: Calls whose names contain this are marked.
+            address: Returns the address of a part of a list.
+            gap: Returns the address of the records in a gap, if they exist.
+            within: Whether to leave out nodes outside of the axis's window.
         """
         self.axis = axis
         self._root = root
@@ -90,7 +90,7 @@ class Lister:
         nodes = [root, *root.walk()]
         self._nodes = {node.number: node for node in nodes}
         self._hits = {node.number for node in nodes if self._is_hit(node)}
-        # Nodes in which something is that the reader wants to see.
+        # Nodes that contain an anchor or a marked call.
         self._unfolded = set[int]()
         for node in nodes:
             if node.anchor or node.number in self._hits:
@@ -98,11 +98,11 @@ class Lister:
 
     @property
     def hits(self) -> int:
-        """Calls that are marked."""
+        """Number of marked calls."""
         return len(self._hits)
 
     def list(self, part: Part) -> CallList:
-        """Return a part of a list. Raises KeyError if there is no such node."""
+        """Return a part of a list; raise KeyError if there is no such node."""
         children = self._nodes[part.node].children
         if self._within:
             children = [child for child in children if self._lies_within(child)]
@@ -158,7 +158,7 @@ class Lister:
         return node.anchor or node.number in self._hits or node.number in self._unfolded
 
     def _end(self, node: Node) -> int:
-        """Return until when a node lasts, as far as that is known."""
+        """Return the end of a node; if unknown, the end of the axis or its start."""
         if node.until is not None:
             return node.until
         return self.axis.last if node.children and node.kind == "call" else node.time

@@ -1,7 +1,8 @@
-"""Calls of one thread as a tree. Pure; takes linear time.
+"""Calls of a thread as a tree. Pure; linear time.
 
-Records say when a function was entered, never when it was left. What is known to have been open is
-nested: the frames of the crash's stack, until the thread enters the kernel anew, and system calls.
+Records have the time at which a function was entered, not when it returned. Only what is known to
+have been open is nested: system calls, and frames of the crash's stack until the thread enters the
+kernel again.
 """
 
 from collections.abc import Iterable, Iterator
@@ -10,7 +11,7 @@ from dataclasses import dataclass, field
 from kgym.api.steps import TraceCall
 from kgym.trace.records import canonical
 
-# Levels; what lies deeper stands beside the deepest.
+# Most levels; deeper calls are siblings of the deepest.
 DEPTH = 40
 
 
@@ -18,8 +19,8 @@ DEPTH = 40
 class Node:
     """A call, a pattern that repeats (its calls are children), or a gap.
 
-    `number` is its place in the order of all nodes. `until` is when the thread next entered
-    anything outside, which is at the latest when the call had returned; None: it is not known.
+    `number` is its index in order of all nodes. `until` is when the thread next entered a function
+    outside of the call, which must have returned by then; None: unknown.
     """
 
     number: int
@@ -31,17 +32,17 @@ class Node:
     cpu: int
     until: int | None = None
     count: int = 1
-    """How often the pattern stands there; of a gap, the records that are left out."""
+    """Repetitions of the pattern; for a gap, the omitted records."""
     frame: int | None = None
     anchor: bool = False
     syscall: bool = False
     timed: bool = True
-    """False for the calls of a pattern: the trace is cut down to when it began."""
+    """False for calls in a pattern: only the pattern's start time is kept."""
     parent: "Node | None" = None
     children: list["Node"] = field(default_factory=list)
 
     def walk(self) -> Iterator["Node"]:
-        """Yield what lies below it, in order."""
+        """Yield all descendants in order."""
         waiting = list(reversed(self.children))
         while waiting:
             node = waiting.pop()
@@ -50,7 +51,7 @@ class Node:
 
     @property
     def path(self) -> list["Node"]:
-        """What it lies in, the outermost first, without the root."""
+        """Ancestors, outermost first, without the root."""
         path, node = list[Node](), self.parent
         while node is not None and node.parent is not None:
             path.append(node)
@@ -67,7 +68,7 @@ def tree(calls: Iterable[TraceCall]) -> Node:
 
 
 def is_syscall(name: str) -> bool:
-    """Return whether a thread enters the kernel by this function."""
+    """Return whether a function is an entry of a system call."""
     return name.startswith("__") and canonical(name).startswith(("sys_", "compat_sys_"))
 
 
@@ -76,12 +77,12 @@ class _Builder:
         self.root = Node(0, "root", "", None, 0, 0)
         self._count = 0
         self._open = [self.root]
-        # Nodes of which it is not known when they ended, and how deep they lie.
+        # Nodes with unknown end, and their depth.
         self._unended: list[tuple[int, Node]] = []
         self._last = self.root
 
     def add(self, call: TraceCall) -> None:
-        """Add what comes next."""
+        """Add the next call."""
         first = call.pattern[0] if call.pattern else None
         name = first.name if first else ""
         syscall = is_syscall(name)
@@ -106,7 +107,7 @@ class _Builder:
             self._open.append(node)
 
     def _goes_on(self, name: str) -> bool:
-        """Return whether it is the next part of the system call that was entered just before."""
+        """Return whether a function is the next layer of the system call that was just entered."""
         return self._last.syscall and canonical(self._last.name) == canonical(name)
 
     def _add_pattern(self, node: Node, call: TraceCall) -> None:
@@ -120,7 +121,7 @@ class _Builder:
         return Node(self._count, kind, name, file, call.time, call.cpu)
 
     def _attach(self, node: Node, ended: int | None) -> None:
-        """Put it into what is open; what lies as deep or deeper ended by then, if that is known."""
+        """Append a node to the open one; siblings and deeper nodes have ended by `ended`."""
         depth = len(self._open)
         while self._unended and self._unended[-1][0] >= depth:
             self._unended.pop()[1].until = ended

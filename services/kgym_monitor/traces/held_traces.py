@@ -1,6 +1,6 @@
-"""Whole traces, fetched from the scheduler and held on disk while people look at them.
+"""Complete traces, fetched from the scheduler and cached on disk.
 
-The files are mapped and unlinked: a trace may be larger than the memory, and leaves nothing behind.
+Files are mapped and unlinked: a trace may be larger than memory, and no file is left behind.
 """
 
 import asyncio
@@ -20,9 +20,9 @@ from kgym.errors import InfrastructureError, UserError
 from kgym.trace import trace_files
 from kgym.trace.records import Trace
 
-# Of one trace: eleven million records.
+# Most bytes of a trace: eleven million records.
 MOST_BYTES = 256 << 20
-# Traces at a time; the one that was not looked at for longest gives way.
+# Most traces in the cache; the least recently used one is dropped.
 HELD = 4
 
 T = TypeVar("T")
@@ -30,7 +30,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class HeldTrace:
-    """A trace on disk, and its threads: their PIDs in order, and how many records each has."""
+    """A trace on disk, with sorted PIDs of its threads and their numbers of records."""
 
     trace: Trace
     pids: NDArray[np.int32]
@@ -38,12 +38,12 @@ class HeldTrace:
 
     @classmethod
     def of(cls, trace: Trace) -> "HeldTrace":
-        """Look through the trace."""
+        """Count the records of each thread."""
         return cls(trace, *np.unique(trace.pid, return_counts=True))
 
 
 class HeldTraces:
-    """The traces of one monitor, by their content: whoever may read an artifact knows its hash."""
+    """Traces of a monitor, by hash: callers have read the artifact's hash from its job."""
 
     def __init__(self) -> None:
         self._held: OrderedDict[str, HeldTrace] = OrderedDict()
@@ -56,7 +56,7 @@ class HeldTraces:
         artifact: Artifact,
         ask: Callable[[HeldTrace], T],
     ) -> T:
-        """Return what `ask` finds in a trace; it runs in a thread, one at a time.
+        """Call `ask` with a trace, in a thread, one at a time.
 
         `place` is job and step. Raises UserError `trace_too_large` or `bad_trace`, KgymError as
         the client does, InfrastructureError `artifact_corrupt`.
@@ -64,8 +64,8 @@ class HeldTraces:
         if artifact.size > MOST_BYTES:
             raise UserError(
                 "trace_too_large",
-                f"{artifact.name} has {artifact.size >> 20} MiB, and pages show traces up to"
-                f" {MOST_BYTES >> 20} MiB; download it, and read it with `kgym trace show`",
+                f"{artifact.name} has {artifact.size >> 20} MiB, but pages show traces up to"
+                f" {MOST_BYTES >> 20} MiB: download it and use `kgym trace show`",
             )
         async with self._lock:
             held = self._held.get(artifact.sha256)
@@ -79,7 +79,7 @@ class HeldTraces:
             return await asyncio.to_thread(ask, held)
 
     async def _fetch(self, content: AsyncIterator[bytes], artifact: Artifact) -> HeldTrace:
-        with tempfile.TemporaryFile() as file:  # mapped, it stays until nobody looks at it
+        with tempfile.TemporaryFile() as file:  # the mapping keeps it until the trace is dropped
             digest, size = hashlib.sha256(), 0
             async for part in content:
                 size += len(part)
@@ -88,7 +88,7 @@ class HeldTraces:
                 await asyncio.to_thread(_write, file, part, digest.update)
             if digest.hexdigest() != artifact.sha256:
                 raise InfrastructureError(
-                    "artifact_corrupt", f"{artifact.name} came with other bytes than were stored"
+                    "artifact_corrupt", f"{artifact.name} does not match its checksum"
                 )
             file.flush()
             trace = await asyncio.to_thread(trace_files.mapped, file)

@@ -1,6 +1,6 @@
-"""An axis of time on which pauses take little room. Pure.
+"""A time axis with shortened pauses. Pure.
 
-Times are nanoseconds of the trace clock, in order; places are shares of the axis, 0 to 1.
+Times are sorted nanoseconds of the trace clock; places are shares of the axis, 0 to 1.
 """
 
 import heapq
@@ -10,15 +10,15 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-# Pauses that are shortened, the longest ones.
+# Most shortened pauses: the longest ones.
 IDLE_MOST = 10
-# Share of the axis that one of them takes.
+# Share of the axis of a shortened pause.
 IDLE_WIDTH = 0.04
-# A pause is idle time if it takes more than this share of what is not idle, itself included,
+# A pause is idle if it exceeds this share of the remaining time, itself included,
 IDLE_SHARE = 0.1
-# and is that many times as long as records are apart, by the median.
+# and this multiple of the median distance between records.
 IDLE_TIMES = 8
-# Share of the axis that any stretch between two pauses takes.
+# Least share of the axis of a stretch between pauses.
 _LEAST = 0.004
 _SAMPLES = 100_000
 _CHUNK = 1 << 20
@@ -28,7 +28,7 @@ Times = NDArray[np.uint64]
 
 @dataclass(frozen=True, slots=True)
 class Stretch:
-    """A part of the axis: a pause if it is `idle`."""
+    """A part of the axis; `idle`: a shortened pause."""
 
     start: int
     end: int
@@ -37,14 +37,14 @@ class Stretch:
 
 @dataclass(frozen=True, slots=True)
 class Axis:
-    """Stretches one after the other, and where each begins; `places` has the axis's end, too."""
+    """Consecutive stretches and their starts; `places` also has the axis's end."""
 
     stretches: tuple[Stretch, ...]
     places: tuple[float, ...]
 
     @classmethod
     def of(cls, times: Times, first: int, last: int) -> "Axis":
-        """Return the axis from `first` to `last` for records at these times, which lie within."""
+        """Return the axis from `first` to `last` for records at `times` in between."""
         last = max(last, first + 1)
         stretches = tuple(_stretches(sorted(_idle(times, first, last)), first, last))
         idle = sum(stretch.idle for stretch in stretches)
@@ -59,28 +59,30 @@ class Axis:
 
     @property
     def first(self) -> int:
-        """The time at which it begins."""
+        """Start time."""
         return self.stretches[0].start
 
     @property
     def last(self) -> int:
-        """The time at which it ends."""
+        """End time."""
         return self.stretches[-1].end
 
     def place(self, time: int) -> float:
-        """Return where a time is; what lies outside is at the nearer end."""
+        """Return the place of a time, clipped to the axis."""
         clipped = np.array([min(max(time, self.first), self.last)], np.uint64)
         return float(self.places_of(clipped)[0])
 
     def places_of(self, times: Times) -> NDArray[np.float64]:
-        """Return where times are that lie on the axis."""
+        """Return the places of times on the axis."""
         return np.interp((times - np.uint64(self.first)).astype(np.float64), *self._knots())
 
     def time(self, place: float) -> int:
         """Return the time at a place."""
         moments, places = self._knots()
         after = round(float(np.interp(place, places, moments)))
-        return min(self.first + after, self.last)  # floats are too coarse for the end of 208 days
+        return min(
+            self.first + after, self.last
+        )  # a float64 cannot hold nanoseconds beyond 104 days
 
     def _knots(self) -> tuple[list[float], list[float]]:
         moments = [float(stretch.start - self.first) for stretch in self.stretches]
@@ -88,7 +90,7 @@ class Axis:
 
 
 def _idle(times: Times, first: int, last: int) -> Iterator[tuple[int, int]]:
-    """Yield the pauses that are idle time, the longest first."""
+    """Yield idle pauses, longest first."""
     if not len(times):
         return
     edges = [(int(times[0]) - first, first), (last - int(times[-1]), int(times[-1]))]
@@ -102,7 +104,7 @@ def _idle(times: Times, first: int, last: int) -> Iterator[tuple[int, int]]:
 
 
 def _longest(times: Times) -> Iterator[tuple[int, int]]:
-    """Yield pauses and where they begin, among them the IDLE_MOST longest ones."""
+    """Yield lengths and starts of pauses, including the IDLE_MOST longest ones."""
     for start in range(0, len(times) - 1, _CHUNK):
         part = times[start : start + _CHUNK + 1]
         lengths = np.diff(part)
@@ -112,7 +114,7 @@ def _longest(times: Times) -> Iterator[tuple[int, int]]:
 
 
 def _typical(times: Times) -> float:
-    """Return the median pause, of a sample where there are many; 1 ns at least."""
+    """Return the median pause, of a sample if there are many; at least 1 ns."""
     if len(times) < 2:
         return 1.0
     step = max(1, (len(times) - 1) // _SAMPLES)

@@ -1,6 +1,6 @@
-"""Records of whole traces: of one thread, by function, and how many when. Pure.
+"""Records of complete traces: by thread, by function, and counts over time. Pure.
 
-A trace may have millions of records: they are gone through by the piece.
+A trace may have millions of records, so they are processed in chunks.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -15,20 +15,20 @@ from kgym.trace.repetition import Run, walk
 from kgym_monitor.traces.held_traces import HeldTrace
 from kgym_monitor.traces.idle_axis import Axis
 
-# Records of a thread that are shown at once; those of a pattern that repeats count once.
+# Most shown records of a thread; a repeated pattern counts once.
 CALLS = 100
-# Functions that a search tells of.
+# Most functions in a search result.
 FUNCTIONS = 30
 _CHUNK = 1 << 20
 
 Window = tuple[int, int]
-# Frames of the crash's stack, by when they were entered and by their names.
+# Frames of the crash's stack, by entry time and name.
 Frames = Mapping[tuple[int, str], int]
 
 
 @dataclass(frozen=True, slots=True)
 class ThreadRecords:
-    """Calls of a thread; they stand for its records from `first` to before `end`, of `total`."""
+    """Calls of a thread, for its records from `first` to before `end`, of `total`."""
 
     calls: list[TraceCall]
     first: int
@@ -38,7 +38,7 @@ class ThreadRecords:
 
 @dataclass(frozen=True, slots=True)
 class FoundFunction:
-    """A function that was looked for: how often it was entered, and when and by whom first."""
+    """A search result: a function, its number of entries, and time and thread of the first one."""
 
     name: str
     file: str | None
@@ -48,7 +48,7 @@ class FoundFunction:
 
 
 def part(trace: Trace, window: Window) -> slice:
-    """Return the places of the records in a window, its ends included."""
+    """Return the slice of the records in a window, including its ends."""
     first, last = (np.uint64(max(0, time)) for time in window)
     start = int(np.searchsorted(trace.time, first, side="left"))
     return slice(start, max(start, int(np.searchsorted(trace.time, last, side="right"))))
@@ -66,8 +66,8 @@ def thread_records(
 ) -> ThreadRecords:
     """Return calls of a thread in a window.
 
-    They begin with its record `first` there, or end before its record `end` (-1: the last), or
-    begin at the time `around`.
+    They start at record `first` of the window, or end before record `end` (-1: with the last), or
+    start at the time `around`.
     """
     within = part(trace, window)
     places = np.flatnonzero(trace.pid[within] == pid) + within.start
@@ -111,7 +111,7 @@ def _call(trace: Trace, places: NDArray[np.int64], run: Run, frames: Frames) -> 
 
 
 def counts(held: HeldTrace, window: Window, *, most: int, also: Sequence[int]) -> dict[int, int]:
-    """Return how many records threads have in a window: those in `also`, then the busiest."""
+    """Count records by thread in a window: threads in `also`, then the busiest."""
     counts = np.zeros(len(held.pids), np.int64)
     for piece in _pieces(part(held.trace, window)):
         threads = np.searchsorted(held.pids, held.trace.pid[piece])
@@ -129,7 +129,7 @@ def counts(held: HeldTrace, window: Window, *, most: int, also: Sequence[int]) -
 
 
 def activity(trace: Trace, axis: Axis, pids: Sequence[int], bins: int) -> NDArray[np.int64]:
-    """Return how many records each thread has in each of so many equal parts of the axis."""
+    """Count records by thread in `bins` equal parts of the axis."""
     order = np.argsort(np.array(pids, np.int64), kind="stable")
     ranked = np.array(pids, np.int32)[order]
     counts = np.zeros(len(pids) * bins, np.int64)
@@ -144,7 +144,7 @@ def activity(trace: Trace, axis: Axis, pids: Sequence[int], bins: int) -> NDArra
 
 
 def find(trace: Trace, words: str, window: Window) -> list[FoundFunction]:
-    """Return functions whose names have these words, the ones that were entered most first."""
+    """Return functions whose names contain the text, most frequent first."""
     wanted = words.casefold()
     numbers = [
         n for n, function in enumerate(trace.functions) if wanted in function.name.casefold()

@@ -1,29 +1,29 @@
-"""What of a trace the reader looks at, as it stands in the address. Pure."""
+"""Query of a trace's page, as in the address. Pure."""
 
 from dataclasses import asdict, dataclass, replace
 from urllib.parse import urlencode
 
 from kgym_monitor.traces.idle_axis import Axis
 
-# Nanoseconds that can be looked at.
+# Least window in nanoseconds.
 LEAST = 16
 
 
 @dataclass(frozen=True, slots=True)
 class TraceQuery:
-    """The window (nanoseconds of the trace clock; None: to that end), and what is pointed out."""
+    """Window (nanoseconds of the trace clock; None: the trace's end) and highlights."""
 
     start: int | None = None
     end: int | None = None
     thread: int | None = None
-    """PID of the thread that is unfolded besides the crashed one."""
+    """PID of an unfolded thread, besides the crashed one."""
     function: str = ""
-    """Part of the names of functions that are marked."""
+    """Part of the names of marked functions."""
     whole: bool = False
-    """Whether all threads' records are shown, and not only the minimal trace."""
+    """Whether to show all records instead of the minimal trace."""
 
     def address(self, path: str, **more: object) -> str:
-        """Return the address of this view, `more` added to its query."""
+        """Return the address of this view, with `more` added to its query."""
         values = {
             "from": self.start,
             "to": self.end,
@@ -38,13 +38,13 @@ class TraceQuery:
         return f"{path}?{query}" if query else path
 
     def window(self, first: int, last: int) -> tuple[int, int]:
-        """Return the part of a trace from `first` to `last` that is looked at."""
+        """Return the window, clipped to a trace from `first` to `last`."""
         start = first if self.start is None else min(max(self.start, first), last)
         end = last if self.end is None else min(max(self.end, start), last)
         return start, end
 
     def at(self, start: int, end: int, whole: tuple[int, int]) -> "TraceQuery":
-        """Return this query with another window, which is moved to lie within `whole`."""
+        """Return this query with another window, moved into `whole`."""
         first, last = whole
         length = min(max(end - start, LEAST), last - first)
         start = min(max(start, first), last - length)
@@ -55,10 +55,9 @@ class TraceQuery:
         )
 
     def zooms(self, axis: Axis, whole: tuple[int, int]) -> dict[str, "TraceQuery | None"]:
-        """Return where the buttons lead that zoom and move; None where they would change nothing.
-
-        Zooming in goes by the axis, on which pauses are short; everything else goes by time.
-        """
+        """Return the queries of the zoom and move buttons; None for a button without effect."""
+        # Zooming in uses places on the axis, where pauses are short: by time, it could show only
+        # a pause.
         start, end = axis.first, axis.last
         length = end - start
         wanted = {

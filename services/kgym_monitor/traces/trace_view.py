@@ -1,6 +1,6 @@
-"""A page of a trace: threads with their calls on one axis, the minimal trace or all records. Pure.
+"""The page of a trace: threads with calls on one axis. Pure.
 
-It is made of the minimize step's result, and of the whole trace where the reader asks for that.
+It shows the minimize step's result, or all records of the complete trace.
 """
 
 from collections.abc import Iterator
@@ -20,20 +20,20 @@ from kgym_monitor.traces.idle_axis import Axis
 from kgym_monitor.traces.thread_records import FoundFunction, ThreadRecords, Window
 from kgym_monitor.traces.trace_query import TraceQuery
 
-# Threads of a whole trace that are listed.
+# Most listed threads of a complete trace.
 LANES = 16
-# Parts of the axis by which activity is drawn.
+# Resolution of drawn activity, in parts of the axis.
 BINS = 160
-# Nanoseconds before and after a call that was found.
+# Nanoseconds shown before and after a search result.
 _AROUND = 500_000
 _RELATED = 20
 _ALTERNATIVES = 10
 _LEVELS = 4
-# Why a minimal trace ends where it does.
+# Reasons for the ends of a minimal trace.
 STOPS = {
-    "end": "there are no more records of this thread",
-    "limit": "the limit of the minimal trace is reached",
-    "repeat": "from here on a pattern repeats",
+    "end": "no more records of this thread",
+    "limit": "limit of the minimal trace",
+    "repeat": "a pattern repeats from here on",
 }
 WHY = {
     "freed": "freed the object",
@@ -44,23 +44,23 @@ WHY = {
 
 @dataclass(frozen=True, slots=True)
 class PartQuery:
-    """What of a page is unfolded: of a section (`of`), calls of a node or records of a thread."""
+    """Unfolded part of a page: of a section (`of`), calls of a node or records of a thread."""
 
     of: str = "main"
     part: Part = field(default_factory=Part)
     record: int | None = None
     """First record of a thread;"""
     end: int | None = None
-    """or the one before which they end, -1 for all;"""
+    """or end (exclusive) of the records, -1 for all;"""
     after: int | None = None
-    """in the window of this time"""
+    """start of the window,"""
     before: int | None = None
-    """and this one, both included, where that is not the page's."""
+    """and its end, both inclusive, if not the page's."""
 
 
 @dataclass(frozen=True, slots=True)
 class Section:
-    """A thread, or a further place of the stack: what was executed there."""
+    """A thread, or another match of the stack, with its calls."""
 
     key: str
     pid: int
@@ -68,14 +68,14 @@ class Section:
     why: str
     about: str
     lane: list[tuple[float, float, int]]
-    """Where there are records, and how many: x, width (thousandths of the axis), 1 to 4."""
+    """Activity: x and width (thousandths of the axis), level 1 to 4."""
     open: bool
     calls: CallList | None = None
     part: str | None = None
-    """Where its calls are, if they are not shown."""
+    """Address of its calls, if they are not shown."""
     before: str | None = None
     after: str | None = None
-    """Why there are no more calls before and after."""
+    """Why the calls start and end there."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,12 +91,12 @@ class _Calls:
 
 
 class TraceView:
-    """What a reader sees of one trace."""
+    """View of one trace."""
 
     def __init__(
         self, minimal: MinimalTrace, query: TraceQuery, base: str, *, has_records: bool
     ) -> None:
-        """`base` is the page's path; `has_records` says whether there is a whole trace."""
+        """`base`: path of the page; `has_records`: whether the complete trace exists."""
         self.minimal = minimal
         self.query = query
         self.base = base
@@ -111,7 +111,7 @@ class TraceView:
         }
 
     def shown(self, held: HeldTrace | None) -> dict[str, Any]:
-        """Return what the page shows; `held` is the whole trace, if the reader asks for it."""
+        """Return the contents of the page; `held`: the complete trace, if requested."""
         whole = self._extent(held)
         axis = self._axis(held)
         listers = {} if held else self._listers(axis)
@@ -142,7 +142,7 @@ class TraceView:
         }
 
     def unfolded(self, asked: PartQuery, held: HeldTrace | None) -> CallList:
-        """Return a part of the page. Raises NotFound if there is no such part."""
+        """Return a part of the page; raise NotFound `no_such_part`."""
         axis = self._axis(held if self.query.whole else None)
         kind, _, number = asked.of.partition("-")
         if kind == "thread":
@@ -223,7 +223,7 @@ class TraceView:
         )
 
     def _with_ends(self, calls: CallList, key: str) -> CallList:
-        """Let the crashed thread's list go on in the whole trace, where it was cut down."""
+        """Link the ends of the crashed thread's list to the complete trace, if it was cut."""
         own = self.minimal.calls
         if key != "main" or not self.has_records or not own or not calls.rows:
             return calls
@@ -303,7 +303,7 @@ class TraceView:
         return CallList(calls.rows, earlier, later)
 
     def _around(self, function: FoundFunction, whole: Window) -> str:
-        """Return where a function's first call is in sight, with what its thread did then."""
+        """Return the address of a function's first call, with its thread unfolded."""
         query = self.query.at(function.time - _AROUND, function.time + _AROUND, whole)
         return replace(query, thread=function.pid).address(self.base)
 
@@ -322,7 +322,7 @@ class TraceView:
     def _axis(self, held: HeldTrace | None) -> Axis:
         start, end = self.query.window(*self._extent(held))
         if end <= start:
-            raise UserError("bad_window", "the window ends before it begins; show the whole trace")
+            raise UserError("bad_window", "the window ends before it starts: show the whole trace")
         if held is not None:
             return Axis.of(
                 held.trace.time[thread_records.part(held.trace, (start, end))], start, end
@@ -343,7 +343,8 @@ _LAST = (1 << 63) - 1
 
 
 def _lane(counts: "np.ndarray[Any, Any]") -> list[tuple[float, float, int]]:
-    """Return counts as rectangles: neighbours of the same height are one."""
+    """Return counts as rectangles, with equal neighbours merged."""
+    # On a logarithmic scale: a single record stays visible beside thousands.
     most = max(1, int(counts.max(initial=0)))
     share = np.log1p(counts) / np.log1p(most)
     levels = np.where(counts > 0, np.clip(np.ceil(share * _LEVELS), 1, _LEVELS), 0).astype(int)
