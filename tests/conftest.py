@@ -132,19 +132,24 @@ def fake_build(fake_source: TarballSource) -> BuildSpec:
 NewRun = Callable[..., StepContext]
 
 
+def attempt(folder: Path, spec: StepSpec, inputs: dict[str, Input] | None = None) -> StepContext:
+    """Return an attempt at a step, with its work and the storage in `folder`."""
+    lease = uuid.uuid4()
+    work = folder / "work" / lease.hex
+    work.mkdir(parents=True)
+    assignment = Assignment(
+        step_id=1, job_id=1, number=0, attempt=1, lease=lease, spec=spec, inputs=inputs or {}
+    )
+    return StepContext(assignment, work, LocalStorage(folder / "storage"))
+
+
 @pytest.fixture
 def new_run(tmp_path: Path) -> Iterator[NewRun]:
     """Make an attempt at a step, as a worker hands it to a handler; it ends with the test."""
     held = ExitStack()
 
     def make(spec: StepSpec, inputs: dict[str, Input] | None = None) -> StepContext:
-        lease = uuid.uuid4()
-        folder = tmp_path / "work" / lease.hex
-        folder.mkdir(parents=True)
-        assignment = Assignment(
-            step_id=1, job_id=1, number=0, attempt=1, lease=lease, spec=spec, inputs=inputs or {}
-        )
-        run = StepContext(assignment, folder, LocalStorage(tmp_path / "storage"))
+        run = attempt(tmp_path, spec, inputs)
         held.callback(run.held.close)
         return run
 

@@ -1,7 +1,7 @@
-"""Memos: what was found out once, kept in storage for all jobs and workers.
+"""Memos: answers that storage keeps for all jobs and workers.
 
-A memo is a JSON document under a key that names everything the answer depends
-on. It may name artifacts; one whose artifacts are gone is forgotten.
+A memo is a JSON document under a key made of everything that the answer depends on. It may name
+artifacts; it is ignored once one of these is gone.
 """
 
 import hashlib
@@ -20,7 +20,7 @@ from kgym.worker.context import StepContext
 
 R = TypeVar("R", bound=BaseModel)
 
-# Raised when a bug that made answers wrong was fixed: then nothing old is believed.
+# Raise it after fixing a bug that made answers wrong: old memos are then ignored.
 VERSION = 3
 
 
@@ -30,22 +30,19 @@ class _Memo(Strict):
 
 
 def key(kind: str, *parts: object) -> str:
-    """Return the key of an answer that depends on these parts: JSON values and models."""
+    """Return the key of an answer that depends on these JSON values and models."""
     name = digest(kind, VERSION, *parts)
     return f"memo/{name[:2]}/{name}/{kind}.json"
 
 
 def digest(*parts: object) -> str:
-    """Return a name for these parts, as 40 hexadecimal digits."""
+    """Return a hash of these parts, as 40 hexadecimal digits."""
     text = json.dumps(parts, sort_keys=True, default=BaseModel.model_dump)
     return hashlib.sha256(text.encode()).hexdigest()[:40]
 
 
 async def recall(run: StepContext, name: str, model: type[R]) -> R | None:
-    """Return the answer that is kept under the key `name`, or None.
-
-    Its artifacts become artifacts of this step as well.
-    """
+    """Return the answer under the key `name`, or None; copy its artifacts to this step."""
     memo = await _read(run, name)
     if memo is None:
         return None
@@ -55,12 +52,12 @@ async def recall(run: StepContext, name: str, model: type[R]) -> R | None:
         for artifact in memo.artifacts:
             key = await run.storage.copy(artifact.key, run.key(artifact.name))
             kept.append(artifact.model_copy(update={"key": key}))
-    except ValidationError:  # of another version
+    except ValidationError:  # written by another version
         return None
     except ArtifactMissing:
         return None
     if kept:
-        # Retention may remove those of the first job before these.
+        # Named by this job from now on: retention may remove the first job's artifacts earlier.
         await remember(run, name, answer, kept)
     run.artifacts += kept
     return answer
@@ -69,7 +66,7 @@ async def recall(run: StepContext, name: str, model: type[R]) -> R | None:
 async def remember(
     run: StepContext, name: str, answer: BaseModel, artifacts: Sequence[Artifact] = ()
 ) -> None:
-    """Keep an answer under the key `name`, with the artifacts that belong to it."""
+    """Store an answer, and the artifacts that belong to it, under the key `name`."""
     memo = _Memo(answer=answer.model_dump(mode="json"), artifacts=list(artifacts))
     path = _scratch(run)
     path.write_text(memo.model_dump_json())

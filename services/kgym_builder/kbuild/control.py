@@ -1,8 +1,9 @@
-"""The object of ours in every kernel, which raises known faults on purpose (`control.c`).
+"""Our object in every kernel (`control.c`), which raises known faults on purpose.
 
-It is part of the entries of SuiteCache, so that the kernel that a fix is tried on is the one
-whose detectors are tried, and no patch can tell the one use from the other. No kernel fails to
-build by it: what a kernel or a compiler does not take of it is left out, and told.
+A module, or LKDTM, would make another kernel than the tested one. As the object is part of the
+entries of SuiteCache, a fix and the detectors are tried on the same kernel, and no patch can tell
+these uses apart. No kernel fails to build because of it: if a compiler, linker or objtool rejects
+a part, that part is left out, and the result says so.
 """
 
 import re
@@ -31,20 +32,20 @@ _LEADS = re.compile(
     r"In file included from |\s+from |.*: [Ii]n function .*:$|\S+: error: undefined symbol: "
 )
 _ERROR = re.compile(r"\berror: |undefined reference|undefined symbol")
-# Messages of the compiler that are kept of each part that was left out.
+# Compiler messages that are kept for each part left out.
 _SHOWN = 3
 _LONGEST = 500
 
 
 def changes(makefile: bytes | None) -> list[Change]:
-    """Return what puts it into a tree whose MAKEFILE this is; nothing where there is none."""
+    """Return the changes that add the object to a tree with this MAKEFILE; none without one."""
     if makefile is None:
         return []
     return [Change(PATH, SOURCE), Change(MAKEFILE, makefile + _LINE)]
 
 
 def refuse(name: str, before: Callable[[str], bytes | None], after: Iterable[Change]) -> None:
-    """Refuse a patch, called `name`, that touches the object or mentions its name."""
+    """Raise UserError `reserved` if a patch touches the object or mentions its name."""
     for change in after:
         old, new = before(change.path) or b"", change.content or b""
         if NAME in change.path or old.count(_WORD) != new.count(_WORD):
@@ -52,7 +53,7 @@ def refuse(name: str, before: Callable[[str], bytes | None], after: Iterable[Cha
             raise UserError("reserved", f"{message}, which tries the kernel's detectors by it")
 
 
-# --- what a kernel does not take ----------------------------------------------------------------
+# --- parts that a kernel does not compile --------------------------------------------------------
 
 
 async def spared(
@@ -62,10 +63,10 @@ async def spared(
     output: Output,
     lacking: Mapping[str, str],
 ) -> dict[str, str]:
-    """Make a kernel by `make`; where the object is what fails, without that by `again`.
+    """Run `make`; while our object makes it fail, leave out the parts at fault and run `again`.
 
-    `lacking` are the parts that the tree's object lacks, with the reason. Returns those that it
-    lacks then. Raises what the build raises where the object is not the reason.
+    `lacking` maps the parts that are left out already to the reasons. Returns it with the new
+    ones. Raises the build's own error if the object is not to blame.
     """
     lost = dict(lacking)
     while True:
@@ -75,7 +76,8 @@ async def spared(
             failed_parts = failing(output.tail)
             if WHOLE in lost or not failed_parts:
                 raise
-            # If it fails again without having become smaller, the whole object is left out.
+            # Another failure without a new part at fault: the whole object is left out, so that
+            # this loop ends.
             more = {part: words for part, words in failed_parts.items() if part not in lost}
             lost = (
                 lost | more
@@ -89,7 +91,7 @@ async def spared(
 
 
 def without(parts: Collection[str]) -> bytes:
-    """Return the source without these parts; its lines keep their numbers."""
+    """Return the source without these parts; line numbers stay."""
     if WHOLE in parts:
         return b"/* Left out: this kernel does not take it. */\n"
     words = "".join(f"#define {NAME}_without_{part}\n" for part in sorted(parts))
@@ -97,7 +99,7 @@ def without(parts: Collection[str]) -> bytes:
 
 
 def failing(lines: Sequence[str]) -> dict[str, str]:
-    """Return which parts a failed build's output complains of, in its words; all, if unclear."""
+    """Return the parts that a failed build's output names, with messages; all parts if unclear."""
     messages = [message for message in _messages(lines) if NAME in message]
     messages = [message for message in messages if _ERROR.search(message)] or messages
     by_part: dict[str, list[str]] = {}
@@ -110,7 +112,10 @@ def failing(lines: Sequence[str]) -> dict[str, str]:
 
 
 def dropped(before: Mapping[str, str], after: Mapping[str, str]) -> Iterator[Finding]:
-    """Yield what it means that the object lacks more after a patch than before."""
+    """Yield a finding for each part that is left out only with the patch.
+
+    Such a patch could switch off the control that would show that it hides the crash.
+    """
     for part in sorted(after.keys() - before.keys()):
         what = "none of the controls is" if part == WHOLE else f"the control `{part}` is not"
         yield Finding(
@@ -122,7 +127,7 @@ def dropped(before: Mapping[str, str], after: Mapping[str, str]) -> Iterator[Fin
 
 
 def _messages(lines: Iterable[str]) -> Iterator[str]:
-    """Join each message to the lines that lead to it: who includes the file, which function."""
+    """Join each message with the lines before it that say where: includes, the function."""
     led: list[str] = []
     for line in lines:
         led.append(line.strip())
@@ -132,7 +137,7 @@ def _messages(lines: Iterable[str]) -> Iterator[str]:
 
 
 def _named(message: str) -> set[str]:
-    """Return the parts that a message names, by a line or by what they define."""
+    """Return the parts that a message names by line number or symbol."""
     lines, names = _parts()
     parts = {lines.get(int(number)) for number in _PLACE.findall(message)}
     parts |= {names.get(name) for name in _NAMES.findall(message)}
@@ -140,7 +145,7 @@ def _named(message: str) -> set[str]:
 
 
 def _parts() -> tuple[dict[int, str], dict[str, str]]:
-    """Return which part each line, and each name, of the source belongs to."""
+    """Return the part of each line and of each name in the source."""
     lines: dict[int, str] = {}
     names: dict[str, str] = {}
     part, depth = "", 0

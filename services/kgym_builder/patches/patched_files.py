@@ -1,4 +1,4 @@
-"""Patches on a tree: what they change, found before anything is written."""
+"""Patches on a tree: compute their changes before anything is written."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ from kgym_builder.kbuild.working_tree import Tree
 
 @dataclass(frozen=True, slots=True)
 class Applied:
-    """A patch, what it changes, and these files as they were before it, where they were."""
+    """A patch with its changes, and the previous contents of the files that existed."""
 
     patch: Patch
     before: dict[str, bytes]
@@ -24,9 +24,9 @@ class Applied:
 async def changes(
     tree: Tree, patches: Sequence[Patch], log: Callable[[str], None]
 ) -> tuple[Change, ...]:
-    """Return what the patches, one after the other, change in the tree; it stays as it is.
+    """Return what the patches, applied in order, change in the tree; the tree stays unchanged.
 
-    Raises UserError as `kgym.source.patching.apply` does. `log` gets its remarks.
+    Raises what `kgym.source.patching.apply` raises; `log` gets its remarks.
     """
     return in_all(await applied(patches, await read(tree, patches), log))
 
@@ -44,14 +44,14 @@ async def read(
 
 
 async def named(patches: Sequence[Patch]) -> list[list[str] | UserError]:
-    """Return the files that each patch names, or what is wrong with it."""
+    """Return the paths that each patch names, or the error in it."""
     return await separate_process.call(weight(patches, {}), _named, patches)
 
 
 async def applied(
     patches: Sequence[Patch], files: Mapping[str, bytes], log: Callable[[str], None]
 ) -> list[Applied]:
-    """Return what each patch changes in files that were read, one after the other."""
+    """Apply patches in order to the contents of `files`; return what each changes."""
     done, notes = await separate_process.call(
         weight(patches, files), apply_each, patches, dict(files)
     )
@@ -61,7 +61,7 @@ async def applied(
 
 
 def in_all(done: Iterable[Applied]) -> tuple[Change, ...]:
-    """Return what patches that were applied one after the other change together."""
+    """Combine the changes of patches that were applied in order."""
     changed: dict[str, Change] = {}
     for applied_patch in done:
         for change in applied_patch.changes:
@@ -70,7 +70,7 @@ def in_all(done: Iterable[Applied]) -> tuple[Change, ...]:
 
 
 def weight(patches: Sequence[Patch], files: Mapping[str, bytes]) -> int:
-    """Return how much work it is to apply these patches, as `separate_process` counts it."""
+    """Return the weight of applying these patches, in the units of `separate_process`."""
     text = sum(
         len(patch.diff or "")
         + sum(len(edit.original) + len(edit.replacement) for edit in patch.edits)
@@ -91,7 +91,7 @@ def _named(patches: Sequence[Patch]) -> list[list[str] | UserError]:
 
 
 def apply_one(patch: Patch, read: patching.Read) -> patching.Applied:
-    """Apply one patch; besides what `patching.apply` refuses, it must leave our object alone."""
+    """Apply one patch; refuse it also if it touches our fault-raising object."""
     applied = patching.apply(patch, read)
     control.refuse(patch.name, read, applied.changes)
     return applied
@@ -100,7 +100,7 @@ def apply_one(patch: Patch, read: patching.Read) -> patching.Applied:
 def apply_each(
     patches: Sequence[Patch], files: dict[str, bytes]
 ) -> tuple[list[Applied], list[str]]:
-    """Apply patch by patch; return also the remarks. `files` follows."""
+    """Apply the patches in order and update `files`; return the results and the remarks."""
     done: list[Applied] = []
     notes: list[str] = []
     for patch in patches:

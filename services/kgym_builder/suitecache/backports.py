@@ -1,8 +1,8 @@
 """Backports: changes that old kernels need before a new toolchain compiles them.
 
 The shipped ones are data, `configs/backports/*.toml`; a job may bring its own. Each says when it
-applies. One that applies by its rules and that the tree has already is left out; so is a shipped
-one whose originals are not in the tree.
+applies. A backport is left out if the tree has it already; a shipped one also if the code that it
+changes is not in the tree.
 """
 
 import tomllib
@@ -23,7 +23,7 @@ from kgym_builder.patches import patched_files
 from kgym_builder.patches.patched_files import Applied
 from kgym_builder.toolchains.toolchain import Toolchain
 
-# Of the hash that tells jobs' backports apart: nobody finds another text for one.
+# Digits of the hash that tells jobs' own backports apart: 64 bits, against forged collisions.
 _DIGITS = 16
 
 
@@ -36,12 +36,12 @@ class ShippedBackport(Backport):
 
 @dataclass(frozen=True, slots=True)
 class Backported:
-    """What backports did to a source."""
+    """The effect of backports on a source."""
 
     names: list[str]
-    """Those that were applied; of a job's own, the name and a hash of the text."""
+    """Applied backports; a job's own has a hash of its text behind the name."""
     left_out: list[str]
-    """Those that apply by their rules, and whose places are not in the source."""
+    """Backports that fit kernel and compiler, but are in the source already or find no place."""
     applied: list[Applied]
 
 
@@ -54,13 +54,13 @@ def load(folder: Path) -> list[ShippedBackport]:
 
 
 def chosen(shipped: Sequence[ShippedBackport], own: Sequence[Backport]) -> list[Backport]:
-    """Return the backports of a job in their order: its own take the places of their namesakes."""
+    """Return a job's backports in order; its own replace shipped ones of the same name."""
     names = {backport.name for backport in own}
     return [*(backport for backport in shipped if backport.name not in names), *own]
 
 
 def fits(backport: Backport, kernel: str, tools: Toolchain) -> bool:
-    """Tell whether a backport's rules hold for a kernel and a compiler."""
+    """Return whether a backport is meant for this kernel and compiler."""
     when = backport.when
     version = _key(kernel)
     compiler = _key(tools.number)
@@ -95,9 +95,9 @@ async def apply_to(
 
 
 async def apply(backports: Sequence[Backport], files: Mapping[str, bytes]) -> Backported:
-    """Apply them, one after the other, to files that were read.
+    """Apply backports in order to the contents of `files`.
 
-    Raises UserError as patches do for a job's own that neither applies nor is there already.
+    Raises UserError, as patches do, if a job's own neither applies nor is in the source already.
     """
     weight = patched_files.weight(backports, files)
     return await separate_process.call(weight, _apply, backports, dict(files))
@@ -110,6 +110,8 @@ def _apply(backports: Sequence[Backport], files: dict[str, bytes]) -> Backported
         try:
             applied = [] if _has_edits(patch, files) else _changed(patch, files)
         except UserError:
+            # A shipped one that does not apply is not needed: the kernel has it, or differs. A
+            # job's own was asked for, so its failure is reported.
             if not isinstance(backport, ShippedBackport) and not _has_diff(patch, files):
                 raise
             applied = []
@@ -126,7 +128,7 @@ def _changed(patch: Patch, files: dict[str, bytes]) -> list[Applied]:
 
 
 def _has_edits(patch: Patch, files: Mapping[str, bytes]) -> bool:
-    """Tell whether the files have the edits already, of which some may leave the original there."""
+    """Return whether the files have the edits already; an edit's result may contain its original."""
     texts = [(files.get(edit.file), edit) for edit in patch.edits]
     return bool(texts) and all(text is not None and _has(text, edit) for text, edit in texts)
 
@@ -149,6 +151,7 @@ def _has_diff(patch: Patch, files: Mapping[str, bytes]) -> bool:
 def _label(backport: Backport) -> str:
     if isinstance(backport, ShippedBackport):
         return backport.name
+    # Anybody may use any name, so a job's own is named with a hash of its text.
     text = backport.model_dump_json(include={"diff", "edits"})
     return f"{backport.name}@{sha256(text.encode()).hexdigest()[:_DIGITS]}"
 

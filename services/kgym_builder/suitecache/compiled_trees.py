@@ -1,8 +1,8 @@
-"""Entries of SuiteCache: what is known of one, its files, and how they are stored.
+"""Entries of SuiteCache: their metadata and files, and how they are stored.
 
-In storage, the files lie in `suitecache/IDENTITY/`, in a folder named by the
-image's SHA-256; beside it, and stored last, `about.json`, which names it. So an
-entry is whole or absent, also while another replaces it.
+In storage, the files of an entry are in `suitecache/IDENTITY/`, in a folder named by the image's
+SHA-256. `about.json` beside it names that folder and is stored last. So an entry is whole or
+absent, even while it is replaced.
 """
 
 import asyncio
@@ -33,37 +33,37 @@ INDEX = "index.db"
 LINKED = "linked"
 LOG = "build.log"
 ABOUT = "about.json"
-# How it was made (`EntryMaking`).
+# How the entry was made (`EntryMaking`).
 MAKING = "making.json"
-# The source files it was made of (`manifest.py`).
+# Its source files (`manifest.py`).
 MANIFEST = "manifest"
 _FILES = (IMAGE, INDEX, LINKED, LOG)
-# Files that entries of earlier versions do not have: nothing is made from those.
+# Entries of earlier versions lack these files; no entry is made from such a one.
 _LATER = (MAKING, MANIFEST)
 _POLL_SECONDS = 1.0
 
-# How the shortcut builds: not at all, with modpost beside the link, or before it.
+# How the shortcut links: not at all, with modpost in parallel, or after modpost.
 Order = Literal["", "parallel", "serial"]
 
 
 class Identified(Strict):
-    """What a kernel comes to before anything is compiled."""
+    """A kernel's identity and final config, known before anything is compiled."""
 
     identity: str
-    """Names its entry: the same for all requests with the same source and final config."""
+    """The entry's name: equal for all requests with the same source and final config."""
     source_identity: str
     config: str
     """The final .config."""
     dropped_symbols: list[DroppedSymbol]
     built_in: list[str] = []
-    """The symbols that were to be modules, and are not."""
+    """Symbols that the config asked for as modules, and that were built in instead."""
     backports: list[str]
     substitution: str = ""
-    """What is to be said of the compiler; it goes with the request, and is not kept."""
+    """Note on a substituted compiler. It depends on the request, so it is not stored."""
 
 
 class About(Strict):
-    """What is known of an entry: `about.json`, written when the rest of it is whole."""
+    """Metadata of an entry: `about.json`, written when its other files are complete."""
 
     source_identity: str
     compiler_version: str
@@ -72,12 +72,12 @@ class About(Strict):
     config: str
     """The final .config."""
     environment: dict[str, str]
-    """What the top Makefile gives to its sub-makes."""
+    """Variables that the top Makefile exports to its sub-makes."""
     shortcut: Order
     image_sha256: Sha256
     image_bytes: int
     lacking: dict[str, str]
-    """Parts of the object that raises faults which this kernel does not take, and why."""
+    """Parts of our fault-raising object that do not compile with this kernel, and why."""
     seconds: dict[str, float]
 
 
@@ -87,25 +87,25 @@ class Entry:
 
     identity: str
     cached: bool
-    """Whether it was there before this step, here or in storage."""
+    """Whether it existed before this step, on this host or in storage."""
     about: About
     dropped_symbols: list[DroppedSymbol]
-    """Of the requested config: another request may come to the same entry."""
+    """Of the requested config; other requests can have the same final config and entry."""
     built_in: list[str]
-    """Likewise."""
+    """Likewise of the requested config."""
     tools: Toolchain
     folder: Path
-    """Holds the entry's files on this host."""
+    """The entry's files on this host."""
     layer: Layer
     root: Layer | None
-    """The toolchain image, whose programs work on the tree; None for the host's."""
+    """Root with the programs for the tree: a toolchain image; None for the host's own."""
     limits: SandboxLimits | None
-    """Of the sandboxes that the tree is used in."""
+    """Limits of sandboxes that use the tree."""
     doubt: Callable[[], None]
-    """Called when the image could not be read: the next who takes it checks it."""
+    """Call it after a read error: the next step that takes the entry verifies its image."""
 
     def tree(self, folder: Path) -> Tree:
-        """Return the tree for one use: what is changed goes to `folder`, which it makes."""
+        """Return the tree for one use; changes go to the new `folder`."""
         return Tree(self.lower, folder, self.limits, root=self.root)
 
     @property
@@ -115,39 +115,40 @@ class Entry:
 
     @property
     def index(self) -> Path:
-        """What depends on each file of the tree (`object_index.Index`)."""
+        """The file of the `object_index.Index`: which objects depend on each file."""
         return self.folder / INDEX
 
     @property
     def linked(self) -> frozenset[str]:
-        """The objects that go into vmlinux, and nowhere else."""
+        """Objects that are linked into vmlinux only."""
         return linked_in(self.folder)
 
 
 async def store(run: StepContext, identity: str, folder: Path) -> None:
-    """Store the files of a new entry, and remove those that it replaces."""
+    """Store the files of a new entry, then remove those of the entry that it replaces."""
     about = read_about(folder)
     before = await find(run, identity)
     for name in (*_FILES, *_LATER):
         if name in _FILES or (folder / name).exists():
             await run.storage.put(f"{_prefix(identity, about)}/{name}", folder / name)
-    await run.storage.remove(mark_of(identity).rpartition("/")[0])  # if it was dropped before
+    # An earlier mark would let schedulers drop the new entry, too.
+    await run.storage.remove(mark_of(identity).rpartition("/")[0])
     await run.storage.put(f"suitecache/{identity}/{ABOUT}", folder / ABOUT)
     if before is not None and before.image_sha256 != about.image_sha256:
         await run.storage.remove(_prefix(identity, before))
 
 
 async def find(run: StepContext, identity: str) -> About | None:
-    """Return what is stored of an entry, or None if there is none."""
+    """Return the metadata of the stored entry, or None if there is none."""
     text = await _stored(run, f"suitecache/{identity}/{ABOUT}")
     try:
         return About.model_validate_json(text) if text is not None else None
-    except ValidationError:  # damaged; or of a version with the same layout, which must not be
+    except ValidationError:  # damaged; a change of these fields needs another LAYOUT
         return None
 
 
 async def fetch(run: StepContext, identity: str, about: About, folder: Path) -> bool:
-    """Fetch the entry's files; return False, and forget the stored ones, if they are damaged."""
+    """Fetch the entry's files. If they are damaged, remove them from storage and return False."""
     try:
         for name in _FILES:
             await run.storage.get(f"{_prefix(identity, about)}/{name}", folder / name)
@@ -165,7 +166,7 @@ async def fetch(run: StepContext, identity: str, about: About, folder: Path) -> 
         for name in (*_FILES, *_LATER, ABOUT):
             (folder / name).unlink(missing_ok=True)
         return False
-    # Fetched: retention shall see that it is in use.
+    # Stored again, so that retention sees that the entry is in use.
     await run.storage.put(f"suitecache/{identity}/{ABOUT}", folder / ABOUT)
     return True
 
@@ -197,7 +198,7 @@ async def fetched(run: StepContext, identity: str, folder: Path, *, fresh: bool)
 
 
 async def making(run: StepContext, identity: str, about: About) -> EntryMaking | None:
-    """Return how a stored entry was made; None of one of an earlier version."""
+    """Return how a stored entry was made; None if an earlier version made it."""
     text = await _stored(run, f"{_prefix(identity, about)}/{MAKING}")
     try:
         record = EntryMaking.model_validate_json(text) if text is not None else None
@@ -207,7 +208,7 @@ async def making(run: StepContext, identity: str, about: About) -> EntryMaking |
 
 
 async def manifest(run: StepContext, identity: str, about: About) -> Manifest | None:
-    """Return the source files of a stored entry; None where that is not known."""
+    """Return the manifest of a stored entry's source; None if there is none."""
     text = await _stored(run, f"{_prefix(identity, about)}/{MANIFEST}")
     try:
         return Manifest.parse(text) if text is not None else None
@@ -227,26 +228,26 @@ async def _stored(run: StepContext, key: str) -> bytes | None:
 
 
 def read_about(folder: Path) -> About:
-    """Read what is known of the entry in this folder."""
+    """Read the metadata of the entry in this folder."""
     return About.model_validate_json((folder / ABOUT).read_bytes())
 
 
 def linked_in(folder: Path) -> frozenset[str]:
-    """Read which objects of the entry in this folder go into vmlinux."""
+    """Read the list of objects that are linked into the vmlinux of this folder's entry."""
     return linked_paths((folder / LINKED).read_bytes())
 
 
 def linked_paths(lines: bytes) -> frozenset[str]:
-    """Return the paths that are listed, a line each."""
+    """Return the paths of a list with one path per line."""
     text = lines.decode(errors="surrogateescape")
     return frozenset(posixpath.normpath(line) for line in text.splitlines())
 
 
 def check(folder: Path, thorough: bool) -> bool:
-    """Whether the image in this folder is the one that was packed.
+    """Return whether the image in this folder is the one that was packed.
 
-    Its SHA-256 is computed where that is asked for, or where the file was
-    changed, or copied, since that was last done.
+    Its SHA-256 is computed if `thorough`, or if the file's inode, size or times have changed since
+    it was last computed. Bits that rot without that show up as read errors (`Entry.doubt`).
     """
     try:
         sha256 = read_about(folder).image_sha256

@@ -1,9 +1,9 @@
-"""How an entry is made: from the nearest there is, or from scratch, or both ways to compare them.
+"""How an entry is made: from the nearest entry, from scratch, or both ways to compare them.
 
-What is made from another entry has to be what would come from scratch. A share of such builds is
-rehearsed: done both ways, and the kernels compared by the hashes of their sections, with all that
-later builds take from the entry. Where they differ, the one from scratch is the entry, the reason
-is kept with it, and the next of this compiler are rehearsed until one is equal again.
+An entry made from another one must equal the one made from scratch. A share of such builds is
+rehearsed: done both ways, and compared (`comparison.py`). If they differ, the one from scratch
+becomes the entry, the reason is stored with it, and further entries of this compiler are rehearsed
+until a rehearsal finds no difference.
 """
 
 import asyncio

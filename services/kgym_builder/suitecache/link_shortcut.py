@@ -1,10 +1,10 @@
-"""The shortcut: a patched kernel by the commands that kbuild saved, instead of a walk by make.
+"""The shortcut: link a patched kernel by kbuild's saved commands, without make's tree walk.
 
-Make looks at every folder before it compiles one file. Where a patch changes
-only what goes into objects of vmlinux, the same commands follow from kbuild's
-own notes (`object_index.py`, `link_shortcut.mk`). That they build the same kernel, byte
-for byte, is tried out once for each entry. Where CONFIG_MODVERSIONS is set, the versions of
-exported symbols stay as they were: no module asks for them.
+Make visits every folder before it compiles one file. If a patch changes only objects of vmlinux,
+the same commands follow from kbuild's own notes (`object_index.py`, `link_shortcut.mk`). Each
+entry rehearses the shortcut once: it is used only if it gives `vmlinux` and `bzImage` byte for
+byte. With CONFIG_MODVERSIONS, versions of exported symbols stay as they were; kernels with modules
+do not use the shortcut.
 """
 
 from collections.abc import Collection, Sequence
@@ -19,11 +19,11 @@ from kgym_builder.kbuild.working_tree import Tree
 from kgym_builder.suitecache.compiled_trees import About, Order
 
 _MAKEFILE = Path(__file__).with_name("link_shortcut.mk").read_text()
-# Written where no makefile lists an object; what is said of it may drown in warnings.
+# Created if no makefile lists an object. It is a file because messages may drown in warnings.
 _ONLY_MAKE = ".kgym-only-make"
-# Objects that the rehearsal compiles, of folders that lie far from each other.
+# Objects that the rehearsal compiles, taken from all over the tree.
 _TRIED = 8
-# What make has made is compared with, in each order; what an earlier order has left is not.
+# Keeps make's own kernel aside, once, as each order is compared with it; removes the other results.
 _ASIDE = """set -e
 [ -e .kgym-vmlinux ] || { mv vmlinux .kgym-vmlinux; mv arch/x86/boot/bzImage .kgym-bzImage; }
 rm -f vmlinux vmlinux.unstripped vmlinux.o vmlinux.symvers Module.symvers System.map
@@ -33,7 +33,7 @@ _COMPARE = "cmp vmlinux .kgym-vmlinux && cmp arch/x86/boot/bzImage .kgym-bzImage
 
 
 def objects(changes: Sequence[Change], index: Index, linked: Collection[str]) -> list[str] | None:
-    """Return the objects that the changes make it necessary to compile; None: only make knows."""
+    """Return the objects to compile for these changes; None if only make can tell."""
     needed: set[str] = set()
     known = index.dependents(change.path for change in changes)
     for change in changes:
@@ -43,7 +43,7 @@ def objects(changes: Sequence[Change], index: Index, linked: Collection[str]) ->
             return None
         if ONLY_MAKE.match(change.path):
             return None
-        # A header that nothing read may be new, and hide another: make finds out.
+        # An unused header may be new and hide another one: only make notices that.
         if not paths and not (change.path.endswith(".c") or NO_CODE.match(change.path)):
             return None
         needed |= paths
@@ -60,9 +60,9 @@ class Shortcut:
         self._order = about.shortcut
 
     async def build(self, changed: Sequence[str]) -> bool:
-        """Compile these objects, and link; fail as `Kbuild.make` does.
+        """Compile these objects and link; raise what `Kbuild.make` raises.
 
-        Return whether that was possible: False where only make knows how one of them is made.
+        Return False if only make knows how to build one of them.
         """
         if not changed:
             return True
@@ -75,7 +75,7 @@ class Shortcut:
         return True
 
     async def rehearse(self, linked: Collection[str]) -> Order:
-        """Build the unpatched kernel once more; return the order in which that gives the same."""
+        """Build the unpatched kernel again; return the order that gives the same bytes, or ""."""
         if not linked:
             return ""
         some = sorted(linked)[:: -(-len(linked) // _TRIED)]
@@ -83,7 +83,7 @@ class Shortcut:
         for order in orders:
             try:
                 await self._tree.run(["sh", "-c", _ASIDE])
-                # A link that needs vmlinux.o has to fail now, when it is surely not there.
+                # A link that needs vmlinux.o must fail here, where vmlinux.o is certainly absent.
                 await self._make(some, "boot", order)
                 await self._tree.run(["sh", "-c", _COMPARE])
                 await self._make(some[:1], "check", order)

@@ -1,8 +1,8 @@
-"""Manifests: which files a source tree has, by their hashes, so that two can be compared.
+"""Manifests: the files of a source tree with their hashes, to compare two trees.
 
-A manifest is a text of lines `MODE HASH PATH`, sorted by path: MODE is `x` for what can be
-executed, else `-`; HASH is the first 40 digits of the content's SHA-256. All symbolic links
-together are one line, `l HASH .`.
+A manifest is a text of lines `MODE HASH PATH`, sorted by path. MODE is `x` for an executable file,
+else `-`; HASH is the first 40 digits of the content's SHA-256. One line, `l HASH .`, stands for all
+symbolic links.
 """
 
 import hashlib
@@ -20,9 +20,9 @@ MOST_FILES = 1_000_000
 # The path that stands for all symbolic links.
 LINKS = "."
 _DIGITS = 40
-# No pipes but one, of programs that only fail where the tree is gone: a manifest with gaps would
-# make unequal trees look equal. sha256sum marks names with odd characters by a backslash. Each
-# process has a file of its own for what it says: in one, the lines of several would mix.
+# Almost no pipes, as a pipe hides failures, and a manifest with gaps would make unequal trees look
+# equal. sha256sum marks odd names with a backslash, which `_SUM` refuses. Each process writes a
+# file of its own: in a shared one, lines would mix.
 _READ = r"""
 set -e
 find . -type l -printf '%p %l\0' >/tmp/links
@@ -48,17 +48,17 @@ _LINE = re.compile(r"([lx-]) ([0-9a-f]{40}) (.+)")
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """What has to be done to a tree for it to be another."""
+    """The changes that turn one tree into another."""
 
     changed: tuple[str, ...]
-    """Files that are new, or have another content or mode."""
+    """Files that are new, or differ in content or mode."""
     added: tuple[str, ...]
-    """Those of them that are new."""
+    """The new ones among `changed`."""
     removed: tuple[str, ...]
 
     @property
     def paths(self) -> tuple[str, ...]:
-        """All of them."""
+        """All files that differ."""
         return (*self.changed, *self.removed)
 
 
@@ -70,7 +70,7 @@ class Manifest:
 
     @classmethod
     async def read(cls, tree: Tree) -> "Manifest":
-        """Read a tree's files, in the sandbox; raise UserError for names that have no line."""
+        """Read a tree in the sandbox; raise UserError for names that no line can hold."""
         files: dict[str, str] = {}
         mode = "?"
 
@@ -94,7 +94,7 @@ class Manifest:
 
     @classmethod
     def parse(cls, text: bytes) -> "Manifest":
-        """Return the manifest of this text; raise ValueError if it is none."""
+        """Parse a manifest; raise ValueError if the text is none."""
         files = {}
         for line in text.decode(errors="surrogateescape").removesuffix("\n").split("\n"):
             match = _LINE.fullmatch(line)
@@ -104,21 +104,21 @@ class Manifest:
         return cls(files)
 
     def text(self) -> bytes:
-        """Return it as text."""
+        """Return the manifest as text."""
         lines = (f"{what} {path}\n" for path, what in sorted(self.files.items()))
         return "".join(lines).encode(errors="surrogateescape")
 
     @property
     def digest(self) -> str:
-        """The SHA-256 of its text: the same for the same files."""
+        """SHA-256 of the text: equal for equal files."""
         return hashlib.sha256(self.text()).hexdigest()
 
     def executable(self, path: str) -> bool:
-        """Return whether the file can be executed."""
+        """Return whether the file is executable."""
         return self.files[path].startswith("x")
 
     def since(self, before: "Manifest") -> Difference:
-        """Return what makes this tree of the one `before`."""
+        """Return what turns the tree `before` into this one."""
         new = {path for path, what in self.files.items() if before.files.get(path) != what}
         return Difference(
             changed=tuple(sorted(new)),

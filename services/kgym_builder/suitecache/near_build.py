@@ -1,11 +1,12 @@
-"""An entry made from the nearest one: its tree, what differs put in, and what make then does.
+"""Build an entry from the nearest one: copy the files that differ, and let make do the rest.
 
-The tree is an overlay on the nearest entry's image, which stays as it is; what is packed in the
-end is a whole tree, so that nothing depends on the other entry being kept.
+The tree is an overlay on the nearest entry's image, which stays unchanged. A whole tree is packed
+in the end, so the new entry does not depend on the other one.
 
-Make goes by times and by the commands that it noted. So what differs is written anew, and is newer
-than all that was made; and what make would not notice is removed: objects whose sources are gone,
-objects that a new header may be meant for, and, in the end, objects that the kernel no longer has.
+Make itself decides what to build, not an index of ours: it knows commands, config symbols and
+dependencies, and compares times. So files that differ are written anew, and are newer than all
+objects. What make would not notice is removed: objects whose sources are gone, objects that a new
+header may be meant for, and, after the build, objects that are no longer part of the kernel.
 """
 
 import asyncio
@@ -28,21 +29,21 @@ from kgym_builder.suitecache.manifest import Manifest
 from kgym_builder.suitecache.nearest import Candidate
 from kgym_builder.suitecache.tree_build import Compiled, TreeBuild, of_modules
 
-# Share of the objects that may have to be compiled: beyond, make would do nearly everything.
+# Largest share of objects to compile; beyond it, a build from scratch takes hardly longer.
 WORTH = 0.6
-# Source files that are put in at once.
+# Source files that are copied at a time.
 _AT_ONCE = 200
-# Times are all that make goes by: those of a host whose clock is ahead would hide what is new.
+# Make compares times only. Objects from a host whose clock is ahead would look newer than changes.
 _NOT_AHEAD = "touch /tmp/now && [ ! vmlinux -nt /tmp/now ]"
 
 
 class NotNear(UserError):
-    """The entry cannot be made from this one; the message says why."""
+    """No entry can be made from this one; the message is the reason."""
 
 
 @dataclass(frozen=True, slots=True)
 class Base:
-    """The entry that another is made from, as it lies on this host."""
+    """The entry that another is made from, on this host."""
 
     candidate: Candidate
     folder: Path
@@ -52,7 +53,7 @@ class Base:
 
     @property
     def index(self) -> Index:
-        """What depends on each file of its tree."""
+        """The index of its objects."""
         return Index(self.folder / compiled_trees.INDEX)
 
 
@@ -103,7 +104,10 @@ async def _compile(
 
 
 def _affected(base: Base) -> tuple[int, list[str]]:
-    """Return how many objects the files go into, and which a new header may be meant for."""
+    """Return how many objects to compile, and which of them a new header may be meant for.
+
+    Makefiles are left out: make compares the commands they give with those it noted.
+    """
     files, index = base.candidate.files, base.index
     known = index.dependents(path for path in files.paths if not MAKEFILE.match(path))
     objects = {object_.path for of in known.values() for object_ in of.objects}
@@ -113,7 +117,7 @@ def _affected(base: Base) -> tuple[int, list[str]]:
 
 
 async def _copy(source: Tree, tree: Tree, manifest: Manifest, paths: list[str]) -> None:
-    """Write files of one tree to another, a few at a time."""
+    """Copy files from one tree to another, a few at a time."""
     for start in range(0, len(paths), _AT_ONCE):
         lot = paths[start : start + _AT_ONCE]
         read = await source.read(lot)

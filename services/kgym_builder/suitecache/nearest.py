@@ -1,8 +1,8 @@
-"""The entry that is nearest to a kernel which is to be built: what can be made from it, and may.
+"""Find the stored entries that a new kernel can be made from, the nearest first.
 
-Near are entries of the same compiler of which few source files and symbols of the config differ.
-Make knows what follows from a changed source, header, makefile or symbol, but not what follows from
-a script that it runs: where one differs, nothing is near.
+An entry is near if it has the same compiler, and few source files and config symbols differ. Make
+knows what follows from a changed source, header, makefile or symbol, but not from a changed script
+that it runs. So no entry with other scripts or host programs is near.
 """
 
 import re
@@ -18,25 +18,26 @@ from kgym_builder.suitecache import compiled_trees
 from kgym_builder.suitecache.compiled_trees import About
 from kgym_builder.suitecache.manifest import LINKS, Difference, Manifest
 
-# Entries from which others are made: all, those of distributions' sources alone, or none.
+# Which entries may serve as a base: all, those of distributions' sources only, or none.
 Bases = Literal["any", "packages", "none"]
-# Source files that may differ, but for documentation and the like.
+# Source files that may differ, not counting documentation and the like.
 MOST_FILES = 2000
 MOST_SYMBOLS = 400
-# Entries that are looked at, those used last.
-_LOOKED = 200
-# Lists of files that are read for it; a kernel's has 5 MB.
+# Entries that are considered, the most recently used ones.
+_CONSIDERED = 200
+# Manifests that are read from storage for one search; a kernel's has 5 MB.
 _MANIFESTS = 20
+# Candidates that are returned.
 _TRIED = 3
 
-# Programs that builds run, and what they are made of: make does not know all that they made.
+# Programs that a build runs, and their sources: make does not track all of their output.
 _UNTRACKED = re.compile(r"(scripts|tools|usr)/|arch/\w+/tools/|.*\.(sh|awk|pl|py|bc|sed)$")
-# Of what is no code otherwise.
+# A program that a build runs, though `NO_CODE` takes its folder for unused.
 _RUN = re.compile(r"tools/bpf/resolve_btfids/")
 _IDLE = re.compile(r"scripts/(checkpatch\.pl|get_maintainer\.pl|spelling\.txt|coccinelle/)")
-# Code that goes into vmlinux, or bzImage, in a way of its own.
+# Code that is linked into vmlinux or bzImage by special rules.
 _OF_THE_LINK = re.compile(r"(arch/\w+/boot|init|usr)/")
-# Lines of a config that cannot make make, or the shell, do anything.
+# Config lines without anything that make or the shell would run.
 _PLAIN = re.compile(
     r"#.*|CONFIG_\w+=([ymn]|-?[0-9]+|0x[0-9A-Fa-f]+|\"[\w ./:,=+%@()-]*\")|", re.ASCII
 )
@@ -44,10 +45,7 @@ _PLAIN = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class NearRules:
-    """What an operator allows: from which entries, and what share of such builds is rehearsed.
-
-    A rehearsed one is made from scratch as well, and compared.
-    """
+    """The operator's rules: which entries may be a base, and the share of builds to rehearse."""
 
     bases: Bases = "any"
     rehearsals: float = 0.05
@@ -60,13 +58,13 @@ class Wanted:
     identity: str
     config: str
     toolchain: str
-    """What tells the compiler from others, as in `EntryMaking`."""
+    """Identity of the compiler, as in `EntryMaking`."""
     manifest: Manifest
 
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """An entry, and what has to be done to its tree."""
+    """An entry, and how its source and config differ from those wanted."""
 
     identity: str
     about: About
@@ -75,28 +73,28 @@ class Candidate:
 
     @property
     def code(self) -> int:
-        """How many files differ that may matter."""
+        """Number of files that differ and can affect the build."""
         return sum(not NO_CODE.match(path) for path in self.files.paths)
 
     @property
     def distance(self) -> int:
-        """How far it is: a file and a symbol count alike."""
+        """Distance from the kernel that is wanted; a file and a symbol weigh the same."""
         return self.code + self.symbols
 
     @property
     def linked_alike(self) -> bool:
-        """Whether both kernels are linked by the same rules: nothing but C code differs."""
+        """Whether both kernels are linked by the same rules: only C code differs."""
         code = (path for path in self.files.paths if not NO_CODE.match(path))
         return not self.symbols and all(
             path.endswith((".c", ".h")) and not _OF_THE_LINK.match(path) for path in code
         )
 
     def refusal(self) -> str:
-        """Return why nothing can be made from it; empty if that can be done."""
+        """Return why the entry cannot serve as a base; empty if it can."""
         if LINKS in self.files.changed:
-            return "its symbolic links are others"
+            return "its symbolic links differ"
         if path := untracked(self.files.paths):
-            return f"it has another {path}, which builds run"
+            return f"{path}, which builds run, differs"
         if self.code > MOST_FILES:
             return f"{self.code} files differ, and at most {MOST_FILES} may"
         if self.symbols > MOST_SYMBOLS:
@@ -106,7 +104,7 @@ class Candidate:
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """The entries that something can be made from, the nearest first; or why there is none."""
+    """The entries that can serve as a base, the nearest first; or why there is none."""
 
     candidates: list[Candidate]
     reason: str
@@ -115,7 +113,7 @@ class Found:
 
 
 async def nearest(run: StepContext, wanted: Wanted, rules: NearRules) -> Found:
-    """Look at the stored entries."""
+    """Search the stored entries for bases of the kernel that is wanted."""
     if rules.bases == "none":
         return Found([], "this worker makes all entries from scratch", doubted=False)
     near: list[Candidate] = []
@@ -147,7 +145,7 @@ async def nearest(run: StepContext, wanted: Wanted, rules: NearRules) -> Found:
 
 
 def untracked(paths: Iterable[str]) -> str | None:
-    """Return a path of what builds run, or of what that is made of, if one is among these."""
+    """Return one of these paths that is a program which builds run, or its source; else None."""
     return next(
         (
             path
@@ -160,7 +158,10 @@ def untracked(paths: Iterable[str]) -> str | None:
 
 
 def _trusted(about: About, rules: NearRules) -> bool:
-    """Return whether no submitter's makefile, or config, ran when the entry was built."""
+    """Return whether only a distribution's code ran when the entry was built.
+
+    A submitter's makefile or config could leave any object behind for other users' kernels.
+    """
     if rules.bases == "any":
         return True
     return (
@@ -177,7 +178,7 @@ def _doubted(makings: list[EntryMaking]) -> bool:
 
 
 async def _names(run: StepContext) -> list[str]:
-    """Return the stored entries, those used last first."""
+    """Return the names of the stored entries, the most recently used first."""
     ages = await run.storage.ages("suitecache", 1)
     names = [prefix.rpartition("/")[2] for prefix in sorted(ages, key=lambda prefix: ages[prefix])]
-    return [name for name in names if ENTRY.fullmatch(name)][:_LOOKED]
+    return [name for name in names if ENTRY.fullmatch(name)][:_CONSIDERED]

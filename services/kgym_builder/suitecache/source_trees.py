@@ -18,7 +18,7 @@ from kgym_builder.toolchains.toolchain import Toolchain
 
 @dataclass(frozen=True, slots=True)
 class SourceTree:
-    """A source: `tree` is as published, but for `changes`, by `backports` and our own object."""
+    """A source; in `tree`, `changes` of `backports` and of our own object are applied to it."""
 
     source: Source
     tree: Tree

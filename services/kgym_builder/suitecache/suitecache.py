@@ -1,8 +1,8 @@
 """SuiteCache: a kernel's source and object files after one full build, reused by all later ones.
 
-An entry is a read-only image of the whole tree. It is made once, by the first
-step that needs it, kept in storage for all workers, and mounted below a
-writable overlay by each step that uses it.
+An entry is a read-only image of the whole tree. The first step that needs it makes it. Storage
+keeps it for all workers, and each step that uses it mounts it below a writable overlay, at the path
+where it was built: the paths that kbuild wrote down stay valid. Taking an entry costs 20 ms.
 """
 
 import asyncio
@@ -39,30 +39,29 @@ from kgym_builder.suitecache.tree_images import TreeImages
 from kgym_builder.toolchains.toolchain import Toolchain
 from kgym_builder.toolchains.toolchains import Toolchains
 
-# Version of what an entry holds; part of its identity.
+# Version of an entry's content; part of its identity.
 LAYOUT = 6
-# Likewise, of kernels that have any: earlier versions did not make them.
+# Part of the identity of kernels with modules, which earlier versions did not build.
 _WITH_MODULES = "modules"
-# Likewise, where the config has them packed: earlier versions did so.
+# Part of their identity if the config compresses modules, which earlier versions let happen.
 _UNPACKED = "unpacked modules"
-# Version of what is remembered of a config.
+# Version of the memo of a config.
 _CONFIGURED = 2
 # Bytes of images that a host keeps for its workers.
 MOST = 30 << 30
 
-# Called with the tree that is about to be built: what it raises spares the full build.
+# Called with the tree before it is built: an error that it raises saves the full build.
 TryPatches = Callable[[Tree], Awaitable[None]]
 
 
 class SuiteCache:
     """The entries that the workers of this host use, kept below `cache`.
 
-    At most `most` bytes of them, but for those in use. Images are mounted in
-    the first of the `ways` that works, or else unpacked. `limits` are those of
-    the sandboxes in which trees are configured, built and used. Sources come from
-    public addresses, and from what `origins` allow. `budget` is shared with
-    what else works on this host, by default nobody; `toolchains` are by default
-    those that Debian's own archive has. `near` says which entries others are made from.
+    At most `most` bytes of entries are kept, not counting those in use. Images are mounted in the
+    first of the `ways` that works, or else unpacked. `limits` are those of the sandboxes in which
+    trees are configured, built and used. Sources come from public addresses and from `origins`.
+    `budget` is shared with other work on this host. By default, `toolchains` come from Debian's
+    own archive. `near` says which entries others are made from.
     """
 
     def __init__(
@@ -89,28 +88,28 @@ class SuiteCache:
         self.budget = budget or Budget.of_host()
 
     def held(self) -> list[HeldEntry]:
-        """Return the entries that this host keeps, with the bytes of their images.
+        """Return the entries on this host with the sizes of their images.
 
-        Raises OSError where the folder cannot be read.
+        Raises OSError if the folder cannot be read.
         """
         sizes = self._folders.sizes().items()
         return [HeldEntry(name=name, bytes=size) for name, size in sizes if ENTRY.fullmatch(name)]
 
     def drop(self, names: Sequence[str]) -> list[str]:
-        """Remove those of these entries that nobody uses now from this host; return their names."""
+        """Remove these entries from this host unless they are in use; return those removed."""
         return [name for name in names if self._folders.remove(name)]
 
     async def identify(self, kernel: Kernel, run: StepContext) -> Identified:
-        """Return what names the kernel's entry: for a new config in seconds, else at once.
+        """Return the identity of the kernel's entry: in seconds for a new config, else at once.
 
-        Raises UserError `wrong_architecture`, and as sources, toolchains and kconfig do.
+        Raises UserError `wrong_architecture`, and what sources, toolchains and kconfig raise.
         """
         kconfig.check_architecture(kernel.config.texts)
         tools = await self._toolchains.get(kernel.compiler, run)
         source_identity = await self._sources.identify(kernel, run)
         rules = [backport.model_dump() for backport in self._sources.backports(kernel)]
         parts = (LAYOUT, source_identity, kernel.config, *tools.parts, rules, str(control.SOURCE))
-        # An image's programs are known by its identity.
+        # An image's identity covers its programs; of the host's, their paths have to do.
         own = () if tools.image else tuple(map(shutil.which, CONFIGURING))
         name = memo.key("config", _CONFIGURED, *parts, own)
         identified = await memo.recall(run, name, Identified)
@@ -120,18 +119,18 @@ class SuiteCache:
         return identified.model_copy(update={"substitution": tools.substitution})
 
     def building(self, jobs: int | None = None) -> AbstractAsyncContextManager[int]:
-        """Hold the host's room for one build: its `jobs`, by default one a core, need memory."""
+        """Reserve the host's memory for one build with so many `jobs`, by default one per core."""
         most = min(jobs or self.budget.cores, self.budget.cores)
         return self.budget.share(Use.BUILD, 0, (most + 2) * JOB_MIB)
 
     def bounds(self, kernel: Kernel) -> MakeBounds:
-        """Return what make may take for it; raise UserError for more than the operator allows."""
+        """Return the limits of make; raise UserError if the spec asks for more than is allowed."""
         most = (self._limits or SandboxLimits.of_host()).seconds
         if kernel.make_seconds is not None and kernel.make_seconds > most:
             raise UserError(
                 "make_seconds_too_high",
-                f"`make_seconds` is {kernel.make_seconds}, and this worker gives make {most:g} s"
-                " at most; its operator raises that by KGYM_MAKE_SECONDS",
+                f"`make_seconds` is {kernel.make_seconds}, but this worker allows make at most"
+                f" {most:g} s; its operator can raise that with KGYM_MAKE_SECONDS",
                 limit=most,
             )
         return MakeBounds(kernel.jobs, kernel.make_seconds)
@@ -146,10 +145,10 @@ class SuiteCache:
         objects: int | None = None,
         trial: TryPatches | None = None,
     ) -> Entry:
-        """Return the kernel's entry, made if there is none; it stays for the attempt.
+        """Return the kernel's entry, and make it if there is none; it is held for the attempt.
 
-        `identified` is what `identify` says of the kernel. `output` takes what a full build
-        prints, `objects` is how many it is known to have.
+        `identified` comes from `identify`. `output` takes the output of a full build; `objects` is
+        the expected number of its objects. `trial` runs before a full build.
         """
         identity, fresh, made = identified.identity, kernel.cache == "refresh", False
         bounds = self.bounds(kernel)
@@ -177,7 +176,7 @@ class SuiteCache:
 
         folder, _ = await self._folders.get(identity, make, fresh=fresh, held=run.held)
         if gone := await asyncio.to_thread(self._folders.trim, self._most):
-            run.log(f"removed from this host, to keep to its budget: {', '.join(gone)}")
+            run.log(f"removed from this host to stay within its budget: {', '.join(gone)}")
         layer, root = await self._images.layers(folder, tools, run, run.held)
         return Entry(
             identity=identity,
@@ -194,11 +193,12 @@ class SuiteCache:
         )
 
     async def published(self, kernel: Kernel | SourceSpec, run: StepContext) -> SourceTree:
-        """Return the kernel's source as builds see it; it stays for the attempt."""
+        """Return the kernel's source as builds see it; it is held for the attempt."""
         tools = await self._toolchains.get(kernel.compiler, run)
         return await self._sources.with_backports(kernel, tools, run, "published", log=run.log)
 
     async def _configure(self, kernel: Kernel, tools: Toolchain, run: StepContext) -> Identified:
+        """Run kconfig on the source; return the final config and the identity that follows."""
         run.progress("config")
         root = await self._images.root(tools, run)
         source = await self._sources.with_backports(kernel, tools, run, "config", root=root)
@@ -224,10 +224,7 @@ class SuiteCache:
     async def _base(
         self, tools: Toolchain, run: StepContext, held: ExitStack, wanted: Candidate
     ) -> Base | None:
-        """Take an entry to make another from; None if it is damaged, gone, or being made now.
-
-        It stays until `held` is closed.
-        """
+        """Take a base entry until `held` is closed; None if it is damaged, gone or being made."""
         identity = wanted.identity
 
         async def fetch(folder: Path) -> None:
@@ -253,7 +250,7 @@ class SuiteCache:
 
 @contextmanager
 def _doubting(tools: Toolchain) -> Iterator[None]:
-    """Let the toolchain's image be checked if what it works on could not be read."""
+    """Have the toolchain's image verified before its next use if the tree could not be read."""
     try:
         yield
     except TreeUnreadable:

@@ -1,7 +1,8 @@
-"""The build of an entry's tree: what make finds to do is compiled, then the tree is packed.
+"""Build an entry's tree: let make compile, then pack the tree.
 
-In a tree of a source that is everything; in one that begins as another entry's, it is what differs
-(`near_build.py`). The image is made of the unpatched tree alone, before anything else happens.
+In a fresh source tree, make compiles everything; in a tree that began as another entry's, it
+compiles what differs (`near_build.py`). The image holds the unpatched tree only: it is packed
+before any patch is applied.
 """
 
 import asyncio
@@ -29,22 +30,22 @@ from kgym_builder.toolchains.toolchain import Toolchain
 
 PACK_SECONDS = 3600.0
 # Level 1 packs the tree of a small kernel in 10 s to 570 MB; level 3 in 14 s to 560 MB, level 6 in
-# 17 s to 505 MB, LZ4 in 5 s to 845 MB. All are read at the same speed.
+# 17 s to 505 MB, LZ4 in 5 s to 845 MB. All can be read at the same speed.
 _SQUASHFS = (
     *("-comp", "zstd", "-Xcompression-level", "1", "-b", "256K"),
     *("-no-xattrs", "-no-exports", "-no-progress", "-quiet"),
     *("-force-uid", str(NOBODY), "-force-gid", str(NOBODY)),
 )
 _RELEASE = "include/config/kernel.release"
-# Clang's tools read it; where it stands depends on the version.
+# Writes compile_commands.json, which Clang's tools read. The script moved in Linux 5.10.
 _COMPILE_COMMANDS = """
 for script in scripts/clang-tools/gen_compile_commands.py scripts/gen_compile_commands.py; do
     [ -f $script ] && exec python3 $script
 done
 :
 """
-# The objects that go into vmlinux: members of vmlinux.a (since Linux 6.1), or of the archives that
-# stand for it, and of the libraries.
+# Prints the objects that go into vmlinux: members of vmlinux.a (since Linux 6.1), or of the archives
+# that earlier kernels have instead, and of the libraries.
 _LINKED = """
 set -e
 for archive in vmlinux.a $KBUILD_VMLINUX_OBJS $KBUILD_VMLINUX_LIBS; do
@@ -54,7 +55,7 @@ for archive in vmlinux.a $KBUILD_VMLINUX_OBJS $KBUILD_VMLINUX_LIBS; do
     esac
 done
 """
-# The modules, which modules.order lists, and their objects, which `.mod` files list.
+# Prints the modules, which modules.order lists, and their objects, which `.mod` files list.
 _OF_MODULES = """
 [ ! -f modules.order ] || while read -r one; do
     base=${one%.*}
@@ -73,7 +74,7 @@ done
 
 @dataclass(frozen=True, slots=True)
 class Compiled:
-    """A tree that was made: what is to be known of it."""
+    """Facts about a tree after its build."""
 
     config: str
     """The final .config."""
@@ -81,15 +82,15 @@ class Compiled:
     lacking: dict[str, str]
     environment: dict[str, str]
     linked: bytes
-    """The paths of the objects that went into vmlinux, a line each."""
+    """Paths of the objects in vmlinux, one per line."""
     objects: int
-    """How many were compiled."""
+    """Number of compiled objects."""
     seconds: float
 
 
 @dataclass(frozen=True, slots=True)
 class TreeBuild:
-    """The build of all that make finds to do in `tree`, which holds the source with backports."""
+    """A build in `tree`, which holds the source with its backports."""
 
     tree: Tree
     tools: Toolchain
@@ -97,14 +98,14 @@ class TreeBuild:
     output: Output
     bounds: MakeBounds
     limits: SandboxLimits | None
-    """Of the sandboxes that work on the tree."""
+    """Limits of the sandboxes that work on the tree."""
 
     async def compile(
         self, identified: Identified, objects: int | None, there: Collection[str] = ()
     ) -> Compiled:
-        """Make the kernel; `objects` is how many that takes, where it is known.
+        """Make the kernel; `objects` is the expected number of objects to compile.
 
-        What was made in the tree before, `there`, and is no part of the kernel now, is removed.
+        Of `there`, the objects and modules of an earlier build, remove those no longer in use.
         """
         kbuild = Kbuild(self.tree, self.tools, self.output, self.bounds)
         before, begin = self.output.objects, time.monotonic()
@@ -151,9 +152,9 @@ class TreeBuild:
         *,
         shortcut: Order | None,
     ) -> About:
-        """Leave the files of the entry in `folder`; `seconds` are those that it took so far.
+        """Write the entry's files to `folder`; `seconds` are the times of its stages so far.
 
-        `shortcut` is that of a kernel linked by the same rules; without, it is rehearsed.
+        `shortcut` comes from a kernel linked by the same rules; if None, it is rehearsed.
         """
         with self.run.stage("pack", seconds):
             sha256 = await self._pack(folder)
@@ -181,19 +182,20 @@ class TreeBuild:
         return about
 
     async def _rehearsed(self, identified: Identified, about: About, folder: Path) -> Order:
-        """Return the order in which the shortcut makes this kernel; the tree is another then."""
-        # A patch may change what the kernel exports: only make sees that modules lack it then.
+        """Rehearse the shortcut, which changes the tree; return the order that works."""
+        # Not for kernels with modules: a patch may remove an export, and only modpost, which make
+        # runs, notices that a module still imports it.
         paths = () if kconfig.modules(identified.config) else compiled_trees.linked_in(folder)
         with self.run.stage("rehearsal", about.seconds):
             kbuild = Kbuild(self.tree, self.tools, self.output, self.bounds)
             return await Shortcut(self.tree, kbuild, about).rehearse(paths)
 
     async def _pack(self, folder: Path) -> str:
-        """Make the image; return its SHA-256."""
+        """Pack the tree into the image; return its SHA-256."""
         proc.require("mksquashfs")
         out = prepare(self.run.folder / "packed")
         argv = ["mksquashfs", ".", f"/out/{compiled_trees.IMAGE}", *_SQUASHFS]
-        tree = self.tree.with_hosts_programs()  # an old suite's packs without zstd
+        tree = self.tree.with_hosts_programs()  # an old suite's mksquashfs lacks zstd
         await tree.run(argv, timeout=PACK_SECONDS, out=out)
         image = folder / compiled_trees.IMAGE
         await asyncio.to_thread(shutil.move, out / compiled_trees.IMAGE, image)
@@ -203,18 +205,18 @@ class TreeBuild:
 
 
 async def linked(tree: Tree, environment: Mapping[str, str]) -> bytes:
-    """Return the paths of the objects that went into vmlinux, a line each."""
+    """Return the paths of the objects in vmlinux, one per line."""
     return (await tree.run(["sh", "-c", _LINKED], env=environment)).output
 
 
 async def of_modules(tree: Tree) -> list[str]:
-    """Return the paths of the objects that went into modules, and of the modules."""
+    """Return the paths of all modules and their objects."""
     lines = (await tree.run(["sh", "-c", _OF_MODULES])).output
     return lines.decode(errors="surrogateescape").splitlines()
 
 
 async def _remove(tree: Tree, paths: Sequence[str]) -> None:
-    """Remove made files, with what kbuild noted of them."""
+    """Remove build results together with kbuild's notes on them."""
     stdin = "".join(f"{path}\0" for path in paths).encode(errors="surrogateescape")
     await tree.run(["xargs", "-0r", "sh", "-c", _REMOVE, "sh"], stdin=stdin)
 

@@ -2,6 +2,7 @@
 
 import os
 import subprocess
+from dataclasses import replace
 from ipaddress import ip_network
 from pathlib import Path
 
@@ -16,13 +17,20 @@ from kgym_builder.kernel_source.source_limits import SourceLimits
 from tests.builder.kernel_source.git_server import GitServer
 
 LOOPBACK = (ip_network("127.0.0.1/32"),)
-LOTS = SourceLimits(objects_at_once=10, silence_seconds=2, seconds=60)
+# All files come at once; or in lots, for tests of what happens between two of them.
+LIMITS = SourceLimits(objects_at_once=1000, silence_seconds=2, seconds=60)
+LOTS = replace(LIMITS, objects_at_once=10)
 FILES = 60
 
 
 def git(folder: Path, *words: str, stdin: bytes = b"") -> str:
     settings = ("user.name=t", "user.email=t@localhost", "safe.directory=*", "gc.auto=0")
-    command = ["git", "-C", str(folder), *(word for one in settings for word in ("-c", one))]
+    command = [
+        "git",
+        "-C",
+        str(folder),
+        *(word for setting in settings for word in ("-c", setting)),
+    ]
     done = subprocess.run(
         [*command, *words], check=True, timeout=60, capture_output=True, input=stdin
     )
@@ -50,7 +58,7 @@ class Reports:
 
 
 def sources(
-    tmp_path: Path, limits: SourceLimits = LOTS, mirrors: Path | None = None
+    tmp_path: Path, limits: SourceLimits = LIMITS, mirrors: Path | None = None
 ) -> KernelSources:
     return KernelSources(tmp_path / "cache", Origins((), LOOPBACK, Mirrors(mirrors)), limits)
 
@@ -63,16 +71,16 @@ def at(served: GitServer, name: str, repository: str = "linux") -> str:
     return git(served.root / repository, "rev-parse", name)
 
 
-async def marker(found: KernelSources, source: GitSource) -> str:
+async def marker(kernels: KernelSources, source: GitSource) -> str:
     """Take the source; return what its Makefile says. All of its files are there."""
-    tree = (await found.get(source, Reports())).tree
+    tree = (await kernels.get(source, Reports())).tree
     assert len(list(tree.glob("d*/*.c"))) == FILES
     return (tree / "Makefile").read_text()
 
 
-async def refusal(found: KernelSources, source: GitSource) -> KgymError:
+async def refusal(kernels: KernelSources, source: GitSource) -> KgymError:
     with pytest.raises(KgymError) as caught:
-        await found.get(source, Reports())
+        await kernels.get(source, Reports())
     assert caught.value.message.isprintable()
     return caught.value
 
@@ -83,9 +91,11 @@ def store(tmp_path: Path) -> Path:
 
 def kept(tmp_path: Path) -> int:
     """How many objects the store has."""
-    said = git(store(tmp_path), "count-objects", "-v")
+    counts = git(store(tmp_path), "count-objects", "-v")
     return sum(
-        int(line.split()[1]) for line in said.splitlines() if line.startswith(("in-pack", "count"))
+        int(line.split()[1])
+        for line in counts.splitlines()
+        if line.startswith(("in-pack", "count"))
     )
 
 
@@ -97,28 +107,28 @@ def held(folder: Path, name: str) -> dict[bytes, tuple[bytes, bytes]]:
         timeout=60,
         capture_output=True,
     ).stdout
-    found = {}
+    contents = {}
     for line in filter(None, listed.split(b"\0")):
         about, _, path = line.partition(b"\t")
-        mode, _kind, one = about.split()
+        mode, _kind, blob = about.split()
         content = subprocess.run(
-            ["git", "-C", str(folder), "cat-file", "blob", one.decode()],
+            ["git", "-C", str(folder), "cat-file", "blob", blob.decode()],
             check=True,
             timeout=60,
             capture_output=True,
         ).stdout
-        found[path] = (mode, content)
-    return found
+        contents[path] = (mode, content)
+    return contents
 
 
 def unpacked(tree: Path) -> dict[bytes, tuple[bytes, bytes]]:
     """What a folder holds, in the same form."""
-    found = {}
+    contents = {}
     for path in tree.rglob("*"):
         name = os.fsencode(path.relative_to(tree))
         if path.is_symlink():
-            found[name] = (b"120000", os.fsencode(os.readlink(path)))
+            contents[name] = (b"120000", os.fsencode(os.readlink(path)))
         elif path.is_file():
             mode = b"100755" if path.stat().st_mode & 0o100 else b"100644"
-            found[name] = (mode, path.read_bytes())
-    return found
+            contents[name] = (mode, path.read_bytes())
+    return contents

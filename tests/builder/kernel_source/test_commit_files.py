@@ -69,14 +69,14 @@ async def test_attributes_leave_nothing_out_and_change_nothing(
     tmp_path: Path, served: GitServer, way: str
 ) -> None:
     name = with_attributes(served.root / "linux")
-    found = sources(tmp_path)
+    kernels = sources(tmp_path)
     if way != "by the store":
-        await marker(found, linux(served, "main~2"))
+        await marker(kernels, linux(served, "main~2"))
         shutil.rmtree(store(tmp_path) / "info")
     if way == "apart":
         for pack in store(tmp_path).glob("objects/pack/*.pack"):
             pack.write_bytes(pack.read_bytes()[:-30] + bytes(30))
-    tree = (await found.get(linux(served, name), Reports())).tree
+    tree = (await kernels.get(linux(served, name), Reports())).tree
     wanted, there = held(served.root / "linux", name), unpacked(tree)
     assert len(wanted) > 75
     assert there == wanted
@@ -94,8 +94,8 @@ async def test_attributes_without_number_cost_nothing(tmp_path: Path, served: Gi
     entries = git(folder, "ls-tree", "main") + f"\n100644 blob {attributes}\t.gitattributes\n"
     many = git(folder, "commit-tree", git(folder, "mktree", stdin=entries.encode()), "-m", "x")
     git(folder, "update-ref", "refs/heads/many", many)
-    found = sources(tmp_path, SourceLimits(unpack_seconds=20, seconds=60))
-    assert await marker(found, linux(served, many)) == "three"
+    kernels = sources(tmp_path, SourceLimits(unpack_seconds=20, seconds=60))
+    assert await marker(kernels, linux(served, many)) == "three"
 
 
 def nested(folder: Path, blob: bytes, width: int, depth: int) -> str:
@@ -126,8 +126,8 @@ async def test_a_commit_of_shared_folders_is_refused_before_anything_is_written(
     tmp_path: Path, served: GitServer, blob: bytes, width: int, depth: int, words: str
 ) -> None:
     limits = SourceLimits(files=2000, tree=32 << 20, seconds=60)
-    found, bomb = sources(tmp_path, limits), nested(served.root / "linux", blob, width, depth)
-    other, most = asyncio.create_task(marker(found, linux(served, at(served, "main")))), [0]
+    kernels, bomb = sources(tmp_path, limits), nested(served.root / "linux", blob, width, depth)
+    other, most = asyncio.create_task(marker(kernels, linux(served, at(served, "main")))), [0]
 
     async def watch() -> None:
         while True:
@@ -137,7 +137,7 @@ async def test_a_commit_of_shared_folders_is_refused_before_anything_is_written(
 
     # Only the other job writes files of its own, which are small.
     watching, begin = asyncio.create_task(watch()), time.monotonic()
-    error = await refusal(found, linux(served, bomb))
+    error = await refusal(kernels, linux(served, bomb))
     watching.cancel()
     assert (error.reason, error.cause) == (
         ("source_too_large" if "allowed" in words else "source_unreadable"),
@@ -148,24 +148,23 @@ async def test_a_commit_of_shared_folders_is_refused_before_anything_is_written(
     assert max(most) < 2 << 20
     assert time.monotonic() - begin < 40
     assert await other == "three"
-    assert await marker(found, linux(served, at(served, "main^"))) == "two"
+    assert await marker(kernels, linux(served, at(served, "main^"))) == "two"
 
 
 @pytest.mark.attack
-@pytest.mark.parametrize("name", [".git", ".GIT", "..", ".", "a/../b", "/etc", "d1", "linux/.git"])
 async def test_names_that_git_refuses_to_write_are_refused(
-    tmp_path: Path, served: GitServer, name: str
+    tmp_path: Path, served: GitServer
 ) -> None:
-    folder = served.root / "linux"
-    tree = subtree(folder, at(served, "main^{tree}"), name)
-    odd = git(folder, "commit-tree", tree, "-m", "odd")
-    git(folder, "update-ref", "refs/heads/odd", odd)
-    found = sources(tmp_path)
-    error = await refusal(found, linux(served, odd))
-    assert (error.reason, error.cause) == ("source_unreadable", "user"), error.message
-    assert "of a name that Git refuses, or two of it" in error.message
+    folder, kernels = served.root / "linux", sources(tmp_path)
+    for name in (".git", ".GIT", "..", ".", "a/../b", "/etc", "d1", "linux/.git"):
+        tree = subtree(folder, at(served, "main^{tree}"), name)
+        odd = git(folder, "commit-tree", tree, "-m", "odd")
+        git(folder, "update-ref", "refs/heads/odd", odd)
+        error = await refusal(kernels, linux(served, odd))
+        assert (error.reason, error.cause) == ("source_unreadable", "user"), error.message
+        assert "of a name that Git refuses, or two of it" in error.message
     assert not list((tmp_path / "cache" / "trees").glob("*/tree"))
-    assert await marker(found, linux(served, "main")) == "three"
+    assert await marker(kernels, linux(served, "main")) == "three"
 
 
 def subtree(folder: Path, tree: str, name: str) -> str:
@@ -183,8 +182,8 @@ def git_bytes(folder: Path, tree: str) -> bytes:
     made = b""
     for entry in entries:
         mode, _kind, rest = entry.split(" ", 2)
-        one, _, path = rest.partition("\t")
-        made += mode.lstrip("0").encode() + b" " + path.encode() + b"\0" + bytes.fromhex(one)
+        blob, _, path = rest.partition("\t")
+        made += mode.lstrip("0").encode() + b" " + path.encode() + b"\0" + bytes.fromhex(blob)
     return made
 
 

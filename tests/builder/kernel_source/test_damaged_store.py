@@ -1,14 +1,16 @@
 """A store of Git objects that is damaged: never a wrong answer, and the next one is whole."""
 
+import asyncio
 import shutil
+import subprocess
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 from structlog.testing import capture_logs
 
-from tests.builder.kernel_source.git_server import GitServer
+from tests.builder.kernel_source.git_server import GitServer, git_serving
 from tests.builder.kernel_source.git_sources import (
     at,
     commit,
@@ -64,7 +66,7 @@ def broken(kind: str) -> Damage:
 
 def unpacked(folder: Path, name: str) -> str:
     """Have each object in a file of its own; return the id of the one that is named."""
-    found = git(folder, "rev-parse", name)
+    name = git(folder, "rev-parse", name)
     for pack in list(folder.glob("objects/pack/*.pack")):
         moved = folder.parent / pack.name
         shutil.copy(pack, moved)
@@ -72,7 +74,7 @@ def unpacked(folder: Path, name: str) -> str:
         pack.unlink()
         git(folder, "unpack-objects", "-q", stdin=moved.read_bytes())
         moved.unlink()
-    return found
+    return name
 
 
 def another(folder: Path, commit: str) -> None:
@@ -99,7 +101,23 @@ def without_objects(folder: Path, _commit: str) -> None:
     shutil.rmtree(folder / "objects")
 
 
-@pytest.mark.parametrize("name", ["{}", "{}^"])
+@pytest.fixture(scope="module")
+def whole(
+    tmp_path_factory: pytest.TempPathFactory, repository: Path
+) -> Iterator[tuple[GitServer, Path]]:
+    """A server, and a folder with a cache that has its newest commit; both stay as they are."""
+    folder = tmp_path_factory.mktemp("whole")
+    with git_serving(repository) as server:
+        asyncio.run(marker(sources(folder), linux(server, at(server, "main"))))
+        shutil.rmtree(folder / "cache" / "trees")
+        yield server, folder
+
+
+@pytest.mark.parametrize(
+    "name",
+    # Another commit meets the same damage: it is tried in full with everything else.
+    ["{}", pytest.param("{}^", marks=pytest.mark.exhaustive)],
+)
 @pytest.mark.parametrize(
     "damage",
     [
@@ -118,18 +136,18 @@ def without_objects(folder: Path, _commit: str) -> None:
     ],
 )
 async def test_what_is_damaged_is_fetched_anew(
-    tmp_path: Path, served: GitServer, damage: Damage, name: str
+    tmp_path: Path, whole: tuple[GitServer, Path], damage: Damage, name: str
 ) -> None:
-    found, main = sources(tmp_path), at(served, "main")
-    await marker(found, linux(served, main))
-    shutil.rmtree(tmp_path / "cache" / "trees")
+    served, folder = whole
+    subprocess.run(["cp", "-a", folder / "cache", tmp_path], check=True, timeout=20)
+    kernels, main = sources(tmp_path), at(served, "main")
     damage(store(tmp_path), main)
     says = {"{}": "three", "{}^": "two"}[name]
-    assert await marker(found, linux(served, name.format(main))) == says
+    assert await marker(kernels, linux(served, name.format(main))) == says
     # No damage is left.
     shutil.rmtree(tmp_path / "cache" / "trees")
     asked = len(served.asked)
-    assert await marker(found, linux(served, at(served, name.format("main")))) == says
+    assert await marker(kernels, linux(served, at(served, name.format("main")))) == says
     assert len(served.asked) == asked
     if name == "{}":  # what nobody has asked for since is as it was
         git(store(tmp_path), "fsck", "--no-dangling")
@@ -138,45 +156,48 @@ async def test_what_is_damaged_is_fetched_anew(
 async def test_the_reason_is_logged_and_what_was_fetched_apart_is_kept(
     tmp_path: Path, served: GitServer
 ) -> None:
-    found, main = sources(tmp_path), at(served, "main")
-    await marker(found, linux(served, main))
+    kernels, main = sources(tmp_path), at(served, "main")
+    await marker(kernels, linux(served, main))
     shutil.rmtree(tmp_path / "cache" / "trees")
     zeros(store(tmp_path), main)
     with capture_logs() as logs:
-        await marker(found, linux(served, main))
-    (told,) = logs
-    assert told["log_level"] == "warning"
-    assert "is corrupt" in told["why"]
-    assert "stored in" in told["why"]
+        await marker(kernels, linux(served, main))
+    (warning,) = logs
+    assert warning["log_level"] == "warning"
+    assert "is corrupt" in warning["why"]
+    assert "stored in" in warning["why"]
 
 
 @pytest.mark.attack
 async def test_a_warning_is_never_taken_for_an_id(tmp_path: Path, served: GitServer) -> None:
     """Of a damaged folder Git only warns, while files that others lack are missing."""
-    found, main = sources(tmp_path), at(served, "main")
-    await marker(found, linux(served, main))
+    kernels, main = sources(tmp_path), at(served, "main")
+    await marker(kernels, linux(served, main))
     broken(":d1")(store(tmp_path), main)
     served.asked.clear()
     newer = commit(served.root / "linux", "4", Makefile="four")
-    assert await marker(found, linux(served, newer)) == "four"
+    assert await marker(kernels, linux(served, newer)) == "four"
     wanted = [
-        line.split()[-1] for one in served.asked for line in one.split(b"\n") if b"want " in line
+        line.split()[-1]
+        for request in served.asked
+        for line in request.split(b"\n")
+        if b"want " in line
     ]
     assert wanted
-    assert {len(one) for one in wanted} == {40}
+    assert {len(name) for name in wanted} == {40}
 
 
 @pytest.mark.attack
 async def test_a_store_stays_that_is_not_to_blame(tmp_path: Path, served: GitServer) -> None:
-    found, main = sources(tmp_path), at(served, "main")
-    await marker(found, linux(served, main))
+    kernels, main = sources(tmp_path), at(served, "main")
+    await marker(kernels, linux(served, main))
     before = store(tmp_path).stat().st_ino
-    error = await refusal(found, linux(served, f"{main}~9"))
+    error = await refusal(kernels, linux(served, f"{main}~9"))
     assert (error.reason, "does not go so far" in error.message) == ("source_not_found", True)
     raw = b"40000 d1\0" + bytes.fromhex(at(served, "main:Makefile"))
     folder = served.root / "linux"
     tree = git(folder, "hash-object", "-t", "tree", "-w", "--literally", "--stdin", stdin=raw)
     odd = git(folder, "commit-tree", tree, "-m", "odd")
     git(folder, "update-ref", "refs/heads/odd", odd)
-    await refusal(found, linux(served, odd))
+    await refusal(kernels, linux(served, odd))
     assert store(tmp_path).stat().st_ino == before

@@ -47,9 +47,9 @@ def served(repository: Path) -> Iterator[GitServer]:
         yield server
 
 
-async def listed(found: KernelSources, url: str, since: str, last: str) -> list[str]:
+async def listed(kernels: KernelSources, url: str, since: str, last: str) -> list[str]:
     """Return the subjects of the commits between two, whose graph is as it should be."""
-    between = await found.history(GitSource(url=url, commit=last), since, Reports())
+    between = await kernels.history(GitSource(url=url, commit=last), since, Reports())
     one = parse(between.text)
     assert one.commits[-1].id == between.commit
     return [each.subject[:6] for each in one.commits]
@@ -62,13 +62,13 @@ def words(subjects: list[str]) -> set[str]:
 async def test_a_folder_tells_its_commits_with_those_of_merged_branches(
     tmp_path: Path, repository: Path, new_run: NewRun
 ) -> None:
-    found = KernelSources(tmp_path / "cache", ANYWHERE)
-    subjects = await listed(found, str(repository), "old", "main")
+    kernels = KernelSources(tmp_path / "cache", ANYWHERE)
+    subjects = await listed(kernels, str(repository), "old", "main")
     assert set(subjects) == {"side 1", "side 2", "one", "merge", "two"}
     assert subjects[-2:] == ["merge", "two"]
-    assert await listed(found, str(repository), "side", "main") == ["one", "merge", "two"]
+    assert await listed(kernels, str(repository), "side", "main") == ["one", "merge", "two"]
     ends = [git(repository, "rev-parse", one) for one in ("old", "main")]
-    assert len(await listed(found, str(repository), *ends)) == 5
+    assert len(await listed(kernels, str(repository), *ends)) == 5
 
     source = GitSource(url=str(repository), commit="main")
     run = new_run(HistorySpec(source=source, since="main~2"))
@@ -85,11 +85,11 @@ async def test_a_server_sends_commits_without_files(
     tmp_path: Path, served: GitServer, newest: bool
 ) -> None:
     served.newest_protocol = newest
-    found = KernelSources(tmp_path / "cache", Origins((), LOOPBACK))
+    kernels = KernelSources(tmp_path / "cache", Origins((), LOOPBACK))
     url = f"{served.url}/linux/.git"
-    assert len(await listed(found, url, "old", "main")) == 5
+    assert len(await listed(kernels, url, "old", "main")) == 5
     ends = [git(served.root / "linux", "rev-parse", one) for one in ("side", "main~1")]
-    assert await listed(found, url, *ends) == ["one", "merge"]
+    assert await listed(kernels, url, *ends) == ["one", "merge"]
     assert not list((tmp_path / "cache" / "repositories").glob(".*.part-*"))
 
 
@@ -105,9 +105,9 @@ async def test_a_long_history_is_whole_and_warnings_are_no_part_of_it(
     )
     git(repository, "fast-import", "--quiet", stdin=text.encode())
     (repository / ".git" / "objects" / "info" / "alternates").write_text("/no/where\n")
-    found = KernelSources(tmp_path / "cache", ANYWHERE)
+    kernels = KernelSources(tmp_path / "cache", ANYWHERE)
     source = GitSource(url=str(repository), commit="long")
-    text = (await found.history(source, "main", Reports())).text
+    text = (await kernels.history(source, "main", Reports())).text
     assert len(text) > 10 << 20
     one = parse(text)
     assert [len(each.parents) for each in one.commits] == [0] + [1] * (many - 1)
@@ -115,7 +115,7 @@ async def test_a_long_history_is_whole_and_warnings_are_no_part_of_it(
 
 @pytest.mark.attack
 async def test_what_is_no_history_is_refused(tmp_path: Path, repository: Path) -> None:
-    found = KernelSources(tmp_path / "cache", ANYWHERE)
+    kernels = KernelSources(tmp_path / "cache", ANYWHERE)
     absent, file = "f" * 40, git(repository, "rev-parse", "main:Makefile")
     wrong = {
         ("other", "main"): "not_an_ancestor",
@@ -127,11 +127,11 @@ async def test_what_is_no_history_is_refused(tmp_path: Path, repository: Path) -
     }
     for (since, last), reason in wrong.items():
         with pytest.raises(UserError) as caught:
-            await listed(found, str(repository), since, last)
+            await listed(kernels, str(repository), since, last)
         assert caught.value.reason == reason, caught.value.message
     os.rename(repository, repository.with_name("gone"))
     with pytest.raises(UserError) as caught:
-        await listed(found, str(repository), "f" * 40, absent)
+        await listed(kernels, str(repository), "f" * 40, absent)
     assert caught.value.reason == "source_not_found"
 
 
@@ -142,6 +142,6 @@ async def test_a_hostile_repository_runs_nothing_on_the_host(
     proof = tmp_path / "proof"
     for key in ("core.pager", "core.fsmonitor", "log.showSignature", "gpg.program"):
         git(repository, "config", key, f"touch {proof}")
-    found = KernelSources(tmp_path / "cache", ANYWHERE)
-    assert len(await listed(found, str(repository), "old", "main")) == 5
+    kernels = KernelSources(tmp_path / "cache", ANYWHERE)
+    assert len(await listed(kernels, str(repository), "old", "main")) == 5
     assert not proof.exists()

@@ -10,7 +10,7 @@ import sys
 import time
 from collections.abc import Callable, Coroutine, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
@@ -28,7 +28,7 @@ from kgym_builder.build.build_step import Builder
 from kgym_builder.suitecache.compiled_trees import INDEX, LOG, MAKING, read_about
 from kgym_builder.suitecache.nearest import NearRules
 from kgym_builder.suitecache.suitecache import SuiteCache
-from tests.conftest import ANYWHERE, ROOT, NewRun
+from tests.conftest import ANYWHERE, ROOT, NewRun, attempt
 
 pytestmark = [pytest.mark.anyio, pytest.mark.thorough]
 
@@ -58,7 +58,7 @@ class Built:
 
     @property
     def kernel(self) -> dict[str, str]:
-        return {one.name: one.sha256 for one in self.run.artifacts if one.name != "build.log"}
+        return {each.name: each.sha256 for each in self.run.artifacts if each.name != "build.log"}
 
     @property
     def objects(self) -> set[str]:
@@ -83,28 +83,48 @@ def edited(folder: Path, edits: Edits) -> None:
             file.write_text(file.read_text().replace(*edit))
 
 
+def packed(parent: Path, edits: Edits) -> TarballSource:
+    """Return the small make tree with changes, as another source, which is packed once."""
+    name = hashlib.sha256(repr(sorted(edits.items())).encode()).hexdigest()[:12]
+    folder = parent / "sources" / name / "linux"
+    path = Path(f"{folder}.tar")
+    if not folder.exists():
+        shutil.copytree(FAKE, folder)
+        edited(folder, LISTED)
+        edited(folder, edits)
+        argv = ["tar", "-cf", path, "-C", folder.parent, "linux"]
+        subprocess.run(argv, check=True, timeout=20)
+    return TarballSource(url=str(path), sha256=hashlib.sha256(path.read_bytes()).hexdigest())
+
+
+async def built_in(
+    parent: Path, run: StepContext, rules: NearRules = ALWAYS, host: str = "one"
+) -> Built:
+    """Perform a build on a host below `parent`."""
+    backports = ROOT / "configs" / "backports"
+    suite = SuiteCache(parent / host, backports, origins=ANYWHERE, near=rules)
+    result = await Builder(suite)(run)
+    folder = parent / host / "suitecache" / result.tree
+    making = EntryMaking.model_validate_json((folder / MAKING).read_text())
+    return Built(run, making, folder, result.objects_compiled)
+
+
+def spec_of(parent: Path, edits: Edits, config: str, **spec: object) -> BuildSpec:
+    wanted = KernelConfig(base="allnoconfig", fragments=[f"CONFIG_BASE=y\n{config}"])
+    return BuildSpec.model_validate({"source": packed(parent, edits), "config": wanted, **spec})
+
+
+@pytest.fixture(scope="module")
+def prepared(tmp_path_factory: pytest.TempPathFactory) -> Built:
+    """The tree without changes, built once: most tests begin with a copy of its entry."""
+    parent = tmp_path_factory.mktemp("prepared")
+    run = attempt(parent, spec_of(parent, {}, ""))
+    with run.held:
+        return asyncio.run(built_in(parent, run))
+
+
 @pytest.fixture
-def source(tmp_path: Path) -> Callable[[Edits], TarballSource]:
-    """Return the small make tree with changes, as another source."""
-
-    def make(edits: Edits) -> TarballSource:
-        name = hashlib.sha256(repr(sorted(edits.items())).encode()).hexdigest()[:12]
-        folder = tmp_path / "sources" / name / "linux"
-        if not folder.exists():
-            shutil.copytree(FAKE, folder)
-            edited(folder, LISTED)
-            edited(folder, edits)
-            names = ["-C", str(folder.parent), "linux"]
-            subprocess.run(["tar", "-cf", f"{folder}.tar", *names], check=True, timeout=20)
-        path = Path(f"{folder}.tar")
-        digest = hashlib.sha256(path.read_bytes()).hexdigest()
-        return TarballSource(url=str(path), sha256=digest)
-
-    return make
-
-
-@pytest.fixture
-def build(new_run: NewRun, source: Callable[[Edits], TarballSource], tmp_path: Path) -> Build:
+def build(new_run: NewRun, prepared: Built, tmp_path: Path) -> Build:
     """Build the small make tree with changes; hosts share the storage, and nothing else."""
 
     async def make(
@@ -116,18 +136,17 @@ def build(new_run: NewRun, source: Callable[[Edits], TarballSource], tmp_path: P
         apart: bool = False,
         **spec: object,
     ) -> Built:
-        suite = SuiteCache(
-            tmp_path / host, ROOT / "configs" / "backports", origins=ANYWHERE, near=rules
-        )
-        wanted = KernelConfig(base="allnoconfig", fragments=[f"CONFIG_BASE=y\n{config}"])
-        given = {"source": source(edits), "config": wanted, **spec}
-        run = new_run(BuildSpec.model_validate(given))
+        parent = prepared.folder.parents[2]
+        plain = not (edits or config or spec or apart) and host == "one"
+        if plain and not (tmp_path / "storage").exists():
+            # `cp -a` keeps the owner, the sandbox's user, to whom source trees belong.
+            argv = ["cp", "-a", parent / "one", parent / "storage", tmp_path]
+            await asyncio.to_thread(subprocess.run, argv, check=True, timeout=20)
+            return replace(prepared, folder=tmp_path / prepared.folder.relative_to(parent))
+        run = new_run(spec_of(parent, edits, config, **spec))
         if apart:
             run.storage = LocalStorage(tmp_path / "apart")
-        result = await Builder(suite)(run)
-        folder = tmp_path / host / "suitecache" / result.tree
-        making = EntryMaking.model_validate_json((folder / MAKING).read_text())
-        return Built(run, making, folder, result.objects_compiled)
+        return await built_in(tmp_path, run, rules, host)
 
     return make
 
@@ -168,8 +187,16 @@ NEAR: dict[str, tuple[Edits, str, Edits, str, int]] = {
 }
 
 
+# Each is made both ways and compared; those that the others cover are tried with everything else.
+COVERED = {"a file that others include", "a symbol more", "a module more", "words alone"}
+
+
 @pytest.mark.parametrize(
-    ("before", "config", "after", "wanted", "objects"), NEAR.values(), ids=NEAR
+    ("before", "config", "after", "wanted", "objects"),
+    [
+        pytest.param(*case, id=name, marks=[pytest.mark.exhaustive] * (name in COVERED))
+        for name, case in NEAR.items()
+    ],
 )
 async def test_an_entry_is_made_from_the_nearest_and_is_what_comes_from_scratch(
     build: Build, before: Edits, config: str, after: Edits, wanted: str, objects: int
@@ -358,47 +385,35 @@ async def test_nothing_is_made_from_what_another_submitters_makefiles_made(
 async def test_builders_that_need_the_same_near_entry_at_once_make_it_once(build: Build) -> None:
     base = await build()
     both = await asyncio.gather(*(build(ONE_FILE, rules=NEVER, cache="fresh") for _ in range(2)))
-    assert {one.making.base for one in both} == {base.folder.name}
-    assert sorted("made from entry" in one.log for one in both) == [False, True]
+    assert {built.making.base for built in both} == {base.folder.name}
+    assert sorted("made from entry" in built.log for built in both) == [False, True]
     other = [build(ONE_FILE, EXTRA, rules=NEVER), build({}, EXTRA, rules=NEVER)]
     made = await asyncio.gather(*other)
-    assert all(one.making.base for one in made)
+    assert all(built.making.base for built in made)
 
 
 KILLED = """
-import asyncio, sys, uuid
-from contextlib import ExitStack
+import asyncio, sys
 from pathlib import Path
 from kgym.api.steps import BuildSpec
-from kgym.api.worker_calls import Assignment
-from kgym.transport.artifact_storage import LocalStorage
-from kgym.worker.context import StepContext
-from kgym_builder.build.build_step import Builder
-from kgym_builder.suitecache.nearest import NearRules
-from kgym_builder.suitecache.suitecache import SuiteCache
-from tests.conftest import ANYWHERE, ROOT
+from tests.builder.suitecache.test_near_entries import NEVER, built_in
+from tests.conftest import attempt
 
-spec = BuildSpec.model_validate_json(sys.stdin.read())
-folder = Path(sys.argv[1])
-lease = uuid.uuid4()
-work = folder / "work" / lease.hex
-work.mkdir(parents=True)
-assignment = Assignment(step_id=1, job_id=1, number=0, attempt=1, lease=lease, spec=spec, inputs={})
-run = StepContext(assignment, work, LocalStorage(folder / "storage"))
-rules = NearRules(rehearsals=0)
-suite = SuiteCache(folder / "one", ROOT / "configs" / "backports", origins=ANYWHERE, near=rules)
-asyncio.run(Builder(suite)(run))
+parent = Path(sys.argv[1])
+run = attempt(parent, BuildSpec.model_validate_json(sys.stdin.read()))
+asyncio.run(built_in(parent, run, NEVER))
 """
 
 
-@pytest.mark.parametrize("stage", ["made from entry", "tree: mounted", "shortcut"])
+@pytest.mark.parametrize(
+    "stage",
+    ["made from entry", pytest.param("tree: mounted", marks=pytest.mark.exhaustive), "shortcut"],
+)
 async def test_a_builder_that_is_killed_leaves_an_entry_whole_or_absent(
-    build: Build, source: Callable[[Edits], TarballSource], tmp_path: Path, stage: str
+    build: Build, prepared: Built, tmp_path: Path, stage: str
 ) -> None:
     base = await build()
-    config = KernelConfig(base="allnoconfig", fragments=["CONFIG_BASE=y\n"])
-    spec = BuildSpec(source=source(ONE_FILE), config=config)
-    before = set((tmp_path / "work").iterdir())
+    spec = spec_of(prepared.folder.parents[2], ONE_FILE, "")
     process = await asyncio.create_subprocess_exec(
         *(sys.executable, "-c", KILLED, str(tmp_path)),
         stdin=subprocess.PIPE,
@@ -410,9 +425,7 @@ async def test_a_builder_that_is_killed_leaves_an_entry_whole_or_absent(
     process.stdin.close()
     end = time.monotonic() + 120
     while process.returncode is None and time.monotonic() < end:
-        new = set((tmp_path / "work").iterdir()) - before
-        logs = [one / "step.log" for one in new if (one / "step.log").exists()]
-        if any(stage in log.read_text() for log in logs):
+        if any(stage in log.read_text() for log in (tmp_path / "work").glob("*/step.log")):
             break
         await asyncio.sleep(0.01)
     with suppress(ProcessLookupError):
@@ -445,16 +458,16 @@ async def test_more_time_than_the_operator_allows_is_refused(build: Build) -> No
 async def test_make_gets_the_jobs_that_are_asked_for_and_no_more_than_there_are_cores(
     build: Build,
 ) -> None:
-    said = {"Makefile": ('\t@echo "  LD      $@"', "\t@echo 'jobs: $(MAKEFLAGS)'")}
+    edits: Edits = {"Makefile": ('\t@echo "  LD      $@"', "\t@echo 'jobs: $(MAKEFLAGS)'")}
     for jobs, option in ((1, "-j1"), (1000, f"-j{Host.here().cores}")):
-        made = await build(said, jobs=jobs, cache="refresh")
-        told = (made.folder / LOG).read_text().splitlines()
-        assert f" {option} " in next(line for line in told if "jobs:" in line)
+        made = await build(edits, jobs=jobs, cache="refresh")
+        lines = (made.folder / LOG).read_text().splitlines()
+        assert f" {option} " in next(line for line in lines if "jobs:" in line)
 
 
 def test_how_fast_to_build_does_not_make_another_bug_of_it(fake_build: BuildSpec) -> None:
     slow = fake_build.model_copy(update={"jobs": 1, "make_seconds": 60})
     programs = [Reproducer(text="int main(void) { return 0; }")]
-    marks = {calibration(one, programs, VmShape()) for one in (fake_build, slow)}
+    marks = {calibration(spec, programs, VmShape()) for spec in (fake_build, slow)}
     assert len(marks) == 1
     assert request([fake_build]) != request([slow])
