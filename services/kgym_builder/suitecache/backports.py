@@ -128,7 +128,7 @@ def _changed(patch: Patch, files: dict[str, bytes]) -> list[Applied]:
 
 
 def _has_edits(patch: Patch, files: Mapping[str, bytes]) -> bool:
-    """Return whether the files have the edits already; an edit's result may contain its original."""
+    """Return whether the files have the edits already; a replacement may contain the original."""
     texts = [(files.get(edit.file), edit) for edit in patch.edits]
     return bool(texts) and all(text is not None and _has(text, edit) for text, edit in texts)
 

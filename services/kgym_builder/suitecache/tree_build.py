@@ -44,8 +44,8 @@ for script in scripts/clang-tools/gen_compile_commands.py scripts/gen_compile_co
 done
 :
 """
-# Prints the objects that go into vmlinux: members of vmlinux.a (since Linux 6.1), or of the archives
-# that earlier kernels have instead, and of the libraries.
+# Prints the objects that go into vmlinux: members of vmlinux.a (since Linux 6.1), or of the
+# archives that earlier kernels have instead, and of the libraries.
 _LINKED = """
 set -e
 for archive in vmlinux.a $KBUILD_VMLINUX_OBJS $KBUILD_VMLINUX_LIBS; do
