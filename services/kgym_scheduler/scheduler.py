@@ -27,6 +27,7 @@ from kgym.api.jobs import (
     Progress,
 )
 from kgym.api.states import State
+from kgym.api.statistics import StatisticsFilter
 from kgym.api.steps import StepKind
 from kgym.api.worker_calls import AttemptEnding, Claim, Claimed
 from kgym.errors import InfrastructureError, KgymError, NotFound
@@ -52,6 +53,9 @@ QUIET_SWEEP_SECONDS = 5.0
 NOTIFY_SECONDS = 10.0
 # How often workers that were lost long ago are forgotten. It is a write, so it is rare.
 FORGET_SECONDS = 600.0
+# The first count of all past days reads the whole table, a second for 300,000 attempts. It is made
+# so long after the start, in the background, so that no page has to wait for it.
+COUNT_SECONDS = 5.0
 STOP_SECONDS = 5.0
 # Maximum number of unsent stop signals. Heartbeats tell the workers whose signal is dropped.
 MAX_SIGNALS = 10_000
@@ -149,7 +153,7 @@ class Scheduler:
             self._attendance.begin(await self.store.newest_job())
         self._changed_at = asyncio.get_running_loop().time()
         self._sweeping = asyncio.create_task(self._sweep())
-        helpers = (self._notifier.run(), self.entries.dropped.watch())
+        helpers = (self._notifier.run(), self.entries.dropped.watch(), self._count_days())
         self._helpers = [self._sweeping, *map(asyncio.create_task, helpers)]
 
     def hang_up(self) -> None:
@@ -399,6 +403,12 @@ class Scheduler:
                 for ended in changed.ended:
                     observe(ended)
         return bool(committed)
+
+    async def _count_days(self) -> None:
+        if self._attendance is None:  # else the platform ends with a command
+            await asyncio.sleep(COUNT_SECONDS)
+            with contextlib.suppress(KgymError):
+                await self.store.statistics(StatisticsFilter(step="day"))
 
     async def _sweep(self) -> None:
         # After a start, nothing expires for the time of one lease: while no scheduler or no

@@ -15,8 +15,8 @@ from kgym.errors import Gone
 from kgym.web.problems import documented, problem
 from kgym.web.routing import as_json_list, router
 from kgym.web.scopes import Scope
-from kgym_scheduler.api.routing import Core, JobId, StepNumber
 from kgym_scheduler.retention.artifact_retention import gone_since
+from kgym_scheduler.routing import Core, JobId, StepNumber
 
 ArtifactName = Annotated[str, Path(max_length=255)]
 

@@ -10,7 +10,7 @@ from kgym.web.routing import as_json, router
 from kgym.web.scopes import Scope
 from kgym.web.strict_requests import StrictRoute
 from kgym_scheduler.api import example_job
-from kgym_scheduler.api.routing import Core, caller_of
+from kgym_scheduler.routing import Core, admit, caller_of
 
 
 class _Route(StrictRoute):
@@ -52,12 +52,7 @@ async def submit_all(
     ] = None,
 ) -> Response:
     """Add all jobs in one transaction, or none: the first invalid one fails the call."""
-    caller = caller_of(http)
-    for job in request.jobs:
-        caller.check(job)
-    if caller.owner is not None:
-        http.app.state.volume.take(caller.name, len(await http.body()))
-    await http.app.state.quota.take(caller.name, len(request.jobs))
+    caller = await admit(http, request.jobs)
     submitted = await scheduler.submit_all(request.jobs, idempotency_key, caller.name)
     return as_json(submitted, 201 if submitted.created else 200)
 

@@ -12,8 +12,8 @@ from kgym.web.event_stream import EventStream
 from kgym.web.problems import documented
 from kgym.web.routing import as_json, router
 from kgym.web.scopes import Scope
-from kgym_scheduler.api.routing import Core, caller_of
 from kgym_scheduler.change_feed import ChangeFeed
+from kgym_scheduler.routing import Core, caller_of
 
 readers = router(Scope.READ)
 

@@ -19,7 +19,7 @@ from kgym.api.jobs import GroupName, Submitter
 from kgym.web.problems import documented
 from kgym.web.routing import as_json, router
 from kgym.web.scopes import Scope
-from kgym_scheduler.api.routing import Core, caller_of
+from kgym_scheduler.routing import Core, caller_of
 from kgym_scheduler.scheduler import Scheduler
 
 # Lines of CSV that are read and sent at a time.

@@ -24,7 +24,7 @@ from kgym.web.problems import documented
 from kgym.web.routing import as_json, router
 from kgym.web.scopes import Scope
 from kgym_scheduler.api import example_job
-from kgym_scheduler.api.routing import Core, JobId, StepQuery, caller_of
+from kgym_scheduler.routing import Core, JobId, StepQuery, admit, caller_of
 from kgym_scheduler.scheduler import Scheduler
 
 Attempt = Annotated[Annotated[int, Field(ge=1, lt=1 << 31), DIGITS] | None, Query()]
@@ -52,6 +52,7 @@ submitters = router(Scope.SUBMIT)
 )
 async def submit(
     http: Request,
+    scheduler: Core,
     request: Annotated[
         JobRequest,
         Body(
@@ -71,12 +72,8 @@ async def submit(
     ] = None,
 ) -> Response:
     """Submit a job. Each step begins when the one before it has succeeded."""
-    state, caller = http.app.state, caller_of(http)
-    caller.check(request)
-    if caller.owner is not None:
-        state.volume.take(caller.name, len(await http.body()))
-    await state.quota.take(caller.name)
-    job, new = await state.scheduler.submit(request, idempotency_key, caller.name)
+    caller = await admit(http, [request])
+    job, new = await scheduler.submit(request, idempotency_key, caller.name)
     return as_json(job, 201 if new else 200, {"Location": f"/v1/jobs/{job.id}"})
 
 

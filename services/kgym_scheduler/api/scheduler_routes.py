@@ -13,8 +13,8 @@ from kgym.errors import NotFound
 from kgym.web.problems import documented
 from kgym.web.routing import as_json, as_json_list, router
 from kgym.web.scopes import Scope
-from kgym_scheduler.api.routing import Core, caller_of
 from kgym_scheduler.retention.upkeep import Upkeep
+from kgym_scheduler.routing import Core, caller_of
 
 WorkerId = Annotated[str, Path(max_length=200, pattern=WORKER_ID)]
 

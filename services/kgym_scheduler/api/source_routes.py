@@ -22,7 +22,7 @@ from kgym.errors import InfrastructureError
 from kgym.web.problems import documented
 from kgym.web.routing import as_json, router
 from kgym.web.scopes import Scope
-from kgym_scheduler.api.routing import Core, JobId
+from kgym_scheduler.routing import Core, JobId
 from kgym_scheduler.scheduler import Scheduler
 from kgym_scheduler.source.search import look_up, search
 from kgym_scheduler.source.sources import Sources

@@ -9,7 +9,7 @@ from kgym.api.suitecache import ENTRY, DroppedEntry, EntryFilter, EntryPage, Ent
 from kgym.web.problems import documented
 from kgym.web.routing import as_json, router
 from kgym.web.scopes import Scope
-from kgym_scheduler.api.routing import Core
+from kgym_scheduler.routing import Core
 
 EntryPath = Annotated[str, Path(max_length=64, pattern=f"^{ENTRY.pattern}$")]
 

@@ -19,10 +19,10 @@ from kgym.web.problems import documented
 from kgym.web.scopes import Scope
 from kgym.web.strict_requests import StrictRoute
 from kgym_scheduler.database import job_lists
-from kgym_scheduler.database.tokens import Submitter
 from kgym_scheduler.peer_api import answers, tags
 from kgym_scheduler.peer_api.requests import JobsFilter, NewJob, PageFilter, TagFilter
 from kgym_scheduler.peer_api.submission import request_of
+from kgym_scheduler.routing import Core, admit, caller_of
 from kgym_scheduler.scheduler import Scheduler
 
 # Jobs that are read at once.
@@ -48,11 +48,6 @@ def _scheduler(http: Request) -> Scheduler:
     return scheduler
 
 
-def _caller(http: Request) -> Submitter:
-    caller: Submitter = http.state.caller
-    return caller
-
-
 def _json(value: object) -> Response:
     return Response(to_json(value), media_type="application/json")
 
@@ -67,14 +62,10 @@ def _page(shown: Sequence[object], part: PageFilter, total: int) -> Response:
 
 
 @submitters.post("/newJob", summary="Submit a job", responses=documented(413, 415))
-async def new_job(http: Request, job: Annotated[NewJob, Body()]) -> Response:
+async def new_job(http: Request, scheduler: Core, job: Annotated[NewJob, Body()]) -> Response:
     """Submit a job: `kbuilder` is a build step, `kvmmanager` a reproduce step."""
-    scheduler, caller, state = _scheduler(http), _caller(http), http.app.state
     request = await request_of(job, scheduler.job)
-    caller.check(request)
-    if caller.owner is not None:
-        state.volume.take(caller.name, len(await http.body()))
-    await state.quota.take(caller.name)
+    caller = await admit(http, [request])
     view, _ = await scheduler.submit(request, None, caller.name)
     return JSONResponse(answers.job_id(view.id))
 
@@ -98,7 +89,7 @@ async def show_job(http: Request, job_id: Named) -> Response:
 async def abort(http: Request, job_id: Named) -> Response:
     """Abort the job; a finished one stays unchanged."""
     try:
-        await _scheduler(http).abort((await _job(http, job_id)).id, _caller(http).owner)
+        await _scheduler(http).abort((await _job(http, job_id)).id, caller_of(http).owner)
     except Conflict as error:
         if error.reason != "job_finished":
             raise
@@ -118,7 +109,7 @@ async def restart(
     step = len(job.steps) - 1 if restartFrom == -1 else restartFrom
     if step >= len(job.steps):
         raise UserError("peer_job", f"job {job_id} has {len(job.steps)} stages, no stage {step}")
-    await _scheduler(http).restart(job.id, step, _caller(http).owner)
+    await _scheduler(http).restart(job.id, step, caller_of(http).owner)
     return _json(None)
 
 
@@ -157,7 +148,7 @@ async def set_tag(
     job = await _job(http, job_id)
     others = [tag for tag in job.tags if tag_key not in tags.read([tag])]
     new = [*others, tags.written(tag_key, tagValue)]
-    await _scheduler(http).tag(job.id, new, _caller(http).owner)
+    await _scheduler(http).tag(job.id, new, caller_of(http).owner)
     return _json(None)
 
 
@@ -225,7 +216,7 @@ async def _views(http: Request, ids: Sequence[int]) -> list[JobView]:
     for start in range(0, len(ids), AT_ONCE):
         some = ids[start : start + AT_ONCE]
         named = JobFilter(ids=",".join(map(str, some)), limit=AT_ONCE)
-        page = await _scheduler(http).jobs(named, _caller(http).name)
+        page = await _scheduler(http).jobs(named, caller_of(http).name)
         views |= {job.id: job for job in page.jobs}
     return [views[number] for number in ids if number in views]
 

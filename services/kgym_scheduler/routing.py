@@ -1,11 +1,12 @@
 """Shared by all routes: the scheduler, numbers in paths, the caller."""
 
+from collections.abc import Sequence
 from typing import Annotated
 
 from fastapi import Depends, Path, Query, Request
 from pydantic import Field
 
-from kgym.api.jobs import DIGITS
+from kgym.api.jobs import DIGITS, JobRequest
 from kgym_scheduler.database.tokens import Submitter
 from kgym_scheduler.scheduler import Scheduler
 
@@ -16,9 +17,8 @@ StepNumber = Annotated[
 StepQuery = Annotated[Annotated[int, Field(ge=0, lt=100), DIGITS] | None, Query()]
 
 
-async def _scheduler(
-    request: Request,
-) -> Scheduler:  # async, as FastAPI runs a plain function in a thread
+async def _scheduler(request: Request) -> Scheduler:
+    # async, as FastAPI runs a plain dependency in a thread.
     scheduler: Scheduler = request.app.state.scheduler
     return scheduler
 
@@ -29,4 +29,15 @@ Core = Annotated[Scheduler, Depends(_scheduler)]
 def caller_of(request: Request) -> Submitter:
     """Return the caller of the request."""
     caller: Submitter = request.state.caller
+    return caller
+
+
+async def admit(http: Request, jobs: Sequence[JobRequest]) -> Submitter:
+    """Return the caller; raise Forbidden or TooMany unless it may submit these jobs."""
+    caller, state = caller_of(http), http.app.state
+    for job in jobs:
+        caller.check(job)
+    if caller.owner is not None:  # no admin
+        state.volume.take(caller.name, len(await http.body()))
+    await state.quota.take(caller.name, len(jobs))
     return caller
