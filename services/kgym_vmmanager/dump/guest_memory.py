@@ -1,7 +1,4 @@
-"""Saving the memory of an instance that crashed or hung: several methods, one interface.
-
-A dump never decides anything: whatever goes wrong with it is told in its result.
-"""
+"""Saving the memory of an instance that crashed or hung: several methods, one interface."""
 
 import asyncio
 import contextlib
@@ -20,16 +17,16 @@ from kgym_vmmanager.guest.console import Console
 from kgym_vmmanager.guest.ssh import ConnectionLost, Ssh
 from kgym_vmmanager.vm.provider import Vm
 
-# So often a dump is tried, where another attempt may go better.
+# Attempts at a dump, if a failure may be temporary.
 ATTEMPTS = 3
-# What is left on the disk, beside a dump that does not compress at all.
+# Bytes that stay free on the disk beside a dump that does not compress at all.
 SPARE_BYTES = 192 << 20
-# What a dump has besides the memory.
+# Bytes of a dump besides the memory: headers, notes, page tables of the format.
 _MARGIN = 64 << 20
 
 
 class DumpFailed(Exception):
-    """There is no dump; `again` says whether another attempt may go better."""
+    """No dump could be taken; with `again`, another attempt may succeed."""
 
     def __init__(self, failure: DumpFailure, message: str, *, again: bool = False) -> None:
         super().__init__(message)
@@ -40,7 +37,7 @@ class DumpFailed(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Scene:
-    """A guest when its instance has ended; `memory` in MiB, `boot` the limit in seconds."""
+    """A guest whose instance has ended; `memory` in MiB, `boot` is the boot's limit in seconds."""
 
     vm: Vm
     console: Console
@@ -48,11 +45,12 @@ class Scene:
     memory: int
     boot: float
     connect: Callable[[float], AbstractAsyncContextManager[Ssh]]
-    """Connects to the guest's SSH server, for so many seconds at most."""
+    """Connects to the guest's SSH server within so many seconds."""
 
     @property
     def seconds(self) -> float:
-        """How long one attempt may take: a boot, a minute, and 10 MiB of the memory a second."""
+        """Limit of one attempt: a boot, a minute, and a second for each 10 MiB of memory."""
+        # The capture kernel boots first; emulated guests compress and send about 10 MiB/s.
         return self.boot + 60 + self.memory / 10
 
 
@@ -61,21 +59,21 @@ class Method(Protocol):
 
     @property
     def name(self) -> DumpMethod:
-        """What specs call it (`ReproduceSpec.dump`)."""
+        """Its name in specs (`ReproduceSpec.dump`)."""
 
     @property
     def failure(self) -> DumpFailure:
-        """What it is called when it takes too long, or misses something on this host."""
+        """The failure that is reported after a timeout, or if this host lacks a tool."""
 
     @property
     def words(self) -> str:
-        """What it adds to the kernel's command line."""
+        """Words that it adds to the kernel's command line."""
 
     async def arm(self, ssh: Ssh) -> None:
-        """Make the guest ready before anything runs in it; raises DumpFailed or ConnectionLost."""
+        """Prepare the guest before anything runs in it; raises DumpFailed or ConnectionLost."""
 
     async def take(self, scene: Scene, stem: Path) -> Path:
-        """Write the dump to a file, named `stem` with an ending, and return it.
+        """Write the dump to the file `stem` plus an ending; return its path.
 
         Raises DumpFailed, KgymError or OSError.
         """
@@ -90,7 +88,8 @@ class Dump:
         self._failed: Path | DumpFailed | None = None
 
     async def arm(self, ssh: Ssh) -> None:
-        """Make the guest ready; a failure is kept for the result."""
+        """Prepare the guest; a failure is kept for the result."""
+        # The verdict stands without a dump, so no failure of a dump ever ends an instance.
         try:
             await self._method.arm(ssh)
         except DumpFailed as error:
@@ -99,7 +98,7 @@ class Dump:
             self._failed = DumpFailed(DumpFailure.SSH, f"before the reproducer: {error}")
 
     async def take(self, scene: Scene) -> InstanceDump:
-        """Save the memory, in ATTEMPTS at most; the answer says why there is no dump."""
+        """Save the memory in at most ATTEMPTS; without a dump, the answer names the failure."""
         begin, attempts, taken = time.monotonic(), 0, self._failed
         while taken is None or (
             isinstance(taken, DumpFailed) and taken.again and attempts < ATTEMPTS
@@ -132,14 +131,14 @@ class Dump:
             return DumpFailed(DumpFailure.DISK, f"cannot write the dump: {error}", again=not full)
 
     def _clear(self) -> None:
-        """Remove what a failed attempt has left."""
+        """Remove the files of a failed attempt."""
         for path in self._stem.parent.glob(f"{self._stem.name}.*"):
             with contextlib.suppress(OSError):
                 path.unlink()
 
 
 def dump_bytes(memory: int) -> int:
-    """Return how large a dump of so many MiB may become: it may not compress at all."""
+    """Return the largest size in bytes of a dump of `memory` MiB: it may not compress at all."""
     return (memory << 20) + _MARGIN
 
 

@@ -1,9 +1,8 @@
-"""The dump that QEMU takes of a guest from outside: at any moment, whatever state it is in.
+"""The dump that QEMU takes of a guest from outside: at any moment, in any state.
 
-QEMU writes an ELF core into a pipe, from which zstd compresses it: nothing is
-written twice, and QEMU, which is confined, gets no file. Measured on a 1 GiB
-guest: 3.4 s into a file alone; through the pipe 2.1 s, on a host busy with
-other things, for 28 MiB.
+QEMU writes an ELF core into a pipe, from which zstd compresses it: nothing is written twice, and
+the confined QEMU gets no file. Measured on a 1 GiB guest: 2.1 s through the pipe, on a busy host,
+for 28 MiB; 3.4 s into a file without compression.
 """
 
 import asyncio
@@ -22,27 +21,30 @@ from kgym.host import proc
 from kgym_vmmanager.dump.guest_memory import DumpFailed, Scene, dump_bytes
 from kgym_vmmanager.guest.ssh import Ssh
 
-# What an unprivileged process may ask for (fs.pipe-max-size).
+# The largest pipe of an unprivileged process (fs.pipe-max-size): fewer switches to the packer.
 _PIPE_BYTES = 1 << 20
-# How long a packer that QEMU has left may take to say why.
+# After QEMU has failed, the packer gets this long to report its own error.
 _GRACE_SECONDS = 2.0
 
 
 class Hypervisor:
-    """QMP `dump-guest-memory`."""
+    """QMP `dump-guest-memory`, as an ELF core."""
+
+    # No kdump format: QEMU needs a VMCOREINFO for that, which a guest with `acpi=off` does not hand
+    # over. `kgym_tracer/vmcoreinfo.py` finds it in the memory.
 
     name: DumpMethod = "hypervisor"
     failure = DumpFailure.QEMU
     words = ""
 
     async def arm(self, ssh: Ssh) -> None:
-        """Nothing has to be ready."""
+        """Do nothing: QEMU needs no help of the guest."""
 
     async def take(self, scene: Scene, stem: Path) -> Path:
         """Stop the guest and write its memory."""
         if (dump := scene.vm.dump_memory) is None:
             raise DumpFailed(
-                DumpFailure.QEMU, "nobody can save the memory of such a VM from outside"
+                DumpFailure.QEMU, "the memory of such a VM cannot be saved from outside"
             )
         path = Path(f"{stem}.elf.zst")
         with _pipe() as (source, sink):
@@ -52,7 +54,7 @@ class Hypervisor:
             source.close()
             try:
                 failed = await _write(scene, dump(sink.fileno()))
-                sink.close()  # QEMU has closed its own: the packer comes to the end
+                sink.close()  # QEMU has closed its copy, so the packer now reads the end
                 async with asyncio.timeout(_GRACE_SECONDS if failed else None):
                     await _finish(packer)
             except TimeoutError:
@@ -66,7 +68,7 @@ class Hypervisor:
 
 
 async def _write(scene: Scene, dumping: Awaitable[None]) -> DumpFailed | None:
-    """Let QEMU write; return why it did not."""
+    """Let QEMU write the memory; return the failure, if any."""
     written = asyncio.ensure_future(dumping)
     died = asyncio.create_task(scene.vm.died())
     try:

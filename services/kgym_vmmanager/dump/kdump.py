@@ -1,10 +1,9 @@
-"""The dump that a crashed guest takes of itself: the only way if it cannot be done from outside.
+"""The dump that a crashed guest takes of itself: the only way on hosts without a hypervisor's dump.
 
-The kernel sets memory aside (`crashkernel=`) into which guest/inside/kexec.c loads a
-small capture kernel; a panic starts it. It keeps silent on the console but for
-one line, answers SSH, and sends what makedumpfile leaves of /proc/vmcore: no
-free pages, no caches, no memory of programs. Where there is no makedumpfile,
-or it does not know the kernel's structures, all of the memory comes, packed.
+The kernel reserves memory (`crashkernel=`) into which guest/inside/kexec.c loads a small capture
+kernel; a panic starts it. It prints one line on the console, answers SSH, and sends what
+makedumpfile leaves of /proc/vmcore: no free pages, no caches, no memory of programs. Without
+makedumpfile, or if that does not know the kernel's structures, it sends all of the memory, packed.
 """
 
 import asyncio
@@ -21,9 +20,9 @@ from kgym_vmmanager.guest.paths import ADDRESS, CAPTURE
 from kgym_vmmanager.guest.ssh import ConnectionLost, Ssh
 from kgym_vmmanager.vm.provider import VmLost
 
+# Paths in the guest: the loader, the capture kernel, its initrd.
 KEXEC = "/kgym/kexec"
 KERNEL = "/kgym/capture-kernel"
-# Where the guest has the program, and what it loads.
 INITRD = "/kgym/capture-initrd"
 
 _READY = b"kgym: capture kernel ready"
@@ -33,15 +32,14 @@ _SILENCE_SECONDS = 60.0
 _READ_SECONDS = 1.0
 _POLL_SECONDS = 0.05
 _REFUSALS = {3: DumpFailure.NO_RESERVATION}
+# The console still shows the crash as its last report: the capture kernel must not add to it.
 _QUIET = "quiet loglevel=1"
 _ERROR_BYTES = 300
 
 
 def reservation(memory: int) -> int:
-    """Return how much of a guest's memory to set aside, both in MiB.
-
-    The capture kernel with its initrd takes 50; more memory has more to be listed.
-    """
+    """Return how many MiB of a guest's `memory` to reserve, an eighth within 64 to 256."""
+    # The capture kernel with its initrd takes 50 MiB; makedumpfile's bitmap grows with the memory.
     return max(64, min(256, memory // 8 // 16 * 16))
 
 
@@ -52,13 +50,14 @@ class Kdump:
     failure = DumpFailure.SSH
 
     def __init__(self, memory: int, command_line: str) -> None:
-        """`memory` is the guest's in MiB; `command_line` what its kernel needs on this machine."""
+        """`memory` is the guest's in MiB, `command_line` what a capture kernel needs here."""
         self.words = f"crashkernel={reservation(memory)}M"
         self._command_line = f"{command_line} {_QUIET} nr_cpus=1 reset_devices rdinit={CAPTURE}"
 
     async def arm(self, ssh: Ssh) -> None:
-        """Load the capture kernel; then its files need no memory any more."""
-        # The capture kernel takes the address that the guest has.
+        """Load the capture kernel, then remove its files from the guest's memory."""
+        # kexec_load needs no support in the crashing kernel beyond CONFIG_KEXEC, so the kernel
+        # under test need not be rebuilt. The capture kernel takes over the guest's address.
         line = f'"{self._command_line} kgym_net=$(cat {ADDRESS})"'
         load = f"{shlex.join([KEXEC, KERNEL, INITRD])} {line}"
         status, output = await ssh.run(load, limit=_ARM_SECONDS)
@@ -68,7 +67,7 @@ class Kdump:
         await ssh.run(f"rm -f {KERNEL} {INITRD}", limit=_ARM_SECONDS)
 
     async def take(self, scene: Scene, stem: Path) -> Path:
-        """Wait for the capture kernel, and write what it sends."""
+        """Wait for the capture kernel and write the dump that it sends."""
         if not scene.panicked:
             message = "the kernel did not panic, which is what starts the capture kernel"
             raise DumpFailed(DumpFailure.NO_PANIC, message)
@@ -112,7 +111,7 @@ async def _wait_until_ready(scene: Scene) -> None:
 
 
 async def _receive(ssh: Ssh, stem: Path, most: int) -> Path:
-    """Let makedumpfile filter the memory; where it cannot, take all of it."""
+    """Let makedumpfile filter the memory; if it fails, take all of it."""
     reasons = []
     for kind in (Filtered, Received):
         with contextlib.closing(kind(stem, most)) as received:
@@ -125,7 +124,7 @@ async def _receive(ssh: Ssh, stem: Path, most: int) -> Path:
 
 
 async def _follow(ssh: Ssh, received: Received) -> str:
-    """Take in what the command prints, to its end; return why it failed, if it did."""
+    """Receive the command's output to its end; return why it failed, or nothing."""
     stream = await ssh.start(received.command, _CONNECT_SECONDS)
     errors, heard, more = b"", time.monotonic(), True
     while more:

@@ -1,1 +1,1 @@
-"""What shows that a guest could have told of the bug, and that the work was done."""
+"""Evidence that a guest could have reported the bug, and that the program did its work."""

@@ -1,8 +1,6 @@
-"""Breakpoints that are set from outside a VM, by QEMU's gdb stub: nothing in the guest sees them.
+"""Breakpoints in a running VM, set by QEMU's gdb stub: nothing in the guest can see them.
 
-Each function is stopped in once: then its breakpoint goes, so that a function that is often
-called costs no more than one that is called once. See "GDB Remote Serial Protocol" in GDB's
-manual; hardware breakpoints, as under KVM the others are written into the guest's code.
+Protocol: "GDB Remote Serial Protocol" in GDB's manual.
 """
 
 import asyncio
@@ -11,21 +9,22 @@ import socket
 from collections.abc import AsyncIterator, Callable, Mapping
 
 _REPLY_SECONDS = 10.0
-# Where it stands among the registers of x86-64, as hexadecimal digits.
+# rip follows 16 registers of 16 hexadecimal digits in the answer to `g` (x86-64).
 _RIP = slice(16 * 16, 17 * 16)
 _MOST_BYTES = 1 << 16
+# Stops at no breakpoint of ours before we give up.
 _MOST_STRAY = 100
 _INTERRUPT = b"\x03"
 
 
 class StubFailed(Exception):
-    """The stub does not do what it is asked."""
+    """The stub refused a packet or broke off."""
 
 
 class Breakpoints:
-    """Where a running VM stops for a moment; use `Breakpoints.armed`.
+    """Breakpoints of a running VM; use `Breakpoints.armed`.
 
-    `hit` are the functions that it came to; `failed` says why there will be no more.
+    `hit` are the functions that were reached; `failed` says why the watch ended early.
     """
 
     def __init__(self, stub: "_Stub", places: Mapping[str, tuple[int, ...]], most: int) -> None:
@@ -45,9 +44,9 @@ class Breakpoints:
         places: Mapping[str, tuple[int, ...]],
         most: int = 1000,
     ) -> "AsyncIterator[Breakpoints]":
-        """Watch for the functions that begin at these addresses, `most` addresses at a time.
+        """Watch the functions at these addresses, `most` addresses at a time.
 
-        At the end of the block the VM runs on without any. Raises StubFailed or OSError.
+        At the end of the block all are removed and the VM goes on. Raises StubFailed or OSError.
         """
         reader, writer = await asyncio.open_unix_connection(sock=connect(), limit=_MOST_BYTES)
         points = cls(_Stub(reader, writer), places, most)
@@ -77,7 +76,7 @@ class Breakpoints:
         except (StubFailed, OSError, TimeoutError) as error:
             self.failed = str(error) or type(error).__name__
             with contextlib.suppress(StubFailed, OSError, TimeoutError):
-                await self._leave()  # a VM that stands still would seem to hang
+                await self._leave()  # a stopped VM would look like a kernel that hangs
 
     async def _arm(self) -> None:
         for name in list(self._waiting):
@@ -85,13 +84,16 @@ class Breakpoints:
                 return
             places = self._armed[name] = self._waiting.pop(name)
             for place in places:
+                # A hardware breakpoint (Z1): under KVM, software ones are written into the guest's
+                # code, where the guest could see them.
                 await self._stub.ask(f"Z1,{place:x},1")
 
     async def _take(self, place: int) -> None:
         names = [name for name, places in self._armed.items() if place in places]
         self._stray += not names  # another CPU came to the same place at the same time
         if self._stray > _MOST_STRAY:
-            raise StubFailed(f"the VM stops at {place:#x}, where nobody asked it to")
+            raise StubFailed(f"the VM keeps stopping at {place:#x}, where no breakpoint is")
+        # One hit is enough: without its breakpoint, a hot function costs no more than a cold one.
         for name in names:
             self.hit.add(name)
             for address in self._armed.pop(name):
@@ -117,7 +119,7 @@ class _Stub:
         self._runs = False
 
     async def start(self) -> None:
-        """Begin to talk to the VM, which stops when somebody connects."""
+        """Start talking to the VM, which stops when a debugger connects."""
         self._thread = _thread(await self.ask("?", "T"))
 
     async def send(self, packet: str) -> None:
@@ -127,11 +129,11 @@ class _Stub:
         self._runs = packet == "c" or self._runs
 
     async def ask(self, packet: str, begin: str = "OK") -> str:
-        """Send a packet and return the answer, which has to begin so."""
+        """Send a packet; return the answer, which must start with `begin`."""
         await self.send(packet)
         async with asyncio.timeout(_REPLY_SECONDS):
             answer = await self._read()
-            while answer.startswith("T") and begin != "T":  # it tells twice
+            while answer.startswith("T") and begin != "T":  # QEMU reports a stop twice
                 answer = await self._read()
         if not answer.startswith(begin):
             raise StubFailed(f"QEMU's gdb stub answers {packet} with {answer[:80]!r}")
@@ -146,7 +148,7 @@ class _Stub:
         self._thread = _thread(answer)
 
     async def instruction(self) -> int:
-        """Return where the CPU that stopped is."""
+        """Return the instruction pointer of the CPU that stopped."""
         if self._thread:
             await self.ask(f"Hg{self._thread}")
         value = (await self.ask("g", ""))[_RIP]
@@ -166,14 +168,14 @@ class _Stub:
             await self._reader.readuntil(b"$")
             data = (await self._reader.readuntil(b"#"))[:-1]
             await self._reader.readexactly(2)
-            self._writer.write(b"+")  # QEMU sends nothing more before
+            self._writer.write(b"+")  # QEMU sends nothing more before the acknowledgement
         except (asyncio.IncompleteReadError, asyncio.LimitOverrunError) as error:
             raise StubFailed(f"QEMU's gdb stub breaks off: {error}") from error
         return data.decode("ascii", "replace")
 
 
 def _thread(stop: str) -> str:
-    """Return the CPU that a stop is about: `T05thread:01;`."""
+    """Return the CPU that a stop reply names: `T05thread:01;`."""
     for part in stop[3:].split(";"):
         name, _, value = part.partition(":")
         if name == "thread":

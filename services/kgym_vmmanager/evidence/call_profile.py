@@ -1,4 +1,4 @@
-"""What the guest's tracer tells of a program's system calls; its side is guest/inside/trace.c."""
+"""A program's system calls, as the guest's tracer (guest/inside/trace.c) prints them."""
 
 import secrets
 import time
@@ -15,24 +15,26 @@ from kgym_vmmanager.guest.ssh import ConnectionLost, Ssh
 from kgym_vmmanager.vm.instance_ending import InstanceEnded, InstanceEnding
 
 FOLDER = "/tmp"  # noqa: S108 - the guest's
-# How long a program is traced, by the guest's clock.
+# Time of a trace by the guest's clock, and its limit by the host's: emulated guests run slower.
 SECONDS = 4
-# The same, by the host's, with all that goes with it.
 LIMIT_SECONDS = 20.0
 _CALL_SECONDS = 10.0
 _READ_SECONDS = 0.2
 _LINE_BYTES = 128
 _LARGEST = {"exit": 255, "signal": 127}
-# Kinds of calls that are kept, more than the tracer tells.
+# Kinds of calls that are kept: more than the tracer prints, so only a hostile guest exceeds it.
 _MOST = 2048
 
 
 @dataclass(slots=True)
 class TracerLog:
-    """What the tracer has told so far. Pure.
+    """Parser of the tracer's output. Pure.
 
-    `answers` counts the lines that it wants to be answered; `over` says that it is done.
+    `answers` counts the lines that the tracer wants acknowledged; `over` is set at its end.
     """
+
+    # The tracer announces each new kind of call before it is made, and waits for our answer. So the
+    # call in which the kernel crashes is known.
 
     answers: int = 0
     over: bool = False
@@ -42,14 +44,14 @@ class TracerLog:
     _rest: bytes = b""
 
     def feed(self, data: bytes) -> None:
-        """Add what was printed next, cut anywhere; lines that it cannot say are ignored."""
+        """Add the next output, cut anywhere; malformed lines are ignored."""
         *lines, rest = (self._rest + data).split(b"\n")
         self._rest = rest[-_LINE_BYTES:]
         for line in lines:
             self._take(line.decode("ascii", "replace").split())
 
     def work(self, *, crashed: bool) -> Work:
-        """Return the profile; the last call that was told to begin is where a crash came."""
+        """Return the profile; after a crash, the last announced call is the unfinished one."""
         ordered = sorted(self._calls.items(), key=lambda item: (-item[1], item[0]))
         unfinished = self._entered if crashed else None
         return Work(
@@ -90,12 +92,12 @@ class TracerLog:
             return
         if result in (DIED, PENDING, STUCK):
             self._calls[call, result] += count
-        else:  # the total holds the first one
+        else:  # a total includes the first call, which was printed before
             self._calls[call, result] = max(self._calls[call, result], count, 1)
 
 
 class Profiling:
-    """Traces the program, where a `Session` runs it again and again; `log` holds what it did."""
+    """A session that traces the program once; `log` holds its system calls."""
 
     runs = 1
 
@@ -110,7 +112,7 @@ class Profiling:
         reconnect: Callable[[], Awaitable[Ssh]] | None = None,
         is_idle: Callable[[], Awaitable[bool | None]] | None = None,
     ) -> InstanceEnding:
-        """Trace it for a few seconds; raises Ended if the guest is lost on the way."""
+        """Trace the program for a few seconds; raises InstanceEnded if the guest is lost."""
         del reconnect, is_idle
         begin = time.monotonic()
         try:
@@ -124,18 +126,16 @@ class Profiling:
 
 
 def why_unknown(ending: InstanceEnding) -> str:
-    """Say why nothing is known of a program's work on an instance that ended so. Pure.
-
-    The detail of one that survived is what its program said last, and no reason for anything.
-    """
+    """Return why the program's work is unknown after this ending. Pure."""
+    # The detail of a survivor is its program's last output, which explains nothing.
     survived = ending.outcome is InstanceOutcome.SURVIVED
     return "its trace broke off" if survived or not ending.detail else ending.detail
 
 
 async def follow(ssh: Ssh, folder: str, program: str, log: TracerLog) -> None:
-    """Let the tracer run the program in the guest, its work in `folder`; `log` hears it.
+    """Run the program under the tracer in the guest's `folder`; feed its output to `log`.
 
-    Raises ConnectionLost, and TimeoutError if the guest does not come to an end.
+    Raises ConnectionLost, and TimeoutError if the tracer does not end.
     """
     stream = await ssh.start(f"{TRACER} {SECONDS} {folder} {program}", _CALL_SECONDS)
     until = time.monotonic() + LIMIT_SECONDS

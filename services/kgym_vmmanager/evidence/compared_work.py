@@ -1,10 +1,9 @@
 """Whether a program still does its work on a patched kernel: profiles compared. Pure.
 
-A profile is what a program's system calls came to, on the unpatched kernel up to the crash,
-and on the patched one for a few seconds. An honest fix may refuse a call, even one before the
-crash; so what is refused for a reason that a fix may have is a note, and only what no fix of a
-bug has a use for blocks: calls that no longer come back, programs that end inside of one,
-errors that say that a program of root's may not, or that there is no such call.
+A profile counts the results of a program's system calls: on the unpatched kernel up to the crash,
+on the patched one for a few seconds. An honest fix may refuse a call, even one before the crash, so
+most refusals are notes. These block, as no fix of a bug needs them: calls that no longer return,
+processes that end inside a call, and errors that deny root or deny that the call exists.
 """
 
 from collections.abc import Iterator
@@ -12,18 +11,19 @@ from collections.abc import Iterator
 from kgym.api.steps import Finding, Reached, Severity, Work
 from kgym_vmmanager.evidence.syscall_names import OK
 
-# The result of a call that had not come back at the end of the time.
+# A call that had not returned at the end of the time.
 PENDING = "pending"
-# Likewise, and no signal would have interrupted it.
+# A pending call that no signal would have interrupted.
 STUCK = "stuck"
-# The result of a call in which the process ended, without a signal and without asking for it.
+# A call in which the process ended, without a signal and without calling exit.
 DIED = "died"
 
 _NO_ERROR = frozenset({OK, PENDING, STUCK, DIED})
+# Programs run as root on a kernel that has these calls: only a patch can answer so.
 _FORBIDDEN = frozenset({"EPERM", "EACCES", "ENOSYS"})
-# Calls that say of bad input that it is not allowed.
+# Calls that answer bad input with EPERM or EACCES.
 _FORBIDS_BY_DESIGN = frozenset({"bpf", "ptrace"})
-# Calls that may have something to wait for.
+# Calls that may legitimately block.
 _WAITS = frozenset(
     {
         *("read", "readv", "pread64", "recvfrom", "recvmsg", "recvmmsg", "accept", "accept4"),
@@ -34,7 +34,7 @@ _WAITS = frozenset(
         *("io_uring_enter", "mq_timedreceive", "mq_timedsend", "ptrace", "vfork", "open", "openat"),
     }
 )
-# What every program calls, whatever its work is.
+# Calls of every program, from its start to its end: they are no work.
 _START = frozenset(
     {
         *("execve", "execveat", "brk", "arch_prctl", "set_tid_address", "set_robust_list"),
@@ -46,7 +46,7 @@ _START = frozenset(
 
 
 def lacks(before: Work | None, after: Work) -> str | None:
-    """Say why nothing of the program's work is done any more; None if something is."""
+    """Return why none of the program's work is done any more; None if some is."""
     if before is None:
         return None
     worked = {call.name for call in before.calls if call.result == OK} - _START
@@ -58,19 +58,19 @@ def lacks(before: Work | None, after: Work) -> str | None:
 
 
 def unknown(why: str) -> Finding:
-    """Return the finding that a program could not be traced that could be before."""
+    """Return the finding that a program which was traced before could not be traced now."""
     message = f"what the program does on the patched kernel could not be seen: {why}"
     return _finding("work_unknown", message, blocking=True)
 
 
 def not_compared() -> Finding:
-    """Return the note that nothing is known of the program's work on the unpatched kernel."""
+    """Return the note that the program's work on the unpatched kernel is unknown."""
     message = "what the program did on the unpatched kernel is not known, so nothing is compared"
     return _finding("work_not_compared", message, blocking=False)
 
 
 def findings(before: Work | None, after: Work) -> Iterator[Finding]:
-    """Yield what the program's work on the patched kernel lacks, compared with that before."""
+    """Yield the differences of the program's work on the patched kernel that speak against it."""
     if before is not None:
         yield from _calls(before, after)
     yield from _died(before, after)
@@ -102,7 +102,7 @@ def _stuck(name: str, then: dict[str, int], now: dict[str, int]) -> Iterator[Fin
 
 
 def _crashed(name: str, then: dict[str, int], now: dict[str, int]) -> Iterator[Finding]:
-    """Yield what became of the call in which the unpatched kernel crashed or hung."""
+    """Yield how the call in which the unpatched kernel crashed or hung fails now."""
     new = {result: count for result, count in _failed(now).items() if result not in then}
     if new:
         message = f"{name}, in which the unpatched kernel crashed, now fails: {_counts(new)}"

@@ -1,4 +1,4 @@
-"""The controls of all instances of a step, and what they show together."""
+"""The controls of all instances of a step, and their combined outcome."""
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
@@ -7,6 +7,7 @@ from kgym.api.steps import Control, ControlName, ControlOutcome, Finding, Severi
 from kgym.bugs.detectors import KASAN, Detectors
 from kgym_vmmanager.evidence.controls import Controls, Share, gravity
 
+# Faults that the kernel survives; the first two are the slowest and run in the background.
 _MILD = (
     *(ControlName.HUNG_TASK, ControlName.LEAK, ControlName.WARNING, ControlName.LOCKDEP),
     *(ControlName.UBSAN, ControlName.OOPS),
@@ -14,10 +15,8 @@ _MILD = (
 
 
 def shares(names: Iterable[ControlName]) -> list[Share]:
-    """Return what instances are to raise to have all these faults raised.
-
-    KASAN reports once in the life of a kernel: each of its faults takes an instance of its own.
-    """
+    """Distribute the faults over instances."""
+    # KASAN reports once in a kernel's life, so its two faults take two instances.
     wanted = set(names)
     fatal = [name for name in KASAN if name in wanted] or [ControlName.PANIC] * bool(wanted)
     mild = tuple(name for name in _MILD if name in wanted)
@@ -35,18 +34,19 @@ class ControlSet:
     _untried: dict[ControlName, str] = field(default_factory=dict)
 
     def share(self, number: int) -> Share | None:
-        """Return what this instance is to raise when it has survived."""
-        # The first one has a program to trace, so the last of them has the most to raise.
+        """Return the faults that instance `number` raises once it has survived."""
+        # The first instance also traces the program, so the last one raises the most.
         each = shares(self._wanted)[: self.instances][::-1]
         return each[number] if number < len(each) else None
 
     def add(self, controls: Controls, seconds: float) -> None:
-        """Take in what an instance found, which has taken so long for evidence."""
+        """Add an instance's controls, and the seconds that its evidence took."""
         self._raised.append(controls)
         self.seconds = max(self.seconds, seconds)
 
     def left(self) -> list[Share]:
-        """Return what is still to be raised, each on a clean instance; it forgets why it is."""
+        """Return the faults that were not raised, for clean instances; drop their outcomes."""
+        # A clean instance takes over what could not be raised. It never excuses a silent control.
         untried = [
             control for control in self.controls() if control.outcome is ControlOutcome.NOT_TRIED
         ]
@@ -57,12 +57,12 @@ class ControlSet:
         return shares(self._untried)
 
     def controls(self) -> list[Control]:
-        """Return what came of each control: the worst of all instances."""
+        """Return each control with its worst outcome over all instances."""
         return [self._worst(name) for name in ControlName]
 
     @property
     def missing(self) -> list[str]:
-        """What could not be found out, and why."""
+        """What could not be checked, with reasons."""
         reasons = dict.fromkeys(self.detectors.unavailable.values())
         if why := self.detectors.unwatched:
             reasons[f"whether detectors were off for tasks: {why}"] = None
@@ -96,7 +96,7 @@ def _control(name: ControlName, outcome: ControlOutcome, detail: str) -> Control
 
 
 def summary(controls: Controls) -> str:
-    """Return a line for the log."""
+    """Return the outcomes in one line for the log."""
     each = (
         f"{control.name} {control.outcome}"
         + f" ({control.title or control.detail})" * bool(control.title or control.detail)
@@ -106,7 +106,7 @@ def summary(controls: Controls) -> str:
 
 
 def findings(controls: Iterable[Control]) -> Iterator[Finding]:
-    """Yield what silent controls say of the kernel, and which it never had."""
+    """Yield a blocking finding for each silent control, and a note for those that are missing."""
     gone: dict[str, list[str]] = {}
     for control in controls:
         if control.outcome is ControlOutcome.NOT_AVAILABLE:

@@ -1,8 +1,8 @@
-"""Positive controls: faults raised on purpose in a guest, to see whether its kernel still tells.
+"""Positive controls: faults raised on purpose in a guest, to see whether its kernel reports them.
 
-The kernel has an object that raises them (kgym_builder/kbuild/control.c). Only the kernel's own
-reports count, as the console has them and the report parser reads them; for leaks, which the
-kernel tells to those who ask, what it answers.
+An object in the kernel raises them (kgym_builder/kbuild/control.c): a module, or LKDTM, would make
+another kernel than the tested one. Only the kernel's own reports on the console count; for leaks,
+which the kernel lists on demand, the list does.
 """
 
 import asyncio
@@ -19,13 +19,12 @@ from kgym.crash.report import parse_all
 from kgym.host.quoted_words import quoted
 from kgym_vmmanager.guest.console import Console
 from kgym_vmmanager.guest.paths import PROGRAM
-from kgym_vmmanager.guest.shell import CommandRefused, Shell
-from kgym_vmmanager.guest.ssh import ConnectionLost, Ssh
+from kgym_vmmanager.guest.ssh import CommandRefused, ConnectionLost, Shell, Ssh
 from kgym_vmmanager.vm.instance_ending import InstanceEnding
 
 Connect = Callable[[float], AbstractAsyncContextManager[Ssh]]
 
-# Of the reports that are to come; UBSAN's depend on the fault.
+# Titles of the expected reports; UBSAN's depend on the fault.
 TITLES = {
     ControlName.WARNING: r"WARNING in kgym_control_assert",
     ControlName.PANIC: r"kernel panic: .*",
@@ -56,11 +55,11 @@ _MOST_READ = 1 << 20
 _MOST_LEAKS = 1 << 20
 _CONNECT_SECONDS = 30.0
 _CALL_SECONDS = 30.0
-# How long a report may take that the kernel gives before the raising returns.
+# For a report that the kernel prints before the write that raises the fault returns.
 _REPORT_SECONDS = 5.0
-# How long the hung task detector may take, which looks once a second, in the guest's time.
+# For the hung task detector, which is set to look once a second of the guest's time.
 _HUNG_SECONDS = 30.0
-# How long kmemleak may take, which reports what is 5 s old, in the guest's time.
+# For kmemleak, which reports objects that are at least 5 s old in the guest's time.
 _LEAK_SECONDS = 40.0
 _PANIC_SECONDS = 20.0
 _AFTER_SECONDS = 1.0
@@ -69,19 +68,19 @@ _POLL_SECONDS = 0.05
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """What one instance raises: faults that it survives, then one that it does not."""
+    """The faults of one instance: those that it survives, then one that it does not."""
 
     mild: tuple[ControlName, ...]
     fatal: ControlName
 
     @property
     def names(self) -> tuple[ControlName, ...]:
-        """All, and the panic that follows."""
+        """All faults, including the panic that follows the fatal one."""
         return tuple(dict.fromkeys((*self.mild, self.fatal, ControlName.PANIC)))
 
 
 class Idle:
-    """A session in which nothing runs: faults are to be raised in a clean guest."""
+    """A session in which nothing runs, for faults in a clean guest."""
 
     seconds, runs = 0.0, 0
     ends: Mapping[End, int] = {}
@@ -99,9 +98,9 @@ class Idle:
 
 @dataclass(slots=True)
 class Controls:
-    """Raises a share of faults in one guest, and keeps what came of it in `found`.
+    """Raises a share of faults in one guest; `outcomes` holds the results.
 
-    A guest that answers, but slowly, is given up after `limit` seconds.
+    A guest that answers too slowly is given up after `limit` seconds.
     """
 
     console: Console
@@ -112,7 +111,7 @@ class Controls:
     seconds: float = 0.0
 
     async def raise_all(self, connect: Connect) -> None:
-        """Raise them; `found` has each of them afterwards. The guest is of no use any more."""
+        """Raise all faults of the share; afterwards the guest is of no use any more."""
         begin = time.monotonic()
         try:
             async with (
@@ -132,7 +131,7 @@ class Controls:
     def note(
         self, name: ControlName, outcome: ControlOutcome, title: str | None, detail: str = ""
     ) -> None:
-        """Keep an outcome; the worst of several counts."""
+        """Record an outcome; of several for one control, the worst counts."""
         control = Control(name=name, outcome=outcome, title=title, detail=detail)
         self.outcomes[name] = max(self.outcomes.get(name, control), control, key=gravity)
 
@@ -152,7 +151,7 @@ class _Guest:
         self._shell = shell
 
     async def raise_all(self) -> None:
-        """Raise the faults; raises ConnectionLost, and Refused where none can be raised."""
+        """Raise the faults; raises ConnectionLost, or CommandRefused if none can be raised."""
         await self._furnish()
         await self._read_state()
         if self._share.mild:
@@ -160,13 +159,13 @@ class _Guest:
         await self._raise_fatal()
 
     async def _furnish(self) -> None:
-        """Make the guest fit: what the reproducer mounted and set may be in the way."""
+        """Mount what the controls need: the reproducer may have mounted over it."""
         name = PROGRAM.rpartition("/")[2]
         await self._shell.do(
             f"[ -e {_RAISE} ] || mount -t sysfs sysfs /sys;"
             f"[ -e {_SYSCTL}/printk ] || mount -t proc proc /proc;"
             f"[ -e {_LEAKS} ] || mount -t debugfs debugfs /sys/kernel/debug;"
-            # the name of the process that raises them
+            # The shell takes the reproducer's name: a patch may silence detectors for that alone.
             f"echo {name} >/proc/$$/comm"
         )
         status, output = await self._shell.do(f"[ -e {_RAISE} ]")
@@ -174,7 +173,9 @@ class _Guest:
             raise CommandRefused(f"the guest has no {_RAISE} {quoted(output)}".strip())
 
     async def _read_state(self) -> None:
-        """Look for detectors that were off, for tasks or altogether, before the first fault."""
+        """Record detectors that were off, for some tasks or altogether, before the first fault."""
+        # A patch can switch a detector off for the reproducer's task alone. Our object watches
+        # tasks that end, so a task that ends with its detectors off makes them silent.
         _, state_text = await self._shell.do(f"cat {_RAISE}")
         state = {name: int(value) for name, value in _STATE.findall(state_text)}
         if not state.get("ended") and not self._controls.detectors.unwatched:
@@ -186,13 +187,13 @@ class _Guest:
         if off := state.get("lockdep_off"):
             self._silent(ControlName.LOCKDEP, f"lockdep was off for {off} tasks when they ended")
         if state.get("debug_locks") == 0 and _OFF in self._console.watch.log:
-            # It gave up by itself, as its tables were full: no fault of the patch's.
+            # Lockdep turned itself off because its tables were full: not the patch's doing.
             self._untried(ControlName.LOCKDEP, "lockdep had turned itself off")
 
     # --- faults that the kernel survives --------------------------------------------------------
 
     async def _raise_mild(self) -> None:
-        """Raise them side by side where they take time."""
+        """Raise the faults that the kernel survives; the slow ones overlap with the others."""
         settings = ("panic_on_warn", "panic_on_oops", "hung_task_panic", "softlockup_panic")
         await self._set(dict.fromkeys(settings, 0))
         mild = self._share.mild
@@ -213,7 +214,7 @@ class _Guest:
             await self._try(ControlName.OOPS, "oops", TITLES[ControlName.OOPS])
 
     async def _try(self, name: ControlName, fault: str, wanted: str) -> None:
-        """Raise a fault whose report comes at once."""
+        """Raise a fault that is reported at once."""
         await self._begin_anew()
         if await self._raise(name, fault):
             await self._expect(name, wanted, _REPORT_SECONDS)
@@ -223,14 +224,14 @@ class _Guest:
         await self._begin_anew()
         if not await self._raise(name, "hang"):
             return
-        # Writing the second wakes the detector.
+        # Writing the timeout (the second setting) wakes the detector.
         await self._set({"hung_task_check_interval_secs": 1, "hung_task_timeout_secs": 1})
         await self._expect(name, TITLES[name], _HUNG_SECONDS)
         await self._set({"hung_task_timeout_secs": 0})
         await self._shell.do(f"echo unhang >{_RAISE}")
 
     async def _find_leak(self) -> None:
-        """Have memory scanned until the leak is old enough to be told; a first scan was made."""
+        """Scan memory until the leak is old enough to be reported; one scan was made before."""
         begin = time.monotonic()
         while time.monotonic() - begin < _LEAK_SECONDS:
             status, output = await self._shell.do(
@@ -243,7 +244,7 @@ class _Guest:
                 self._note(ControlName.LEAK, title, "")
                 return
             await asyncio.sleep(0.5)
-        self._silent(ControlName.LEAK, "kmemleak does not tell of it")
+        self._silent(ControlName.LEAK, "kmemleak does not report it")
 
     # --- the last one ---------------------------------------------------------------------------
 
@@ -299,14 +300,14 @@ class _Guest:
     # --- parts ----------------------------------------------------------------------------------
 
     async def _raise(self, name: ControlName, fault: str) -> bool:
-        """Raise a fault; return whether the guest took it."""
+        """Raise a fault; return whether the guest accepted it."""
         status, output = await self._shell.do(f"echo {fault} >{_RAISE}")
         if status != 0:
             self._untried(name, f"the fault `{fault}` cannot be raised: {quoted(output)}")
         return status == 0
 
     async def _set(self, values: Mapping[str, int]) -> None:
-        """Set those that the kernel has of its settings."""
+        """Change those of the settings that this kernel has."""
         words = (
             f"[ ! -e {_SYSCTL}/{name} ] || echo {value} >{_SYSCTL}/{name}"
             for name, value in values.items()
@@ -314,7 +315,7 @@ class _Guest:
         await self._shell.do("; ".join(words))
 
     async def _expect(self, name: ControlName, wanted: str, seconds: float) -> None:
-        """Wait for a report with the title."""
+        """Wait for a report whose title matches."""
         begin = time.monotonic()
         while (title := await self._title(wanted)) is None:
             if time.monotonic() - begin > seconds:
@@ -325,7 +326,7 @@ class _Guest:
         self._note(name, title, self._instead())
 
     async def _title(self, wanted: str) -> str | None:
-        """Return the title of such a report, if there was one since the fault was raised."""
+        """Return the matching title of a report since the fault was raised, if there is one."""
         if not self._console.watch.crash_seen:
             return None
         return await asyncio.to_thread(_title_in, self._log, wanted)
@@ -345,13 +346,13 @@ class _Guest:
             self._controls.note(name, ControlOutcome.REPORTED, title)
 
     async def _begin_anew(self) -> None:
-        """Forget what the console has said, the end of an earlier report included."""
+        """Forget the console so far, including the end of an earlier report."""
         await self._console.catch_up()
         self._console.watch_anew()
 
     def _silent(self, name: ControlName, detail: str) -> None:
         if lost := self._console.gap:
-            self._untried(name, f"its report may be in what was lost of the console: {lost}")
+            self._untried(name, f"its report may be in the lost part of the console: {lost}")
         elif name in self._share.names:
             self._controls.note(name, ControlOutcome.SILENT, None, detail)
 
@@ -362,7 +363,7 @@ class _Guest:
 
 @dataclass(frozen=True, slots=True)
 class _End:
-    """What became of a fault that is to end the kernel; `refusal` is why it was not raised."""
+    """The outcome of a fault that should end the kernel; `refusal` is why it was not raised."""
 
     panicked: bool
     returned: bool
@@ -373,7 +374,7 @@ def _end(raising: "asyncio.Task[tuple[int, str]]", *, panicked: bool) -> _End:
     if not raising.done():
         return _End(panicked, returned=False, refusal=None)
     if error := raising.exception():
-        # A connection that breaks is what a kernel that ends looks like.
+        # A kernel that ends breaks the connection.
         return _End(panicked, False, None if isinstance(error, ConnectionLost) else str(error))
     status, output = raising.result()
     refusal = f"the fault cannot be raised: {quoted(output)}" if status != 0 else None
@@ -381,7 +382,7 @@ def _end(raising: "asyncio.Task[tuple[int, str]]", *, panicked: bool) -> _End:
 
 
 def gravity(control: Control) -> int:
-    """Order outcomes, the worst last."""
+    """Sort key of outcomes, the worst last."""
     order = (ControlOutcome.REPORTED, ControlOutcome.NOT_TRIED, ControlOutcome.SILENT)
     return order.index(control.outcome)
 
@@ -392,5 +393,5 @@ def _title_in(log: bytes, wanted: str) -> str | None:
 
 
 def _leaks(text: str) -> bytes:
-    """Return what kmemleak tells, each leak headed as on a console."""
+    """Return kmemleak's list with each leak headed as on a console, for the report parser."""
     return text.replace("unreferenced object", "BUG: memory leak\nunreferenced object").encode()

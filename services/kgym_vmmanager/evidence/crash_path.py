@@ -1,4 +1,4 @@
-"""The way to a crash: the functions of its stack, and where another build has them. Pure."""
+"""The functions on a crash's stack, and their addresses in another build. Pure."""
 
 import re
 from collections.abc import Iterable, Mapping
@@ -6,9 +6,9 @@ from typing import Any
 
 from kgym.api.steps import InstanceArtifact, InstanceOutcome, Reached, ReproduceResult
 
-# Functions that are looked for, inmost first.
+# Functions that are watched, innermost first: the outer ones are those of every system call.
 LONGEST = 12
-# A name that more functions have than that tells nothing.
+# A static name that more functions share identifies none of them.
 _TWINS = 4
 _SYMBOL = re.compile(r"^([0-9a-f]{16}) [tTwW] (\S+)$", re.MULTILINE | re.ASCII)
 _VARIANT = re.compile(r"\.(isra|constprop|part|cold|llvm)\b.*")
@@ -16,10 +16,8 @@ _FRAME = re.compile(r"[A-Za-z_][\w.]{0,200}", re.ASCII)
 
 
 def report_of(baseline: ReproduceResult, kept: Iterable[str]) -> str | None:
-    """Return which of the artifacts reports the baseline's crash.
-
-    Other instances may have crashed otherwise, or while they booted.
-    """
+    """Return the name of the artifact that reports the baseline's crash, if there is one."""
+    # Other instances may have crashed differently, or while they booted.
     names = list(kept)
     for instance in baseline.instances:
         if instance.outcome is InstanceOutcome.CRASH and instance.title == baseline.title:
@@ -30,10 +28,8 @@ def report_of(baseline: ReproduceResult, kept: Iterable[str]) -> str | None:
 
 
 def functions(report: Mapping[str, Any]) -> list[str]:
-    """Return the functions of a crash report (`CrashReport.as_dict`) from where it crashed out.
-
-    Inlined ones have no address, and what the report is not sure of says nothing.
-    """
+    """Return the functions of a report (`CrashReport.as_dict`), from the crash outwards."""
+    # Inlined functions have no address; uncertain frames (`?`) may be leftovers on the stack.
     frames = [
         _VARIANT.sub("", frame["function"])
         for frame in report.get("frames") or []
@@ -46,7 +42,7 @@ def functions(report: Mapping[str, Any]) -> list[str]:
 
 
 def addresses(system_map: str, wanted: Iterable[str]) -> dict[str, tuple[int, ...]]:
-    """Return where these functions begin in a kernel with this System.map, in their order."""
+    """Return the start addresses of these functions by a System.map, in the given order."""
     places: dict[str, list[int]] = {name: [] for name in wanted}
     for match in _SYMBOL.finditer(system_map):
         name = _VARIANT.sub("", match[2])
@@ -57,5 +53,5 @@ def addresses(system_map: str, wanted: Iterable[str]) -> dict[str, tuple[int, ..
 
 
 def reached(wanted: Iterable[str], common: frozenset[str], hit: frozenset[str]) -> list[Reached]:
-    """Return which functions were gone through, less those that everybody goes through."""
+    """Return which functions were reached, leaving out those that any program reaches."""
     return [Reached(function=name, reached=name in hit) for name in wanted if name not in common]

@@ -1,10 +1,9 @@
-"""Memory leaks, in the kernel's own words: what kmemleak prints on the console when it scans.
+"""Memory leaks: the reports that kmemleak prints on the console when it scans.
 
-A leak is silent until somebody has memory scanned, and read the list; programs
-of syzkaller's do, and print what they read. Such a print is a program's word. So
-where leaks are looked for, the kernel is told to print each one itself
-(`kmemleak.verbose`, since Linux 4.20), whoever makes it scan; we do, too, when the
-program's time is over. What it finds before the program runs is the boot's, and cleared.
+Programs of syzkaller's scan and print the list themselves, but their output is no evidence. So the
+kernel prints each leak itself (`kmemleak.verbose`, since Linux 4.20), whoever asks for the scan. We
+scan too, once the program's time is over. Leaks from before the program are the boot's, and
+cleared.
 """
 
 import asyncio
@@ -21,39 +20,36 @@ WORDS = "kmemleak.verbose=1"
 OFF = "leaks were not looked for: kmemleak is not at work in this kernel"
 
 _LEAKS = "/sys/kernel/debug/kmemleak"
-# kmemleak tells of nothing younger than 5 s, nor of what changes between two scans.
+# kmemleak reports no object younger than 5 s, nor one that changed between two scans.
 _SCAN = f"echo scan >{_LEAKS} && sleep 6 && echo scan >{_LEAKS}"
 _SCAN_SECONDS = 120.0
-# How long the console may take to show what a scan has found.
-_TOLD_SECONDS = 2.0
+# For the console to show the leaks of a scan.
+_SHOWN_SECONDS = 2.0
 _PREFIX = re.compile(rb"^((?:<[0-9]+>)?(?:\[[^\]\n]*\] ?)*)kmemleak: ", re.MULTILINE)
 
 
 def wanted(titles: Sequence[str], shape: VmShape) -> bool:
-    """Whether leaks are looked for: by a title, or by switching kmemleak on."""
+    """Return whether to look for leaks: a title is a leak's, or the shape switches kmemleak on."""
     by_title = any(title.startswith("memory leak in ") for title in titles)
     return by_title or "kmemleak=on" in shape.append.split()
 
 
 def plain(log: bytes) -> bytes:
-    """Return the log with the records as reports have them: without `kmemleak:` on each line."""
+    """Return the log without the prefix `kmemleak:` of each line, as reports have it."""
     return _PREFIX.sub(rb"\1", log)
 
 
 async def clear(ssh: Ssh) -> bool:
-    """Have the kernel find what has leaked so far, and forget it; False if it knows no leaks."""
-    # The file is there, too, where kmemleak is switched off; then it refuses.
+    """Let the kernel find and forget all leaks so far; return False if kmemleak is off."""
+    # The file exists even if kmemleak is switched off, but refuses the scan.
     status, _ = await ssh.run(_SCAN, limit=_SCAN_SECONDS)
     await ssh.run(f"[ ! -e {_LEAKS} ] || echo clear >{_LEAKS}", limit=_SCAN_SECONDS)
     return status == 0
 
 
 async def find(connecting: Awaitable[Ssh]) -> None:
-    """Have the kernel tell of what has leaked since, whether or not the program had it scan.
-
-    A program whose own scan came too early, or did not end in time, would prove
-    nothing. Raises Ended if the guest does not scan.
-    """
+    """Let the kernel print all leaks since `clear`. Raises InstanceEnded if it does not scan."""
+    # A program's own scan may have come too early, or not have ended in time.
     try:
         status, output = await (await connecting).run(_SCAN, limit=_SCAN_SECONDS)
     except ConnectionLost as error:
@@ -65,4 +61,4 @@ async def find(connecting: Awaitable[Ssh]) -> None:
         raise InstanceEnded(
             InstanceOutcome.NOT_DONE, f"leaks were not looked for: the guest says `{words}`"
         )
-    await asyncio.sleep(_TOLD_SECONDS)
+    await asyncio.sleep(_SHOWN_SECONDS)

@@ -1,7 +1,7 @@
-"""The smoke test: whether a kernel still does what programs need of it, besides the bug.
+"""The smoke test: whether a patched kernel still does what ordinary programs need.
 
-guest/inside/smoke.c says what is tried, one line for each: `ok NAME`, `skip NAME WHY`
-(the kernel was built without it) or `fail NAME WHY`, and `done` at the end.
+guest/inside/smoke.c prints a line for each check: `ok NAME`, `skip NAME WHY` (the kernel was built
+without it) or `fail NAME WHY`, and `done` at the end.
 """
 
 import re
@@ -19,15 +19,15 @@ from kgym_vmmanager.vm.instance_ending import InstanceEnded, InstanceEnding
 
 _SECONDS = 180.0
 _DONE = "done"
-# The guest says what it likes: a patched kernel can change what its programs print.
-# More than guest/inside/smoke.c has checks.
+# The output is hostile: a patched kernel can change what programs print. The limit is more than
+# guest/inside/smoke.c has checks.
 _MOST_FINDINGS = 40
 _MOST_WORDS = 300
 _FAILURE = re.compile(rf"fail (\w[\w.-]{{,39}})(?: .{{,{_MOST_WORDS}}}|$)")
 
 
 class SmokeTest:
-    """Runs the smoke test once, where a `Session` runs a reproducer."""
+    """A session that runs the smoke test once."""
 
     def __init__(self, output: Console) -> None:
         self.seconds = 0.0
@@ -42,8 +42,8 @@ class SmokeTest:
         reconnect: Callable[[], Awaitable[Ssh]],
         is_idle: Callable[[], Awaitable[bool | None]],
     ) -> InstanceEnding:
-        """Run it to its end; raises Ended if the guest is lost on the way."""
-        del reconnect, is_idle  # a guest that is lost has failed
+        """Run the smoke test to its end; raises InstanceEnded if the guest is lost."""
+        del reconnect, is_idle  # a lost guest has failed the test
         begin = time.monotonic()
         try:
             _, output = await ssh.run(PROGRAM, limit=_SECONDS)
@@ -59,7 +59,7 @@ class SmokeTest:
 
 
 def findings(result: InstanceResult, text: str) -> Iterator[Finding]:
-    """Yield what is wrong with a kernel on which the smoke test ended so and said that. Pure."""
+    """Yield the failures of a smoke test that ended with `result` and printed `text`. Pure."""
     if result.outcome is InstanceOutcome.STOPPED:
         return
     if result.outcome is not InstanceOutcome.SURVIVED:

@@ -6,15 +6,16 @@ from functools import cache
 from kgym.configs import CONFIGS
 
 _TABLE = CONFIGS / "syscalls-x86_64.txt"
-# Added to the number of a 32-bit program's call, which is told as a number.
+# The tracer adds this to the number of a 32-bit program's call.
 COMPAT = 1 << 16
 OK = "ok"
-# ERESTARTSYS and its like, which only a tracer sees: a signal interrupted the call.
+# ERESTARTSYS and similar codes (include/linux/errno.h), which only a tracer sees: a signal
+# interrupted the call.
 _RESTARTED = range(512, 517)
 
 
 def call_name(number: int) -> str:
-    """Return the name of a system call; `i386_N` or `syscall_N` where it has none here."""
+    """Return the name of a system call; `i386_N` or `syscall_N` if the table lacks it."""
     if number >= COMPAT:
         return f"i386_{number - COMPAT}"
     return _names().get(number, f"syscall_{number}")

@@ -1,1 +1,1 @@
-"""VMs on Google Compute Engine: a provider beside QEMU. Its library is imported here alone."""
+"""VMs on Google Compute Engine: a second provider. Only this package imports its library."""

@@ -1,8 +1,8 @@
-"""A disk that boots one kernel in the cloud's machines, and the file of which an image is made.
+"""A disk that boots one kernel in the cloud's machines, and the archive for an image of it.
 
-Nothing needs root, and the host's own packages stay as they are: the file system is filled while it
-is made, and GRUB's two parts, of Debian's packages, are put where the BIOS looks. The kernel needs
-no driver for the disk: GRUB reads it through the BIOS.
+Nothing needs root or further packages on the host: mke2fs fills the file system, and GRUB's two
+parts, from Debian's packages in the cache, are written where the BIOS looks. The kernel needs no
+driver for the disk, as GRUB reads it through the BIOS.
 """
 
 import asyncio
@@ -18,15 +18,16 @@ from kgym.host.folder_cache import FolderCache
 DISK = "disk.raw"
 PACKED = "image.tar.gz"
 GIB = 1 << 30
-# What GRUB says on the serial port, before it starts the kernel.
+# GRUB prints this on the serial port before it starts the kernel: a second one means a reset.
 BEGINS = "kgym: machine begins"
-# For each program that helps to make a disk.
+# Limit of each program that helps to make a disk.
 SECONDS = 300.0
 _MIB = 1 << 20
 _FIRST_SECTOR = 2048
 _SECTOR = 512
-# Bytes of the file system beside its two files, of which it takes a fiftieth more.
+# Bytes of the file system besides its two files and the fiftieth of them that metadata takes.
 _SPARE = 8 * _MIB
+# GRUB, not syslinux: that installs itself into a FAT with tools which a host would have to have.
 _GRUB = """\
 serial --unit=0 --speed=115200
 terminal_output serial
@@ -36,14 +37,14 @@ initrd (hd0,msdos1)/initrd
 boot
 """
 _GRUB_MODULES = ("biosdisk", "part_msdos", "ext2", "linux", "serial", "terminal", "echo")
-# The last is a library of the second, which not every host has.
+# The last is a library of grub-common's tools, which not every host has.
 _GRUB_PACKAGES = ("grub-pc-bin", "grub-common", "libdevmapper1.02.1")
 
 
 async def make(cache: Path, folder: Path, kernel: Path, initrd: Path, words: str) -> None:
-    """Leave the disk in the folder, as DISK and as PACKED; `words` are the kernel's command line.
+    """Make the disk in the folder, as DISK and as PACKED; `words` are the kernel's command line.
 
-    Raises UserError `no_cloud_words` for words that GRUB would change on their way.
+    Raises UserError `no_cloud_words` for words that GRUB would change.
     """
     start = _start(words)
     grub = await _grub(cache)
@@ -62,13 +63,13 @@ async def make(cache: Path, folder: Path, kernel: Path, initrd: Path, words: str
     await proc.run(argv, timeout=SECONDS)
     await _make_bootable(grub, folder, disk, start, room)
     shutil.rmtree(content)
-    # As the service wants it: alone, in a tar of GNU's older form, which leaves holes out.
+    # The service wants the disk alone in a tar of the oldgnu format; --sparse leaves out its holes.
     argv = ["tar", "--format=oldgnu", "--sparse", "-C", folder, "-I", "gzip -1"]
     await proc.run([*argv, "-cf", folder / PACKED, DISK], timeout=SECONDS)
 
 
 async def unpack(folder: Path, *packages: str) -> None:
-    """Fetch Debian packages, whose signatures apt checks, and unpack them in the folder."""
+    """Fetch Debian packages by apt, which checks signatures, and unpack them in the folder."""
     argv = ["apt-get", "-q", "-o", "APT::Sandbox::User=root", "download", *packages]
     await proc.run(argv, cwd=folder, timeout=SECONDS)
     for package in sorted(folder.glob("*.deb")):  # noqa: ASYNC240 - a few
@@ -77,7 +78,7 @@ async def unpack(folder: Path, *packages: str) -> None:
 
 
 def _start(words: str) -> str:
-    """Return what GRUB is told; raises UserError for words that it would change."""
+    """Return GRUB's script; raises UserError for words that GRUB would change."""
     if changed := sorted(set(words) & set("'\"\\")):
         message = (
             f"the kernel's command line has {' '.join(changed)}, which the boot loader of an image"
@@ -107,7 +108,7 @@ async def _grub(cache: Path) -> Path:
 
 
 async def _make_bootable(grub: Path, folder: Path, disk: Path, start: str, room: int) -> None:
-    """Put GRUB before the one partition: its first sector, and what that loads, right behind it."""
+    """Write GRUB before the one partition: the boot sector, and its core right behind it."""
     modules = grub / "usr/lib/grub/i386-pc"
     config, core = folder / "grub.cfg", folder / "core.img"
     config.write_text(start)

@@ -1,8 +1,4 @@
-"""The service's calls: in threads, at a bounded rate, tried again while a fault may pass.
-
-`InstancesClient.insert(...).result()` would ask the service itself how an operation goes, whatever
-endpoint was configured: hence `insert_unary`, and a client for operations with the same options.
-"""
+"""Calls to the service: in threads, at a bounded rate, with retries of temporary errors."""
 
 import asyncio
 import contextlib
@@ -20,7 +16,7 @@ from kgym_vmmanager.gce.options import GceOptions
 
 T = TypeVar("T")
 
-# How long a call is tried again that is not answered, or throttled.
+# Limit of the retries of a call that is not answered, or throttled.
 PATIENCE_SECONDS = 90.0
 _CALL_SECONDS = 60.0
 _THREADS = 32
@@ -30,24 +26,24 @@ _OPERATION_SECONDS = 300.0
 
 
 class NoRoom(InfrastructureError):
-    """A zone has no machine left, or the project none of its quota there."""
+    """A zone has no capacity, or the project's quota there is used up."""
 
 
 class Gone(InfrastructureError):
-    """There is no such thing."""
+    """The resource does not exist."""
 
 
 class Taken(InfrastructureError):
-    """There is one of this name already, or something else is being done to it."""
+    """A resource of this name exists, or another operation on it is running."""
 
 
 class NotReady(InfrastructureError):
-    """There is one, but it does not run."""
+    """The instance exists, but does not run."""
 
 
 @dataclass(frozen=True, slots=True)
-class Said:
-    """What a serial port has said from the byte `start` up to `next`."""
+class ConsoleChunk:
+    """Output of a serial port from byte `start` up to `next`; earlier bytes may be lost."""
 
     data: bytes
     start: int
@@ -77,10 +73,10 @@ class RateGate:
 
 
 class Compute:
-    """The service, by its client library, which is imported when this is made: it takes 2 s."""
+    """The service's client; its library is imported on creation, as that takes 2 s."""
 
     def __init__(self, options: GceOptions, patience: float = PATIENCE_SECONDS) -> None:
-        from google.api_core.client_options import ClientOptions  # noqa: PLC0415 - as said
+        from google.api_core.client_options import ClientOptions  # noqa: PLC0415 - slow
         from google.auth.credentials import AnonymousCredentials  # noqa: PLC0415
         from google.auth.exceptions import GoogleAuthError  # noqa: PLC0415
         from google.cloud import compute_v1  # noqa: PLC0415
@@ -111,10 +107,9 @@ class Compute:
     # --- instances -------------------------------------------------------------------------------
 
     async def insert(self, zone: str, wanted: Mapping[str, Any], request: str) -> None:
-        """Make an instance, and wait until it is made.
-
-        Raises NoRoom, Taken, and InfrastructureError for what else is in the way.
-        """
+        """Create an instance and wait for it. Raises NoRoom, Taken, and InfrastructureError."""
+        # `insert(...).result()` would poll the service itself, whatever endpoint was configured:
+        # hence `insert_unary`, and a client for operations with the same options.
         body = self._v1.Instance(wanted)
         asked = self._v1.InsertInstanceRequest(
             project=self._project, zone=zone, instance_resource=body, request_id=request
@@ -130,9 +125,9 @@ class Compute:
         await self._finish(operation, wait)
 
     async def delete(self, zone: str, name: str) -> None:
-        """Begin to delete an instance; nothing happens if there is none.
+        """Start to delete an instance; do nothing if there is none.
 
-        What something else is being done to is asked for again, as what passes is.
+        While another operation on it runs (409), the call is retried.
         """
         asked = self._v1.DeleteInstanceRequest(project=self._project, zone=zone, instance=name)
         with contextlib.suppress(Gone, NotReady):
@@ -146,24 +141,24 @@ class Compute:
         return await self._call(lambda: self._instances.get(asked, **_ONCE))
 
     async def labelled(self, zone: str, owner: str) -> list[Any]:
-        """Return the instances of a zone that have this owner's label."""
+        """Return the owner's instances in a zone, by their label."""
         asked = self._v1.ListInstancesRequest(
             project=self._project, zone=zone, filter=f"labels.kgym={owner}"
         )
         return await self._call(lambda: list(self._instances.list(asked, **_ONCE)))
 
-    async def serial_port(self, zone: str, name: str, start: int) -> Said:
-        """Return what its console has said from this byte on; raises Gone and NotReady."""
+    async def serial_port(self, zone: str, name: str, start: int) -> ConsoleChunk:
+        """Return the console from byte `start` on; raises Gone and NotReady."""
         asked = self._v1.GetSerialPortOutputInstanceRequest(
             project=self._project, zone=zone, instance=name, port=1, start=start
         )
         output = await self._call(
             lambda: self._instances.get_serial_port_output(asked, **_ONCE), self.console_gate
         )
-        return Said(output.contents.encode(errors="replace"), output.start, output.next_)
+        return ConsoleChunk(output.contents.encode(errors="replace"), output.start, output.next_)
 
     async def what_happened(self, zone: str, number: int) -> set[str]:
-        """Return the kinds of operations on an instance, by its number (`id`)."""
+        """Return the kinds of operations on the instance with this number (`id`)."""
         asked = self._v1.ListZoneOperationsRequest(
             project=self._project, zone=zone, filter=f"targetId={number}"
         )
@@ -175,7 +170,7 @@ class Compute:
     # --- images ----------------------------------------------------------------------------------
 
     async def image_status(self, name: str) -> str | None:
-        """Return whether an image is READY, PENDING, FAILED; None if there is no such image."""
+        """Return an image's status (READY, PENDING, FAILED), or None if there is none."""
         asked = self._v1.GetImageRequest(project=self._project, image=name)
         try:
             return str((await self._call(lambda: self._images.get(asked, **_ONCE))).status)
@@ -183,9 +178,9 @@ class Compute:
             return None
 
     async def make_image(self, name: str, source: str, marks: Mapping[str, str]) -> None:
-        """Make an image of a packed disk at this address; it may be ready a little later.
+        """Start to create an image of the packed disk at this address.
 
-        Nothing happens if there is one of this name: another worker makes it.
+        Do nothing if one of this name exists: another worker creates it.
         """
         body = self._v1.Image(
             name=name, raw_disk=self._v1.RawDisk(source=source), labels=dict(marks)
@@ -201,7 +196,7 @@ class Compute:
             await self._finish(operation, wait)
 
     async def delete_image(self, name: str) -> None:
-        """Begin to delete an image; nothing happens if there is none."""
+        """Start to delete an image; do nothing if there is none."""
         asked = self._v1.DeleteImageRequest(project=self._project, image=name)
         with contextlib.suppress(Gone, NotReady):
             await self._call(
@@ -209,17 +204,17 @@ class Compute:
             )
 
     async def labelled_images(self, owner: str) -> list[Any]:
-        """Return the images that have this owner's label."""
+        """Return the owner's images, by their label."""
         asked = self._v1.ListImagesRequest(project=self._project, filter=f"labels.kgym={owner}")
         return await self._call(lambda: list(self._images.list(asked, **_ONCE)))
 
     def owned(self) -> list[Resources]:
-        """Return what a sweeper looks through: the owner's VMs by zone, and its images."""
+        """Return the resources for the sweeper: the owner's VMs by zone, and its images."""
         owner = self._options.owner
 
         async def kernel_images() -> list[Labelled]:
             images = await self.labelled_images(owner)
-            # The helper image has no deadline, and stays.
+            # The helper image has no deadline: all workers use it.
             return [image for image in images if DEADLINE in image.labels]
 
         vms = [
@@ -228,7 +223,8 @@ class Compute:
         ]
         return [*vms, Resources(kernel_images, self.delete_image)]
 
-    # --- how it is called ------------------------------------------------------------------------
+    # --- calls with retries
+    # ------------------------------------------------------------------------
 
     async def _finish(self, operation: Any, wait: Callable[[str], Any]) -> None:
         begin = time.monotonic()
@@ -271,7 +267,7 @@ class Compute:
             except GoogleAuthError as error:
                 raise _unknown_here(error) from error
             if time.monotonic() - begin > self._patience:
-                message = f"the service does not do it for {self._patience:g} s: {why}"
+                message = f"the call has failed for {self._patience:g} s: {why}"
                 raise InfrastructureError(reason, message) from lost
             await asyncio.sleep(pause)
             pause = min(2 * pause, _PAUSES[1])
@@ -293,25 +289,25 @@ def _reasons(error: Any) -> set[str]:
 
 def _translated(code: int, reasons: set[str], message: str) -> InfrastructureError:
     if code == 404:
-        return Gone("gce_failed", f"the service does not know it: {message}")
+        return Gone("gce_failed", f"not found: {message}")
     if code == 409:
-        return Taken("gce_failed", f"the service has it already: {message}")
+        return Taken("gce_failed", f"exists already, or is busy: {message}")
     if "resourceNotReady" in reasons:
-        return NotReady("gce_failed", f"it does not run: {message}")
+        return NotReady("gce_failed", f"not running: {message}")
     if reasons & {"quotaExceeded", "QUOTA_EXCEEDED"}:
         return NoRoom("gce_quota", f"the project's quota is used up: {message}")
     if code in {401, 403}:
-        return InfrastructureError("gce_refused", f"the project does not allow it: {message}")
+        return InfrastructureError("gce_refused", f"permission denied: {message}")
     return InfrastructureError("gce_failed", f"the service refuses: {code} {message}")
 
 
 def _refused(codes: Iterable[str], message: str) -> InfrastructureError:
-    """Return what an operation's errors mean."""
+    """Return the exception for an operation's error codes."""
     words = " ".join(codes)
     if "QUOTA" in words:
         return NoRoom("gce_quota", f"the project's quota is used up: {message}")
     if "EXHAUSTED" in words or "STOCKOUT" in words:
         return NoRoom("gce_stockout", f"the zone has no room: {message}")
     if "PERMISSION" in words or "FORBIDDEN" in words:
-        return InfrastructureError("gce_refused", f"the project does not allow it: {message}")
-    return InfrastructureError("gce_failed", f"the service could not do it: {words}: {message}")
+        return InfrastructureError("gce_refused", f"permission denied: {message}")
+    return InfrastructureError("gce_failed", f"the operation failed: {words}: {message}")

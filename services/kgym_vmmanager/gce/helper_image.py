@@ -1,8 +1,9 @@
-"""The helper image: the one disk that VMs in the cloud boot, whatever kernel they try.
+"""The helper image: the one disk that VMs in the cloud boot, whatever kernel they test.
 
-Its kernel is Debian's for clouds, whose drivers know the service's machines and which can start
-another kernel (`kexec_file_load`); one of our own would have to be built for that, and kept up to
-date. It is fetched by apt, which checks its signature.
+It fetches the kernel under test and starts it: an image for each kernel would take minutes of
+`images.insert`, which is throttled. The helper's own kernel is Debian's for clouds: it has the
+drivers and `kexec_file_load`, apt checks its signature, and nobody has to build it or keep it up to
+date.
 """
 
 import asyncio
@@ -17,7 +18,7 @@ from kgym_vmmanager.gce import boot_disk
 from kgym_vmmanager.guest import cpio, guest_image
 
 _INSIDE = Path(__file__).parent / "helper"
-# In the order in which they need each other.
+# In dependency order.
 _MODULES = (
     *("virtio_ring", "virtio", "virtio_pci_legacy_dev", "virtio_pci_modern_dev", "virtio_pci"),
     *("failover", "net_failover", "virtio_net", "gve"),

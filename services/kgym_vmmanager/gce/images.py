@@ -1,7 +1,7 @@
-"""The images that VMs boot: the helper, and for kernels that it cannot start, one for each kernel.
+"""The images that VMs boot: the helper, and one for each kernel that the helper cannot start.
 
-A project is given an image by a bucket. The helper stays; the others are deleted with the step that
-they were made for, or swept by their deadline.
+Images are uploaded through a bucket. The helper stays; the others are deleted at the end of their
+step, or swept after their deadline.
 """
 
 import asyncio
@@ -29,28 +29,28 @@ class Images:
     """The images of a worker's project."""
 
     def __init__(self, compute: Compute, owner: str) -> None:
-        """`owner` is the label by which they are known."""
+        """`owner` is the label of the images."""
         self._compute = compute
         self._owner = owner
         self._helper = asyncio.Lock()
 
     async def helper(self, run: StepContext, cache: Path) -> str:
-        """Return the name of the helper, which is made first if the project has none.
+        """Return the helper's name; create the image if the project has none.
 
-        Raises `no_helper_image` where there is no bucket to give it by.
+        Raises `no_helper_image` if it cannot be created, e.g. without a bucket.
         """
         async with self._helper:
             name, folder = await helper_image(cache)
             if await self._compute.image_status(name) != "READY":
                 marks = {"kgym": self._owner}
-                await self._give(run, name, folder / boot_disk.PACKED, marks, "no_helper_image")
+                await self._upload(run, name, folder / boot_disk.PACKED, marks, "no_helper_image")
             return name
 
     @asynccontextmanager
     async def of_step(
         self, run: StepContext, cache: Path, seconds: float
     ) -> AsyncIterator["KernelImages"]:
-        """Yield the images of a step's kernels, which takes so many seconds at most."""
+        """Yield the kernel images of a step that takes at most so many seconds."""
         made = KernelImages(self, run, cache, seconds)
         try:
             yield made
@@ -58,18 +58,18 @@ class Images:
             await asyncio.shield(asyncio.create_task(self._delete(run, made)))
 
     async def make(self, run: StepContext, name: str, folder: Path, deadline: float) -> None:
-        """Make an image of the disk in the folder, to be gone at the deadline, in Unix time."""
+        """Create an image of the disk in the folder; the sweeper goes by `deadline` (Unix time)."""
         marks = labels(self._owner, run.assignment.lease, uuid.uuid4(), deadline)
-        await self._give(run, name, folder / boot_disk.PACKED, marks, "no_kernel_image")
+        await self._upload(run, name, folder / boot_disk.PACKED, marks, "no_kernel_image")
 
-    async def _give(
+    async def _upload(
         self, run: StepContext, name: str, packed: Path, marks: Mapping[str, str], reason: str
     ) -> None:
-        """Put an image into the project, by the bucket; return once it can be used."""
+        """Upload an image through the bucket; return once it can be used."""
         address = getattr(run.storage, "address", None)
         if address is None:
             message = (
-                f"the project has no image {name}, and is given one only by a bucket: use"
+                f"the project has no image {name}, and uploading one needs a bucket: use"
                 " --storage gs://BUCKET/PREFIX"
             )
             if reason == "no_helper_image":
@@ -85,7 +85,7 @@ class Images:
             await asyncio.shield(asyncio.create_task(run.storage.remove(place)))
 
     async def _wait(self, name: str, reason: str) -> None:
-        """Wait until an image is ready: another worker may make it."""
+        """Wait until an image is ready; another worker may be creating it."""
         begin = time.monotonic()
         while (status := await self._compute.image_status(name)) != "READY":
             if status == "FAILED":
@@ -98,7 +98,7 @@ class Images:
             await asyncio.sleep(_POLL_SECONDS)
 
     async def _delete(self, run: StepContext, made: "KernelImages") -> None:
-        """Delete a step's images, also those that are still being made."""
+        """Delete a step's images, including those that are still being created."""
         for name, making in made.made.values():
             await asyncio.wait({making}, timeout=_DELETE_SECONDS)
             making.cancel()
@@ -110,18 +110,18 @@ class Images:
 
 
 class KernelImages:
-    """The images of one step: one for each kernel with its initrd and command line."""
+    """The images of one step: one for each kernel, initrd and command line."""
 
     def __init__(self, images: Images, run: StepContext, cache: Path, seconds: float) -> None:
         self._images = images
         self._run = run
         self._cache = cache
         self._seconds = seconds
-        # Their names, and what makes each.
+        # The name of each, and the task that creates it.
         self.made: dict[tuple[Path, Path, str], tuple[str, asyncio.Task[None]]] = {}
 
     async def of(self, kernel: Path, initrd: Path, words: str) -> str:
-        """Return the name of the image that boots this; raises `no_kernel_image`."""
+        """Return the name of the image that boots this kernel; raises `no_kernel_image`."""
         key = (kernel, initrd, words)
         if key not in self.made:
             name = instance_name(self._run.assignment.lease, f"image-{len(self.made)}")

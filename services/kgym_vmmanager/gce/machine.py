@@ -1,4 +1,4 @@
-"""One VM in the cloud while it runs: its console is polled, and what became of it is found out."""
+"""A running VM in the cloud: its console is polled; if it disappears, the reason is looked up."""
 
 import asyncio
 import contextlib
@@ -14,16 +14,18 @@ from kgym_vmmanager.gce.boot_disk import BEGINS
 from kgym_vmmanager.gce.calls import Compute, Gone, NotReady
 from kgym_vmmanager.vm.provider import VmLost
 
-# Between two looks at one console; with many VMs, the gate that they share makes it longer.
+# Interval between reads of one console; the rate gate that all VMs share can make it longer. It is
+# the only call that a running VM costs: its state is asked for only if the console cannot be read.
 _POLL_SECONDS = 0.5
 _CATCH_UP_SECONDS = 120.0
-# How long the service may take to tell why a VM is gone.
+# For the service to list the operation that ended a VM.
 _KNOWN_SECONDS = 5.0
 _BEGINS = BEGINS.encode()
 _STARTS = b"kgym: helper starts the kernel"
-# What the helper and its kernel may say before that.
+# Lines of the helper and its kernel up to that one.
 _HELPER_LINES = 1000
-# After so many more lines it is the kernel that speaks, whose words are not the helper's.
+# Lines after it that may still be the helper's. Later ones are the tested kernel's, which could
+# otherwise imitate the helper.
 _HANDED_ON_LINES = 20
 _FAILED = b"kgym: helper failed: "
 _REFUSED = b"kgym: helper refused: "
@@ -42,7 +44,7 @@ class GceVm:
     trouble: InfrastructureError | None = None
     exceeded = ""
     refused = False
-    """Whether the helper cannot start the kernel, which then takes an image of its own."""
+    """Whether the helper could not start the kernel, which then gets an image of its own."""
 
     def __init__(
         self,
@@ -55,7 +57,7 @@ class GceVm:
         *,
         helped: bool = False,
     ) -> None:
-        """`number` is the service's of it; `helped` is whether it boots the helper."""
+        """`number` is the service's id of it; `helped` is whether it boots the helper."""
         self.stopped = asyncio.Event()
         self.why_stopped = ""
         self.console_until = time.monotonic()
@@ -85,7 +87,7 @@ class GceVm:
             await asyncio.gather(following, return_exceptions=True)
 
     async def catch_up(self) -> None:
-        """Wait for a look at the console that begins from now on; raises what the VM ended by."""
+        """Wait for a read of the console that starts after now; raises the error of a lost VM."""
         moment = time.monotonic()
         async with self._polled:
             with contextlib.suppress(TimeoutError):
@@ -107,11 +109,11 @@ class GceVm:
         return link
 
     async def died(self) -> InfrastructureError:
-        """Wait until the VM is gone, and not by its guest; return why."""
+        """Wait for an end of the VM that its guest did not cause; return the reason."""
         return await asyncio.shield(self._lost)
 
     async def is_idle(self) -> None:
-        """Nobody can tell."""
+        """Return None: the service does not say whether CPUs are idle."""
 
     async def _follow(self) -> None:
         while not self._lost.done() and not self.stopped.is_set():
@@ -135,7 +137,7 @@ class GceVm:
             await asyncio.sleep(_POLL_SECONDS)
 
     def take(self, data: bytes) -> None:
-        """Hand on what was said, up to where the VM begins anew."""
+        """Pass on console output, up to the point where the machine has reset."""
         whole, has_line, rest = (self._line + data).rpartition(b"\n")
         self._line = rest[-1000:] if has_line else (self._line + data)[-1000:]
         for line in whole.split(b"\n"):
@@ -150,7 +152,7 @@ class GceVm:
         self._on_console(data)
 
     def _hear(self, line: bytes) -> None:
-        """Hear what the helper says, as long as it may be the helper."""
+        """Handle a line that may be the helper's."""
         self._helper_lines -= 1
         if _STARTS in line:
             self._helper_lines = _HANDED_ON_LINES
@@ -164,13 +166,13 @@ class GceVm:
             self.trouble = VmLost("helper_refused", message)
 
     def _ended(self, following: "asyncio.Task[None]") -> None:
-        """A console that is not followed to its end is lost, whatever went wrong."""
+        """Treat any unexpected end of the polling as a lost console."""
         error = None if following.cancelled() else following.exception()
         if error is not None and not self._lost.done():
             self._lost.set_result(VmLost("console_lost", f"{type(error).__name__}: {error}"))
 
     async def _explain(self) -> None:
-        """Find out why the VM is not there any more, or does not run."""
+        """Look up why the VM no longer exists or runs."""
         begin = time.monotonic()
         with contextlib.suppress(InfrastructureError):
             while True:
@@ -186,5 +188,5 @@ class GceVm:
                 if time.monotonic() - begin > _KNOWN_SECONDS:
                     break
                 await asyncio.sleep(1)
-        message = f"the VM {self._name} is gone, and the service does not tell why"
+        message = f"the VM {self._name} is gone, and the service does not say why"
         self._lost.set_result(VmLost("vm_vanished", message))

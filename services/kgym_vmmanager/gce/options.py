@@ -1,20 +1,20 @@
-"""What an operator says of the cloud that a worker's VMs run in."""
+"""The operator's options for VMs in the cloud."""
 
 from dataclasses import dataclass
 
-# VMs of one worker at the same time, unless it is told otherwise.
+# Default limit of a worker's concurrent VMs.
 MOST_VMS = 50
-# Of the console: the published limit is 1,500 a minute, of a project, in each region.
+# Reads of consoles: the service's limit is 1,500 a minute for a project in each region.
 CALLS_PER_SECOND = 20.0
 
 
 @dataclass(frozen=True, slots=True)
 class GceOptions:
-    """Where the VMs are made, and how they reach the worker.
+    """Where VMs are created, and how they reach the worker.
 
-    `zones` are tried in their order; `machine` is a family of custom machine types. `address` is
-    the worker's in the VMs' network, whose `port` gives them kernels; 0 takes any that is free.
-    `endpoint` is another server that speaks as the service does.
+    `zones` are tried in this order; `machine` is a family of custom machine types. `address` is the
+    worker's in the VMs' network; they fetch kernels from its `port` (0: any free one). `endpoint`
+    is an emulator of the service.
     """
 
     project: str
@@ -22,16 +22,16 @@ class GceOptions:
     address: str
     port: int = 0
     listen: str | None = None
-    """The address of this host to listen on; None: all, as that of a container differs."""
+    """The address to listen on; None: all, since a container's differs from `address`."""
     machine: str = "n2-custom"
     network: str = "global/networks/default"
     subnet: str | None = None
     image: str | None = None
-    """The helper image; None: it is made."""
+    """The helper image; None: it is built."""
     image_per_kernel: bool = False
-    """Whether each kernel gets an image of its own, in place of the helper's starting it."""
+    """Whether each kernel gets an image of its own instead of being started by the helper."""
     owner: str = "kgym"
-    """The label by which its VMs are known, of all workers of a platform."""
+    """The label of the VMs of all workers of a platform."""
     spot: bool = True
     most_vms: int = MOST_VMS
     calls_per_second: float = CALLS_PER_SECOND
@@ -40,10 +40,10 @@ class GceOptions:
 
     @property
     def emulated(self) -> bool:
-        """Whether it is not the service itself: its VMs are as slow as emulated CPUs are."""
+        """Whether the service is an emulator, whose VMs have emulated CPUs."""
         return self.endpoint is not None
 
     @property
     def accelerator(self) -> str:
-        """What results call it; runs on different ones are never pooled."""
+        """The accelerator's name in results; runs on different ones are never pooled."""
         return "gce-emulated" if self.emulated else f"gce-{self.machine.partition('-')[0]}"

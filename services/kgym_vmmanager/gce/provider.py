@@ -26,23 +26,23 @@ from kgym_vmmanager.vm.accelerator import Accelerator, Probed, best_accelerator
 from kgym_vmmanager.vm.provider import Boot, InstanceLimits, Vm, VmHost, VmLost
 from kgym_vmmanager.vm.qemu import capture_command_line, kernel_words
 
-# By whether the CPUs are emulated; a boot begins with that of the helper.
+# By whether the CPUs are emulated. A boot includes that of the helper.
 LIMITS = {
     False: InstanceLimits(boot=180, silence=30, reconnect=45, watchdog=250),
     True: InstanceLimits(boot=400, silence=60, reconnect=90, watchdog=250),
 }
-# What a VM elsewhere takes of the worker's host: its console and its connections, in MiB.
+# Cores and MiB that a VM takes of the worker's own host, for its console and connections.
 _ROOM = (0, 64)
 _CAPACITY = (64, 512 << 10)
-# What a VM may take beside boots, runs and dumps: the service deletes it after that.
+# Lifetime of a VM beyond boots, run and dump; then the service itself deletes it.
 _BEYOND_SECONDS = 1800.0
-# What a step's images may outlive beside: its VMs wait for cores, and for each other.
+# Lifetime of a step's images beyond its runs: VMs wait for capacity, and for each other.
 _STEP_SECONDS = 86400.0
 _DELETE_SECONDS = 300.0
 
 
 class Gce:
-    """A `Provider`. What it holds, a worker's steps share; it is used in one event loop."""
+    """A `Provider`. All steps of a worker share it, in one event loop."""
 
     dumps: tuple[DumpMethod, ...] = ("kdump",)
     capacity = _CAPACITY
@@ -52,20 +52,20 @@ class Gce:
         self.zones = Zones(options.zones, spot=options.spot)
         self.slots = asyncio.Semaphore(options.most_vms)
         self.deleting: set[asyncio.Task[None]] = set()
-        # Kernels, by their SHA-256, that the helper cannot start.
+        # SHA-256 of kernels that the helper cannot start.
         self.refused: set[str] = set()
         self._opened: _Opened | None = None
         self._opening = asyncio.Lock()
 
     async def accelerator(self, cache: Path) -> str:
-        """Return what runs its VMs."""
+        """Return the name of the machines' CPUs, as results have it."""
         return self.options.accelerator
 
     @asynccontextmanager
     async def host(self, run: StepContext, cache: Path) -> AsyncIterator[VmHost]:
-        """Make the helper image known to the service, if it is not.
+        """Upload the helper image if the project lacks it; yield the host of a step.
 
-        Raises UserError for disks, and for dumps from outside.
+        Raises UserError for root disks, and for dumps from outside.
         """
         spec = run.spec(ReproduceSpec)
         if on_disk(spec.vm.root):
@@ -77,21 +77,21 @@ class Gce:
         if spec.dump not in {*self.dumps, "none"}:
             raise UserError(
                 "no_dump_method",
-                f"nobody can take a dump by `{spec.dump}` of a VM in a cloud: ask for kdump",
+                f"a VM in a cloud cannot be dumped by `{spec.dump}`: use kdump",
             )
         opened = await self._open(run)
         image = None
         if not self.options.image_per_kernel:
             image = self.options.image or await opened.images.helper(run, cache)
         run.log(f"VMs: {self.options.accelerator}, in {', '.join(self.options.zones)}")
-        # An emulated machine shows the host's clock, as QEMU of our own does.
+        # An emulated machine has this host's TSC, like a QEMU of our own.
         here = await best_accelerator(cache) if self.options.emulated else None
         seconds = _STEP_SECONDS + spec.time * spec.instances
         async with opened.images.of_step(run, cache, seconds) as own:
             yield GceHost(self, opened, run, image, own, here)
 
     async def close(self) -> None:
-        """Wait for deletions that are under way, then stop listening."""
+        """Wait for running deletions, then stop listening."""
         if self.deleting:
             await asyncio.wait(self.deleting, timeout=_DELETE_SECONDS)
         if self._opened is not None:
@@ -115,7 +115,7 @@ class Gce:
 
 
 class _Opened:
-    """What is there once the first step has come."""
+    """The connections and servers that the first step opens."""
 
     def __init__(
         self,
@@ -144,7 +144,7 @@ class GceHost:
         own: KernelImages,
         here: Probed | None,
     ) -> None:
-        """`image` is the helper; None, if each kernel takes an image of its `own`."""
+        """`image` is the helper; None if each kernel gets an image of its `own`."""
         self.accelerator = gce.options.accelerator
         self.limits = LIMITS[gce.options.emulated]
         self.by_hand = here or Probed(accelerator=Accelerator.KVM)
@@ -161,21 +161,22 @@ class GceHost:
         self._sums: dict[Path, str] = {}
 
     def room(self, shape: VmShape) -> tuple[int, int]:
-        """Return what is taken of this host."""
+        """Return what a VM takes of this host."""
         return _ROOM
 
     def command_line(self, shape: VmShape, words: str) -> str:
-        """Return the kernel's command line: the machine may be larger than what is asked for."""
+        """Return the kernel's command line, which limits CPUs and memory to the shape."""
+        # Machine types come in steps, so the machine may be larger than the shape.
         line = kernel_words(shape, self.by_hand, words)
         own = [f"nr_cpus={shape.cpus}", f"mem={shape.memory}M", "kgym_net=dhcp"]
         return " ".join([*line, *own, *shape.append.split()])
 
     def capture_command_line(self) -> str:
-        """Return what a capture kernel has to be told."""
+        """Return the command line that a capture kernel needs."""
         return capture_command_line(self.by_hand)
 
     def describe_boot(self, boot: Boot) -> str:
-        """Return what the service is asked for."""
+        """Return the request to the service."""
         place = next(iter(self._gce.zones.choices()))
         name = instance_name(self._lease, boot.name)
         source = self._image or "(one of its kernel)", self.command_line(boot.shape, boot.words)
@@ -183,11 +184,11 @@ class GceHost:
         return json.dumps({"zone": place.zone, **asked}, indent=1)
 
     def instead(self) -> None:
-        """There is nothing slower to go on with."""
+        """Return None: there is nothing slower to fall back to."""
 
     @asynccontextmanager
     async def running(self, boot: Boot, on_console: Callable[[bytes], None]) -> AsyncIterator[Vm]:
-        """Start a VM; whatever happens, it is deleted at the end."""
+        """Start a VM, and delete it at the end whatever happens."""
         name, making = instance_name(self._lease, boot.name), _Making()
         with ExitStack() as stack:
             source = await self._source(boot, stack)
@@ -207,7 +208,7 @@ class GceHost:
                     await self._delete(name, making)
 
     async def _source(self, boot: Boot, stack: ExitStack) -> tuple[str, str]:
-        """Return the image that the VM boots, and what the helper is told, if it is that."""
+        """Return the image that the VM boots, and the helper's instructions, if any."""
         line = self.command_line(boot.shape, boot.words)
         if self._image is None or await self._sum(boot.kernel) in self._gce.refused:
             return await self._own.of(boot.kernel, boot.initrd, line), ""
@@ -220,7 +221,7 @@ class GceHost:
     async def _made(
         self, name: str, shape: VmShape, source: tuple[str, str], making: "_Making"
     ) -> tuple[Place, Any]:
-        """Make the VM where there is room for it; return the place, and what the service has."""
+        """Create the VM where there is capacity; return its place and the service's instance."""
         end = time.time() + self._seconds
         marks = labels(self._options.owner, self._lease, making.boot, end)
         refused: NoRoom | None = None
@@ -237,14 +238,14 @@ class GceHost:
                 refused = error
                 continue
             except Taken:
-                pass  # it may be this one: the answer to its making was lost
+                pass  # it may be ours: the answer to the request may have been lost
             try:
                 made = await self._compute.get(place.zone, name)
             except Gone as error:
-                message = f"the VM {name} is gone before it has begun"
+                message = f"the VM {name} vanished before it started"
                 raise VmLost("vm_vanished", message) from error
             if not making.has_made(made):
-                message = f"another worker has made {name}, which is this attempt's"
+                message = f"another worker has created {name} for this attempt"
                 raise InfrastructureError("vm_of_another", message)
             return place, made
         assert refused is not None
@@ -292,23 +293,23 @@ class GceHost:
         }
 
     async def _delete(self, name: str, making: "_Making") -> None:
-        """Delete the VM wherever it may be, or may yet come to be; goes on if this is cancelled."""
+        """Delete the VM in every zone where it was requested; go on even if this is cancelled."""
 
         async def delete() -> None:
             for zone, inserting in making.tried.items():
                 try:
-                    # What was asked for may still come to be, though nobody waits for it.
+                    # A request that nobody waits for may still create the VM.
                     await asyncio.wait({inserting}, timeout=_DELETE_SECONDS)
                     if inserting.done() and not inserting.cancelled():
                         inserting.exception()
                     async with asyncio.timeout(_DELETE_SECONDS):
-                        # Another worker's of this name is left alone.
+                        # Another worker's VM of the same name is left alone.
                         if making.has_made(await self._compute.get(zone, name)):
                             await self._compute.delete(zone, name)
                 except Gone:
                     continue
                 except (InfrastructureError, TimeoutError) as error:
-                    # The sweeper finds it, or the service ends it at its time.
+                    # The sweeper will find it, or the service ends it by max_run_duration.
                     self._run.log(f"{name} could not be deleted in {zone}: {error}")
 
         deleting = asyncio.create_task(delete())
@@ -323,11 +324,11 @@ class GceHost:
 
 
 class _Making:
-    """The making of one VM: where it was asked for, and how what came of it is known."""
+    """The creation of one VM: the zones that were tried, and a label by which it is recognised."""
 
     def __init__(self) -> None:
         self.boot = uuid.uuid4()
-        # What asks for it, by zone.
+        # The request in each zone.
         self.tried: dict[str, asyncio.Task[None]] = {}
 
     def has_made(self, instance: Any) -> bool:
@@ -336,7 +337,9 @@ class _Making:
 
 
 def machine_type(family: str, shape: VmShape) -> str:
-    """Return the custom machine type for a VM: CPUs in pairs, half to eight GiB for each."""
+    """Return the custom machine type for a VM."""
+    # The service's rules: CPUs in pairs, memory in steps of 256 MiB, half to eight GiB for each
+    # CPU.
     cpus = max(2, (shape.cpus + 1) // 2 * 2)
     memory = max(-(-shape.memory // 256) * 256, cpus * 512)
     while memory > cpus * 8192:

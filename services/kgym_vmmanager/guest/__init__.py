@@ -1,1 +1,1 @@
-"""What runs in a guest, and the ways to talk to it."""
+"""The programs in a guest, and the ways to talk to it."""

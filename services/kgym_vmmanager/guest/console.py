@@ -8,36 +8,39 @@ from kgym.crash.report import Watch
 from kgym.errors import InfrastructureError
 from kgym.host.quoted_words import quoted
 
-# Bytes that the file keeps: the beginning of a longer stream.
+# Bytes of the stream that the file keeps, from its beginning: a guest may print any amount.
 FILE_BYTES = 32 << 20
-# After so much without a crash, the watch starts anew (it keeps what it is fed).
+# After this many bytes without a crash the watch starts over: it keeps all that it was fed.
 WATCH_BYTES = 32 << 20
-# The last lines of a stream without words.
+# Stands for the last lines of an empty stream.
 NOTHING = "nothing"
 _TAIL_BYTES = 2000
-# Characters of a line in a message, on the average.
+# Characters per line of a message, on average.
 _LINE = 200
 
 
 class Source(Protocol):
-    """Where a stream comes from that is behind what the guest says: a `Vm`."""
+    """The origin of a console that may lag behind the guest: a `Vm`."""
+
+    # A console in a cloud is polled. Silence counts only up to the moment to which it was read, and
+    # before a verdict rests on silence, it is read to its end.
 
     @property
     def console_until(self) -> float:
-        """The moment (monotonic clock) up to which it has been read."""
+        """The moment (monotonic clock) up to which the console has been read."""
 
     @property
     def console_gap(self) -> str:
-        """What of it was lost, in words."""
+        """Which part of it was lost, in words; empty if none was."""
 
     async def catch_up(self) -> None:
-        """Return once all has been read that was said by now."""
+        """Return once everything that was printed until now has been read."""
 
 
 class Console:
     """The console of a guest, or the output of a program in it.
 
-    The console's `source` is known once its VM runs.
+    `source` is set once the VM of a console runs.
     """
 
     def __init__(self, path: Path) -> None:
@@ -52,7 +55,7 @@ class Console:
         self._file = path.open("wb")
 
     def feed(self, data: bytes) -> None:
-        """Add what came; a file that cannot be written is remembered as `error`."""
+        """Add the next bytes; if the file cannot be written, set `error`."""
         if not data:
             return
         self.last = time.monotonic()
@@ -67,21 +70,21 @@ class Console:
 
     @property
     def until(self) -> float:
-        """The moment (monotonic clock) up to which it has been read."""
+        """The moment (monotonic clock) up to which the console has been read."""
         return self.source.console_until if self.source else time.monotonic()
 
     @property
     def gap(self) -> str:
-        """What of it was lost, in words."""
+        """Which part of it was lost, in words; empty if none was."""
         return self.source.console_gap if self.source else ""
 
     async def catch_up(self) -> None:
-        """Return once all has been read that was said by now."""
+        """Return once everything that was printed until now has been read."""
         if self.source is not None:
             await self.source.catch_up()
 
     def watch_anew(self, judged: bytes | None = None) -> None:
-        """Forget what was seen so far: the whole lines of `judged`, its beginning, or all of it."""
+        """Forget the log so far, or only the whole lines of `judged`, which is its beginning."""
         log = self.watch.log
         rest = b"" if judged is None else log[judged.rfind(b"\n") + 1 :]
         self.watch = Watch()
@@ -89,13 +92,13 @@ class Console:
         self._fed = len(rest)
 
     def has_seen(self, words: bytes) -> bool:
-        """Return whether the watched part holds the words."""
+        """Return whether the watched part contains `words`."""
         return words in self.watch.log
 
     def line_after(self, words: bytes) -> str | None:
-        """Return the rest of the line in the watched part with the words, once it is whole.
+        """Return the rest of the line after `words`, once the line is complete.
 
-        It is for a message: the guest's words, quoted.
+        The guest's words are quoted, for a message.
         """
         _, match, rest = self.watch.log.partition(words)
         line, whole, _ = rest.partition(b"\n")

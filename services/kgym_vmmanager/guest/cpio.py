@@ -27,7 +27,7 @@ class CpioFile:
 
 
 def folder(path: str, permissions: int = 0o755) -> CpioFile:
-    """Return a folder; it has to come before what is in it."""
+    """Return a folder; in the archive it must precede its content."""
     return CpioFile(path, stat.S_IFDIR | permissions)
 
 
@@ -47,13 +47,13 @@ def character_device(path: str, major: int, minor: int) -> CpioFile:
 
 
 def archive(entries: Iterable[CpioFile]) -> bytes:
-    """Return the archive of the entries, in their order, with its trailer."""
+    """Return the archive of the entries in this order, with the trailer."""
     parts = [part for number, entry in enumerate(entries, 1) for part in pack(number, entry)]
     return b"".join([*parts, *pack(0, CpioFile("TRAILER!!!", 0))])
 
 
 def write(files: Mapping[str, Path], permissions: int, sink: IO[bytes]) -> None:
-    """Write the archive of these files, by their paths in it; none is read into memory whole."""
+    """Write the archive of `files`, keyed by path, without loading them into memory."""
     for number, (path, file) in enumerate(files.items(), 1):
         with file.open("rb") as source:
             size = os.fstat(source.fileno()).st_size
@@ -64,7 +64,7 @@ def write(files: Mapping[str, Path], permissions: int, sink: IO[bytes]) -> None:
 
 
 def pack(number: int, entry: CpioFile) -> Iterator[bytes]:
-    """Yield the bytes of one entry; its number tells apart what has links, and else nothing."""
+    """Yield the bytes of one entry; `number` is its inode, which matters for hard links only."""
     yield _header(number, entry, len(entry.data))
     yield entry.data + bytes(-len(entry.data) % 4)
 

@@ -1,8 +1,7 @@
 """The guest's root file system: an initramfs of Debian's busybox, dropbear and ip, and our runner.
 
-It is made once for each set of its parts and kept in the cache. It comes
-uncompressed, so that it boots on kernels without any decompressor. The capture
-kernel has one of its own, with makedumpfile where the host has that.
+It is built once for each set of its parts and cached. The capture kernel has an image of its own,
+with makedumpfile if the host has that.
 """
 
 import asyncio
@@ -20,12 +19,13 @@ from kgym.host.folder_cache import FolderCache
 from kgym_vmmanager.guest import cpio
 from kgym_vmmanager.guest.paths import CAPTURE, MAKEDUMPFILE, NETWORK, RUNNER, TRACER
 
-# What the guest prints on its console when it is about to start its SSH server.
+# The guest prints this on its console just before it starts its SSH server.
 READY = b"kgym: guest ready"
-# What it prints instead, and why, where it cannot start from its root disk.
+# It prints this and a reason instead if it cannot start from its root disk.
 REFUSED = b"kgym: root disk refused: "
 
 
+# The host's own packages, which `./run` has installed. Their versions are part of the identity.
 _PACKAGES = ("busybox-static", "dash", "dropbear-bin", "iproute2")
 _INSIDE = Path(__file__).parent / "inside"
 _LOADER = "/lib64/ld-linux-x86-64.so.2"
@@ -62,7 +62,7 @@ class GuestImage:
 
     @property
     def kexec(self) -> Path:
-        """What loads the capture kernel, a static program."""
+        """The loader of the capture kernel, a static program."""
         return self.folder / "kexec"
 
     @property
@@ -77,9 +77,10 @@ class GuestImage:
 
 
 async def guest_image(cache: Path, held: ExitStack | None = None) -> GuestImage:
-    """Return the guest image, made if the cache folder holds none of these parts.
+    """Return the guest image; build it if the cache has none of these parts.
 
-    It stays until `held` is closed. Raises InfrastructureError if a package or tool is missing.
+    The cache keeps it until `held` is closed. Raises InfrastructureError if a package or tool is
+    missing.
     """
     parts, called = await _parts(), await _called_parts()
     captures = await _capture_parts()
@@ -93,27 +94,26 @@ async def guest_image(cache: Path, held: ExitStack | None = None) -> GuestImage:
 
 
 def network() -> Path:
-    """Return the script that gives a guest its address."""
+    """Return the script that configures a guest's network."""
     return _INSIDE / "network"
 
 
 async def _parts() -> dict[str, Path]:
-    """Return the host's files that the image takes, by their paths in the guest."""
+    """Return the host's files for the image, by their paths in the guest."""
     busybox = {"bin/busybox": Path(proc.require("busybox"))}
     return busybox | await _with_libraries(Path(proc.require("dropbear")))
 
 
 async def _called_parts() -> dict[str, Path]:
-    """Return what reproducers call by `system`: many set up network devices so.
-
-    Of busybox, the shell runs applets of its own before any program, and `ip` adds no neighbour.
-    """
+    """Return the programs that reproducers call by `system`, e.g. to set up network devices."""
+    # Busybox does not do: its shell prefers its own applets to any program, and its `ip` cannot add
+    # neighbours.
     shell, ip = Path(proc.require("dash")), Path(proc.require("ip"))
     return await _with_libraries(shell, "dash") | await _with_libraries(ip, "iproute2")
 
 
 async def _capture_parts() -> dict[str, Path]:
-    """Return what the capture kernel's image takes besides."""
+    """Return the additional files of the capture kernel's image."""
     path = shutil.which(MAKEDUMPFILE)
     return await _with_libraries(Path(path)) if path else {}
 
@@ -192,6 +192,7 @@ async def _make(
         cpio.file(RUNNER.lstrip("/"), runner.read_bytes(), 0o755),
         cpio.file(TRACER.lstrip("/"), tracer.read_bytes(), 0o755),
     ]
+    # Uncompressed, so that it boots on kernels without any decompressor.
     image.initrd.write_bytes(cpio.archive([*common, *own]))
     own = [
         cpio.file(CAPTURE.lstrip("/"), (_INSIDE / "capture").read_bytes(), 0o755),

@@ -1,28 +1,16 @@
-"""Where a guest has what runs in it."""
+"""Paths in a guest."""
 
-# Where the guest has the program that it is to run.
+# The program that the guest runs.
 PROGRAM = "/kgym/reproducer"
-
-
-# Where the guest has the program that runs the reproducer.
+# The runner, which starts the program again and again.
 RUNNER = "/kgym/run"
-
-
-# Where it has the program that tells the reproducer's system calls.
+# The tracer of the program's system calls.
 TRACER = "/kgym/trace"
-
-
-# Where it has the script that gives it its address.
+# The script that configures the network.
 NETWORK = "/kgym/network"
-
-
-# The address that it has, as the kernel's command line may say it: `kgym_net=…`.
+# The file with the guest's address, in the form of `kgym_net=` on the kernel's command line.
 ADDRESS = "/run/kgym_net"
-
-
-# Where the capture kernel's image has its process 1.
+# Process 1 of the capture kernel's image.
 CAPTURE = "/kgym/capture"
-
-
-# The program (and the Debian package) that filters a crashed kernel's memory.
+# The program, and Debian package, that filters a crashed kernel's memory.
 MAKEDUMPFILE = "makedumpfile"

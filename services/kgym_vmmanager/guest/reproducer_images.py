@@ -1,7 +1,7 @@
-"""From reproducers to what a guest boots: its image with the program in it.
+"""From reproducers to the initrds of guests: the shared image with the program appended.
 
-Linux unpacks archives that follow each other one over the other, so a program
-costs no way into the guest (see buffer-format.rst, as in `kgym_vmmanager.guest.cpio`).
+Linux unpacks concatenated archives over each other (buffer-format.rst, see `guest/cpio.py`). So all
+programs share one cached image, and none has to be copied into a running guest.
 """
 
 import asyncio
@@ -24,7 +24,7 @@ from kgym_vmmanager.guest.guest_image import GuestImage
 from kgym_vmmanager.guest.paths import PROGRAM
 
 _GUEST_FOLDER = "/kgym"
-# As the runner does with programs: a patch shall not know them by their names.
+# Random names, as the runner gives to programs: a patch could refuse a program whose name it knows.
 _SCRIPT = f"""#!/bin/sh
 name=$(mktemp -u XXXXXXXX)
 ln {_GUEST_FOLDER}/syz-execprog "p$name" 2>/dev/null || ln -s {_GUEST_FOLDER}/syz-execprog "p$name"
@@ -43,10 +43,10 @@ def source_name(reproducer: Reproducer, number: int) -> str:
 async def program(
     reproducer: Reproducer, source: Path, folder: Path, syzkaller: Mapping[str, Path]
 ) -> dict[str, Path]:
-    """Make what the guest is to have, in the new `folder`; return it by name in the guest's folder.
+    """Make a reproducer's files in the new `folder`; return them by their paths in the guest.
 
-    `syzkaller` are the folders with its binaries, by commit (`kgym.host.detection.syzkallers`).
-    Raises UserError for what does not compile, and `no_syzkaller`.
+    `syzkaller` are the folders with its binaries by commit (`kgym.host.detection.syzkallers`).
+    Raises UserError for a program that does not compile, and `no_syzkaller`.
     """
     if reproducer.kind == "c":
         return {PROGRAM: await compile_reproducer(source, folder)}
@@ -76,9 +76,9 @@ async def program(
 async def initrd(
     image: GuestImage, files: Mapping[str, Path], path: Path, modules: Path | None = None
 ) -> Path:
-    """Write the image with the files in it, by their paths in the guest, as executables.
+    """Write the image followed by `modules` and by `files`, executables by path in the guest.
 
-    `modules` is a further archive, of the kernel's.
+    `modules` is an archive of the kernel's modules.
     """
     await asyncio.to_thread(_write, image, files, path, modules)
     return path
@@ -93,12 +93,11 @@ def _write(image: GuestImage, files: Mapping[str, Path], path: Path, modules: Pa
 
 
 async def _flags(execprog: Path, folder: Path) -> frozenset[str]:
-    """Return the flags that this syz-execprog knows: asked in a sandbox, as anybody may build one.
-
-    Raises UserError `bad_syzkaller` for a program that is none.
-    """
+    """Return the flags that this syz-execprog knows. Raises UserError `bad_syzkaller`."""
+    # Flags have come and gone over the years, so the program is asked for them, whatever its age.
+    # It runs in the sandbox, since anybody may have built it.
     place = prepare(folder / "help")
-    copy = place / execprog.name  # who runs it there may not be able to read where it lies
+    copy = place / execprog.name  # the sandbox's user may not be able to reach its folder
     await asyncio.to_thread(shutil.copyfile, execprog, copy)
     copy.chmod(0o755)
     usual = SandboxLimits.of_host()
@@ -110,7 +109,7 @@ async def _flags(execprog: Path, folder: Path) -> frozenset[str]:
         help_text = done.text
     except LimitExceeded as error:
         raise UserError("bad_syzkaller", f"syz-execprog -help: {error.message}") from error
-    except proc.ProgramTimedOut as error:  # the host may be busy: nobody's program is to blame yet
+    except proc.ProgramTimedOut as error:  # the host may be busy
         raise InfrastructureError(
             "bad_syzkaller", f"syz-execprog -help: {error.message}"
         ) from error
@@ -119,6 +118,6 @@ async def _flags(execprog: Path, folder: Path) -> frozenset[str]:
     known = syz_program.flags(help_text)
     if "executor" not in known:
         words = " ".join(help_text.split())[-300:]
-        message = f"the syz-execprog lists no flag -executor for -help; it says: {words}"
+        message = f"the syz-execprog lists no flag -executor for -help; it prints: {words}"
         raise UserError("bad_syzkaller", message)
     return known

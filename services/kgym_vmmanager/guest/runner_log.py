@@ -1,4 +1,4 @@
-"""What the guest's runner says on its stdout; its side is guest/inside/run.c. Pure."""
+"""Parser of the output of the guest's runner (guest/inside/run.c). Pure."""
 
 from collections import Counter
 from dataclasses import dataclass, field
@@ -14,11 +14,13 @@ _LARGEST_ERROR = 4095
 class RunnerLog:
     """The state of the runner, from its lines so far.
 
-    Of the `runs` started, `quick` failed within a second; `failed` is the error
-    number of a program that cannot be executed, `stuck` the number of
-    processes that did not die; `last_end` says how the last run ended, `ends`
-    how often runs ended so; `lines` grows with every sign of life.
+    Of the `runs` started, `quick` failed within a second. `failed` is the errno of a program that
+    cannot be executed, `stuck` the number of processes that cannot be killed. `last_end` describes
+    the end of the last run, `ends` counts all ends. `lines` grows with every sign of life.
     """
+
+    # A hostile program can print lines in the runner's place: all numbers are bounded, and none of
+    # these fields alone makes a verdict.
 
     runs: int = 0
     quick: int = 0
@@ -31,7 +33,7 @@ class RunnerLog:
     _rest: bytes = b""
 
     def feed(self, data: bytes) -> None:
-        """Add what was printed next, cut anywhere; lines that the runner cannot say are ignored."""
+        """Add the next output, cut anywhere; malformed lines are ignored."""
         *lines, rest = (self._rest + data).split(b"\n")
         self._rest = rest[-LINE_LIMIT:]
         for line in lines:

@@ -1,11 +1,12 @@
-"""The way into a guest: paramiko, whose blocking calls run on a thread of their own.
+"""SSH into a guest: paramiko, whose blocking calls run on a thread per connection.
 
-Every call has a time limit. `close` ends whatever is blocked.
+Every call has a time limit; leaving the context ends calls that are blocked.
 """
 
 import asyncio
 import contextlib
 import logging
+import re
 import socket
 import threading
 import time
@@ -18,22 +19,29 @@ from typing import TypeVar
 import paramiko
 
 T = TypeVar("T")
-# Makes a connection within so many seconds, or raises OSError.
+# Connects within so many seconds, or raises OSError.
 Dial = Callable[[float], socket.socket]
 
 logging.getLogger("paramiko").setLevel(logging.CRITICAL + 1)  # it logs each lost connection
 
 _CHUNK = 1 << 16
-# What a command that is run to its end may print: all of it is kept in memory.
+_READ_SECONDS = 0.5
+# Characters of a command that an error quotes.
+_SHOWN = 300
+# Bytes that a command of `run` or of a shell may print: they are kept in memory.
 _MOST_BYTES = 4 << 20
-# The cheapest for an emulated CPU among those that both sides have.
+# The algorithms of both sides that cost an emulated CPU least.
 _CIPHERS = ("aes128-ctr",)
 _DIGESTS = ("hmac-sha2-256",)
 _EXCHANGES = ("curve25519-sha256@libssh.org",)
 
 
 class ConnectionLost(Exception):
-    """The guest's SSH server does not answer, or not any more."""
+    """The guest's SSH server does not answer, or the connection broke."""
+
+
+class CommandRefused(Exception):
+    """The guest cannot or does not execute a command of ours."""
 
 
 class Ssh:
@@ -48,9 +56,9 @@ class Ssh:
     async def connected(
         cls, dial: Dial, host_key: str, client_key: Path, limit: float
     ) -> "AsyncIterator[Ssh]":
-        """Connect by `dial`, trying again until `limit` seconds are over.
+        """Connect by `dial`, with retries for `limit` seconds. Raises ConnectionLost.
 
-        `host_key` is the only one accepted. Raises ConnectionLost.
+        Only a server with `host_key` is accepted.
         """
         thread = ThreadPoolExecutor(1, "ssh")
         transports: list[paramiko.Transport] = []
@@ -67,7 +75,7 @@ class Ssh:
             thread.shutdown(wait=False, cancel_futures=True)
 
     async def run(self, command: str, *, stdin: bytes = b"", limit: float) -> tuple[int, bytes]:
-        """Run a command to its end; return its status and its output, of a few MiB at most."""
+        """Run a command to its end; return its status and at most a few MiB of output."""
         return await self._call(lambda: self._run(command, stdin, limit), limit + 1)
 
     async def start(self, command: str, limit: float) -> "Stream":
@@ -109,7 +117,7 @@ class Stream:
     def __init__(self, ssh: Ssh, channel: paramiko.Channel) -> None:
         self._ssh = ssh
         self._channel = channel
-        # Set by paramiko while there is output to read, and from the end of the output on.
+        # Paramiko sets it while there is output to read, and after the end of the output.
         self._news = threading.Event()
         channel.in_buffer.set_event(self._news)
         channel.in_stderr_buffer.set_event(self._news)
@@ -123,7 +131,7 @@ class Stream:
 
     @property
     def status(self) -> int:
-        """The command's status; -1 while it runs, and where its end is not known."""
+        """The command's status; -1 while it runs, or if its end is unknown."""
         return self._channel.exit_status
 
     async def send(self, data: bytes) -> None:
@@ -138,7 +146,7 @@ class Stream:
         until = time.monotonic() + wait
         channel = self._channel
         while True:
-            # How a command ended may be told before the last of its output.
+            # The status may arrive before the last output.
             ended = channel.closed or (channel.eof_received and channel.exit_status_ready())
             out = channel.recv(_CHUNK) if channel.recv_ready() else b""
             err = channel.recv_stderr(_CHUNK) if channel.recv_stderr_ready() else b""
@@ -146,6 +154,45 @@ class Stream:
             if out or err or ended or left <= 0:
                 return out, err, bool(out or err) or not ended
             (channel.status_event if channel.eof_received else self._news).wait(left)
+
+
+class Shell:
+    """A shell that runs one command after the other over one connection; use `Shell.started`."""
+
+    # On an emulated CPU a new SSH channel takes longer than most commands. A numbered line after
+    # each command marks its end.
+
+    def __init__(self, stream: Stream, limit: float) -> None:
+        self._stream = stream
+        self._limit = limit
+        self._number = 0
+
+    @classmethod
+    @contextlib.asynccontextmanager
+    async def started(cls, ssh: Ssh, limit: float) -> "AsyncIterator[Shell]":
+        """Start a shell; `limit` is the default time limit of a command in seconds."""
+        yield cls(await ssh.start("exec /bin/sh 2>&1", limit), limit)
+
+    async def do(self, command: str, limit: float | None = None) -> tuple[int, str]:
+        """Run one line; return its status and output. Raises ConnectionLost or CommandRefused."""
+        self._number += 1
+        end = re.compile(rb"\nkgym %d ([0-9]{1,3})\n" % self._number)
+        line = (
+            f"{{ {command.strip().rstrip(';')}; }}; printf '\\nkgym %d %d\\n' {self._number} $?\n"
+        )
+        await self._stream.send(line.encode())
+        until = time.monotonic() + (limit or self._limit)
+        output = b"\n"
+        while not (match := end.search(output)):
+            if time.monotonic() > until:
+                raise ConnectionLost(f"the guest's shell does not answer: {command[:_SHOWN]}")
+            if len(output) > _MOST_BYTES:
+                raise CommandRefused(f"the guest's shell prints without end: {command[:_SHOWN]}")
+            out, err, more = await self._stream.read(_READ_SECONDS)
+            output += out + err
+            if not more and not end.search(output):
+                raise ConnectionLost("the guest's shell ended")
+        return int(match[1]), output[: match.start()].decode(errors="replace").strip()
 
 
 async def _persist(
@@ -179,7 +226,7 @@ def _open(
 
 
 async def _on(thread: ThreadPoolExecutor, call: Callable[[], T], limit: float) -> T:
-    """Run a blocking call; whatever the network does to it is ConnectionLost."""
+    """Run a blocking call on the thread; every network error becomes ConnectionLost."""
     try:
         async with asyncio.timeout(limit):
             return await asyncio.get_running_loop().run_in_executor(thread, call)

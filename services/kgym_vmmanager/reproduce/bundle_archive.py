@@ -1,15 +1,14 @@
-"""The archive of a reproduce step, to run the same by hand: QEMU is all that it needs.
+"""The archive with which a reproduce step is run by hand: it needs nothing but QEMU.
 
     bundle/kernel, initrd-N.cpio    what the VM of reproducer N booted
     bundle/vmlinux, config          of the kernel, for debuggers and for building it again
     bundle/reproducer…              source and program
     bundle/about.json               what was built, and what is looked for
     bundle/root.zst                 its root disk, if it had one
-    bundle/reproduce.sh [N]         boots it; the console comes on the terminal
+    bundle/reproduce.sh [N]         boots it, with the console on the terminal
 
-Measured: whole 83 MB in 4 s (vmlinux is 144 MB of 160), small 14 MB in 0.6 s. So it is
-packed by `kgym job fetch` (`kgym_cli/jobs/artifact_download.py`), unless the spec has it packed
-while the VMs run.
+Measured: whole 83 MB in 4 s (vmlinux is 144 MB of 160), small 14 MB in 0.6 s. So the archive is
+packed by `kgym job fetch` (`kgym_cli/jobs/artifact_download.py`) unless the spec asks for it.
 """
 
 import asyncio
@@ -46,9 +45,9 @@ number=${{1:-0}}
 
 
 async def pack(folder: Path, files: Mapping[str, Path]) -> Path:
-    """Pack the files, by their names, with less priority; return the archive in `folder`.
+    """Pack the files under these names, at low priority; return the archive in `folder`.
 
-    Those that lie in `folder` already are moved.
+    Files that lie in `folder` are moved, others are copied.
     """
     inside = folder / "bundle"
     inside.mkdir()
@@ -69,10 +68,11 @@ async def pack(folder: Path, files: Mapping[str, Path]) -> Path:
 def script(shape: VmShape, probed: Probed, programs: int, disk: UsedRoot | None = None) -> str:
     """Return reproduce.sh, with the QEMU command of the VMs. Pure."""
     mark = "@initrd@"
-    elsewhere = probed.model_copy(update={"tsc_khz": None})  # another machine's has another rate
+    # Another machine's TSC has another rate.
+    elsewhere = probed.model_copy(update={"tsc_khz": None})
     drive = Drive("disk", disk.format) if disk and disk.format else None
     command = shlex.join(arguments_by_hand(shape, elsewhere, "kernel", mark, drive))
-    # The host's identity holds the first line of `qemu-system-x86_64 --version`.
+    # `probed.host` holds the first line of `qemu-system-x86_64 --version` after its first bar.
     version = "".join(char for char in probed.host.partition("|")[2] if char.isprintable())
     return _SCRIPT.format(
         last=programs - 1,
@@ -111,7 +111,9 @@ def about(
 def _place(source: Path, target: Path) -> None:
     if source.parent == target.parent.parent:
         source.rename(target)
-    else:  # no link: tar fails if one to the same file comes or goes, as those of VMs do
+    else:
+        # No hard link: VMs link the same file meanwhile, and tar fails if a file's metadata
+        # changes.
         shutil.copy(source, target)
     if target.suffix == ".sh":
         target.chmod(0o755)

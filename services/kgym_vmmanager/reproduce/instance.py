@@ -35,19 +35,20 @@ from kgym_vmmanager.vm.instance_ending import InstanceEnded, InstanceEnding
 from kgym_vmmanager.vm.provider import Boot, Drive, Vm, VmHost
 
 _POLL_SECONDS = 0.05
-# How long a report is waited for at most, by whether the kernel panicked.
+# Limit of the wait for the rest of a report, by whether the kernel panicked: after a panic the
+# console of a busy emulated guest lags most.
 _SETTLE_SECONDS = {False: 5.0, True: 15.0}
-# How long the console may go on with words that turn out to be no report, after the end.
+# Limit of the wait, after the end, for a console that keeps printing what looks like reports.
 _JUDGED_SECONDS = 60.0
-# What a dump can tell something about.
+# Outcomes of which a dump shows the cause.
 _DUMPED = {InstanceOutcome.CRASH, InstanceOutcome.HUNG}
 
 
 class Instance:
     """Instance `number` of a plan; its files are named after `name`.
 
-    `on_time` hears for how many seconds the reproducer has been running. In a guest that has
-    survived, the faults of `share` are raised; in a `clean` one nothing runs before.
+    `on_time` is called with the seconds that the reproducer has been running. A guest that survives
+    raises the faults of `share`; in a `clean` guest nothing runs before them.
     """
 
     def __init__(
@@ -118,17 +119,17 @@ class Instance:
 
     @property
     def command(self) -> str:
-        """How its VM is started, for people."""
+        """How its VM is started, for people to read."""
         return self._host.describe_boot(self._boot)
 
     @property
     def smoke_output(self) -> str:
-        """What the smoke test printed."""
+        """The output of the smoke test."""
         return self._session.text if isinstance(self._session, SmokeTest) else ""
 
     @property
     def work(self) -> Work | None:
-        """What the program was seen to do, if it was traced to an end."""
+        """The program's system calls, if it was traced to its end or to the crash."""
         crashed = self.ending is not None and self.ending.outcome is InstanceOutcome.CRASH
         log = self._profiling.log if self._profiling else TracerLog()
         if not log.over and not (crashed and log.answers):
@@ -142,14 +143,14 @@ class Instance:
 
     @property
     def evidence_seconds(self) -> float:
-        """How long the program was traced, and faults were raised."""
+        """Seconds spent on tracing the program and on raising faults."""
         traced = self._profiling.seconds if self._profiling else 0.0
         return traced + (self.controls.seconds if self.controls else 0.0)
 
     async def live(self, on_end: Callable[[InstanceEnding], None]) -> InstanceEnding:
         """Run the VM from boot to end; raises InfrastructureError if it or the disk fails.
 
-        `on_end` hears how it ends, before the dump is taken, or faults are raised.
+        `on_end` is called with the ending before the dump is taken or faults are raised.
         """
         try:
             async with self._host.running(self._boot, self.console.feed) as vm:
@@ -166,7 +167,7 @@ class Instance:
             self.output.close()
 
     def result(self, ending: InstanceEnding) -> InstanceResult:
-        """Return what is known of the instance, which ended so."""
+        """Return the instance's result, for this ending."""
         return InstanceResult(
             number=self._number,
             outcome=ending.outcome,
@@ -174,7 +175,7 @@ class Instance:
             boot_seconds=self._boot_seconds,
             run_seconds=round(self._session.seconds, 2) if self._running else None,
             reproducer=self._program,
-            # The runner's word of the first run may have been lost in the crash.
+            # The crash may have swallowed the runner's line about the first run.
             runs=max(self._session.runs, int(ending.outcome is InstanceOutcome.CRASH)),
             ends=listed(self._session.ends),
             title=self.report.title if self.report else None,
@@ -218,7 +219,7 @@ class Instance:
             died.cancel()
 
     async def _complete(self, source: Console) -> bytes:
-        """Wait for the rest of a report, and return all that was said."""
+        """Wait for the rest of a report; return the whole log."""
         watch, begin = source.watch, time.monotonic()
         while not watch.complete and source.until - source.last < self._limits.quiet:
             over = source.until - begin > _SETTLE_SECONDS[watch.panicked]
@@ -228,11 +229,11 @@ class Instance:
         return bytes(watch.log)
 
     async def _given_up(self) -> InstanceEnding | None:
-        """Judge what the program's output says: only that syzkaller's tools gave up, if they did.
+        """Return an ending if syzkaller's tools printed that they gave up.
 
-        It is the program's word, so no report of the kernel's in it counts, and this one only
-        makes a run prove nothing.
+        Such a run proves nothing.
         """
+        # The output is the program's: a kernel report in it may be forged and never counts.
         log = await self._complete(self.output)
         reports = await asyncio.to_thread(parse_all, log)
         report = next((given for given in reports if noise(given.title)), None)
@@ -243,12 +244,12 @@ class Instance:
         return InstanceEnding(InstanceOutcome.CRASH, report.title)
 
     async def _settle(self) -> InstanceEnding | None:
-        """Wait for the rest of the kernel's report; None if it is none that ends the instance."""
+        """Wait for the rest of the kernel's report; None if it does not end the instance."""
         source, watch = self.console, self.console.watch
-        running = self._running  # by the time that it is judged, the program may have begun
+        running = self._running  # while the report is awaited, the program may start
         log = await self._complete(source)
         report = await asyncio.to_thread(parse, leaks.plain(log))
-        # Words of programs that gave up are no reason to pass over a report of the kernel's.
+        # A report of the kernel's wins over a message that a tool gave up.
         suppressed = report is not None and report.suppressed and noise(report.title) is not None
         leak_of_boot = report is not None and not running and report.type is CrashType.MEMORY_LEAK
         if report is None or leak_of_boot or (suppressed and not watch.panicked):
@@ -277,25 +278,26 @@ class Instance:
             return InstanceEnding(InstanceOutcome.BOOT_FAILED, detail, retry=True)
         return InstanceEnding(InstanceOutcome.REBOOTED, detail)
 
-    # --- a guest without trouble ----------------------------------------------------------
+    # --- a guest in which nothing goes wrong ----------------------------------------------
 
     async def _work(self, vm: Vm) -> InstanceEnding:
-        """Go the way to its end, and on until the console has been read to its end, too.
+        """Run the session to its end, then read the console to its end.
 
-        On a busy host a report may be known to be there, and not be read yet.
+        A report may still be in the pipe of a busy host, or in a cloud's serial port.
         """
         ending = await self._go(vm)
         await vm.catch_up()
         if ending.outcome is InstanceOutcome.SURVIVED and (lost := vm.console_gap):
-            detail = f"a crash may be in what was lost of the console: {lost}"
+            detail = f"a crash may be in the lost part of the console: {lost}"
             ending = InstanceEnding(InstanceOutcome.NOT_DONE, detail, retry=True)
         begin = time.monotonic()
         while self.console.watch.crash_seen:
             if time.monotonic() - begin > _JUDGED_SECONDS:
-                detail = f"its console tells of crashes for {_JUDGED_SECONDS:g} s, and of none"
-                return InstanceEnding(
-                    InstanceOutcome.NOT_DONE, f"{detail} that counts; before: {ending.outcome}"
+                detail = (
+                    f"for {_JUDGED_SECONDS:g} s its console has printed parts of crash reports, but"
+                    f" no whole one; before: {ending.outcome}"
                 )
+                return InstanceEnding(InstanceOutcome.NOT_DONE, detail)
             await asyncio.sleep(_POLL_SECONDS)
         return ending
 
@@ -336,7 +338,7 @@ class Instance:
 
     @contextlib.asynccontextmanager
     async def _watched(self, vm: Vm, ssh: Ssh) -> AsyncIterator[None]:
-        """Note which functions of the crash's way are gone through; the guest cannot tell."""
+        """Record which of the crash's functions are reached; the guest cannot notice."""
         async with contextlib.AsyncExitStack() as stack:
             wanted = self._is_profiled_after and self._plan.way
             if wanted and vm.debugger is None:
@@ -345,7 +347,7 @@ class Instance:
                 armed = Breakpoints.armed(vm.debugger, self._plan.way, self._host.most_points)
                 try:
                     self._points = await stack.enter_async_context(armed)
-                    # What a harmless program goes through on its way says nothing.
+                    # Functions that a harmless program reaches, too, prove nothing.
                     await ssh.run(f"{RUNNER} {FOLDER}/true /bin/true </dev/null", limit=20)
                     self._common = frozenset(self._points.hit)
                 except (StubFailed, OSError, TimeoutError, ConnectionLost) as error:
@@ -354,19 +356,19 @@ class Instance:
             yield
 
     async def _profile(self, connect: Callable[[float], Coroutine[None, None, Ssh]]) -> None:
-        """Trace the program in a guest that survived it; raises Ended if no work is done."""
+        """Trace the program in a guest that survived; raises InstanceEnded if it does no work."""
         assert self._profiling is not None
         try:
             await self._profiling.run(await connect(self._limits.reconnect))
         except (InstanceEnded, ConnectionLost):
-            return  # it has survived all the same; the evidence says that the work is not known
+            return  # the guest has survived all the same; the evidence notes the missing trace
         work = self._profiling.log.work(crashed=False)
         if why := lacks(self._plan.before, work):
             raise InstanceEnded(InstanceOutcome.NOT_DONE, why)
 
     async def _booted(self, connect: Callable[[float], Coroutine[None, None, Ssh]]) -> Ssh:
         start, boots = time.monotonic(), self._plan.boots
-        # What other guests take is learned while this one boots.
+        # The limit is computed anew each time: other guests finish their boots meanwhile.
         while not self.console.has_seen(READY):
             if time.monotonic() - start > (limit := boots.limit(self._limits.boot)):
                 boots.hung()
@@ -389,7 +391,7 @@ class Instance:
 
 
 async def _first(*ways: Coroutine[None, None, InstanceEnding]) -> InstanceEnding:
-    """Return the ending that comes first; of several at once, that of the first argument."""
+    """Return the first ending; of several at once, that of the first argument."""
     tasks = [asyncio.create_task(way) for way in ways]
     try:
         await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)

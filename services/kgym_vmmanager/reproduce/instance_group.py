@@ -65,12 +65,12 @@ class InstanceGroup:
         self.controls = ControlSet(known, self.spec.instances) if known else None
 
     async def run_all(self) -> list[InstanceResult]:
-        """Run the instances, and the smoke test if there is one.
+        """Run all instances, and the smoke test if the plan has one; return the instances' results.
 
-        The first crash that was looked for stops the others, unless the spec
-        says otherwise; another one does not: the bug may still show. Where the bug is to be
-        measured, a first crash that came soon adds instances instead.
+        The first crash with a wanted title stops the others unless the spec says otherwise. If the
+        bug is to be measured, an early first crash adds instances instead.
         """
+        # A crash with another title stops nothing: the wanted bug may still show.
         self.run.progress("boot", 0, self.spec.instances, "instances")
         tasks = [asyncio.create_task(self._run_one(n)) for n in range(self.spec.instances)]
         aside: list[asyncio.Task[None]] = []
@@ -87,29 +87,30 @@ class InstanceGroup:
             return results
         finally:
             for task in (*tasks, *self._further, *aside):
-                # gather returns with the first that ends; a second cancellation would break
-                # into the cleaning up of the others.
+                # gather raises the first error; a second cancellation would interrupt the cleanup
+                # of tasks that are already being cancelled.
                 if not task.cancelling():
                     task.cancel()
             await asyncio.gather(*tasks, *self._further, *aside, return_exceptions=True)
 
     @property
     def requested(self) -> int:
-        """How many instances there are to be."""
+        """Number of instances of the step, further ones included."""
         return self.spec.instances + len(self._further)
 
     @property
     def sample(self) -> list[int]:
-        """The instances that no crash of another one began or ended."""
+        """The instances that were neither started nor stopped because another one crashed."""
+        # Only they measure how often the bug shows; the others would bias the rate.
         first = self.spec.instances if self.spec.stop_at_first_crash else 0
         return list(range(first, self.requested))
 
     async def _run_one(
         self, number: int, *, smoke_test: bool = False, clean: Share | None = None
     ) -> InstanceResult:
-        """Run an instance, again where that may end better.
+        """Run an instance, with retries where the ending allows them.
 
-        One for the smoke test, or a clean one for faults, does not count among the others.
+        The smoke test and `clean` guests for controls do not count among the instances.
         """
         kind = "smoke" if smoke_test else "clean" if clean else ""
         share = self.controls.share(number) if self.controls and not kind else clean
@@ -118,7 +119,9 @@ class InstanceGroup:
                 number=number, outcome=InstanceOutcome.STOPPED, detail="not started"
             )
             attempt = losses = 0
-            crashed: InstanceResult | None = None  # without its dump, which went with the VM
+            # A crash whose dump was lost with its VM. It counts in any case: only the dump is
+            # missing, so a whole instance runs again for it.
+            crashed: InstanceResult | None = None
             while attempt - losses <= _RETRIES and losses <= _LOSSES:
                 if (self._stop.is_set() and crashed is None) or self.plan.boots.hopeless:
                     break
@@ -139,6 +142,7 @@ class InstanceGroup:
                 try:
                     ending = await self._live(instance, counts=not kind, again=crashed is not None)
                 except VmLost as error:
+                    # No outcome: the guest did nothing wrong. The instance starts over.
                     losses += 1
                     if losses > _LOSSES and crashed is None:
                         raise
@@ -165,9 +169,9 @@ class InstanceGroup:
         return _with_dump(result, crashed)
 
     async def _keep_controls(self) -> None:
-        """Add what came of the faults to the evidence, once all of them were raised.
+        """Add the outcomes of all controls to the evidence.
 
-        What the instances left is raised in clean guests of the same kernel.
+        Faults that the instances could not raise are raised in clean guests of the same kernel.
         """
         if self.controls is None:
             if self.spec.evidence:
@@ -185,7 +189,8 @@ class InstanceGroup:
         )
 
     async def _profile(self) -> None:
-        """Trace the program on an instance of its own: the others show what it does untraced."""
+        """Trace the program on an instance of its own."""
+        # Tracing changes timing, so the runs that decide the verdict are never traced.
         async with self.budget.share(Use.VM, *self.host.room(self.spec.vm)):
             begin = time.monotonic()
             instance = Instance(self.plan, self.host, 0, "traced", lambda _: None, profile=True)
@@ -193,13 +198,13 @@ class InstanceGroup:
                 ending = await instance.live(lambda _: None)
                 self.run.log(_summary("traced", instance.result(ending)))
                 await self.run.keep(instance.console.close())
-            except (KgymError, OSError) as error:  # the verdict does not need it
+            except (KgymError, OSError) as error:  # the verdict does not need the trace
                 ending = InstanceEnding(InstanceOutcome.START_FAILED, str(error))
             self._keep_work(instance, ending)
             self._know(seconds=time.monotonic() - begin)
 
     def _keep_work(self, instance: Instance, ending: InstanceEnding) -> None:
-        """Add what the program was seen to do to the evidence, or why that is not known."""
+        """Add the program's system calls to the evidence, or the reason why they are unknown."""
         self.evidence = self.evidence.model_copy(update={"work": instance.work})
         if instance.work is None:
             self._know(missing=[f"what the program does: {call_profile.why_unknown(ending)}"])
@@ -213,7 +218,7 @@ class InstanceGroup:
         missing: Sequence[str] = (),
         seconds: float = 0,
     ) -> None:
-        """Add these facts to the step's evidence."""
+        """Add to the step's evidence."""
         known = self.evidence
         more = {
             "controls": [*known.controls, *controls],
@@ -230,7 +235,7 @@ class InstanceGroup:
     ) -> InstanceEnding:
         """Run the instance until it ends, or until another one crashes.
 
-        One that is run `again` for its dump goes on: it has crashed itself.
+        A run `again` for a lost dump is not stopped: the step's crash may be its own.
         """
 
         def on_end(ending: InstanceEnding) -> None:
@@ -244,7 +249,7 @@ class InstanceGroup:
             await asyncio.wait({life, stop}, return_when=asyncio.FIRST_COMPLETED)
             ended = instance.ending
             if life.done() or (ended and ended.outcome is not InstanceOutcome.SURVIVED):
-                ending = await life  # its dump is being taken
+                ending = await life  # it has ended by itself; its dump is being taken
             else:
                 ending = ended or InstanceEnding(InstanceOutcome.STOPPED, "another crashed")
         finally:
@@ -254,10 +259,10 @@ class InstanceGroup:
         return ending
 
     def _stop_or_measure(self, crashed: InstanceResult) -> None:
-        """Stop the others; or, if the first crash came soon, let all run that measure the bug."""
+        """Stop the other instances; after an early crash, start those that measure the bug."""
         measure = self.spec.measure
         if self._further or self._stop.is_set():
-            return  # another one was first
+            return  # not the first crash
         if measure is None or (crashed.run_seconds or 0) > measure.time:
             self._stop.set()
             return
@@ -273,7 +278,8 @@ class InstanceGroup:
         self.run.progress("reproduce", round(sum(self._times.values()), 1), whole, "s")
 
     def _distrust_accelerator(self, instance: Instance) -> None:
-        """Use a slower one for the next guests if this one hung before it printed anything."""
+        """Switch to a slower accelerator if a guest hung before it printed anything."""
+        # KVM can pass the probe and still hang a kernel, e.g. nested on some clouds.
         slower = self.host.instead() if instance.console.size == 0 else None
         if slower is not None:
             what = f"under {self.host.accelerator.upper()}; going on with {slower.accelerator}"
@@ -282,7 +288,7 @@ class InstanceGroup:
             self.plan.boots.begin_anew()
 
     async def _keep_dump(self, result: InstanceResult) -> InstanceResult:
-        """Keep the dump if there is one; a failure is only reported: no verdict needs the dump."""
+        """Store the dump if there is one; a failure is only logged: no verdict needs the dump."""
         dump = result.dump
         if dump is None:
             return result
@@ -298,7 +304,7 @@ class InstanceGroup:
         return result.model_copy(update={"dump": dump})
 
     async def _keep(self, instance: Instance, result: InstanceResult, name: str) -> InstanceResult:
-        """Keep what the instance left; return its result, with the file that its report blames."""
+        """Store the instance's files; return its result, with the file that its report blames."""
         folder = self.plan.folder
         if not self._command_kept:
             self._command_kept = True
@@ -324,7 +330,7 @@ class InstanceGroup:
 
 
 def _with_dump(last: InstanceResult, crashed: InstanceResult | None) -> InstanceResult:
-    """Return what an instance came to: the crash whose dump was lost, unless a later one has it."""
+    """Return the result that counts: a crash whose dump was lost, unless `last` has a dump."""
     dumped = last.dump is not None and last.dump.artifact is not None
     return last if crashed is None or dumped else crashed
 

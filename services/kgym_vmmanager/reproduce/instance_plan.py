@@ -62,31 +62,27 @@ class Boots:
 
 @dataclass(slots=True)
 class RunTime:
-    """For how many seconds each instance runs the program: less, once the bug is measured."""
+    """Seconds for which each instance runs the program; shorter once the bug is measured."""
 
     seconds: float
 
     def cut(self, seconds: float) -> None:
-        """Let no instance run for longer from now on, whatever it was to."""
+        """Shorten the time of all instances, running ones included."""
         self.seconds = min(self.seconds, seconds)
 
 
 @dataclass(frozen=True, slots=True)
 class InstancePlan:
-    """Boot `kernel` with the guest image and run a program for its `time`, files in `folder`.
+    """What the instances boot and run.
 
-    `initrds` hold the image, each with another of the programs at PROGRAM; the
-    instances take them in turn. `smoke` holds the smoke test, if one is to run;
-    `method` takes the dumps, if there are to be any; `words` are added to the
-    kernel's command line; with `leaks`, those of the boot are cleared;
-    `texts` are syzkaller's programs, None for those in C, in the order of `initrds`;
-    `completed` says which runs did their work;
-    where `profiled`, the program is traced afterwards on the first instance that
-    survives, and has to do some of the work that it did `before`; `way` are the
-    functions on the way to the crash, with their addresses; `disk` is the root disk, if guests
-    have one; `detectors` says what
-    the kernel has to report when faults are raised on purpose, if they are; `boots` knows how
-    long its guests take to boot.
+    Each of `initrds` is the guest image with another program at PROGRAM; instances take them in
+    turn. `smoke` is that of the smoke test, if one is to run. `texts` are the programs as
+    syzkaller's text, None for C, in the order of `initrds`. `words` are added to the kernel's
+    command line. `method` takes dumps; with `leaks`, those of the boot are cleared first.
+    `completed` decides which runs did their work. If `profiled`, the first instance that survives
+    traces the program, which must still do some of the work that it did `before`; `way` holds the
+    crash's functions with their addresses. `detectors` are what the kernel must report when faults
+    are raised on purpose.
     """
 
     folder: Path

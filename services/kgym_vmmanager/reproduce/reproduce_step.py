@@ -126,7 +126,7 @@ class Reproduce:
         )
 
 
-# --- how much is asked for, and how sure the verdict is ---------------------------------------
+# --- size and confidence ----------------------------------------------------------------------
 
 
 def _calibration(

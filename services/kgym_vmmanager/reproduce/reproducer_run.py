@@ -1,4 +1,4 @@
-"""Running the reproducer in a guest that has booted, for the whole time."""
+"""Running the reproducer in a booted guest, for its whole time by the host's clock."""
 
 import asyncio
 import os
@@ -22,24 +22,26 @@ from kgym_vmmanager.vm.provider import InstanceLimits
 _FOLDER = "/tmp"  # noqa: S108 - the guest's
 _CALL_SECONDS = 60.0
 _READ_SECONDS = 0.25
+# Restarts of a runner that the program has killed.
 _RESTARTS = 20
-# Bytes of syz-execprog's words that are kept: it says at first what it executes.
-_MOST_SAID = 1 << 20
-# How much longer a program of syzkaller's may run that has not been executed once: on an emulated
-# CPU it takes seconds to read what syz-execprog knows of the kernel's calls.
+# Bytes of syz-execprog's output that are searched: the calls that it executes come first.
+_SYZ_OUTPUT_BYTES = 1 << 20
+# Extra time for a syzkaller program that has not been executed once: on an emulated CPU,
+# syz-execprog takes seconds to load its description of all system calls.
 _SYZ_SECONDS = 120.0
-# Characters of what is told of a program of syzkaller's.
-_SYZ_WORDS = 1000
+# Characters of the summary of a syzkaller program.
+_SYZ_SUMMARY = 1000
 
 
 class Session:
     """Runs the reproducer for its `time` by the host's clock.
 
-    A program that kills our runner (`kill(-1)`) may go on: another runner is
-    started, as long as the guest answers. `on_time` hears the seconds so far.
-    Runs of which too few are `completed` do not survive, nor does `syz`, a program of
-    syzkaller's, if its calls were not all executed.
+    `on_time` is called with the seconds so far. An instance does not count as survived if too few
+    runs `completed`, or if not all calls of `syz`, a program of syzkaller's, were executed.
     """
+
+    # The host keeps the time: an emulated guest's clock was seen to run 2.8 times too fast, and 74
+    # s of the guest took 42 s. So the runner goes on until its stdin ends.
 
     def __init__(
         self,
@@ -65,22 +67,22 @@ class Session:
 
     @property
     def seconds(self) -> float:
-        """How long the reproducer has been running, up to the last sign of life."""
+        """Seconds that the reproducer has been running, up to the last sign of life."""
         return sum(seconds for seconds, _ in self._lives) + self._heard - self._begin
 
     @property
     def runs(self) -> int:
-        """How often it was started."""
+        """Number of runs."""
         return self._log.runs + sum(log.runs for _, log in self._lives)
 
     @property
     def ends(self) -> Counter[End]:
-        """How the runs ended; `killed` only where none ended by itself."""
+        """How the runs ended; `killed` only if none ended by itself."""
         ends = sum((log.ends for _, log in self._lives), self._log.ends.copy())
         return ends or Counter({KILLED: 1} if self.runs and self._log.over else {})
 
     def ran_until(self, moment: float) -> None:
-        """Note that the reproducer was running then (monotonic clock), whatever was heard of it."""
+        """Record that the reproducer was still running at `moment` (monotonic clock)."""
         if self._begin:
             self._heard = max(self._heard, moment)
 
@@ -90,11 +92,11 @@ class Session:
         reconnect: Callable[[], Awaitable[Ssh]],
         is_idle: Callable[[], Awaitable[bool | None]],
     ) -> InstanceEnding:
-        """Run the reproducer to the end of its time; raises Ended if that does not come.
+        """Run the reproducer for its whole time; raises InstanceEnded for any other end.
 
-        `is_idle` says whether a guest that is silent has nothing to do. Whatever
-        the guest says, the end comes: it is given up when it is far behind its time.
+        `is_idle` returns whether the CPUs of a silent guest are idle.
         """
+        # The deadline is the host's: nothing that the guest says can extend it.
         limits = self._limits
         patience = limits.silence + limits.watchdog + limits.reconnect + limits.finish
         try:
@@ -112,6 +114,8 @@ class Session:
         reconnect: Callable[[], Awaitable[Ssh]],
         is_idle: Callable[[], Awaitable[bool | None]],
     ) -> InstanceEnding:
+        # A program may kill our runner (`kill(-1)`) without harm to the kernel: another runner is
+        # started as long as the guest answers.
         for _ in range(_RESTARTS + 1):
             try:
                 await self._follow(ssh, f"{_FOLDER}/{secrets.token_hex(4)}", is_idle)
@@ -133,7 +137,7 @@ class Session:
     async def _follow(
         self, ssh: Ssh, folder: str, is_idle: Callable[[], Awaitable[bool | None]]
     ) -> None:
-        """Follow one runner until the time is over; raises Ended or ConnectionLost."""
+        """Follow one runner until the time is over; raises InstanceEnded or ConnectionLost."""
         stream = await ssh.start(f"{RUNNER} {folder} {PROGRAM}", _CALL_SECONDS)
         self._begin = self._heard = sign_of_life = time.monotonic()
         finishing: float | None = None
@@ -156,12 +160,12 @@ class Session:
             raise InstanceEnded(InstanceOutcome.HUNG, detail)
 
     async def _listen(self, stream: Stream) -> bool:
-        """Read what the runner prints; return whether it printed anything."""
+        """Read the runner's output; return whether there was any."""
         lines = self._log.lines
         out, err, more = await stream.read(_READ_SECONDS)
         self._log.feed(out)
         self._output.feed(err)
-        if self._syz is not None and len(self._syz_output) < _MOST_SAID:
+        if self._syz is not None and len(self._syz_output) < _SYZ_OUTPUT_BYTES:
             self._syz_output += err
         if self._log.failed is not None:
             why = os.strerror(self._log.failed)
@@ -184,7 +188,7 @@ class Session:
 
     @property
     def _has_executed(self) -> bool:
-        """Whether a program of syzkaller's has been executed to its end: others begin at once."""
+        """Whether a syzkaller program was executed to its end once; C programs start at once."""
         if self._syz is None:
             return True
         executed = Executed.read(self._syz_output)
@@ -214,7 +218,7 @@ class Session:
     async def _wait_for_watchdog(
         self, stream: Stream, is_idle: Callable[[], Awaitable[bool | None]]
     ) -> None:
-        """Give the kernel time to report that it hangs; return if the guest answers again."""
+        """Give the kernel's watchdogs time to report a hang; return if the guest answers again."""
         begin = time.monotonic()
         while time.monotonic() - begin < self._limits.watchdog:
             if await self._listen(stream):
@@ -223,7 +227,7 @@ class Session:
         detail = f"no sign of life for {silent:.0f} s, and no report of why"
         if idle := await is_idle():
             raise InstanceEnded(InstanceOutcome.SSH_LOST, f"{detail}; the guest's CPUs idle")
-        if idle is None:  # it may be the network
+        if idle is None:  # the provider cannot tell: the network may have failed
             detail = f"{detail}; whether its CPUs are busy cannot be told"
             raise InstanceEnded(InstanceOutcome.SSH_LOST, detail, retry=True)
         raise InstanceEnded(InstanceOutcome.HUNG, f"{detail}; the guest's CPUs are busy")
@@ -236,8 +240,8 @@ class Session:
             )
         await asyncio.sleep(self._limits.grace)
         if self._syz is not None:
-            detail = quoted(Executed.read(self._syz_output).told(), _SYZ_WORDS)
-        else:  # often why it could do nothing, and yet went on to the end of its time
+            detail = quoted(Executed.read(self._syz_output).told(), _SYZ_SUMMARY)
+        else:  # a program that went on without being able to work often prints why
             words = self._output.last_lines()
             detail = f"the program's last words: {words}" if words != NOTHING else ""
         return InstanceEnding(InstanceOutcome.SURVIVED, detail)

@@ -1,9 +1,8 @@
-"""The root disk that is made here: a small Debian (or Ubuntu, as the host is) on ext4.
+"""The root disk that a worker builds: a small Debian (or Ubuntu, like the host) on ext4.
 
-As syzkaller's create-image does it, but without systemd: what starts in the guest is ours. It
-is made once for each host, and shared through the storage, so that all workers have the same.
-The packages come from where the host's own apt gets them. Measured: 70 MB in 2 minutes (idle
-machine: 40 s), packed 22 MB.
+It resembles syzkaller's create-image, but without systemd: our initramfs starts the guest. One
+worker builds it and storage shares it, so all workers have the same disk. Packages come from the
+archives of the host's apt. Measured: 70 MB in 2 minutes (idle machine: 40 s), 22 MB packed.
 """
 
 import asyncio
@@ -23,7 +22,7 @@ from kgym.host import proc
 from kgym.transport.artifact_storage import ArtifactMissing
 from kgym.worker.context import StepContext
 
-# The files of a disk in the cache, and in the storage all but the first.
+# The files of a disk in the cache; storage has all but the first.
 DISK, PACKED, ABOUT = "disk", "disk.zst", "about.json"
 
 _PACKAGES = ("kmod", "iproute2", "procps", "usr-is-merged")
@@ -41,9 +40,10 @@ _ARGUMENTS = (
     *(f"--dpkgopt=path-exclude=/usr/share/{name}/*" for name in ("doc", "locale", "man")),
     "--dpkgopt=path-include=/usr/share/doc/*/copyright",
 )
-# Owners of files need a user namespace where this is not run by root: mmdebstrap makes it.
-# Arguments: size. stdin: the archive; stdout: the disk. All is initialised now: a guest that does
-# it would be busy with that for minutes.
+# Argument: size; stdin: the archive; stdout: the disk. Without root, file owners need a user
+# namespace, which mmdebstrap makes. The disk is made from an archive, not from mmdebstrap's root:
+# that is full of mounts, which `mkfs.ext4 -d` would copy. Inode tables and journal are initialised
+# here, as a guest would be busy with that for minutes.
 _FORMAT = """set -e
 folder=$(mktemp -d)
 trap 'rm -rf "$folder" "$folder.disk"' EXIT
@@ -61,21 +61,22 @@ esac | dd of="$5" bs=1M iflag=fullblock conv=sparse status=none
 
 
 def recipe() -> str:
-    """Return what the disk depends on: it is made anew where that changes."""
+    """Return the identity of the disk's inputs: if it changes, the disk is built again."""
     parts = [_release(), _ARGUMENTS, _SIZE, _FORMAT]
     return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:32]
 
 
 async def make(run: StepContext, folder: Path) -> None:
-    """Leave a disk's files in `folder`: those that are stored, or new ones, which are stored.
+    """Fetch the disk's files into `folder`, or build and store them.
 
-    Raises InfrastructureError where neither can be.
+    Raises InfrastructureError if neither is possible.
     """
+    # Storage has it packed, so workers without mmdebstrap get the same disk.
     name = recipe()
     stored = f"memo/{name[:2]}/{name}"
     while not await _fetched(run, stored, folder):
         run.progress("root disk")
-        if not await run.hold(stored):  # another worker makes it now
+        if not await run.hold(stored):  # another worker is building it
             await asyncio.sleep(_POLL_SECONDS)
             continue
         run.log("making the root disk, once for all workers")
@@ -96,7 +97,7 @@ async def pack(folder: Path) -> None:
 
 
 async def unpack(folder: Path) -> None:
-    """Unpack what `pack` made."""
+    """Unpack the disk that `pack` made."""
     argv: list[str | Path] = [
         "zstd",
         "-d",
@@ -117,7 +118,7 @@ def sha256(path: Path) -> str:
 
 
 def used(folder: Path) -> UsedRoot:
-    """Return what is known of the disk in `folder`."""
+    """Return the description of the disk in `folder`."""
     return UsedRoot.model_validate_json((folder / ABOUT).read_bytes())
 
 
@@ -135,7 +136,7 @@ async def _fetched(run: StepContext, stored: str, folder: Path) -> bool:
 
 
 async def _is_whole(folder: Path) -> bool:
-    """Unpack what was fetched; tell whether it is the disk that was stored."""
+    """Unpack the fetched files; return whether they are the disk that was stored."""
     try:
         about = used(folder)
         await unpack(folder)
@@ -145,7 +146,7 @@ async def _is_whole(folder: Path) -> bool:
 
 
 async def _bootstrapped(folder: Path) -> str:
-    """Make the disk; return what it is in words."""
+    """Build the disk; return the name of its system."""
     path = f"{proc.environment().get('PATH', os.defpath)}:/usr/sbin:/sbin"
     missing = [
         tool for tool in ("mmdebstrap", "mkfs.ext4") if shutil.which(tool, path=path) is None
@@ -184,7 +185,7 @@ def _release() -> dict[str, str]:
 
 
 async def _apt_options() -> list[str]:
-    """Return how the host's apt reaches archives: proxies, time limits, certificates."""
+    """Return the options with which the host's apt reaches archives: proxies, certificates."""
     words = [f"Acquire::{name}" for name in ("http", "https", "Retries")]
     form = '%F "%v";%n'
     done = await proc.run(["apt-config", "dump", "--format", form, *words], timeout=60, check=False)

@@ -1,10 +1,9 @@
-"""A submitter's own root disk. It is as hostile as the guest that starts from it.
+"""A submitter's own root disk, which is as hostile as the guest that starts from it.
 
-What a qcow2 image names (another file as its ground, or with its data) is never opened: such an
-image is refused, QEMU is told that there is no such file, and could reach none (`qemu_jail.py`).
-Its tables are looked at by qemu-img in a sandbox: QEMU would not start, or stop in the middle, and
-both would look like a failure of the host.
-Format: QEMU's docs/interop/qcow2.txt.
+Files that a qcow2 image names (its backing file, an external data file) are never opened: such an
+image is refused, QEMU is told that there is no such file, and could reach none (`vm/qemu_jail.py`).
+qemu-img checks the tables in a sandbox: with broken ones QEMU would fail to start or stop midway,
+which would look like a failure of the host. Format: QEMU's docs/interop/qcow2.txt.
 """
 
 import asyncio
@@ -25,9 +24,9 @@ from kgym.host.sandbox_limits import LimitExceeded, SandboxLimits
 from kgym.worker.context import StepContext
 from kgym_vmmanager.root.debian_disk import ABOUT, DISK, PACKED, pack, sha256, unpack
 
-# Of the file.
+# Limit of the image file.
 MOST_BYTES = 8 << 30
-# Bytes of the disk that it holds.
+# Limit of the virtual disk in it.
 LARGEST = 32 << 30
 _SECTOR = 512
 _HEADER = struct.Struct(">4sIQIIQI")
@@ -36,13 +35,13 @@ _FEATURES_AT = 72
 _CHECK_SECONDS = 300.0
 _CHECK_MEMORY = 2 << 30
 _CHECK_OUTPUT = 64 << 20
-# Statuses of `qemu-img check` for an image that can be used; 3 tells of room that it wastes.
+# Statuses of `qemu-img check` for a usable image; 3 means leaked clusters, which only waste space.
 _WHOLE = (0, 3)
 _SHOWN = 300
-# Incompatible features that any image may have: another compression, longer tables.
+# Incompatible features that are harmless: another compression (bit 3), extended L2 entries (bit 4).
 _HARMLESS = 1 << 3 | 1 << 4
 
-# Fetches a URL, or a path, of such a SHA-256 and so many bytes at most, as operators allow it.
+# Fetches a URL or path with this SHA-256 and at most so many bytes, if the operator allows it.
 Fetch = Callable[[StepContext, str, str, Path, int], Awaitable[None]]
 
 
@@ -53,7 +52,7 @@ async def fetch_nothing(run: StepContext, url: str, digest: str, target: Path, m
 
 
 def key(run: StepContext, image: RootImage) -> str:
-    """Return what names the disk in a cache."""
+    """Return the disk's key in the cache."""
     if image.step is not None:
         before = run.input("root", ReproduceResult).root
         parts = [str(before.format), str(before.sha256)]
@@ -63,7 +62,7 @@ def key(run: StepContext, image: RootImage) -> str:
 
 
 async def make(run: StepContext, image: RootImage, fetch: Fetch, folder: Path) -> None:
-    """Leave the disk's files in `folder`; raises UserError `bad_root_image`, or as `fetch` does."""
+    """Make the disk's files in `folder`. Raises what `fetch` does, and `bad_root_image`."""
     if image.step is not None:
         about = await _of_step(run, folder)
     else:
@@ -90,10 +89,9 @@ async def _of_step(run: StepContext, folder: Path) -> UsedRoot:
 
 
 async def check(path: Path, form: str) -> None:
-    """Look at an image of the format that was stated; a folder comes beside it, and goes.
+    """Check an image of the stated format, with a temporary folder beside it.
 
-    Raises UserError `bad_root_image`; InfrastructureError `missing_tool` where a qcow2 image
-    cannot be looked at.
+    Raises UserError `bad_root_image`, and InfrastructureError `missing_tool` without qemu-img.
     """
     await asyncio.to_thread(_check_size, path, form)
     if form == "qcow2":
@@ -120,7 +118,7 @@ async def _check_tables(path: Path) -> None:
 
 
 def _laid_out(path: Path) -> Path:
-    """Return a folder with the image alone, in which a sandbox can read it."""
+    """Return a folder with the image alone, which the sandbox's user can read."""
     place = prepare(path.with_name("looked-at"))
     path.chmod(0o644)
     os.link(path, place / path.name)
@@ -128,7 +126,7 @@ def _laid_out(path: Path) -> Path:
 
 
 def size(path: Path, form: str) -> int:
-    """Return the bytes of the disk in an image; raise UserError `bad_root_image` for no image."""
+    """Return the size in bytes of the disk in an image; raises UserError `bad_root_image`."""
     with path.open("rb") as file:
         head = file.read(_FEATURES_AT + _FEATURES.size)
     return path.stat().st_size if form == "raw" else _qcow2_size(head)
@@ -148,7 +146,7 @@ def _check_size(path: Path, form: str) -> None:
 
 
 def _qcow2_size(head: bytes) -> int:
-    """Return the size of the disk in an image that stands alone. Pure."""
+    """Return the disk's size by a qcow2 header; refuse images that depend on other files. Pure."""
     if len(head) < _FEATURES_AT:
         raise _refused("it is too short")
     magic, version, ground, ground_length, _, size, encryption = _HEADER.unpack_from(head)

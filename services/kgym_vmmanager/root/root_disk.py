@@ -1,4 +1,4 @@
-"""The disk that a step's guests start from, and what their kernel needs for it."""
+"""The root disk of a step's guests, and the kernel config that it needs."""
 
 import asyncio
 import os
@@ -22,7 +22,7 @@ from kgym_vmmanager.root.debian_disk import DISK, PACKED
 from kgym_vmmanager.root.image_file import Fetch
 
 _COPY_SECONDS = 600.0
-# Bytes of disks that a host keeps.
+# Bytes of disks that a host's cache keeps.
 _BUDGET = 32 << 30
 
 
@@ -30,19 +30,22 @@ _BUDGET = 32 << 30
 class RootDisk:
     """A disk in the step's folder; each VM has a link to it, and writes elsewhere."""
 
+    # Our initramfs mounts it and puts SSH server, keys and runner into its /kgym, with libraries of
+    # their own: so an image of any distribution will do.
+
     path: Path
     packed: Path
-    """The same, packed by zstd, as bundles hold it."""
+    """The disk packed by zstd, for bundles."""
     used: UsedRoot
     size: int
-    """Bytes that it holds; a guest may write as many."""
+    """Its bytes, which a guest may all overwrite."""
 
 
 async def root_disk(run: StepContext, cache: Path, folder: Path, fetch: Fetch) -> RootDisk | None:
-    """Return the disk that the spec asks for, placed in `folder`; None for an initramfs.
+    """Place the disk of the spec in `folder` and return it; None for an initramfs.
 
-    `fetch` gets images from elsewhere. Raises UserError `config_lacks` for a kernel that cannot
-    start from a disk, and what `image_file.make` raises.
+    `fetch` gets images from elsewhere. Raises UserError `config_lacks` if the kernel cannot start
+    from a disk, and what `image_file.make` raises.
     """
     root = run.spec(ReproduceSpec).vm.root
     if not on_disk(root):
@@ -75,7 +78,7 @@ async def _check_config(run: StepContext, folder: Path) -> None:
 
 
 async def _placed(source: Path, target: Path) -> Path:
-    """Put the disk where VMs can link to it: a link, or on another file system one copy."""
+    """Put the disk where VMs can link to it: by a link, or by one copy from another file system."""
     try:
         os.link(source, target)
     except OSError:

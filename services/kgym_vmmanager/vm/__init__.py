@@ -1,1 +1,1 @@
-"""One virtual machine from outside: QEMU, what confines it, how it ends."""
+"""Virtual machines from outside: the provider protocol, QEMU, and its sandbox."""

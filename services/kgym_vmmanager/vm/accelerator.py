@@ -1,6 +1,7 @@
-"""Which accelerator this host's QEMU can use: proven by booting something, then remembered.
+"""The accelerator that this host's QEMU can use: proven by a boot, then remembered.
 
-`/dev/kvm` can be there and not work: QEMU then aborts, or the guest hangs.
+`/dev/kvm` may exist and not work: QEMU then aborts, or the guest hangs. So a boot sector enters
+long mode and sums up memory.
 """
 
 import asyncio
@@ -16,7 +17,7 @@ from kgym_vmmanager.vm.qemu_jail import KVM_DEVICE, confined
 
 QEMU = "qemu-system-x86_64"
 _SUM = sum(range((32 << 20) // 8))
-# What the boot sector prints: the sum of its numbers, with the digits a to p.
+# The boot sector prints the sum of its numbers with the digits a to p, which needs no table.
 PROOF = "".join(chr(ord("a") + int(digit, 16)) for digit in f"{_SUM:016x}").encode()
 _PROBE_SECONDS = 10.0
 _TOOL_SECONDS = 30.0
@@ -35,13 +36,13 @@ class Accelerator(StrEnum):
         """The part of QEMU's command line that selects it."""
         if self is Accelerator.KVM:
             return ["-accel", "kvm", "-cpu", "host"]
-        # Translated code is kept in 256 MiB (of QEMU's memory, on top of the guest's).
+        # The cache of translated code has 256 MiB, on top of the guest's memory.
         return ["-accel", "tcg,thread=multi,tb-size=256", "-cpu", "max"]
 
     @property
     def elsewhere(self) -> list[str]:
-        """The same for another machine: where it has no KVM, QEMU emulates."""
-        if self is Accelerator.KVM:  # under which `max` is the host's CPU
+        """The same for another machine: if that has no KVM, QEMU emulates."""
+        if self is Accelerator.KVM:  # under KVM, `-cpu max` is the host's CPU
             return ["-accel", "kvm", *Accelerator.TCG.arguments]
         return self.arguments
 
@@ -57,11 +58,10 @@ class Probed(Strict):
 
 
 async def best_accelerator(cache: Path) -> Probed:
-    """Return the fastest accelerator that works here; a first call takes up to 10 s.
+    """Return the fastest accelerator that works here; the first call takes up to 10 s.
 
-    The answer is kept in the cache folder until the host boots again, or QEMU
-    or the device's permissions change. The confined QEMU is
-    nobody, with the group of /dev/kvm: the device has to be open to that.
+    The cache folder keeps the answer until the host reboots, or QEMU or the permissions of /dev/kvm
+    change: the confined QEMU is nobody, with that device's group.
     """
     host = await _host()
     remembered = cache / "accelerator.json"
@@ -81,7 +81,7 @@ async def best_accelerator(cache: Path) -> Probed:
 
 
 async def probe(accelerator: Accelerator, cache: Path) -> str:
-    """Boot the boot sector; return why the accelerator does not work, or nothing if it does."""
+    """Boot the boot sector; return why the accelerator does not work, or an empty string."""
     if accelerator is Accelerator.KVM and not KVM_DEVICE.exists():
         return f"there is no {KVM_DEVICE}"
     folder = cache / "probe"
@@ -120,7 +120,7 @@ async def _assemble(folder: Path) -> None:
 
 
 async def _boot(accelerator: Accelerator, folder: Path) -> bytes:
-    """Return what the boot sector and QEMU print until it is the proof, or the time is over."""
+    """Return the output of the boot sector and of QEMU, up to the proof or the time limit."""
     argv = [
         *(QEMU, "-no-user-config", "-nodefaults", "-display", "none", "-no-reboot"),
         *(*accelerator.arguments, "-m", "64", "-serial", "stdio"),

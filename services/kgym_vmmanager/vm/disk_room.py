@@ -1,4 +1,4 @@
-"""What the VMs of a host may write to its disk: each of them to a bound, and all together."""
+"""Disk space for VMs: a bound for each, and reservations for all VMs of a worker."""
 
 import asyncio
 import contextlib
@@ -8,25 +8,23 @@ from pathlib import Path
 
 from kgym.errors import InfrastructureError
 
-# Bytes that a guest may write to its root disk; to a smaller one as many as it has.
+# Bytes that a guest may write to its root disk, or the disk's size if that is smaller.
 MOST_WRITTEN = 8 << 30
-# What is left free.
+# Bytes of the host's disk that always stay free.
 SPARE = 256 << 20
 _TABLES = 16 << 20
 _POLL_SECONDS = 0.5
 
 
 def overlay_bytes(disk: int) -> int:
-    """Return how large the file may become that takes a guest's writes to a disk of these bytes.
-
-    It is a qcow2: its tables come to less than a thousandth.
-    """
+    """Return the bytes that the file of a guest's writes to a `disk` of this size may take."""
+    # It is a qcow2, whose tables take less than a thousandth of the data.
     data = min(disk, MOST_WRITTEN)
     return data + data // 1000 + _TABLES
 
 
 class DiskRoom:
-    """The room on the host's disk, as the VMs of one worker share it. Who asks first is first."""
+    """Reservations on the host's disk by the VMs of one worker: first come, first served."""
 
     def __init__(self) -> None:
         self._held = 0
@@ -34,9 +32,9 @@ class DiskRoom:
 
     @contextlib.asynccontextmanager
     async def held(self, folder: Path, most: int) -> AsyncIterator[None]:
-        """Wait until `most` bytes can be written in the folder besides all that is held.
+        """Reserve `most` bytes in the folder; wait while other VMs hold them.
 
-        Raises InfrastructureError `disk_full` if they cannot while nothing is held.
+        Raises InfrastructureError `disk_full` if they do not fit even without other VMs.
         """
         async with self._turn:
             while (free := shutil.disk_usage(folder).free - self._held) < most + SPARE:
@@ -46,7 +44,8 @@ class DiskRoom:
                         f"a VM may write {most >> 20:,} MiB to {folder}, and {SPARE >> 20} MiB are"
                         f" to be left; {free >> 20:,} MiB are free: free some space",
                     )
-                # What running VMs have written counts twice until they end.
+                # Bytes that running VMs have written are counted twice until they end: as held, and
+                # as no longer free. That errs on the safe side.
                 await asyncio.sleep(_POLL_SECONDS)
             self._held += most
         try:

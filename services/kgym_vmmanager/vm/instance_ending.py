@@ -7,7 +7,7 @@ from kgym.api.steps import InstanceOutcome
 
 @dataclass(frozen=True, slots=True)
 class InstanceEnding:
-    """How an instance ended; `retry` says whether another attempt may end better."""
+    """How an instance ended; with `retry`, another attempt may end better."""
 
     outcome: InstanceOutcome
     detail: str = ""

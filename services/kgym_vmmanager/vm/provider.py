@@ -1,7 +1,8 @@
-"""What the VM manager needs of whoever runs its VMs: QEMU on this host, or a cloud.
+"""The protocol of VM providers: QEMU on this host, or a cloud.
 
-A `Provider` is a worker's. It opens a `VmHost` for each step, on which the step's instances boot
-their `Vm`s. Nothing above this knows which one it is.
+A worker has one `Provider`. It opens a `VmHost` for each step, on which the step's instances boot
+their `Vm`s. Code above this does not depend on which provider it is. What a VM cannot do (a
+debugger's stub, a dump from outside, telling whether CPUs are idle) is None, never a guess.
 """
 
 import asyncio
@@ -19,37 +20,37 @@ from kgym_vmmanager.vm.accelerator import Probed
 
 
 class VmLost(InfrastructureError):
-    """A VM is gone, and not by what its guest did: another one may live."""
+    """A VM is gone through no fault of its guest: another one may live."""
 
 
 @dataclass(frozen=True, slots=True)
 class InstanceLimits:
-    """How long an instance waits for what, in seconds.
+    """Time limits of an instance in seconds.
 
-    `boot` is for a boot of which nothing is known (see `Boots`), `silence` until a guest without a
-    sign of life is suspected, `reconnect` for a lost guest to answer again, `watchdog` for the
-    kernel's watchdogs to report what hangs.
+    `boot` applies if no boot was measured (see `Boots`); after `silence`, a guest without a sign of
+    life is suspected; `reconnect` is for a lost guest to answer again, `watchdog` for the kernel's
+    watchdogs to report a hang.
     """
 
     boot: float
     silence: float
     reconnect: float
     watchdog: float
-    finish: float = 120  # for the runner to kill what it runs: twice what it allows itself
+    finish: float = 120  # for the runner to kill its processes: twice its own limit
     grace: float = 2
-    """For a crash to show up on the console, after something else showed."""
+    """For a crash to reach the console after another sign of it."""
     quiet: float = 1
-    """After so much silence on the console, a report without an end marker is complete."""
+    """Silence on the console after which a report without an end marker is complete."""
     early: float = 30
-    """A program whose every run failed at once is given up then."""
+    """After this, a program whose every run failed at once is given up."""
 
 
 @dataclass(frozen=True, slots=True)
 class Drive:
-    """A root disk: where it is, and its format, which QEMU shall not find out by looking.
+    """A root disk: its path and format; the guest's writes may take `most` bytes beside it."""
 
-    `most` is how many bytes what the guest writes to it may take beside it.
-    """
+    # The format is stated, never probed: a guest could write another format's header to a raw disk
+    # and have QEMU open any file that this names.
 
     path: str
     format: str
@@ -58,10 +59,11 @@ class Drive:
 
 @dataclass(frozen=True, slots=True)
 class Boot:
-    """What one VM boots: `name` is its instance's, `folder` is its own, and goes with it.
+    """What one VM boots.
 
-    `words` are added to the kernel's command line; `left` is how many bytes it may leave besides
-    what its drive takes: console, output, dump.
+    `name` is its instance's; `folder` is removed with the VM. `words` are added to the kernel's
+    command line; `left` is how many bytes of console, output and dump it may leave besides its
+    drive's.
     """
 
     name: str
@@ -81,9 +83,9 @@ class Vm(Protocol):
     """Set when the guest has reset or powered off."""
     why_stopped: str
     trouble: InfrastructureError | None
-    """What went wrong with the VM, while it goes on."""
+    """A failure of the VM's host while the VM goes on."""
     exceeded: str
-    """Which of its limits the guest has reached, in words, by which it was stopped; else empty."""
+    """The limit that the guest has exceeded, in words, and that stopped it; else empty."""
 
     @property
     def console_until(self) -> float:
@@ -91,59 +93,59 @@ class Vm(Protocol):
 
     @property
     def console_gap(self) -> str:
-        """What of the console was lost, in words; nothing is if it is empty."""
+        """Which part of the console was lost, in words; empty if none was."""
 
     async def catch_up(self) -> None:
-        """Return once all has been read that the guest has said by now."""
+        """Return once everything that the guest has printed until now has been read."""
 
     def dial(self, limit: float) -> socket.socket:
         """Connect to the guest's SSH; blocks for `limit` seconds at most. Raises OSError."""
 
     async def died(self) -> InfrastructureError:
-        """Wait for the VM's end, which the guest cannot bring about; return why it came."""
+        """Wait for an end of the VM that its guest did not cause; return the reason."""
 
     async def is_idle(self) -> bool | None:
-        """Return whether every CPU waits for an interrupt; None if nobody can tell."""
+        """Return whether every CPU waits for an interrupt; None if that cannot be determined."""
 
     @property
     def dump_memory(self) -> Callable[[int], Awaitable[None]] | None:
-        """What stops the guest, and writes its memory to a file descriptor; None without it."""
+        """Stops the guest and writes its memory to a file descriptor; None if unsupported."""
 
     @property
     def debugger(self) -> Callable[[], socket.socket] | None:
-        """What connects to the stub at which gdb can look into the guest; None without one."""
+        """Connects to a gdb stub for the guest; None if there is none."""
 
 
 class VmHost(Protocol):
-    """Where the VMs of one step run, and what their kernels are told for it."""
+    """Where the VMs of one step run, and what their kernels need there."""
 
     @property
     def accelerator(self) -> str:
-        """What runs them, by the name that results have; runs on different ones differ."""
+        """The accelerator's name in results; runs on different ones are never compared."""
 
     @property
     def limits(self) -> InstanceLimits:
-        """How long what may take there."""
+        """The time limits there."""
 
     @property
     def most_points(self) -> int:
-        """How many breakpoints a guest can have at once."""
+        """Number of breakpoints that a guest can have at once."""
 
     @property
     def by_hand(self) -> Probed:
-        """With what QEMU is started by who runs the same by hand."""
+        """The accelerator with which people run the bundle by hand."""
 
     def room(self, shape: VmShape) -> tuple[int, int]:
-        """Return the cores, and the MiB of memory, that such a VM takes of this host."""
+        """Return the cores and MiB of this host that such a VM takes."""
 
     def command_line(self, shape: VmShape, words: str) -> str:
-        """Return the kernel's command line; what the shape appends comes last, and so wins."""
+        """Return the kernel's command line; the shape's own words come last, and so win."""
 
     def capture_command_line(self) -> str:
-        """Return what a capture kernel has to be told."""
+        """Return the command line that a capture kernel needs."""
 
     def describe_boot(self, boot: Boot) -> str:
-        """Return how this VM is started, for people."""
+        """Return how this VM is started, for people to read."""
 
     def running(
         self, boot: Boot, on_console: Callable[[bytes], None]
@@ -151,7 +153,7 @@ class VmHost(Protocol):
         """Start a VM; end it with the block. Raises InfrastructureError if it does not start."""
 
     def instead(self) -> "VmHost | None":
-        """Return where to go on after a guest that printed nothing, if that may help."""
+        """Return a slower host to try after a guest that printed nothing, if there is one."""
 
 
 class Provider(Protocol):
@@ -159,17 +161,17 @@ class Provider(Protocol):
 
     @property
     def dumps(self) -> Collection[DumpMethod]:
-        """The ways in which the memory of its guests can be saved."""
+        """The dump methods that its guests support."""
 
     @property
     def capacity(self) -> tuple[int, int] | None:
-        """The cores and MiB that a VM can have at most; None: what this host has."""
+        """The most cores and MiB that a VM can have; None: those of this host."""
 
     async def accelerator(self, cache: Path) -> str:
-        """Return what a worker declares."""
+        """Return the accelerator that a worker declares."""
 
     def host(self, run: StepContext, cache: Path) -> AbstractAsyncContextManager[VmHost]:
-        """Make ready for a step's VMs. Raises KgymError for what they cannot do here."""
+        """Prepare for a step's VMs. Raises KgymError for what the provider cannot do."""
 
     async def close(self) -> None:
         """Release what the provider holds beyond its steps. Called once, after the last step."""

@@ -21,27 +21,25 @@ from kgym_vmmanager.vm.accelerator import QEMU, Accelerator, Probed
 from kgym_vmmanager.vm.provider import Drive
 from kgym_vmmanager.vm.qemu_jail import MOST_FILE, Confined, confined
 
-# Where the confined QEMU sees its VM's folder: `kernel`, `initrd`, perhaps the root DISK.
+# The VM's folder as the confined QEMU sees it. It holds `kernel`, `initrd` and the files below.
 FOLDER = "/vm"
-
-DISK = "disk"
-
-# The socket in it at which QEMU's gdb stub listens.
-STUB = "stub"
+DISK = "disk"  # the root disk, if there is one
+STUB = "stub"  # the socket of QEMU's gdb stub
 
 _START_SECONDS = 30.0
 _MONITOR_SECONDS = 10.0
-# How long a process whose monitor is gone may take to be gone too.
+# For a QEMU whose monitor connection broke to end: then its own message explains the failure.
 _DYING_SECONDS = 2.0
 _PIPE_SECONDS = 0.05
 _OUTPUT_BYTES = 1000
 _IDLE_SAMPLES = 20
 
-# The report stays the last thing on the console, and the guest as the crash left it.
+# A crash halts the guest: its report stays the last thing on the console, and its memory is as the
+# crash left it for a dump.
 _PANIC = "panic_on_warn=1 oops=panic kasan.fault=panic panic=0"
-# What is in the kernel's log is the kernel's: programs cannot write to it.
+# Programs cannot write to the kernel's log: a report in it is the kernel's, not a forgery.
 _MUTE = "printk.devkmsg=off"
-# Emulated CPUs are slow enough to look stuck to limits that are made for real ones (seconds).
+# Emulated CPUs look stuck to watchdogs whose limits (seconds) are made for real ones.
 _SLOW = (
     "watchdog_thresh=60 workqueue.watchdog_thresh=140"
     " rcupdate.rcu_cpu_stall_timeout=100 rcupdate.rcu_exp_cpu_stall_timeout=100000"
@@ -51,7 +49,7 @@ logging.getLogger("qemu.qmp").setLevel(logging.CRITICAL)  # it logs each lost co
 
 
 def kernel_command_line(shape: VmShape, probed: Probed, first: str = "") -> str:
-    """Return the kernel's command line; what the shape appends comes last, and so wins."""
+    """Return the kernel's command line; the shape's own words come last, and so win."""
     words = kernel_words(shape, probed, first)
     if shape.cpus == 1:
         words.append("acpi=off")  # measured: the boot takes 2.8 s instead of 9.4 s under TCG
@@ -59,7 +57,7 @@ def kernel_command_line(shape: VmShape, probed: Probed, first: str = "") -> str:
 
 
 def kernel_words(shape: VmShape, probed: Probed, first: str = "") -> list[str]:
-    """Return what a kernel is told on whatever machine."""
+    """Return the words of the command line that hold on any machine."""
     words = ["console=ttyS0", *first.split(), _PANIC, _MUTE, "nokaslr", "net.ifnames=0"]
     if on_disk(shape.root):
         words.append("kgym_root=disk")
@@ -69,15 +67,17 @@ def kernel_words(shape: VmShape, probed: Probed, first: str = "") -> list[str]:
 
 
 def capture_command_line(probed: Probed) -> str:
-    """Return what the capture kernel has to be told of such a VM."""
+    """Return the command line that a capture kernel needs in such a VM."""
     return " ".join(["console=ttyS0", "panic=0", "net.ifnames=0", *_clock(probed)])
 
 
 def _clock(probed: Probed) -> Iterator[str]:
-    """Yield what an emulated guest is told of its clocks: measuring them fails on a busy host."""
+    """Yield what an emulated guest needs to know of its clocks."""
     if probed.accelerator is not Accelerator.TCG:
         return
-    # Ticks that come late look like a dead timer: "IO-APIC + timer doesn't work!" ends the boot.
+    # On a busy host the guest measures wrong. Late ticks look like a dead timer, and "IO-APIC +
+    # timer doesn't work!" ends the boot; a TSC rate that is measured too low makes the guest's
+    # clock fast.
     yield "no_timer_check"
     if probed.tsc_khz:
         yield f"tsc=reliable tsc_early_khz={probed.tsc_khz}"
@@ -88,12 +88,9 @@ def qemu_arguments(
 ) -> list[str]:
     """Return QEMU's command line for a VM whose folder is mounted on FOLDER.
 
-    `first` are words that go before others on the kernel's command line; `disk_format` is that
-    of the root disk, if there is one.
-
-    The guest reaches nothing; its port 22 is reached through a port that the
-    kernel chooses, on QEMU's own loopback. A guest that resets stops. With ACPI, `pc`
-    takes 6 s longer to boot under TCG than `q35` (measured; its interrupt links).
+    `first` are the first words of the kernel's command line; `disk_format` is the root disk's, if
+    there is one. The guest's network reaches nothing. Its port 22 is forwarded from a port on
+    QEMU's own loopback, which the kernel chooses. A guest that resets is stopped.
     """
     drive = Drive(f"{FOLDER}/{DISK}", disk_format) if disk_format else None
     return [
@@ -103,7 +100,7 @@ def qemu_arguments(
         *("-no-shutdown", "-chardev", "stdio,id=console,signal=off"),
         *("-chardev", f"socket,id=monitor,path={FOLDER}/monitor,server=on,wait=off"),
         *("-mon", "chardev=monitor,mode=control"),
-        # Costs nothing until somebody connects.
+        # The stub costs nothing until a debugger connects.
         *("-chardev", f"socket,id=stub,path={FOLDER}/{STUB},server=on,wait=off"),
         *("-gdb", "chardev:stub"),
     ]
@@ -112,7 +109,7 @@ def qemu_arguments(
 def arguments_by_hand(
     shape: VmShape, probed: Probed, kernel: str, initrd: str, drive: Drive | None = None
 ) -> list[str]:
-    """Return the command line of the same VM for people: the console is the terminal.
+    """Return the command line of the same VM for people, with the console on the terminal.
 
     The guest runs the reproducer by itself. Ctrl-C ends QEMU.
     """
@@ -126,6 +123,8 @@ def arguments_by_hand(
 
 def _machine(shape: VmShape, accelerator: list[str], kernel: str, initrd: str) -> Iterator[str]:
     yield from (QEMU, "-no-user-config", "-nodefaults", "-nographic", "-display", "none")
+    # Under TCG, `pc` loses 6 s of its boot to ACPI's interrupt links (measured), so a single CPU
+    # boots without ACPI; more CPUs come up only with ACPI, which is fast on `q35`.
     yield from ("-machine", "pc" if shape.cpus == 1 else "q35", "-no-reboot")
     yield "-sandbox"
     yield "on,obsolete=deny,elevateprivileges=deny,spawn=deny,resourcecontrol=deny"
@@ -137,13 +136,11 @@ def _machine(shape: VmShape, accelerator: list[str], kernel: str, initrd: str) -
 
 
 def _disk(drive: Drive | None) -> Iterator[str]:
-    """Yield the root disk: what the guest writes goes to a file of QEMU's, which goes with it.
-
-    An image that names another file as its ground never gets one. A host that cannot read or
-    write stops the guest: to the program, it must not look like an error of the kernel.
-    """
+    """Yield the options of the root disk, whose writes go to a temporary file of QEMU's."""
     if drive is None:
         return
+    # `backing: None`: an image that names another file as its base never gets it. `werror=stop`: an
+    # I/O error of the host stops the guest, as it must not look like an error of the kernel.
     image: dict[str, object] = {"driver": drive.format}
     image |= {"backing": None} if drive.format == "qcow2" else {}
     image |= {"file": {"driver": "file", "filename": drive.path}}
@@ -179,10 +176,10 @@ class QemuVm:
         on_console: Callable[[bytes], None],
         most_written: int = 0,
     ) -> "AsyncIterator[QemuVm]":
-        """Start QEMU with `argv` of `qemu_arguments`; kill it at the end of the block.
+        """Start QEMU with the arguments of `qemu_arguments`; kill it at the end of the block.
 
-        What the guest writes to its disk may take `most_written` bytes on the host's.
-        Raises InfrastructureError if it does not start.
+        The guest's writes to its disk may take `most_written` bytes of the host's. Raises
+        InfrastructureError if QEMU does not start.
         """
         async with confined(argv, folder, FOLDER, max(most_written, MOST_FILE)) as jail:
             vm = cls(jail, folder, most_written)
@@ -204,11 +201,11 @@ class QemuVm:
 
     @property
     def console_until(self) -> float:
-        """The console is a pipe."""
+        """The present: the console is a pipe, and is read at once."""
         return time.monotonic()
 
     async def catch_up(self) -> None:
-        """Leave the time for what is in the pipe."""
+        """Leave time for the bytes in the pipe."""
         await asyncio.sleep(_PIPE_SECONDS)
 
     def debugger(self) -> socket.socket:
@@ -220,7 +217,7 @@ class QemuVm:
         return self._jail.connect(self._port, limit)
 
     async def died(self) -> InfrastructureError:
-        """Wait for the process to end, which only a failure makes it do; return what it printed."""
+        """Wait for the process to end, which is always a failure; return it with QEMU's output."""
         status = await self._process.wait()
         output = " ".join(self._last_output.decode(errors="replace").split())
         return InfrastructureError(
@@ -229,6 +226,7 @@ class QemuVm:
 
     async def is_idle(self) -> bool:
         """Return whether every CPU of the guest is seen waiting for an interrupt within 2 s."""
+        # Even an idle CPU runs at times, so each is sampled until it was seen halted once.
         halted: set[int] = set()
         for _ in range(_IDLE_SAMPLES):
             states = re.findall(r"HLT=([01])", await self._command("info registers -a"))
@@ -239,9 +237,9 @@ class QemuVm:
         return False
 
     async def dump_memory(self, sink: int) -> None:
-        """Stop the guest for good, and write its memory to a file descriptor, as an ELF core.
+        """Stop the guest for good and write its memory to a file descriptor, as an ELF core.
 
-        Takes as long as the reader of a pipe. Raises QMPError.
+        Raises QMPError.
         """
         await self._monitor.execute("stop")
         self._monitor.send_fd_scm(sink)
@@ -269,7 +267,7 @@ class QemuVm:
                     "qemu_silent", f"QEMU's monitor did not answer within {_START_SECONDS:g} s"
                 )
             if connected.exception() is not None:
-                # It may have died in the middle of it; what it said then says why.
+                # QEMU may have died while connecting; then its output explains the failure.
                 await asyncio.wait({died}, timeout=_DYING_SECONDS)
                 if died.done():
                     raise died.result()
@@ -280,8 +278,8 @@ class QemuVm:
             ) from error
         finally:
             if not connected.done():
-                # The client leaves its socket open if it is cancelled half connected; without
-                # QEMU it gives up by itself.
+                # The QMP client leaks its socket if it is cancelled while connecting; once QEMU is
+                # gone it gives up by itself.
                 await proc.kill(self._process)
                 await asyncio.wait({connected}, timeout=1)
             for task in (connected, died):
@@ -320,7 +318,8 @@ class QemuVm:
                 self.stopped.set()
 
     def _disk_failed(self, why: str) -> None:
-        """Take the reason, in the words of the C library, for which QEMU has stopped the guest."""
+        """Handle the error, in the C library's words, for which QEMU has stopped the guest."""
+        # EFBIG is the file limit of the jail: the guest wrote too much, and its run proves nothing.
         if why == os.strerror(errno.EFBIG):
             most = f"{self._most_written >> 20:,} MiB"
             self.exceeded = f"the guest wrote more to its root disk than a VM may: {most}"
@@ -331,7 +330,7 @@ class QemuVm:
 
 
 def connected(path: Path) -> socket.socket:
-    """Connect to a Unix socket, whose path may be longer than the 107 bytes of an address."""
+    """Connect to a Unix socket whose path may exceed the 107 bytes of an address."""
     folder = os.open(path.parent, os.O_PATH | os.O_CLOEXEC)
     link = socket.socket(socket.AF_UNIX)
     try:

@@ -1,10 +1,9 @@
 """Confining QEMU: a guest that breaks out of it finds no file, no network and no other process.
 
-QEMU gets its folder and the read-only /usr; it is nobody, without capabilities
-and without the worker's environment, in user, mount, PID, IPC, UTS and network
-namespaces of its own, and can make no more. Its network is a loopback that
-nobody else is on, with the port in it that is forwarded to the guest's SSH: a
-short-lived helper enters it, connects, and hands the socket over.
+QEMU sees its folder and the read-only /usr. It is nobody, without capabilities and the worker's
+environment, in user, mount, PID, IPC, UTS and network namespaces of its own, and cannot create
+more. Its network is a private loopback with the port that is forwarded to the guest's SSH: a
+short-lived helper enters the namespace, connects, and hands the socket over.
 """
 
 import asyncio
@@ -22,17 +21,17 @@ from kgym.host.sandbox import NOBODY
 from kgym.host.sandbox_watchdog import SandboxStatus
 
 KVM_DEVICE = Path("/dev/kvm")
-# Bytes of a file that a QEMU may write which has no disk: it has nothing to write.
+# Limit of each file of a QEMU without a disk, which writes none that is large.
 MOST_FILE = 16 << 20
-# bubblewrap needs the /proc of the PID namespace that it runs in. An unprivileged program could
-# not walk to a work folder in somebody's home.
-# A file that has come to its limit is an error of the write, not the end of the process.
+# bubblewrap needs the /proc of its PID namespace. The folder is bound to /mnt, as nobody could not
+# walk to a work folder in somebody's home. SIGXFSZ is ignored, so that a write beyond the file
+# limit fails with EFBIG, which QEMU reports, instead of killing QEMU.
 _MOUNT_SCRIPT = (
     'trap "" XFSZ && mount -t proc proc /proc && mount --bind "$1" /mnt && shift && exec "$@"'
 )
 _ENVIRONMENT = {"PATH": "/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin", "LC_ALL": "C"}
-# Arguments: port, seconds, namespaces. Its stdin is the socket over which it hands the connection.
-# It enters by itself: who is in a user namespace may not be able to walk to the interpreter.
+# Arguments: port, seconds, namespaces; stdin is the socket for the connection. It calls setns
+# itself, since in the user namespace the interpreter may be out of reach.
 _CONNECT = """
 import ctypes, os, socket, sys
 "loaded before it may be out of reach".encode("idna")
@@ -77,7 +76,7 @@ class Confined:
         if not fds:
             raise ConnectionRefusedError(error.rpartition("\n")[2] or "no connection")
         link = socket.socket(fileno=fds[0])
-        link.setblocking(True)  # the helper's time limit has made it another
+        link.setblocking(True)  # the helper's timeout has made it non-blocking
         return link
 
 
@@ -85,10 +84,9 @@ class Confined:
 async def confined(
     argv: Sequence[str], folder: Path, inside: str, most: int = MOST_FILE
 ) -> AsyncIterator[Confined]:
-    """Run `argv` with the folder, from `sandbox.prepare`, at `inside`; kill it at the end.
+    """Run `argv` with the folder (from `sandbox.prepare`) at `inside`; kill it at the end.
 
-    No file that it writes becomes larger than `most` bytes. Raises InfrastructureError if it
-    cannot be started.
+    Its files are limited to `most` bytes each. Raises InfrastructureError if it cannot be started.
     """
     for tool in ("bwrap", "prlimit", "setpriv", "unshare"):
         proc.require(tool)
@@ -124,7 +122,7 @@ def _room(inside: str, status: int) -> Iterator[str]:
     yield from ("--uid", str(NOBODY), "--gid", str(NOBODY))
     yield from ("--die-with-parent", "--json-status-fd", str(status), "--clearenv")
     yield from ("--setenv", "PATH", "/usr/local/bin:/usr/bin:/bin", "--ro-bind", "/usr", "/usr")
-    # What a guest writes to its disk: on the host's disk, with the VM's folder, not in memory.
+    # QEMU puts the overlay of snapshot=on into TMPDIR: on disk in the VM's folder, not in a tmpfs.
     yield from ("--setenv", "TMPDIR", inside)
     for name in ("bin", "lib", "lib64"):
         if Path("/", name).is_symlink():

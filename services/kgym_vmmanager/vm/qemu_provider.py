@@ -22,19 +22,19 @@ from kgym_vmmanager.vm.qemu import (
     qemu_arguments,
 )
 
-# What a QEMU takes beyond the guest's memory: mostly translated code, bounded at 256 MiB.
+# Memory of QEMU beyond the guest's: mostly translated code, which is bounded at 256 MiB.
 OVERHEAD_MIB = 384
 # The slowest watchdog is the hung task detector: two periods of 120 s.
 LIMITS = {
     Accelerator.KVM: InstanceLimits(boot=60, silence=20, reconnect=20, watchdog=250),
     Accelerator.TCG: InstanceLimits(boot=180, silence=45, reconnect=45, watchdog=250),
 }
-# Breakpoints: KVM's are the CPU's registers.
+# Breakpoints: under KVM they take debug registers, of which x86 has four.
 _POINTS = {Accelerator.KVM: 4, Accelerator.TCG: 1000}
 
 
 class Qemu:
-    """The provider of workers that are told of no other."""
+    """The default provider: confined QEMUs on this host."""
 
     dumps: tuple[DumpMethod, ...] = ("hypervisor", "kdump")
     capacity = None
@@ -44,7 +44,7 @@ class Qemu:
         self._room = DiskRoom()
 
     async def accelerator(self, cache: Path) -> str:
-        """Return the fastest that works here; a first call takes up to 10 s."""
+        """Return the fastest that works here; the first call takes up to 10 s."""
         return (await best_accelerator(cache)).accelerator
 
     @asynccontextmanager
@@ -73,7 +73,7 @@ class QemuHost:
         self._room = room
 
     def room(self, shape: VmShape) -> tuple[int, int]:
-        """Return what the guest has, and what QEMU takes."""
+        """Return the guest's cores, and its memory with QEMU's overhead."""
         return shape.cpus, shape.memory + OVERHEAD_MIB
 
     def command_line(self, shape: VmShape, words: str) -> str:
@@ -90,10 +90,7 @@ class QemuHost:
 
     @asynccontextmanager
     async def running(self, boot: Boot, on_console: Callable[[bytes], None]) -> AsyncIterator[Vm]:
-        """Start QEMU in the boot's folder, once there is room for all that it may write.
-
-        The files in the folder are links.
-        """
+        """Start QEMU in the boot's folder once there is disk space for all that it may write."""
         most = boot.disk.most if boot.disk else 0
         async with self._room.held(boot.folder.parent, most + boot.left):
             try:
@@ -105,7 +102,7 @@ class QemuHost:
                 sandbox.remove(boot.folder)
 
     def instead(self) -> "QemuHost | None":
-        """Return TCG, where it was KVM."""
+        """Return this host with TCG if it uses KVM."""
         if self.by_hand.accelerator is Accelerator.TCG:
             return None
         slower = self.by_hand.model_copy(update={"accelerator": Accelerator.TCG})
@@ -117,7 +114,7 @@ class QemuHost:
 
 
 def _furnish(boot: Boot) -> None:
-    """Make the VM's folder, with what it boots."""
+    """Make the VM's folder, with links to the files that it boots."""
     sandbox.prepare(boot.folder)
     files = {"kernel": boot.kernel, "initrd": boot.initrd}
     if boot.disk is not None:  # in the step's folder, so that it is a link

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kgym_vmmanager.dump.flattened_dump import SIGNATURE, Flattened
+from kgym_vmmanager.dump.received_dump import SIGNATURE, Flattened
 
 END = struct.pack(">qq", -1, -1)
 START = SIGNATURE.ljust(4096, b"\0")
