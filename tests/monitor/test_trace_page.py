@@ -368,7 +368,7 @@ def test_a_trace_that_is_wrong_is_refused(
 ) -> None:  # fmt: skip
     path = tmp_path / "trace.npz"
     path.write_bytes(archive(**columns(about, **changed)).getvalue())
-    with path.open("rb") as file, pytest.raises(UserError, match="no trace"):
+    with path.open("rb") as file, pytest.raises(UserError, match="not a trace"):
         trace_files.mapped(file)
 
 
@@ -378,11 +378,11 @@ def test_a_trace_that_was_cut_off_is_refused(tmp_path: Path) -> None:
     content = archive(**columns(ABOUT)).getvalue()
     for end in (0, 10, len(content) // 2, len(content) - 1):
         path.write_bytes(content[:end])
-        with path.open("rb") as file, pytest.raises(UserError, match="no trace"):
+        with path.open("rb") as file, pytest.raises(UserError, match="not a trace"):
             trace_files.mapped(file)
     # A column whose header says that it is longer than the file.
     path.write_bytes(content.replace(b"'shape': (3,)", b"'shape': (9" + b"9,)"))
-    with path.open("rb") as file, pytest.raises(UserError, match="no trace"):
+    with path.open("rb") as file, pytest.raises(UserError, match="not a trace"):
         trace_files.mapped(file)
 
 

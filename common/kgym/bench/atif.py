@@ -103,6 +103,7 @@ def trajectory(
 
 def parse_json(data: bytes | None) -> Any:
     """Parse JSON written by an agent; None if it is invalid or has too many values."""
+    # A few bytes of JSON make objects of hundreds: count before parsing.
     if not data or sum(data.count(mark) for mark in (b",", b"[", b"{")) > _VALUES:
         return None
     try:
@@ -126,6 +127,7 @@ def _made(
     turns: list[Turn], *, agent: Agent, session: str, dollars: float | None, notes: str | None
 ) -> Trajectory:
     steps = [_step(number, turn) for number, turn in enumerate(turns[:MOST_STEPS], start=1)]
+
     if len(turns) > MOST_STEPS:
         notes = f"the first {MOST_STEPS} of {len(turns)} steps"
     return Trajectory(

@@ -35,6 +35,7 @@ def read(path: Path) -> Iterator[AttemptRecord]:
 
 def write(path: Path, attempts: Iterable[AttemptRecord]) -> None:
     """Write a new file atomically; raise UserError `cannot_write`."""
+    # Readers must never see half a file: write beside it, then rename.
     beside = path.with_name(f".{path.name}")
     try:
         with beside.open("w") as file:
@@ -50,6 +51,7 @@ def append(path: Path, attempt: AttemptRecord) -> None:
     with path.open("ab") as file:
         file.write(attempt.model_dump_json(exclude_none=True).encode() + b"\n")
         file.flush()
+        # An attempt costs dollars and hours: it must survive a crash of the machine.
         os.fsync(file.fileno())
 
 

@@ -112,6 +112,7 @@ def write_bundles(dataset: Dataset, folder: Path, base: Base = "parent") -> None
             raise UserError(
                 "not_triable", f"{record.id} is tried by the bundle {record.bundle}: copy that"
             )
+    # All bugs first: an error must not leave some of the bundles behind.
     bugs = [(record, tried_bug(record, base)) for record in dataset.bugs]
     for record, bug in bugs:
         write_folder(folder / record.id, dict(bundle_files(record, bug)))

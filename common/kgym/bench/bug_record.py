@@ -111,6 +111,8 @@ class Validation(Strict):
 class BugFacts(Strict):
     """A bug's attributes; unknown ones are null."""
 
+    # Readers keep the facts of up to 100,000 bugs in memory: no long texts, and bounded lists.
+
     id: BugId
     extid: Words | None = None
     title: Words

@@ -109,6 +109,7 @@ class Campaign(Strict):
 
     @model_validator(mode="after")
     def _priced(self) -> "Campaign":
+        # Without prices, tokens cannot be charged against the limit.
         limited = self.attempt.dollars is not None or self.limits.dollars is not None
         for name, model in self.models.items():
             if limited and model.prices is None:
@@ -121,6 +122,7 @@ class Campaign(Strict):
     @property
     def how(self) -> str:
         """The options that attempts must share to be comparable, as JSON."""
+        # Agents, models and limits may change later: a record names its agent, model and limit.
         parts = {"name", "commit_from", "instances", "feedback_instances", "time"}
         return self.model_dump_json(include=parts)
 

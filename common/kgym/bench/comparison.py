@@ -115,6 +115,7 @@ def _exchanged(differences: Values) -> float:
     there = differences[differences != 0]
     if not len(there):
         return 1.0
+    # Bugs without a difference do not change the sum. Random signs are drawn as bits, in batches.
     generator, total, width = np.random.default_rng(SEED), there.sum(), -(-len(there) // 8)
     as_large = 0
     for _ in range(FLIPS // _AT_ONCE):

@@ -103,6 +103,7 @@ class Dataset(Strict):
     def save(self, folder: Path) -> About:
         """Write it to a new folder; raise UserError `dataset_exists` if that holds another one."""
         about = self.about
+        # Results name their dataset by hash: it must never change.
         if (folder / ABOUT).exists():
             if (there := read_about(folder)) == about:
                 return there
@@ -125,6 +126,7 @@ class Dataset(Strict):
     def _lines(self) -> Iterator[bytes]:
         for bug in self.bugs:
             fields = bug.model_dump(mode="json", exclude_none=True)
+            # Sorted keys and no spaces: equal records must have equal hashes.
             yield json.dumps(fields, sort_keys=True, separators=(",", ":")).encode() + b"\n"
 
 
@@ -144,6 +146,7 @@ def load(folder: Path) -> Dataset:
     digest, bugs = hashlib.sha256(), []
     try:
         with (folder / BUGS).open("rb") as file:
+            # Bounded lines and counts: the folder may come from anywhere.
             for number, line in enumerate(iter(lambda: file.readline(LINE), b""), start=1):
                 digest.update(line)
                 if number > about.bugs:

@@ -251,6 +251,7 @@ def _rows(path: Path) -> Iterable[object]:
             with parquet.ParquetFile(path) as file:
                 if file.metadata.num_rows > MOST:
                     raise UserError("too_many_bugs", f"{path}: a table has at most {MOST:,} rows")
+                # In batches: a row can hold a whole report, and a table 100,000 rows.
                 for batch in file.iter_batches(batch_size=100):
                     yield from batch.to_pylist()
         except (OSError, ValueError) as error:  # pyarrow's errors are both

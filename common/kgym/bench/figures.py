@@ -90,6 +90,7 @@ class Results:
 
     def runs(self, setup: Setup) -> int:
         """Return the number of attempts that every bug has: the largest k with figures."""
+        # A bug with fewer runs would be judged by fewer tries than the others.
         return int(self._rows_of(setup)[1].min(initial=MOST_RUNS)) if self.bugs else 0
 
     def most_runs(self, setup: Setup) -> int:
@@ -102,6 +103,7 @@ class Results:
 
     def all_figures(self, setups: Sequence[Setup], k: int) -> list[SetupFigures | None]:
         """Return the figures of several setups at once, which is faster."""
+        # One bootstrap for all columns: the draws are the expensive part, and are shared.
         ready = [setup for setup in setups if 1 <= k <= self.runs(setup)]
         columns: list[Values] = []
         wanted: list[tuple[Setup, Figure]] = []

@@ -133,6 +133,7 @@ def task(record: BugRecord, dataset: str, options: HarborOptions) -> Mapping[str
         return f"{record.id} is on no commit with a config of its own"
     if not _URL.fullmatch(source.url) or not _COMMIT.fullmatch(source.commit):
         return f"{record.id}: {source.commit!r} of {source.url!r} cannot be fetched by an image"
+    # The bundle only tries the agent's patch: the fix belongs to the task's solution alone.
     bundle = bundle_files(record, replace(bug, fix=None))
     files = {
         "instruction.md": _INSTRUCTION.format(

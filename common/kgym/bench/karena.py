@@ -86,6 +86,7 @@ class _Database:
         self._path = path
         self._connection = sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)
         self._connection.row_factory = sqlite3.Row
+        # A forged value must not fill the memory, nor functions in the schema run.
         self._connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, VALUE)
         self._connection.execute("PRAGMA trusted_schema = OFF")
 

@@ -226,6 +226,7 @@ def _write_files(
         bug_file=bug_file,
         attempt_file=attempt_file,
     )
+    # One line: readers know that the index is complete when they see its newline.
     _written(folder / INDEX, [index], INDEX_BYTES)
     return index
 

@@ -67,6 +67,7 @@ class PublishedBenchmark(Benchmark):
                 "benchmark_bug_missing", f"the benchmark {self.name} has no bug {bug!r}", bug=bug
             )
         record = _record(self.name, PublishedBug, await self._line(BUG_FILE, self.bug_spans[bug]))
+        # Another publish may have replaced the file since its index was read.
         if record.facts.id != bug:
             raise damaged(self.name, f"{BUG_FILE} has changed")
         return record

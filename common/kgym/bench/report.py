@@ -52,6 +52,7 @@ def report(
     records = [attempt for attempt in attempts if attempt.bug in set(bugs)]
     every = {record.setup for record in records}
     tried = {bug: {record.setup for record in records if record.bug == bug} for bug in bugs}
+    # Setups are only comparable on the same bugs.
     whole = [bug for bug in bugs if tried[bug] == every and every]
     results = Results(records, whole)
     setups = results.setups

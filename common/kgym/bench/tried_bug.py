@@ -89,12 +89,14 @@ def programs(crash: Crash) -> tuple[Reproducer, ...]:
         reproducers.append(Reproducer(kind="c", text=crash.c_reproducer.text))
     if crash.syz_reproducer.text:
         commit = crash.syzkaller_commit
+        # A step that builds syzkaller needs the full id; else the worker's own syzkaller runs it.
         known = commit if commit is not None and len(commit) == 40 else None
         reproducers.append(Reproducer(kind="syz", text=crash.syz_reproducer.text, syzkaller=known))
     return tuple(reproducers)
 
 
 def _on_commit(record: BugRecord, base: Base, instances: int, seconds: float) -> Bug:
+
     crash = next((crash for crash in record.crashes if programs(crash)), None)
     if crash is None:
         raise _lacks(record, "a program that shows it")
@@ -134,6 +136,7 @@ def _parent(record: BugRecord) -> str | None:
     fixes = [
         commit.id for commit in patch.commits if commit.id is not None and len(commit.id) == 40
     ]
+    # `ID^` is resolved by the builder, which has the repository.
     return f"{fixes[0]}^" if fixes else None
 
 

@@ -160,6 +160,7 @@ class Bug:
 
         Steps: build and reproduce with the bug. The job is found again by its `calibration_tag`.
         """
+        # Stopping at the first crash would make the bug look more frequent than it is.
         measure = {"instances": runs, "stop_at_first_crash": False, "bundle": "none"}
         measure |= {"time": time} if time else {}
         steps: list[StepSpec] = [self._build(), self._reproduce().model_copy(update=measure)]
@@ -244,6 +245,8 @@ class Bug:
         after: dict[str, object] = {"name": AFTER, "build": StepRef(step=BUILD_AFTER)}
         after |= {"baseline": baseline, "required": False}
         after |= {"calibration": trial.known, "smoke": trial.validate}
+        # The number of runs is not known yet: the step chooses it when it begins, from what the
+        # first reproduce step has measured.
         after |= {"confidence": trial.confidence} if self.is_measured(trial) else {}
         chosen = self.effort(trial)
         after |= {"instances": chosen.instances, "time": chosen.time} if chosen else {}

@@ -85,6 +85,7 @@ def is_shipped(name: str, configs: Path = CONFIGS) -> bool:
 def _folder(name: str, configs: Path) -> Path:
     shipped, own = configs / "bugs" / name, Path(name)
     is_own = _holds_bundle(own)
+    # A shipped bug comes first, whatever the current folder contains.
     if name not in names(configs):
         if is_own:
             return own
@@ -120,6 +121,7 @@ def _load(folder: Path, configs: Path, kernel: str | None) -> Bug:
     if regress is not None:
         build = build.model_copy(update={"patches": [regress]})
     fix = _change("fix", file.fix, folder)
+    # The change that brings a bug back is often its fix reversed, which need not be written twice.
     if fix is None and regress is not None:
         fix = patching.reverse(regress).model_copy(update={"name": "fix"})
     name = folder.resolve().name
@@ -145,6 +147,7 @@ def _cause(table: CauseTable | None, folder: Path) -> CauseCommit | None:
 
 def kernels(configs: Path = CONFIGS) -> list[str]:
     """Return the names of the shared kernels that bugs can be tried on, sorted."""
+    # The capture kernel only saves memory dumps; bugs are not tried on it.
     return sorted(
         path.stem for path in (configs / "kernels").glob("*.toml") if path.stem != "capture"
     )

@@ -84,6 +84,7 @@ def measured(result: ReproduceResult, titles: Sequence[str]) -> Calibration | No
     run counts if it had lasted as long as the longest time to a crash. Runs that did not start do
     not count.
     """
+    # Runs count, not seconds: a bug may show at once on one boot in three, and never on others.
     instances = result.instances
     times = crash_times(instances, titles)
     if not times:
@@ -160,10 +161,13 @@ def effort(known: Calibration, confidence: float) -> Effort | None:
     """Return the smallest effort that reaches the confidence; None above MOST_INSTANCES runs."""
     if unseen(known, MOST_INSTANCES) > 1 - confidence:
         return None
+    # Binary search: `unseen` decreases with the number of runs.
     low, high = 0, MOST_INSTANCES
     while high - low > 1:
         middle = (low + high) // 2
         low, high = (low, middle) if unseen(known, middle) <= 1 - confidence else (middle, high)
+    # If all runs crashed, the longest time to a crash is itself a random value: add slack.
+    # Otherwise, the new runs only have to last as long as the quiet old ones.
     time = known.time * SLACK if known.crashed == known.runs else known.time
     return Effort(confidence, high, round(max(SHORTEST, time), 1))
 
@@ -179,6 +183,7 @@ def planned(
     if known is None or known.runs < LEAST_RUNS:
         return None
     wanted = effort(known, confidence)
+    # 1,200 s are 20 minutes of one VM.
     most = max(_MOST_SECONDS, _TIMES * instances * time)
     return wanted if wanted and wanted.instances * wanted.time <= most else None
 

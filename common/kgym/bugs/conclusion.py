@@ -138,9 +138,8 @@ def resolution_of(job: JobView, accepted: Collection[str] = ()) -> Resolution | 
         asked = before is not None and before.evidence is not None
     verdict = before.verdict if before else None
     side_findings = findings(job, sides[1], patched=True)
-    reasons = {
-        finding.reason for finding in side_findings
-    }  # a run that names its baseline says it itself
+    # A run that names its baseline compares the sides itself: do not report the same reason twice.
+    reasons = {finding.reason for finding in side_findings}
     side_findings += [
         finding for finding in _sides_differ(job, sides) if finding.reason not in reasons
     ]

@@ -142,6 +142,7 @@ def _no_ubsan(symbols: Mapping[str, str]) -> str:
 def _no_kmemleak(symbols: Mapping[str, str], words: Sequence[str]) -> str:
     if why := _without(symbols, "DEBUG_KMEMLEAK") or _without(symbols, "DEBUG_FS"):
         return why
+    # As in mm/kmemleak.c: the last `kmemleak=` of the command line overrides the config's default.
     off = symbols.get("DEBUG_KMEMLEAK_DEFAULT_OFF") == "y"
     for word in words:
         if word in ("kmemleak=on", "kmemleak=off"):
@@ -150,6 +151,8 @@ def _no_kmemleak(symbols: Mapping[str, str], words: Sequence[str]) -> str:
 
 
 def _panics(words: Sequence[str]) -> bool:
+    # The last parameter of a name counts. With kasan_multi_shot, KASAN does not panic_on_warn
+    # (mm/kasan/report.c, end_report()).
     last = dict(word.partition("=")[::2] for word in words)
     on_warn = last.get("panic_on_warn") == "1" and "kasan_multi_shot" not in last
     return on_warn or last.get("kasan.fault") == "panic"

@@ -137,6 +137,8 @@ async def followed(
             if event.kind == "state" and event.data["state"] in {State.QUEUED, State.RUNNING}:
                 began(job, event.step or 0)
     finally:
+        # A stream that was open for long is progress, even if no event came: a build may be quiet
+        # for an hour.
         if time.monotonic() - following_from > max(patience, _SILENT_SECONDS):
             heard()
     return await client.job(job.id)

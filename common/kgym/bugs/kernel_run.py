@@ -180,6 +180,7 @@ async def crash_report(client: AsyncClient, job: JobView, step: StepView) -> dic
         return {}
     sizes = {artifact.name: artifact.size for artifact in step.artifacts}
     title = step.result.title
+    # The instance whose crash decided the verdict comes first.
     for instance in sorted(step.result.instances, key=lambda instance: instance.title != title):
         name = InstanceArtifact.REPORT_JSON.of(instance.number)
         if sizes.get(name, _LARGEST_REPORT + 1) > _LARGEST_REPORT:

@@ -153,6 +153,7 @@ def ported(
     Raises UserError for invalid data.
     """
     regress = public.regress()
+    # kmemleak is built in but off by default: campaign kernels serve all kinds of bugs.
     append = append_for(public.title)
     file = BugFile.model_validate(
         {

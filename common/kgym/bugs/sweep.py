@@ -252,6 +252,7 @@ class _BugSweep:
     async def trial(self, pair: Pair, patch: Patch) -> None:
         """Try a patch that compiles, if the bug shows without it."""
         self._moved([pair.patch], Stage.SHOW)
+        # Shielded: the future is shared by all patches on the bug.
         shown = await asyncio.shield(self.shown)
         if isinstance(shown, str):
             self._end(pair.row(Outcome.INCONCLUSIVE, shown))
@@ -260,6 +261,7 @@ class _BugSweep:
             self._end(pair.knowing(shown_by=shown.id).row(Outcome.INCONCLUSIVE, problem))
             return
         try:
+            # A bad reference: retention has removed the artifacts of the job that showed the bug.
             try:
                 row = await self._row(pair, patch, shown)
             except Refused as error:

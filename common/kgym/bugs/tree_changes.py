@@ -70,6 +70,7 @@ def unknown_files(tree: SourceTree) -> list[str]:
 
 def _borrowed(tree: SourceTree, own: Path) -> dict[str, str]:
     """Return the environment of a repository in `own` with the tree's objects, index and files."""
+    # No template: it could install hooks.
     git(own, "init", "-q", "--bare", "--template=", ".")
     names = ("--git-path", "objects", "--git-path", "index")
     objects, index = git(tree.folder, "rev-parse", *names).splitlines()

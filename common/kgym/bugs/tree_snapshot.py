@@ -71,6 +71,7 @@ def _commit(tree: Path, repository: dict[str, str], own: Path) -> str:
     """Commit the tree as it is, using an index of our own; return the commit."""
     place = {**repository, "GIT_INDEX_FILE": str(own)}
     git(tree, "add", "-A", ".", more=place)
+    # Files that the tree's own index has although .gitignore names them: kernels have some.
     if (index := tree / ".git" / "index").is_file():
         ignored = ("ls-files", "-z", "-c", "-i", "--exclude-standard")
         listed = git(tree, *ignored, more={**place, "GIT_INDEX_FILE": str(index)})
@@ -81,6 +82,7 @@ def _commit(tree: Path, repository: dict[str, str], own: Path) -> str:
     written = git(tree, "write-tree", more=place).strip()
     when = {f"GIT_{who}_DATE": "1970-01-01T00:00:00Z" for who in ("AUTHOR", "COMMITTER")}
     commit = git(tree, "commit-tree", "-m", "snapshot", written, more={**place, **when}).strip()
+    # A branch per snapshot, so that builders can fetch it, and Git does not collect it.
     git(tree, "update-ref", f"refs/heads/{commit}", commit, more=place)
     return commit
 

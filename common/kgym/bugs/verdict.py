@@ -79,6 +79,7 @@ def likeness(crash: InstanceResult, titles: Sequence[str]) -> str | None:
     for other in crash.alt_titles:
         if other in titles:
             return f"by its other title `{other}`"
+    # "corrupted" stands for an unknown function: two such titles need not be the same crash.
     frame = frame_of(crash.title)
     for title in titles:
         if frame not in (None, "corrupted") and frame == frame_of(title) and _alike(crash, title):
@@ -149,6 +150,7 @@ def judge(
         reason = f"{k} of {n} completed instances crashed: {crashes[0].title}"
         reason += f"; looked for: {' | '.join(titles)}"
         return Judgement(Verdict.OTHER_CRASH, reason + noise_reasons, crashes[0].title, k, n)
+    # A failure of a machine is not a verdict: `no_crash` needs every instance and every control.
     if len(survived) == requested:
         excused = set(ControlName) - needed(titles)
         if unproven := [control for control in controls if _is_unproven(control, excused)]:

@@ -1,1 +1,1 @@
-"""Crashes of the kernel: what it printed, and where in the source that was."""
+"""Crashes of the kernel: reports from console logs, and their source lines."""

@@ -1,1 +1,1 @@
-"""Traces: what a kernel executed before it crashed, as records of function entries. Pure."""
+"""Traces: records of the functions that a kernel entered before it crashed. Pure."""

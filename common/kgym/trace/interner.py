@@ -1,19 +1,21 @@
-"""Numbers for keys: many 64-bit values, few of them different."""
+"""Numbering of keys: many 64-bit values, few of them distinct."""
 
 import numpy as np
 from numpy.typing import NDArray
 
-# Different keys that are numbered; a kernel has fewer functions, a forged trace may not.
+# Maximum number of distinct keys: a kernel has fewer functions, a forged trace may have more.
 LIMIT = 1 << 18
 
 _BITS = 16
+# Fibonacci hashing: 2^64 divided by the golden ratio.
 _MULTIPLIER = np.uint64(0x9E3779B97F4A7C15)
 
 
 class Interner:
-    """Gives equal keys the same number, counting from 0; `keys` lists them by number.
+    """Map from keys to numbers, counting from 0; `keys` lists them by number.
 
-    A table by hash answers for nearly all; those that share a slot are looked up one by one.
+    A vectorised hash table answers for nearly all keys. Keys that share a slot with another one are
+    looked up individually.
     """
 
     def __init__(self) -> None:
@@ -39,6 +41,7 @@ class Interner:
     def _number(self, key: int) -> int:
         number = self._numbers.get(key)
         if number is None:
+            # A forged trace could otherwise make the tables grow with every record.
             if len(self.keys) >= LIMIT:
                 return -1
             number = self._numbers[key] = len(self.keys)

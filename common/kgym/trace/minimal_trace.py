@@ -1,9 +1,9 @@
-"""From a whole trace to the calls that matter for a crash (CrashFixer, 5.1.3, Figure 4).
+"""Minimal traces: the calls of a whole trace that matter for a crash (CrashFixer, 5.1.3, Figure 4).
 
-The paper's way: the crashing thread alone, anchored to the stack frames that
-lie in the candidate files, walked both ways until it repeats itself. Beyond
-it: repetitions are counted, further anchors are offered, and so are the
-threads that freed, allocated or at the same time used what the crash is about.
+As in the paper, only the crashing thread counts. It is anchored to the stack frames in the
+candidate files, and walked both ways until it repeats itself. In addition, repetitions are counted,
+and alternative anchors are offered, as are the threads that freed, allocated or concurrently used
+the object of the crash.
 """
 
 import re
@@ -30,13 +30,13 @@ from kgym.trace.records import Trace, in_files
 from kgym.trace.stack_anchor import Anchor, Anchors
 from kgym.trace.thread_part import ThreadPart, thread_part
 
-# Records of a minimal trace, as in the paper.
+# Maximum records of a minimal trace, as in the paper.
 LIMIT = 200
-# Records of an alternative, or of another thread.
+# Maximum records of an alternative, or of another thread.
 SIDE_LIMIT = 40
-# Concurrent threads that are shown.
+# Maximum number of concurrent threads shown.
 THREADS = 3
-# Threads that are tried where the report names none, the latest ones.
+# If the report names no thread, this many are tried, the latest ones first.
 _GUESSES = 64
 
 # mm/kasan/report.c, mm/kfence/report.c: `Freed by task 12:`, `freed by task 12 on cpu 0 at …`
@@ -45,7 +45,7 @@ _BY_TASK = re.compile(r"\b(allocated|freed) by task (\d{1,9})\b", re.IGNORECASE)
 
 @dataclass(frozen=True, slots=True)
 class Crash:
-    """What a crash report says of who did what: stacks, innermost frame first, and PIDs."""
+    """The stacks (innermost frame first) and PIDs in a crash report, by their role."""
 
     stacks: Mapping[TraceStack, Sequence[Frame]] = field(default_factory=dict)
     pids: Mapping[TraceStack, int] = field(default_factory=dict)
@@ -74,16 +74,16 @@ def minimize(
     limit: int = LIMIT,
     past_repeats: bool = False,
 ) -> MinimalTrace:
-    """Return the calls around the crash; `files` are the localisation candidates, none mean all.
+    """Return the calls around the crash; `files` are the localisation candidates, empty for all.
 
-    A trace without any record of these files gives no calls.
+    A trace without records of these files has no calls.
     """
     return _Minimizer(trace, crash, files).result(limit, past_repeats=past_repeats)
 
 
 @dataclass(frozen=True, slots=True)
 class _Thread:
-    """The records of one thread in the candidate files: their places in the trace."""
+    """The records of one thread in the candidate files, with their places in the trace."""
 
     pid: int
     places: NDArray[np.int64]
@@ -91,7 +91,7 @@ class _Thread:
 
 
 class _Minimizer:
-    """One trace and one crash; records of other files are not looked at."""
+    """The minimisation of one trace for one crash; records of other files are ignored."""
 
     def __init__(self, trace: Trace, crash: Crash, files: Collection[str]) -> None:
         self.trace = trace
@@ -133,7 +133,7 @@ class _Minimizer:
     # --- the thread and its anchor --------------------------------------------------------
 
     def _crashing(self) -> tuple[_Thread | None, bool]:
-        """Return the crashing thread, and whether the report does not say that it is this one."""
+        """Return the crashing thread, and whether it is a guess, not named by the report."""
         pid = self.crash.pids.get(TraceStack.CRASH)
         if pid is not None and len((thread := self._thread(pid)).places):
             return thread, False
@@ -143,7 +143,7 @@ class _Minimizer:
         return max(guesses, key=self._likeness), True
 
     def _suspects(self) -> list[int]:
-        """Return the PIDs that ran a function of the crash's stack, or else the last one."""
+        """Return the latest PIDs that ran a function of the crash's stack, or else the last PID."""
         wanted = self.wanted[TraceStack.CRASH]
         mine = self.relevant
         if wanted:
@@ -154,7 +154,7 @@ class _Minimizer:
         pids = self.trace.pid[mine]
         unique, last = np.unique(pids[::-1], return_index=True)
         latest = unique[np.argsort(last)]
-        return [int(start) for start in latest[: _GUESSES if wanted else 1]]
+        return [int(pid) for pid in latest[: _GUESSES if wanted else 1]]
 
     def _likeness(self, thread: _Thread) -> tuple[int, int]:
         matches = anchors.find(thread.sequence, self.wanted[TraceStack.CRASH])
@@ -167,14 +167,14 @@ class _Minimizer:
         return _Thread(pid, places, self.trace.function[places])
 
     def _anchor(self, thread: _Thread) -> tuple[TraceStack | None, Anchors]:
-        """Return the first stack of which a frame is found; without any, the last record counts."""
+        """Return the first stack with a frame in this thread, and its anchors."""
         for stack in TraceStack:
             matches = anchors.find(thread.sequence, self.wanted[stack])
             if matches.best:
                 return stack, matches
         return None, Anchors((), 0, ())
 
-    # --- what else may matter -------------------------------------------------------------
+    # --- related threads ------------------------------------------------------------------
 
     def _related(self, thread: _Thread, best: Anchor, main: ThreadPart) -> list[RelatedThread]:
         end = int(thread.places[best.last])
@@ -191,7 +191,8 @@ class _Minimizer:
         return [*related, *self._concurrent(named, thread, main)]
 
     def _who(self, stack: TraceStack, end: int) -> tuple[_Thread, Anchor] | None:
-        """Return the thread that KASAN's stack is from, and where in it, up to the crash."""
+        """Return the thread of KASAN's allocation or free stack, with its anchor in it."""
+        # Only records up to the crash: the thread may have run the same functions again since.
         wanted, pid = self.wanted[stack], self.crash.pids.get(stack)
         if not wanted:
             return None
@@ -210,7 +211,7 @@ class _Minimizer:
     def _concurrent(
         self, named: Collection[int], thread: _Thread, main: ThreadPart
     ) -> list[RelatedThread]:
-        """Return threads that ran a function of the stacks while the minimal trace was running."""
+        """Return the threads that ran a function of the stacks during the minimal trace."""
         numbers = [number for wanted in self.wanted.values() for number in wanted.values()]
         records = main.records()
         if not numbers or not len(records):
@@ -237,7 +238,7 @@ class _Minimizer:
             calls=self._calls(thread, thread_part(thread.sequence, anchor, SIDE_LIMIT)),
         )
 
-    # --- in words -------------------------------------------------------------------------
+    # --- output ---------------------------------------------------------------------------
 
     def _calls(self, thread: _Thread, what: ThreadPart) -> list[TraceCall]:
         calls = []

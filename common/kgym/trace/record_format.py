@@ -1,4 +1,4 @@
-"""What records say in words: the message of the instrumentation, the lines of the tracers."""
+"""Text of records: the instrumentation's message, the tracers' lines."""
 
 import re
 from typing import NamedTuple
@@ -17,14 +17,14 @@ _CALLED = re.compile(rf"function:\s+{_NAME}\s*$")
 
 
 class Message(NamedTuple):
-    """A message without its counter, which makes it the same for each call of a function."""
+    """A message split from its counter, so that the text is the same for each call."""
 
     text: str
     counter: int
 
 
 def message(text: str) -> Message | None:
-    """Split what the instrumentation wrote; None where it is something else."""
+    """Parse a message of the instrumentation; None for other text."""
     match = _OURS.search(text)
     if match is None:
         return None
@@ -33,7 +33,7 @@ def message(text: str) -> Message | None:
 
 
 def function(text: str) -> Function | None:
-    """Return the function that a format, a message or a line of the function tracer names."""
+    """Return the function named by a format, a message or a line of the function tracer."""
     if match := _OURS.search(text):
         return Function(match["file"], match["name"])
     if match := _FUNCTION.search(text) or _CALLED.match(text):

@@ -1,4 +1,4 @@
-"""What a trace is: records of function entries as columns, and the functions they name."""
+"""A trace: records of function entries as columns, and the functions they refer to."""
 
 import re
 from collections.abc import Collection, Mapping, Sequence
@@ -18,7 +18,7 @@ _SYSCALL = re.compile(
 
 
 class Function(NamedTuple):
-    """A function of the kernel; `file` is its path in the source tree, None where unknown."""
+    """A function of the kernel; `file` is its path in the source tree, if known."""
 
     file: str | None
     name: str
@@ -26,12 +26,11 @@ class Function(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Trace:
-    """Records in order of time; `function` indexes `functions`.
+    """Records in order of time; `function` is an index into `functions`.
 
-    `time` is in nanoseconds of the trace clock. `counter` is the per-file count
-    that the instrumentation writes, 0 for other tracers. `lost` counts records
-    that the kernel is known to have overwritten or dropped. `tasks` names
-    processes by PID.
+    `time` is in nanoseconds of the trace clock. `counter` is the instrumentation's counter per
+    file, 0 for other tracers. `lost` counts records that the kernel is known to have overwritten or
+    dropped. `tasks` maps PIDs to task names.
     """
 
     time: NDArray[np.uint64]
@@ -56,7 +55,7 @@ class Trace:
         return len(self.time)
 
     def take(self, index: Array | slice) -> Self:
-        """Return the records at these places, or where a mask is true."""
+        """Return the records at these indexes, or those selected by a mask."""
         columns = {name: getattr(self, name)[index] for name, _ in self.COLUMNS}
         return replace(self, **columns)
 
@@ -67,7 +66,7 @@ class Trace:
         functions: Sequence[Function],
         **rest: Any,
     ) -> Self:
-        """Make a trace of few records: (time, CPU, PID, function's number, counter)."""
+        """Make a trace of a few records: (time, CPU, PID, function's index, counter)."""
         columns = list(zip(*records, strict=True)) or [()] * len(cls.COLUMNS)
         named: dict[str, Any] = {
             name: np.array(column, dtype)
@@ -77,17 +76,18 @@ class Trace:
 
 
 def canonical(name: str) -> str:
-    """Return the name in the source of what the compiler or a macro named otherwise.
+    """Return the source name of a function that the compiler or a macro has renamed.
 
-    `foo.isra.0` is `foo`; the parts of a system call, `__x64_sys_x` among them, are `sys_x`.
+    `foo.isra.0` becomes `foo`; the wrappers of a system call, such as `__x64_sys_x`, become
+    `sys_x`.
     """
     return _SYSCALL.sub("", _SUFFIX.split(name, maxsplit=1)[0], count=1)
 
 
 def in_files(path: str | None, files: Collection[str]) -> bool:
-    """Return whether a function of the file `path` counts as one of these files.
+    """Return whether a function in the file `path` belongs to one of these files.
 
-    No files mean all. Where the tracer did not say which file it was, it counts.
+    An empty list selects all files. A function whose file is unknown always counts.
     """
     if not files or path is None:
         return True

@@ -1,4 +1,4 @@
-"""Walking away from a place in a sequence until it repeats itself."""
+"""Walks along a sequence until it repeats itself."""
 
 from dataclasses import dataclass
 from enum import StrEnum
@@ -6,7 +6,7 @@ from enum import StrEnum
 import numpy as np
 from numpy.typing import NDArray
 
-# Records of a pattern: a longer one cannot stand twice within the usual limit.
+# Maximum records of a pattern: a longer one cannot occur twice within the usual limit.
 LONGEST = 100
 
 
@@ -22,7 +22,7 @@ class Stop(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """`length` records from place `start`, which stand there `count` times in a row."""
+    """`length` records from index `start`, repeated `count` times in a row."""
 
     start: int
     length: int = 1
@@ -30,7 +30,7 @@ class Run:
 
     @property
     def stop(self) -> int:
-        """The place behind the last repetition."""
+        """The index after the last repetition."""
         return self.start + self.length * self.count
 
 
@@ -43,21 +43,21 @@ class Walk:
 
     @property
     def size(self) -> int:
-        """Records, those of a pattern counted once."""
+        """The number of records, counting each pattern once."""
         return sum(run.length for run in self.runs)
 
     @property
     def covered(self) -> int:
-        """Records, all repetitions counted."""
+        """The number of records, counting all repetitions."""
         return self.runs[-1].stop if self.runs else 0
 
 
 def walk(sequence: NDArray[np.int32], limit: int, *, past_repeats: bool) -> Walk:
     """Walk from the start until `limit` records, or until a pattern repeats (Figure 4).
 
-    A pattern repeats where the last n records equal the n before them; the
-    shortest such n counts. It becomes one run with its count; with
-    `past_repeats` the walk goes on behind it. Time is linear in what is covered.
+    A pattern repeats when the last n records equal the n before them; the shortest such n counts.
+    It becomes one run with its count; with `past_repeats`, the walk continues after it. Time is
+    linear in the covered records.
     """
     runs: list[Run] = []
     size = place = fresh = 0
@@ -79,10 +79,10 @@ def walk(sequence: NDArray[np.int32], limit: int, *, past_repeats: bool) -> Walk
 
 
 def _repeated(sequence: NDArray[np.int32], fresh: int, place: int) -> int:
-    """Return the length of the shortest pattern that stands twice before `place`; 0 for none."""
+    """Return the length of the shortest pattern that occurs twice before `place`; 0 for none."""
     longest = min(LONGEST, (place - fresh) // 2)
     tail = sequence[place - 2 * longest : place]
-    # Where the last record stands again, a pattern may begin to repeat.
+    # A repetition can only end at an earlier occurrence of the last record.
     for back in np.flatnonzero(tail[longest - 1 : -1][::-1] == tail[-1:]):
         length = int(back) + 1
         if (tail[-length:] == tail[-2 * length : -length]).all():
@@ -91,7 +91,8 @@ def _repeated(sequence: NDArray[np.int32], fresh: int, place: int) -> int:
 
 
 def _count(sequence: NDArray[np.int32], start: int, length: int) -> int:
-    """Return how often the pattern stands in a row from `start`."""
+    """Return the number of consecutive repetitions of the pattern from `start`."""
+    # Blocks double in size: few comparisons for short repetitions, few steps for long ones.
     same, step = 0, 1024
     while True:
         at = start + same

@@ -1,13 +1,12 @@
-"""The sub-buffers of the kernel's trace ring buffer → records.
+"""Parser of the sub-buffers of the kernel's trace ring buffer.
 
-Sources: include/linux/ring_buffer.h (event header, event types),
-kernel/trace/ring_buffer.c (struct buffer_data_page, rb_event_length,
-rb_fix_abs_ts), kernel/trace/trace_entries.h (entries),
+Sources: include/linux/ring_buffer.h (event header, event types), kernel/trace/ring_buffer.c
+(struct buffer_data_page, rb_event_length, rb_fix_abs_ts), kernel/trace/trace_entries.h (entries),
 Documentation/trace/ring-buffer-design.rst.
 
-Events have different lengths, so that the next one's place is known only from
-this one. All sub-buffers of a batch are walked at the same time: step k reads
-the k-th event of each. Little-endian 64-bit kernels.
+Events have different lengths, so an event's position is only known from the previous one. To use
+NumPy all the same, all sub-buffers of a batch are walked in parallel: step k reads the k-th event
+of each. Little-endian 64-bit kernels only.
 """
 
 from collections.abc import Callable
@@ -22,7 +21,7 @@ from kgym.trace.interner import Interner
 from kgym.trace.record_format import message
 from kgym.trace.records import Array, Function, Trace
 
-# Bytes of sub-buffers that are walked at the same time.
+# Bytes of sub-buffers that are walked in parallel.
 BATCH = 8 << 20
 
 MISSED_EVENTS = 1 << 31
@@ -30,13 +29,13 @@ MISSED_STORED = 1 << 30
 
 _PADDING, _TIME_EXTEND, _TIME_STAMP = 29, 30, 31
 _LOW = np.uint64(27)
-# The bits that an absolute time stamp has no room for.
+# The bits that an absolute time stamp does not contain.
 _HIGHEST = np.uint64(0xF8 << 56)
 
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """Where things stand: bytes from the start of the sub-buffer, or of the entry.
+    """Offsets in bytes from the start of the sub-buffer, or of the entry.
 
     `function`, `print` and `bprint` are the numbers of the entry types.
     """
@@ -55,7 +54,7 @@ class Layout:
 
 
 class KeyKind(StrEnum):
-    """What names the function of a record."""
+    """The kind of value that identifies a record's function."""
 
     FORMAT = "format"
     """The address of a format string."""
@@ -66,32 +65,32 @@ class KeyKind(StrEnum):
 
 
 class Key(NamedTuple):
-    """What a record says of its function."""
+    """The value that identifies a record's function."""
 
     kind: KeyKind
     value: int | str
 
 
-# Names a function, once for each key; None for what is no record of a function.
+# Returns the function of a key, called once per key; None if it is not a function's record.
 Lookup = Callable[[Key], Function | None]
 
 
 @dataclass
 class Counts:
-    """What was met on the way, of all sub-buffers."""
+    """Counters over all sub-buffers."""
 
     pages: int = 0
     damaged: int = 0
-    """Sub-buffers in which an event reaches beyond the end: read up to there."""
+    """Sub-buffers with an event that extends beyond the end; they are read up to there."""
     missed: int = 0
-    """Sub-buffers before which the kernel says that events were lost."""
+    """Sub-buffers before which the kernel reports lost events."""
     other: int = 0
-    """Events that are no record of a function."""
+    """Events that are not a record of a function."""
 
 
 @dataclass
 class RingParser:
-    """Takes sub-buffers, CPU by CPU in their order; `trace` returns all records by time."""
+    """Parser fed with sub-buffers, in order for each CPU; `trace` returns all records by time."""
 
     layout: Layout = Layout()
     counts: Counts = field(default_factory=Counts)
@@ -102,13 +101,13 @@ class RingParser:
     _keys: dict[Key, int] = field(default_factory=dict)
 
     def feed(self, cpu: int, pages: NDArray[np.uint8], skip: int = 0) -> None:
-        """Take sub-buffers, one a row; `skip` bytes of the first one's data were read before."""
+        """Parse sub-buffers, one per row; skip `skip` bytes of the first one's data."""
         batch = max(1, BATCH // self.layout.size)
         for start in range(0, len(pages), batch):
             self._feed(cpu, pages[start : start + batch], 0 if start else skip)
 
     def trace(self, lookup: Lookup) -> Trace:
-        """Return the records of functions; what was fed is given up, to save memory."""
+        """Return the records of functions; the parsed columns are freed, to save memory."""
         functions, numbers = _named(self._keys, lookup)
         columns: dict[str, Any] = {}
         kept = [numbers[part.pop("function")] for part in self._columns]
@@ -119,7 +118,7 @@ class RingParser:
             ]
             whole = np.concatenate(parts) if parts else np.empty(0, dtype)
             columns[name] = whole.astype(dtype, copy=False)
-            del parts, whole  # at most one column stands in memory twice
+            del parts, whole  # at most one column is in memory twice
         self.counts.other += sum(int((number < 0).sum()) for number in kept)
         self._columns.clear()
         del kept
@@ -181,7 +180,7 @@ class RingParser:
             return
         at = events.at if mine.all() else events.at[mine]
         key[mine] = self._numbers(KeyKind.FORMAT, _u64(words, at + layout.bprint_format // 4))
-        # A format without arguments has no counter; what stands there is the next event's.
+        # A format without arguments has no counter; the word there belongs to the next event.
         places = np.minimum(at + argument, len(words) - 1)
         full = events.length[mine] > argument
         counter[mine] = np.where(full, words[places], np.uint32(0))
@@ -202,7 +201,7 @@ class RingParser:
         key: Array,
         counter: Array,
     ) -> None:
-        """Read text one by one: it is written by people and scripts, not by each function."""
+        """Read text entries one by one: they are rare, written by people and scripts."""
         start = self.layout.print_text // 4
         for n in np.flatnonzero((kind == self.layout.print) & (events.length > start)):
             at = int(events.at[n])
@@ -223,7 +222,7 @@ class RingParser:
 
 
 class _Events(NamedTuple):
-    """Data events: the word at which each one's entry begins, its words, its time."""
+    """Data events: the index of each entry's first word, its length in words, its time."""
 
     at: NDArray[np.int32]
     length: NDArray[np.int32]
@@ -232,7 +231,7 @@ class _Events(NamedTuple):
 
 @dataclass
 class _Walk:
-    """Goes through sub-buffers side by side, from word `at` to word `stop` of each."""
+    """Walk of several sub-buffers in parallel, from word `at` to word `stop` of each."""
 
     words: NDArray[np.uint32]
     at: NDArray[np.int64]
@@ -246,13 +245,14 @@ class _Walk:
             head = self.words[np.where(alive, self.at, 0)]
             kind = head & np.uint32(31)
             delta = (head >> np.uint32(5)).astype(np.uint64)
-            # Without a length of 0, padding and time stamps this is all there is to do.
+            # The fast path: no event with a length of 0, no padding, no time stamps.
             if ((kind - np.uint32(1)) < 28)[alive].all():
                 size = kind.astype(np.int64) + 1
                 entry, event = self.at + 1, alive
                 self.time = self.time + delta
             else:
                 size, entry, event = self._special(alive, kind, delta)
+            # A damaged length would lead into the next sub-buffer: stop at the last whole event.
             beyond = alive & (self.at + size > self.stop)
             if beyond.any():
                 self.damaged += int(beyond.sum())
@@ -264,7 +264,7 @@ class _Walk:
         return _by_page(rows)
 
     def _special(self, alive: Array, kind: Array, delta: Array) -> tuple[Array, Array, Array]:
-        """Return size in words, place of the entry, and whether it is data, of any events."""
+        """Return size in words, index of the entry, and whether it is data, for any events."""
         following = self.words[np.where(alive & (self.at + 1 < self.stop), self.at + 1, 0)]
         wide = following.astype(np.uint64)
         padding, extend, stamp = (kind == k for k in (_PADDING, _TIME_EXTEND, _TIME_STAMP))
@@ -288,7 +288,7 @@ class _Walk:
 
 
 def in_order(columns: dict[str, Any]) -> dict[str, Any]:
-    """Put columns in order of time, one by one; records of the same time stay as they are."""
+    """Sort columns by time, one by one; records of the same time keep their order."""
     time = columns["time"]
     if (time[1:] < time[:-1]).any():
         order = np.argsort(time, kind="stable")
@@ -299,7 +299,7 @@ def in_order(columns: dict[str, Any]) -> dict[str, Any]:
 
 
 def _by_page(rows: list[tuple[Array, Array, Array]]) -> _Events:
-    """Turn steps of all sub-buffers into sub-buffers with all their steps."""
+    """Transpose steps of all sub-buffers into sub-buffers with all their steps."""
     if not rows:
         empty = np.empty(0, np.int32)
         return _Events(empty, empty, np.empty(0, np.uint64))
@@ -314,7 +314,7 @@ def _u64(words: NDArray[np.uint32], at: Array) -> NDArray[np.uint64]:
 
 
 def _named(keys: dict[Key, int], lookup: Lookup) -> tuple[tuple[Function, ...], Array]:
-    """Return the functions, each once, and their numbers by those of the keys; -1 for none."""
+    """Return the distinct functions, and each key's index into them; -1 for none."""
     functions: dict[Function, int] = {}
     numbers = np.full(len(keys), -1, np.int32)
     for key, number in keys.items():

@@ -1,7 +1,7 @@
-"""The Complete Intersection Score (CrashFixer, 5.1.4): does a trace show all that the fix edits?
+"""The Complete Intersection Score (CrashFixer, 5.1.4): does a trace contain what the fix edits?
 
-For one bug a stage scores 1 if every function that the true fix edits is in it,
-else 0; the score of a set of bugs is the sum.
+For one bug, a stage scores 1 if it contains every function edited by the true fix, else 0. The
+score of a set of bugs is the sum.
 """
 
 from collections.abc import Collection, Iterable, Mapping
@@ -12,10 +12,10 @@ from kgym.trace.records import canonical
 
 
 class Stage(StrEnum):
-    """What of a trace is looked at; each has all that the one before it has."""
+    """The part of a trace that counts; each stage includes the previous one."""
 
     STACK = "stack"
-    """The frames of the stack that were found in the thread."""
+    """The frames of the stack that occur in the thread."""
     ANCHOR = "anchor"
     """From the outermost to the innermost of them."""
     BACKWARD = "backward"
@@ -32,9 +32,9 @@ _PARTS = {
 
 
 def score(minimal: MinimalTrace, edited: Collection[str]) -> dict[Stage, int]:
-    """Return 1 for each stage that has all functions that the fix edits, else 0.
+    """Return 1 for each stage that contains all edited functions, else 0.
 
-    Functions count by name, whatever the compiler made of it. Without any, all score 0.
+    Functions are compared by their source names. Without any edited function, all stages score 0.
     """
     wanted = {canonical(name) for name in edited}
     return {

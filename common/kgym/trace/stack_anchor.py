@@ -1,4 +1,4 @@
-"""Finding a stack trace in the records of a thread, from the innermost frame backward."""
+"""Anchors: places in a thread's records that match a stack trace, from the innermost frame on."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -14,11 +14,11 @@ ALTERNATIVES = 5
 
 @dataclass(frozen=True, slots=True)
 class Anchor:
-    """Places of the frames that were found, the innermost first, which is the last place."""
+    """Places of the matched frames, the innermost frame (the last place) first."""
 
     places: tuple[int, ...]
     frames: tuple[int, ...]
-    """Which frame of the stack each is, counting from 0, the innermost."""
+    """The index of each frame in the stack; 0 is the innermost."""
 
     @property
     def first(self) -> int:
@@ -33,10 +33,10 @@ class Anchor:
 
 @dataclass(frozen=True, slots=True)
 class Anchors:
-    """All that was found: the best first, no two of which overlap.
+    """The best anchors first, without overlaps.
 
-    `candidates` counts them without the limit ALTERNATIVES. `frames` are the
-    frames that lie in the traced functions, whether or not they were found.
+    `candidates` is their number without the limit ALTERNATIVES. `frames` are the frames in traced
+    functions, matched or not.
     """
 
     best: tuple[Anchor, ...]
@@ -45,9 +45,9 @@ class Anchors:
 
 
 def traced(frames: Sequence[Frame], functions: Sequence[Function]) -> dict[int, NDArray[np.int32]]:
-    """Return for each frame that is a traced function its numbers.
+    """Return the function numbers of each frame in a traced function.
 
-    Frames that the unwinder does not vouch for are left out.
+    Frames marked as uncertain by the unwinder are left out.
     """
     by_name: dict[str, list[int]] = {}
     for number, function in enumerate(functions):
@@ -65,14 +65,13 @@ def traced(frames: Sequence[Frame], functions: Sequence[Function]) -> dict[int, 
 
 
 def find(sequence: NDArray[np.int32], wanted: dict[int, NDArray[np.int32]]) -> Anchors:
-    """Find frames (by place in the stack, innermost first: their functions) in a thread.
+    """Match frames (index in the stack, innermost first, to function numbers) in a thread.
 
-    For each record of the innermost frame that the thread executed at all, the
-    others are looked for backward in order, each at its last place before the
-    one found before it; a frame that is not found so is passed over (Figure 4).
-    The best has the most frames, and of those is the last one. As a later
-    record finds at least what an earlier one does, that is the paper's anchor;
-    the others are further places where the same stack was reached.
+    Start at each record of the innermost frame that the thread executed at all. Match the other
+    frames backward in order, each at its last occurrence before the previous match; skip a frame
+    without one (Figure 4). The best anchor has the most frames; of several, it is the last one.
+    Since a later start matches at least as much as an earlier one, that is the paper's anchor. The
+    others are further places where the same stack was reached.
     """
     places = {frame: np.flatnonzero(np.isin(sequence, ids)) for frame, ids in wanted.items()}
     frames = [frame for frame in wanted if len(places[frame])]
@@ -85,6 +84,7 @@ def find(sequence: NDArray[np.int32], wanted: dict[int, NDArray[np.int32]]) -> A
         is_inside = before >= 0
         current = np.where(is_inside, places[frame][np.maximum(before, 0)], current)
         count += is_inside
+    # Candidates that reach back to the same outermost place: the last one is the closest match.
     distinct = _last_of_each(current)
     last, current, count = last[distinct], current[distinct], count[distinct]
     best: list[Anchor] = []
@@ -92,13 +92,14 @@ def find(sequence: NDArray[np.int32], wanted: dict[int, NDArray[np.int32]]) -> A
     while len(best) < ALTERNATIVES and free.any():
         most = np.flatnonzero(free & (count == count[free].max()))[-1]
         best.append(_trace_back(int(last[most]), frames, places))
+        # Alternatives must not overlap, or they would show the same calls again.
         free &= (last < current[most]) | (current > last[most])
         free[most] = False
     return Anchors(tuple(best), len(last), tuple(wanted))
 
 
 def _last_of_each(starts: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return where values that do not fall change next: the last place of each."""
+    """Return the last index of each value in a non-decreasing array."""
     return np.flatnonzero(np.append(starts[1:] != starts[:-1], True))
 
 

@@ -1,4 +1,4 @@
-"""Cutting a thread's records down to what lies around an anchor. Pure; knows numbers only."""
+"""The part of a thread's records around an anchor. Pure; works on numbers only."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
@@ -15,9 +15,9 @@ Sequence = NDArray[np.int32]
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """A run of the sequence; `frame` is set where it is a frame of the stack.
+    """A run of the sequence; `frame` is set if it is a frame of the stack.
 
-    `omitted` counts the records that were left out right before it.
+    `omitted` counts the records left out right before it.
     """
 
     run: Run
@@ -28,7 +28,7 @@ class Piece:
 
 @dataclass(frozen=True, slots=True)
 class ThreadPart:
-    """What is left, in order, and why the walks away from the anchor ended."""
+    """The kept pieces in order, and why the walks away from the anchor ended."""
 
     pieces: tuple[Piece, ...]
     before: Stop
@@ -36,11 +36,11 @@ class ThreadPart:
 
     @property
     def size(self) -> int:
-        """Records, those of a pattern counted once."""
+        """The number of records, counting each pattern once."""
         return sum(piece.run.length for piece in self.pieces)
 
     def records(self) -> NDArray[np.int64]:
-        """Return the places of all records it stands for, repetitions included."""
+        """Return the indexes of all represented records, including repetitions."""
         runs = [np.arange(piece.run.start, piece.run.stop) for piece in self.pieces]
         return np.concatenate(runs) if runs else np.empty(0, np.int64)
 
@@ -48,18 +48,18 @@ class ThreadPart:
 def thread_part(
     sequence: Sequence, anchor: Anchor, limit: int, *, past_repeats: bool = False
 ) -> ThreadPart:
-    """Keep the anchor and what lies between its frames, then walk away from it both ways.
+    """Keep the anchor and the records between its frames, then walk away from it both ways.
 
-    At most `limit` records are left, those of a repeated pattern counted once,
-    or as many as the anchor has frames. Between two frames repetitions are
-    always counted and passed; if there is too much all the same, what is
-    nearest to the inner frame stays. What the limit leaves is shared by the two
-    walks: each may have half, and what the other does not need.
+    At most `limit` records are kept, counting each pattern once; but all frames of the anchor are.
+    Between two frames, repetitions are always folded; if there are still too many records, those
+    nearest to the inner frame are kept. The two walks share the rest of the limit: each may use
+    half of it, and what the other does not need.
     """
     match = _match(sequence, anchor, limit)
     left = max(0, limit - sum(piece.run.length for piece in match))
     earlier, later = sequence[: anchor.first][::-1], sequence[anchor.last + 1 :]
     half = left // 2
+    # Walk backward first, to see whether it needs its half; then again with what is left over.
     before = walk(earlier, left, past_repeats=past_repeats)
     after = walk(later, left - min(before.size, half), past_repeats=past_repeats)
     before = walk(earlier, left - after.size, past_repeats=past_repeats)
@@ -75,7 +75,7 @@ def thread_part(
 
 
 def _match(sequence: Sequence, anchor: Anchor, limit: int) -> list[Piece]:
-    """Return the frames and what lies between them, the outermost first."""
+    """Return the frames and the records between them, the outermost frame first."""
     pieces: list[Piece] = []
     left = max(0, limit - len(anchor.places))
     inner = None
@@ -94,6 +94,6 @@ def _match(sequence: Sequence, anchor: Anchor, limit: int) -> list[Piece]:
 
 
 def _mirrored(back: Walk, end: int) -> Iterable[Run]:
-    """Return the runs of a walk backward from before `end`, in the order of the records."""
+    """Return the runs of a backward walk that started before `end`, in record order."""
     for run in reversed(back.runs):
         yield replace(run, start=end - run.stop)

@@ -1,4 +1,4 @@
-"""Traces in files: our own (`trace.npz`), and text of the tracers."""
+"""Files of traces: our own format (`trace.npz`), and text of the tracers."""
 
 import json
 import struct
@@ -13,18 +13,19 @@ from kgym.trace.records import Array, Function, Trace
 from kgym.trace.tracer_text import TextParser
 
 PIECE = 8 << 20
-# Bytes of what a mapped trace says besides its columns: functions, tasks, notes.
+# Maximum bytes of a mapped trace's metadata: functions, tasks, notes.
 MOST_ABOUT = 8 << 20
 _RECORDS = 1 << 20
 _LOCAL_HEADER = struct.Struct("<4s22xHH")
-# How the binary files of trace-cmd begin.
+# The beginning of trace-cmd's binary files.
 _TRACE_DAT = b"\x17\x08\x44tracing"
-# How the texts of tracefs and trace-cmd begin, be there records or not.
+# The beginnings of texts of tracefs and trace-cmd, even without records.
 _HEADERS = (b"# tracer:", b"cpus=")
 
 
 def save(trace: Trace, path: Path) -> None:
-    """Write the trace as an uncompressed `.npz`: the columns, and the rest as JSON."""
+    """Write the trace as `.npz`: the columns, and the metadata as JSON."""
+    # Uncompressed, so that `mapped` can leave the columns on disk.
     about = {
         "functions": trace.functions,
         "tasks": [[pid, name] for pid, name in trace.tasks.items()],
@@ -38,7 +39,7 @@ def save(trace: Trace, path: Path) -> None:
 
 
 def load(path: Path) -> Trace:
-    """Read a trace from any of the files that hold one; raise UserError where it cannot be read."""
+    """Read a trace in any supported format; raise UserError `bad_trace`, `cannot_read`."""
     try:
         with path.open("rb") as file:
             start = file.read(len(_TRACE_DAT))
@@ -48,7 +49,7 @@ def load(path: Path) -> Trace:
             if start == _TRACE_DAT:
                 raise UserError(
                     "bad_trace",
-                    f"{path} is a trace.dat, whose text is read: trace-cmd report -i {path}",
+                    f"{path} is a binary trace.dat; convert it: trace-cmd report -i {path}",
                 )
             return _load_text(path, file)
     except OSError as error:
@@ -65,7 +66,7 @@ def _load_text(path: Path, file: BinaryIO) -> Trace:
     if not len(trace) and not first.startswith(_HEADERS):
         raise UserError(
             "bad_trace",
-            f"{path} is no trace: it is no trace.npz, and none of its"
+            f"{path} is not a trace: it is not a trace.npz, and none of its"
             f" {parser.other} lines is the record of a function",
         )
     return trace
@@ -82,10 +83,10 @@ def is_dump(path: Path) -> bool:
 
 
 def mapped(file: BinaryIO) -> Trace:
-    """Return the trace of an open `trace.npz` whose columns stay on disk until they are looked at.
+    """Return the trace of an open `trace.npz`, with memory-mapped columns.
 
-    It may come from anybody: what it says besides the columns is read up to MOST_ABOUT bytes, and
-    its records have to be in order of time. Raises UserError `bad_trace`.
+    The file is untrusted: its metadata is limited to MOST_ABOUT bytes, and its records must be in
+    order of time. Raises UserError `bad_trace`.
     """
     try:
         with zipfile.ZipFile(file) as archive:
@@ -98,12 +99,13 @@ def mapped(file: BinaryIO) -> Trace:
         if len(about) > MOST_ABOUT:
             raise ValueError("it lists too many functions")
         trace = _trace(columns, about.tobytes())
+        # Pages find a moment by binary search. Checked in parts, which stay out of memory.
         for start in range(0, len(trace), _RECORDS):
             part = trace.time[start : start + _RECORDS + 1]
             if (part[1:] < part[:-1]).any():
                 raise ValueError("its records are not in order of time")
     except _NO_TRACE as error:
-        raise UserError("bad_trace", f"this is no trace: {error}") from error
+        raise UserError("bad_trace", f"this is not a trace: {error}") from error
     return trace
 
 
@@ -120,11 +122,12 @@ _NO_TRACE = (
 
 
 def _column(file: BinaryIO, header: int, kind: type[np.generic]) -> Array:
-    """Map the array whose place in the archive begins with this header."""
+    """Map the array of the archive member with its local header at this offset."""
     file.seek(header)
+    # The directory of a forged archive can point anywhere: check the member's own header.
     magic, name, extra = _LOCAL_HEADER.unpack(file.read(_LOCAL_HEADER.size))
     if magic != b"PK\3\4":
-        raise ValueError("a part of it is not where its directory says")
+        raise ValueError("a member is not at the offset given in the archive's directory")
     file.seek(name + extra, 1)
     if np.lib.format.read_magic(file) != (1, 0):
         raise ValueError("a column is of another version")
@@ -137,6 +140,7 @@ def _column(file: BinaryIO, header: int, kind: type[np.generic]) -> Array:
 
 
 def _uncompressed(archive: zipfile.ZipFile) -> None:
+    # A compressed member could expand to any size, and cannot be mapped.
     if any(member.compress_type != zipfile.ZIP_STORED for member in archive.infolist()):
         raise ValueError("it is compressed")
 
@@ -149,7 +153,7 @@ def _load_own(path: Path) -> Trace:
             columns = {name: arrays[name].astype(dtype) for name, dtype in Trace.COLUMNS}
             return _trace(columns, arrays["about"].tobytes())
     except _NO_TRACE as error:
-        raise UserError("bad_trace", f"{path} is no trace: {error}") from error
+        raise UserError("bad_trace", f"{path} is not a trace: {error}") from error
 
 
 def _trace(columns: dict[str, Array], header: bytes) -> Trace:

@@ -1,13 +1,13 @@
-"""Text of the tracers → records: `trace` of tracefs, and what `trace-cmd report` prints.
+"""Parser of tracers' text: `trace` of tracefs, and the output of `trace-cmd report`.
 
     comm-PID [CPU] flags seconds.fraction: message
 
 Sources: kernel/trace/trace_output.c (trace_print_context, lat_fmt), the formats of
-trace-cmd-report(1). A message is `function <-parent`, or ends in what the
-instrumentation writes, `kgym:<file>:<function> <counter>`.
+trace-cmd-report(1). A message is `function <-parent`, or ends in the instrumentation's
+`kgym:<file>:<function> <counter>`.
 
-Nearly all lines have that one form. They are read side by side: step k looks
-at one character of each. What does not fit is read line by line.
+Nearly all lines have this form. They are parsed in parallel: step k looks at one character of each
+line. Lines that do not fit are parsed one by one, with regular expressions.
 """
 
 import re
@@ -23,12 +23,12 @@ from kgym.trace.interner import Interner
 from kgym.trace.records import Array, Function, Trace
 from kgym.trace.ring_buffer import in_order
 
-# Bytes that are read at a time: what is computed of them stays in the CPU's cache.
+# Bytes parsed at a time: the intermediate arrays stay in the CPU's cache.
 CHUNK = 1 << 20
-# Bytes of a line; of a longer one the rest is not read.
+# Bytes of a line that are read.
 LINE = 512
 
-# Characters of a task's name, padded, as both tools print it.
+# Characters of a task's name, padded, as printed by both tools.
 _NAME = 16
 _MULTIPLIER = np.uint64(0x9E3779B97F4A7C15)
 _SPACE, _DASH, _DOT, _COLON, _OPEN, _CLOSE = (ord(char) for char in " -.:[]")
@@ -43,10 +43,10 @@ _WRITTEN = re.compile(rb"# entries-in-buffer/entries-written: (\d+)/(\d+)")
 
 @dataclass
 class TextParser:
-    """Takes text in pieces of any size; `trace` returns all records in order of time."""
+    """Parser fed with text in pieces of any size; `trace` returns all records by time."""
 
     other: int = 0
-    """Lines that are no record of a function."""
+    """Lines that are not a record of a function."""
     lost: int = 0
     tasks: dict[int, str] = field(default_factory=dict)
     _rest: bytes = b""
@@ -56,15 +56,15 @@ class TextParser:
     _by_key: list[int] = field(default_factory=list)
 
     def feed(self, piece: bytes) -> None:
-        """Take the next piece of the text."""
+        """Parse the next piece of the text."""
         data = self._rest + piece
         end = data.rfind(b"\n") + 1
-        self._rest = data[end:][: LINE + 1]  # that much shows that a line is too long
+        self._rest = data[end:][: LINE + 1]  # enough to see that a line is too long
         for start, stop in _chunks(data, end):
             self._read(data[start:stop])
 
     def trace(self) -> Trace:
-        """Return the records; what was fed is given up, to save memory."""
+        """Return the records; the parsed columns are freed, to save memory."""
         if self._rest:
             self._read(self._rest + b"\n")
             self._rest = b""
@@ -98,7 +98,7 @@ class TextParser:
         self._name_tasks(lines, columns["pid"], np.flatnonzero(mine))
 
     def _numbers(self, lines: "_Lines", fits: Array) -> NDArray[np.int32]:
-        """Return each line's function; lines that cannot be told apart by now lose their fit."""
+        """Return each line's function; lines beyond the interner's limit no longer fit."""
         numbers = self._interner.numbers(lines.keys())
         new, first = np.unique(numbers[fits], return_index=True)
         where = np.flatnonzero(fits)[first]
@@ -107,6 +107,7 @@ class TextParser:
                 missing = number + 1 - len(self._by_key)
                 self._by_key.extend([-1] * missing)
                 self._by_key[number] = self._function(lines.key_text(n))
+        # Lines beyond the interner's limit are parsed one by one instead.
         fits &= numbers >= 0
         if not self._by_key:
             return np.full(len(numbers), -1, np.int32)
@@ -146,10 +147,10 @@ class TextParser:
 
 
 class _Lines:
-    """The lines of a chunk, which ends with a newline, and what is found in them."""
+    """The lines of a chunk, which ends with a newline, and their parsed fields."""
 
     def __init__(self, data: bytes) -> None:
-        # Behind the end stands room for looking ahead without checks.
+        # Padding after the end, so that looking ahead needs no bounds checks.
         self.buffer = np.frombuffer(data + bytes(LINE + 16), np.uint8)
         self.ends = np.flatnonzero(self.buffer[: len(data)] == 10)
         self.starts = np.concatenate(([0], self.ends[:-1] + 1))
@@ -170,7 +171,7 @@ class _Lines:
         return raw.decode(errors="replace")
 
     def parse(self) -> Array:
-        """Read all lines; return which of them have the usual form."""
+        """Parse all lines; return which of them have the usual form."""
         self.fits &= self.ends - self.starts > _NAME + 16
         self.fits &= self.ends - self.starts <= LINE
         self.at = np.where(self.fits, self.starts + _NAME, self.starts)
@@ -215,12 +216,12 @@ class _Lines:
         self.at = self.at + 1
 
     def _number(self, most: int) -> tuple[Array, Array]:
-        """Read at most so many digits, and at least one; return the values and their digits."""
+        """Read up to `most` digits, at least one; return the values and the numbers of digits."""
         value = np.zeros(len(self.at), np.int64)
         start = self.at
         at = start
         for _ in range(most):
-            digit = self.buffer[at] - np.uint8(48)  # what stands before 0 wraps around
+            digit = self.buffer[at] - np.uint8(48)  # characters below "0" wrap around
             more = digit < 10
             if not more.any():
                 break
@@ -235,7 +236,7 @@ class _Lines:
         return value, digits
 
     def _number_rest(self, at: Array, value: Array, more: Array, most: int) -> tuple[Array, Array]:
-        """Go on for the lines whose number has not ended."""
+        """Continue with the lines whose number has not ended."""
         at, value = at.copy(), value.copy()
         live = np.flatnonzero(more)
         for _ in range(most):
@@ -252,7 +253,7 @@ class _Lines:
         self._skip(lambda chars: chars == _SPACE, 32)
 
     def _skip_flags(self) -> None:
-        """Skip a word that does not begin with a digit, and what separates it."""
+        """Skip a word that does not begin with a digit, and the spaces after it."""
         start = self.at
         digit = (self.buffer[start] - np.uint8(48)) < 10
         self._skip(lambda chars: chars > _SPACE, 12)
@@ -275,7 +276,7 @@ class _Lines:
         self.at = at
 
     def _read_counter(self) -> None:
-        """Read the digits at the line's end, if a space stands before them."""
+        """Read the digits at the line's end, if a space precedes them."""
         at = self.ends - 1
         value = np.zeros(len(at), np.int64)
         live = np.flatnonzero(self.fits)
@@ -298,7 +299,7 @@ _MASKS = np.array([(1 << 8 * size) - 1 for size in range(9)], np.uint64)
 
 
 def _chunks(data: bytes, end: int) -> Iterable[tuple[int, int]]:
-    """Yield places of whole lines, about CHUNK bytes each."""
+    """Yield ranges of whole lines, about CHUNK bytes each."""
     start = 0
     while start < end:
         stop = data.rfind(b"\n", start, min(end, start + CHUNK)) + 1
@@ -310,6 +311,6 @@ def _chunks(data: bytes, end: int) -> Iterable[tuple[int, int]]:
 
 def _time(seconds: bytes, fraction: bytes | None) -> int:
     whole = int(seconds)
-    if fraction is None:  # a clock that counts something else than seconds
+    if fraction is None:  # a clock that does not count seconds, such as `counter`
         return whole & (1 << 64) - 1
     return (whole * 10**9 + int(fraction.ljust(9, b"0"))) & (1 << 64) - 1

@@ -97,6 +97,7 @@ def _there(name: str | None, home: Path) -> Path | None:
     if name is None:
         return None
     path = (home / name).resolve()
+    # Checked before the campaign begins: an attempt must not fail after an hour for a typo.
     if not path.exists():
         raise UserError("bad_campaign", f"there is no {path}")
     return path

@@ -88,6 +88,7 @@ async def in_environment(
     folder = attempt.folder
     calls: list[KernelCall] = []
     folder.mkdir(parents=True, exist_ok=True)
+    # Files of a killed start of the same attempt.
     for name in (LOG, CALLS):
         (folder / name).unlink(missing_ok=True)
 
@@ -243,6 +244,7 @@ def pointed(value: Any, place: str | None) -> float | None:
     """Return the number at a path such as `info.cost`; None if there is none."""
     for name in (place or "").split("."):
         value = value.get(name) if isinstance(value, Mapping) else None
+    # An agent wrote the value: it may be NaN, negative or absurd. `True` is an int.
     known = isinstance(value, int | float) and not isinstance(value, bool)
     return float(value) if known and 0 <= value < 1e12 else None
 

@@ -92,6 +92,7 @@ def _limits(campaign: Campaign) -> Limits:
     return Limits(
         dollars=None if dollars is None else max(dollars, _LEAST),
         seconds=campaign.attempt.hours * 3600,
+        # CrashFixer always tries its patch, which takes a build even without feedback.
         builds=max(campaign.attempt.kernel_runs, 1),
     )
 

@@ -104,7 +104,7 @@ class ModelTape:
 
     def answer(self, question: str, number: int) -> Answered | None:
         """Return the answer to the `number`-th occurrence of a request, from 0."""
-        # Agents repeat a request on purpose, to get another sample: each occurrence has its own.
+        # An agent may send the same request several times: each has an answer of its own.
         places = self._places.get(question, [])
         if number >= len(places):
             return None
@@ -231,6 +231,7 @@ class ModelProxy:
         refused = await asyncio.to_thread(refusal, method, path, body, self._names)
         if refused is not None:
             return _problem(403, refused)
+        # Method, path and body identify a request; headers differ between two starts of an agent.
         question = hashlib.sha256(f"{method} {whole}\n".encode() + body).hexdigest()
         number = self._asked[question]
         self._asked[question] += 1
@@ -247,6 +248,7 @@ class ModelProxy:
         except (httpx.HTTPError, httpx.InvalidURL) as error:
             return _problem(502, f"no answer: {error!r}")
         seconds = time.monotonic() - begun
+        # Errors are not charged, and not kept: a repeated request should get a real answer.
         if status >= 400:
             self.seconds += seconds
             return status, headers, answer

@@ -138,6 +138,7 @@ class Run:
         """Make the attempts in order, up to `parallel` at a time."""
         turn = asyncio.Semaphore(self._campaign.parallel)
         async with asyncio.TaskGroup() as group:
+            # Sequential acquisition keeps the order of the plan, which is fair.
             for planned in open_:
                 await turn.acquire()
                 if not await self._has_room(planned.setup):
@@ -158,6 +159,7 @@ class Run:
             self._made += 1
             self._tell(record)
         finally:
+            # After each attempt, so that a kill loses the time of the running ones only.
             self._clock.keep()
             self._working[planned.setup] -= 1
             self._moved.set()
@@ -320,6 +322,7 @@ def begin(folder: Path, campaign: Campaign, subjects: list[Subject]) -> None:
 
 def slug(setup: Setup) -> str:
     """Return the name of a setup's folder."""
+    # The readable part is cut and may be ambiguous: the digest makes it unique.
     digest = hashlib.sha256(setup.model_dump_json().encode()).hexdigest()[:8]
     return f"{_slug(str(setup))[:60]}-{digest}"
 

@@ -122,6 +122,7 @@ def bundled(name: str, bug: Bug) -> Subject:
     fix = bug.fix
     kernel = getattr(bug.file.kernel, "use", "")
     bug_id = _id(bug.name)
+    # `kgym bug port` writes a folder of bundles for each kernel: the same bug may be in several.
     if kernel and not bundles.is_shipped(name) and Path(name).parent.name == kernel:
         bug_id = f"{bug_id}:{_id(kernel)}"
     source = bug.build.source

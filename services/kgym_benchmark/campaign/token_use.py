@@ -41,6 +41,7 @@ def used(answer: bytes) -> Used | None:
                 counts |= _numbers(_within(place, name))
     if not counts:
         return None
+    # OpenAI's prompt tokens include cached ones; Anthropic reports cache reads and writes apart.
     fresh = counts.get(
         "prompt_tokens", counts.get("promptTokenCount", counts.get("input_tokens", 0))
     )
@@ -67,6 +68,7 @@ def is_reply(answer: bytes) -> bool:
 
 def _pieces(answer: bytes) -> Iterator[bytes]:
     for line in answer.splitlines():
+        # "usage" or "Usage": most events of a stream have none, and are not worth parsing.
         if line.startswith(b"data:") and b"sage" in line:
             yield line[5:].strip()
 

@@ -82,6 +82,7 @@ class Verification:
             return self._known[key]
         if key not in self._tasks:
             self._tasks[key] = asyncio.create_task(self._verify(subject, diff))
+        # Shared by all attempts with this change: cancelling one must not cancel it for the others.
         task = self._tasks[key]
         try:
             verified = await asyncio.shield(task)

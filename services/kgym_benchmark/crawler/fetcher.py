@@ -118,6 +118,7 @@ class Fetcher:
         wait, why = 0.0, ""
         for attempt in range(ATTEMPTS):
             if attempt:
+                # Exponential backoff, unless the site asks for more.
                 self._wait(max(wait, self._pause * 2**attempt))
             try:
                 answer = self._ask(url, most, about)
@@ -149,6 +150,7 @@ class Fetcher:
             headers["If-None-Match"] = about.etag
         if about is not None and about.modified:
             headers["If-Modified-Since"] = about.modified
+        # Redirects are followed by hand: each target must be a known site, and waits its turn.
         for _ in range(_REDIRECTS + 1):
             self._take_turn(url)
             self.traffic.requests += 1
@@ -245,6 +247,7 @@ def _body(response: httpx.Response, most: int) -> bytes:
             raise InfrastructureError(
                 "page_too_large", f"{response.url} has more than {most >> 10} KiB"
             )
+        # httpx's timeout is per read: a site that trickles bytes would never reach it.
         if time.monotonic() - begun > _REQUEST_SECONDS:
             raise httpx.ReadTimeout(f"took longer than {_REQUEST_SECONDS:.0f} s")
     return bytes(body)

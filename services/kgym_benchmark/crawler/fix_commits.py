@@ -71,6 +71,7 @@ async def _of_mirror(mirror: Path, commit: str) -> dict[str, object] | None:
     if printed is None or diff is None:
         return None
     parents, date, message = printed.decode(errors="replace").split("\0", 2)
+    # A root commit has no parent to try the bug on.
     if not parents or len(diff) > TEXT:
         return None
     parent = parents.split()[0]

@@ -87,6 +87,7 @@ def reported(body: bytes, fetched: datetime, where: str) -> dict[str, datetime]:
     dates: dict[str, datetime] = {}
     tables = html_tables.tables(body.decode(errors="replace"))
     lists = [table for table in tables if {"Title", "Reported"} <= set(table.headers)]
+    # An empty list has no table, but says "(0)" in its heading.
     if not lists and b"(0)" not in body:
         raise changed_layout(where, "there is no table with the columns Title and Reported")
     for table in lists:

@@ -267,6 +267,7 @@ def _kept(record: BugRecord, before: BugRecord) -> BugRecord:
     known: dict[str, Any] = {}
     if record.extid is None:
         known["extid"] = before.extid
+    # Only if it is the same fix: syzbot may have learned of another one since.
     if record.patch is not None and before.patch is not None and record.patch.diff is None:
         same = {commit.id for commit in record.patch.commits} & {
             commit.id for commit in before.patch.commits
@@ -366,6 +367,7 @@ def read_thread(packed: bytes) -> Thread | None:
 
 def _unpacked(packed: bytes) -> bytes:
     try:
+        # 32: gzip or zlib. Bounded, as a small file may expand to gigabytes.
         return zlib.decompressobj(zlib.MAX_WBITS | 32).decompress(packed, BOX)
     except zlib.error:
         return b""

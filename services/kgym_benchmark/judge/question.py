@@ -48,6 +48,7 @@ def question(bug: BugRecord, diff: str, *, vote: int, blind: bool) -> Question |
     digest = hashlib.sha256("\0".join((fix, diff, message or "", str(blind))).encode()).hexdigest()
     sides = [_shown(fix), _shown(diff)]
     names = ["one", "other"] if blind else ["of the developers", "to be judged"]
+    # Derived from the digest, so that a continued judging asks the same questions.
     if blind and int(hashlib.sha256(f"{digest} {vote}".encode()).hexdigest(), 16) % 2:
         sides.reverse()
     mark = _mark((*sides, bug.title, message or ""))

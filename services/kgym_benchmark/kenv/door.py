@@ -119,6 +119,7 @@ class Door:
 
     async def _answer(self, line: bytes) -> dict[str, object]:
         asked = Call.model_validate_json(line)
+        # On a port, any local process could call. The comparison takes constant time.
         if not hmac.compare_digest(asked.secret.encode(), self.secret.encode()):
             raise ValueError("not ours")
         if asked.call == "bug":
@@ -127,6 +128,7 @@ class Door:
             return {word: getattr(case, word) for word in words}
         if asked.call != "run_kernel":
             raise ValueError(asked.call)
+        # One kernel run at a time: agents must not exceed their number by asking concurrently.
         async with self._turn:
             return asdict(await self._run_kernel(base64.b64decode(asked.diff)))
 

@@ -212,6 +212,7 @@ class Environment:
         readonly = {
             "/etc": own / "etc",
             **_if_there("/etc/alternatives"),
+            # Empty folders in place of those that could contain a fix.
             **{str(path): own / "nothing" for path in _hidden()},
             "/KBDr": own / "KBDr",
             f"/KBDr/{_NET}": self._net,
@@ -231,6 +232,7 @@ class Environment:
         bridge = {}
         if given.model_folder is not None:
             bridge["KENV_MODEL_BRIDGE"] = f"{MODEL_PORT}:/KBDr/{_MODEL}/{MODEL_SOCKET}"
+        # The campaign's variables come last, so that an adapter cannot replace them.
         return {
             "HOME": "/root",
             **given.environment,

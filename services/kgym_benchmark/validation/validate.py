@@ -187,6 +187,7 @@ class _Validation:
     async def go(self) -> None:
         """Take the bug through the stages until one is not passed."""
         before = self.verdicts.read(self.record.id)
+        # A verdict that a machine's failure left open is tried again.
         if before is not None and before.final and before.title == self.record.title:
             self.verdicts.write(before)
             return
@@ -232,6 +233,7 @@ class _Validation:
         result, side = reproduced(step), SideResult.of(job, step)
         known = None if result is None else calibration.measured(result, self._titles(bug))
         outcome = Outcome.PASSED if known else Outcome.FAILED
+        # "No crash" is an answer about the bug; a machine's failure is not.
         if known is None and (result is None or side.verdict is Verdict.INCONCLUSIVE):
             outcome = Outcome.UNKNOWN
         counts = (side.crashed, side.completed) if known is None else (known.crashed, known.runs)

@@ -1,4 +1,4 @@
-"""Crash reports of the Linux kernel, read from console logs the way syzkaller reads them."""
+"""Crash reports of the Linux kernel, parsed from console logs as syzkaller does."""
 
 from kgym.crash.report.blamed_file import guilty_file, is_generic
 from kgym.crash.report.console_watch import Watch

@@ -1,4 +1,4 @@
-"""Which source file a symbolised report blames."""
+"""The source file blamed by a symbolised report."""
 
 import posixpath
 import re
@@ -6,12 +6,12 @@ import re
 from kgym.crash.report import crash_lines
 
 _SOURCE = re.compile(r"([\w./-]*[\w-]\.[ch]):[0-9]+")
-# Lines that name functions which are not on the way to the crash.
+# Lines with functions that are not on the path to the crash.
 _ASIDE = re.compile(r"(?:hard|soft)irqs\s+last\s+(?:en|dis)abled|^Register r\d+ information")
 _STALL = re.compile(r"INFO: rcu_[a-z]+ (?:self-)?detected(?: expedited)? stall")
 _INTERRUPTS = ("apic_timer_interrupt+0x", "el1h_64_irq+0x", "Exception stack")
 
-# Files whose functions serve all others: the fault is rarely theirs.
+# Files of generic functions, which are rarely at fault.
 _GENERIC = re.compile(
     r".*\.h|(?:lib|virt/lib|mm/kasan|mm/kmsan|kernel/rcu|kernel/locking|trusty)/"
     r"|mm/(?:sl[aou]b|slab_common|filemap|folio-compat|truncate|memory|vmalloc|page_alloc|mempool|util)\.c"
@@ -25,13 +25,13 @@ _GENERIC = re.compile(
 
 
 def guilty_file(report_text: str) -> str | None:
-    """Return the source file to blame, relative to the kernel's root.
+    """Return the source file to blame, relative to the kernel's root; None without source lines.
 
-    That is the file of the topmost frame outside of the generic parts of the kernel, or the
-    topmost of all where the whole stack is generic; where files further down stand in a
-    subfolder of its folder, the deepest of those, whose maintainers know more. None for a report
-    without source lines. What stands before the crash does not count, and of a stall neither does
-    what the watchdog did above what it interrupted. The rules are those of syzkaller's pkg/report.
+    It is the file of the topmost frame outside the generic parts of the kernel, or of the topmost
+    frame if the whole stack is generic. If files further down are in a subfolder of its folder, the
+    deepest of them is taken, whose maintainers know more. Lines before the crash do not count; in a
+    stall, neither do the watchdog's frames above the interrupted ones. The rules are those of
+    syzkaller's pkg/report.
     """
     log = report_text.encode("utf-8", "replace")
     start = next((start for start, _ in crash_lines.find(log)), 0)
@@ -45,7 +45,7 @@ def guilty_file(report_text: str) -> str | None:
 
 
 def is_generic(path: str) -> bool:
-    """Tell whether the functions of a file serve all others, so that the fault is rarely theirs."""
+    """Return whether a file has generic functions, which are rarely at fault."""
     return _GENERIC.match(path) is not None
 
 
@@ -65,5 +65,5 @@ def _topmost(text: str) -> str | None:
 
 
 def _is_deeper(file: str, folder: str) -> bool:
-    """Whether `file` stands in a folder below `folder`."""
+    """Return whether `file` is in a folder below `folder`."""
     return file.startswith(f"{folder}/") and "/" in file[len(folder) + 1 :]

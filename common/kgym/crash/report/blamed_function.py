@@ -1,8 +1,8 @@
-"""Finding the function to blame in a report's stack traces (the one that titles name).
+"""The function to blame in a report's stack traces (the one named in titles).
 
-A `BlameRule` is a recipe: patterns to find one after the other (a pattern's group is a candidate
-function) and `TRACE`, where every frame of the stack trace is a candidate. Candidates that every
-kernel has in such a trace (the reporting code, locks, memory primitives) do not count.
+A `BlameRule` is a recipe: a list of patterns to be found in order (a pattern's group is a candidate
+function), and of `TRACE`, where every frame of the stack trace is a candidate. Candidates that
+every kernel has in such a trace (the reporting code, locks, memory primitives) do not count.
 """
 
 import re
@@ -16,7 +16,7 @@ from kgym.crash.report.rust_names import demangle
 
 # The step that reads a stack trace.
 TRACE: Final = None
-# Stands in titles where the function to blame could not be found.
+# Used in titles if the function to blame was not found.
 CORRUPTED: Final = "corrupted"
 
 Step = re.Pattern[str] | None
@@ -25,7 +25,7 @@ _NEVER_TO_BLAME = re.compile(NEVER_TO_BLAME)
 
 
 class Culprit(NamedTuple):
-    """A function to blame: the name that titles use, and the one that the trace has."""
+    """A function to blame: its name in titles, and its name in the trace."""
 
     name: str
     raw: str
@@ -35,7 +35,7 @@ Pick = Callable[[Sequence[Culprit]], Culprit | None]
 
 
 def pattern(text: str) -> re.Pattern[str]:
-    """Compile a pattern in which {FUNC} and {PC} stand for their parts of a frame."""
+    """Compile a pattern with placeholders {FUNC} and {PC} for these parts of a frame."""
     return re.compile(text.replace("{FUNC}", FUNC).replace("{PC}", PC))
 
 
@@ -46,11 +46,11 @@ def first(candidates: Sequence[Culprit]) -> Culprit:
 
 @dataclass(frozen=True, slots=True)
 class BlameRule:
-    """How to find the functions to blame, one for each stack trace of the recipe.
+    """A recipe for finding the functions to blame, one for each stack trace.
 
-    `otherwise` is tried where `steps` fail. `skip` are patterns of functions that are passed over
-    in this kind of report. `pick` takes the candidates of a trace, its top first, and returns the
-    one to blame, None where there is none.
+    `otherwise` is tried if `steps` fail. `skip` are patterns of functions to be skipped in this
+    kind of report. `pick` gets the candidates of a trace, its top first, and returns the one to
+    blame, or None.
     """
 
     steps: tuple[Step, ...]
@@ -63,7 +63,7 @@ class BlameRule:
         object.__setattr__(self, "skip_re", re.compile("|".join(self.skip)) if self.skip else None)
 
     def passes_over(self, function: str) -> bool:
-        """Whether the function is not to blame."""
+        """Return whether the function is skipped."""
         if _NEVER_TO_BLAME.search(function):
             return True
         return self.skip_re is not None and self.skip_re.search(function) is not None
@@ -126,9 +126,9 @@ def _culprit(function: str) -> Culprit:
 
 
 def blame(lines: Sequence[str], walk: BlameRule) -> tuple[list[Culprit], bool]:
-    """Return who is to blame, and whether the report could be read to the end of the recipe.
+    """Return the functions to blame, and whether the report matched the whole recipe.
 
-    There is one culprit for each TRACE, named "corrupted" where none was found.
+    There is one culprit for each TRACE, named "corrupted" if none was found.
     """
     culprits, intact = _follow(lines, walk.steps, walk)
     if not intact and walk.otherwise:
@@ -174,7 +174,7 @@ def _follow(
 
 
 def _look(line: str, wanted: Step, following: Step) -> tuple[re.Match[str] | None, object]:
-    """Return what the line gives, and what it ends: the step (true) or also the following one."""
+    """Return the line's match, and what it ends: this step (true), or the following one too."""
     if wanted is not None:
         match = wanted.search(line)
         return match, match is not None

@@ -1,7 +1,7 @@
-"""Console lines: where they begin, who printed them, what they say without their prefix.
+"""Console lines: their positions, who printed them, and their text without the prefix.
 
-A line of a console may carry, in this order: a note that printk dropped messages, whatever stood
-on the terminal before (a login prompt), a syslog level `<4>`, a time stamp `[  12.345678]`
+A console line may begin, in this order, with: a note that printk dropped messages, leftovers on the
+terminal (a login prompt), a syslog level `<4>`, a time stamp `[  12.345678]`
 (CONFIG_PRINTK_TIME) and the task or CPU that printed it, `[ T123]` or `[ C0]`
 (CONFIG_PRINTK_CALLER); see kernel/printk/printk.c, print_prefix().
 """
@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 # Context of a line without a time stamp.
 NO_PREFIX = ""
-# Context of a line whose time stamp does not tell who printed it.
+# Context of a line whose time stamp does not name a task or CPU.
 CONSOLE = "console"
 # Bytes of a line that are read: printk writes up to 1 KiB (LOG_LINE_MAX).
 MAX_LINE = 2048
@@ -36,17 +36,17 @@ class Line(NamedTuple):
 
     @property
     def from_cpu(self) -> bool:
-        """Whether an interrupt printed the line ("[ C0]")."""
+        """Whether an interrupt handler printed the line ("[ C0]")."""
         return self.context.lstrip("[ ").startswith("C")
 
 
 def has_caller(context: str) -> bool:
-    """Whether `context` names a task or a CPU."""
+    """Return whether `context` names a task or a CPU."""
     return context.startswith("[")
 
 
 def read(text: str, offset: int = 0) -> Iterator[Line]:
-    """Yield the lines of `text`, one character a byte, which begins `offset` bytes into the log."""
+    """Yield the lines of `text` (one character per byte), which is at `offset` in the log."""
     start = 0
     while start < len(text):
         stop = text.find("\n", start)

@@ -1,4 +1,4 @@
-"""Watching a console for a crash while it is still being written."""
+"""Detection of crashes on a console that is still being written."""
 
 import re
 
@@ -13,10 +13,10 @@ _LAST_WORDS = re.compile(
 
 
 class Watch:
-    """A console log that grows: says when a crash appears and when its report is complete.
+    """A growing console log: detects a crash, and the end of its report.
 
-    Only whole lines count: what `feed` has been given is the same to a watch however it was cut
-    into pieces. All calls together take time linear in the size of the log.
+    Only whole lines count, so the result does not depend on how the log was split into pieces. All
+    calls together take time linear in the size of the log.
     """
 
     def __init__(self) -> None:
@@ -27,7 +27,7 @@ class Watch:
         self._complete = False
 
     def feed(self, data: bytes) -> None:
-        """Add what the console printed next, cut anywhere."""
+        """Append the next piece of the console's output, cut anywhere."""
         searched = len(self._log)
         self._log += data
         end = self._log.rfind(b"\n", searched) + 1
@@ -41,7 +41,7 @@ class Watch:
             return
         start = 0
         if not self._crash_seen:
-            # a boot is told from a reboot only by all that stands before it
+            # only the whole log before it tells a first boot from a reboot
             positions = (at for at, family in crash_lines.find(lines) if family is not REBOOT)
             start = next(positions, -1)
             if start < 0:
@@ -65,9 +65,9 @@ class Watch:
 
     @property
     def complete(self) -> bool:
-        """Whether the panicking kernel has printed its last line: the report is complete.
+        """Whether the panicking kernel has printed its last line, so that the report is complete.
 
-        A crash that does not panic never is complete; wait for it a while after `crash_seen`.
+        A crash without a panic is never complete; wait a while after `crash_seen`.
         """
         return self._complete
 

@@ -1,8 +1,8 @@
-"""Cases with known answers: is a log read as it should be?
+"""Test cases of the parser, with expected results.
 
 A report case is a header of `KEY: value` lines (`#` begins a comment), an empty line, the console
-log, and maybe a line `REPORT:` with the expected text of the report. A guilty case has the only
-key FILE, and a symbolised report. The format is that of syzkaller's pkg/report/testdata.
+log, and optionally a line `REPORT:` with the expected text of the report. A guilty case has only
+the key FILE, and a symbolised report. The format is that of syzkaller's pkg/report/testdata.
 """
 
 from dataclasses import dataclass, field
@@ -14,7 +14,7 @@ from kgym.crash.report.parser import parse
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """One case. `header` holds the last value of each key, `alt` all of the key ALT."""
+    """One case. `header` holds the last value of each key, `alt` all values of ALT."""
 
     log: bytes
     header: dict[str, str] = field(default_factory=dict)
@@ -23,7 +23,7 @@ class Case:
 
 
 def read_case(data: bytes) -> Case:
-    """Read a case from the bytes of its file, which need not be UTF-8."""
+    """Parse a case file, which need not be UTF-8."""
     head, _, log = (b"\n" + data.replace(b"\r", b"")).partition(b"\n\n")
     log, separator, report = log.partition(b"\n\nREPORT:\n")
     pairs = [
@@ -37,12 +37,12 @@ def read_case(data: bytes) -> Case:
 
 
 def check(case: Case) -> dict[str, bool]:
-    """Return which fields of the case were read right; a field that it does not tell is absent.
+    """Return which fields of the case were parsed correctly; fields it does not give are absent.
 
-    `no_crash` stands for the title of a log without a crash.
+    `no_crash` replaces the title for a log without a crash.
     """
     header = case.header
-    report = parse(case.log, running=True)  # syzkaller reads a console from the end of its boot
+    report = parse(case.log, running=True)  # syzkaller's consoles begin after the boot
     if "FILE" in header:
         text = case.log.decode("utf-8", "replace")
         return {

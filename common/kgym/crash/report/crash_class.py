@@ -1,4 +1,4 @@
-"""What bugs are sorted by: the class that a crash's title begins with, the subsystem of a file."""
+"""Groups of bugs: the class at the beginning of a crash's title, the subsystem of a file."""
 
 import re
 
@@ -7,9 +7,9 @@ _LONGEST = 60
 
 
 def crash_class(title: str) -> str:
-    """Return what kind of crash a title tells of, without where: `KASAN slab-out-of-bounds`.
+    """Return the kind of crash in a title, without the place: `KASAN slab-out-of-bounds`.
 
-    A title that names no place, such as `no output from test machine`, is its own class.
+    A title without a place, such as `no output from test machine`, is its own class.
     """
     what = _ACCESS.sub("", title.partition(" in ")[0])
     what = what.removeprefix("BUG: ").removeprefix("INFO: ")
@@ -19,6 +19,6 @@ def crash_class(title: str) -> str:
 
 
 def subsystem(path: str) -> str | None:
-    """Return the folder of a source file, at most two names of it: `net/ipv4`; None for none."""
+    """Return the first two folders of a source file, such as `net/ipv4`; None without one."""
     folder = [name for name in path.split("/")[:-1] if name not in {"", ".", ".."}][:2]
     return "/".join(folder)[:_LONGEST] or None

@@ -1,4 +1,4 @@
-"""Finding the lines of a log that announce a crash."""
+"""The lines of a log that announce a crash."""
 
 import re
 from collections.abc import Iterator
@@ -13,7 +13,7 @@ _MARKERS = tuple(dict.fromkeys(family.marker.encode() for family in FAMILIES))
 
 
 _LEAK = b"BUG: memory leak\n"
-# the kernel, programs of syzkaller's (the third as Go stamps what it logs), a login
+# Output of the kernel, of syzkaller's programs (the third as Go stamps its log), of a login.
 _RUNNING = re.compile(
     rb"\] |executing program|^20[0-9]{2}/[0-9]{2}/[0-9]{2} [0-9:]{8} |login: ", re.MULTILINE
 )
@@ -21,9 +21,9 @@ _RUNNING = re.compile(
 
 @lru_cache(maxsize=1024)
 def announced(line: str) -> Family | None:
-    """Return the family whose crash `line` announces.
+    """Return the family of the crash that `line` announces; None if it announces none.
 
-    A line that symbolisation put before the real one, for an inlined function, announces nothing.
+    Lines added by symbolisation for inlined functions announce nothing.
     """
     if line.endswith("[inline]"):
         return None
@@ -34,7 +34,7 @@ def announced(line: str) -> Family | None:
 
 
 def continues(line: str) -> bool:
-    """Whether an announcement may belong to the report of an earlier one."""
+    """Return whether an announcement may belong to the report of an earlier one."""
     return any(
         family.marker in line and family.announces(line)
         for family in FAMILIES
@@ -45,16 +45,16 @@ def continues(line: str) -> bool:
 def find(
     log: bytes, start: int = 0, end: int | None = None, *, running: bool = False
 ) -> Iterator[tuple[int, Family]]:
-    """Yield offset and family of the lines, from a line's start to `end`, that announce a crash.
+    """Yield offset and family of the lines up to `end` that announce a crash.
 
-    The first boot, before which no kernel or program has printed anything, is none, unless a
-    kernel is known to have been `running`; nor is the object below the heading of a leak.
+    A boot is a crash only if a kernel was running before it: the log shows that, or `running` says
+    so. The object below the heading of a leak is not a crash of its own.
     """
     end = len(log) if end is None else min(end, len(log))
     done = start
     searched = 0
     for block in range(start, end, _BLOCK):
-        # Markers do not span blocks' ends unseen: each search reaches one marker further.
+        # Each search extends beyond its block by one marker's length, so that none is missed.
         stop = min(block + _BLOCK, end)
         for position in _positions(log, block, stop, end):
             if position < done:
@@ -76,10 +76,8 @@ def find(
 
 
 def _positions(log: bytes, start: int, stop: int, end: int) -> list[int]:
-    """Return where markers begin in a block, in order.
-
-    Searching for one literal at a time is many times faster than one pattern for all.
-    """
+    """Return the sorted positions of markers in a block."""
+    # Searching for one literal at a time is many times faster than one pattern for all.
     occurrences = (_occurrences(log, marker, start, stop, end) for marker in _MARKERS)
     return sorted(chain.from_iterable(occurrences))
 

@@ -1,4 +1,4 @@
-"""What a crash report is: its kind, its frames, its place in the log."""
+"""Crash reports: their kind, their frames, their place in the log."""
 
 import re
 from dataclasses import dataclass
@@ -9,7 +9,7 @@ _IN_TITLE = re.compile(r".* in ((?:<[\w: ]+>)?[\w:]+)")
 
 
 def frame_of(title: str) -> str | None:
-    """Return the function that a title names, None where it names none."""
+    """Return the function named in a title; None if there is none."""
     match = _IN_TITLE.match(title)
     return match[1] if match else None
 
@@ -60,9 +60,9 @@ class CrashType(StrEnum):
 class Frame:
     """One line of a kernel stack trace.
 
-    `offset` and `size` are bytes (None where the line has none, as inlined frames do);
-    `file` and `line` are set in symbolised traces; `uncertain` marks a leftover on the stack
-    that the unwinder does not vouch for ("? func", "(unreliable)").
+    `offset` and `size` are bytes (None for inlined frames, whose lines have none); `file` and
+    `line` are set in symbolised traces; `uncertain` marks an entry that the unwinder found on the
+    stack but could not verify ("? func", "(unreliable)").
     """
 
     function: str
@@ -80,7 +80,7 @@ class Frame:
 
 
 class Executor(NamedTuple):
-    """Which program of a syzkaller executor crashed: the process and program numbers."""
+    """The crashed program of a syzkaller executor: its process and program numbers."""
 
     proc: int
     id: int
@@ -88,13 +88,13 @@ class Executor(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class CrashReport:
-    """One crash, read from a console log.
+    """One crash, parsed from a console log.
 
     `start` and `end` are byte offsets in the log: the start of the first line and the end of the
-    last line that announce a crash. `frames` is the crashing stack, `alloc_stack` and
-    `free_stack` what a memory sanitizer prints of the object's past. `corrupted` says that the
-    log is too damaged for the title to be trusted, `corrupted_reason` why; `suppressed` that the
-    crash is noise of the test machine (it ran out of memory, for one).
+    last line that announce a crash. `frames` is the crashing stack; `alloc_stack` and `free_stack`
+    are a memory sanitizer's stacks of the object. `corrupted` means that the log is too damaged for
+    the title to be trusted, for the reason `corrupted_reason`; `suppressed` means that the crash is
+    noise of the test machine (for example, it ran out of memory).
     """
 
     title: str
@@ -118,11 +118,11 @@ class CrashReport:
 
     @property
     def frame(self) -> str | None:
-        """The function that the title names, None where it names none."""
+        """The function named in the title; None if there is none."""
         return frame_of(self.title)
 
     def as_dict(self) -> dict[str, object]:
-        """Return the report as JSON values; the report's text stands under "report"."""
+        """Return the report as JSON values, with its text as "report"."""
         return {
             "title": self.title,
             "alt_titles": list(self.alt_titles),

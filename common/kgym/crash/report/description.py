@@ -1,4 +1,4 @@
-"""Naming a report: which message it is, which function is to blame, whether it is intact."""
+"""The description of a report: its message, the function to blame, whether it is intact."""
 
 import re
 from collections.abc import Sequence
@@ -24,7 +24,7 @@ _ENOUGH_LINES = 15
 
 @dataclass(frozen=True, slots=True)
 class Description:
-    """Title, other titles and type of a report, and why it is corrupted ("" where it is not)."""
+    """Title, other titles and type of a report, and why it is corrupted ("" if it is not)."""
 
     title: str
     alt_titles: tuple[str, ...]
@@ -33,10 +33,10 @@ class Description:
 
 
 def describe(lines: Sequence[str], family: Family, whole: str) -> Description:
-    """Describe the report that `lines` hold, without console prefixes.
+    """Describe the report in `lines`, which have no console prefixes.
 
-    The message that stands first counts, of two at one place the family's first format.
-    `whole` is the report with all that may belong to it.
+    The first message counts; of two at the same position, the family's first format. `whole` is the
+    report including lines that may not belong to it.
     """
     text = "\n".join(lines)
     best: tuple[Format, list[str], bool] | None = None
@@ -85,7 +85,7 @@ def _fields(format_: Format, match: re.Match[str], text: str) -> dict[str, str] 
 def _titles(
     format_: Format, fields: dict[str, str], lines: Sequence[str]
 ) -> tuple[list[str], bool]:
-    """Fill in the title and the other titles; tell whether the functions were found."""
+    """Fill in the title and the other titles; return also whether the functions were found."""
     culprits, has_frames = blame(lines, format_.walk) if format_.walk else ([], True)
     templates = (format_.title, *format_.alt)
     titles = [
@@ -97,7 +97,7 @@ def _titles(
 
 
 def _namings(culprits: Sequence[Culprit]) -> list[list[str]]:
-    """Return the names to print, then the other names that the functions go by."""
+    """Return the names for the title, then the functions' other names."""
     raw = [culprit.raw for culprit in culprits]
     stripped = ([name.removeprefix(wrapper) for name in raw] for wrapper in WRAPPERS)
     return [
@@ -112,7 +112,7 @@ def _merged(title: str) -> str:
 
 
 def _stack_damage(text: str) -> str:
-    """Say which stack trace is missing: each heading must have frames below it."""
+    """Return which stack trace is missing: each heading must have frames below it."""
     seen = False
     for start in (*STARTS, HEADLESS):
         match = start.search(text)
@@ -129,7 +129,7 @@ def _stack_damage(text: str) -> str:
 
 
 def _holds_frames(lines: Sequence[str]) -> bool:
-    """Whether one of the first lines of a stack trace, up to the next trace, is a frame."""
+    """Return whether one of the first lines of a stack trace, up to the next one, is a frame."""
     for line in lines:
         if ANY_START.search(line):
             return False

@@ -1,4 +1,4 @@
-"""Cutting a report out of the log, where other tasks and CPUs print in between."""
+"""The excerpt of a report from a log in which other tasks and CPUs print in between."""
 
 import re
 from collections import deque
@@ -15,7 +15,8 @@ _ENOUGH_KMSAN_LINES = 16  # its reports have no registers
 # Bytes of log after the first line of a crash that can belong to its report.
 MAX_LENGTH = 1 << 20
 
-# Messages with a stack trace that are no crash: without callers, what follows may be theirs.
+# Messages with a stack trace that are not a crash. If the log has no callers, the lines after one
+# may belong to it.
 _OTHER_TRACES = re.compile(
     r"vmalloc: allocation failure|FAULT_INJECTION: forcing a failure"
     r"|FAULT_FLAG_ALLOW_RETRY missing"
@@ -32,10 +33,10 @@ _ALL_CPUS = "Sending NMI from CPU"
 class Excerpt:
     """The lines of a report.
 
-    `before` are up to 5 lines of the same printer that precede it (50 where the log tells tasks
-    apart); `lines` includes the uncertain frames, which do not count; the first `own` of `lines`
-    are the report's beyond doubt (the rest follows the announcement of another crash). `start` and
-    `end` are offsets in the log, see `CrashReport`.
+    `before` are up to 5 preceding lines of the same printer (50 if the log distinguishes tasks).
+    `lines` include uncertain frames, which do not count. The first `own` of `lines` certainly
+    belong to the report; the rest follows the announcement of another crash. `start` and `end` are
+    offsets in the log, see `CrashReport`.
     """
 
     start: int
@@ -45,16 +46,15 @@ class Excerpt:
     own: int = 0
 
     def own_lines(self) -> list[str]:
-        """The lines that are the report's beyond doubt, without their prefixes.
+        """The lines that certainly belong to the report, without prefixes.
 
-        Inlined functions, which symbolisation adds, are left out: a report's title is the same
-        before and after it.
+        Inlined functions added by symbolisation are left out, so that it does not change a title.
         """
         own = (line for line in self.lines[: self.own] if not line.uncertain)
         return [line.text for line in own if not line.text.endswith("[inline]")]
 
     def all_lines(self) -> list[str]:
-        """All lines, without their prefixes, with the uncertain frames."""
+        """All lines without prefixes, including uncertain frames."""
         return [line.text for line in self.lines]
 
     def body(self) -> str:
@@ -67,7 +67,7 @@ class Excerpt:
 
 
 def excerpt(log: bytes, start: int, length: int) -> Excerpt:
-    """Cut the report that begins with the line at `start` out of the next `length` bytes."""
+    """Extract the report that begins with the line at `start` from the next `length` bytes."""
     window = log[start : start + length].decode("latin-1")
     announcements = {at for at, _ in crash_lines.find(log, start, start + length, running=True)}
     lines = read(window, start)
@@ -97,7 +97,7 @@ def excerpt(log: bytes, start: int, length: int) -> Excerpt:
 
 
 def _another(line: Line, announcements: set[int]) -> bool:
-    """Whether the lines from here on may belong to another message."""
+    """Return whether the lines from here on may belong to another message."""
     if line.start not in announcements:
         return _OTHER_TRACES.search(line.text) is not None
     return not crash_lines.continues(line.text)

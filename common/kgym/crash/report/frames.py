@@ -1,8 +1,8 @@
-"""Lines of a stack trace, in the forms of all kernel versions and architectures.
+"""Lines of a stack trace, in the formats of all kernel versions and architectures.
 
-x86 and arm64 print ` func+0x1/0x2`, with `[<ffffffff81000000>]` before it up to 4.10, `? ` for
-what the unwinder does not vouch for, ` [module]` after it; powerpc two addresses and
-`(unreliable)`; s390 `([<000>] func+0x1/0x2)`; arm
+x86 and arm64 print ` func+0x1/0x2`, with `[<ffffffff81000000>]` before it up to 4.10, `? ` before
+frames that the unwinder could not verify, and ` [module]` after it; powerpc prints two addresses
+and `(unreliable)`; s390 `([<000>] func+0x1/0x2)`; arm
 `[<80de0078>] (callee) from [<80de0574>] (caller+0x28/0x2c)` and since 5.18
 ` callee from caller+0x28/0x2c`. syz-symbolize appends ` file.c:12` and, on lines of their own
 without an offset, prints the functions that were inlined.
@@ -13,9 +13,9 @@ import re
 from kgym.crash.report.crash_report import Frame
 from kgym.crash.report.rust_names import demangle
 
-# An instruction's address, as traces print it.
+# An instruction's address as printed in traces.
 PC = r"\[<?(?:(?:0x)?[0-9a-f]+|\(____ptrval____\))>?\]"
-# A function with an offset or a compiler's suffix (.part.0, .cold, .isra.3) behind it.
+# A function, followed by an offset or a compiler's suffix (.part.0, .cold, .isra.3).
 FUNC = r"([a-zA-Z0-9_]+)(?:\.|\+)"
 
 _NAME = r"(?P<function>[a-zA-Z_][\w.$]*)"
@@ -41,7 +41,7 @@ _SOURCE = re.compile(r" (?:\./)?([\w./+-]+\.\w+):([0-9]+)")
 
 
 def parse_frame(line: str) -> Frame | None:
-    """Read one line, without its console prefix, as a frame; None where it is none."""
+    """Parse a line without its console prefix as a frame; None if it is not one."""
     for form in _FORMS:
         match = form.match(line)
         if match:
@@ -50,7 +50,7 @@ def parse_frame(line: str) -> Frame | None:
 
 
 def parse_crashed(line: str) -> Frame | None:
-    """Read the line of a register dump that names the crashing instruction in the kernel."""
+    """Parse the line of a register dump with the crashing instruction in the kernel."""
     register = _REGISTER.match(line)
     match = _CRASHED.match(line, register.end()) if register else None
     return _frame(match) if match else None

@@ -37,7 +37,7 @@ _MEMORY = (
     r"|find_or_create_page|do_read_cache_folio|read_cache_page|pagecache_get_page"
     r"|grab_cache_page_write_begin|find_lock_entries|truncate_inode_pages_range"
 )
-# They act on what their callers hand in.
+# They only process what their callers pass.
 _SERVICES = (
     r"del_timer|__mod_timer|lock_timer_base|__timer_delete_sync|sk_stop_timer_sync"
     r"|(?:flush|insert|queue)_work|__cancel_work_timer|cancel_work_sync|try_to_grab_pending"
@@ -50,5 +50,5 @@ _SERVICES = (
     r"|dput|^iput(?:_final)?$|^ihold$|drop_nlink"
 )
 
-# A pattern to search in the name of a function.
+# A pattern to be searched in a function's name.
 NEVER_TO_BLAME = "|".join((_REPORTING, _LOCKS, _HELPERS, _MEMORY, _SERVICES))

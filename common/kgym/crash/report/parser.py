@@ -1,4 +1,4 @@
-"""Reading the crashes out of a console log."""
+"""The parser of console logs: finds crashes and makes their reports."""
 
 import re
 from collections.abc import Iterator
@@ -16,7 +16,7 @@ _LATER_LENGTH = 1 << 14
 _MAX_ANNOUNCEMENTS = 400
 _HANGUP = b"serialport: VM disconnected."  # GCE
 _PANIC = b"Kernel panic - not syncing"
-# Trouble of the machine that runs the test programs, or of the programs themselves.
+# Problems of the machine that runs the test programs, or of the programs themselves.
 _SUPPRESSED = re.compile(
     rb"fatal error: (?:(?:runtime: )?(?:out of memory|cannot allocate memory)|newosproc"
     rb"|unexpected signal during runtime execution)"
@@ -29,7 +29,7 @@ _SUPPRESSED = re.compile(
 )
 _EXECUTOR = re.compile(r" Comm: syz\.([0-9]+)\.([0-9]+) ")
 _CPU = re.compile(r"CPU: ([0-9]+)(?: UID: [0-9]+)? PID: ([0-9]+) Comm: (.*?) (?:Not t|T)ainted")
-# Where a watchdog reports, or a program that looks for leaks, another task is at fault.
+# Reports of a watchdog or of a leak detector, in which another task than the printing one is meant.
 _TASK = re.compile(
     r"INFO: task (.+?):([0-9]+) (?:blocked|can't die)|stuck for .*\[(.+):([0-9]+)\]"
     r"|comm \"(.*?)\", pid ([0-9]+),| by task (.+)/([0-9]+)$"
@@ -40,23 +40,26 @@ _TASK = re.compile(
 
 
 def parse(log: bytes | str, *, running: bool = False) -> CrashReport | None:
-    """Return the first crash in a console log, None if it holds none.
+    """Return the first crash in a console log; None if it contains none.
 
-    `running` says that the machine had booted when the log begins: a boot in it is a crash then,
-    even if nothing before it tells so.
+    `running` says that the machine had already booted when the log begins. Then a boot in the log
+    is a crash, even if no earlier line shows that a kernel was running.
 
-    Any bytes are a log: lines may be cut, mixed and dropped. What could not be read for that is
-    marked corrupted; nothing raises. The rules (which lines announce a crash, how it is named,
-    what a damaged report is) are those that syzkaller's pkg/report follows for Linux.
+    Any bytes are accepted: lines may be cut, mixed and dropped. A report damaged by that is marked
+    as corrupted; no error is raised. The rules (which lines announce a crash, its title, what makes
+    a report corrupted) are those of syzkaller's pkg/report for Linux, so that the count of crashes
+    is that of syzbot.
     """
+    # Only the kernel can write crashes to the log: the guest boots with printk.devkmsg=off, and its
+    # programs find no device that leads to the console.
     return next(_reports(_bytes(log), running=running), None)
 
 
 def parse_all(log: bytes | str) -> list[CrashReport]:
     """Return every distinct crash in a console log, in order.
 
-    Later reports of a title already seen, and what the kernel says while it dies of an earlier
-    crash (panic, oops), are no crashes of their own.
+    Later reports with the same title, and messages of a kernel that is dying of an earlier crash
+    (panic, oops), do not count.
     """
     reports: dict[str, CrashReport] = {}
     for report in _reports(_bytes(log)):
@@ -70,7 +73,7 @@ def _bytes(log: bytes | str) -> bytes:
 
 @dataclass(frozen=True, slots=True)
 class _Log:
-    """A log and what holds for all of it."""
+    """A log with its global properties."""
 
     data: bytes
     suppressed: bool
@@ -127,7 +130,7 @@ def _assemble(log: _Log, report: Excerpt, description: Description) -> CrashRepo
 
 
 def _who(body: str) -> tuple[str | None, int | None, int | None]:
-    """Return the task at fault, its PID, and the CPU that it ran on where the report tells."""
+    """Return the task at fault, its PID and its CPU, as far as the report names them."""
     place = _CPU.search(body)
     named = _TASK.search(body)
     if named is None:

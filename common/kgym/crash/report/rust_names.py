@@ -1,11 +1,11 @@
-"""Names of Rust functions as their source has them: v0 mangling (RFC 2603), and the older one."""
+"""Demangling of Rust functions: v0 mangling (RFC 2603), and the legacy one."""
 
 import re
 from collections.abc import Callable
 from string import ascii_lowercase, ascii_uppercase, digits
 
 _MAX_DEPTH = 64
-# Backreferences to backreferences can stand for more than any memory holds.
+# Nested backreferences can expand exponentially.
 _MAX_PARTS = 1000
 _BASE_62 = {char: value for value, char in enumerate(digits + ascii_lowercase + ascii_uppercase)}
 _BASIC_TYPES = dict(
@@ -37,8 +37,8 @@ _BASIC_TYPES = dict(
         strict=True,
     )
 )
-# `_ZN`, the parts of the path with their lengths, a hash as the last part: what rustc writes where
-# nobody asks for v0. The same without a hash is C++, whose names stay as they are.
+# `_ZN`, the parts of the path with their lengths, a hash as the last part: rustc's default if v0 is
+# not requested. The same without a hash is C++, whose names are left unchanged.
 _LEGACY = re.compile(r"_ZN(.+)17h[0-9a-f]{16}E")
 _ESCAPE = re.compile(r"\$(\w{1,3})\$")
 _ESCAPES = dict(zip(["SP", "BP", "RF", "LT", "GT", "LP", "RP", "C"], "@*&<>(),", strict=True)) | {
@@ -47,9 +47,9 @@ _ESCAPES = dict(zip(["SP", "BP", "RF", "LT", "GT", "LP", "RP", "C"], "@*&<>(),",
 
 
 def demangle(symbol: str) -> str:
-    """Return the name of a mangled Rust function; anything else comes back as it is.
+    """Return the source name of a mangled Rust function; other names are returned unchanged.
 
-    Written as in the source, with a function's generic arguments behind `::`.
+    A function's generic arguments follow `::`.
     """
     try:
         if symbol.startswith("_R"):
@@ -62,11 +62,11 @@ def demangle(symbol: str) -> str:
 
 
 class _Unreadable(Exception):
-    """The symbol has something that the reader does not know."""
+    """The symbol contains something unknown."""
 
 
 class _Reader:
-    """Reads a symbol from left to right; backreferences jump back in the text."""
+    """Recursive descent parser of a symbol; backreferences jump back in the text."""
 
     def __init__(self, text: str) -> None:
         self.text = text
@@ -74,7 +74,7 @@ class _Reader:
         self._parts = 0
 
     def enter(self, depth: int) -> None:
-        """Count one more part of the name, `depth` parts deep; both have a limit."""
+        """Count another part of the name, at nesting level `depth`; both are limited."""
         self._parts += 1
         if depth > _MAX_DEPTH or self._parts > _MAX_PARTS:
             raise _Unreadable
@@ -107,7 +107,7 @@ class _Reader:
         return self.text[self.at - length : self.at]
 
     def legacy_path(self) -> str:
-        """Read all parts of a name of the older mangling."""
+        """Read all parts of a legacy name."""
         parts = []
         while self.at < len(self.text):
             part = self.take(self.length()).replace("..", "::")

@@ -1,8 +1,7 @@
-"""Putting source lines to a report's frames: what to look up, and what to do with the answer.
+"""Source lines for a report's frames: what to look up, and how to insert the answers.
 
-Pure: `kgym.crash.symbolize` does the looking up. The text comes out as from syz-symbolize:
-` file:line` behind the frame, and a line of its own, marked `[inline]`, above it for each inlined
-function.
+Pure; `kgym.crash.symbolize` does the lookup. The text is formatted as by syz-symbolize:
+` file:line` after the frame, and above it a line marked `[inline]` for each inlined function.
 """
 
 import dataclasses
@@ -14,7 +13,7 @@ from kgym.crash.report.blamed_file import guilty_file
 from kgym.crash.report.crash_report import CrashReport, Frame
 from kgym.crash.report.frames import parse_crashed
 
-# A module's functions stand in its own object file, and some lines have their source already.
+# Functions of modules are in their own object files, and some lines already have their source.
 _CALL = re.compile(
     r"(?<=[ \t(:])(?P<function>[A-Za-z_][\w.$]*)\+0x(?P<offset>[0-9a-f]+)/0x(?P<size>[0-9a-f]+)"
     r"(?!\w)(?! \[[a-z]\w*)(?! [\w./+-]+\.\w+:[0-9])"
@@ -22,7 +21,7 @@ _CALL = re.compile(
 
 
 class InlinedCall(NamedTuple):
-    """An instruction as a report names it; a `returns` address is the one behind the call."""
+    """An instruction as given in a report; with `returns`, it is the one after the call."""
 
     function: str
     offset: int
@@ -31,20 +30,19 @@ class InlinedCall(NamedTuple):
 
 
 class Location(NamedTuple):
-    """A line of source, in `function` or in what was inlined there."""
+    """A source line, in `function` or in a function inlined there."""
 
     function: str
     file: str
     line: int
 
 
-# Returns the location of the instruction, before it what it was inlined from, innermost first;
-# nothing where it is not known.
+# Returns the locations of an instruction, the innermost inlined function first; empty if unknown.
 Lookup = Callable[[InlinedCall], Sequence[Location]]
 
 
 def calls(report: CrashReport) -> set[InlinedCall]:
-    """Return everything in the report that has a source line."""
+    """Return all instructions in the report that have a source line."""
     crashed = _crashed(report)
     inlined = {call for line in report.text.split("\n") if (call := _in_line(line))}
     inlined.update(call for frame in _frames(report) if (call := _of_frame(frame, crashed)))
@@ -52,7 +50,7 @@ def calls(report: CrashReport) -> set[InlinedCall]:
 
 
 def with_sources(report: CrashReport, lookup: Lookup) -> CrashReport:
-    """Return the report with files, lines and inlined functions, and the file to blame."""
+    """Return the report with files, lines, inlined functions, and the file to blame."""
     crashed = _crashed(report)
 
     def expand(frames: Iterable[Frame]) -> tuple[Frame, ...]:
@@ -76,7 +74,7 @@ def _frames(report: CrashReport) -> Iterator[Frame]:
 
 
 def _crashed(report: CrashReport) -> set[Frame]:
-    """Return the frames that name the instruction itself, not the one behind a call."""
+    """Return the frames that give the instruction itself, not the one after a call."""
     return {frame for line in report.text.split("\n") if (frame := parse_crashed(line))}
 
 

@@ -1,4 +1,4 @@
-"""The stack traces of a report: where it crashed, where the object came from and went."""
+"""The stack traces of a report: of the crash, of the object's allocation, and of its release."""
 
 import re
 from collections.abc import Sequence
@@ -19,7 +19,7 @@ _END = re.compile(
 
 
 def crash_stack(lines: Sequence[str]) -> tuple[Frame, ...]:
-    """Return the stack that crashed, the crashing instruction first where registers tell it."""
+    """Return the crashing stack, beginning with the instruction in the register dump, if any."""
     start = _start(lines)
     if start is None:
         return _read(lines, 1)
@@ -31,17 +31,17 @@ def crash_stack(lines: Sequence[str]) -> tuple[Frame, ...]:
 
 
 def alloc_stack(lines: Sequence[str]) -> tuple[Frame, ...]:
-    """Return where the memory at fault was allocated, empty if the report does not tell."""
+    """Return the allocation stack of the memory at fault; empty if the report has none."""
     return _after(lines, _ALLOCATED)
 
 
 def free_stack(lines: Sequence[str]) -> tuple[Frame, ...]:
-    """Return where the memory at fault was freed, empty if the report does not tell."""
+    """Return the free stack of the memory at fault; empty if the report has none."""
     return _after(lines, _FREED)
 
 
 def _start(lines: Sequence[str]) -> int | None:
-    """Lockdep prints other tasks' traces before the one of the report itself."""
+    """Return where the stack begins: lockdep prints other tasks' traces before the report's own."""
     own = next((i for i, line in enumerate(lines) if _OWN_TRACE in line), 0)
     traces = (i for i, line in enumerate(lines) if i > own and _TRACE.search(line))
     return next(traces, None)

@@ -1,6 +1,6 @@
-"""Titles: what a report is called, with everything that changes from run to run left out.
+"""Titles of reports, without the parts that change from run to run.
 
-The kind of a crash is read off its title, as syzkaller does: one table for both.
+The type of a crash is derived from its title, as syzkaller does.
 """
 
 import re
@@ -10,7 +10,7 @@ from kgym.crash.report.crash_report import CrashType
 _MAX_LENGTH = 120
 _BAD_PLACE = r"(?:(?:(?:global|slab|stack|vmalloc)-)?out-of-bounds|(?:user|wild)-memory-access)"
 
-# A byte that is no ASCII is no part of a word, whatever letter it would be in some encoding.
+# A byte outside ASCII is not part of a word, whatever letter it would be in some encoding.
 _VOLATILE = tuple(
     (re.compile(pattern, re.ASCII), name)
     for pattern, name in (
@@ -21,7 +21,7 @@ _VOLATILE = tuple(
         (r"(\.\w+)(?::[0-9]+)+", r"\1:LINE"),
         (r"([a-zA-Z][a-zA-Z0-9_.]+)\+0x[0-9a-z]+/0x[0-9a-z]+", r"\1"),
         (r"CPU#[0-9]+", "CPU"),
-        # A number inside a word may belong to a function's name (nl80211_...): it stays.
+        # A number inside a word may belong to a function's name (nl80211_...): keep it.
         (r"(?<=\W)[0-9]+(?=\W|$)", "NUM"),
         (r"[0-9]{7,}", "NUM"),
     )
@@ -29,14 +29,14 @@ _VOLATILE = tuple(
 
 
 def clean(title: str) -> str:
-    """Return the title as it is printed: one line of plain ASCII without volatile parts."""
+    """Return the title in one line of printable ASCII, without volatile parts."""
     for volatile, name in _VOLATILE:
         title = volatile.sub(name, title)
     printable = "".join(c for c in title[:_MAX_LENGTH].replace("\t", " ") if " " <= c <= "~")
     return re.sub(r" +", " ", printable).strip()
 
 
-# What a title begins with gives the type; of several that fit, the first counts.
+# Beginnings of titles and their types; the first match counts.
 _TYPES = tuple(
     (re.compile(pattern), type_)
     for pattern, type_ in (
@@ -45,7 +45,7 @@ _TYPES = tuple(
         (r"KASAN: null-ptr-deref Read", CrashType.KASAN_NULL_DEREF_READ),
         (r"KASAN: (?:slab-)?use-after-free Write", CrashType.KASAN_USE_AFTER_FREE_WRITE),
         (
-            # one that does not tell is at least a read
+            # an access of unknown kind is at least a read
             r"KASAN: use-after-free|KASAN: slab-use-after-free Read",
             CrashType.KASAN_USE_AFTER_FREE_READ,
         ),
@@ -94,7 +94,7 @@ _TYPES = tuple(
         ),
         (r"memory leak in", CrashType.MEMORY_LEAK),
         (r"kernel BUG|BUG: bad usercopy in", CrashType.BUG),
-        # these are printed only, not warned of
+        # these are only printed, not raised by WARN_ON()
         (r"WARNING: (?:corrupted|kernel stack (?:frame|regs))", CrashType.UNKNOWN),
         (r"WARNING", CrashType.WARNING),
         (
@@ -115,5 +115,5 @@ _TYPES = tuple(
 
 
 def type_of(title: str) -> CrashType:
-    """Return the kind of crash that a title tells of."""
+    """Return the type of crash of a title."""
     return next((type_ for pattern, type_ in _TYPES if pattern.match(title)), CrashType.UNKNOWN)

@@ -102,6 +102,7 @@ def start() -> int:
         port, _, place = bridge.partition(":")
         listening = socket.create_server(("127.0.0.1", int(port)))
         threading.Thread(target=_serve, args=(listening, place), daemon=True).start()
+    # In a sandbox, the campaign reads output and patch from outside.
     if os.environ["KENV_KGYM_ENDPOINT"].startswith("unix:"):
         return subprocess.run(sys.argv[1:], cwd=TREE, check=False).returncode
     with (OUTPUT / "log.txt").open("wb") as log:

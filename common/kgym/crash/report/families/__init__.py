@@ -1,4 +1,4 @@
-"""The crashes that Linux announces, as data: one family per marker."""
+"""The crash messages of Linux as data: one family per marker."""
 
 from kgym.crash.report.families.bug import BUG
 from kgym.crash.report.families.family import Family, Format
@@ -7,7 +7,7 @@ from kgym.crash.report.families.other import OTHERS, REBOOT
 from kgym.crash.report.families.programs import LEAKED_OBJECT, PROGRAMS
 from kgym.crash.report.families.warning import WARNINGS
 
-# In the order in which they are asked about a line that holds several markers.
+# In order of precedence for a line with several markers.
 FAMILIES: tuple[Family, ...] = (BUG, WARNINGS, INFO, *OTHERS, *PROGRAMS)
 
 __all__ = ["FAMILIES", "LEAKED_OBJECT", "REBOOT", "Family", "Format"]

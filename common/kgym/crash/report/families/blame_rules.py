@@ -1,4 +1,4 @@
-"""Recipes for the function to blame that several families share."""
+"""Blame rules shared by several families."""
 
 import re
 from collections.abc import Sequence
@@ -16,7 +16,7 @@ _IP = (
 # The line that names the crashing instruction (show_regs() of every architecture).
 RIP = pattern(_IP)
 
-# The other title of every bad memory access, by which its kinds are told to be one bug.
+# The other title of every bad memory access, by which all kinds of it are merged into one bug.
 BAD_ACCESS = ("bad-access in {frame}",)
 
 IN_TRACE = BlameRule((CALL_TRACE, TRACE))
@@ -25,7 +25,7 @@ RIP_ONLY = BlameRule((RIP,))
 
 
 def in_trace(*skip: str) -> BlameRule:
-    """Blame the top of the stack trace, but none of `skip`."""
+    """Blame the top of the stack trace, skipping `skip`."""
     return BlameRule((CALL_TRACE, TRACE), skip=skip)
 
 
@@ -63,9 +63,9 @@ _WAITING = re.compile(
 
 
 def hung_task(candidates: Sequence[Culprit]) -> Culprit | None:
-    """Blame for a hung task: the function that waits, not how it waits.
+    """Blame the waiting function of a hung task, not the primitive by which it waits.
 
-    A bug in RCU or under the rtnl mutex hangs tasks all over the kernel: one name for each.
+    A bug in RCU or under the rtnl mutex hangs tasks all over the kernel: these get one name each.
     """
     for candidate in candidates:
         for waiting, bucket in _HUNG_ON.items():
@@ -97,10 +97,10 @@ _DISPATCHERS = re.compile(
 
 
 def stall(candidates: Sequence[Culprit]) -> Culprit | None:
-    """Blame for a stall: what the kernel was asked to do, not where in it the watchdog hit.
+    """Blame the operation that stalls, not the place at which the watchdog hit.
 
-    That is the function called by the first dispatcher up the stack (the system call, the file
-    or socket operation, the timer).
+    It is the function called by the first dispatcher up the stack: the system call, the file or
+    socket operation, the timer.
     """
     called = candidates[0]
     for candidate in candidates:

@@ -1,4 +1,4 @@
-"""Lines with "BUG:": page faults, broken lists and pages, and what lockdep calls a BUG."""
+"""Lines with "BUG:": page faults, broken lists and pages, and lockdep's BUGs."""
 
 from kgym.crash.report.blamed_function import TRACE, BlameRule, pattern
 from kgym.crash.report.families.blame_rules import (
@@ -111,7 +111,7 @@ _STATE = (
     Format(
         r"BUG: Bad page (?P<what>state|cache)",
         "BUG: Bad page {what} in {frame}",
-        # page_owner knows who allocated the page, who found it bad is chance
+        # page_owner gives the page's allocator; who detected the bad page is chance
         walk=BlameRule(
             (pattern(r"page last allocated"), TRACE),
             skip=(

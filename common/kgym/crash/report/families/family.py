@@ -1,4 +1,4 @@
-"""What a family of crashes is made of."""
+"""Families of crashes, and the formats of their messages."""
 
 import re
 from collections.abc import Iterable
@@ -14,12 +14,12 @@ _PARTS = {
 }
 
 
-# What stands before a message of the kernel; programs print no time stamp.
+# The prefix of a kernel message; programs print no time stamp.
 BY_KERNEL = r"\[ *[0-9]+\.[0-9]+\](?:\[ *[CT][0-9]+\])? "
 
 
 def expand(pattern: str) -> str:
-    """Put the parts of kernel messages in for their names ({PC}, {FUNC}, {SOURCE})."""
+    """Replace the placeholders of a pattern ({PC}, {FUNC}, {SOURCE})."""
     for name, part in _PARTS.items():
         pattern = pattern.replace(name, part)
     return pattern
@@ -27,13 +27,13 @@ def expand(pattern: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Format:
-    """One message of a family, and the title that it gets.
+    """One message of a family, and the title made of it.
 
-    `message` is searched in the report, `then` further down from where it ended, one after the
-    other; a report in which a `then` is missing was cut short. Their named groups, and `frame` and
-    `origin`, the functions that `walk` blames, fill the fields of `title` and of `alt`.
-    `has_stack` says that an intact report holds a stack trace; `intact` is False for messages
-    that only show up in damaged logs.
+    `message` is searched in the report, then the patterns of `then` one after the other, each after
+    the previous match; if one is missing, the report was cut short. Their named groups, and `frame`
+    and `origin`, the functions blamed by `walk`, fill the fields of `title` and `alt`. `has_stack`
+    says that an intact report has a stack trace; `intact` is False for messages that only occur in
+    damaged logs.
     """
 
     message: str
@@ -55,11 +55,11 @@ class Format:
 
 @dataclass(frozen=True, slots=True)
 class Family:
-    """Crashes whose first line holds `marker`.
+    """Crashes whose first line contains `marker`.
 
-    A line counts where it matches `accept` (if given) and not `reject`. `follows` says that it may
-    stand in the middle of another report without beginning its own, `dying` that the kernel also
-    prints it on its way down from another crash. A message that no format knows is its own title.
+    A line counts if it matches `accept` (if given) and not `reject`. `follows` says that it may be
+    in the middle of another report without beginning its own; `dying` says that the kernel also
+    prints it while it dies of another crash. A message without a format is its own title.
     """
 
     marker: str
@@ -76,14 +76,14 @@ class Family:
         object.__setattr__(self, "reject_re", re.compile(self.reject) if self.reject else None)
 
     def announces(self, line: str) -> bool:
-        """Whether `line`, which holds the marker, announces a crash of this family."""
+        """Return whether `line`, which contains the marker, announces a crash of this family."""
         if self.accept_re and not self.accept_re.search(line):
             return False
         return not (self.reject_re and self.reject_re.search(line))
 
 
 def formats(*groups: Format | Iterable[Format]) -> tuple[Format, ...]:
-    """Flatten formats and groups of formats, in order: of two that match, the first counts."""
+    """Flatten formats and groups of formats, in order of precedence."""
     flat: list[Format] = []
     for group in groups:
         flat.extend([group] if isinstance(group, Format) else group)

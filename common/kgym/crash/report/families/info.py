@@ -9,7 +9,7 @@ from kgym.crash.report.families.warning import LOCKDEP
 
 
 def _old(format_: Format) -> Format:
-    """Return lockdep's message as kernels up to 4.10 print it: "[ INFO: ... ]"."""
+    """Return lockdep's message in the form of kernels up to 4.10: "[ INFO: ... ]"."""
     renamed = dataclasses.replace(
         format_,
         message=format_.message.replace("WARNING: ", "INFO: "),
@@ -66,7 +66,7 @@ INFO = Family(
     r"|no syscalls can create|sys_.* is not present)|(?:handler|interrupt).*took too long"
     # fs/fs-writeback.c: slow, but not stuck
     r"|INFO: The task .* has been waiting for writeback"
-    # whom the hung task above waits for
+    # the task for which the hung task above waits
     r"|INFO: task .* blocked on an? (?:mutex|semaphore|rw-semaphore)"
     # drivers that put it behind their name
     r"|_INFO:|rmt_storage:INFO:",

@@ -1,4 +1,4 @@
-"""The markers of one message each: oopses, panics, and the kernel's other last words."""
+"""Markers with a single message: oopses, panics, and other messages of a dying kernel."""
 
 from kgym.crash.report.blamed_function import TRACE, BlameRule
 from kgym.crash.report.families.blame_rules import (
@@ -24,7 +24,7 @@ def _oops(
     dying: bool = False,
     follows: bool = False,
 ) -> Family:
-    """Describe an exception that is named by its marker."""
+    """Return the family of an exception that is named by its marker."""
     return Family(
         marker,
         (Format(marker, name + " in {frame}", alt=alt, walk=walk),),
@@ -36,7 +36,7 @@ def _oops(
 
 
 def _death(marker: str, name: str = "") -> Family:
-    """Describe an exception that die() names, with the count of deaths: "int3: 0000 [#1]"."""
+    """Return the family of an exception named by die() with its counter: "int3: 0000 [#1]"."""
     return Family(
         marker,
         (Format(marker, f"{name or marker} in {{frame}}", walk=AT_RIP),),
@@ -84,7 +84,7 @@ PANIC = Family(
             "kernel panic: Couldn't open N_TTY ldisc",
         ),
         Format(
-            # the last words after a crash that is missing in the log
+            # the end of a crash whose report is missing in the log
             r"Kernel panic - not syncing: (?P<what>Fatal exception|panic_on_warn set"
             r"|hung_task: blocked tasks)",
             "kernel panic: {what}",
@@ -113,7 +113,7 @@ KERNEL_BUG = Family(
         Format(
             r"kernel BUG at .",
             "kernel BUG in {frame}",
-            # the asserts of the socket buffers are for their callers
+            # assertions of socket buffers blame their callers
             walk=BlameRule(AT_RIP.steps, skip=("^skb_",)),
         ),
     ),
@@ -130,7 +130,7 @@ NO_ACCESS = Family(
             walk=AT_RIP,
         ),
         Format(
-            # arm64's words on memory that is there, but not for this, are a title as they stand
+            # arm64's messages about forbidden accesses are used unchanged as titles
             r"Unable to handle kernel (?!read from|write to|execut)",
             "BUG: unable to handle kernel paging request in {frame}",
             alt=BAD_ACCESS,
@@ -144,8 +144,8 @@ REBOOT = Family(
     # arch/x86/boot/compressed/misc.c: extract_kernel(); it tells of an entry_offset since 6.6
     "Booting the kernel",
     (Format(r"^Booting the kernel", "unexpected kernel reboot", has_stack=False),),
-    # Nothing stands before it: there is no printk() yet. Elsewhere in a line it is what a program
-    # read from the console and handed back to the kernel, as the option of a mount for one.
+    # It begins a line: there is no printk() yet. Elsewhere in a line, a program has read it from
+    # the console and passed it back to the kernel, for example as a mount option.
     accept=r"^Booting the kernel(?:\.| \(entry_offset: )",
 )
 

@@ -1,4 +1,4 @@
-"""What the test programs say: leaks that they found, and their own failures."""
+"""Messages of the test programs: memory leaks, and their own failures."""
 
 from kgym.crash.report.families.blame_rules import LEAKED
 from kgym.crash.report.families.family import Family, Format

@@ -61,7 +61,7 @@ KFENCE = (
 
 
 def _kmsan(*skip: str) -> BlameRule:
-    """Blame who used the memory, then who made it: the report's two traces."""
+    """Blame the user of the memory, then its creator: the report has both traces."""
     origin = pattern(r"Local variable .* created at:|Uninit was created at:")
     return BlameRule((TRACE, origin, TRACE), skip=skip)
 
@@ -81,7 +81,7 @@ KMSAN = (
         r"BUG: KMSAN: (?P<kind>[a-z-]+) in {FUNC}",
         "KMSAN: {kind} in {frame}",
         alt=BAD_ACCESS,
-        # a cipher computes on what it is given
+        # a cipher only processes its input
         walk=_kmsan("alloc_skb|netlink_(?:ack|rcv_skb)|_encrypt$|^(?:crypto|cipher|drbg|rng)_"),
         has_stack=False,
     ),

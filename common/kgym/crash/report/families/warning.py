@@ -6,10 +6,10 @@ from kgym.crash.report.families.family import BY_KERNEL, Family, Format, formats
 
 
 def _at(file: str, function: str) -> str:
-    """Match a WARN_ON() in `file`, in a function whose name begins with `function`.
+    """Return the pattern of a WARN_ON() in `file`, in a function with this prefix.
 
-    Up to 6.17 "WARNING: CPU: 1 PID: 4 at FILE:12 FUNC", since then "WARNING: FILE:12 at FUNC",
-    which is taken for any function of the file.
+    Up to Linux 6.17: "WARNING: CPU: 1 PID: 4 at FILE:12 FUNC"; since then: "WARNING: FILE:12 at
+    FUNC", for which every function of the file matches.
     """
     return rf"WARNING: .*{file}.* (?:{function}|at)"
 
@@ -159,13 +159,14 @@ WARNINGS = Family(
         _UNWINDER,
         Format(r"WARNING:\s*$", "WARNING: corrupted", intact=False),
     ),
-    # Programs begin many a harmless line with this word. Of the kernel's lines every one counts,
-    # wherever in it the word stands: a driver that says so has found a fault.
+    # Programs begin many harmless lines with this word. Every such line of the kernel counts,
+    # wherever the word is in it: a driver that prints it has detected a fault.
     accept=r"WARNING: (?:CPU: \d|at \S|(?:\[.*\] )?\S+:\d+ at |possible |suspicious RCU"
     r"|inconsistent lock|bad (?:unlock|contention)|held lock|lock held|[Nn]ested lock|kernel stack"
     r"|\S+-safe -> \S+-unsafe lock order|.*still has locks held)|WARNING:\s*$"
     rf"|{BY_KERNEL}WARNING: |^[^\[]*{BY_KERNEL}.*\bWARNING: ",
-    # What the kernel says of the machine, of its settings and of what is going out of use:
+    # Messages about the machine, its settings and deprecated features: every boot on such a machine
+    # has them.
     # fs/namespace.c, kernel/capability.c, net/wireless/wext-core.c, kernel/workqueue.c,
     # arch/x86/kernel/cpu/bugs.c, init/main.c
     reject=r"WARNING: (?:[Tt]he mand mount option|workqueue cpumask: online|See https?:"
