@@ -72,7 +72,11 @@ class Schemas:
     def answer(self, *words: object, status: int = 0, stdin: str = "") -> Any:
         done = self._kgym(*words, "--json", stdin=stdin)
         assert done.status == status, done.err
-        path = next(one for one in ANSWERING if one == tuple(map(str, words[: len(one)])))
+        path = next(
+            answering
+            for answering in ANSWERING
+            if answering == tuple(map(str, words[: len(answering)]))
+        )
         if path not in self._known:
             self._known[path] = json.loads(self._kgym(*path, "--json-schema").out)
         lines = [json.loads(line) for line in done.out.splitlines()]
@@ -103,8 +107,8 @@ def test_the_answers_of_tokens_and_workers_are_as_their_schemas_say(
 ) -> None:
     schemas.answer("worker", "list")
     kept = schemas.answer("du")
-    assert {one["kind"] for one in kept["storage"]["kinds"]} >= {"artifacts", "database"}
-    assert {one["folder"] for one in kept["local"]} >= {"cache/sources", "work"}
+    assert {kind["kind"] for kind in kept["storage"]["kinds"]} >= {"artifacts", "database"}
+    assert {entry["folder"] for entry in kept["local"]} >= {"cache/sources", "work"}
     assert schemas.answer("token", "create", "alice", "--scope", "read")["token"]
     schemas.answer("token", "list")
     schemas.answer("token", "revoke", "alice")
@@ -115,16 +119,16 @@ def test_the_answers_of_tokens_and_workers_are_as_their_schemas_say(
 
 def crashed(run: StepContext) -> StepResult:
     """Answer as a step that saw LOG's crash on its second instance."""
-    found = report.parse(LOG.encode())
-    assert found is not None
-    for number, title in ((0, "another crash"), (1, found.title)):
-        values = {**found.as_dict(), "title": title, "instance": number}
+    parsed = report.parse(LOG.encode())
+    assert parsed is not None
+    for number, title in ((0, "another crash"), (1, parsed.title)):
+        values = {**parsed.as_dict(), "title": title, "instance": number}
         (run.folder / f"report-{number}.json").write_text(json.dumps(values))
     instances = [
         InstanceResult(number=0, outcome=InstanceOutcome.CRASH, title="another crash"),
-        InstanceResult(number=1, outcome=InstanceOutcome.CRASH, title=found.title),
+        InstanceResult(number=1, outcome=InstanceOutcome.CRASH, title=parsed.title),
     ]
-    result = ran(Verdict.SAME_CRASH, found.title)
+    result = ran(Verdict.SAME_CRASH, parsed.title)
     return result.model_copy(update={"instances": instances})
 
 

@@ -72,23 +72,23 @@ def linux(tmp_path: Path) -> Linux:
     shutil.copytree(ROOT / "tests" / "fakelinux", folder)
     git(folder, "init", "-q", "-b", "main")
     git(folder, "add", "-A", "-f")
-    one = Linux(folder)
-    one.commit("good")
+    linux = Linux(folder)
+    linux.commit("good")
     git(folder, "checkout", "-q", "-b", "side")
-    one.commit("side", "fs/open.c")
-    one.commit("cause", FILE, old=BOUND, new="type >= 100")
-    one.commit("after", "fs/open.c")
+    linux.commit("side", "fs/open.c")
+    linux.commit("cause", FILE, old=BOUND, new="type >= 100")
+    linux.commit("after", "fs/open.c")
     git(folder, "checkout", "-q", "main")
     for name in ("1", "2"):
-        one.commit(name)
-    one.commit("broken", "kernel/fork.c", old="{", new="{ nonsense")
-    one.commit("mend", "kernel/fork.c", old="{ nonsense", new="{")
+        linux.commit(name)
+    linux.commit("broken", "kernel/fork.c", old="{", new="{ nonsense")
+    linux.commit("mend", "kernel/fork.c", old="{ nonsense", new="{")
     git(folder, "merge", "-q", "-m", "merge", "side")
     for name in ("3", "4"):
-        one.commit(name)
-    one.commit("fix", FILE, old="type >= 100", new=BOUND)
-    one.commit("5")
-    return one
+        linux.commit(name)
+    linux.commit("fix", FILE, old="type >= 100", new=BOUND)
+    linux.commit("5")
+    return linux
 
 
 @pytest.fixture
@@ -159,16 +159,16 @@ class Farm:
                 InstanceResult(number=n, outcome=InstanceOutcome.CRASH, run_seconds=2, title=TITLE)
                 for n in count
             ]
-            told = {"crashed": len(crashes), "completed": len(crashes)}
-            return ran(Verdict.SAME_CRASH, TITLE, instances=crashes, **told)
+            crashed = {"crashed": len(crashes), "completed": len(crashes)}
+            return ran(Verdict.SAME_CRASH, TITLE, instances=crashes, **crashed)
         return ran(completed=spec.instances)
 
 
 @pytest.fixture
 def farm(linux: Linux) -> Iterator[Farm]:
-    one = Farm(linux)
-    yield one
-    one.hold.set()
+    farm = Farm(linux)
+    yield farm
+    farm.hold.set()
 
 
 def real(data: Path, *kinds: StepKind) -> Any:
@@ -177,7 +177,7 @@ def real(data: Path, *kinds: StepKind) -> Any:
 
 def lines(out: str, kind: str) -> list[dict[str, Any]]:
     """Return the lines of this kind that --json has printed."""
-    return [one for one in map(json.loads, out.splitlines()) if one["kind"] == kind]
+    return [line for line in map(json.loads, out.splitlines()) if line["kind"] == kind]
 
 
 def test_the_commit_of_a_merged_branch_is_found_by_real_builds(
@@ -196,15 +196,15 @@ def test_the_commit_of_a_merged_branch_is_found_by_real_builds(
     assert done.status == 0, done.err
     answer = done.json
     assert (answer["outcome"], answer["fix"]) == ("found", False)
-    assert [one["commit"] for one in answer["culprits"]] == [linux.commits["cause"]]
+    assert [culprit["commit"] for culprit in answer["culprits"]] == [linux.commits["cause"]]
     assert answer["confidence"] >= 0.95
     assert answer["tests"] <= 7
     tests = lines(done.out, "test")
     assert tests[0]["commit"] == linux.commits["good"]
     assert all(
-        one["saw"] == ("crash" if linux.has(one["commit"], "cause") else "quiet")
-        for one in tests
-        if one["saw"] != "skipped"
+        tested["saw"] == ("crash" if linux.has(tested["commit"], "cause") else "quiet")
+        for tested in tests
+        if tested["saw"] != "skipped"
     )
     assert again.status == 0
     assert f"{linux.commits['cause']} brought the bug: 9" in again.out
@@ -212,9 +212,9 @@ def test_the_commit_of_a_merged_branch_is_found_by_real_builds(
     # Ten runs measure the bug, to their end; tests rest on that, and ask for evidence.
     first, *others = farm.specs
     assert (first.instances, first.stop_at_first_crash) == (10, False)
-    for one in others:
-        assert (one.instances, one.time, one.evidence) == (2, 5.0, True)
-        assert one.baseline is not None
+    for other in others:
+        assert (other.instances, other.time, other.evidence) == (2, 5.0, True)
+        assert other.baseline is not None
 
 
 def test_a_fix_is_found_and_what_does_not_boot_hides_it(
@@ -225,17 +225,17 @@ def test_a_fix_is_found_and_what_does_not_boot_hides_it(
     early = (*words[:-4], "--bad", linux.commits["after"], "--repo", linux.folder)
     with working(idle, data, farm.answers, real(data, StepKind.HISTORY)):
         no_bug = kgym(*words, "--json")
-        found = kgym(*early, "--json")
+        planned = kgym(*early, "--json")
         farm.no_boot = "fix"
         hidden = kgym(*early, "--name", "hidden", "--json")
     assert (no_bug.status, no_bug.json["reason"]) == (2, "does_not_compile")
-    assert found.status == 0, found.err
-    assert found.json["culprits"][0]["commit"] == linux.commits["fix"]
+    assert planned.status == 0, planned.err
+    assert planned.json["culprits"][0]["commit"] == linux.commits["fix"]
     assert hidden.status == 1
     answer = hidden.json
     assert (answer["outcome"], answer["left"], answer["skipped"]) == ("several", 2, 1)
     wanted = {linux.commits["fix"], linux.commits["5"]}
-    assert {one["commit"] for one in answer["culprits"]} == wanted
+    assert {culprit["commit"] for culprit in answer["culprits"]} == wanted
     assert answer["confidence"] >= 0.95
 
 
@@ -309,7 +309,7 @@ def test_what_cannot_be_bisected_is_told(
     with working(idle, data, farm.answers, real(data, StepKind.HISTORY)):
         done = kgym("--server", idle.url, "bisect", bundle, *limited)
     assert (done.status, done.json["outcome"], done.json["tests"]) == (3, "open", 2)
-    assert linux.commits["cause"] in {one["commit"] for one in done.json["culprits"]}
+    assert linux.commits["cause"] in {culprit["commit"] for culprit in done.json["culprits"]}
     hours = ("--good", linux.commits["good"], "--most-hours", 1e-9, "--json")
     with working(idle, data, farm.answers, real(data, StepKind.HISTORY)):
         late = kgym("--server", idle.url, "bisect", bundle, *hours)

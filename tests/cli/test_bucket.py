@@ -41,13 +41,13 @@ def cloud(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[CloudStor
 def running(name: str, host: Path, *words: str) -> Iterator[Program]:
     """Run a command of a host, with its own data folder, until it is stopped."""
     host.mkdir(exist_ok=True)
-    one = Program(name, [sys.executable, "-m", "kgym_cli", *words], host / f"{name}.log")
-    one.env = {"KGYM_DATA": str(host)}
-    one.spawn()
+    program = Program(name, [sys.executable, "-m", "kgym_cli", *words], host / f"{name}.log")
+    program.env = {"KGYM_DATA": str(host)}
+    program.spawn()
     try:
-        yield one
+        yield program
     finally:
-        one.stop()
+        program.stop()
 
 
 def built(url: str, client: Client, spec: BuildSpec, host: Path) -> JobView:
@@ -71,7 +71,7 @@ def test_what_one_host_has_made_another_goes_on_with(
         wait_for(url, scheduler)
         client = stack.enter_context(Client(url))
         built(url, client, fake_build, tmp_path / "one")
-        names = {one.name for one in cloud.buckets.page("kgym-test").objects}
+        names = {stored.name for stored in cloud.buckets.page("kgym-test").objects}
         assert any(re.search("/suitecache/.*/image.squashfs$", name) for name in names)
         assert all(name.startswith("trials/artifacts/") for name in names)
         second = built(url, client, patched, tmp_path / "two")
@@ -79,13 +79,13 @@ def test_what_one_host_has_made_another_goes_on_with(
         for name in ("bzImage", "build.log"):  # one is kept as a difference, one as it is
             client.download(second.id, 0, name, tmp_path / name)
         used = kgym("--server", url, "du", "--json").json["storage"]
-        assert {one["kind"] for one in used["kinds"]} >= {"artifacts", "entries"}
+        assert {used_kind["kind"] for used_kind in used["kinds"]} >= {"artifacts", "entries"}
         gone = kgym("gc", "--only", "entries", "--entry-age", "0", "--apply", "--json")
         assert gone.status == 0, gone.err
         assert gone.json["entries"]
-        left = {one.name for one in cloud.buckets.page("kgym-test").objects}
+        left = {stored.name for stored in cloud.buckets.page("kgym-test").objects}
         assert not [name for name in left if "/suitecache/" in name]
-    assert any("X-Goog-Signature" in one for one in cloud.requests)
+    assert any("X-Goog-Signature" in request for request in cloud.requests)
     assert not [path for path in tmp_path.rglob("artifacts") if path.is_dir()]
 
 

@@ -56,9 +56,9 @@ def test_a_bug_is_run_once_and_titled_as_it_crashed(
     with Platform(data, work=False) as idle, working(idle, data, given):
         done = kgym("--server", idle.url, "bug", "new", folder, *words, "--json")
     assert (done.status, done.json["title"]) == (0, TITLE), done.err
-    one = bundle.load(str(folder))
-    assert one.titles == [TITLE, "BUG: f"]
-    assert one.fix is not None
+    bug = bundle.load(str(folder))
+    assert bug.titles == [TITLE, "BUG: f"]
+    assert bug.fix is not None
     again = kgym("bug", "new", folder, *words)
     assert (again.status, "name a new folder" in again.err) == (2, True)
 
@@ -131,5 +131,5 @@ def test_on_a_terminal_it_asks(data: Path, repro: Path, tmp_path: Path) -> None:
     os.close(stdin)
     assert done.returncode == 0, done.stderr
     assert "Kernel (a shared one" in done.stderr
-    one = bundle.load(str(folder))
-    assert one.build == bundle.kernel("linux-6.1")
+    bug = bundle.load(str(folder))
+    assert bug.build == bundle.kernel("linux-6.1")

@@ -50,10 +50,10 @@ def test_an_entry_is_made_listed_shown_and_dropped(
     assert (again["entry"], again["cached"], near["cached"]) == (first["entry"], True, False)
 
     listed = kgym("cache", "list", "--json").json
-    found = {one["name"]: one["making"] for one in listed["entries"]}
-    assert found[first["entry"]]["base"] is None
-    assert found[near["entry"]]["base"] == first["entry"]
-    assert found[near["entry"]]["symbols_changed"] == 1
+    making = {entry["name"]: entry["making"] for entry in listed["entries"]}
+    assert making[first["entry"]]["base"] is None
+    assert making[near["entry"]]["base"] == first["entry"]
+    assert making[near["entry"]]["symbols_changed"] == 1
     assert first["entry"] in kgym("cache", "list", "--text", "6.1").out
     shown = kgym("cache", "show", near["entry"]).out
     assert f"from {first['entry'][:12]}: 0 files, 1 symbols" in shown

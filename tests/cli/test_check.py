@@ -67,7 +67,7 @@ def test_patches_are_checked_on_the_kernel_that_has_the_bug(
     assert done.json["bug"] == "bundle"
     (patch,) = done.json["patches"]
     assert (patch["name"], patch["outcome"]) == ("good.patch", "compiles")
-    assert [one["name"] for one in patch["functions"]] == ["watch_filter"]
+    assert [function["name"] for function in patch["functions"]] == ["watch_filter"]
 
 
 def test_people_get_a_table_and_the_compilers_words_on_what_failed(
@@ -131,9 +131,11 @@ def test_patches_are_taken_as_people_have_them_and_a_bad_one_stands_alone(
         path.write_bytes(mails[path.name])
     done = kgym("check", bundle, *paths, "--json")
     assert done.status == 1, done.err
-    found = {one["name"]: (one["outcome"], one["reason"]) for one in done.json["patches"]}
-    assert list(found) == list(mails)
-    bad = {name: words for name, (outcome, words) in found.items() if outcome != "compiles"}
+    outcomes = {
+        patch["name"]: (patch["outcome"], patch["reason"]) for patch in done.json["patches"]
+    }
+    assert list(outcomes) == list(mails)
+    bad = {name: words for name, (outcome, words) in outcomes.items() if outcome != "compiles"}
     assert list(bad) == ["zeroes", "spaced", "nothing"]
     assert "holds zero bytes" in bad["zeroes"]
     assert "with other white space" in bad["spaced"]
@@ -152,9 +154,9 @@ def test_a_file_that_goes_or_is_renamed_is_missed_by_what_needs_it(
     patches = [written(tmp_path / "gone", gone), written(tmp_path / "moved", moved)]
     done = kgym("check", bundle, *patches, "--json")
     assert done.status == 1, done.err
-    for one in done.json["patches"]:
-        assert one["outcome"] == "does_not_compile", one
-        assert "No rule to make target 'kernel/fork.o'" in one["output"]
+    for patch in done.json["patches"]:
+        assert patch["outcome"] == "does_not_compile", patch
+        assert "No rule to make target 'kernel/fork.o'" in patch["output"]
 
 
 def test_what_is_no_unified_diff_is_called_what_it_is(
@@ -179,11 +181,13 @@ def test_what_is_no_unified_diff_is_called_what_it_is(
         "saved": (saved.replace("w.c", "watch_queue.c"), ""),
     }
     paths = [written(tmp_path / name, text) for name, (text, _) in texts.items()]
-    found = {one["name"]: one for one in kgym("check", bundle, *paths, "--json").json["patches"]}
+    checks = {
+        check["name"]: check for check in kgym("check", bundle, *paths, "--json").json["patches"]
+    }
     for name, (_, words) in texts.items():
         wanted = "does_not_apply" if words else "compiles"
-        assert found[name]["outcome"] == wanted, found[name]
-        assert words in found[name]["reason"]
+        assert checks[name]["outcome"] == wanted, checks[name]
+        assert words in checks[name]["reason"]
 
 
 @pytest.mark.parametrize(
@@ -246,7 +250,7 @@ def test_a_fix_that_does_not_apply_and_a_program_that_does_not_compile_cost_no_c
     assert "stale.patch: hunk 1 of kernel/watch_queue.c (line 8) does not apply" in done.err
     job = kgym("job", "show", done.json["job"], "--json").json
     assert job["steps"][0]["failure"]["reason"] == "patch_does_not_apply"
-    assert [one["state"] for one in job["steps"]] == ["failed", *["skipped"] * 3]
+    assert [step["state"] for step in job["steps"]] == ["failed", *["skipped"] * 3]
     written(bundle / "repro.c", "int main(void) { return nothing; }\n")
     for words in (["reproduce", bundle, "--fix", good], ["calibrate", bundle]):
         done = kgym("bug", *words, "--json")

@@ -40,21 +40,21 @@ LOG = """\
 
 def test_a_report_is_parsed_to_json(kgym: Kgym, tmp_path: Path) -> None:
     (tmp_path / "crash.log").write_text(LOG)
-    one = kgym("report", "parse", tmp_path / "crash.log", "--json").json
-    assert one["title"] == "KASAN: use-after-free Read in demo_release"
-    assert set(one) >= {"title", "alt_titles", "type", "corrupted", "report", "frames"}
-    assert "demo_release" in [frame["function"] for frame in one["frames"]]
+    crash = kgym("report", "parse", tmp_path / "crash.log", "--json").json
+    assert crash["title"] == "KASAN: use-after-free Read in demo_release"
+    assert set(crash) >= {"title", "alt_titles", "type", "corrupted", "report", "frames"}
+    assert "demo_release" in [frame["function"] for frame in crash["frames"]]
 
 
 def test_several_logs_give_an_array_in_their_order(kgym: Kgym, tmp_path: Path) -> None:
     (tmp_path / "crash.log").write_text(LOG)
     (tmp_path / "calm.log").write_text("[    1.0] Run /init as init process\n")
     both = kgym("report", "parse", tmp_path / "calm.log", tmp_path / "crash.log", "--json").json
-    assert [one["title"] is None for one in both] == [True, False]
+    assert [crash["title"] is None for crash in both] == [True, False]
 
 
 def test_the_shipped_bugs_are_listed_and_shown(kgym: Kgym) -> None:
-    names = [one["name"] for one in kgym("bug", "list", "--json").json]
+    names = [bug["name"] for bug in kgym("bug", "list", "--json").json]
     assert "watch-queue-filter" in names
     shown = kgym("bug", "show", "watch-queue-filter", "--json").json
     assert [step["kind"] for step in shown["job"]["steps"]] == ["build", "reproduce"] * 2
@@ -134,7 +134,7 @@ def test_commands_use_the_platform_that_runs(
     with Client(platform.url) as client:
         job = client.submit(JobRequest.model_validate_json(build_job))
         assert client.wait(job.id).state is State.SUCCEEDED
-    assert [one["id"] for one in kgym("job", "list", "--json").json] == [job.id]
+    assert [listed["id"] for listed in kgym("job", "list", "--json").json] == [job.id]
 
 
 @pytest.mark.thorough

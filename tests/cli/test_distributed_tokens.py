@@ -26,7 +26,7 @@ def until_all_work(platform: Distributed, client: Client) -> None:
 
 def heard_of(client: Client) -> set[int | None]:
     """The processes of the workers that the scheduler knows."""
-    return {int(one.id.split(":")[1]) for one in client.workers()}
+    return {int(worker.id.split(":")[1]) for worker in client.workers()}
 
 
 def test_the_workers_get_a_token_once_the_first_one_was_made(

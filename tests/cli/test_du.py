@@ -10,10 +10,10 @@ pytestmark = pytest.mark.thorough
 def test_what_takes_disk_is_told_and_a_warning_beyond_the_budget(
     kgym: Kgym, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    told = kgym("du")
-    assert (told.status, told.err) == (0, "")
+    shown = kgym("du")
+    assert (shown.status, shown.err) == (0, "")
     for words in ("database", "cache/suitecache", "MB stored, budget", "MB free"):
-        assert words in told.out
+        assert words in shown.out
     monkeypatch.setenv("KGYM_DISK_BUDGET", "1K")
     warned = kgym("du")
     assert warned.status == 0

@@ -34,17 +34,17 @@ patches = 1
 def mending(handler: Handler) -> None:
     """Answer as a model that is right at once."""
     text = handler.body["messages"][-1]["content"]
-    said = {
+    answers = {
         "hypothesis": f"<solution>The filter is not counted. You are {KEY}.</solution>",
         "patch": f"<file>{FILE}</file><original>\n{line()}\n</original>"
         f"<patched>\nint mends;\n{line()}\n</patched>",
     }
-    answer(said.get(purpose_of(text), "<choice>1</choice>"))(handler)
+    answer(answers.get(purpose_of(text), "<choice>1</choice>"))(handler)
 
 
 def line() -> str:
     path = Path(__file__).parents[1] / "fakelinux" / FILE
-    return next(one for one in path.read_text().splitlines() if one.startswith("int "))
+    return next(line for line in path.read_text().splitlines() if line.startswith("int "))
 
 
 @pytest.fixture
@@ -67,9 +67,9 @@ def mine(tmp_path: Path, fake_source: TarballSource) -> Path:
 @pytest.fixture
 def farm(data: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Farm]:
     monkeypatch.setenv(KEYS, KEY)
-    one = Farm(traces=False)
-    with farming(data, one):
-        yield one
+    farm = Farm(traces=False)
+    with farming(data, farm):
+        yield farm
 
 
 def test_a_fix_is_found_written_recorded_and_replayed(
@@ -79,13 +79,13 @@ def test_a_fix_is_found_written_recorded_and_replayed(
     model = f"openai-chat:gpt-4o@http://127.0.0.1:{endpoint.server_port}/v1"
     tape, out = tmp_path / "tape.jsonl", tmp_path / "out.patch"
     how = ("--strategy", tmp_path / "small.toml", "--files", FILE, "--out", out, "--json")
-    found = kgym("fix", mine, "--model", model, "--record", tape, "--window", 30_000, *how)
-    assert found.status == 0, found.err
-    run = found.json["run"]
+    fixed = kgym("fix", mine, "--model", model, "--record", tape, "--window", 30_000, *how)
+    assert fixed.status == 0, fixed.err
+    run = fixed.json["run"]
     assert (run["state"], run["fixes"], run["bug"]) == ("resolved", 1, "mine")
-    assert "t0: resolved" in found.err
+    assert "t0: resolved" in fixed.err
     patch = out.read_text()
-    assert patch == found.json["patch"]
+    assert patch == fixed.json["patch"]
     assert "Subject: [PATCH] watch_queue: fix use-after-free in watch_filter" in patch
     assert "+int mends;" in out.with_suffix(".md").read_text()
     head = tapes.head(tape)
@@ -97,10 +97,10 @@ def test_a_fix_is_found_written_recorded_and_replayed(
     stored = data / "runs" / "1" / "events.gz"
     again = kgym("fix", mine, "--model", f"replay:{stored}", *how)  # a stored run is a tape, too
     assert (again.status, len(endpoint.asked)) == (0, asked), again.err
-    diffs = [one.json["run"]["ranked"][0]["diff"] for one in (found, replayed, again)]
+    diffs = [run.json["run"]["ranked"][0]["diff"] for run in (fixed, replayed, again)]
     assert diffs == [diffs[0]] * 3
     listed = kgym("run", "list", "--json").json["runs"]
-    assert [(one["id"], one["state"]) for one in listed] == [
+    assert [(run["id"], run["state"]) for run in listed] == [
         (3, "resolved"),
         (2, "resolved"),
         (1, "resolved"),
@@ -112,13 +112,13 @@ def test_a_fix_is_found_written_recorded_and_replayed(
     assert "+int mends;" in kgym("run", "patch", 1).out
     for word in ("resume", "stop"):  # it has ended
         assert kgym("run", word, 1).status == 2
-    written = [one for one in tmp_path.rglob("*") if one.is_file()]
+    written = [file for file in tmp_path.rglob("*") if file.is_file()]
     assert {tape, out, out.with_suffix(".md"), data / "runs" / "1" / "events.gz"} <= set(written)
     for path in written:
         assert KEY.encode() not in path.read_bytes(), path
     assert "You are" in contents(data / "runs")
     assert KEY not in contents(data / "runs")
-    for answered in (found, replayed, shown, report, calls):
+    for answered in (fixed, replayed, shown, report, calls):
         assert KEY not in answered.out + answered.err
     assert "You are …." in calls.out
 
@@ -142,9 +142,9 @@ def test_a_scheduler_that_goes_away_during_a_run_is_waited_for(
     asked = len(endpoint.asked)
     assert process.poll() is None
     with farming(data, farm, port):
-        said, _ = process.communicate(timeout=200)
+        error_text, _ = process.communicate(timeout=200)
     assert process.returncode == 0
-    run = json.loads(said)["run"]
+    run = json.loads(error_text)["run"]
     assert (run["state"], run["spent"]["lost_calls"]) == ("resolved", 0)
     assert len(endpoint.asked) == asked
 
@@ -154,9 +154,9 @@ def test_a_bug_that_does_not_show_costs_nothing(
 ) -> None:
     farm.shows = False
     model = f"openai-chat:gpt-4o@http://127.0.0.1:{endpoint.server_port}/v1"
-    found = kgym("fix", mine, "--model", model, "--files", FILE, "--json")
-    assert (found.status, endpoint.asked) == (1, []), found.err
-    assert found.json["run"]["reason"].startswith("does_not_reproduce")
+    fixed = kgym("fix", mine, "--model", model, "--files", FILE, "--json")
+    assert (fixed.status, endpoint.asked) == (1, []), fixed.err
+    assert fixed.json["run"]["reason"].startswith("does_not_reproduce")
 
 
 def test_an_agent_service_carries_runs_out(
@@ -172,7 +172,7 @@ def test_an_agent_service_carries_runs_out(
     )
     try:
         assert service.stderr is not None
-        assert any(said.startswith("agent: http://127.0.0.1:") for said in service.stderr)
+        assert any(line.startswith("agent: http://127.0.0.1:") for line in service.stderr)
         here = ("--strategy", tmp_path / "small.toml", "--files", FILE, "--no-watch", "--json")
         refused = kgym("fix", "watch-queue-filter", "--model", f"{model}x", *here)
         assert (refused.status, refused.json["reason"]) == (2, "model_not_allowed"), refused.err

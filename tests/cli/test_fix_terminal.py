@@ -133,7 +133,7 @@ def test_ctrl_c_leaves_the_run_of_a_service_alone(
     )
     try:
         assert service.stderr is not None
-        assert any(said.startswith("agent: http://127.0.0.1:") for said in service.stderr)
+        assert any(line.startswith("agent: http://127.0.0.1:") for line in service.stderr)
         how = ("--files", FILE, "--model", model(endpoint))
         with terminal(data, "fix", "watch-queue-filter", *how) as shown:
             shown.until(farm.held.is_set)
@@ -149,7 +149,7 @@ def test_ctrl_c_leaves_the_run_of_a_service_alone(
 
 
 def assert_none_goes_on(kgym: Kgym) -> None:
-    states = {one["state"] for one in kgym("job", "list", "--json").json}
+    states = {job["state"] for job in kgym("job", "list", "--json").json}
     assert "aborted" in states
     assert not states & {"pending", "queued", "running"}
 
@@ -165,16 +165,18 @@ def test_what_a_model_and_a_bug_say_steers_no_terminal(
             mending(handler)
 
     endpoint.script = [hostile]
-    told = (mine / "bug.toml").read_text()
+    bundle_text = (mine / "bug.toml").read_text()
     title = "KASAN: use-after-free in watch_filter"
-    (mine / "bug.toml").write_text(told.replace(f'"{title}"', json.dumps(f"{title} {HOSTILE}")))
+    (mine / "bug.toml").write_text(
+        bundle_text.replace(f'"{title}"', json.dumps(f"{title} {HOSTILE}"))
+    )
     how = ("--strategy", tmp_path / "small.toml", "--files", FILE, "--model", model(endpoint))
     out = ("--out", tmp_path / "out.patch")
     shown = b""
     for words in (("fix", mine, *how, *out), ("run", "show", 1), ("run", "list")):
-        with terminal(data, *words, columns=200) as one:
-            assert one.to_its_end() == 0, one.shown
-        shown += one.shown
+        with terminal(data, *words, columns=200) as screen:
+            assert screen.to_its_end() == 0, screen.shown
+        shown += screen.shown
     for sequence in (b"\x1b[2J", b"\x1b]", b"\x07", "\x9b".encode()):
         assert sequence not in shown
     assert b"owned" in shown
@@ -188,7 +190,7 @@ def test_off_a_terminal_each_thing_is_a_line_of_its_own_and_whole(
     how = ("--strategy", tmp_path / "small.toml", "--files", FILE, "--model", model(endpoint))
     done = kgym("fix", mine, *how)
     assert done.status == 1, done.err
-    told = [one for one in done.err.splitlines() if "question_refused" in one]
-    assert told
-    assert all(long in one for one in told)
+    refusals = [line for line in done.err.splitlines() if "question_refused" in line]
+    assert refusals
+    assert all(long in refusal for refusal in refusals)
     assert "\x1b" not in done.err + done.out

@@ -33,13 +33,13 @@ def test_a_deployment_comes_and_goes(cloud: CloudProject, kgym: Kgym, tmp_path: 
     at = (file, "--endpoint", cloud.url, "--json")
     made = kgym("gcp", "up", *at, "--ssh-key", key)
     assert made.status == 0, made.err
-    assert {one["done"] for one in made.json["parts"]} == {"made"}
+    assert {part["done"] for part in made.json["parts"]} == {"made"}
     shown = kgym("gcp", "status", *at).json
     assert shown["emulated"] is True
-    assert [one["pool"] for one in shown["hosts"]] == ["build", "scheduler"]
+    assert [host["pool"] for host in shown["hosts"]] == ["build", "scheduler"]
     assert shown["hosts"] == made.json["hosts"]
     cost = kgym("gcp", "cost", *at).json
-    build = next(one for one in cost["pools"] if one["pool"] == "build")
+    build = next(pool for pool in cost["pools"] if pool["pool"] == "build")
     assert build["dollars_per_hour"] == 0.2
     assert build["most_per_hour"] == 0.8
     assert 0 < build["so_far"] < 0.1
@@ -60,11 +60,11 @@ def test_a_loop_goes_on_while_the_scheduler_is_away(
     loop = Program("scale", [*words, *where], tmp_path / "log")
     loop.spawn()
     try:
-        away = lines(loop, lambda said: len(said) > 0)[0]
+        away = lines(loop, lambda seen: len(seen) > 0)[0]
         assert away["fault"]["reason"] == "scheduler_unreachable"
         with Platform(data, port=port, work=False):
-            said = lines(loop, lambda said: any(one["actions"] for one in said))
-        (made,) = next(one for one in said if one["actions"])["actions"]
+            rounds = lines(loop, lambda rounds: any(answer["actions"] for answer in rounds))
+        (made,) = next(answer for answer in rounds if answer["actions"])["actions"]
         assert (made["action"], made["host"]) == ("add", "kgym-farm-build-1")
     finally:
         loop.stop()
@@ -77,9 +77,9 @@ def lines(
     ends = time.monotonic() + seconds
     while True:
         text = loop.log.read_text()
-        said = [json.loads(one) for one in text.splitlines() if one.startswith("{")]
-        if enough(said):
-            return said
+        rounds = [json.loads(line) for line in text.splitlines() if line.startswith("{")]
+        if enough(rounds):
+            return rounds
         assert loop.pid is not None, text
         assert time.monotonic() < ends, text
         time.sleep(0.1)

@@ -29,16 +29,16 @@ def test_up_a_job_down_and_nothing_is_left(
         made = kgym("gcp", "up", *at)
         assert made.status == 0, made.err
         assert made.json["emulated"] is True
-        assert {one["done"] for one in made.json["parts"]} == {"made"}
+        assert {part["done"] for part in made.json["parts"]} == {"made"}
         again = kgym("gcp", "up", *at).json
-        assert {one["done"] for one in again["parts"]} == {"there"}
+        assert {part["done"] for part in again["parts"]} == {"there"}
         with Client(made.json["scheduler"]) as client:
             job = client.wait(client.submit(JobRequest(steps=[fake_build])).id)
             assert job.state is State.SUCCEEDED, client.log(job.id)
-            workers = [one.id for one in client.workers()]
-        assert [one.partition(":")[0] for one in workers] == ["kgym-farm-build-1"]
+            workers = [worker.id for worker in client.workers()]
+        assert [worker.partition(":")[0] for worker in workers] == ["kgym-farm-build-1"]
         shown = kgym("gcp", "status", *at).json
-        versions = {one["pool"]: one["version"] for one in shown["hosts"]}
+        versions = {host["pool"]: host["version"] for host in shown["hosts"]}
         assert re.fullmatch(r"[0-9.]+.*", versions["build"])
         (there,) = [emulated_project.find(data, "kgym-test")]
         assert there is not None
@@ -48,7 +48,7 @@ def test_up_a_job_down_and_nothing_is_left(
         os.kill(there.look()["processes"]["kgym-farm-build-1"], 9)
         ends = time.monotonic() + 60
         done: list[dict[str, str]] = []
-        while {"remove", "add"} - {one["action"] for one in done}:
+        while {"remove", "add"} - {action["action"] for action in done}:
             assert time.monotonic() < ends
             done += kgym("gcp", "scale", *at, "--once").json["actions"]
         processes += there.look()["processes"].values()
@@ -57,7 +57,7 @@ def test_up_a_job_down_and_nothing_is_left(
     finally:
         gone = kgym("gcp", "down", *at)
     assert gone.status == 0, gone.err
-    assert {one["done"] for one in gone.json["parts"]} == {"removed"}
+    assert {part["done"] for part in gone.json["parts"]} == {"removed"}
     assert not list((data / "emulated-projects").iterdir())
     assert not [pid for pid in processes if Path(f"/proc/{pid}").exists()]
     assert not _mentioning(data)
@@ -85,12 +85,12 @@ def test_a_project_whose_server_is_killed_leaves_nothing(
 
 def _mentioning(folder: Path) -> list[str]:
     """The programs that run with this folder among their words."""
-    found = []
+    rounds = []
     for file in Path("/proc").glob("[0-9]*/cmdline"):
         try:
             words = file.read_bytes().replace(b"\0", b" ").decode(errors="replace")
         except OSError:
             continue
         if str(folder) in words:
-            found.append(words)
-    return found
+            rounds.append(words)
+    return rounds

@@ -78,10 +78,10 @@ def test_results_are_rows_for_people_spreadsheets_and_programs(
     assert (last["job"], last["state"], last["verdict"]) == (night[1], "queued", None)
     assert TITLE in group("results", "night").out
     rows = list(csv.DictReader(io.StringIO(group("results", "night", "--csv").out)))
-    assert [row["job"] for row in rows] == [str(one) for one in night]
+    assert [row["job"] for row in rows] == [str(job) for job in night]
     assert (rows[0]["title"], rows[1]["tags"]) == (f"'{TITLE}", "'-x")
-    found = kgym("--server", idle.url, "job", "list", "--group", "night")
-    assert [line.split()[0] for line in found.out.splitlines()[1:]] == [
+    listed = kgym("--server", idle.url, "job", "list", "--group", "night")
+    assert [line.split()[0] for line in listed.out.splitlines()[1:]] == [
         str(night[1]),
         str(night[0]),
     ]

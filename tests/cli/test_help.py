@@ -30,18 +30,18 @@ def test_an_example_can_be_typed(path: str, line: str) -> None:
     rest = words[1:]
     for name in path.split():
         assert isinstance(command, click.Group)
-        found = command.get_command(context, name)
-        assert found is not None
-        command, rest = found, rest[1:]
+        subcommand = command.get_command(context, name)
+        assert subcommand is not None
+        command, rest = subcommand, rest[1:]
     command.make_context(path, rest)
 
 
 def test_help_shows_examples_and_the_environment(kgym: Kgym) -> None:
-    told = kgym("--help").out
+    shown = kgym("--help").out
     for words in (*ENVIRONMENT, *OF_ALL):
-        assert words in told
-    told = kgym("job", "list", "--help").out
-    assert "Examples:\n    kgym job list --state running --state queued\n" in told
+        assert words in shown
+    shown = kgym("job", "list", "--help").out
+    assert "Examples:\n    kgym job list --state running --state queued\n" in shown
     assert "KGYM_BUS" in kgym("scheduler", "--help").out
 
 
@@ -71,7 +71,7 @@ def test_the_shell_is_offered_what_goes_on_like_this(line: str, offered: list[st
         check=False,
     )
     assert (done.returncode, done.stderr) == (0, "")
-    assert [one.partition(",")[2] for one in done.stdout.splitlines()] == offered
+    assert [line.partition(",")[2] for line in done.stdout.splitlines()] == offered
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
@@ -97,10 +97,10 @@ def test_completion_is_installed_by_one_command(
     assert script.read_text() == kgym("completion", shell, "--print").out.removesuffix("\n")
     if shell == "bash":
         asked = "shopt -s expand_aliases; . ~/.bashrc; complete -p kgym"
-        found = subprocess.run(
+        completed = subprocess.run(
             ["bash", "-c", asked], capture_output=True, text=True, check=True, timeout=20
         )
-        assert "_kgym_completion kgym" in found.stdout
+        assert "_kgym_completion kgym" in completed.stdout
 
 
 def test_a_shell_that_is_not_known_has_to_be_named(

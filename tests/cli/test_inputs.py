@@ -155,7 +155,7 @@ def test_patches_are_read_compressed_and_from_standard_input(
         paths[-1].write_bytes(pack(text))
     done = kgym("check", bundle, *paths, "-", "--json", stdin=text)
     assert done.status == 0, done.out
-    assert [one["name"] for one in done.json["patches"]] == [
+    assert [patch["name"] for patch in done.json["patches"]] == [
         *(f"{suffix}.patch" for suffix in COMPRESSORS),
         "stdin",
     ]
@@ -207,7 +207,7 @@ def test_several_jobs_are_waited_for_and_restarted(
     with working(idle, data, {StepKind.BUILD: build}):
         done = kgym("--server", idle.url, "job", "wait", 1, 2, 3, 1, "--json")
         lines = list(map(json.loads, done.out.splitlines()))
-        assert [(one["id"], one["state"]) for one in lines] == [
+        assert [(job["id"], job["state"]) for job in lines] == [
             (1, "succeeded"),
             (2, "failed"),
             (3, "succeeded"),
@@ -247,7 +247,7 @@ def test_a_jobs_artifacts_are_fetched_by_name_or_all(
     assert done.out.splitlines() == [str(to / "1-build" / "vmlinux")]
     assert (to / "1-build" / "vmlinux").read_bytes() == b"kernel" * 1000
     logs = kgym("job", "fetch", 1, "console-*.log", "-o", to, "--json").json
-    assert [(one["step"], one["name"]) for one in logs] == [
+    assert [(fetched["step"], fetched["name"]) for fetched in logs] == [
         (0, "console-0.log"),
         (0, "console-1.log"),
         (1, "console-0.log"),
@@ -289,12 +289,12 @@ def test_a_bundle_is_packed_when_it_is_fetched(
     sums = set()
     for job, step in ((1, 1), (2, 0), (1, 1)):
         got = kgym("job", "fetch", job, "bundle.tar.gz", "-o", tmp_path / str(job), "--json").json
-        (one,) = got
-        assert (one["step"], one["name"]) == (step, "bundle.tar.gz")
-        assert hashlib.sha256(Path(one["path"]).read_bytes()).hexdigest() == one["sha256"]
+        (fetched,) = got
+        assert (fetched["step"], fetched["name"]) == (step, "bundle.tar.gz")
+        assert hashlib.sha256(Path(fetched["path"]).read_bytes()).hexdigest() == fetched["sha256"]
         assert [path.name for path in (tmp_path / str(job)).iterdir()] == [f"{step}-reproduce"]
-        sums.add(one["sha256"])
-        with tarfile.open(one["path"]) as archive:
+        sums.add(fetched["sha256"])
+        with tarfile.open(fetched["path"]) as archive:
             assert {member.name: member.mode for member in archive} == {
                 **{f"bundle/{name}": 0o644 for name in ("kernel", "vmlinux", "config")},
                 **{f"bundle/{name}": 0o644 for name in ("initrd-0.cpio", "reproducer.c")},

@@ -67,12 +67,12 @@ class Tools:
 async def tools(url: str, *words: object) -> AsyncIterator[Tools]:
     """Start `kgym mcp` as the page configures it, with more words, and connect to it."""
     (block,) = re.findall(r"^```json\n(.*?)^```$", PAGE.read_text(), re.DOTALL | re.MULTILINE)
-    told = json.loads(block)["mcpServers"]["kgym"]
+    server = json.loads(block)["mcpServers"]["kgym"]
     programs = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
     server = StdioServerParameters(
-        command=told["command"],
-        args=[*told["args"], *map(str, words)],
-        env={**dict.fromkeys(told["env"], url), "PATH": programs},
+        command=server["command"],
+        args=[*server["args"], *map(str, words)],
+        env={**dict.fromkeys(server["env"], url), "PATH": programs},
     )
     async with Client(stdio_client(server)) as client:
         yield Tools(client)
@@ -84,7 +84,7 @@ async def test_patches_are_tried_and_errors_are_answers(tmp_path: Path, tree: Pa
     with Platform(data, work=False) as platform, working(platform, data, answers):
         async with tools(platform.url, "--tree", tree) as call:
             assert bugs.load(BUG).file.title in (call.client.instructions or "")
-            listed = {one.name for one in (await call.client.list_tools()).tools}
+            listed = {tool.name for tool in (await call.client.list_tools()).tools}
             assert listed == {
                 *("check", "run_kernel", "trace"),
                 *("read_file", "list_folder", "search", "symbol"),
@@ -127,10 +127,10 @@ async def test_the_source_is_read_as_the_bug_has_it(
             patched = await call("read_file", path="kernel/watch_queue.c", patch=DIFF % "type")
             assert "if (type)\n" in patched[1]
             assert "watch_queue.c" in (await call("list_folder", path="kernel"))[1].split()
-            found = await call("search", pattern=r"type\s*>=", glob="*.c")
-            assert "kernel/watch_queue.c:10: " in found[1]
-            found = await call("symbol", name="watch_filter")
-            assert found[1].startswith("1 definitions")
+            answer = await call("search", pattern=r"type\s*>=", glob="*.c")
+            assert "kernel/watch_queue.c:10: " in answer[1]
+            answer = await call("symbol", name="watch_filter")
+            assert answer[1].startswith("1 definitions")
             failed, text = await call("check", patch=DIFF % "kind >= 2")
             assert (failed, text.startswith("does not compile: ")) == (False, True)
             assert "'kind' undeclared" in text
@@ -146,17 +146,17 @@ async def test_the_source_is_read_as_the_bug_has_it(
 async def test_when_the_client_is_gone_all_that_it_asked_for_ends(
     tmp_path: Path, tree: Path
 ) -> None:
-    data, told = tmp_path / "data", Told()
-    with Platform(data, work=False) as platform, working(platform, data, told.answers):
+    data, events = tmp_path / "data", Told()
+    with Platform(data, work=False) as platform, working(platform, data, events.answers):
         async with tools(platform.url, "--tree", tree) as call:
             assert "crash reproduced" in (await call("run_kernel"))[1]
-            told.hold.clear()
+            events.hold.clear()
             waits = asyncio.create_task(call("run_kernel", patch=diff("mends")))
-            assert await asyncio.to_thread(told.held.wait, PATIENCE_SECONDS)
+            assert await asyncio.to_thread(events.held.wait, PATIENCE_SECONDS)
             _, text = await call("run_kernel", patch=diff("useless"), wait_seconds=1)
             assert "the same call again waits for it" in text
             waits.cancel()
-        told.hold.set()
+        events.hold.set()
         async with AsyncClient(platform.url) as client:
             assert not [job async for job in client.jobs() if not job.state.final]
             states = Counter([job.state async for job in client.jobs()])
@@ -209,8 +209,8 @@ async def test_the_job_of_a_cancelled_call_ends_unless_another_waits_for_it(
 
             calls = [await call(key) for key in ("wanted", "left", "wanted")]
             wanted, left, _ = begun
-            for one in calls[:2]:  # the second's pause ends last
-                one.cancel()
+            for call in calls[:2]:  # the second's pause ends last
+                call.cancel()
             while (await client.job(left)).state is not State.ABORTED:
                 await asyncio.sleep(0.05)
             assert (await client.job(wanted)).state is State.QUEUED

@@ -44,11 +44,11 @@ def python(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder / "bin" / "python"
 
 
-def said(*commands: str) -> dict[str, Any]:
+def answer_of(*commands: str) -> dict[str, Any]:
     """Return the configuration of a model that gives these commands, one after the other."""
     outputs = [
-        {"role": "assistant", "content": one, "extra": {"actions": [{"command": one}]}}
-        for one in commands
+        {"role": "assistant", "content": command, "extra": {"actions": [{"command": command}]}}
+        for command in commands
     ]
     return {"model_class": "deterministic", "model_name": "script", "outputs": outputs}
 
@@ -56,9 +56,9 @@ def said(*commands: str) -> dict[str, Any]:
 def agent(python: Path, tree: Path, url: str, model: dict[str, Any]) -> dict[str, Any]:
     """Run the page's program; return what it printed last, with what the commands answered."""
     (program,) = (
-        one.text
-        for one in code_blocks(ROOT / "docs" / "your-own-agent.md")
-        if one.language == "python"
+        block.text
+        for block in code_blocks(ROOT / "docs" / "your-own-agent.md")
+        if block.language == "python"
     )
     script, config = tree.parent / "agent.py", tree.parent / "model.json"
     script.write_text(
@@ -89,7 +89,7 @@ def agent(python: Path, tree: Path, url: str, model: dict[str, Any]) -> dict[str
 @pytest.mark.timeout(600)
 def test_an_agent_fixes_a_bug_through_run_kernel(python: Path, tree: Path, tmp_path: Path) -> None:
     data = tmp_path / "data"
-    script = said(
+    script = answer_of(
         "run_kernel",
         "env; cat /proc/*/environ",
         "sed -i 's/int a/int broken/' drivers/a.c && run_kernel",

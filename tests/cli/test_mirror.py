@@ -33,9 +33,9 @@ def test_a_repository_is_copied_and_listed(tmp_path: Path) -> None:
     head = commit(folder, "1", Makefile="one")
     with git_serving(tmp_path / "served") as served:
         url = f"{served.url}/linux/.git"
-        status, found = kgym(tmp_path, url)
+        status, listed = kgym(tmp_path, url)
         missing = kgym(tmp_path, f"{served.url}/none")
-    assert (status, [one["url"] for one in found]) == (0, [url.removesuffix("/.git")])
-    assert git(Path(found[0]["path"]), "rev-parse", "HEAD") == head
-    assert found == kgym(tmp_path)[1]
+    assert (status, [mirror["url"] for mirror in listed]) == (0, [url.removesuffix("/.git")])
+    assert git(Path(listed[0]["path"]), "rev-parse", "HEAD") == head
+    assert listed == kgym(tmp_path)[1]
     assert (missing[0], missing[1]["reason"]) == (2, "source_not_found")

@@ -81,13 +81,15 @@ def test_gc_shows_then_does(kgym: Kgym, platform: Platform, build_job: str, data
     platform.stop()
     options = ("--artifact-budget", "1K", "--cache-budget", "0", "--json")
     shown = kgym("gc", *options).json
-    assert [(one["job"], one["why"]) for one in shown["artifacts"]] == [(1, "budget")]
+    assert [(artifact["job"], artifact["why"]) for artifact in shown["artifacts"]] == [
+        (1, "budget")
+    ]
     assert len(shown["caches"]) == 2  # a source and a tree
     assert not shown["applied"]
     done = kgym("gc", "--apply", *options).json
     assert done["applied"]
-    assert [one["bytes"] for one in done["artifacts"]] == [
-        one["bytes"] for one in shown["artifacts"]
+    assert [artifact["bytes"] for artifact in done["artifacts"]] == [
+        artifact["bytes"] for artifact in shown["artifacts"]
     ]
     assert not list((data / "artifacts").rglob("vmlinux"))
     nothing = kgym("gc", *options).json

@@ -55,8 +55,8 @@ def test_each_command_is_there_and_says_what_it_is(name: str) -> None:
     assert command.help
     assert COMMANDS[name].summary.endswith(".")
     if isinstance(command, LazyGroup):
-        for one in command.list_commands(click.Context(command)):
-            assert command.get_command(click.Context(command), one) is not None
+        for name in command.list_commands(click.Context(command)):
+            assert command.get_command(click.Context(command), name) is not None
 
 
 @pytest.mark.parametrize("words", [["bug", "list"], ["bug", "list", "--json"], ["--help"]])
@@ -131,8 +131,8 @@ def test_ctrl_c_while_it_imports_ends_it_without_a_word(data: Path, module: str)
         if line.rsplit("|", 1)[-1].strip() == module:
             break
     process.send_signal(signal.SIGINT)
-    _, said = process.communicate(timeout=60)
-    assert [line for line in said.splitlines() if not line.startswith("import time:")] == []
+    _, error_text = process.communicate(timeout=60)
+    assert [line for line in error_text.splitlines() if not line.startswith("import time:")] == []
     assert process.returncode in {130, -signal.SIGINT}
 
 
@@ -217,10 +217,10 @@ def test_a_data_folder_that_cannot_be_used_is_named(
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root may mount a small file system")
 @pytest.mark.parametrize("words", [["job", "list"], ["token", "list"]])
 @pytest.mark.parametrize(
-    ("how", "status", "said"), [("ro", 2, "Read-only"), ("full", 3, "No space")]
+    ("how", "status", "message"), [("ro", 2, "Read-only"), ("full", 3, "No space")]
 )
 def test_a_disk_that_takes_nothing_is_named(
-    kgym: Kgym, data: Path, words: list[str], how: str, status: int, said: str
+    kgym: Kgym, data: Path, words: list[str], how: str, status: int, message: str
 ) -> None:
     data.mkdir()
     subprocess.run(["mount", "-t", "tmpfs", "-o", "size=64k", "kgym", data], check=True)
@@ -231,7 +231,7 @@ def test_a_disk_that_takes_nothing_is_named(
             (data / "big").write_bytes(bytes(1 << 16))
         refused = kgym(*words)
         assert (refused.status, len(refused.err.splitlines())) == (status, 1), refused.err
-        assert said in refused.err
+        assert message in refused.err
     finally:
         subprocess.run(["umount", data], check=True)
 

@@ -22,7 +22,7 @@ def test_the_answers_to_many_logs_come_in_their_order(tmp_path: Path) -> None:
         logs.append(str(log))
     ran = CliRunner().invoke(report, ["parse", *logs, "--json"])
     assert ran.exit_code == 0
-    assert [one["title"] for one in json.loads(ran.stdout)] == [
+    assert [crash["title"] for crash in json.loads(ran.stdout)] == [
         f"BUG: something number_{number}" if number % 10 else None for number in range(100)
     ]
 
@@ -34,11 +34,11 @@ def test_a_corpus_is_counted_by_field_with_the_names_of_what_failed(tmp_path: Pa
     (tmp_path / "report" / "2").write_text(CASE.format("divide error in my_fn"))
     (tmp_path / "guilty" / "1").write_text("FILE: fs/my.c\n\nBUG: x\n my_fn+0x1/0x2 fs/my.c:12\n")
     ran = CliRunner().invoke(report, ["corpus", str(tmp_path), "--json"])
-    found = json.loads(ran.stdout)
-    assert found["cases"] == 3
-    assert found["fields"]["title"] == {"right": 1, "wrong": 1, "failing": ["report/2"]}
-    assert found["fields"]["type"] == {"right": 2, "wrong": 0, "failing": []}
-    assert found["fields"]["guilty_file"]["right"] == 1
+    crash = json.loads(ran.stdout)
+    assert crash["cases"] == 3
+    assert crash["fields"]["title"] == {"right": 1, "wrong": 1, "failing": ["report/2"]}
+    assert crash["fields"]["type"] == {"right": 2, "wrong": 0, "failing": []}
+    assert crash["fields"]["guilty_file"]["right"] == 1
 
 
 def test_of_a_compressed_log_that_is_cut_short_the_beginning_is_read(tmp_path: Path) -> None:

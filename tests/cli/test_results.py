@@ -27,8 +27,8 @@ TITLE = "KASAN: use-after-free Read in demo"
 
 def trial(after: Verdict) -> JobRequest:
     """A trial's job; `after` is what its last step will answer."""
-    one = bundle.load("watch-queue-filter")
-    request = one.job(one.fix)
+    bug = bundle.load("watch-queue-filter")
+    request = bug.job(bug.fix)
     steps = [step.model_copy(update={"evidence": False}) for step in request.steps[1::2]]
     first, second = request.steps[0], request.steps[2]
     return JobRequest(steps=[first, steps[0], second, steps[1]], tags=[f"then={after}"])
@@ -84,16 +84,16 @@ def test_the_verdict_is_shown_and_decides_the_status(
     assert " no_crash, resolved " in listed[str(right)]
     assert " same_crash, not resolved " in listed[str(wrong)]
     assert " inconclusive, not resolved " in listed[str(open_)]
-    waits = [kgym("--server", idle.url, "job", "wait", one) for one in (right, wrong, open_)]
-    assert [one.status for one in waits] == [0, 1, 3]
+    waits = [kgym("--server", idle.url, "job", "wait", job) for job in (right, wrong, open_)]
+    assert [waited.status for waited in waits] == [0, 1, 3]
 
 
 @pytest.mark.thorough
 def test_a_bug_that_does_not_show_is_a_no_and_a_fix_that_holds_is_a_yes(
     kgym: Kgym, idle: Platform, data: Path
 ) -> None:
-    one = bundle.load("watch-queue-filter").job(None)
-    build, shown = one.steps
+    request = bundle.load("watch-queue-filter").job(None)
+    build, shown = request.steps
     again = shown.model_copy(update={"name": AFTER, "baseline": StepRef(job=1, step=1)})
     with (
         working(
@@ -109,7 +109,7 @@ def test_a_bug_that_does_not_show_is_a_no_and_a_fix_that_holds_is_a_yes(
         for steps in ([build, shown], [build, again]):
             client.wait(client.submit(JobRequest(steps=steps)).id)
     waits = [kgym("--server", idle.url, "job", "wait", number) for number in (1, 2)]
-    assert [one.status for one in waits] == [1, 0]
+    assert [waited.status for waited in waits] == [1, 0]
 
 
 def test_an_aborted_job_has_no_verdict_wherever_it_is_shown(
@@ -128,11 +128,11 @@ def test_an_aborted_job_has_no_verdict_wherever_it_is_shown(
         aborted.set()
     [listed] = kgym("job", "list", "--json").json
     shown = kgym("job", "show", number, "--json").json
-    for one in (listed, shown):
-        assert (one["state"], one["verdict"], one["resolved"]) == ("aborted", None, None)
-    told = kgym("job", "show", number).out
-    assert told.splitlines()[0].startswith(f"job {number}: aborted  then=")
-    assert "    verdict: same_crash" in told  # of its step
+    for answer in (listed, shown):
+        assert (answer["state"], answer["verdict"], answer["resolved"]) == ("aborted", None, None)
+    shown = kgym("job", "show", number).out
+    assert shown.splitlines()[0].startswith(f"job {number}: aborted  then=")
+    assert "    verdict: same_crash" in shown  # of its step
 
 
 def test_a_list_has_the_verdict_that_was_stored_not_one_of_its_own(
@@ -260,7 +260,7 @@ def test_a_fix_is_not_tried_where_the_bug_came_to_no_verdict(
     assert (done.json["before"]["verdict"], done.json["resolved"]) == ("inconclusive", False)
     assert "so nothing further is tried: it was inconclusive" in done.json["after"]["reason"]
     shown = kgym("--server", idle.url, "job", "show", done.json["job"], "--json").json
-    assert [one["state"] for one in shown["steps"]] == ["succeeded", "failed", *["skipped"] * 2]
+    assert [step["state"] for step in shown["steps"]] == ["succeeded", "failed", *["skipped"] * 2]
     failure = shown["steps"][1]["failure"]
     assert (failure["reason"], shown["steps"][1]["attempt"]) == ("no_verdict", 1)
     assert shown["steps"][1]["result"]["verdict"] == "inconclusive"

@@ -52,7 +52,7 @@ def test_defaults_follow_from_others(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("variable", "value", "said"),
+    ("variable", "value", "message"),
     [
         ("KGYM_PORT", "70000", "70000 is not in the range"),
         ("KGYM_LEASE", "soon", "'soon' is not a valid float"),
@@ -61,10 +61,10 @@ def test_defaults_follow_from_others(tmp_path: Path) -> None:
         ("KGYM_AGENT", "http://", "'http://' is not a URL"),
     ],
 )
-def test_a_bad_value_is_named_by_whoever_needs_it(variable: str, value: str, said: str) -> None:
+def test_a_bad_value_is_named_by_whoever_needs_it(variable: str, value: str, message: str) -> None:
     chosen = Settings({variable: value})
     assert chosen.host == "127.0.0.1"
-    with pytest.raises(UserError, match=f"{variable}: .*{re.escape(said)}") as refused:
+    with pytest.raises(UserError, match=f"{variable}: .*{re.escape(message)}") as refused:
         getattr(chosen, variable.removeprefix("KGYM_").lower())
     assert refused.value.reason == "bad_setting"
 
@@ -122,34 +122,34 @@ def test_defaults_are_those_of_the_parts() -> None:
 
 @pytest.mark.parametrize("command", ["scheduler", "worker", "up", "gc"])
 def test_help_names_each_with_its_variable_and_default(kgym: Kgym, command: str) -> None:
-    told = " ".join(kgym(command, "--help").out.split())
-    own = [one for one in ALL if command in one.commands]
+    shown = " ".join(kgym(command, "--help").out.split())
+    own = [setting for setting in ALL if command in setting.commands]
     assert own
-    for one in own:
-        assert one.option in told
-        assert one.variable in told
-        assert one.default_shown in told
+    for setting in own:
+        assert setting.option in shown
+        assert setting.variable in shown
+        assert setting.default_shown in shown
 
 
 def test_the_page_has_a_table_of_all() -> None:
     table = "\n".join(reference._settings())
-    assert all(f"| `{one.variable}` |" in table for one in ALL)
+    assert all(f"| `{setting.variable}` |" in table for setting in ALL)
     assert "| `KGYM_PORT` | `kgym scheduler --port`, `kgym up --port` | 8420 |" in table
 
 
 def test_nothing_else_reads_the_environment() -> None:
     reads = re.compile(r"\b(?:environb?|getenv)\b|\benvvar=")  # no syntax tree: see test_pages.py
-    found = {
+    variables = {
         str(path.relative_to(root))
         for root in (ROOT / "common", ROOT / "services")
         for path in root.rglob("*.py")
         if reads.search(path.read_text())
     }
-    assert found == set(OTHERS)
+    assert variables == set(OTHERS)
 
 
 def test_every_variable_that_is_read_is_a_setting() -> None:
-    known = {one.variable for one in ALL}
+    known = {setting.variable for setting in ALL}
     for root in (ROOT / "common", ROOT / "services"):
         for path in root.rglob("*.py"):
             assert set(re.findall(r"\bKGYM_[A-Z_]*[A-Z]", path.read_text())) <= known, path

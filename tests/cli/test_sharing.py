@@ -95,7 +95,11 @@ def test_the_end_of_the_second_command_is_not_the_end_of_the_first(
     second.send_signal(signal.SIGINT)
     second.communicate(timeout=PATIENCE_SECONDS)
     assert sleeping("7382.1")
-    (job,) = [one["id"] for one in kgym("job", "list", "--json").json if one["state"] == "running"]
+    (job,) = [
+        job_view["id"]
+        for job_view in kgym("job", "list", "--json").json
+        if job_view["state"] == "running"
+    ]
     assert kgym("job", "abort", job).status == 0
     out, err = first.communicate(timeout=PATIENCE_SECONDS)
     assert (first.returncode, json.loads(out)["state"]) == (3, "aborted"), err
@@ -120,10 +124,10 @@ def test_a_command_whose_platform_was_killed_says_so_and_goes_on_when_it_is_repe
     wait_for(lambda: sleeping("7385.1"))
     [platform] = Path(f"/proc/{command.pid}/task/{command.pid}/children").read_text().split()
     os.kill(int(platform), signal.SIGKILL)
-    _, said = command.communicate(timeout=60)
+    _, error_text = command.communicate(timeout=60)
     assert command.returncode == 3
-    assert "this machine's platform has ended" in said
-    assert "its jobs are kept" in said
+    assert "this machine's platform has ended" in error_text
+    assert "its jobs are kept" in error_text
     assert not sleeping("7385.1")
     assert kgym("job", "abort", 1).status == 0
 
@@ -148,7 +152,7 @@ def test_a_commands_own_job_goes_first_and_older_ones_are_named(
     done = kgym("job", "submit", "-", "--wait", "--json", stdin=small(fake_build).model_dump_json())
     assert (done.status, done.json["id"]) == (0, 2), done.err
     assert "jobs 1 " in done.err
-    (older,) = [one for one in kgym("job", "list", "--json").json if one["id"] == 1]
+    (older,) = [job_view for job_view in kgym("job", "list", "--json").json if job_view["id"] == 1]
     assert older["state"] == "queued"
     assert "kgym job wait" in older["steps"][0]["waiting"]
 

@@ -21,11 +21,11 @@ def test_a_bugs_source_is_read_listed_and_searched(
     assert "\tif (type >= 100)\n" in read.out  # with the bug
     assert kgym("source", "ls", bundle, "kernel").out.splitlines()[-1] == "watch_queue.c"
     symbol = kgym("source", "symbol", bundle, "watch_filter", "--json").json
-    assert [one["path"] for one in symbol["definitions"]] == ["kernel/watch_queue.c"]
+    assert [definition["path"] for definition in symbol["definitions"]] == ["kernel/watch_queue.c"]
     patch = written(tmp_path / "my.patch", DIFF % "type >= 55")
     words = ("type >= [0-9]+", "--glob", "*.c", "--patch", patch)
-    found = kgym("source", "search", bundle, *words)
-    assert found.out == "kernel/watch_queue.c:10: \tif (type >= 55)\n"
+    searched = kgym("source", "search", bundle, *words)
+    assert searched.out == "kernel/watch_queue.c:10: \tif (type >= 55)\n"
     jobs = kgym("job", "list", "--json").json
     assert len(jobs) == 1  # all looks went by one job
     by_number = kgym("source", "search", jobs[0]["id"], "type >= 100")

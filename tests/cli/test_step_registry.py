@@ -23,9 +23,9 @@ from tests.conftest import ANYWHERE, ROOT, NewRun
 
 SERVICES: dict[str, Any] = yaml.safe_load((ROOT / "docker-compose.yml").read_text())["services"]
 WORKERS = {
-    name: one
-    for name, one in SERVICES.items()
-    if "kgym worker" in " ".join(one.get("entrypoint", ""))
+    name: service
+    for name, service in SERVICES.items()
+    if "kgym worker" in " ".join(service.get("entrypoint", ""))
 }
 IMAGES = {
     Service.BUILDER: "kgym-builder",
@@ -37,8 +37,8 @@ IMAGES = {
 
 def models(union: object) -> dict[StepKind, type]:
     """The models of a union, by the kind that each is for."""
-    found = get_args(get_args(union)[0])
-    return {one.model_fields["kind"].default: one for one in found}
+    variants = get_args(get_args(union)[0])
+    return {variant.model_fields["kind"].default: variant for variant in variants}
 
 
 @pytest.mark.anyio
@@ -49,14 +49,14 @@ async def test_a_kind_has_its_models_and_the_handler_of_these(
     (handler,) = handlers([kind], Equipment(tmp_path / "cache", ANYWHERE)).values()
     ref = StepRef(step=0)
     others = (fake_build, MinimizeSpec(build=ref, reproduce=ref))
-    other = next(one for one in others if one.kind is not kind)
+    other = next(spec for spec in others if spec.kind is not kind)
     with pytest.raises(InfrastructureError, match=f"not a {models(StepSpec)[kind].__name__}$"):
         await handler(new_run(other))
     assert kind in models(StepResult)
 
 
 def test_one_host_has_a_worker_for_every_kind() -> None:
-    kinds = [kind for one in workers_of_one_host() for kind in one.kinds]
+    kinds = [kind for shape in workers_of_one_host() for kind in shape.kinds]
     assert sorted(kinds) == sorted(REGISTRY) == sorted(StepKind)
 
 
@@ -81,11 +81,11 @@ async def test_only_workers_with_vms_try_the_accelerators(tmp_path: Path) -> Non
 
 def test_the_containers_do_every_kind_once_where_its_programs_are() -> None:
     done: list[StepKind] = []
-    for one in WORKERS.values():
-        words: list[str] = one["command"]
+    for worker in WORKERS.values():
+        words: list[str] = worker["command"]
         kinds = kinds_named(words[words.index("--kinds") + 1])
-        assert {IMAGES[REGISTRY[kind].service] for kind in kinds} == {one["image"]}
+        assert {IMAGES[REGISTRY[kind].service] for kind in kinds} == {worker["image"]}
         done += kinds
     assert sorted(done) == sorted(StepKind)
     targets = set(re.findall(r"^FROM \S+ AS (\S+)", (ROOT / "docker/Dockerfile").read_text(), re.M))
-    assert {one["build"]["target"] for one in WORKERS.values()} <= targets
+    assert {worker["build"]["target"] for worker in WORKERS.values()} <= targets

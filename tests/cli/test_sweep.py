@@ -87,14 +87,14 @@ class Farm:
         """Say which patches compile."""
         spec = run.assignment.spec
         assert isinstance(spec, CheckSpec)
-        self.done += [f"check {one.name}" for one in spec.patches]
+        self.done += [f"check {patch.name}" for patch in spec.patches]
         return CheckResult(
             source_identity="",
             kernel_release="",
             compiler_version="",
             tree="",
             tree_cached=True,
-            patches=[self._checked(one.name, one.diff or "") for one in spec.patches],
+            patches=[self._checked(patch.name, patch.diff or "") for patch in spec.patches],
             seconds={},
         )
 
@@ -114,7 +114,7 @@ class Farm:
         assert isinstance(spec, BuildSpec)
         if spec.review:
             self.done.append(f"build {spec.review[0]}")
-        if any("unlinked" in (one.diff or "") for one in spec.patches):
+        if any("unlinked" in (patch.diff or "") for patch in spec.patches):
             raise UserError("does_not_compile", "undefined reference to `a'")
         return built(tree=spec.patches[-1].diff or "", compiler_substitution=INSTEAD)
 
@@ -128,7 +128,7 @@ class Farm:
             if title == self.hidden:
                 return ran(Verdict.NO_CRASH)
             crashes = [_crash(number, title) for number in range(5)]
-            measured = {"instances": crashes, "sample": [one.number for one in crashes[2:]]}
+            measured = {"instances": crashes, "sample": [crash.number for crash in crashes[2:]]}
             return ran(Verdict.SAME_CRASH, title, evidence=Evidence(), **measured)
         if not self.hold.is_set():
             self.held.set()
@@ -265,13 +265,13 @@ def test_a_bug_that_does_not_show_leaves_the_others_alone(
         done = kgym("--server", idle.url, "sweep", BUG, SECOND, "--patches", patches, "--json")
     assert done.status == 3
     lines = [json.loads(line) for line in done.out.splitlines()[:-1]]
-    found = {(row["bug"], row["patch"]): row for row in lines}
-    assert len(found) == len(lines) == len(WANTED) + 1
-    assert found[SECOND, "every.patch"]["outcome"] == "not_resolved"
-    hidden = found[BUG, "mends.patch"]
+    rows = {(row["bug"], row["patch"]): row for row in lines}
+    assert len(rows) == len(lines) == len(WANTED) + 1
+    assert rows[SECOND, "every.patch"]["outcome"] == "not_resolved"
+    hidden = rows[BUG, "mends.patch"]
     assert hidden["outcome"] == "inconclusive"
     assert "does not show without the patch" in hidden["reason"]
-    assert found[BUG, "broken.patch"]["outcome"] == "does_not_compile"
+    assert rows[BUG, "broken.patch"]["outcome"] == "does_not_compile"
     assert farm.done.count("run") == 1
 
 
@@ -285,9 +285,9 @@ def test_an_interrupted_sweep_keeps_its_table_and_goes_on(
         with begun(data, *words) as first:
             assert farm.held.wait(60)
             first.send_signal(signal.SIGINT)
-            _, said = first.communicate(timeout=60)
+            _, error_text = first.communicate(timeout=60)
         assert first.returncode == 130
-        assert b"interrupted: repeat the command" in said
+        assert b"interrupted: repeat the command" in error_text
         with table.open() as file:
             early = {row["patch"]: row["outcome"] for row in csv.DictReader(file)}
         assert early["broken.patch"] == "does_not_compile"
@@ -333,10 +333,10 @@ def test_what_has_no_answer_is_run_again_if_asked(
         wait_for(lambda: len(jobs_of(idle)) == 2)
         with Client(idle.url) as client:
             client.abort(next(job.id for job in jobs_of(idle) if len(job.steps) == 2))
-        out, said = first.communicate(timeout=60)
+        out, error_text = first.communicate(timeout=60)
     assert first.returncode == 3
     assert b"inconclusive" in out
-    assert b"--retry" in said
+    assert b"--retry" in error_text
     with working(idle, data, farm.answers):
         assert kgym(*words).status == 3
         assert not farm.done.count("show")

@@ -34,11 +34,11 @@ def test_a_folder_named_as_a_bug_is_for_that_bug_only(tmp_path: Path) -> None:
         (tmp_path / name).write_text(DIFF)
     (tmp_path / ".both.patch.swp").write_text("")
     (tmp_path / "README").write_text("")
-    found = patch_files.find(BUGS, [tmp_path, tmp_path])
-    assert list(found.files["watch-queue-filter"]) == ["both.patch"]
+    patches = patch_files.find(BUGS, [tmp_path, tmp_path])
+    assert list(patches.files["watch-queue-filter"]) == ["both.patch"]
     own = str(tmp_path / "epoll-loop" / "both.patch")
-    assert list(found.files["epoll-loop"]) == [str(tmp_path / "both.patch"), own, "one.diff"]
-    assert found.left_out == [tmp_path / "other"]
+    assert list(patches.files["epoll-loop"]) == [str(tmp_path / "both.patch"), own, "one.diff"]
+    assert patches.left_out == [tmp_path / "other"]
     with pytest.raises(UserError, match=r"no \*.patch"):
         patch_files.find(BUGS, [_empty(tmp_path)])
     with pytest.raises(UserError, match="No such file"):
@@ -57,11 +57,14 @@ def test_what_holds_no_patch_is_told_and_never_waited_for(tmp_path: Path) -> Non
     (tmp_path / "bomb.patch.gz").write_bytes(b"\x1f\x8b damaged")
     (tmp_path / "good.patch").write_text(DIFF)
     (tmp_path / "huge.patch").write_text(DIFF + "+" * (5 << 20))
-    found = patch_files.find(BUGS[:1], [tmp_path])
-    read = {one.name: one.patch for one in patch_files.candidates(found.files[BUGS[0].name])}
+    patches = patch_files.find(BUGS[:1], [tmp_path])
+    read = {
+        candidate.name: candidate.patch
+        for candidate in patch_files.candidates(patches.files[BUGS[0].name])
+    }
     assert isinstance(read.pop("good.patch"), Patch)
     read.pop("bomb.patch")  # nothing tells it from text: the check will say that it is no diff
-    assert {name: isinstance(one, UserError) for name, one in read.items()} == {
+    assert {name: isinstance(patch, UserError) for name, patch in read.items()} == {
         "pipe.patch": True,
         "folder.patch": True,
         "gone.patch": True,
@@ -79,17 +82,17 @@ def test_the_same_command_has_the_same_name(tmp_path: Path) -> None:
 
 @given(st.lists(st.sampled_from(list(Outcome)), min_size=1))
 def test_the_status_tells_the_worst(outcomes: list[Outcome]) -> None:
-    found = exit_status(status([row(one) for one in outcomes]))
+    exit_code = exit_status(status([row(outcome) for outcome in outcomes]))
     if Outcome.INCONCLUSIVE in outcomes:
-        assert found == 3
+        assert exit_code == 3
     elif Outcome.REFUSED in outcomes:
-        assert found == 2
+        assert exit_code == 2
     else:
-        assert found == (set(outcomes) != {Outcome.RESOLVED})
+        assert exit_code == (set(outcomes) != {Outcome.RESOLVED})
 
 
 def test_a_pair_is_told_in_a_line_without_the_same_word_twice() -> None:
-    told = [
+    lines = [
         words(Pair("a", "p").row(outcome, "so it was", verdict=verdict))
         for outcome, verdict in (
             (Outcome.RESOLVED, Verdict.NO_CRASH),
@@ -97,7 +100,7 @@ def test_a_pair_is_told_in_a_line_without_the_same_word_twice() -> None:
             (Outcome.DOES_NOT_APPLY, None),
         )
     ]
-    assert told == [
+    assert lines == [
         "resolved (no_crash): so it was",
         "inconclusive: so it was",
         "does_not_apply: so it was",

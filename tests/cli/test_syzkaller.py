@@ -10,17 +10,17 @@ COMMIT = "1d849ab4d892af13a249f75628790b47e42b7c74"
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("words", "message"),
     [
         (["nothing"], "names no source of syzkaller"),
         ([COMMIT[:12]], "names no source of syzkaller"),
         (["https://example.org/x@main", "--commit", "main"], "no full commit id"),
     ],
 )
-def test_what_names_no_source_is_refused(kgym: Kgym, words: list[str], said: str) -> None:
+def test_what_names_no_source_is_refused(kgym: Kgym, words: list[str], message: str) -> None:
     done = kgym("syzkaller", "build", *words, "--json")
     assert (done.status, done.json["reason"]) == (2, "bad_option")
-    assert said in done.json["detail"]
+    assert message in done.json["detail"]
 
 
 def test_a_tarball_needs_its_commit(kgym: Kgym, tmp_path: Path) -> None:
@@ -58,4 +58,4 @@ def test_what_workers_have_is_found_and_handed_out(
     assert done.json["source_identity"] == "worker"
     assert done.json["folder"] == str(output / COMMIT)
     assert (output / COMMIT / "syz-executor").read_text() == "syz-executor"
-    assert [one.name for one in output.iterdir()] == [COMMIT]
+    assert [path.name for path in output.iterdir()] == [COMMIT]

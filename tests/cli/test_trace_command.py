@@ -54,16 +54,16 @@ def folder(tmp_path: Path) -> Path:
 def minimal(folder: Path, *words: object) -> dict[str, Any]:
     ran = invoke("minimize", folder / "trace", "--report", folder / "report", *words, "--json")
     assert ran.exit_code == 0, ran.output
-    found: dict[str, Any] = json.loads(ran.stdout)
-    return found
+    answer: dict[str, Any] = json.loads(ran.stdout)
+    return answer
 
 
 def test_a_text_is_cut_down_to_the_calls_around_the_crash(folder: Path) -> None:
-    found = minimal(folder, "--files", "fs/a.c")
-    calls = [(one["pattern"][0]["name"], one["count"], one["frame"]) for one in found["calls"]]
+    answer = minimal(folder, "--files", "fs/a.c")
+    calls = [(call["pattern"][0]["name"], call["count"], call["frame"]) for call in answer["calls"]]
     assert calls == [("loop", 3, None), ("second", 1, 1), ("third", 1, 0)]
-    assert (found["title"], found["pid"]) == ("KASAN: use-after-free Read in third", 31)
-    assert (found["before"], found["after"]) == ("repeat", "end")
+    assert (answer["title"], answer["pid"]) == ("KASAN: use-after-free Read in third", 31)
+    assert (answer["before"], answer["after"]) == ("repeat", "end")
 
 
 def test_many_files_may_follow_the_option(folder: Path) -> None:
@@ -124,14 +124,14 @@ def test_scores_against_fixes_are_added_up(folder: Path) -> None:
     fix = ("--fix", folder / "fix", "--source-tree", folder)
     stopped, through = minimal(folder, *fix), minimal(folder, *fix, "--past-repeats")
     assert stopped["score"]["edited"] == ["first"]
-    assert [one["score"]["stages"]["backward"] for one in (stopped, through)] == [0, 1]
+    assert [answer["score"]["stages"]["backward"] for answer in (stopped, through)] == [0, 1]
     results = []
-    for number, one in enumerate((stopped, through)):
+    for number, answer in enumerate((stopped, through)):
         results.append(folder / f"{number}.json")
-        results[-1].write_text(json.dumps(one))
-    found = json.loads(invoke("score", *results, "--json").stdout)
-    assert found["bugs"] == 2
-    assert found["stages"] == {"stack": 0, "anchor": 0, "backward": 1, "forward": 1, "thread": 2}
+        results[-1].write_text(json.dumps(answer))
+    total = json.loads(invoke("score", *results, "--json").stdout)
+    assert total["bugs"] == 2
+    assert total["stages"] == {"stack": 0, "anchor": 0, "backward": 1, "forward": 1, "thread": 2}
 
 
 @pytest.mark.parametrize("tool", ["zstd", "gzip"])

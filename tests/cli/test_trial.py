@@ -61,18 +61,18 @@ def test_a_trial_measures_the_bug_and_the_next_one_knows_it(kgym: Kgym, data: Pa
 
     given = {StepKind.BUILD: lambda _: built(), StepKind.REPRODUCE: answer}
     with Platform(data, work=False) as idle, working(idle, data, given):
-        told = [kgym("--server", idle.url, "bug", "reproduce", BUG.name) for _ in range(2)]
+        trials = [kgym("--server", idle.url, "bug", "reproduce", BUG.name) for _ in range(2)]
         sure = kgym("--server", idle.url, "bug", "reproduce", BUG.name, "--confidence", 0.99)
-    assert [one.status for one in (*told, sure)] == [1, 1, 1]
-    for one in (*told, sure):
-        assert "before: same_crash" in one.out
-        assert "not resolved" in one.out
-        assert "before: same_crash" not in one.err
-    assert "not calibrated: a bug that shows soon is measured first" in told[0].err
-    assert "calibrated: 3 of 3 runs showed the bug; 3 x 5 s for 95%" in told[1].err
+    assert [trial.status for trial in (*trials, sure)] == [1, 1, 1]
+    for trial in (*trials, sure):
+        assert "before: same_crash" in trial.out
+        assert "not resolved" in trial.out
+        assert "before: same_crash" not in trial.err
+    assert "not calibrated: a bug that shows soon is measured first" in trials[0].err
+    assert "calibrated: 3 of 3 runs showed the bug; 3 x 5 s for 95%" in trials[1].err
     assert "calibrated: 3 of 3 runs showed the bug; 7 x 5 s for 99%" in sure.err
-    assert [one.measure is not None for one in seen] == [True, *[False] * 5]
-    assert [one.confidence for one in seen[:2]] == [None, 0.95]
+    assert [spec.measure is not None for spec in seen] == [True, *[False] * 5]
+    assert [spec.confidence for spec in seen[:2]] == [None, 0.95]
 
 
 def test_a_trial_says_how_its_kernel_differs_from_the_config(kgym: Kgym, data: Path) -> None:
@@ -83,13 +83,15 @@ def test_a_trial_says_how_its_kernel_differs_from_the_config(kgym: Kgym, data: P
     wrong = ran(Verdict.SAME_CRASH, BUG.file.title)
     given = {StepKind.BUILD: lambda _: kernel, StepKind.REPRODUCE: lambda _: wrong}
     with Platform(data, work=False) as idle, working(idle, data, given):
-        told = kgym("--server", idle.url, "bug", "reproduce", BUG.name)
+        shown = kgym("--server", idle.url, "bug", "reproduce", BUG.name)
         answer = kgym("--server", idle.url, "bug", "reproduce", BUG.name, "--json").json
-    assert "config: A0=n, not y, A1=n, not y, " in told.out
-    assert "A4=n, not y, and 2 more (--json)" in told.out
-    assert " config: written for 5.15.0, converted to this kernel's version\n" in told.out
+    assert "config: A0=n, not y, A1=n, not y, " in shown.out
+    assert "A4=n, not y, and 2 more (--json)" in shown.out
+    assert " config: written for 5.15.0, converted to this kernel's version\n" in shown.out
     assert answer["config_version"] == "5.15.0"
-    assert "built in, instead of as modules: TUN, VETH\n" in told.out
-    assert "modules: 3, loaded on demand" in told.out
-    assert [one["symbol"] for one in answer["dropped_symbols"]] == [f"A{n}" for n in range(7)]
+    assert "built in, instead of as modules: TUN, VETH\n" in shown.out
+    assert "modules: 3, loaded on demand" in shown.out
+    assert [dropped["symbol"] for dropped in answer["dropped_symbols"]] == [
+        f"A{n}" for n in range(7)
+    ]
     assert (answer["built_in"], answer["modules"]) == (["TUN", "VETH"], 3)

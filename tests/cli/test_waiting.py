@@ -87,9 +87,9 @@ def test_a_job_behind_others_says_about_how_soon_it_begins(
             done.set()
 
 
-def plain(said: str) -> str:
+def plain(output: str) -> str:
     """Return what was said to a terminal, without what colours it or moves its cursor."""
-    return re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", said)
+    return re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", output)
 
 
 def test_on_a_terminal_a_bar_says_how_long_it_still_takes(
@@ -112,10 +112,10 @@ def test_on_a_terminal_a_bar_says_how_long_it_still_takes(
             stderr=theirs,
         )
         os.close(theirs)
-        said = ""
+        output = ""
         try:
-            while not re.search(r"compile.* \d+/1,000 objects.*\d:\d\d:\d\d left", plain(said)):
-                said += os.read(mine, 4096).decode(errors="replace")
+            while not re.search(r"compile.* \d+/1,000 objects.*\d:\d\d:\d\d left", plain(output)):
+                output += os.read(mine, 4096).decode(errors="replace")
         finally:
             command.kill()
             command.wait()

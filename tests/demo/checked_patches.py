@@ -82,8 +82,8 @@ def check(patch: Patch) -> PatchCheck | None:
     if patch.name.startswith("return early"):
         outcome = PatchOutcome.DOES_NOT_COMPILE
         evil = patch.name.removeprefix("return early")
-        said = [*SAID, *([diagnostic(FILE, 361, "error", evil)] if evil else [])]
-        more = {"reason": f"{FILE}:362: expected ';'{evil}", "diagnostics": said}
+        diagnostics = [*SAID, *([diagnostic(FILE, 361, "error", evil)] if evil else [])]
+        more = {"reason": f"{FILE}:362: expected ';'{evil}", "diagnostics": diagnostics}
         more["output"] = OUTPUT + evil
     elif patch.name == "edits":
         more["diagnostics"] = [diagnostic(FILE, 771, "warning", "unused variable 'unused'")]

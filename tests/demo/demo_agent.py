@@ -45,7 +45,7 @@ class Tape:
         self._seconds = seconds
         lines = TAPE.read_text().splitlines()[1:]
         recorded = [tape.Recorded.model_validate_json(line) for line in lines]
-        self._replies = {one.occurrence: one.reply for one in recorded}
+        self._replies = {line.occurrence: line.reply for line in recorded}
 
     async def ask(self, call: Call) -> Reply:
         """Return the answer; raises ModelError `not_on_tape`."""
@@ -81,7 +81,7 @@ class GivenKernels:
         """Check or try a patch."""
         match work:
             case Check():
-                return Checked(patches=[_checked(one) for one in work.patches])
+                return Checked(patches=[_checked(patch) for patch in work.patches])
             case Try():
                 await asyncio.sleep(0.1)
                 return _tried(work.diff)

@@ -57,11 +57,11 @@ def _keep_entry(data: Path) -> None:
     }
     storage, key = LocalStorage(data / "artifacts"), f"suitecache/{ENTRY}"
     with tempfile.TemporaryDirectory() as folder:
-        image, told = Path(folder, "image"), Path(folder, "about.json")
+        image, about_file = Path(folder, "image"), Path(folder, "about.json")
         image.write_bytes(bytes(12_000_000))
-        told.write_text(json.dumps(about))
+        about_file.write_text(json.dumps(about))
         asyncio.run(storage.put(f"{key}/0123/image.squashfs", image))
-        asyncio.run(storage.put(f"{key}/about.json", told))
+        asyncio.run(storage.put(f"{key}/about.json", about_file))
 
 
 @contextmanager

@@ -18,7 +18,7 @@ class MonitorPage:
     path: str
     ready: str
     """CSS selector of what is visible once the page shows what it has to."""
-    told: str
+    description: str
     """What there is to see, as a picture's alternative text says it."""
     status: int = 200
     """Of the answer."""

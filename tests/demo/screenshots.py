@@ -70,14 +70,14 @@ class Picture:
 
 def chromium() -> str:
     """Return the path of the installed Chromium; raises UserError `no_browser`."""
-    found = next(filter(None, map(shutil.which, PROGRAMS)), None)
-    if found is None:
+    program = next(filter(None, map(shutil.which, PROGRAMS)), None)
+    if program is None:
         raise UserError(
             "no_browser",
             "there is no Chromium here: `apt-get install chromium` brings it; looked for"
             f" {', '.join(PROGRAMS)}",
         )
-    return found
+    return program
 
 
 @contextmanager

@@ -60,7 +60,7 @@ def _shoot(chosen: argparse.Namespace) -> None:
                 "height": picture.height,
                 "size": picture.file.stat().st_size,
             }
-            _print(picture=answer, description=picture.page.told)
+            _print(picture=answer, description=picture.page.description)
 
 
 def _print(**answer: object) -> None:

@@ -161,7 +161,7 @@ class Showcase:
             compiler_version="gcc 12.2.0",
             tree=ENTRY,
             tree_cached=True,
-            patches=[checked_patches.check(one) or _checked(one.name) for one in patches],
+            patches=[checked_patches.check(patch) or _checked(patch.name) for patch in patches],
             seconds={"patches": self.seconds},
         )
 
@@ -236,14 +236,14 @@ def _crashed(run: StepContext, verdict: Verdict) -> ReproduceResult:
     assert report is not None
     number = spec.instances
     instances = []
-    for one in range(number):
-        (run.folder / f"console-{one}.log").write_text(console)
-        (run.folder / f"report-{one}.json").write_text(json.dumps(report.as_dict()))
+    for n in range(number):
+        (run.folder / f"console-{n}.log").write_text(console)
+        (run.folder / f"report-{n}.json").write_text(json.dumps(report.as_dict()))
         instances.append(
             InstanceResult(
-                number=one,
+                number=n,
                 outcome=InstanceOutcome.CRASH,
-                boot_seconds=4.2 + one / 10,
+                boot_seconds=4.2 + n / 10,
                 run_seconds=1.3,
                 runs=1,
                 title=report.title,
@@ -278,19 +278,19 @@ def _mixed(run: StepContext, verdict: Verdict) -> ReproduceResult:
 def _quiet(run: StepContext, verdict: Verdict) -> ReproduceResult:
     number = run.spec(ReproduceSpec).instances
     lost = verdict is Verdict.INCONCLUSIVE
-    for one in range(number):
-        (run.folder / f"console-{one}.log").write_text("booted\n")
+    for n in range(number):
+        (run.folder / f"console-{n}.log").write_text("booted\n")
     instances = [
         InstanceResult(
-            number=one,
+            number=n,
             outcome=InstanceOutcome.SSH_LOST if lost else InstanceOutcome.SURVIVED,
-            boot_seconds=4.2 + one / 10,
+            boot_seconds=4.2 + n / 10,
             run_seconds=2.0 if lost else 30.0,
             runs=14 if lost else 214,
         )
-        for one in range(number)
+        for n in range(number)
     ]
-    controls = [] if lost else [_reported(one) for one in list(ControlName)[:7]]
+    controls = [] if lost else [_reported(name) for name in list(ControlName)[:7]]
     return ReproduceResult(
         verdict=verdict,
         title=None,

@@ -31,10 +31,10 @@ class Call:
 
 def lines(calls: Sequence[Call]) -> Iterator[str]:
     """Yield what tracefs says of them."""
-    for number, one in enumerate(sorted(calls, key=lambda call: call.time)):
-        whole, part = divmod(one.time, 10**6)
-        cpu = one.pid % 2
-        yield LINE.format(one.task, one.pid, cpu, whole, part, one.file, one.name, number)
+    for number, call_ in enumerate(sorted(calls, key=lambda call: call.time)):
+        whole, part = divmod(call_.time, 10**6)
+        cpu = call_.pid % 2
+        yield LINE.format(call_.task, call_.pid, cpu, whole, part, call_.file, call_.name, number)
 
 
 def crash(before: int = 0, others: int = 2, pause: int = 3_000_000) -> list[Call]:

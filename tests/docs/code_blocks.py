@@ -36,6 +36,6 @@ class CodeBlock:
 
 def code_blocks(page: Path) -> Iterator[CodeBlock]:
     """Yield the blocks of a page, in order."""
-    for language, said, text in _BLOCK.findall(page.read_text()):
-        how, _, why = said.partition(": ")
+    for language, info, text in _BLOCK.findall(page.read_text()):
+        how, _, why = info.partition(": ")
         yield CodeBlock(page, language, how, why, text)

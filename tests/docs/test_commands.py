@@ -38,8 +38,8 @@ from tests.conftest import ROOT
 from tests.docs.code_blocks import PAGES, CodeBlock, code_blocks
 from tests.results import built, ran
 
-BLOCKS = [one for page in PAGES for one in code_blocks(page)]
-QUICK = [page for page in PAGES if any(not one.how for one in code_blocks(page))]
+BLOCKS = [block for page in PAGES for block in code_blocks(page)]
+QUICK = [page for page in PAGES if any(not block.how for block in code_blocks(page))]
 BUG = bundle.load("watch-queue-filter")
 RUN = f"""#!/bin/sh
 case $1 in
@@ -58,12 +58,12 @@ PATCH = """\
 
 
 def test_what_is_not_run_says_which_test_does_or_why() -> None:
-    for one in BLOCKS:
-        assert one.how in {"", "slow", "cloud"}, f"{one.page.name}: {one.how}"
-        if one.how == "slow":
-            assert (ROOT / one.why).is_file(), f"{one.page.name}: {one.why}"
-        if one.how == "cloud":
-            assert one.why, f"{one.page.name}: {one.text}"
+    for block in BLOCKS:
+        assert block.how in {"", "slow", "cloud"}, f"{block.page.name}: {block.how}"
+        if block.how == "slow":
+            assert (ROOT / block.why).is_file(), f"{block.page.name}: {block.why}"
+        if block.how == "cloud":
+            assert block.why, f"{block.page.name}: {block.text}"
 
 
 def test_no_command_stands_where_it_is_not_tried() -> None:
@@ -84,8 +84,8 @@ def answer(run: StepContext) -> StepResult:
     if spec.kind is StepKind.CHECK:
         return checked(spec)
     if spec.baseline is not None:
-        told = Control(name=ControlName.PANIC, outcome=ControlOutcome.REPORTED)
-        evidence = Evidence(controls=[told])
+        reported = Control(name=ControlName.PANIC, outcome=ControlOutcome.REPORTED)
+        evidence = Evidence(controls=[reported])
         return ran(Verdict.NO_CRASH, evidence=evidence, baseline=Verdict.SAME_CRASH)
     title = spec.titles[0]
     crash = InstanceResult(number=0, outcome=InstanceOutcome.CRASH, run_seconds=2, title=title)
@@ -146,7 +146,7 @@ def data(tmp_path: Path) -> Path:
 def test_the_commands_of_a_page_run_as_they_are_written(
     page: Path, folder: Path, worked: Platform, data: Path
 ) -> None:
-    elsewhere = {one.text for one in BLOCKS if one.page not in {page, PAGES[0]}}
+    elsewhere = {block.text for block in BLOCKS if block.page not in {page, PAGES[0]}}
     for block in code_blocks(page):
         if not block.how and block.text not in elsewhere:
             while httpx.get(f"{worked.url}/v1/caller", trust_env=False).status_code != 200:

@@ -47,13 +47,13 @@ def reasons() -> Iterator[tuple[str, Path]]:
     """
     for root in ("common", "services"):
         for path in sorted((ROOT / root).rglob("*.py")):
-            for found in REASON.finditer(path.read_text()):
-                yield found[1] or found[2], path
+            for match in REASON.finditer(path.read_text()):
+                yield match[1] or match[2], path
 
 
 def test_every_reason_of_an_error_is_on_the_page_of_troubles() -> None:
     page = (ROOT / "docs" / "trouble.md").read_text()
-    told = {
+    explained = {
         word
         for line in page.splitlines()
         if line.startswith("| `")
@@ -61,7 +61,7 @@ def test_every_reason_of_an_error_is_on_the_page_of_troubles() -> None:
     }
     known = dict(reasons())
     assert len(known) > 100
-    missing = {reason: str(path) for reason, path in known.items() if reason not in told}
+    missing = {reason: str(path) for reason, path in known.items() if reason not in explained}
     assert not missing, f"docs/trouble.md has to say what to do about {missing}"
 
 
@@ -77,7 +77,7 @@ def test_every_file_that_architecture_names_is_there() -> None:
     missing = {
         name
         for name in named
-        if not any(f"/{one}".endswith(f"/{name}") for one in [*files, "pyproject.toml"])
+        if not any(f"/{file}".endswith(f"/{name}") for file in [*files, "pyproject.toml"])
     }
     assert not missing, f"ARCHITECTURE.md names files that are not there: {missing}"
 

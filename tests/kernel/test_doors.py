@@ -15,7 +15,7 @@ from kgym.client import AsyncClient
 from kgym_cli.platforms.embedded_platform import Platform
 from tests.cli.test_bug_source import git
 from tests.cli.test_mcp import PAGE, Tools, tools
-from tests.cli.test_mini_swe_agent import DONE, agent, said
+from tests.cli.test_mini_swe_agent import DONE, agent, answer_of
 from tests.cli.test_mini_swe_agent import python as python  # noqa: PLC0414 - a fixture
 from tests.conftest import DATA, ROOT
 from tests.docs.code_blocks import code_blocks
@@ -57,7 +57,7 @@ def test_an_agent_fixes_the_kernel_through_run_kernel(
     )
     assert f"crash reproduced: {BUG.file.title}" in shown.stdout, shown.stderr
     tree = tmp_path / "linux"
-    script = said(
+    script = answer_of(
         "run_kernel",
         f"grep -n 'tf.i..type' {FILE}",
         f"{replaced(COUNTED, 'tf[i].type >= WATCH_TYPE_NR')} && run_kernel",

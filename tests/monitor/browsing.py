@@ -31,11 +31,11 @@ def words(page: httpx.Response) -> str:
 
 def rows(page: httpx.Response) -> list[int]:
     """Return the numbers of the jobs that a page lists."""
-    return [int(one) for one in re.findall('<tr id="job-([0-9]+)"', page.text)]
+    return [int(number) for number in re.findall('<tr id="job-([0-9]+)"', page.text)]
 
 
 def attribute(page: httpx.Response, pattern: str) -> Any:
     """Return what the one group of the pattern finds in the page's markup."""
-    found = re.search(pattern, page.text)
-    assert found is not None, pattern
-    return html.unescape(found[1])
+    match = re.search(pattern, page.text)
+    assert match is not None, pattern
+    return html.unescape(match[1])

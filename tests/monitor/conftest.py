@@ -16,8 +16,8 @@ from tests.demo.screenshots import PATIENCE
 
 @pytest.fixture(scope="session")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
-    with demo_site(tmp_path_factory.mktemp("data")) as one:
-        yield one
+    with demo_site(tmp_path_factory.mktemp("data")) as demo:
+        yield demo
 
 
 @pytest.fixture(scope="module")  # its event loop runs in this thread as long as it is open
@@ -26,8 +26,8 @@ def browser() -> Iterator[Browser]:
         screenshots.chromium()
     except UserError as error:
         pytest.skip(str(error))
-    with screenshots.browser() as one:
-        yield one
+    with screenshots.browser() as browser_:
+        yield browser_
 
 
 @dataclass(frozen=True)
@@ -60,7 +60,9 @@ class Reader:
         )
         self.page.on(
             "console",
-            lambda said: self.faults.append(said.text) if _is_fault(said.type, said.text) else None,
+            lambda message: (
+                self.faults.append(message.text) if _is_fault(message.type, message.text) else None
+            ),
         )
 
     def open(self, path: str) -> Page:
@@ -82,7 +84,7 @@ def _is_fault(kind: str, text: str) -> bool:
 @pytest.fixture
 def reader(browser: Browser, site: Site) -> Iterator[Reader]:
     """A reader whose pages have to be without a fault."""
-    one = Reader(browser, site.url)
-    yield one
-    one.context.close()
-    assert one.faults == [], json.dumps(one.faults, indent=2)
+    reader_ = Reader(browser, site.url)
+    yield reader_
+    reader_.context.close()
+    assert reader_.faults == [], json.dumps(reader_.faults, indent=2)

@@ -187,11 +187,11 @@ def fill_sqlite(path: Path, jobs: int) -> None:
             connection.execute(f"PRAGMA {pragma}")
         connection.execute("BEGIN")
         named = ",".join(f"'{table}'" for table in TABLES)
-        found = connection.execute(
+        rows = connection.execute(
             f"SELECT name, sql FROM sqlite_master WHERE type = 'index' AND sql <> ''"
             f" AND tbl_name IN ({named})"
         ).fetchall()
-        for name, _ in found:
+        for name, _ in rows:
             connection.execute(f"DROP INDEX {name}")
         connection.execute(_SEED.format(time="TEXT"))
         given = ([_text(value) for value in row] for row in rows(jobs))
@@ -205,7 +205,7 @@ def fill_sqlite(path: Path, jobs: int) -> None:
         later = _text(datetime.now(UTC) + timedelta(days=1))
         for statement in statements("lower(hex(randomblob(16)))", f"'{later}'", LANE):
             connection.execute(statement)
-        for _, sql in found:
+        for _, sql in rows:
             connection.execute(sql)
         connection.execute("COMMIT")
     connection.close()
@@ -217,12 +217,12 @@ async def fill_postgresql(url: str, jobs: int) -> None:
     async with connection.transaction():
         await connection.execute("SET LOCAL synchronous_commit = off")
         await connection.execute("SET LOCAL maintenance_work_mem = '512MB'")
-        found = await connection.fetch(
+        rows = await connection.fetch(
             "SELECT indexname, indexdef FROM pg_indexes WHERE tablename = ANY($1)"
             " AND indexname LIKE 'ix_%'",
             TABLES,
         )
-        for index in found:
+        for index in rows:
             await connection.execute(f"DROP INDEX {index['indexname']}")
         await connection.execute(_SEED.format(time="TIMESTAMPTZ"))
         await connection.copy_records_to_table("seed", records=rows(jobs))
@@ -235,7 +235,7 @@ async def fill_postgresql(url: str, jobs: int) -> None:
         for statement in statements("gen_random_uuid()", "now() + interval '1 day'", LANE):
             await connection.execute(statement)
         await connection.execute("SELECT setval('jobs_id_seq', $1)", jobs)
-        for index in found:
+        for index in rows:
             await connection.execute(index["indexdef"])
     await connection.execute("VACUUM ANALYZE")
     await connection.close()

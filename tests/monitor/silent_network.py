@@ -61,10 +61,10 @@ class _Link:
             threading.Thread(target=self._forward, args=(source, sink), daemon=True).start()
 
     def close(self) -> None:
-        for one in (self._near, self._far):
+        for socket_ in (self._near, self._far):
             with contextlib.suppress(OSError):
-                one.shutdown(socket.SHUT_RDWR)
-            one.close()
+                socket_.shutdown(socket.SHUT_RDWR)
+            socket_.close()
 
     def _forward(self, source: socket.socket, sink: socket.socket) -> None:
         with contextlib.suppress(OSError):

@@ -26,8 +26,8 @@ HERE = f"/benchmarks/{NAME}"
 def here(site: Site) -> Iterator[Visitor]:
     """A visitor of a site with the demo's benchmark."""
     demo_benchmark.put(site.benchmarks)
-    with Visitor(site.url) as one:
-        yield one
+    with Visitor(site.url) as visitor:
+        yield visitor
 
 
 def read(here: Visitor, path: str) -> httpx.Response:
@@ -48,18 +48,18 @@ def rows(page: str) -> dict[str, str]:
     """The lines of the leaderboard, by setup, in order."""
     table = re.search(r'id="board">.*?</table>', page, re.DOTALL)
     assert table is not None
-    found = re.findall(r'data-name="([^"]*)".*?</tr>', table[0], re.DOTALL)
+    setups = re.findall(r'data-name="([^"]*)".*?</tr>', table[0], re.DOTALL)
     texts = re.findall(r"<tr data-setup.*?</tr>", table[0], re.DOTALL)
-    return dict(zip(found, texts, strict=True))
+    return dict(zip(setups, texts, strict=True))
 
 
 def test_the_leaderboard_says_what_the_figures_are(here: Visitor) -> None:
     results = Results(ATTEMPTS, [bug.facts.id for bug in BUGS])
-    found = {str(one.setup): one for one in results.all_figures(results.setups, 3) if one}
+    by_name = {str(setup.setup): setup for setup in results.all_figures(results.setups, 3) if setup}
     lines = rows(read(here, HERE).text)
-    assert set(lines) == set(found)
+    assert set(lines) == set(by_name)
     for name, line in lines.items():
-        figures = found[name]
+        figures = by_name[name]
         for of in (figures.passed, figures.mean):
             for figure in Figure:
                 measured = of[figure]
@@ -69,14 +69,14 @@ def test_the_leaderboard_says_what_the_figures_are(here: Visitor) -> None:
                     assert f"{shown(measured.low)} to {shown(measured.high)}" in line
         assert figures.dollars_per_bug is not None
         assert f"${figures.dollars_per_bug:,.2f}" in line
-    rates = [found[name].mean[Figure.CRR] for name in lines]
-    best = [one.value for one in rates if one is not None]
+    rates = [by_name[name].mean[Figure.CRR] for name in lines]
+    best = [rate.value for rate in rates if rate is not None]
     assert best == sorted(best, reverse=True)
     assert read(here, "/benchmarks").text.count(HERE) == 1
 
 
 @pytest.mark.parametrize(
-    ("query", "said"),
+    ("query", "message"),
     [
         ("types=WARNING", "8 of 40 bugs, first 3 runs"),
         ("types=WARNING,MEMORY_LEAK&k=1", "16 of 40 bugs, first 1 run of each"),
@@ -86,10 +86,10 @@ def test_the_leaderboard_says_what_the_figures_are(here: Visitor) -> None:
         ("fixed_from=2029-01-01", "No bug matches the filter."),
     ],
 )
-def test_a_choice_stands_in_the_address(here: Visitor, query: str, said: str) -> None:
+def test_a_choice_stands_in_the_address(here: Visitor, query: str, message: str) -> None:
     page = read(here, f"{HERE}?{query}")
     assert page.status_code == 200
-    assert said in words(page)
+    assert message in words(page)
 
 
 def test_bugs_are_chosen_by_all_that_a_choice_knows() -> None:
@@ -98,9 +98,9 @@ def test_bugs_are_chosen_by_all_that_a_choice_knows() -> None:
 
 def test_setups_are_chosen(here: Visitor) -> None:
     names = set(rows(read(here, f"{HERE}?feedback=yes").text))
-    assert names == {str(one) for one in SETUPS if one.feedback}
+    assert names == {str(setup) for setup in SETUPS if setup.feedback}
     assert set(rows(read(here, f"{HERE}?agent=tool&limit=no").text)) == {
-        str(one) for one in SETUPS if one.agent == "tool" and one.dollars is None
+        str(setup) for setup in SETUPS if setup.agent == "tool" and setup.dollars is None
     }
 
 
@@ -118,14 +118,14 @@ def test_a_wrong_choice_is_said(here: Visitor, query: str) -> None:
 
 
 def test_two_setups_are_compared_by_their_test(here: Visitor) -> None:
-    one, other, setups = SETUPS[0], SETUPS[5], numbers(here)
-    page = read(here, f"{HERE}/compare?first={setups[str(one)]}&second={setups[str(other)]}")
+    first, second, setups = SETUPS[0], SETUPS[5], numbers(here)
+    page = read(here, f"{HERE}/compare?first={setups[str(first)]}&second={setups[str(second)]}")
     results = Results(ATTEMPTS, [bug.facts.id for bug in BUGS])
-    found = paired(results, one, other, Figure.CRR, 3)
-    assert found is not None
-    assert shown(found.difference.value) in page.text
-    assert f"{found.p_value:.4f}" in page.text
-    alone = results.solved(one, 3) - results.solved(other, 3)
+    compared = paired(results, first, second, Figure.CRR, 3)
+    assert compared is not None
+    assert shown(compared.difference.value) in page.text
+    assert f"{compared.p_value:.4f}" in page.text
+    alone = results.solved(first, 3) - results.solved(second, 3)
     assert f"Resolved only by the first: {len(alone)}" in words(page)
     assert "Choose two setups" in read(here, f"{HERE}/compare").text
 
@@ -133,7 +133,9 @@ def test_two_setups_are_compared_by_their_test(here: Visitor) -> None:
 def numbers(here: Visitor) -> dict[str, str]:
     """The numbers of the setups, as the form has them."""
     form = read(here, f"{HERE}/compare").text
-    return {name: one for one, name in re.findall(r'<option value="([0-9]+)"[^>]*>([^<]*)', form)}
+    return {
+        name: number for number, name in re.findall(r'<option value="([0-9]+)"[^>]*>([^<]*)', form)
+    }
 
 
 def test_a_bug_and_its_attempts_have_pages(here: Visitor) -> None:

@@ -138,7 +138,7 @@ def test_consoles_are_chosen_by_keyboard_and_stand_side_by_side(
         expect(console).to_contain_text("=" * 40)
         console.press("Home")
         expect(console.locator(".log-line").first).to_have_attribute("data-number", "1")
-    left, right = (one.bounding_box() for one in page.locator(".log-view").all())
+    left, right = (view.bounding_box() for view in page.locator(".log-view").all())
     assert left is not None
     assert right is not None
     assert (left["y"] == right["y"]) is (width > 1000)
@@ -212,23 +212,27 @@ def test_every_page_is_accessible_and_keeps_its_policy(
     browser: Browser, site: Site, jobs: dict[str, JobView], look: Look
 ) -> None:
     reader = Reader(browser, site.url, look)
-    found = {}
+    violations = {}
     site.showcase.let_go.clear()
     running = site.client.submit(trial("HELD"))
     for name, path in pages(jobs, running, site.run).items():
         page = reader.open(path)
         page.wait_for_function("!document.querySelector('.log-window:not([data-filled])')")
         results = Axe().run(page)
-        found[name] = [
-            (one["id"], one["nodes"][0]["html"], one["nodes"][0].get("failureSummary"))
-            for one in results.response["violations"]
-            if one["impact"] in {"serious", "critical"}
+        violations[name] = [
+            (
+                violation["id"],
+                violation["nodes"][0]["html"],
+                violation["nodes"][0].get("failureSummary"),
+            )
+            for violation in results.response["violations"]
+            if violation["impact"] in {"serious", "critical"}
         ]
         wide = page.evaluate("document.documentElement.scrollWidth")
         assert wide <= look.width, f"{name} is {wide} wide"
     site.showcase.let_go.set()
     reader.context.close()
-    assert {name: faults for name, faults in found.items() if faults} == {}
+    assert {name: faults for name, faults in violations.items() if faults} == {}
     assert reader.faults == []
 
 
@@ -250,7 +254,7 @@ def test_a_page_goes_light_and_dark_and_is_read_by_keyboard(reader: Reader) -> N
 def test_the_search_box_leads_to_jobs_bugs_titles_and_tags(
     reader: Reader, site: Site, jobs: dict[str, JobView]
 ) -> None:
-    found: list[Callable[[Page], None]] = [
+    checks: list[Callable[[Page], None]] = [
         lambda page: expect(page).to_have_url(re.compile(f"/jobs/{jobs['fixed'].id}$")),
         lambda page: expect(page).to_have_url(re.compile(f"bug={BUG.name}")),
         lambda page: expect(page.locator(f"#job-{jobs['fixed'].id}")).to_contain_text("night:3"),
@@ -258,7 +262,7 @@ def test_the_search_box_leads_to_jobs_bugs_titles_and_tags(
         lambda page: expect(page.locator(f"#job-{jobs['broken'].id}")).to_be_visible(),
     ]
     asked = (str(jobs["fixed"].id), BUG.name, "night:3", "sweep-11", "slab-out-of-bounds")
-    for words, leads in zip(asked, found, strict=True):
+    for words, leads in zip(asked, checks, strict=True):
         page = reader.open("/")
         page.get_by_role("searchbox").fill(words)
         page.keyboard.press("Enter")

@@ -26,8 +26,8 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
 
 @pytest.fixture
 def here(site: Site) -> Iterator[httpx.Client]:
-    with httpx.Client(base_url=site.url, timeout=30, trust_env=False) as one:
-        yield one
+    with httpx.Client(base_url=site.url, timeout=30, trust_env=False) as client:
+        yield client
 
 
 @pytest.fixture(scope="module")
@@ -43,9 +43,9 @@ def counted(site: Site, name: str) -> BugView:
     """Return a bug once all its jobs have ended, as they are counted."""
     deadline = time.monotonic() + 60
     while time.monotonic() < deadline:
-        found = site.client.bugs(BugFilter(name=name)).bugs
-        if found and set(found[0].states) <= {"succeeded", "failed", "aborted"}:
-            return found[0]
+        listed = site.client.bugs(BugFilter(name=name)).bugs
+        if listed and set(listed[0].states) <= {"succeeded", "failed", "aborted"}:
+            return listed[0]
         time.sleep(0.1)
     raise AssertionError(f"{name} was not counted within a minute")
 
@@ -82,7 +82,7 @@ def test_filters_stand_in_the_address(here: httpx.Client, query: str, shown: boo
     answer = here.get(f"/bugs?{query}")
     assert answer.status_code == 200
     assert (f'href="/bugs/{BUG.name}"' in answer.text) == shown
-    assert ("No bug meets this filter" in answer.text) == (not shown)
+    assert ("No bug matches this filter" in answer.text) == (not shown)
 
 
 @pytest.mark.parametrize("query", ["patch=perhaps", "verdict=x", "cursor=1;2", "text=" + "x" * 300])
@@ -102,7 +102,7 @@ def test_a_bug_has_a_page(here: httpx.Client, fixed: JobView) -> None:
 def test_a_shipped_bug_without_a_job_has_a_page_too(here: httpx.Client) -> None:
     text = here.get("/bugs/shm-remap-removed").text
     assert "WARNING in shm_open" in text
-    assert "No job is on" in text
+    assert "This bug has no jobs yet" in text
 
 
 def test_a_bug_that_nobody_knows_is_not_found(here: httpx.Client) -> None:

@@ -20,15 +20,15 @@ def beside(patch: Patch, messages: Messages) -> dict[str, list[str]]:
     """Return the messages by the text of the line that they stand below."""
     shown = diff_lines.files(patch)
     return {
-        line.text.strip(): [one.about.message for one in messages.at(number, place)]
+        line.text.strip(): [message.about.message for message in messages.at(number, place)]
         for number, file in enumerate(shown.files)
         for place, line in enumerate(file.lines)
         if messages.at(number, place)
     }
 
 
-def placed(patch: Patch, *said: Diagnostic, output: str = "") -> Messages:
-    return check_results.messages(diff_lines.files(patch), said, output, (None, "6.1.192"))
+def placed(patch: Patch, *diagnostics: Diagnostic, output: str = "") -> Messages:
+    return check_results.messages(diff_lines.files(patch), diagnostics, output, (None, "6.1.192"))
 
 
 def test_a_message_stands_below_its_line() -> None:
@@ -38,7 +38,7 @@ def test_a_message_stands_below_its_line() -> None:
         "if (filter.nr_filters > WATCH_TYPES)": ["comparison is always false"],
         "return -EINVAL": ["expected ';' before 'tf'"],
     }
-    assert [one.about.line for one in messages.within[FILE]] == [512]
+    assert [message.about.line for message in messages.within[FILE]] == [512]
     [other] = messages.elsewhere
     assert other.link is not None
     assert other.link.endswith("v6.1.192/source/include/linux/watch_queue.h#L80")
@@ -69,12 +69,12 @@ def test_edits_have_no_numbers_but_words() -> None:
     )
     output = f"{FILE}:9:1: warning: w\n    9 |         int unused;\n{FILE}:99:1: error: e\n"
     output += "   99 | b = 2;\n"
-    said = (diagnostic(FILE, 9, "warning", "w"), diagnostic(FILE, 99, "error", "e"))
-    assert beside(patch, placed(patch, *said, output=output)) == {
+    diagnostics = (diagnostic(FILE, 9, "warning", "w"), diagnostic(FILE, 99, "error", "e"))
+    assert beside(patch, placed(patch, *diagnostics, output=output)) == {
         "int unused;": ["w"],
         "b = 2;": ["e"],
     }
-    assert beside(patch, placed(patch, *said)) == {}  # nothing quoted, nothing guessed
+    assert beside(patch, placed(patch, *diagnostics)) == {}  # nothing quoted, nothing guessed
 
 
 def test_words_that_stand_twice_name_no_line() -> None:
@@ -96,28 +96,30 @@ def test_a_removed_line_has_no_message() -> None:
 
 @pytest.fixture
 def visitor(site: Site) -> Iterator[Visitor]:
-    with Visitor(site.url) as one:
-        yield one
+    with Visitor(site.url) as visitor_:
+        yield visitor_
 
 
 def test_each_patch_of_a_check_has_its_own_result(site: Site, visitor: Visitor) -> None:
     job = site.client.submit(request())
     site.client.wait(job.id)
     page = visitor.get(f"/jobs/{job.id}")
-    found = dict(re.findall(r'(?s)id="patch-0-(\d)">\s*<summary>(.*?)</summary>', page.text))
-    assert "does not compile" in found["0"]
-    assert "2 errors" in found["0"]
-    assert "2 new warnings" in found["0"]
-    assert "compiles" in found["1"]
-    assert "1 new warning" in found["1"]
-    assert "does not apply" in found["2"]
-    one = visitor.get(f"/jobs/{job.id}/steps/0/patches/0")
-    lines = re.findall(r'<tr class="([^"]+)">.*?<td(?: class="text")?>([^\n]*)</td></tr>', one.text)
+    summaries = dict(re.findall(r'(?s)id="patch-0-(\d)">\s*<summary>(.*?)</summary>', page.text))
+    assert "does not compile" in summaries["0"]
+    assert "2 errors" in summaries["0"]
+    assert "2 new warnings" in summaries["0"]
+    assert "compiles" in summaries["1"]
+    assert "1 new warning" in summaries["1"]
+    assert "does not apply" in summaries["2"]
+    patch_page = visitor.get(f"/jobs/{job.id}/steps/0/patches/0")
+    lines = re.findall(
+        r'<tr class="([^"]+)">.*?<td(?: class="text")?>([^\n]*)</td></tr>', patch_page.text
+    )
     kinds = [kind for kind, _ in lines]
     assert kinds[:6] == ["hunk", "same", "added", "beside warning", "added", "beside error"]
-    assert "In other files" in words(one)
-    assert "watch_queue.h#L80" in one.text
-    assert f"{FILE}, on lines that are not shown" in words(one)
+    assert "In other files" in words(patch_page)
+    assert "watch_queue.h#L80" in patch_page.text
+    assert f"{FILE}, on lines that are not shown" in words(patch_page)
     assert "Instructions before" in words(visitor.get(f"/jobs/{job.id}/steps/0/patches/1"))
     for path in ("3", "10001", "x", "-1"):
         answer = visitor.get(f"/jobs/{job.id}/steps/0/patches/{path}")
@@ -160,8 +162,8 @@ def test_what_is_hostile_in_a_check_is_shown_as_text(site: Site, visitor: Visito
 
 def test_of_too_many_messages_the_errors_are_shown() -> None:
     patch = Patch(diff=DIFF)
-    said = [diagnostic(FILE, 361, "warning", f"w{number}") for number in range(SHOWN + 50)]
-    said.append(diagnostic(FILE, 362, "error", "e"))
-    messages = placed(patch, *said)
+    diagnostics = [diagnostic(FILE, 361, "warning", f"w{number}") for number in range(SHOWN + 50)]
+    diagnostics.append(diagnostic(FILE, 362, "error", "e"))
+    messages = placed(patch, *diagnostics)
     assert messages.left_out == 51
     assert beside(patch, messages)["return -EINVAL"] == ["e"]

@@ -28,15 +28,15 @@ def started(data: Path, *words: str) -> Iterator[str]:
         text=True,
     ) as process:
         assert process.stdout is not None
-        said = []
+        lines = []
         try:
             for line in process.stdout:
-                said.append(line)
-                if found := re.match(r"monitor: (http://\S+)", line):
-                    yield found[1]
+                lines.append(line)
+                if match := re.match(r"monitor: (http://\S+)", line):
+                    yield match[1]
                     break
             else:
-                raise AssertionError("".join(said))
+                raise AssertionError("".join(lines))
         finally:
             process.send_signal(signal.SIGTERM)
             try:

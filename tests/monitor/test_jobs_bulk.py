@@ -30,8 +30,8 @@ def idle(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, Client
 
 @pytest.fixture
 def visitor(idle: tuple[str, Client]) -> Iterator[Visitor]:
-    with Visitor(idle[0]) as one:
-        yield one
+    with Visitor(idle[0]) as visitor:
+        yield visitor
 
 
 def many(client: Client, count: int, tag: str) -> list[int]:
@@ -145,8 +145,8 @@ def test_a_list_is_turned_over_both_ways(idle: tuple[str, Client], visitor: Visi
     while 'rel="next"' in page.text:
         page = visitor.get(attribute(page, 'href="([^"]*)" rel="next"'))
         seen.append(rows(page))
-    assert [len(one) for one in seen] == [PAGE, PAGE, 5]
-    assert [number for one in seen for number in one] == jobs
+    assert [len(numbers) for numbers in seen] == [PAGE, PAGE, 5]
+    assert [number for numbers in seen for number in numbers] == jobs
     assert page.url.params["tag"] == "pages:1"
     for before in reversed(seen[:-1]):
         page = visitor.get(attribute(page, 'href="([^"]*)" rel="prev"'))

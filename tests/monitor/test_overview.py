@@ -30,11 +30,11 @@ def count(
 ) -> AttemptCount:
     at = begin(NOW - timedelta(hours=hours_ago), timedelta(hours=1))
     given = {"kind": "build", "cause": None, "reason": None, "cached": None, "seconds": 0.0}
-    said = {**given, "at": at, "outcome": outcome, "attempts": attempts, **more}
-    return AttemptCount.model_validate(said)
+    fields = {**given, "at": at, "outcome": outcome, "attempts": attempts, **more}
+    return AttemptCount.model_validate(fields)
 
 
-def told(*counts: AttemptCount, name: str = "day") -> StepHistory:
+def history_of(*counts: AttemptCount, name: str = "day") -> StepHistory:
     span = SPANS[name]
     since = span.wanted(NOW).since
     assert since is not None
@@ -44,12 +44,12 @@ def told(*counts: AttemptCount, name: str = "day") -> StepHistory:
 
 
 def columns(shown: StepHistory, chart: str) -> dict[str, int]:
-    [found] = [one for one in shown.charts if one.name == chart]
-    return {column.label: column.total for column in found.columns}
+    [chart_] = [drawn for drawn in shown.charts if drawn.name == chart]
+    return {column.label: column.total for column in chart_.columns}
 
 
 def test_infrastructure_is_apart_from_what_failed_of_itself() -> None:
-    shown = told(
+    shown = history_of(
         count(1, attempts=5),
         count(1, "failed", 2, cause="user", reason="does_not_compile"),
         count(2, "failed", 1, cause="user", reason="bad_config"),
@@ -70,33 +70,33 @@ def test_infrastructure_is_apart_from_what_failed_of_itself() -> None:
 
 def test_rare_reasons_are_added_up() -> None:
     reasons = [count(1, "failed", 20 - n, cause="user", reason=f"r{n}") for n in range(12)]
-    found = columns(told(*reasons), "failed")
-    assert list(found.items())[:2] == [("r0", 20), ("r1", 19)]
-    assert len(found) == 7
-    assert found["6 other reasons"] == sum(20 - n for n in range(6, 12))
+    failed = columns(history_of(*reasons), "failed")
+    assert list(failed.items())[:2] == [("r0", 20), ("r1", 19)]
+    assert len(failed) == 7
+    assert failed["6 other reasons"] == sum(20 - n for n in range(6, 12))
 
 
 def test_the_cache_s_share_is_of_builds_alone() -> None:
-    shown = told(
+    shown = history_of(
         count(1, attempts=3, cached=True),
         count(1, attempts=1, cached=False),
         count(1, attempts=50, kind="reproduce"),
         count(5, attempts=2, cached=False),
     )
-    [chart] = [one for one in shown.charts if one.name == "cache"]
+    [chart] = [drawn for drawn in shown.charts if drawn.name == "cache"]
     assert chart.summary == "50 % of 6 builds"
     assert [values for _, values in shown.rows(chart)] == [[75.0, 3, 4], [0.0, 0, 2]]
 
 
 def test_kinds_have_their_mean_time() -> None:
-    shown = told(
+    shown = history_of(
         count(1, attempts=4, seconds=200.0),
         count(1, "failed", cause="user", reason="bad_config", seconds=900.0),
         count(1, "expired", kind="reproduce", cause="infrastructure", reason="lease_expired"),
     )
-    found = [(one.kind, one.succeeded, one.failed, one.infrastructure) for one in shown.kinds]
-    assert found == [(StepKind.BUILD, 4, 1, 0), (StepKind.REPRODUCE, 0, 0, 1)]
-    assert [one.mean_seconds for one in shown.kinds] == [50.0, None]
+    kinds = [(kind.kind, kind.succeeded, kind.failed, kind.infrastructure) for kind in shown.kinds]
+    assert kinds == [(StepKind.BUILD, 4, 1, 0), (StepKind.REPRODUCE, 0, 0, 1)]
+    assert [kind.mean_seconds for kind in shown.kinds] == [50.0, None]
 
 
 @given(
@@ -110,13 +110,17 @@ def test_what_is_in_the_span_is_in_a_piece(name: str, ago: list[float], slow: fl
     since = span.wanted(NOW).since
     assert since is not None
     answer = Statistics(
-        since=since, until=until, step=span.asked, counts=[count(one) for one in ago], cut=False
+        since=since,
+        until=until,
+        step=span.asked,
+        counts=[count(moment) for moment in ago],
+        cut=False,
     )
     shown = history(span, answer)
     assert 1 <= len(shown.starts) <= span.length / span.piece + 1
     assert shown.starts[-1] <= until
     pieces = [(at, at + span.piece) for at in shown.starts]
-    inside = [one for one in answer.counts if any(a <= one.at < b for a, b in pieces)]
+    inside = [counted for counted in answer.counts if any(a <= counted.at < b for a, b in pieces)]
     assert shown.attempts == len(inside)
     assert columns(shown, "throughput")["Succeeded"] == len(inside)
 

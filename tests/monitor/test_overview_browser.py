@@ -46,10 +46,10 @@ def busy(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 @pytest.fixture
 def reader(browser: Browser, busy: str) -> Iterator[Reader]:
-    one = Reader(browser, busy)
-    yield one
-    one.context.close()
-    assert one.faults == []
+    reader = Reader(browser, busy)
+    yield reader
+    reader.context.close()
+    assert reader.faults == []
 
 
 FITTED = """() => [...document.querySelectorAll(".chart")].every(
@@ -173,9 +173,9 @@ def test_charts_are_accessible_and_keep_the_policy(browser: Browser, busy: str, 
         summary.click()
     results = Axe().run(page)
     faults = [
-        (one["id"], one["nodes"][0]["html"])
-        for one in results.response["violations"]
-        if one["impact"] in {"serious", "critical"}
+        (violation["id"], violation["nodes"][0]["html"])
+        for violation in results.response["violations"]
+        if violation["impact"] in {"serious", "critical"}
     ]
     wide = page.evaluate("document.documentElement.scrollWidth")
     reader.context.close()

@@ -34,15 +34,15 @@ class Browser(httpx.Client):
 
     def form_key(self, path: str = "/jobs/1") -> str:
         """Return the key that the forms of a page carry."""
-        found = re.search('name="form_key" value="([^"]+)"', self.get(path).text)
-        assert found is not None
-        return found[1]
+        match = re.search('name="form_key" value="([^"]+)"', self.get(path).text)
+        assert match is not None
+        return match[1]
 
 
 @pytest.fixture
 def here(site: Site) -> Iterator[Browser]:
-    with Browser(site.url) as one:
-        yield one
+    with Browser(site.url) as browser:
+        yield browser
 
 
 @pytest.fixture(scope="module")
@@ -236,79 +236,79 @@ def log_in(browser: Browser, token: str) -> httpx.Response:
 
 
 def test_pages_lead_to_the_login_and_back(guarded: dict[str, Any]) -> None:
-    with Browser(guarded["url"]) as one:
+    with Browser(guarded["url"]) as browser:
         for path in ("/", "/jobs?state=failed", "/workers", "/nothing", "/jobs?poll=yes"):
-            answer = one.get(path)
+            answer = browser.get(path)
             assert answer.status_code == 303
             assert answer.headers["location"].startswith("/login?next=%2F")
-        assert one.post("/jobs/1/abort").status_code == 401
-        assert one.get("/healthz").status_code == 200
-        answer = log_in(one, guarded["submit"])
+        assert browser.post("/jobs/1/abort").status_code == 401
+        assert browser.get("/healthz").status_code == 200
+        answer = log_in(browser, guarded["submit"])
         assert (answer.status_code, answer.headers["location"]) == (303, "/jobs")
         cookie = answer.headers["set-cookie"]
         assert "HttpOnly" in cookie
         assert "SameSite=lax" in cookie
         assert guarded["submit"] not in cookie
-        assert one.get("/jobs").status_code == 200
+        assert browser.get("/jobs").status_code == 200
 
 
 def test_who_may_only_read_sees_no_buttons(guarded: dict[str, Any]) -> None:
     path = f"/jobs/{guarded['job']}"
     seen = {}
     for scope in ("read", "submit", "admin"):
-        with Browser(guarded["url"]) as one:
-            log_in(one, guarded[scope])
-            pages = [one.get(page).text for page in ("/", "/jobs", path, "/workers")]
+        with Browser(guarded["url"]) as browser:
+            log_in(browser, guarded[scope])
+            pages = [browser.get(page).text for page in ("/", "/jobs", path, "/workers")]
             seen[scope] = [f"{path}/abort" in pages[2], 'id="bulk"' in pages[1]]
             if scope == "read":
-                key = one.form_key("/jobs")
-                assert one.post(f"{path}/abort", data={"form_key": key}).status_code == 403
-                assert one.post("/workers/drain", data={"form_key": key}).status_code == 403
+                key = browser.form_key("/jobs")
+                assert browser.post(f"{path}/abort", data={"form_key": key}).status_code == 403
+                assert browser.post("/workers/drain", data={"form_key": key}).status_code == 403
     assert seen == {"read": [False, False], "submit": [True, True], "admin": [True, True]}
 
 
 def test_another_session_s_form_changes_nothing(guarded: dict[str, Any]) -> None:
-    with Browser(guarded["url"]) as one, Browser(guarded["url"]) as other:
-        log_in(one, guarded["admin"])
+    with Browser(guarded["url"]) as browser, Browser(guarded["url"]) as other:
+        log_in(browser, guarded["admin"])
         log_in(other, guarded["admin"])
-        key = one.form_key("/jobs")
+        key = browser.form_key("/jobs")
         data = {"form_key": key}
         assert other.post(f"/jobs/{guarded['job']}/abort", data=data).status_code == 403
-        assert one.post("/logout", data=data).status_code == 303
-        assert one.get("/jobs").status_code == 303
+        assert browser.post("/logout", data=data).status_code == 303
+        assert browser.get("/jobs").status_code == 303
         assert other.get("/jobs").status_code == 200
 
 
 @pytest.mark.parametrize("wanted", ["//evil.org", "https://evil.org", "/\\evil.org", "x", "/a\nb"])
 def test_a_login_leads_to_no_other_site(guarded: dict[str, Any], wanted: str) -> None:
-    with Browser(guarded["url"]) as one:
-        answer = one.post("/login", data={"token": guarded["read"], "next": wanted})
+    with Browser(guarded["url"]) as browser:
+        answer = browser.post("/login", data={"token": guarded["read"], "next": wanted})
         assert answer.headers["location"] == "/"
 
 
 def test_a_wrong_token_opens_nothing(guarded: dict[str, Any]) -> None:
-    with Browser(guarded["url"]) as one:
+    with Browser(guarded["url"]) as browser:
         for token in ("", "x", "kgym_1_x", "\u00e4", "x" * 600):
-            answer = log_in(one, token)
+            answer = log_in(browser, token)
             assert answer.status_code in {403, 422}
             assert "set-cookie" not in answer.headers
         foreign = {"Sec-Fetch-Site": "cross-site"}
         data = {"token": guarded["read"]}
-        assert one.post("/login", data=data, headers=foreign).status_code == 403
+        assert browser.post("/login", data=data, headers=foreign).status_code == 403
 
 
 def test_off_this_machine_the_session_needs_https(guarded: dict[str, Any]) -> None:
-    with Browser(guarded["url"], Host="kgym.example.org") as one:
-        assert "https" in log_in(one, guarded["read"]).text
+    with Browser(guarded["url"], Host="kgym.example.org") as browser:
+        assert "https" in log_in(browser, guarded["read"]).text
         origin = {"Origin": "https://kgym.example.org"}
-        answer = one.post("/login", data={"token": guarded["read"]}, headers=origin)
+        answer = browser.post("/login", data={"token": guarded["read"]}, headers=origin)
         assert "Secure" in answer.headers["set-cookie"]
 
 
 def test_a_monitor_needs_a_token_that_reads(guarded: dict[str, Any]) -> None:
     for token in (None, "kgym_1_x"):
         with (
-            pytest.raises(UserError, match="asks the monitor for a token"),
+            pytest.raises(UserError, match="the monitor needs a token"),
             monitored(guarded["scheduler"], token),
         ):
             pass

@@ -32,14 +32,14 @@ def idle(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Client, Vis
 def test_each_step_says_what_it_will_do(idle: tuple[Client, Visitor]) -> None:
     client, visitor = idle
     job = client.submit(trial())
-    said = [plan_words.plan(job, step) or "" for step in client.job(job.id).steps]
-    assert said[0].startswith("Builds the package linux-source-6.1 with gcc, ")
-    assert "with the kernel of step 0 (Build)" in said[1]
-    assert "Looks for “KASAN: slab-out-of-bounds" in said[1]
-    assert "Reviews 1 patch on trial." in said[2]
-    assert "Compares with step 1 (Reproduce)." in said[3]
+    plans = [plan_words.plan(job, step) or "" for step in client.job(job.id).steps]
+    assert plans[0].startswith("Builds the package linux-source-6.1 with gcc, ")
+    assert "with the kernel of step 0 (Build)" in plans[1]
+    assert "Looks for “KASAN: slab-out-of-bounds" in plans[1]
+    assert "Reviews 1 patch on trial." in plans[2]
+    assert "Compares with step 1 (Reproduce)." in plans[3]
     page = words(visitor.get(f"/jobs/{job.id}"))
-    for sentence in said:
+    for sentence in plans:
         assert " ".join(sentence.split())[:80] in page
 
 
@@ -47,10 +47,12 @@ def test_a_check_and_a_source_say_what_they_will_do(idle: tuple[Client, Visitor]
     client, _ = idle
     job = client.submit(request())
     [step] = client.job(job.id).steps
-    said = plan_words.plan(job.model_copy(update={"steps": [step]}), step)
-    assert said is not None
-    assert said.startswith("Checks whether 3 patches: return early, edits, elsewhere apply to")
-    assert said.endswith("compile on linux.tar.xz with gcc, defconfig, each alone.")
+    description = plan_words.plan(job.model_copy(update={"steps": [step]}), step)
+    assert description is not None
+    assert description.startswith(
+        "Checks whether 3 patches: return early, edits, elsewhere apply to"
+    )
+    assert description.endswith("compile on linux.tar.xz with gcc, defconfig, each alone.")
 
 
 def test_a_queued_job_says_why_it_waits(idle: tuple[Client, Visitor]) -> None:

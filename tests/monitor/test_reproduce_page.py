@@ -31,21 +31,21 @@ def job(site: Site) -> JobView:
 
 @pytest.fixture
 def here(site: Site) -> Iterator[Visitor]:
-    with Visitor(site.url) as one:
-        yield one
+    with Visitor(site.url) as visitor:
+        yield visitor
 
 
 def unpacked(archive: bytes) -> dict[str, tuple[int, bytes]]:
     """Return mode and content of each file by its name."""
     with tarfile.open(fileobj=io.BytesIO(archive)) as opened:
-        files = {one.name: (one.mode, opened.extractfile(one)) for one in opened}
+        files = {member.name: (member.mode, opened.extractfile(member)) for member in opened}
         return {name: (mode, file.read()) for name, (mode, file) in files.items() if file}
 
 
 def stored(site: Site, name: str, step: int, job: JobView) -> Path:
     """Return the file that storage holds an artifact in."""
-    [found] = [one for one in job.steps[step].artifacts if one.name == name]
-    return site.data / "artifacts" / found.key
+    [artifact_] = [artifact_ for artifact_ in job.steps[step].artifacts if artifact_.name == name]
+    return site.data / "artifacts" / artifact_.key
 
 
 async def remove(site: Site, job: JobView) -> None:
@@ -54,8 +54,8 @@ async def remove(site: Site, job: JobView) -> None:
     database = Database(f"sqlite+aiosqlite:///{site.data / 'kgym.db'}")
     try:
         policy = ArtifactPolicy(artifact_budget=0)
-        found = await artifact_retention.old_files(database, storage, policy)
-        own = [one for one in found if one.job == job.id]
+        old = await artifact_retention.old_files(database, storage, policy)
+        own = [file for file in old if file.job == job.id]
         assert await artifact_retention.remove_files(database, storage, own) == own
     finally:
         await database.close()
@@ -133,7 +133,7 @@ def test_instances_that_differ_are_shown_first(site: Site, here: Visitor) -> Non
 
 
 @pytest.mark.parametrize(
-    ("step", "query", "status", "said"),
+    ("step", "query", "status", "message"),
     [
         (CRASHED, "?instance=7", 404, "has no console of instance 7"),
         (CRASHED, "?" + "&".join(f"instance={n}" for n in range(7)), 422, "at most 6 consoles"),
@@ -143,11 +143,11 @@ def test_instances_that_differ_are_shown_first(site: Site, here: Visitor) -> Non
     ],
 )
 def test_consoles_that_are_not_there_are_named(
-    here: Visitor, job: JobView, step: int, query: str, status: int, said: str
+    here: Visitor, job: JobView, step: int, query: str, status: int, message: str
 ) -> None:
     answer = here.get(f"/jobs/{job.id}/steps/{step}/consoles{query}")
     assert answer.status_code == status
-    assert said in words(answer)
+    assert message in words(answer)
 
 
 def test_files_that_retention_removed_are_named(site: Site, here: Visitor) -> None:
@@ -156,7 +156,7 @@ def test_files_that_retention_removed_are_named(site: Site, here: Visitor) -> No
         job = client.wait(client.submit(trial()).id)
     asyncio.run(remove(site, job))
     page = here.get(f"/jobs/{job.id}?step={CRASHED}")
-    assert "cannot be run again by hand: retention removed" in words(page)
+    assert "cannot be reproduced by hand: retention removed" in words(page)
     assert "/consoles" not in page.text
     for path in ("consoles", "bundle.tar.gz"):
         answer = here.get(f"/jobs/{job.id}/steps/{CRASHED}/{path}")

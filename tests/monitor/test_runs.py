@@ -49,17 +49,17 @@ class Runs:
     @property
     def pages(self) -> dict[str, str]:
         """Each kind of page there is."""
-        one, other = self.solved, self.attack
+        first, second = self.solved, self.attack
         return {
             "list": "/runs",
             "none found": "/runs?bug=none",
-            "run": f"/runs/{one}",
-            "cycle": f"/runs/{one}?node=t0.0&hide=summary,no_patch",
-            "hostile": f"/runs/{other}?node=t0",
-            "questions": f"/runs/{other}/calls?text=limit",
-            "question": f"/runs/{other}/call?name={self.call}",
+            "run": f"/runs/{first}",
+            "cycle": f"/runs/{first}?node=t0.0&hide=summary,no_patch",
+            "hostile": f"/runs/{second}?node=t0",
+            "questions": f"/runs/{second}/calls?text=limit",
+            "question": f"/runs/{second}/call?name={self.call}",
             "to compare": "/runs/compare",
-            "compared": f"/runs/compare?with={one}:t0&with={other}:t0",
+            "compared": f"/runs/compare?with={first}:t0&with={second}:t0",
         }
 
 
@@ -76,16 +76,16 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Runs]:
 
 @pytest.fixture
 def here(runs: Runs) -> Iterator[Requests]:
-    with Requests(runs.url) as one:
-        yield one
+    with Requests(runs.url) as requests:
+        yield requests
 
 
 @pytest.fixture
 def reader(browser: Browser, runs: Runs) -> Iterator[Reader]:
-    one = Reader(browser, runs.url)
-    yield one
-    one.context.close()
-    assert one.faults == []
+    reader = Reader(browser, runs.url)
+    yield reader
+    reader.context.close()
+    assert reader.faults == []
 
 
 def test_every_page_keeps_the_policy(here: Requests, runs: Runs) -> None:
@@ -100,7 +100,7 @@ def test_every_page_keeps_the_policy(here: Requests, runs: Runs) -> None:
 
 
 @pytest.mark.parametrize(
-    ("path", "status", "said"),
+    ("path", "status", "message"),
     [
         ("/runs/99", 404, "there is no run 99"),
         ("/runs/0", 422, ""),
@@ -118,11 +118,11 @@ def test_every_page_keeps_the_policy(here: Requests, runs: Runs) -> None:
     ],
 )
 def test_what_is_wrong_is_a_page_that_says_so(
-    here: Requests, path: str, status: int, said: str
+    here: Requests, path: str, status: int, message: str
 ) -> None:
     answer = here.get(path)
     assert answer.status_code == status
-    assert said in answer.text
+    assert message in answer.text
     assert "<b>" not in answer.text
 
 
@@ -150,10 +150,10 @@ def test_without_an_agent_the_page_says_how_to_start_one(tmp_path: Path) -> None
         Requests(url) as alone,
         Requests(other) as lost,
     ):
-        for one, said in ((alone, "kgym agent"), (lost, "no answer from the agent")):
-            assert said in one.get("/runs").text
-            answer = one.get("/runs/1")
-            assert (answer.status_code, said in answer.text) == (503, True)
+        for monitor, message in ((alone, "kgym agent"), (lost, "no answer from the agent")):
+            assert message in monitor.get("/runs").text
+            answer = monitor.get("/runs/1")
+            assert (answer.status_code, message in answer.text) == (503, True)
 
 
 def test_a_reader_changes_runs_with_their_own_token(tmp_path: Path) -> None:
@@ -167,18 +167,18 @@ def test_a_reader_changes_runs_with_their_own_token(tmp_path: Path) -> None:
         run = agent.run("bob")
         seen = {}
         for who in ("read", "alice", "bob"):
-            with Requests(url) as one:
-                assert one.get(f"/runs/{run}").status_code == 303
-                one.post("/login", data={"token": made[who]})
-                key = {"form_key": one.form_key("/jobs")}
-                assert one.post(f"/runs/{run}/stop").status_code == 403
-                buttons = f"/runs/{run}/stop" in one.get(f"/runs/{run}").text
-                seen[who] = buttons, one.post(f"/runs/{run}/stop", data=key).status_code
+            with Requests(url) as requests:
+                assert requests.get(f"/runs/{run}").status_code == 303
+                requests.post("/login", data={"token": made[who]})
+                key = {"form_key": requests.form_key("/jobs")}
+                assert requests.post(f"/runs/{run}/stop").status_code == 403
+                buttons = f"/runs/{run}/stop" in requests.get(f"/runs/{run}").text
+                seen[who] = buttons, requests.post(f"/runs/{run}/stop", data=key).status_code
                 if who == "bob":
                     agent.going.set()
                     assert agent.end(run) is RunState.STOPPED
                     more = key | {"builds": "1", "hours": "0.5"}
-                    answer = one.post(f"/runs/{run}/resume", data=more)
+                    answer = requests.post(f"/runs/{run}/resume", data=more)
                     assert answer.status_code == 303
                     assert agent.end(run) in {RunState.LIMITED, RunState.RESOLVED}
                     limits = agent.do(agent.made.agent.show(run)).limits
@@ -226,7 +226,7 @@ def test_a_forest_is_followed_while_it_grows(reader: Reader, runs: Runs) -> None
     expect(page.locator("#cycle")).to_contain_text("The limit 99 is wrong.")
     expect(page.locator("#cycle .chip", has_text="rejected").first).to_be_visible()
     shown = set(page.locator("#forest a.cycle strong").all_inner_texts())
-    assert shown == {one.name for one in agent.do(agent.made.agent.show(run)).nodes}
+    assert shown == {node.name for node in agent.do(agent.made.agent.show(run)).nodes}
     assert page.evaluate("window.sameDocument") is True
     page.reload()
     expect(page.locator("#cycle-title")).to_contain_text("t1")
@@ -307,7 +307,7 @@ def test_an_export_is_one_file_that_asks_for_nothing(
     context.on("request", lambda request: asked.append(request.url))
     page = context.new_page()
     faults: list[str] = []
-    page.on("console", lambda said: faults.append(said.text))
+    page.on("console", lambda message: faults.append(message.text))
     page.goto(file.as_uri())
     assert asked == [file.as_uri()]
     assert faults == []
@@ -318,7 +318,7 @@ def test_an_export_is_one_file_that_asks_for_nothing(
     expect(page.locator("section.card").first).to_contain_text(f"{SHOWN} The limit 99 is wrong.")
     calls = runs.agent.do(runs.agent.made.agent.calls(runs.attack))
     expect(page.locator("summary", has_text="-hypothesis")).to_have_count(
-        sum(one.purpose == "hypothesis" for one in calls)
+        sum(call.purpose == "hypothesis" for call in calls)
     )
     assert page.locator("a.cycle").first.evaluate("it => getComputedStyle(it).display") == "grid"
     policy = page.locator("meta[http-equiv]").get_attribute("content")
@@ -380,18 +380,22 @@ def _path(place: int) -> list[int]:
 @pytest.mark.parametrize("look", LOOKS, ids=lambda look: f"{look.scheme}-{look.width}")
 def test_every_page_is_accessible(browser: Browser, runs: Runs, look: Look) -> None:
     reader = Reader(browser, runs.url, look)
-    found = {}
+    violations = {}
     for name, path in runs.pages.items():
         page = reader.open(path)
         page.wait_for_function("!document.querySelector('.log-window:not([data-filled])')")
         results = Axe().run(page)
-        found[name] = [
-            (one["id"], one["nodes"][0]["html"], one["nodes"][0].get("failureSummary"))
-            for one in results.response["violations"]
-            if one["impact"] in {"serious", "critical"}
+        violations[name] = [
+            (
+                violation["id"],
+                violation["nodes"][0]["html"],
+                violation["nodes"][0].get("failureSummary"),
+            )
+            for violation in results.response["violations"]
+            if violation["impact"] in {"serious", "critical"}
         ]
         wide = page.evaluate("document.documentElement.scrollWidth")
         assert wide <= look.width, f"{name} is {wide} wide"
     reader.context.close()
-    assert {name: faults for name, faults in found.items() if faults} == {}
+    assert {name: faults for name, faults in violations.items() if faults} == {}
     assert reader.faults == []

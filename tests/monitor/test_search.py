@@ -14,8 +14,8 @@ FUNCTION = "watch_queue_set_filter"
 
 @pytest.fixture
 def visitor(site: Site) -> Iterator[Visitor]:
-    with Visitor(site.url) as one:
-        yield one
+    with Visitor(site.url) as visitor:
+        yield visitor
 
 
 @pytest.mark.parametrize(

@@ -54,18 +54,18 @@ def test_every_page_is_taken_as_it_has_to_look(tmp_path: Path) -> None:
         screenshots.chromium()
     except UserError as error:
         pytest.skip(str(error))
-    status, told = shoot(
+    status, errors = shoot(
         tmp_path, "--width", str(WIDTH), "--height", "900", "--theme", "dark", "--json"
     )
-    assert status == 0, told
-    answers = json.loads(told.splitlines()[0])
-    assert [one["page"] for one in answers] == list(NAMES)
+    assert status == 0, errors
+    answers = json.loads(errors.splitlines()[0])
+    assert [answer["page"] for answer in answers] == list(NAMES)
     assert sorted(path.name for path in tmp_path.iterdir()) == sorted(f"{n}.png" for n in NAMES)
-    for one in answers:
-        png = Path(one["file"]).read_bytes()
+    for answer in answers:
+        png = Path(answer["file"]).read_bytes()
         width, height, rows = pixels(png)
-        assert (width, height, len(png)) == (WIDTH, one["height"], one["size"]), one
-        assert len(rows) > 60, f"{one['page']} is all but blank"
+        assert (width, height, len(png)) == (WIDTH, answer["height"], answer["size"]), answer
+        assert len(rows) > 60, f"{answer['page']} is all but blank"
         assert len(png) < MOST_BYTES
 
 
@@ -81,22 +81,22 @@ def test_the_pictures_of_the_docs_are_those_of_the_pages() -> None:
 def test_every_picture_is_shown_with_a_text_in_its_place() -> None:
     shown: set[str] = set()
     for page in TEXTS:
-        for told, name in re.findall(r"!\[([^]]*)\]\((?:docs/)?images/([^)]*)\)", page.read_text()):
-            assert len(told) > 20, f"{page.name}: {name} needs a text"
+        for alt, name in re.findall(r"!\[([^]]*)\]\((?:docs/)?images/([^)]*)\)", page.read_text()):
+            assert len(alt) > 20, f"{page.name}: {name} needs a text"
             shown.add(name)
     assert shown == {f"{name}.png" for name in NAMES}
 
 
 @pytest.mark.thorough
 def test_without_a_browser_it_says_what_to_install(tmp_path: Path) -> None:
-    status, told = shoot(tmp_path / "none", path=str(tmp_path))
-    assert (status, "apt-get install chromium" in told) == (2, True), told
+    status, errors = shoot(tmp_path / "none", path=str(tmp_path))
+    assert (status, "apt-get install chromium" in errors) == (2, True), errors
 
 
 @pytest.mark.thorough
 def test_a_page_that_is_not_known_is_refused(tmp_path: Path) -> None:
-    status, told = shoot(tmp_path, "--page", "nonsense")
-    assert (status, "there are: overview," in told) == (2, True), told
+    status, errors = shoot(tmp_path, "--page", "nonsense")
+    assert (status, "there are: overview," in errors) == (2, True), errors
 
 
 def test_the_consoles_of_the_demo_show_the_crashes_of_its_bugs() -> None:

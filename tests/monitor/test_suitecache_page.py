@@ -43,13 +43,13 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
 
 @pytest.fixture
 def here(site: Site) -> Iterator[httpx.Client]:
-    with httpx.Client(base_url=site.url, timeout=30, trust_env=False) as one:
-        yield one
+    with httpx.Client(base_url=site.url, timeout=30, trust_env=False) as client:
+        yield client
 
 
 def stored(site: Site, name: str, folder: Path, **about: str) -> None:
     """Keep an entry in storage, with a file that is not small."""
-    told = {
+    about = {
         "image_sha256": SHA256,
         "kernel_release": "6.1.192",
         "compiler_version": "gcc-12 12.2.0",
@@ -57,9 +57,9 @@ def stored(site: Site, name: str, folder: Path, **about: str) -> None:
         "backports": ["dtc-yylloc"],
         **about,
     }
-    image, said = folder / "image", folder / "about.json"
+    image, about_file = folder / "image", folder / "about.json"
     image.write_bytes(b"x" * 1_500_000)
-    said.write_text(json.dumps(told))
+    about_file.write_text(json.dumps(about))
     storage = LocalStorage(site.data / "artifacts")
     making = EntryMaking(
         image_sha256=SHA256,
@@ -75,7 +75,7 @@ def stored(site: Site, name: str, folder: Path, **about: str) -> None:
     how.write_text(making.model_dump_json())
     run(storage.put(f"suitecache/{name}/{SHA256[:32]}/making.json", how))
     run(storage.put(f"suitecache/{name}/{SHA256[:32]}/image.squashfs", image))
-    run(storage.put(f"suitecache/{name}/about.json", said))
+    run(storage.put(f"suitecache/{name}/about.json", about_file))
 
 
 def tell(site: Site, worker: str, *held: HeldEntry) -> None:
@@ -126,7 +126,7 @@ def test_an_entry_leads_to_its_jobs(here: httpx.Client) -> None:
     text = here.get(f"/jobs?entry={ENTRY}").text
     assert 'id="job-1"' in text
     assert f'value="{ENTRY}"' in text
-    assert "No job meets this filter" in here.get("/jobs?entry=" + "0" * 40).text
+    assert "No job matches this filter" in here.get("/jobs?entry=" + "0" * 40).text
     assert 'role="alert"' in here.get("/jobs?entry=../x").text
 
 
@@ -135,7 +135,7 @@ def test_entries_are_searched(here: httpx.Client) -> None:
     for words, shown in ((HOST, True), (ENTRY[:9], True), ("gcc-12", True), ("6.99", False)):
         text = here.get("/suitecache", params={"text": words}).text
         assert (ENTRY in text) == shown, words
-    assert "No entry meets this filter" in here.get("/suitecache?text=6.99").text
+    assert "No entry matches this filter" in here.get("/suitecache?text=6.99").text
     assert 'role="alert"' in here.get("/suitecache?text=" + "x" * 300).text
 
 

@@ -53,9 +53,9 @@ def axis(times: list[int], first: int | None = None, last: int | None = None) ->
 @settings(deadline=None)
 @given(MOMENTS, st.integers(0, 1 << 62), st.integers(0, 1 << 62))
 def test_an_axis_keeps_the_order_and_is_as_long_as_its_window(
-    times: list[int], one: int, other: int
+    times: list[int], first: int, second: int
 ) -> None:
-    first, last = min(one, other), max(one, other)
+    first, last = min(first, second), max(first, second)
     inside = [time for time in times if first <= time <= last]
     made = Axis.of(np.array(inside, np.uint64), first, last)
     places = made.places_of(np.array(inside, np.uint64)).tolist()
@@ -63,11 +63,11 @@ def test_an_axis_keeps_the_order_and_is_as_long_as_its_window(
     assert all(0 <= place <= 1 for place in places)
     assert (made.first, made.last) == (first, max(last, first + 1))
     assert (made.place(first - 1), made.place(made.last + 1)) == (0, 1)
-    ends = [(one.start, one.end) for one in made.stretches]
+    ends = [(part.start, part.end) for part in made.stretches]
     assert all(end == start for (_, end), (start, _) in itertools.pairwise(ends))
-    assert sum(one.idle for one in made.stretches) <= IDLE_MOST
-    idle = [one for one in made.stretches if one.idle]
-    assert not any(one.start < time < one.end for one in idle for time in inside)
+    assert sum(part.idle for part in made.stretches) <= IDLE_MOST
+    idle = [part for part in made.stretches if part.idle]
+    assert not any(part.start < time < part.end for part in idle for time in inside)
 
 
 @settings(deadline=None)
@@ -77,9 +77,9 @@ def test_a_place_on_an_axis_has_a_time_and_that_has_the_place(
     times: list[int], place: float
 ) -> None:
     made = axis(times)
-    found = made.time(place)
-    assert made.first <= found <= made.last
-    nearest = (made.place(max(made.first, found - 1)), made.place(min(made.last, found + 1)))
+    time = made.time(place)
+    assert made.first <= time <= made.last
+    nearest = (made.place(max(made.first, time - 1)), made.place(min(made.last, time + 1)))
     slack = 1e-6
     assert nearest[0] - slack <= place <= nearest[1] + slack or made.last - made.first > 1 << 50
 
@@ -87,14 +87,14 @@ def test_a_place_on_an_axis_has_a_time_and_that_has_the_place(
 def test_a_long_pause_takes_little_room() -> None:
     busy = [n * 1000 for n in range(20)]
     made = axis([*busy, *(10**12 + n for n in busy)])
-    (pause,) = [one for one in made.stretches if one.idle]
+    (pause,) = [stretch for stretch in made.stretches if stretch.idle]
     assert (pause.start, pause.end) == (busy[-1], 10**12)
     assert made.place(10**12) - made.place(busy[-1]) < 0.05
     assert 0.4 < made.place(busy[-1]) < 0.6
 
 
 def test_records_that_follow_one_another_evenly_leave_no_pause() -> None:
-    assert not any(one.idle for one in axis([n * 10**9 for n in range(10)]).stretches)
+    assert not any(stretch.idle for stretch in axis([n * 10**9 for n in range(10)]).stretches)
 
 
 def test_zooming_goes_in_and_back_out() -> None:
@@ -118,7 +118,7 @@ def test_zooming_goes_in_and_back_out() -> None:
 
 def calls(text: str, frames: dict[str, int] | None = None) -> list[TraceCall]:
     """`sys_a b c*3 …5 d`: a system call, b, three times c, five records left out, then d."""
-    found, omitted = list[TraceCall](), 0
+    result, omitted = list[TraceCall](), 0
     for time_, word in enumerate(text.split()):
         if word.startswith("…"):
             omitted = int(word[1:])
@@ -126,9 +126,9 @@ def calls(text: str, frames: dict[str, int] | None = None) -> list[TraceCall]:
         name, _, count = word.partition("*")
         full = f"__x64_{name}" if name.startswith("sys_") else name
         frame = (frames or {}).get(name)
-        found.append(
+        result.append(
             TraceCall(
-                pattern=[TracedFunction(file="fs/a.c", name=one) for one in full.split("+")],
+                pattern=[TracedFunction(file="fs/a.c", name=name) for name in full.split("+")],
                 count=int(count or 1),
                 time=10 * time_,
                 cpu=0,
@@ -139,16 +139,16 @@ def calls(text: str, frames: dict[str, int] | None = None) -> list[TraceCall]:
             )
         )
         omitted = 0
-    return found
+    return result
 
 
 def drawn(node: Node) -> str:
     """The tree in brackets."""
     shown = []
-    for one in node.children:
-        name = {"gap": f"…{one.count}"}.get(one.kind, one.name.removeprefix("__x64_"))
-        name += f"*{one.count}" if one.count > 1 and one.kind == "repeat" else ""
-        shown.append(name + (f"[{drawn(one)}]" if one.children else ""))
+    for child in node.children:
+        name = {"gap": f"…{child.count}"}.get(child.kind, child.name.removeprefix("__x64_"))
+        name += f"*{child.count}" if child.count > 1 and child.kind == "repeat" else ""
+        shown.append(name + (f"[{drawn(child)}]" if child.children else ""))
     return " ".join(shown)
 
 
@@ -157,8 +157,8 @@ def test_calls_lie_within_system_calls() -> None:
 
 
 def test_calls_lie_within_the_frames_of_the_stack() -> None:
-    found = tree(calls("a sys_x f b g c sys_y d", {"sys_x": 2, "f": 1, "g": 0}))
-    assert drawn(found) == "a sys_x[f[b g[c]]] sys_y[d]"
+    root = tree(calls("a sys_x f b g c sys_y d", {"sys_x": 2, "f": 1, "g": 0}))
+    assert drawn(root) == "a sys_x[f[b g[c]]] sys_y[d]"
 
 
 def test_what_repeats_is_one_node_with_its_pattern() -> None:
@@ -170,15 +170,15 @@ def test_what_is_left_out_is_told_where_it_was() -> None:
 
 
 def test_a_function_that_is_only_called_like_a_system_call_is_none() -> None:
-    plain = [one.model_copy(update={"pattern": [TracedFunction(file=None, name=name)]})
-             for one, name in zip(calls("a b"), ("sys_imageblit", "f"), strict=True)]  # fmt: skip
-    assert [one.name for one in tree(plain).children] == ["sys_imageblit", "f"]
+    plain = [call.model_copy(update={"pattern": [TracedFunction(file=None, name=name)]})
+             for call, name in zip(calls("a b"), ("sys_imageblit", "f"), strict=True)]  # fmt: skip
+    assert [node.name for node in tree(plain).children] == ["sys_imageblit", "f"]
 
 
 def test_a_call_took_at_most_until_the_next_one_outside_it() -> None:
     sys_x, sys_y = tree(calls("sys_x a b sys_y")).children
     assert (sys_x.until, sys_y.until) == (30, None)
-    assert [one.until for one in sys_x.children] == [20, 30]
+    assert [node.until for node in sys_x.children] == [20, 30]
 
 
 def test_before_a_gap_nothing_is_known_of_when_a_call_ended() -> None:
@@ -196,64 +196,64 @@ WORDS = st.lists(
 def test_a_tree_has_every_call_once_and_in_order(words: list[str]) -> None:
     asked = calls(" ".join(words), {"f": 1, "g": 0})
     nodes = list(tree(asked).walk())
-    timed = [one for one in nodes if one.timed and one.kind != "gap"]
-    assert [one.time for one in timed] == [one.time for one in asked]
-    assert [one.number for one in nodes] == list(range(1, len(nodes) + 1))
-    assert all(len(one.path) <= DEPTH for one in nodes)
-    for one in timed:
-        assert one.until is None or one.until >= one.time
-        assert all(one.time <= child.time for child in one.children)
+    timed = [node for node in nodes if node.timed and node.kind != "gap"]
+    assert [node.time for node in timed] == [node.time for node in asked]
+    assert [node.number for node in nodes] == list(range(1, len(nodes) + 1))
+    assert all(len(node.path) <= DEPTH for node in nodes)
+    for node in timed:
+        assert node.until is None or node.until >= node.time
+        assert all(node.time <= child.time for child in node.children)
 
 
 def test_a_stack_of_any_depth_makes_a_tree_of_bounded_depth() -> None:
     names = [f"f{n}" for n in range(10_000)]
-    found = tree(calls(" ".join(names), {name: 10_000 - n for n, name in enumerate(names)}))
-    assert max(len(one.path) for one in found.walk()) < DEPTH
+    root = tree(calls(" ".join(names), {name: 10_000 - n for n, name in enumerate(names)}))
+    assert max(len(node.path) for node in root.walk()) < DEPTH
 
 
 # --- the list -----------------------------------------------------------------------------
 
 
-def lister(found: Node, words: str = "") -> Lister:
-    made = axis([node.time for node in found.walk()] or [0])
-    return Lister(found, made, words, lambda part: f"{part}", gap=lambda _: None)
+def lister(root: Node, words: str = "") -> Lister:
+    made = axis([node.time for node in root.walk()] or [0])
+    return Lister(root, made, words, lambda part: f"{part}", gap=lambda _: None)
 
 
 def rows(shown: CallList) -> int:
-    return sum(1 + (rows(one.within) if one.within else 0) for one in shown.rows)
+    return sum(1 + (rows(row.within) if row.within else 0) for row in shown.rows)
 
 
 @pytest.mark.thorough
 @settings(deadline=None)
 @given(WORDS.map(lambda words: words * 40))
 def test_all_of_a_list_is_reached_part_by_part(words: list[str]) -> None:
-    found = tree(calls(" ".join(words)))
-    made = lister(found)
+    root = tree(calls(" ".join(words)))
+    made = lister(root)
     first, seen = 0, list[int]()
     while True:
         shown = made.list(Part(0, first))
         assert rows(shown) <= 700
-        seen += [one.node.number for one in shown.rows]
+        seen += [row.node.number for row in shown.rows]
         first += len(shown.rows)
         if shown.later is None:
             break
-        made = lister(found)
-    assert seen == [one.number for one in found.children]
+        made = lister(root)
+    assert seen == [node.number for node in root.children]
 
 
 def test_a_list_begins_near_the_anchor_and_leads_back() -> None:
-    found = tree(calls(" ".join(["a"] * 500 + ["f"] + ["b"] * 500), {"f": 0}))
-    shown = lister(found).list(Part())
+    root = tree(calls(" ".join(["a"] * 500 + ["f"] + ["b"] * 500), {"f": 0}))
+    shown = lister(root).list(Part())
     assert shown.earlier is not None
     assert shown.earlier.count == 450
-    assert any(one.node.anchor for one in shown.rows)
-    before = lister(found).list(Part(0, 350, 450, back=True))
+    assert any(row.node.anchor for row in shown.rows)
+    before = lister(root).list(Part(0, 350, 450, back=True))
     assert (len(before.rows), before.later) == (LIST, None)
 
 
 def test_marked_calls_are_unfolded() -> None:
     shown = lister(tree(calls("sys_x a needle sys_y b")), "NEEDLE").list(Part())
-    assert [one.open for one in shown.rows] == [True, False]
+    assert [row.open for row in shown.rows] == [True, False]
 
 
 # --- records ------------------------------------------------------------------------------
@@ -280,10 +280,10 @@ def test_the_records_of_a_thread_are_read_part_by_part() -> None:
     own = int((trace.pid[100:4001] == 2).sum())
     first, seen = 0, 0
     while first < own:
-        found = thread_records.thread_records(trace, 2, window, first=first, frames={})
-        assert (found.first, found.total) == (first, own)
-        seen += sum(len(one.pattern) * one.count for one in found.calls)
-        first = found.end
+        records = thread_records.thread_records(trace, 2, window, first=first, frames={})
+        assert (records.first, records.total) == (first, own)
+        seen += sum(len(call.pattern) * call.count for call in records.calls)
+        first = records.end
     assert seen == own
     back = thread_records.thread_records(trace, 2, window, end=-1, frames={})
     assert (back.end, back.calls[-1].time <= window[1]) == (own, True)
@@ -297,19 +297,25 @@ def test_activity_counts_every_record_once() -> None:
     assert next(iter(counts)) == 99
     assert (len(counts), counts[99]) == (3, 0)
     pids = [4, 99, 0, 2, 1, 3]
-    found = thread_records.activity(trace, made, pids, 50)
-    assert found.sum() == 5000
-    assert found.sum(axis=1).tolist() == [int((trace.pid == pid).sum()) for pid in pids]
+    counts = thread_records.activity(trace, made, pids, 50)
+    assert counts.sum() == 5000
+    assert counts.sum(axis=1).tolist() == [int((trace.pid == pid).sum()) for pid in pids]
 
 
 def test_functions_are_found_with_their_first_call() -> None:
     trace = whole(5000)
     window = (int(trace.time[1000]), int(trace.time[-1]))
-    found = {one.name: one for one in thread_records.find(trace, "FUNCTION_29", window)}
-    assert set(found) == {"function_29", *(f"function_29{n}" for n in range(10))}
+    functions = {
+        function.name: function for function in thread_records.find(trace, "FUNCTION_29", window)
+    }
+    assert set(functions) == {"function_29", *(f"function_29{n}" for n in range(10))}
     at = 1000 + np.flatnonzero(trace.function[1000:] == 290)
-    one = found["function_290"]
-    assert (one.count, one.time, one.pid) == (len(at), trace.time[at[0]], trace.pid[at[0]])
+    function_290 = functions["function_290"]
+    assert (function_290.count, function_290.time, function_290.pid) == (
+        len(at),
+        trace.time[at[0]],
+        trace.pid[at[0]],
+    )
 
 
 def test_millions_of_records_are_looked_at_quickly(tmp_path: Path) -> None:
@@ -321,8 +327,8 @@ def test_millions_of_records_are_looked_at_quickly(tmp_path: Path) -> None:
     window = int(trace.time[0]), int(trace.time[-1])
     made = Axis.of(held.trace.time, *window)
     thread_records.activity(held.trace, made, [0, 1, 2], 100)
-    found = thread_records.thread_records(held.trace, 0, window, first=0, frames={})
-    assert len(found.calls) <= thread_records.CALLS
+    records = thread_records.thread_records(held.trace, 0, window, first=0, frames={})
+    assert len(records.calls) <= thread_records.CALLS
     assert time.process_time() - start < 10
 
 
@@ -335,10 +341,10 @@ def archive(**files: bytes) -> io.BytesIO:
 
 
 def columns(about: bytes, **changed: np.ndarray) -> dict[str, bytes]:  # type: ignore[type-arg]
-    found = {name: np.zeros(3, kind) for name, kind in Trace.COLUMNS}
-    found |= {"about": np.frombuffer(about, np.uint8)} | changed
+    columns = {name: np.zeros(3, kind) for name, kind in Trace.COLUMNS}
+    columns |= {"about": np.frombuffer(about, np.uint8)} | changed
     packed = {}
-    for name, column in found.items():
+    for name, column in columns.items():
         file = io.BytesIO()
         np.lib.format.write_array(file, column, allow_pickle=False)
         packed[name] = file.getvalue()
@@ -442,8 +448,8 @@ def test_a_trace_is_found_from_its_job(traces: TraceSite) -> None:
 
 
 def test_the_minimal_trace_is_shown_with_its_stack(traces: TraceSite) -> None:
-    said = words(traces.get())
-    assert "3 of 3 frames" in said
+    text = words(traces.get())
+    assert "3 of 3 frames" in text
     order = [
         "__x64_sys_ioctl on the stack, frame 2",
         "pipe_ioctl on the stack, frame 1",
@@ -451,9 +457,9 @@ def test_the_minimal_trace_is_shown_with_its_stack(traces: TraceSite) -> None:
         "watch_queue_set_filter on the stack, frame 0",
         "__x64_sys_close system call",
     ]
-    assert [one for one in order if one not in said] == []
-    assert sorted(order, key=said.index) == order
-    assert "1 pause" in said or "pauses of" in said
+    assert [name for name in order if name not in text] == []
+    assert sorted(order, key=text.index) == order
+    assert "1 pause" in text or "pauses of" in text
 
 
 def test_the_address_says_what_is_shown(traces: TraceSite) -> None:
@@ -476,22 +482,22 @@ def test_who_zooms_is_sent_what_changes_alone(traces: TraceSite) -> None:
 
 
 def parts(text: str) -> list[str]:
-    return [one.replace("&amp;", "&") for one in re.findall(r'data-part="([^"]+)"', text)]
+    return [address.replace("&amp;", "&") for address in re.findall(r'data-part="([^"]+)"', text)]
 
 
 def test_all_records_are_shown_by_thread(traces: TraceSite) -> None:
     answer = traces.get("?all=yes")
-    said = words(answer)
-    assert "kworker (200) 40 records" in said
-    assert "watch_queue_set_filter on the stack, frame 0" in said
-    (folded,) = [one for one in parts(answer.text) if "of=thread-201" in one]
+    text = words(answer)
+    assert "kworker (200) 40 records" in text
+    assert "watch_queue_set_filter on the stack, frame 0" in text
+    (folded,) = [address for address in parts(answer.text) if "of=thread-201" in address]
     assert "worker_1" in traces.get(path=folded).text
-    found = words(traces.get("?all=yes&function=worker_5"))
-    assert "worker_5 kernel/workqueue.c 6" in found
+    text = words(traces.get("?all=yes&function=worker_5"))
+    assert "worker_5 kernel/workqueue.c 6" in text
 
 
 def test_what_was_left_out_is_unfolded_from_all_records(traces: TraceSite) -> None:
-    (earlier,) = [one for one in parts(traces.get().text) if "end=-1" in one]
+    (earlier,) = [address for address in parts(traces.get().text) if "end=-1" in address]
     text = traces.get(path=earlier).text
     assert "create_pipe_files" in text
     more = parts(text)[0]
@@ -529,10 +535,10 @@ def test_what_is_wrong_is_a_page_that_says_so(traces: TraceSite, query: str, sta
 @pytest.mark.thorough
 def test_a_long_trace_is_a_short_page(tmp_path: Path) -> None:
     made = traced_calls.crash(before=100_000, others=3)
-    for one in serving(tmp_path, made, limit=10_000, past_repeats=True):
+    for served in serving(tmp_path, made, limit=10_000, past_repeats=True):
         for query in ("", "?all=yes", "?function=step_5", "?all=yes&function=step_5"):
             began = time.process_time()
-            answer = one.get(query)
+            answer = served.get(query)
             took = time.process_time() - began
             assert answer.status_code == 200
             assert len(answer.content) < 1_000_000, query
@@ -552,10 +558,10 @@ def test_a_trace_whose_file_is_too_large_says_so(traces: TraceSite) -> None:
 @pytest.fixture
 def reading(browser: Browser, traces: TraceSite) -> Iterator[Page]:
     """A reader's page of the trace, which has to be without a fault."""
-    one = Reader(browser, traces.url)
-    yield one.open(traces.path)
-    one.context.close()
-    assert one.faults == []
+    reader = Reader(browser, traces.url)
+    yield reader.open(traces.path)
+    reader.context.close()
+    assert reader.faults == []
 
 
 @pytest.mark.slow
@@ -629,18 +635,18 @@ def test_a_reader_finds_a_function(reading: Page) -> None:
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("look", LOOKS, ids=lambda look: f"{look.scheme}-{look.width}")
 def test_the_page_is_accessible(browser: Browser, traces: TraceSite, look: Look) -> None:
-    one = Reader(browser, traces.url, look)
+    reader = Reader(browser, traces.url, look)
     for query in ("?function=watch", "?all=yes&function=watch", "?function=none&from=1"):
-        page = one.open(traces.path + query)
-        found = [
+        page = reader.open(traces.path + query)
+        problems = [
             (fault["id"], fault["nodes"][0]["html"], fault["nodes"][0].get("failureSummary"))
             for fault in Axe().run(page).response["violations"]
             if fault["impact"] in {"serious", "critical"}
         ]
-        assert found == []
+        assert problems == []
         assert page.evaluate("document.documentElement.scrollWidth") <= look.width
-    one.context.close()
-    assert one.faults == []
+    reader.context.close()
+    assert reader.faults == []
 
 
 @pytest.mark.slow
@@ -649,20 +655,20 @@ def test_what_is_hostile_is_shown_as_text(browser: Browser, tmp_path: Path) -> N
     report = traced_calls.REPORT.replace("repro/71", "<b>x/71").replace("Comm: repro", "Comm: <b>x")
     made = [
         traced_calls.Call(
-            one.time,
-            one.name,
-            one.file.replace("fs/", "<img/src=x/onerror=alert(1)>/"),
-            one.pid,
+            call.time,
+            call.name,
+            call.file.replace("fs/", "<img/src=x/onerror=alert(1)>/"),
+            call.pid,
             "<b>x",
         )
-        for one in traced_calls.crash()
+        for call in traced_calls.crash()
     ]  # fmt: skip
     for site in serving(tmp_path, made, report):
-        one = Reader(browser, site.url)
+        reader = Reader(browser, site.url)
         for query in ("", "?all=yes", "?function=%3Cb%3E", "?all=yes&function=%3Cimg"):
-            page = one.open(site.path + query)
+            page = reader.open(site.path + query)
             expect(page.locator("#trace")).to_contain_text("<b>x (71)")
             assert page.locator("main :is(b, img)").count() == 0
         expect(page.locator("#trace")).to_contain_text("<img")
-        one.context.close()
-        assert one.faults == []
+        reader.context.close()
+        assert reader.faults == []

@@ -4,14 +4,12 @@ import contextlib
 import os
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
-import schemathesis
 from anyio.from_thread import start_blocking_portal
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis.errors import Unsatisfiable
-from schemathesis import GenerationMode, checks
 
 from kgym.api.steps import StepKind
 from kgym.web.server import serve
@@ -20,15 +18,18 @@ from kgym_scheduler.api.app import create_app
 from kgym_scheduler.source.sources import Sources
 from tests.scheduler.parts import BUILD, BUILT, REPRODUCED, Platform, job, reproduce
 
+if TYPE_CHECKING:
+    from schemathesis import APIOperation, Case, GenerationMode
+
 EXAMPLES = int(os.environ.get("KGYM_SCHEMA_EXAMPLES", "6"))
-CHECKS = [
-    checks.not_a_server_error,
-    checks.status_code_conformance,
-    checks.content_type_conformance,
-    checks.response_schema_conformance,
-    checks.response_headers_conformance,
-    checks.unsupported_method,
-]
+CHECKS = (
+    "not_a_server_error",
+    "status_code_conformance",
+    "content_type_conformance",
+    "response_schema_conformance",
+    "response_headers_conformance",
+    "unsupported_method",
+)
 
 
 @pytest.fixture
@@ -69,6 +70,9 @@ def server(platform: Platform) -> Iterator[str]:
 @pytest.mark.thorough
 @pytest.mark.timeout(600)  # each operation of the interface, in both modes
 def test_no_answer_is_undocumented_and_none_blames_the_server(server: str) -> None:
+    import schemathesis  # noqa: PLC0415 - takes a second, also of runs that leave this test out
+    from schemathesis import GenerationMode  # noqa: PLC0415
+
     schema = schemathesis.openapi.from_url(f"{server}/openapi.json")
     operations = [found.ok() for found in schema.get_all_operations()]
     for operation in operations:
@@ -78,7 +82,11 @@ def test_no_answer_is_undocumented_and_none_blames_the_server(server: str) -> No
     assert len(operations) > 12
 
 
-def _try(operation: schemathesis.APIOperation, mode: GenerationMode) -> None:
+def _try(operation: "APIOperation", mode: "GenerationMode") -> None:
+    from schemathesis import checks  # noqa: PLC0415
+
+    chosen = [getattr(checks, name) for name in CHECKS]
+
     @given(case=operation.as_strategy(generation_mode=mode))
     @settings(
         max_examples=EXAMPLES,
@@ -88,7 +96,7 @@ def _try(operation: schemathesis.APIOperation, mode: GenerationMode) -> None:
         phases=[Phase.generate, Phase.shrink],
         suppress_health_check=list(HealthCheck),
     )
-    def run(case: schemathesis.Case) -> None:
-        case.call_and_validate(checks=CHECKS, timeout=20)
+    def run(case: "Case") -> None:
+        case.call_and_validate(checks=chosen, timeout=20)
 
     run()
