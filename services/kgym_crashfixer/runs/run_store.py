@@ -1,14 +1,14 @@
-"""Stored runs. Each is a folder `NUMBER/` with an append-only file of all that happened.
+"""Stored runs. Each is a folder `NUMBER/` with an append-only file of its history.
 
     NUMBER/events.gz       entries of `event_file`: first a `Created`, then one for each `Batch`
-    NUMBER/summary.json    what lists show of a run that has ended, so that they need not read it
-    NUMBER/stop            somebody wants the run to stop
-    keys/SHA-256           the number of the run that a submitter began by an idempotency key
-    lock                   held while a run is added; holds the last number that was given
+    NUMBER/summary.json    the summary of an ended run, so that lists need not read its events
+    NUMBER/stop            a request to stop the run
+    keys/SHA-256           the number of the run with a submitter's idempotency key
+    lock                   locked while a run is added; contains the last number assigned
 
-The process that executes a run holds a lock (flock) on its events. The kernel releases it when
-the process ends, however that happens: a run that is `running` without a lock is `interrupted`.
-Several processes of a machine may use the same folder.
+The process that executes a run holds a lock (flock) on its events. The kernel releases the lock
+when the process ends for any reason, so a run that is `running` without a lock is `interrupted`.
+Several processes of a machine may share the folder.
 """
 
 import asyncio
@@ -57,28 +57,28 @@ _RESULT: TypeAdapter[Result] = TypeAdapter(Result)
 _EVENTS = "events.gz"
 _SUMMARY = "summary.json"
 _STOP = "stop"
-# Runs that are in memory at a time, without the texts of their questions and answers.
+# Runs in memory, without the texts of their questions and answers.
 _LOADED = 8
 _LOCK_ATTEMPTS = 20
-# Kinds of events that say which work was begun, and how it ended.
+# Kinds of events about the begin and end of work.
 WORK = ("asked", "asked_again", "lost", "result", "dropped")
 
 
 @dataclass(frozen=True, slots=True)
 class Once:
-    """What tells a run that is begun again from a new one."""
+    """The identity of a request that begins a run."""
 
     key: str
-    """The idempotency key, the submitter's own."""
+    """The submitter's idempotency key."""
     hash: str
-    """Of the request as it came."""
+    """Hash of the request."""
 
 
 class Created(Strict):
     """The first entry of a run's file."""
 
     key: str
-    """Distinguishes the run's jobs from others', for the scheduler."""
+    """Key of the run, a part of its jobs' idempotency keys."""
     strategy: str
     submitter: str
     request: RunRequest
@@ -89,7 +89,7 @@ class Created(Strict):
 
 @dataclass(frozen=True, slots=True)
 class Sent:
-    """A question that is about to be sent."""
+    """A question about to be sent."""
 
     name: str
     node: str
@@ -97,7 +97,7 @@ class Sent:
     system: str = ""
     prompt: str = ""
     turns: int = 0
-    """Of the conversation before it; the earlier ones are stored with the calls before it."""
+    """Number of earlier turns; all but the last are stored with earlier questions."""
     last_turn: Turn | None = None
     again: bool = False
     """Whether it was sent before."""
@@ -107,27 +107,27 @@ class Sent:
 
 @dataclass(frozen=True, slots=True)
 class Answered:
-    """What became of a question: a reply, or an error."""
+    """The outcome of a question: a reply or an error."""
 
     name: str
     reply: Reply | None = None
     error: str | None = None
     dropped: bool = False
-    """Whether the search has dropped the question, which is then the error."""
+    """Whether the search dropped the question; `error` then says so."""
 
 
 @dataclass(frozen=True, slots=True)
 class StoredNode:
-    """A node, and its place among the nodes of the run in the order in which they began."""
+    """A node and its number, in the order in which the nodes began."""
 
     number: int
     node: dict[str, Any]
-    """As JSON has it: the search goes on to change the node itself."""
+    """A JSON copy, since the search continues to change the node."""
 
 
 @dataclass(frozen=True, slots=True)
 class Used:
-    """What a run has used so far, besides its questions."""
+    """What a run has used so far, except its questions."""
 
     seconds: float = 0.0
     builds: int = 0
@@ -136,17 +136,17 @@ class Used:
 
 @dataclass(slots=True)
 class Batch:
-    """What is stored together: all of it, or none. Each is one entry of the run's file."""
+    """Changes that are stored atomically, as one entry of the run's file."""
 
     events: list[tuple[str, dict[str, Any]]] = field(default_factory=list)
     results: list[tuple[str, Result | None]] = field(default_factory=list)
-    """By the name of the work. None: a question's, whose reply is stored already."""
+    """By name of the work. None for a question, whose reply is in `answered`."""
     sent: list[Sent] = field(default_factory=list)
     answered: list[Answered] = field(default_factory=list)
     nodes: list[StoredNode] = field(default_factory=list)
     jobs: list[tuple[str, int]] = field(default_factory=list)
     taken: RunRequest | None = None
-    """The run is executed from here on, by this request."""
+    """The request with which execution of the run begins or continues."""
     begun: Begun | None = None
     fixes: list[FixView] | None = None
     used: Used | None = None
@@ -155,11 +155,11 @@ class Batch:
 
     @property
     def empty(self) -> bool:
-        """Whether there is nothing to store."""
+        """Whether it contains nothing."""
         return self == Batch()
 
     def followed_by(self, later: "Batch") -> "Batch":
-        """Return both as one."""
+        """Return the two batches merged."""
         return Batch(
             events=self.events + later.events,
             results=self.results + later.results,
@@ -180,7 +180,7 @@ _BATCH = TypeAdapter(Batch)
 
 @dataclass(frozen=True, slots=True)
 class Stored:
-    """What a run has to know of itself when it is executed."""
+    """The stored state from which a run is executed."""
 
     id: int
     key: str
@@ -193,31 +193,31 @@ class Stored:
 
 @dataclass(slots=True)
 class StoredCall:
-    """A question, without its texts: they are read from the file when they are asked for."""
+    """A question without its texts, which are read from the file on demand."""
 
     name: str
     node: str
     purpose: str
     asked_at: datetime
     sent_at: int
-    """The byte at which the entry with the prompt begins."""
+    """Offset of the entry with the prompt."""
     asked: int = 1
     lost: int = 0
     answered_at: datetime | None = None
     error: str | None = None
     reply_at: int | None = None
-    """The byte at which the entry with the reply begins."""
+    """Offset of the entry with the reply."""
     counts: dict[str, Any] = field(default_factory=dict)
     """Tokens, price and seconds of the reply."""
 
 
 class RunRecord:
-    """A run as its file has it so far. Only the latest state is in memory, and no long texts."""
+    """A run as read from its file: the latest state, without long texts."""
 
     def __init__(self, number: int, folder: Path) -> None:
         self.id, self.path = number, folder / _EVENTS
         self.lock = threading.Lock()
-        # The bytes that were read.
+        # Bytes of the file that were read.
         self.size = 0
         self.state, self.reason = RunState.INTERRUPTED, "not begun"
         self.ended_at: datetime | None = None
@@ -228,7 +228,7 @@ class RunRecord:
         self.calls: dict[str, StoredCall] = {}
         self._events: list[tuple[datetime, str, dict[str, Any]]] = []
         self._results: list[tuple[str, Any]] = []
-        # Of each node its place in the order, and the byte at which its entry begins.
+        # Number of each node, and offset of its latest entry.
         self._nodes: dict[str, tuple[int, int]] = {}
         self._views: dict[str, tuple[int, NodeView]] = {}
         self._entry = functools.lru_cache(2)(functools.partial(event_file.entry_at, self.path))
@@ -241,7 +241,7 @@ class RunRecord:
         self.request = self.created.request
 
     def catch_up(self) -> None:
-        """Read what was appended since."""
+        """Read new entries of the file."""
         for begin, end, entry in event_file.entries(self.path, self.size):
             self._add(begin, entry)
             self.size = end
@@ -293,10 +293,10 @@ class RunRecord:
                 for name in ("input_tokens", "cached_tokens", "output_tokens", "price", "seconds")
             }
 
-    # --- what it says ---------------------------------------------------------------------
+    # --- views ----------------------------------------------------------------------------
 
     def stored(self) -> Stored:
-        """Return what its execution begins with."""
+        """Return the state from which the run is executed."""
         created = self.created
         return Stored(
             self.id,
@@ -309,7 +309,7 @@ class RunRecord:
         )
 
     def summary(self) -> RunSummary:
-        """Return what lists show."""
+        """Return the run's entry in a list."""
         return RunSummary(
             id=self.id,
             bug=self.request.bug,
@@ -325,7 +325,7 @@ class RunRecord:
         )
 
     def spent(self) -> Spent:
-        """Return what the run has used and paid."""
+        """Return what the run has used."""
         calls = list(self.calls.values())
         counts = [call.counts for call in calls if call.reply_at is not None]
 
@@ -348,16 +348,16 @@ class RunRecord:
         )
 
     def open_questions(self) -> int:
-        """Count the questions that were sent and have no answer yet."""
+        """Count the questions without an answer."""
         return sum(call.answered_at is None for call in self.calls.values())
 
     @property
     def last_event(self) -> int:
-        """The number of the last event; 0 without any."""
+        """The number of the last event; 0 without events."""
         return len(self._events)
 
     def events(self, after: int = 0, limit: int = 1000) -> list[Event]:
-        """Return what happened after event number `after`."""
+        """Return the events after number `after`."""
         part = self._events[after : after + limit]
         return [_event(number, *event) for number, event in enumerate(part, after + 1)]
 
@@ -381,7 +381,7 @@ class RunRecord:
         ]
 
     def unfinished_calls(self) -> dict[str, tuple[StoredCall, Reply | None]]:
-        """Return the questions whose results the search has not received, with their replies."""
+        """Return the questions whose results the search lacks, with their replies."""
         finished = {name for name, _ in self._results}
         calls = (call for call in self.calls.values() if call.name not in finished)
         return {call.name: (call, self.reply(call)) for call in calls}
@@ -400,7 +400,7 @@ class RunRecord:
         return Reply.model_validate(answer["reply"])
 
     def call(self, name: str) -> CallView:
-        """Return a question and its answer; raise NotFound."""
+        """Return a question and its answer; raise NotFound if there is none."""
         if (call := self.calls.get(name)) is None:
             message = f"run {self.id} has no call {name}"
             raise NotFound("call_not_found", message, run=self.id, call=name)
@@ -421,7 +421,7 @@ class RunRecord:
         )
 
     def call_names(self, node: str | None = None, purpose: str | None = None) -> list[str]:
-        """Return the questions of a node and a purpose, or all, in the order they were sent in."""
+        """Return the names of questions, optionally of a node or purpose, in the order sent."""
         calls = (
             call
             for call in self.calls.values()
@@ -430,16 +430,16 @@ class RunRecord:
         return [call.name for call in sorted(calls, key=lambda call: (call.asked_at, call.name))]
 
     def node(self, name: str) -> Node:
-        """Return a node; raise NotFound."""
+        """Return a node; raise NotFound if there is none."""
         if name not in self._nodes:
             message = f"run {self.id} has no node {name}"
             raise NotFound("node_not_found", message, run=self.id, node=name)
         nodes = [stored["node"] for stored in self._entry(self._nodes[name][1])["nodes"]]
-        # An entry may hold two states of a node; the later one counts.
+        # An entry may contain two states of a node; the later one counts.
         return Node.model_validate([node for node in nodes if node["name"] == name][-1])
 
     def node_views(self) -> list[NodeView]:
-        """Return the nodes in short, in the order in which they began."""
+        """Return short views of the nodes, in the order in which they began."""
         views = []
         for name, (_, begin) in sorted(self._nodes.items(), key=lambda item: item[1][0]):
             known = self._views.get(name)
@@ -450,7 +450,7 @@ class RunRecord:
 
 
 class RunWriter:
-    """A run that this process executes. It is nobody's again after `close`."""
+    """A run that this process owns, until `close`."""
 
     def __init__(self, folder: Path, file: int, observers: Sequence[Callable[[Batch], None]]):
         self._folder, self._file, self._observers = folder, file, observers
@@ -458,14 +458,14 @@ class RunWriter:
         self._closed = False
 
     async def write(self, batch: Batch) -> None:
-        """Store a batch; raises InfrastructureError `run_not_written`, and stores nothing then."""
-        async with self._turn:  # batches are stored in the order in which they came
+        """Store a batch; raise InfrastructureError `run_not_written` and store nothing."""
+        async with self._turn:  # keeps the order of batches
             await asyncio.to_thread(self._write, batch)
         for observer in self._observers:
             observer(batch)
 
     def _write(self, batch: Batch) -> None:
-        # An answer is in its reply already.
+        # The answer to a question is stored as its reply.
         results: list[tuple[str, Result | None]] = [
             (name, None if isinstance(result, Answer) else result) for name, result in batch.results
         ]
@@ -478,7 +478,7 @@ class RunWriter:
             raise InfrastructureError("run_not_written", message) from error
 
     def stop_is_wanted(self) -> bool:
-        """Whether somebody, perhaps in another process, wants the run to stop."""
+        """Return whether any process asked the run to stop."""
         return (self._folder / _STOP).exists()
 
     def close(self) -> None:
@@ -490,14 +490,14 @@ class RunWriter:
 
 
 class RunStore:
-    """All runs in a folder. The process that executes a run owns it; others only read."""
+    """The runs of a folder. The process that executes a run owns it; others only read it."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        # Called with each batch that this process has stored.
+        # Called with each batch that this process stores.
         self.observers: list[Callable[[Batch], None]] = []
         self._records: OrderedDict[int, RunRecord] = OrderedDict()
-        # Of each run that was listed the size of its file, and its summary at that size.
+        # Size of each listed run's file, and its summary at that size.
         self._summaries: dict[int, tuple[int, RunSummary]] = {}
         self._lock = threading.Lock()
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -505,7 +505,7 @@ class RunStore:
 
     @property
     def records_in_memory(self) -> int:
-        """How many runs are in memory with more than their summary."""
+        """Number of runs that are fully loaded."""
         return len(self._records)
 
     async def create(
@@ -516,10 +516,10 @@ class RunStore:
         submitter: str,
         once: Once | None = None,
     ) -> tuple[int, bool]:
-        """Add a run that nobody executes yet; return its number, and whether it is new.
+        """Add a run without executing it; return its number, and whether it is new.
 
-        It is not new if the submitter has begun one with the same idempotency key. Raises Conflict
-        `key_reused` if that one's request differs.
+        It is not new if the submitter used the idempotency key before. Raises Conflict `key_reused`
+        if the requests differ.
         """
         created = Created(
             key=key,
@@ -537,15 +537,15 @@ class RunStore:
             fcntl.flock(lock, fcntl.LOCK_EX)
             lock.seek(0)
             last = max([int(lock.read() or 0), *self._numbers()])
-            # The key is stored first, and its run afterwards: a kill in between leaves the key of
-            # a run that does not exist, or that is another's, and the next call replaces it.
+            # The key is stored before its run. A kill in between leaves the key of a missing run,
+            # or of one with another key; the next call replaces it.
             known = self._begun_by_key(created)
             if known is not None:
                 return known, False
             if created.idempotency_key is not None:
                 _replace(self._key_file(created), str(last + 1))
             scratch = self.folder / ".new"
-            shutil.rmtree(scratch, ignore_errors=True)  # of a process that was killed
+            shutil.rmtree(scratch, ignore_errors=True)  # left by a killed process
             scratch.mkdir()
             data = event_file.pack(created.model_dump(mode="json"))
             (scratch / _EVENTS).write_bytes(data)
@@ -569,14 +569,14 @@ class RunStore:
             return None
         if before.body_hash != created.body_hash:
             message = (
-                f"the idempotency key {key!r} was used for run {number}, which is another request; "
-                "use a new key for a new run"
+                f"the idempotency key {key!r} was used for run {number} with another request; use a"
+                " new key for a new run"
             )
             raise Conflict("key_reused", message, run=number)
         return number
 
     async def take(self, run: int, request: RunRequest) -> RunWriter:
-        """Own the run and continue it by this request; raise Conflict `run_under_way`."""
+        """Take ownership of a run, to execute this request; raise Conflict `run_under_way`."""
         file = await asyncio.to_thread(self._locked, run)
         writer = RunWriter(self.folder / str(run), file, self.observers)
         try:
@@ -596,28 +596,28 @@ class RunStore:
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
-                # Whoever asks whether the run is owned holds the lock for a moment, too.
+                # `_is_owned` of another process holds the lock for a moment, too.
                 time.sleep(0.001 * attempt)
             else:
                 (self.folder / str(run) / _STOP).unlink(missing_ok=True)
                 return file
         os.close(file)
-        message = f"run {run} is under way; another process executes it"
+        message = f"run {run} is running in another process"
         raise Conflict("run_under_way", message, run=run)
 
     def _cut_torn_end(self, run: int, file: int) -> None:
         end = self._read(run, lambda record: record.size)
         if end < (size := os.fstat(file).st_size):
-            _LOG.warning("run %d: %d bytes of a torn last entry are removed", run, size - end)
+            _LOG.warning("run %d: removed %d bytes of a partial last entry", run, size - end)
             os.ftruncate(file, end)
 
     async def release(self, run: int, writer: RunWriter) -> None:
-        """Give up the run; store its summary, by which lists show it without reading it."""
+        """Release the run, and store its summary for lists."""
         writer.close()
         await asyncio.to_thread(self._store_summary, run)
 
     def _store_summary(self, run: int) -> None:
-        with contextlib.suppress(OSError, InfrastructureError):  # it is only an index
+        with contextlib.suppress(OSError, InfrastructureError):  # lists work without it
             size, summary = self._read(run, lambda record: (record.size, record.summary()))
             text = json.dumps({"size": size, "summary": summary.model_dump(mode="json")})
             _replace(self.folder / str(run) / _SUMMARY, text)
@@ -627,7 +627,7 @@ class RunStore:
         await asyncio.to_thread((self.folder / str(run) / _STOP).touch)
 
     async def read(self, run: int, work: Callable[[RunRecord], T]) -> T:
-        """Return what `work` finds in the run as it stands, in a thread; raise NotFound."""
+        """Apply `work` to the up-to-date run in a thread; raise NotFound if there is none."""
         return await asyncio.to_thread(self._read, run, work)
 
     def _read(self, run: int, work: Callable[[RunRecord], T]) -> T:
@@ -635,7 +635,7 @@ class RunStore:
         with record.lock:
             record.catch_up()
             while record.state is RunState.RUNNING and not _is_owned(record.path):
-                # It may have ended just now, which its file then says.
+                # It may have ended between the two reads; its file then has new entries.
                 if record.path.stat().st_size > record.size:
                     before = record.size
                     record.catch_up()
@@ -662,7 +662,7 @@ class RunStore:
     async def page(
         self, before: int | None, limit: int, wanted: RunFilter | None = None
     ) -> list[RunSummary]:
-        """Return summaries of runs, the newest first."""
+        """Return summaries of runs, newest first."""
         return await asyncio.to_thread(self._page, before, limit, wanted or RunFilter())
 
     def _page(self, before: int | None, limit: int, wanted: RunFilter) -> list[RunSummary]:
@@ -676,7 +676,7 @@ class RunStore:
         return page
 
     async def counts(self) -> tuple[dict[RunState, int], int]:
-        """Count the runs in each state, and the open questions of runs under way."""
+        """Count the runs in each state, and the open questions of running runs."""
         return await asyncio.to_thread(self._counts)
 
     def _counts(self) -> tuple[dict[RunState, int], int]:
@@ -698,8 +698,8 @@ class RunStore:
                 try:
                     yield self._summary(number)
                 except (OSError, KeyError, ValueError, InfrastructureError, NotFound) as error:
-                    # One unreadable run never breaks a list.
-                    _LOG.warning("run %d is left out of the list: %s", number, error)
+                    # One unreadable run must not break the list.
+                    _LOG.warning("run %d is missing from the list: %s", number, error)
 
     def _summary(self, run: int) -> RunSummary:
         folder = self.folder / str(run)
@@ -725,7 +725,7 @@ def _stored_summary(folder: Path) -> tuple[int, RunSummary | None]:
 
 
 def _is_owned(path: Path) -> bool:
-    """Tell whether a process holds the lock on a run's events."""
+    """Return whether a process holds the lock on a run's events."""
     with path.open("rb") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)

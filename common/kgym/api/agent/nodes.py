@@ -1,4 +1,4 @@
-"""The nodes of a search: what each debug cycle thought, wrote and found."""
+"""The nodes of a search: hypotheses, patches and results of its debug cycles."""
 
 from enum import StrEnum
 from typing import Literal
@@ -9,54 +9,54 @@ from kgym.api.steps import Edit, Finding, PatchOutcome, Strict, TreePath, Verdic
 
 
 class Crash(Strict):
-    """How a kernel crashed."""
+    """A crash of a kernel."""
 
-    title: str = Field(description="as syzkaller would name it")
-    report: str = Field(description="the text of the crash report")
-    trace: str | None = Field(None, description="the calls before it, as the prompts show them")
+    title: str = Field(description="in syzkaller's form")
+    report: str = Field(description="text of the crash report")
+    trace: str | None = Field(None, description="the calls before the crash, as prompts show them")
 
 
 class CauseFunction(Strict):
-    """A function that the commit changed which brought a bug in."""
+    """A function that the causing commit changed."""
 
     file: TreePath
     name: str = Field(min_length=1, max_length=200)
 
 
 class CauseCommit(Strict):
-    """The commit that brought a bug in."""
+    """The commit that introduced a bug."""
 
-    commit: str = Field(max_length=100, description="its id; empty where only its title is known")
+    commit: str = Field(max_length=100, description="its id; empty if only the title is known")
     title: str = Field("", max_length=1000)
     functions: list[CauseFunction] = Field([], max_length=10_000, description="that it changed")
-    diff: str = Field("", description="what it changed; empty where that is not known")
+    diff: str = Field("", description="its diff; empty if unknown")
 
 
 class Tried(Strict):
-    """What became of a patched kernel."""
+    """The result of a patched kernel."""
 
     kind: Literal["tried"] = "tried"
     verdict: Verdict | Literal["does_not_build"]
-    reason: str = Field("", description="why it is that verdict")
-    crash: Crash | None = Field(None, description="of the patched kernel, where it crashed")
-    noise: bool = Field(False, description="the crash is one that has nothing to do with the bug")
+    reason: str = Field("", description="for the verdict")
+    crash: Crash | None = Field(None, description="of the patched kernel")
+    noise: bool = Field(False, description="whether the crash is unrelated to the bug")
     findings: list[Finding] = []
     obstacles: list[str] = Field(
         [], description="why `no_crash` is not `resolved`: reasons of findings and controls"
     )
     confidence: float | None = Field(
-        None, description="of `no_crash`: 1 - the chance that the bug, still there, was missed"
+        None, description="of `no_crash`: 1 - the chance that a remaining bug was missed"
     )
     job: int | None = Field(None, description="the scheduler's job that tried it")
 
     @property
     def resolved(self) -> bool:
-        """Whether the bug is gone, as far as evidence goes."""
+        """Whether the bug is gone, according to the evidence."""
         return self.verdict is Verdict.NO_CRASH and not self.obstacles
 
     @property
     def outcome(self) -> str:
-        """What it came to, in a line."""
+        """The result in one line."""
         if self.crash is not None:
             return self.crash.title
         if self.obstacles:
@@ -65,17 +65,17 @@ class Tried(Strict):
 
 
 class NodeOutcome(StrEnum):
-    """How a debug cycle ended."""
+    """The outcome of a debug cycle."""
 
     RESOLVED = "resolved"
     CRASHED = "crashed"
     """The patched kernel crashed."""
     REJECTED = "rejected"
-    """It did not crash, but what the verdict rests on does not hold: findings, controls."""
+    """It did not crash, but findings or controls invalidate the verdict."""
     NO_PATCH = "no_patch"
     """No new patch applies and compiles."""
     INCONCLUSIVE = "inconclusive"
-    """The platform came to no verdict: it counts as no cycle."""
+    """There is no verdict; the cycle does not count."""
     STOPPED = "stopped"
 
 
@@ -84,22 +84,22 @@ class _Kept(BaseModel):
 
 
 class Candidate(_Kept):
-    """A patch that a model wrote."""
+    """A patch of a model."""
 
     text: str = Field(description="of the answer")
-    edits: list[Edit] = Field([], description="of this cycle; none where it cannot be applied")
+    edits: list[Edit] = Field([], description="of this cycle; empty if it does not apply")
     reasons: list[str] = []
-    diff: str = Field("", description="against the tree with the bug, inherited edits included")
-    digest: str = Field("", description="the same of patches that differ in comments and blanks")
+    diff: str = Field("", description="against the unpatched tree, with inherited edits")
+    digest: str = Field("", description="of the change, ignoring comments and blanks")
     problem: str = Field("", description="why it cannot be built, for the model's next turn")
     outcome: PatchOutcome | None = Field(None, description="of the compile check")
     repairs: int = 0
-    mended: list[str] = Field([], description="the problems of its earlier forms")
-    repeats: str | None = Field(None, description="the node that tried the same before")
+    mended: list[str] = Field([], description="problems of its earlier forms")
+    repeats: str | None = Field(None, description="the node that tried the same change before")
 
     @property
     def problems(self) -> list[str]:
-        """What was wrong with it, the first of its forms first."""
+        """The problems of all its forms, the first form first."""
         return [*self.mended, *([self.problem] if self.problem else [])]
 
 
@@ -107,23 +107,23 @@ class Node(_Kept):
     """One debug cycle."""
 
     name: str = Field(description="in its run")
-    parent: str | None = Field(description="the node that it goes on from; null for a root")
-    depth: int = Field(description="of the tree at this node; 1 for a root")
+    parent: str | None = Field(description="the node that it continues; null for a root")
+    depth: int = Field(description="in the tree; 1 for a root")
     begins_at: str = Field("hypothesis", description="or `patch`: with the parent's hypothesis")
     rounds: int = 0
     further_files: list[str] = Field([], description="that it found, besides the candidate files")
-    hypotheses: list[str] = Field([], description="the most likely first, where they are ranked")
-    critique: str = Field("", description="the self-reflection's words")
+    hypotheses: list[str] = Field([], description="the most likely first, if they are ranked")
+    critique: str = Field("", description="text of the self-reflection")
     hypothesis: str | None = None
     candidates: list[Candidate] = []
-    consistency: str = Field("", description="the words by which a patch was chosen")
-    chosen: int | None = Field(None, description="which of the candidates was built")
-    runs: list[Tried] = Field([], description="of the patch that was chosen, the last one counts")
-    summary: str = Field("", description="what others can learn from its failure")
+    consistency: str = Field("", description="text of the answer that chose a patch")
+    chosen: int | None = Field(None, description="index of the candidate that was built")
+    runs: list[Tried] = Field([], description="of the chosen patch; the last one counts")
+    summary: str = Field("", description="of its failure, for later cycles")
     outcome: NodeOutcome | None = None
-    unreadable: list[str] = Field([], description="answers in which nothing was found, and why")
+    unreadable: list[str] = Field([], description="why answers were unreadable")
 
     @property
     def tried(self) -> Tried | None:
-        """What the patch came to."""
+        """The result of the chosen patch."""
         return self.runs[-1] if self.runs else None

@@ -1,4 +1,4 @@
-"""The evidence for a fix: what a run hands over beside the patch."""
+"""The evidence for a fix, which a run delivers with the patch."""
 
 from pydantic import Field
 
@@ -12,12 +12,12 @@ class Evidence(Strict):
     verdict: str
     reason: str
     confidence: float | None
-    job: int | None = Field(description="of the scheduler, which keeps its logs")
+    job: int | None = Field(description="of the scheduler, which has its logs")
     findings: list[Finding]
 
 
 class OtherFix(Strict):
-    """Another patch that resolves the bug as well."""
+    """Another patch that resolves the bug."""
 
     number: int
     node: str
@@ -34,15 +34,13 @@ class Report(Strict):
     job: int | None = Field(description="that showed the bug on the unpatched kernel")
     fix: FixView
     hypothesis: str | None
-    reasons: list[str] = Field(description="of the edits, as the model gave them")
-    mended: list[str] = Field(
-        description="what was wrong with the patch before the model mended it, the first form first"
-    )
+    reasons: list[str] = Field(description="of the edits, in the model's words")
+    mended: list[str] = Field(description="problems of the patch's earlier forms, in order")
     evidence: list[Evidence]
-    rejected: dict[str, int] = Field(description="how the other debug cycles ended")
+    rejected: dict[str, int] = Field(description="number of other debug cycles by outcome")
     others: list[OtherFix]
     strategy: str
     model: str
     spent: Spent
     notes: list[str]
-    markdown: str = Field("", description="the same for people")
+    markdown: str = Field("", description="the same as text")

@@ -1,4 +1,4 @@
-"""A run as it is asked for and shown: the bodies of the agent's REST interface."""
+"""Requests for runs, and views of them: the bodies of the agent's REST interface."""
 
 from datetime import datetime
 from enum import StrEnum
@@ -15,30 +15,30 @@ Text = Annotated[str, Field(max_length=16 << 20)]
 
 
 class RunState(StrEnum):
-    """Where a run is. All but `running` can be resumed, but for what has come to its end."""
+    """The state of a run. All but `running`, `resolved` and `unresolved` can be resumed."""
 
     RUNNING = "running"
     RESOLVED = "resolved"
-    """The search is over, or at a limit, and has found at least one fix."""
+    """The search is over or at a limit, with at least one fix."""
     UNRESOLVED = "unresolved"
-    """The search is over, and has found none."""
+    """The search is over, without a fix."""
     LIMITED = "limited"
-    """A limit was reached before a fix was found."""
+    """A limit was reached without a fix."""
     STOPPED = "stopped"
-    """Somebody stopped it."""
+    """A user stopped it."""
     FAILED = "failed"
-    """It cannot go on: the model or the platform refuses, or the crash does not reproduce."""
+    """It cannot continue: the model or the platform refuses, or the crash does not reproduce."""
     INTERRUPTED = "interrupted"
     """The process that executed it has ended."""
 
 
 class Limits(Strict):
-    """What a run may take, all its resumptions together. At a limit it ends with what it has."""
+    """Limits of a run with all its resumptions. At a limit it ends with the fixes so far."""
 
     dollars: float | None = Field(
-        None, gt=0, le=1e6, description="of the model's prices; none where they are not known"
+        None, gt=0, le=1e6, description="by the model's prices; not for models of unknown price"
     )
-    tokens: int = Field(20_000_000, ge=1, le=1 << 40, description="in and out")
+    tokens: int = Field(20_000_000, ge=1, le=1 << 40, description="input and output")
     seconds: float = Field(86_400, gt=0, le=1e7)
     builds: int = Field(200, ge=1, le=100_000, description="patched kernels that are built and run")
     concurrency: int = Field(8, ge=1, le=100, description="questions to the model at a time")
@@ -46,16 +46,16 @@ class Limits(Strict):
 
 
 class RunRequest(Strict):
-    """What to fix, and how."""
+    """The bug to fix, and how to search."""
 
     bug: str = Field(min_length=1, max_length=200, description="name of a shipped bug")
     bundle: dict[TreePath, Text] | None = Field(
-        None, max_length=100, description="files of a bundle of one's own, named `bug`"
+        None, max_length=100, description="files of your own bundle, named `bug`"
     )
     folder: str | None = Field(
-        None, max_length=4096, description="of a bundle on the agent's own machine"
+        None, max_length=4096, description="of a bundle on the agent's machine"
     )
-    strategy: str | Strategy = Field("forest", description="name of a shipped one, or its table")
+    strategy: str | Strategy = Field("forest", description="name of a shipped one, or a table")
     model: str = Field(min_length=1, max_length=500, description="PROVIDER:MODEL")
     trace: bool = Field(True, description="show the model the calls before the crash")
     files: list[TreePath] = Field(
@@ -65,8 +65,7 @@ class RunRequest(Strict):
         None,
         ge=2_000,
         le=100_000_000,
-        description="tokens that a question and its answer may have; null: those of the model's"
-        " window, 200000 at most",
+        description="tokens of a question and its answer; null: the model's window, 200000 at most",
     )
     limits: Limits = Limits()
 
@@ -78,21 +77,21 @@ class RunRequest(Strict):
 
 
 class Resumption(Strict):
-    """How a run goes on."""
+    """How to resume a run."""
 
-    limits: Limits | None = Field(None, description="instead of those that it had")
+    limits: Limits | None = Field(None, description="new limits")
 
 
 class Spent(Strict):
-    """What a run took so far."""
+    """What a run has used so far."""
 
-    dollars: float | None = Field(None, description="null where a call's price is not known")
-    known_dollars: float = Field(0.0, description="of calls whose price is known")
-    unpriced_calls: int = Field(0, description="whose price is not known")
+    dollars: float | None = Field(None, description="null if the price of a call is unknown")
+    known_dollars: float = Field(0.0, description="of calls with a known price")
+    unpriced_calls: int = Field(0, description="calls without a known price")
     calls: int = Field(0, description="questions that were answered")
     failed_calls: int = 0
     lost_calls: int = Field(
-        0, description="sent and never heard of, as the agent was killed; they may have been paid"
+        0, description="without an answer, as the agent was killed; they may have been paid for"
     )
     input_tokens: int = 0
     cached_tokens: int = Field(0, description="of the input tokens")
@@ -112,7 +111,7 @@ class Spent(Strict):
 
     @property
     def cost(self) -> str:
-        """In words; what is not known is not 0."""
+        """The cost as text; an unknown price is not 0."""
         if self.dollars is not None:
             return f"${self.dollars:.2f}"
         if self.unpriced_calls == self.calls:
@@ -122,19 +121,19 @@ class Spent(Strict):
 
 
 class FixView(Strict):
-    """A patch that resolves the bug; they are ranked, the most trustworthy first."""
+    """A patch that resolves the bug, ranked by confidence."""
 
     number: int = Field(description="its rank, from 1")
     node: str
     diff: str
     confidence: float | None
-    notes: int = Field(description="findings that stand in nobody's way")
-    lines: int
-    agreement: int = Field(description="nodes that came to the same change")
+    notes: int = Field(description="number of findings that do not block the fix")
+    lines: int = Field(description="number of added and removed lines")
+    agreement: int = Field(description="number of trees with the same change")
 
 
 class RunFilter(Strict):
-    """Which runs a list has; what is null leaves none out."""
+    """Conditions on the runs of a list; null means any."""
 
     state: RunState | None = None
     bug: str | None = Field(None, max_length=200)
@@ -152,7 +151,7 @@ class RunSummary(Strict):
     model: str
     submitter: str
     state: RunState
-    reason: str = Field("", description="why it ended so")
+    reason: str = Field("", description="for the state")
     created_at: AwareDatetime
     ended_at: AwareDatetime | None
     fixes: int
@@ -160,30 +159,28 @@ class RunSummary(Strict):
 
 
 class RunPage(Strict):
-    """Runs, the newest first."""
+    """Runs, newest first."""
 
     runs: list[RunSummary]
-    next: int | None = Field(None, description="give it as `cursor` to see the runs that follow")
+    next: int | None = Field(None, description="`cursor` of the next page")
 
 
 class NodeView(Strict):
-    """A debug cycle, in short."""
+    """A short view of a debug cycle."""
 
     name: str
     parent: str | None
     depth: int
-    outcome: str | None = Field(description="null: it is not over")
+    outcome: str | None = Field(description="null while it runs")
     hypothesis: str | None
     candidates: int
-    problems: list[str] = Field(
-        [], description="what was wrong with candidates, before they were mended as well"
-    )
-    crash: str | None = Field(description="the title of the patched kernel's crash")
-    doing: list[str] = Field([], description="what it waits for")
+    problems: list[str] = Field([], description="of the candidates, including their earlier forms")
+    crash: str | None = Field(description="title of the patched kernel's crash")
+    doing: list[str] = Field([], description="work that it waits for")
 
     @classmethod
     def of(cls, node: Node, doing: list[str] | None = None) -> "NodeView":
-        """Return what lists show of a node."""
+        """Return the short view of a node."""
         tried = node.tried
         return cls(
             name=node.name,
@@ -201,44 +198,41 @@ class NodeView(Strict):
 
 
 class RunView(RunSummary):
-    """A run as it stands."""
+    """The current state of a run."""
 
-    title: str | None = Field(None, description="of the crash; null before it was seen")
+    title: str | None = Field(None, description="of the crash; null before it was shown")
     files: list[str] = Field([], description="candidate files")
     notes: list[str] = []
     limits: Limits
     nodes: list[NodeView]
     ranked: list[FixView] = Field(description="all patches that resolve the bug, the best first")
-    jobs: dict[str, list[int]] = Field(description="of the scheduler, by the work they do")
+    jobs: dict[str, list[int]] = Field(description="of the scheduler, by name of the work")
     position: int = Field(
-        0, description="number of the last event that it shows: who follows from there misses none"
+        0, description="number of the last event in this view, from which to follow the run"
     )
 
 
 class CallView(Strict):
-    """A question to the model, and its answer."""
+    """A question to the model and its answer."""
 
     name: str
     node: str
     purpose: str
-    asked: int = Field(description="how often it was sent: twice if the agent was killed meanwhile")
+    asked: int = Field(description="how often it was sent: twice if the agent was killed")
     asked_at: AwareDatetime
     answered_at: AwareDatetime | None
     error: str | None
     system: str
     prompt: str
-    turns: int = Field(description="of the conversation before it")
+    turns: int = Field(description="number of earlier turns of the conversation")
     last_turn: Turn | None
     reply: Reply | None
 
 
 class Event(Strict):
-    """An event of a run, for those who follow it."""
+    """An event of a run."""
 
     number: int
     at: datetime
     kind: str
     data: dict[str, JsonValue]
-
-
-EventData = dict[str, Any]

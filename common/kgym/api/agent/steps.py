@@ -1,4 +1,4 @@
-"""What a debug cycle did, step by step, and excerpts of what was said to a model."""
+"""Steps of a debug cycle, and excerpts of questions to a model."""
 
 from datetime import datetime
 
@@ -8,29 +8,29 @@ from kgym.api.steps import Strict
 
 
 class RunStep(Strict):
-    """A piece of work of a debug cycle: a question, a check, a kernel, a look at the source."""
+    """A piece of work of a debug cycle: a question, a check, a kernel, a source look-up."""
 
-    name: str = Field(description="in its run; of a question, the name of the call")
+    name: str = Field(description="in its run; for a question, the name of the call")
     node: str
     work: str = Field(
         description="the purpose of a question (`hypothesis`, `patch` …), or `check`, `try`,"
         " `source`"
     )
-    asked: int = Field(1, description="how often it was begun: again after a kill")
+    asked: int = Field(1, description="how often it was begun: again after a kill of the agent")
     begun_at: datetime
     ended_at: datetime | None = None
     outcome: str = Field(
-        "", description="of a kernel the verdict, of a check what became of each patch"
+        "", description="the verdict of a kernel, or each patch's outcome of a check"
     )
     unanswered: str | None = Field(None, description="why there is no answer")
     jobs: list[int] = Field([], description="of the scheduler")
-    tokens: int | None = Field(None, description="in and out")
-    price: float | None = Field(None, description="in US dollars; null where it is not known")
-    seconds: float | None = Field(None, description="that the model took")
+    tokens: int | None = Field(None, description="input and output")
+    price: float | None = Field(None, description="in US dollars; null if unknown")
+    seconds: float | None = Field(None, description="of the model")
 
 
 class CallExcerpt(Strict):
-    """A question to the model in short, or the place in it that was searched for."""
+    """A short view of a question to the model, around the searched text."""
 
     name: str
     node: str
@@ -38,17 +38,17 @@ class CallExcerpt(Strict):
     asked_at: AwareDatetime
     answered_at: AwareDatetime | None
     error: str | None
-    tokens: int | None = Field(description="in and out; null without an answer")
+    tokens: int | None = Field(description="input and output; null without an answer")
     price: float | None
     seconds: float | None
-    part: str = Field(description="what the excerpt is of: `prompt`, `turn`, `answer` or `system`")
-    excerpt: str = Field(description="a few lines of that, about what was searched for")
+    part: str = Field(description="source of the excerpt: `prompt`, `turn`, `answer` or `system`")
+    excerpt: str = Field(description="the text around the searched one")
 
 
 class CallPage(Strict):
-    """Questions that meet a search, the first asked first."""
+    """Questions that match a search, in the order in which they were asked."""
 
     calls: list[CallExcerpt]
     next: int | None = Field(
-        None, description="give it as `cursor` to look further; there may be no more that match"
+        None, description="`cursor` to continue the search; further matches are not certain"
     )

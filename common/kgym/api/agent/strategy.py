@@ -1,4 +1,4 @@
-"""Strategies: how a fix is searched for. Each is a file `configs/agent/NAME.toml`."""
+"""Strategies of the search for a fix. Shipped ones are `configs/agent/NAME.toml`."""
 
 from typing import Annotated, Literal
 
@@ -8,63 +8,61 @@ from kgym.api.steps import Strict
 
 
 class Cycle(Strict):
-    """One debug cycle (CrashFixer, section 4): hypotheses, patches, check, build, reproducer."""
+    """A debug cycle (CrashFixer, section 4): hypotheses, patches, check, build, reproducer."""
 
     answer: Literal["edits", "diff", "functions"] = Field(
         "edits",
-        description="`diff`: a patch as `git diff` writes it (kGym's baseline); `functions`: whole"
-        " functions, each in place of the one of its name (RGym, section 2)",
+        description="`diff`: a unified diff (kGym's baseline); `functions`: whole functions, which"
+        " replace those of the same name (RGym, section 2)",
     )
-    reasons: bool = Field(True, description="whether each edit comes with its reason")
-    hypotheses: int = Field(4, ge=0, le=32, description="0: patches at once, without one")
-    reflection: bool = Field(True, description="weigh hypotheses and choose; else the first")
-    patches: int = Field(4, ge=1, le=32, description="asked for in a cycle")
+    reasons: bool = Field(True, description="whether each edit has a reason")
+    hypotheses: int = Field(4, ge=0, le=32, description="0: ask for patches without a hypothesis")
+    reflection: bool = Field(True, description="weigh hypotheses and choose; else take the first")
+    patches: int = Field(4, ge=1, le=32, description="per cycle")
     questions: Literal["apart", "together"] = Field(
         "apart",
-        description="`together`: one answer holds all hypotheses, weighed and ranked, and one all"
-        " patches; else each is asked for alone, as the paper does",
+        description="`together`: one answer has all hypotheses, weighed and ranked, and one all"
+        " patches; `apart`: one question for each, as in the paper",
     )
     looks: int = Field(
         0,
         ge=0,
         le=100,
-        description="turns in which the model may search the source for further files that the fix"
-        " needs, before the first hypothesis; once in a search",
+        description="turns in which the model may search for further files before the first"
+        " hypothesis, once in a search",
     )
     explore: int = Field(
         0,
         ge=0,
         le=100,
-        description="turns in which the model may ask for definitions before it patches, in each"
-        " cycle (RGym, section 2); the files that they are in may be changed, too",
+        description="turns in which the model may ask for definitions before the patch, in each"
+        " cycle (RGym, section 2); the fix may change their files, too",
     )
-    examples: bool = Field(
-        False, description="show patches of other crashes of the same class, where there are any"
-    )
+    examples: bool = Field(False, description="show example patches for the class of crash, if any")
     cause: bool = Field(
-        False, description="show the commit that brought the bug in, where the bug says it"
+        False, description="show the commit that introduced the bug, if the bug names it"
     )
     select: Literal["first", "consistency"] = Field(
-        "consistency", description="which of the patches that compile is built"
+        "consistency", description="choice among the patches that compile"
     )
     repairs: int = Field(
-        1, ge=0, le=10, description="turns to mend edits that do not apply or compile, per patch"
+        1, ge=0, le=10, description="repairs of a patch that does not apply or compile"
     )
     mend: Literal["all", "needed"] = Field(
-        "all", description="`needed`: patches are only repaired while no other one compiles"
+        "all", description="`needed`: repair patches only while no other one compiles"
     )
     rounds: int = Field(
         2, ge=1, le=10, description="from the hypothesis on, while no patch compiles"
     )
-    trace: bool = Field(True, description="show the calls before the crash, where there are any")
+    trace: bool = Field(True, description="show the calls before the crash, if traced")
     summaries: bool | Literal["hypothesis", "always"] = Field(
         True,
-        description="of failed patches, for those that come after; `hypothesis`: none is asked for,"
-        " and what the patch supposed is told instead; `always`: also of patches that do not apply,"
-        " compile or build",
+        description="of failed patches, for later cycles; `hypothesis`: show the patch's hypothesis"
+        " instead of asking for a summary; `always`: also for patches that do not apply, compile or"
+        " build",
     )
     temperature: float = Field(0.8, ge=0, le=2, description="of hypotheses and patches")
-    judging: float = Field(0.2, ge=0, le=2, description="the temperature of all else")
+    judging: float = Field(0.2, ge=0, le=2, description="temperature of other questions")
 
     @model_validator(mode="after")
     def _fits(self) -> "Cycle":
@@ -84,30 +82,28 @@ class Cycle(Strict):
 
 
 class Searching(Strict):
-    """What all strategies have in common."""
+    """Options of all strategies."""
 
     name: str = ""
     description: str = ""
-    stop: Literal["branch", "tree", "forest"] = Field(
-        "forest", description="what a resolution ends"
-    )
+    stop: Literal["branch", "tree", "forest"] = Field("forest", description="what a fix ends")
     validate_with: int = Field(
-        1, ge=0, le=10, description="runs with fresh instances before `resolved` is claimed"
+        1, ge=0, le=10, description="further runs on new instances before `resolved` is claimed"
     )
     localisation: Literal["fix", "report", "cause", "bm25", "given"] = Field(
         "report",
-        description="where the candidate files come from; `fix`: the developer's (oracle); `cause`:"
-        " the report, and the commit that brought the bug in",
+        description="source of the candidate files; `fix`: the developer's fix (an oracle);"
+        " `cause`: the report and the commit that introduced the bug",
     )
     files: Literal["together", "in_turn"] = Field(
         "together",
-        description="`in_turn`: search in one candidate file after the other, each anew, the most"
-        " likely first, until there is a fix",
+        description="`in_turn`: a separate search in each candidate file, the most likely first,"
+        " until there is a fix",
     )
     context: Literal["functions", "stack", "files"] = Field(
         "functions",
-        description="cut by function what does not fit the window; or show only the functions of"
-        " the crash's stacks, those that `cause` names, and what was asked for; or whole files",
+        description="`functions`: cut by function to the window; `stack`: only functions of the"
+        " crash's stacks, of `cause`, and requested ones; `files`: whole files",
     )
 
     @model_validator(mode="after")
@@ -121,15 +117,14 @@ class Searching(Strict):
 class Forest(Searching):
     """Trees of debug cycles (CrashFixer, section 4.3): T trees of depth D with B branches.
 
-    `grow` says what a tree is. As the paper has it (`always`), trees are independent of each other:
-    each cycle's children begin with its code and its crash, whatever became of it.
+    With `grow = "always"`, as in the paper, trees are independent, and the children of every cycle
+    begin with its code and its crash.
 
     With `progress`, a tree is one hypothesis. The first tree asks for hypotheses and tries the most
-    likely one; the next trees try the `further` ones of the same answer, side by side; then the
-    next one asks again, and is told all that failed. A patch that leaves the crash as it was ends
-    its tree, and nothing is built upon it. Where the kernel crashes in another way, with which no
-    cycle on the way there began, the tree goes on in the same manner: up to `branching` cycles
-    begin with that code and that crash.
+    likely one. The next trees try the `further` ones of the same answer concurrently. Then a tree
+    asks again, with all failures in its prompt. A patch that leaves the crash unchanged ends its
+    tree. If the kernel crashes in a way that is new on this path, up to `branching` cycles continue
+    from that code and crash in the same manner.
     """
 
     kind: Literal["forest"] = "forest"
@@ -139,17 +134,17 @@ class Forest(Searching):
     branch_at: list[Literal["hypothesis", "patch"]] = Field(
         ["hypothesis"],
         min_length=1,
-        description="where each child begins, in turn; for trees that always grow",
+        description="start of the children, in turn; for trees that always grow",
     )
     grow: Literal["always", "progress"] = Field(
-        "always", description="which cycles have children: all, or those whose crash is another one"
+        "always", description="cycles with children: all, or those with a new crash"
     )
     further: int | None = Field(
         None,
         ge=0,
         le=31,
-        description="hypotheses of an answer that are tried side by side when its most likely one"
-        " has failed, where trees grow by progress; all if it is not said",
+        description="with `progress`: hypotheses of an answer that are tried concurrently after its"
+        " most likely one has failed; null: all",
     )
     cycle: Cycle = Cycle()
 
@@ -163,11 +158,11 @@ class Forest(Searching):
 
 
 class BestFirst(Searching):
-    """Debug cycles from the most promising node, whichever tree it is in."""
+    """Debug cycles from the most promising node of all trees."""
 
     kind: Literal["best-first"] = "best-first"
     cycles: int = Field(16, ge=1, le=1000)
-    width: int = Field(4, ge=1, le=100, description="nodes that are expanded at the same time")
+    width: int = Field(4, ge=1, le=100, description="concurrent cycles")
     depth: int = Field(6, ge=1, le=20)
     cycle: Cycle = Cycle()
 
@@ -178,25 +173,25 @@ class Tool(Searching):
     kind: Literal["tool"] = "tool"
     turns: int = Field(60, ge=1, le=1000)
     kernels: int = Field(
-        10, ge=1, le=1000, description="verdicts of `run_kernel`; the end has one more"
+        10, ge=1, le=1000, description="verdicts of `run_kernel`, besides a final one"
     )
-    feedback: bool = Field(True, description="whether `run_kernel` can be called at all")
+    feedback: bool = Field(True, description="whether the model can call `run_kernel`")
     trace: bool = True
     temperature: float = Field(0.2, ge=0, le=2)
 
 
 class Escalate(Searching):
-    """Strategies one after the other; each is told what failed before."""
+    """Strategies in sequence; each receives the failures of earlier ones."""
 
     kind: Literal["escalate"] = "escalate"
     phases: list["Phase"] = Field(min_length=1, max_length=10)
 
 
 class Phase(Strict):
-    """A strategy, tried so many times, each time anew."""
+    """A strategy, run up to `times` times from the start."""
 
     strategy: "Forest | BestFirst | Tool" = Field(
-        discriminator="kind", description="in a file also the name of another strategy"
+        discriminator="kind", description="in a file also a strategy's name"
     )
     times: int = Field(1, ge=1, le=20)
 
@@ -205,7 +200,7 @@ Strategy = Annotated[Forest | BestFirst | Tool | Escalate, Field(discriminator="
 
 
 def traced(strategy: Strategy, trace: bool) -> Strategy:
-    """Return the strategy, with the calls before a crash shown to the model or not."""
+    """Return the strategy with `trace` set in all its parts."""
     match strategy:
         case Escalate(phases=phases):
             changed = [
