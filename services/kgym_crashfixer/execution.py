@@ -9,10 +9,7 @@ from collections.abc import Iterator, Sequence
 
 from kgym.api.steps import MinimalTrace, TraceCall, TraceStack
 
-_OTHER_STACK = {
-    TraceStack.ALLOCATED: "allocated here",
-    TraceStack.FREED: "freed here",
-}
+_OTHER_STACK = {TraceStack.ALLOCATED: "allocated here", TraceStack.FREED: "freed here"}
 _THREADS = {
     "freed": "that freed the object",
     "allocated": "that allocated the object",

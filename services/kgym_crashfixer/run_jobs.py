@@ -18,13 +18,7 @@ from typing import TypeVar
 from kgym.api.agent.nodes import Crash, Tried
 from kgym.api.jobs import JobRequest, JobView, StepView
 from kgym.api.states import State
-from kgym.api.steps import (
-    Calibration,
-    DumpMethod,
-    Patch,
-    ReproduceSpec,
-    Verdict,
-)
+from kgym.api.steps import Calibration, DumpMethod, Patch, ReproduceSpec, Verdict
 from kgym.bugs import earlier_jobs, ended_job, tracing_job
 from kgym.bugs.bug import AFTER, BEFORE, Bug, TrialOptions
 from kgym.bugs.calibration import CONFIDENCES

@@ -61,8 +61,7 @@ async def _run(request: Request, readonly: dict[str, Path], out: Path, seconds: 
     """Run the process; return the end of its output."""
     folders = dict.fromkeys(_python_folders())
     box = Sandbox(
-        readonly={**{str(folder): folder for folder in folders}, **readonly},
-        writable={_OUT: out},
+        readonly={**{str(folder): folder for folder in folders}, **readonly}, writable={_OUT: out}
     )
     try:
         done = await box.run(

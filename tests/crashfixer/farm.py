@@ -173,10 +173,7 @@ class Farm:
             call("inner", anchor=True, frame=0),
         ]
         trace = MinimalTrace(
-            pid=7,
-            anchor=TraceAnchor(stack=TraceStack.CRASH),
-            calls=calls,
-            statistics=NO_RECORDS,
+            pid=7, anchor=TraceAnchor(stack=TraceStack.CRASH), calls=calls, statistics=NO_RECORDS
         )
         return MinimizeResult(instance=0, title="", trace=trace, parts=[], seconds={})
 

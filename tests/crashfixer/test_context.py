@@ -92,11 +92,7 @@ PARTS = st.one_of(
 )
 
 
-@given(
-    st.lists(PARTS, max_size=12),
-    st.integers(0, 8_000),
-    st.integers(0, 400),
-)
+@given(st.lists(PARTS, max_size=12), st.integers(0, 8_000), st.integers(0, 400))
 def test_cutting_only_leaves_out(parts: list[str], most: int, line: int) -> None:
     text = "".join(parts)
     files = {"a.c": text, "b.h": HEAD}

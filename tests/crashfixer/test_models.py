@@ -198,13 +198,7 @@ async def test_tools_are_called_and_their_results_sent_back(endpoint: Endpoint) 
 
 @pytest.mark.parametrize(
     "fault",
-    [
-        refuse(429, Retry_After="0"),
-        refuse(429),
-        refuse(500),
-        refuse(503, Retry_After="0"),
-        drop,
-    ],
+    [refuse(429, Retry_After="0"), refuse(429), refuse(500), refuse(503, Retry_After="0"), drop],
 )
 async def test_what_may_go_better_is_tried_again(endpoint: Endpoint, fault: Handle) -> None:
     reply = await asked(endpoint, fault, fault, answer("at last"))

@@ -158,10 +158,7 @@ def test_the_simple_agent_asks_one_question() -> None:
     assert "<hypothesis" not in text
     assert (
         fix.diff.splitlines()[-4:-2]
-        == [
-            "-\tif (index >= FROB_MODES)",
-            "+\tif (index < 0 || index >= FROB_MODES)",
-        ]
+        == ["-\tif (index >= FROB_MODES)", "+\tif (index < 0 || index >= FROB_MODES)"]
         or "+\tif (index < 0 ||" in fix.diff
     )
     assert fix.diff.count("\n+") == 2  # the header and the line: the tool writes the diff

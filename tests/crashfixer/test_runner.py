@@ -200,7 +200,7 @@ async def until_asked(made: Made, times: int = 1) -> None:
 async def test_who_resumes_a_run_that_is_under_way_is_told(tmp_path: Path) -> None:
     async with agent(tmp_path, Guesser(pause=60)) as made, agent(tmp_path, Guesser()) as other:
         run = await made.agent.start(request())
-        with pytest.raises(Conflict, match="under way"):
+        with pytest.raises(Conflict, match="running in another"):
             await other.agent.resume(run)
         await made.agent.stop(run)
         assert await made.agent.wait(run) is RunState.STOPPED

@@ -145,7 +145,7 @@ async def test_a_kill_loses_nothing_that_was_written_and_frees_the_run(tmp_path:
         assert process.poll() is None
     store = RunStore(tmp_path)
     assert (await store.page(None, 1))[0].state is RunState.RUNNING
-    with pytest.raises(Conflict, match="run 1 is under way"):
+    with pytest.raises(Conflict, match="run 1 is running"):
         await store.take(1, REQUEST)
     process.send_signal(signal.SIGKILL)
     rest, _ = process.communicate()

@@ -11,10 +11,7 @@ from kgym.api.steps import Edit, Patch
 from kgym.errors import UserError
 from kgym.source.patching import apply, files, reverse
 
-TREE = {
-    "kernel/a.c": b"int a;\nint b;\nint c;\nint d;\nint e;\n",
-    "twice.c": b"x\ny\nz\n" * 2,
-}
+TREE = {"kernel/a.c": b"int a;\nint b;\nint c;\nint d;\nint e;\n", "twice.c": b"x\ny\nz\n" * 2}
 
 
 def diff(old: str, new: str, path: str = "kernel/a.c") -> Patch:
@@ -312,8 +309,7 @@ def test_a_files_path_is_known_however_the_diff_was_made(old: str, new: str) -> 
 
 
 @pytest.mark.parametrize(
-    ("old", "new"),
-    [("mm/a.c", "kernel/a.c"), ("kernel/a.c", "kernel/b.c"), ("k/a.c", "mm/a.c")],
+    ("old", "new"), [("mm/a.c", "kernel/a.c"), ("kernel/a.c", "kernel/b.c"), ("k/a.c", "mm/a.c")]
 )
 def test_a_diff_of_two_files_is_no_change(old: str, new: str) -> None:
     patch = Patch(diff=f"--- {old}\n+++ {new}\n@@ -1 +1 @@\n-a\n+b\n")
@@ -347,10 +343,7 @@ def test_a_new_file_of_a_patch_with_crlf_has_none() -> None:
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        (
-            CHANGE.replace("\t", "        "),
-            "stand from line 3 on, with other white space",
-        ),
+        (CHANGE.replace("\t", "        "), "stand from line 3 on, with other white space"),
         (
             "*** a/kernel/a.c\n--- b/kernel/a.c\n***************\n*** 1,2 ****\n! a\n  b\n"
             "--- 1,2 ----\n! c\n  b\n",

@@ -67,8 +67,7 @@ def apply(patch: Patch, read: Read) -> Applied:
         _apply_edit(tree, edit)
     if not tree.differs:
         raise UserError(
-            "empty_patch",
-            f"{patch.name} changes nothing: every file is the same afterwards",
+            "empty_patch", f"{patch.name} changes nothing: every file is the same afterwards"
         )
     return Applied(tree.changes(), tuple(tree.notes))
 

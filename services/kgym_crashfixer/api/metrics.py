@@ -23,9 +23,7 @@ class Metrics(metrics.Metrics):
         own = self.registry
         self._runs = Gauge("kgym_agent_runs", "Runs by state", ["state"], registry=own)
         self._open = Gauge(
-            "kgym_agent_open_questions",
-            "Questions of running runs without an answer",
-            registry=own,
+            "kgym_agent_open_questions", "Questions of running runs without an answer", registry=own
         )
         self._ended = Counter(
             "kgym_agent_ended_runs", "Runs that ended or were interrupted", ["state"], registry=own

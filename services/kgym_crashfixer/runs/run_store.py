@@ -299,13 +299,7 @@ class RunRecord:
         """Return the state from which the run is executed."""
         created = self.created
         return Stored(
-            self.id,
-            created.key,
-            created.submitter,
-            self.request,
-            self.begun,
-            self.fixes,
-            self.used,
+            self.id, created.key, created.submitter, self.request, self.begun, self.fixes, self.used
         )
 
     def summary(self) -> RunSummary:
@@ -509,12 +503,7 @@ class RunStore:
         return len(self._records)
 
     async def create(
-        self,
-        request: RunRequest,
-        key: str,
-        strategy: str,
-        submitter: str,
-        once: Once | None = None,
+        self, request: RunRequest, key: str, strategy: str, submitter: str, once: Once | None = None
     ) -> tuple[int, bool]:
         """Add a run without executing it; return its number, and whether it is new.
 

@@ -28,11 +28,7 @@ _DIVERSE = {
     Purpose.DIFF,
 }
 # The question for each form of a patch.
-_ASKED_FOR = {
-    "edits": Purpose.PATCH,
-    "functions": Purpose.FUNCTIONS,
-    "diff": Purpose.DIFF,
-}
+_ASKED_FOR = {"edits": Purpose.PATCH, "functions": Purpose.FUNCTIONS, "diff": Purpose.DIFF}
 # Failed patches in a prompt: the newest ones.
 _LESSONS = 12
 # Characters of a failed patch's hypothesis in later prompts.
