@@ -1,6 +1,7 @@
 """Which files a fix may have to change: by the fix, by the report, by words."""
 
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -12,31 +13,7 @@ from tests.conftest import ROOT
 
 BUG = bundle.load("watch-queue-filter")
 GUILTY = ROOT.parent / "shared" / "data" / "syzkaller_reports" / "guilty"
-REPORT = """\
-BUG: KASAN: slab-use-after-free in pipe_write+0x10/0x20 fs/pipe.c:58
-Read of size 4 at addr ffff888100000000 by task a/7
-
-CPU: 0 PID: 7 Comm: a Not tainted 6.1.0
-Call Trace:
- <TASK>
- dump_stack_lvl+0x1/0x2 lib/dump_stack.c:106
- pipe_write+0x10/0x20 fs/pipe.c:58
- ? ghost+0x1/0x2 fs/ghost.c:1
- new_sync_write+0x1/0x2 include/linux/watch.h:9
- helper+0x1/0x2 ../../etc/passwd.c:9
- kernel_thing+0x1/0x2 kernel/watch_queue.c:77
- do_syscall_64+0x1/0x2 arch/x86/entry/common.c:80
- entry_SYSCALL_64_after_hwframe+0x63/0xcd arch/x86/entry/entry_64.S:120
- </TASK>
-
-Allocated by task 7:
- kasan_save_stack+0x1/0x2 mm/kasan/common.c:45
- make_it+0x1/0x2 fs/maker.c:3
-
-Freed by task 7:
- kasan_save_stack+0x1/0x2 mm/kasan/common.c:45
- free_it+0x1/0x2 fs/pipe.c:90
-"""
+REPORT = Path(__file__).with_name("report.txt").read_text()
 
 
 def test_the_files_of_a_report_come_by_likelihood() -> None:

@@ -54,7 +54,7 @@ def questions() -> list[Question]:
     ):
         world = World(2, ["7", "0", "word", "8", "9"])
         run(Search(strategy, KNOWN), world)
-        asked += [one.work for one, _ in world.done if isinstance(one.work, Question)]
+        asked += world.questions()
     return asked
 
 

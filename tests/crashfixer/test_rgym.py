@@ -32,23 +32,7 @@ from tests.crashfixer.agents import Guesser, agent, request
 from tests.crashfixer.world import edit
 
 FILE, OTHER, HEADER = "drivers/frob.c", "drivers/frob_core.c", "include/linux/frob.h"
-TEXT = """\
-#define FROB_MODES 4
-
-static int frob_set(struct frob *frob, int index, u8 mode)
-{
-\tif (index >= FROB_MODES)
-\t\treturn -EINVAL;
-\tfrob->modes[index] = mode;
-\treturn 0;
-}
-EXPORT_SYMBOL(frob_set);
-
-static int frob_get(struct frob *frob, int index)
-{
-\treturn frob->modes[index];
-}
-"""
+TEXT = Path(__file__).with_name("frob.c").read_text()
 CORE = "static int frob_core(void)\n{\n\treturn frob_set(NULL, -1, 0);\n}\n"
 STRUCT = "struct frob {\n\tu8 modes[4];\n};\nstatic inline int frob_n(void)\n{\n\treturn 4;\n}\n"
 CAUSE = CauseCommit(

@@ -70,6 +70,12 @@ class World:
         self.done.append((asked, result))
         return result
 
+    def questions(self, purpose: Purpose | None = None, node: str | None = None) -> list[Question]:
+        """Return the questions that were answered, optionally of a purpose or a node."""
+        asked = [asked.work for asked, _ in self.done if isinstance(asked.work, Question)]
+        wanted = [question for question in asked if purpose in {None, question.purpose}]
+        return [question for question in wanted if node in {None, question.node}]
+
     def _result(self, asked: Asked) -> Result:
         chance = random.Random(f"{self.seed} {asked.name}")
         if chance.random() < self.away:

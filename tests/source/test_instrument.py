@@ -17,58 +17,14 @@ from kgym.source.instrument import LIMIT, Untraced, UntracedFiles, buffer_size, 
 from kgym.trace import record_format
 
 PATH = "fs/my-open.c"
-# As include/linux/compiler_types.h, init.h, syscalls.h and filter.h, for user space.
-KERNEL = """
-#include <stdarg.h>
-#include <stdio.h>
-#define __init __attribute__((section(".init.text")))
-#define noinstr __attribute__((__noinline__, section(".noinstr.text")))
-#define notrace __attribute__((no_instrument_function))
-#undef __always_inline
-#define __always_inline inline __attribute__((__always_inline__))
-#define noinline __attribute__((__noinline__))
-#define __must_check __attribute__((warn_unused_result))
-#define __printf(a, b) __attribute__((format(printf, a, b)))
-#define __acquires(x)
-#define __releases(x)
-#define __must_hold(x)
-#define __user
-#define __rcu
-#define __odd_mark
-#define asmlinkage
-#define EXPORT_SYMBOL(x) extern int exported_##x;
-#define SYSCALL_DEFINE2(name, t1, a1, t2, a2) \\
-\tstatic long __do_sys_##name(t1 a1, t2 a2); \\
-\tlong sys_##name(long a1, long a2) { return __do_sys_##name((t1)a1, (t2)a2); } \\
-\tstatic long __do_sys_##name(t1 a1, t2 a2)
-#define COMPAT_SYSCALL_DEFINE2(name, t1, a1, t2, a2) SYSCALL_DEFINE2(compat_##name, t1, a1, t2, a2)
-#define SYSCALL_DEFINE0(name) long sys_##name(void)
-#define BPF_CALL_1(name, t1, a1) \\
-\tstatic long ____##name(t1 a1); \\
-\tlong name(long a1) { return ____##name((t1)a1); } \\
-\tstatic long ____##name(t1 a1)
-#define SHOW(name) int name##_show(void)
-"""
-TRACER = """
-extern int printf(const char *, ...);
-extern int vprintf(const char *, __builtin_va_list);
-int __trace_bprintk(unsigned long ip, const char *fmt, ...)
-{
-\t__builtin_va_list args;
-\t__builtin_va_start(args, fmt);
-\tvprintf(fmt, args);
-\t__builtin_va_end(args);
-\treturn ip != 0;
-}
-"""
+HERE = Path(__file__).parent
 WARNINGS = ("-Wall", "-Wextra", "-Wdeclaration-after-statement", "-Wno-unused-parameter", "-Werror")
 
 
 def compiled(folder: Path, source: bytes, *options: str) -> Path:
-    (folder / "kernel.h").write_text(KERNEL)
-    (folder / "tracer.c").write_text(TRACER)
     (folder / "form.c").write_bytes(source)
-    argv = ["gcc", "-std=gnu11", "-O1", *WARNINGS, *options, "form.c", "tracer.c", "-o", "form"]
+    argv = ["gcc", "-std=gnu11", "-O1", f"-I{HERE}", *WARNINGS, *options]
+    argv += ["form.c", str(HERE / "tracer.c"), "-o", "form"]
     done = subprocess.run(argv, cwd=folder, capture_output=True, text=True, timeout=30, check=False)
     assert done.returncode == 0, done.stderr
     return folder / "form"
@@ -93,7 +49,7 @@ MAIN = "noinstr int main(void) { %s; return 0; }"
 
 def _forms() -> Iterator[tuple[str, tuple[str, str, list[str]]]]:
     """Yield each form's name; its text, the call, and the functions that leave records."""
-    for form in Path(__file__).with_name("forms.txt").read_text().split("\n\n== ")[1:]:
+    for form in (HERE / "forms.txt").read_text().split("\n\n== ")[1:]:
         head, text = form.rstrip("\n").split("\n", 1)
         names, call = head.split(" | ")
         name, *records = names.split()
@@ -118,10 +74,9 @@ def test_each_form_compiles_without_warnings_and_leaves_its_records(
 
 @pytest.mark.parametrize("options", [(), ("-DHERE",)], ids=["", "HERE"])
 def test_every_token_stays_on_its_line(options: tuple[str, ...], tmp_path: Path) -> None:
-    (tmp_path / "kernel.h").write_text(KERNEL)
     texts = "\nint line = __LINE__;\n".join(text for text, _, _ in FORMS.values())
     source = f'/* first */\n#include "kernel.h"\n{texts}\n'.encode()
-    argv = ["gcc", "-E", *options, "-"]
+    argv = ["gcc", "-E", f"-I{HERE}", *options, "-"]
     plain, instrumented = (
         subprocess.run(argv, cwd=tmp_path, input=text, capture_output=True, check=True, timeout=30)
         for text in (source, instrument(source, PATH).content)

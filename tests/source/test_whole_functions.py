@@ -2,6 +2,7 @@
 
 import re
 import time
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -11,65 +12,7 @@ from kgym.source import whole_functions
 from kgym.source.edited_functions import places
 from kgym.source.whole_functions import MisfitError, read, replacements
 
-FILE = """\
-// SPDX-License-Identifier: GPL-2.0
-#include <linux/list.h>
-
-#define LIMIT 16
-struct frob { int n; };
-
-/* Adds one. */
-static __always_inline int frob_add(struct frob __user *frob, int n)
-{
-\tstruct frob *one;
-
-\tlist_for_each_entry(one, &frobs, node) {
-\t\tif (one->n == n)
-\t\t\treturn -EEXIST;
-\t}
-\treturn 0;
-}
-EXPORT_SYMBOL_GPL(frob_add);
-
-SYSCALL_DEFINE2(frob, int, id, int __user *, out)
-{
-\treturn put_user(id, out);
-}
-
-#ifdef CONFIG_FROB
-static int frob_init(void)
-{
-\treturn 1;
-}
-#else
-static int frob_init(void)
-{
-\treturn 0;
-}
-#endif
-
-DEFINE_FROB(frob_made)
-{
-\treturn 7;
-}
-
-static int frob_mixed(int n)
-{
-#ifdef CONFIG_FROB
-\tif (n) {
-#else
-\tif (!n) {
-#endif
-\t\treturn 1;
-\t}
-\treturn 0;
-}
-
-static int frob_last(void) /* Zoë */
-{
-\treturn 3;
-}
-"""
+FILE = Path(__file__).with_name("frob.c").read_text()
 ADD = """\
 static __always_inline int frob_add(struct frob __user *frob, int n)
 {
