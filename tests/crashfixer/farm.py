@@ -119,7 +119,7 @@ class Farm:
             compiler_version="",
             tree="",
             tree_cached=True,
-            patches=[_checked(one.name, one.diff or "") for one in spec.patches],
+            patches=[_checked(patch.name, patch.diff or "") for patch in spec.patches],
             seconds={},
         )
 
@@ -129,8 +129,8 @@ class Farm:
         text = (spec.patches[-1].diff or "") if spec.patches else ""
         self._begins("traced build" if spec.instrument else f"build {word(text)}")
         if "unlinked" in text:
-            found = Diagnostic(file="a.c", line=7, severity="error", message="no such label")
-            raise UserError("does_not_compile", "make failed", diagnostics=[found.model_dump()])
+            error = Diagnostic(file="a.c", line=7, severity="error", message="no such label")
+            raise UserError("does_not_compile", "make failed", diagnostics=[error.model_dump()])
         note = Severity.BLOCKING if "silences" in text else Severity.NOTE
         about = Finding(check="amputation", severity=note, reason="check_removed", message="BUG_ON")
         return built(tree=text, findings=[about] if spec.review and "silences" in text else [])
@@ -147,7 +147,7 @@ class Farm:
             more["baseline"] = Verdict.SAME_CRASH
         if not patched and not self.shows:
             return ran(**more)
-        if patched and any(one in text for one in ("mends", "silences")):
+        if patched and any(end in text for end in ("mends", "silences")):
             return ran(**{**more, "evidence": GOOD, "confidence": 0.96})
         if patched and "quiet" in text:
             return ran(**{**more, "evidence": SILENT})
@@ -159,8 +159,8 @@ class Farm:
             title = "general protection fault in other"
         crash = InstanceResult(number=0, outcome=InstanceOutcome.CRASH, run_seconds=2, title=title)
         (run.folder / "report-0.txt").write_text(self.report or f"BUG: {title}\n {word(text)}\n")
-        found = Verdict.SAME_CRASH if title == spec.titles[0] else Verdict.OTHER_CRASH
-        return ran(found, title, instances=[crash], **more)
+        verdict = Verdict.SAME_CRASH if title == spec.titles[0] else Verdict.OTHER_CRASH
+        return ran(verdict, title, instances=[crash], **more)
 
     def minimize(self, run: StepContext) -> StepResult:
         self._begins("minimize")
@@ -180,8 +180,8 @@ class Farm:
 
 def word(text: str) -> str:
     """Return the word of a patch."""
-    found = [line for line in text.splitlines() if line.startswith("+int ")]
-    return found[-1][5:-1] if found else ""
+    lines = [line for line in text.splitlines() if line.startswith("+int ")]
+    return lines[-1][5:-1] if lines else ""
 
 
 def _checked(name: str, text: str) -> PatchCheck:

@@ -27,10 +27,10 @@ def table(logs: Iterator[bytes]) -> str:
     files: Counter[str] = Counter()
     number = symbolized = 0
     for log in logs:
-        found = reports.parse(_without_header(log))
-        if found is None:
+        report = reports.parse(_without_header(log))
+        if report is None:
             continue
-        frames = [*found.frames, *found.alloc_stack, *found.free_stack]
+        frames = [*report.frames, *report.alloc_stack, *report.free_stack]
         named = {frame.function for frame in frames}
         if len(named) < _LEAST_FRAMES:
             continue

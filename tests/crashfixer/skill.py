@@ -151,9 +151,9 @@ class Bug:
         self.parts = chance.choices((1, 2, 3), skill.parts)[0]
         self.elsewhere = chance.random() < skill.elsewhere
         self.size = min(100_000.0, chance.lognormvariate(9.4, 0.8))  # the median is 12,000
-        wrong = [(part, one) for part in range(self.parts) for one in range(1, skill.theories + 1)]
-        self.silent = {one for one in wrong if chance.random() < skill.silencers}
-        self.noticed = {one for one in wrong if chance.random() < skill.noticed}
+        wrong = [(part, n) for part in range(self.parts) for n in range(1, skill.theories + 1)]
+        self.silent = {theory for theory in wrong if chance.random() < skill.silencers}
+        self.noticed = {theory for theory in wrong if chance.random() < skill.noticed}
         self.further = min(100_000.0, chance.lognormvariate(8.7, 0.8))  # the median is 6,000
 
     @property
@@ -191,16 +191,16 @@ class Mind:
         The first is thought of freely. Of the further ones each is right more rarely (`listed`).
         """
         skill = self._skill
-        found = [self.theory(part, failed, 1.0, chance)]
-        habits = random.Random(f"list {self._seed} {part} {failed} {found}")
+        theories = [self.theory(part, failed, 1.0, chance)]
+        habits = random.Random(f"list {self._seed} {part} {failed} {theories}")
         weights = self._weights(failed, skill.listed, habits)
-        while len(found) < many:
-            weights[found[-1]] = 0.0
+        while len(theories) < many:
+            weights[theories[-1]] = 0.0
             if not any(weights):
                 break
             again = habits if chance.random() < skill.habit else chance
-            found.append(again.choices(range(len(weights)), weights)[0])
-        return found
+            theories.append(again.choices(range(len(weights)), weights)[0])
+        return theories
 
     def sees(self, part: int) -> bool:
         """Tell whether the right theory is seen among several of one answer: always, or never."""
@@ -212,11 +212,11 @@ class Mind:
     ) -> list[float]:
         right = self._insight * share
         popular = [0.5**number for number in range(self._skill.theories)]
-        weights = [right, *((1 - right) * one / sum(popular) for one in popular)]
-        for one, clearly in failed:
+        weights = [right, *((1 - right) * share / sum(popular) for share in popular)]
+        for theory, clearly in failed:
             # What failed by its execution alone is not given up as easily.
-            if habits.random() < (clearly / 2 if one == _RIGHT else clearly):
-                weights[one] *= 0.05
+            if habits.random() < (clearly / 2 if theory == _RIGHT else clearly):
+                weights[theory] *= 0.05
         return weights
 
 
@@ -255,7 +255,7 @@ class Simulation:
             now, _, name, work = heapq.heappop(under_way)
             search.tell(name, self._result(name, work))
             if gone := set(search.dropped()):
-                under_way = [one for one in under_way if one[2] not in gone]
+                under_way = [work for work in under_way if work[2] not in gone]
                 heapq.heapify(under_way)
         self.seconds = now
         fixes = search.fixes()
@@ -304,7 +304,7 @@ class Simulation:
             case Question():
                 return Answer(text=self._answer(work, chance))
             case Check(patches=patches):
-                return Checked(patches=[_checked(one.diff or "") for one in patches])
+                return Checked(patches=[_checked(patch.diff or "") for patch in patches])
             case Try(diff=diff):
                 return _tried(self.bug, diff, chance)
         return Seen(text="".join(self.bug.state.code.texts.values()))
@@ -330,14 +330,14 @@ class Simulation:
                 for _ in range(1, values["count"]):
                     alike = chance.random() < skill.alike
                     patches.append(patches[0] if alike else self._patch(question, chance))
-                return "".join(f"<attempt>{one}</attempt>" for one in patches)
+                return "".join(f"<attempt>{patch}</attempt>" for patch in patches)
             case Purpose.HYPOTHESIS:
                 return f"<solution>{self._theory(question, 1.0, chance)}</solution>"
             case Purpose.REFLECTION:
-                right = [one == str(_RIGHT) for one in values["hypotheses"]]
+                right = [text == str(_RIGHT) for text in values["hypotheses"]]
                 return _choice(right, skill, chance)
             case Purpose.CONSISTENCY:
-                right = [f"+P{values['report']} ok" in one for one in values["patches"]]
+                right = [f"+P{values['report']} ok" in patch for patch in values["patches"]]
                 return _choice(right, skill, chance)
             case Purpose.PATCH | Purpose.DIFF:
                 return self._patch(question, chance)
@@ -345,9 +345,8 @@ class Simulation:
                 before = dict(_LINE.findall(values["files"][FILE]))
                 after = dict(re.findall(r"P(\d) (\w+)\n(?:</patched>|<!)", values["answer"]))
                 mended = chance.random() < skill.mends
-                after = {
-                    part: one.removeprefix("bad") if mended else one for part, one in after.items()
-                }
+                if mended:
+                    after = {part: token.removeprefix("bad") for part, token in after.items()}
                 return _edits(before, after, values["form"] == "diff", good=mended)
         return "it failed"
 
@@ -363,13 +362,13 @@ class Simulation:
         """List theories, and rank the right one first if it is seen; else another one by chance."""
         part, failed = int(question.values["report"]), self._failed(question)
         mind = self._thinks(question)
-        found = mind.theories(part, failed, question.values["count"], chance)
-        best = chance.randrange(len(found))
-        if _RIGHT in found and mind.sees(part):
-            best = found.index(_RIGHT)
-        order = [best, *(at for at in range(len(found)) if at != best)]
+        theories = mind.theories(part, failed, question.values["count"], chance)
+        best = chance.randrange(len(theories))
+        if _RIGHT in theories and mind.sees(part):
+            best = theories.index(_RIGHT)
+        order = [best, *(at for at in range(len(theories)) if at != best)]
         ranking = ", ".join(str(at + 1) for at in order)
-        solutions = "".join(f"<solution>{one}</solution>\n" for one in found)
+        solutions = "".join(f"<solution>{theory}</solution>\n" for theory in theories)
         return f"{solutions}<ranking>{ranking}</ranking>"
 
     def _theory(self, question: Question, share: float, chance: random.Random) -> int:
@@ -386,12 +385,12 @@ class Simulation:
         values, skill = question.values, self.bug.skill
         part = int(values["report"])
         failed = [
-            (theory, _clearly(one, skill))
-            for one in values["lessons"]
-            if (theory := _theory_in(one["diff"], part)) is not None
+            (theory, _clearly(lesson, skill))
+            for lesson in values["lessons"]
+            if (theory := _theory_in(lesson["diff"], part)) is not None
         ]
         here = _theory_in(values["changed"], part)
-        if here is not None and all(one != here for one, _ in failed):
+        if here is not None and all(theory != here for theory, _ in failed):
             failed.append((here, skill.glances))
         return failed
 
@@ -416,9 +415,9 @@ class Talk:
                     if theory is not None:
                         self._failed.setdefault(part, []).append((theory, self._bug.skill.learns))
             self._plan = self._calls(chance)
-        self._said = ""
+        self._result = ""
         if question.turns and question.turns[-1].results:
-            (self._said,) = question.turns[-1].results.values()
+            (self._result,) = question.turns[-1].results.values()
         self._chance = chance
         return Answer(calls=[next(self._plan)])
 
@@ -433,12 +432,12 @@ class Talk:
             yield from self._edits(theory)
             yield from self._compiled()
             yield self._call("run_kernel", {})
-            if "there is no tool" in self._said or "no further kernel" in self._said:
+            if "there is no tool" in self._result or "no further kernel" in self._result:
                 break
-            if "no verdict" in self._said:
+            if "no verdict" in self._result:
                 continue
-            found = re.match(r"crash reproduced: crash in P(\d)", self._said)
-            crashed = int(found[1]) if found else self._part
+            match = re.match(r"crash reproduced: crash in P(\d)", self._result)
+            crashed = int(match[1]) if match else self._part
             if crashed == self._part:  # else the part that was worked on is mended
                 failed.append((theory, self._bug.skill.learns))
             self._part = crashed
@@ -455,8 +454,8 @@ class Talk:
 
     def _compiled(self) -> Iterator[ToolCall]:
         yield self._call("check", {})
-        while "does not compile" in self._said:
-            part, token = next((at, one) for at, one in self._code.items() if one[:3] == "bad")
+        while "does not compile" in self._result:
+            part, token = next(item for item in self._code.items() if item[1][:3] == "bad")
             if self._chance.random() < self._bug.skill.mends:
                 yield self._edit(part, token.removeprefix("bad"), applies=True)
                 self._code[part] = token.removeprefix("bad")
@@ -525,16 +524,16 @@ def _choice(right: list[bool], skill: Skill, chance: random.Random) -> str:
 
 def _clearly(lesson: dict[str, str], skill: Skill) -> float:
     """Return how clearly a lesson shows that its theory is wrong."""
-    told = lesson["summary"] or (lesson["hypothesis"] and skill.supposition)
-    return skill.learns if told else skill.glances
+    shown = lesson["summary"] or (lesson["hypothesis"] and skill.supposition)
+    return skill.learns if shown else skill.glances
 
 
 def _theory_in(diff: str, part: int) -> int | None:
     """Return the theory that a diff follows in a part; None where it leaves the part alone."""
     for number, token in _PLUS.findall(diff):
-        found = re.match(r"(?:bad)?w(\d+)v", token)
-        if int(number) == part and found:
-            return int(found[1])
+        match = re.match(r"(?:bad)?w(\d+)v", token)
+        if int(number) == part and match:
+            return int(match[1])
     return None
 
 

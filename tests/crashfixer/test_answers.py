@@ -30,8 +30,8 @@ drivers/a.c
 
 
 def test_the_form_that_was_asked_for() -> None:
-    (found,) = answers.changes(EDIT)
-    assert found == Change("drivers/a.c", "\tkfree(a);", "\tkfree(a);\n\tkfree(b);", "it leaks")
+    (change,) = answers.changes(EDIT)
+    assert change == Change("drivers/a.c", "\tkfree(a);", "\tkfree(a);\n\tkfree(b);", "it leaks")
 
 
 @pytest.mark.parametrize(
@@ -46,9 +46,9 @@ def test_the_form_that_was_asked_for() -> None:
     ],
 )
 def test_other_ways_of_writing_it(text: str) -> None:
-    (found,) = answers.changes(text)
-    assert (found.file, found.original) == ("drivers/a.c", "\tkfree(a);")
-    assert found.patched == "\tkfree(a);\n\tkfree(b);"
+    (change,) = answers.changes(text)
+    assert (change.file, change.original) == ("drivers/a.c", "\tkfree(a);")
+    assert change.patched == "\tkfree(a);\n\tkfree(b);"
 
 
 def test_one_file_and_reason_count_for_several_edits() -> None:
@@ -195,7 +195,7 @@ def test_ten_megabytes_are_read_in_time(read: Callable[[str], object], piece: st
 
 
 @pytest.mark.parametrize(
-    ("text", "found"),
+    ("text", "ranked"),
     [
         ("<solution>a</solution><solution>b</solution><ranking>2, 1</ranking>", ["b", "a"]),
         ("<solution>a</solution>good<solution>b</solution>bad", ["a", "b"]),
@@ -207,17 +207,17 @@ def test_ten_megabytes_are_read_in_time(read: Callable[[str], object], piece: st
         ("", None),
     ],
 )
-def test_hypotheses_are_read_by_their_rank(text: str, found: list[str] | None) -> None:
-    if found is None:
+def test_hypotheses_are_read_by_their_rank(text: str, ranked: list[str] | None) -> None:
+    if ranked is None:
         with pytest.raises(UnreadableError):
             answers.ranked(text)
     else:
-        assert answers.ranked(text) == found
+        assert answers.ranked(text) == ranked
 
 
 def test_patches_of_one_answer_are_told_apart() -> None:
     two = f"<attempt>\n{EDIT}</attempt>\n<attempt>{EDIT.replace('(b)', '(c)')}</attempt>"
-    first, second = (answers.changes(one) for one in answers.attempts(two))
+    first, second = (answers.changes(attempt) for attempt in answers.attempts(two))
     assert (first[0].patched, second[0].patched) == (
         "\tkfree(a);\n\tkfree(b);",
         "\tkfree(a);\n\tkfree(c);",
@@ -228,5 +228,5 @@ def test_patches_of_one_answer_are_told_apart() -> None:
 @given(st.text(alphabet="<>/solutinrakgemp123, \n", max_size=300))
 def test_whatever_is_ranked_is_a_hypothesis_of_the_answer(text: str) -> None:
     with contextlib.suppress(UnreadableError):
-        assert all(one and one in text for one in answers.ranked(text))
+        assert all(hypothesis and hypothesis in text for hypothesis in answers.ranked(text))
     assert answers.attempts(text)

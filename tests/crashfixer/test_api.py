@@ -1,6 +1,7 @@
 """The agent over REST: its client, its callers, and requests that are wrong."""
 
 import asyncio
+import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -45,6 +46,16 @@ LOCAL = Known(local="admin")
 
 
 @asynccontextmanager
+async def plain(folder: Path, **how: Any) -> AsyncIterator[tuple[httpx.AsyncClient, Made]]:
+    """An agent service, and a plain HTTP client for it."""
+    async with (
+        served(folder, **how) as (url, made),
+        httpx.AsyncClient(base_url=url, timeout=60) as http,
+    ):
+        yield http, made
+
+
+@asynccontextmanager
 async def served(
     folder: Path,
     model: Guesser | None = None,
@@ -84,16 +95,14 @@ async def test_a_run_is_stopped_and_resumed_over_rest(tmp_path: Path) -> None:
     async with served(tmp_path, Guesser(pause=60)) as (url, _), AgentClient(url) as client:
         run = await client.start(request())
         await client.stop(run)
-        async for _event in client.follow(run):
-            pass
+        assert [event async for event in client.follow(run)]
         assert (await client.show(run)).state is RunState.STOPPED
     async with served(tmp_path) as (url, _), AgentClient(url) as client:
         await client.resume(run, Limits(tokens=1000))
-        async for _event in client.follow(run):
-            pass
+        assert [event async for event in client.follow(run)]
         view = await client.show(run)
         assert (view.state, view.limits.tokens) == (RunState.LIMITED, 1000)
-        assert [one.id for one in (await client.page(None, 1, None)).runs] == [run]
+        assert [run.id for run in (await client.page(None, 1, None)).runs] == [run]
 
 
 @pytest.mark.thorough
@@ -122,8 +131,8 @@ async def test_pages_follow_each_other(tmp_path: Path) -> None:
         for _ in range(3):
             await made.agent.wait(await client.start(request()))
         first = await client.page(None, 2, None)
-        assert [one.id for one in first.runs] == [3, 2]
-        assert [one.id for one in (await client.page(first.next, 2, None)).runs] == [1]
+        assert [run.id for run in first.runs] == [3, 2]
+        assert [run.id for run in (await client.page(first.next, 2, None)).runs] == [1]
 
 
 BODY = {"bug": BUG, "model": "made:up", "strategy": "forest"}
@@ -152,6 +161,8 @@ def sent(was: str = "", now: str = "", **more: str) -> dict[str, Any]:
     return BODY | {"bug": "mine", "bundle": files}
 
 
+CONFIG = 'base = "allnoconfig"\nfragments = ["own.config"]'
+USE = 'title = "x"\n[kernel]\nuse = "../../../etc/kernel"\n'
 ESCALATE = {"kind": "escalate", "phases": [{"strategy": "/etc/passwd.toml"}]}
 
 
@@ -166,7 +177,7 @@ ESCALATE = {"kind": "escalate", "phases": [{"strategy": "/etc/passwd.toml"}]}
         (BODY | {"folder": "/etc"}, "folder_not_allowed"),
         (BODY | {"tree": "x"}, "invalid_request"),
         (BODY | {"limits": {"dollars": 0}}, "invalid_request"),
-        (BODY | {"limits": {"dollars": float("inf")}}, "invalid_request"),
+        (json.dumps(BODY | {"limits": {"dollars": float("inf")}}), "invalid_request"),
         (BODY | {"bundle": {"../x": "y"}}, "bad_bundle"),
         (BODY | {"bug": "mine", "bundle": {"../x": "y"}}, "bad_bundle"),
         (BODY | {"bug": "mine", "bundle": {"/etc/x": "y"}}, "bad_bundle"),
@@ -183,14 +194,8 @@ ESCALATE = {"kind": "escalate", "phases": [{"strategy": "/etc/passwd.toml"}]}
         (sent("own.config", "../../../../etc/passwd"), "bad_bundle"),
         (sent("repro.c", "/etc/passwd"), "bad_bundle"),
         (sent("fix.patch", "/etc/passwd"), "bad_bundle"),
-        (
-            sent('base = "allnoconfig"\nfragments = ["own.config"]', 'config = "/etc/passwd"'),
-            "bad_bundle",
-        ),
-        (
-            sent(FILES["bug.toml"], 'title = "x"\n[kernel]\nuse = "../../../etc/kernel"\n'),
-            "bad_bundle",
-        ),
+        (sent(CONFIG, 'config = "/etc/passwd"'), "bad_bundle"),
+        (sent(FILES["bug.toml"], USE), "bad_bundle"),
         (sent(**{"repro.c/x": "a file in a file"}), "bad_bundle"),
         (sent(**{"x" * 300: "a long name"}), "bad_bundle"),
         ("[" * 10_000, "invalid_request"),
@@ -202,14 +207,12 @@ ESCALATE = {"kind": "escalate", "phases": [{"strategy": "/etc/passwd.toml"}]}
 async def test_a_wrong_request_is_answered_with_a_problem(
     tmp_path: Path, body: Any, reason: str
 ) -> None:
-    async with served(tmp_path) as (url, made), httpx.AsyncClient(base_url=url, timeout=60) as http:
+    async with plain(tmp_path) as (http, made):
         how = {"json": body} if isinstance(body, dict) else {"content": body}
-        if body == BODY | {"limits": {"dollars": float("inf")}}:
-            how = {"content": str(body).replace("'", '"')}
-        told = await http.post("/v1/runs", headers={"Content-Type": "application/json"}, **how)
-        assert (told.status_code, told.json()["reason"]) == (422, reason), told.text
-        assert told.headers["content-type"] == "application/problem+json"
-        assert "root:" not in told.text
+        response = await http.post("/v1/runs", headers={"Content-Type": "application/json"}, **how)
+        assert (response.status_code, response.json()["reason"]) == (422, reason), response.text
+        assert response.headers["content-type"] == "application/problem+json"
+        assert "root:" not in response.text
         assert (await made.agent.page(None, 5, None)).runs == []
 
 
@@ -243,32 +246,29 @@ async def test_a_bundle_can_be_sent_along(tmp_path: Path) -> None:
 async def test_what_is_not_there_is_a_problem_too(
     tmp_path: Path, method: str, path: str, status: int
 ) -> None:
-    async with served(tmp_path) as (url, _), httpx.AsyncClient(base_url=url, timeout=60) as http:
-        told = await http.request(method, path)
-        assert (told.status_code, told.json()["status"]) == (status, status)
+    async with plain(tmp_path) as (http, _):
+        response = await http.request(method, path)
+        assert (response.status_code, response.json()["status"]) == (status, status)
 
 
 async def test_a_body_that_is_too_long_is_not_read(tmp_path: Path) -> None:
-    async with served(tmp_path) as (url, _), httpx.AsyncClient(base_url=url, timeout=60) as http:
+    async with plain(tmp_path) as (http, _):
         headers = {"Content-Type": "application/json"}
-        told = await http.post("/v1/runs", content=b"x" * (17 << 20), headers=headers)
-        assert (told.status_code, told.json()["reason"]) == (413, "body_too_large")
+        response = await http.post("/v1/runs", content=b"x" * (17 << 20), headers=headers)
+        assert (response.status_code, response.json()["reason"]) == (413, "body_too_large")
 
         async def chunks() -> AsyncIterator[bytes]:
             for _ in range(17):
                 yield b"x" * (1 << 20)
 
-        told = await http.post("/v1/runs", content=chunks(), headers=headers)
-        assert told.status_code == 413
+        response = await http.post("/v1/runs", content=chunks(), headers=headers)
+        assert response.status_code == 413
 
 
 @pytest.mark.attack
 async def test_who_may_do_what(tmp_path: Path) -> None:
     callers = Known(alice="submit", bob="submit", reader="read", root="admin", farm="worker")
-    async with (
-        served(tmp_path, Guesser(pause=60), callers) as (url, _),
-        httpx.AsyncClient(base_url=url, timeout=60) as http,
-    ):
+    async with plain(tmp_path, model=Guesser(pause=60), tokens=callers) as (http, _):
 
         async def asked(who: str, method: str, path: str, **more: Any) -> int:
             headers = {"Authorization": f"Bearer {who}"} if who else {}
@@ -292,18 +292,15 @@ async def test_who_may_do_what(tmp_path: Path) -> None:
 async def test_one_caller_has_its_share_of_requests_and_no_more(tmp_path: Path) -> None:
     tokens = Known(alice="read", bob="read")
     limits = RequestLimits(requests_per_second=0.01, burst=3)
-    async with (
-        served(tmp_path, tokens=tokens, limits=limits) as (url, _),
-        httpx.AsyncClient(base_url=url, timeout=60) as http,
-    ):
-        alice, bob = ({"Authorization": f"Bearer {one}"} for one in ("alice", "bob"))
-        told = [await http.get("/v1/runs", headers=alice) for _ in range(4)]
-        assert [one.status_code for one in told] == [200, 200, 200, 429]
-        assert told[-1].json()["reason"] == "too_many_requests"
-        assert int(told[-1].headers["retry-after"]) > 0
+    async with plain(tmp_path, tokens=tokens, limits=limits) as (http, _):
+        alice, bob = ({"Authorization": f"Bearer {name}"} for name in ("alice", "bob"))
+        response = [await http.get("/v1/runs", headers=alice) for _ in range(4)]
+        assert [response.status_code for response in response] == [200, 200, 200, 429]
+        assert response[-1].json()["reason"] == "too_many_requests"
+        assert int(response[-1].headers["retry-after"]) > 0
         assert (await http.get("/v1/runs", headers=bob)).status_code == 200
         strangers = [await http.get("/v1/runs", headers={"Authorization": "no"}) for _ in range(4)]
-        assert [one.status_code for one in strangers] == [401, 401, 401, 429]
+        assert [response.status_code for response in strangers] == [401, 401, 401, 429]
 
 
 @pytest.mark.attack
@@ -317,8 +314,8 @@ async def test_one_caller_has_its_share_of_event_streams_and_no_more(tmp_path: P
         path = f"/v1/runs/{run}/events"
         async with http.stream("GET", path) as stream:
             assert stream.headers["content-type"].startswith("text/event-stream")
-            told = await http.get(path)
-            assert (told.status_code, told.json()["reason"]) == (429, "too_many_streams")
+            response = await http.get(path)
+            assert (response.status_code, response.json()["reason"]) == (429, "too_many_streams")
 
 
 @pytest.mark.attack
@@ -333,14 +330,14 @@ async def test_a_head_without_an_end_is_not_read_for_ever(tmp_path: Path) -> Non
 
 @pytest.mark.attack
 async def test_a_page_of_another_site_is_refused(tmp_path: Path) -> None:
-    async with served(tmp_path) as (url, _), httpx.AsyncClient(base_url=url, timeout=60) as http:
+    async with plain(tmp_path) as (http, _):
         for headers in (
             {"Origin": "https://evil.example"},
             {"Sec-Fetch-Site": "cross-site"},
             {"Host": "evil.example"},
         ):
-            told = await http.get("/v1/runs", headers=headers)
-            assert (told.status_code, told.json()["reason"]) == (403, "foreign_page")
+            response = await http.get("/v1/runs", headers=headers)
+            assert (response.status_code, response.json()["reason"]) == (403, "foreign_page")
 
 
 @pytest.mark.thorough
@@ -359,20 +356,19 @@ async def test_the_scheduler_knows_the_tokens(tmp_path: Path) -> None:
             known = await asked.caller(token)
             assert known is not None
             assert (known.name, known.scopes, known.owner) == ("alice", {"submit"}, "alice")
-            for one in (worker, f"{token}x", "", "ä"):
-                assert await asked.caller(one) is None
+            for unknown in (worker, f"{token}x", "", "ä"):
+                assert await asked.caller(unknown) is None
             assert await asked.anybody() is None
 
 
 async def test_a_scheduler_that_is_away_closes_the_door_and_says_so(tmp_path: Path) -> None:
     async with (
         SchedulerTokens("http://127.0.0.1:1") as tokens,
-        served(tmp_path, tokens=tokens) as (url, _),
-        httpx.AsyncClient(base_url=url, timeout=60) as http,
+        plain(tmp_path, tokens=tokens) as (http, _),
     ):
-        told = await http.get("/v1/runs", headers={"Authorization": "Bearer x"})
-        assert (told.status_code, told.json()["reason"]) == (503, "scheduler_away")
-        assert told.headers["retry-after"] == "1"
+        response = await http.get("/v1/runs", headers={"Authorization": "Bearer x"})
+        assert (response.status_code, response.json()["reason"]) == (503, "scheduler_away")
+        assert response.headers["retry-after"] == "1"
 
 
 async def test_an_agent_that_is_away_is_said_to_be(tmp_path: Path) -> None:
@@ -383,8 +379,7 @@ async def test_an_agent_that_is_away_is_said_to_be(tmp_path: Path) -> None:
         with pytest.raises(UserError, match="there is no run 7"):
             await client.show(7)
         with pytest.raises(UserError, match="there is no run 7"):
-            async for _event in client.follow(7):
-                pass
+            [event async for event in client.follow(7)]
 
 
 async def test_lists_are_filtered_and_say_what_runs_took(tmp_path: Path) -> None:
@@ -397,7 +392,7 @@ async def test_lists_are_filtered_and_say_what_runs_took(tmp_path: Path) -> None
         assert listed.spent.builds > 0
         assert listed.spent.dollars == 0.5 * listed.spent.calls
         for kept in (RunFilter(bug=BUG), RunFilter(model="made:up"), RunFilter(submitter="local")):
-            assert [one.id for one in (await client.page(None, 5, kept)).runs] == [run]
+            assert [listed.id for listed in (await client.page(None, 5, kept)).runs] == [run]
         for none in (RunFilter(bug="x"), RunFilter(strategy="x"), RunFilter(submitter="x")):
             assert (await client.page(None, 5, none)).runs == []
 
@@ -407,15 +402,15 @@ async def test_steps_say_what_a_cycle_did_and_for_what(tmp_path: Path) -> None:
         run = await client.start(request())
         await made.agent.wait(run)
         steps = await client.steps(run, "t0")
-        assert [one.work for one in steps][:2] == ["hypothesis", "hypothesis"]
-        assert {"patch", "check", "repair", "try"} <= {one.work for one in steps}
-        assert {one.node for one in steps} == {"t0"}
-        assert all(one.ended_at is not None for one in steps)
-        calls = {one.name for one in await client.calls(run, "t0")}
-        asked = [one for one in steps if one.work not in {"check", "try"}]
-        assert {one.name for one in asked} == calls
-        assert {(one.tokens, one.price) for one in asked} == {(110, 0.5)}
-        tried = next(one for one in steps if one.work == "try")
+        assert [step.work for step in steps][:2] == ["hypothesis", "hypothesis"]
+        assert {"patch", "check", "repair", "try"} <= {step.work for step in steps}
+        assert {step.node for step in steps} == {"t0"}
+        assert all(step.ended_at is not None for step in steps)
+        calls = {step.name for step in await client.calls(run, "t0")}
+        asked = [step for step in steps if step.work not in {"check", "try"}]
+        assert {step.name for step in asked} == calls
+        assert {(step.tokens, step.price) for step in asked} == {(110, 0.5)}
+        tried = next(step for step in steps if step.work == "try")
         assert tried.outcome.startswith("same_crash: ")
         assert tried.jobs
         assert await client.steps(run, "t") == []
@@ -426,19 +421,20 @@ async def test_questions_and_answers_are_searched(tmp_path: Path) -> None:
         run = await client.start(request())
         await made.agent.wait(run)
         every = await client.calls(run)
-        assert [one.name for one in (await client.search(run)).calls] == [one.name for one in every]
-        found = (await client.search(run, "LIMIT 99 IS wrong")).calls
-        assert {(one.purpose, one.part) for one in found} >= {("hypothesis", "answer")}
-        assert all("limit 99 is wrong" in one.excerpt for one in found)
+        names = [call.name for call in every]
+        assert [call.name for call in (await client.search(run)).calls] == names
+        matches = (await client.search(run, "LIMIT 99 IS wrong")).calls
+        assert {(call.purpose, call.part) for call in matches} >= {("hypothesis", "answer")}
+        assert all("limit 99 is wrong" in call.excerpt for call in matches)
         assert (await client.search(run, "nobody says this")).calls == []
         first = await client.search(run, "limit", limit=1)
         assert first.next is not None
         second = await client.search(run, "limit", cursor=first.next, limit=1)
-        assert [one.name for one in first.calls + second.calls] == [one.name for one in every[:2]]
+        assert [call.name for call in first.calls + second.calls] == names[:2]
         patches = (await client.search(run, node="t0", purpose="patch")).calls
-        assert {(one.node, one.purpose) for one in patches} == {("t0", "patch")}
-        whole = await client.call(run, found[0].name)
-        assert whole == next(one for one in every if one.name == whole.name)
+        assert {(call.node, call.purpose) for call in patches} == {("t0", "patch")}
+        whole = await client.call(run, matches[0].name)
+        assert whole == next(call for call in every if call.name == whole.name)
         with pytest.raises(NotFound, match="no call"):
             await client.call(run, "t0/99-patch")
 

@@ -22,8 +22,8 @@ def edit(original: str, replacement: str, file: str = "fs/a.c") -> Edit:
 
 
 def applied(diff: str, files: dict[str, str]) -> dict[str, str]:
-    found = patching.apply(Patch(diff=diff), lambda path: files[path].encode())
-    return {one.path: (one.content or b"").decode() for one in found.changes}
+    result = patching.apply(Patch(diff=diff), lambda path: files[path].encode())
+    return {change.path: (change.content or b"").decode() for change in result.changes}
 
 
 @given(st.text("ab;\n\f\v\x1c\u2028\t ", max_size=40), st.text("ab\n\f\u2028", max_size=10))
@@ -37,8 +37,8 @@ def test_the_diff_makes_the_same_code(before: str, new: str) -> None:
 def test_the_diff_of_long_files_has_its_lines_where_they_are(
     before: list[str], after: list[str]
 ) -> None:
-    files = {"fs/a.c": "".join(f"{one}\n" for one in ["first", *before, "last"])}
-    new = "".join(f"{one}\n" for one in ["first", *after, "last"])
+    files = {"fs/a.c": "".join(f"{line}\n" for line in ["first", *before, "last"])}
+    new = "".join(f"{line}\n" for line in ["first", *after, "last"])
     if new != files["fs/a.c"]:
         changed = Code(files).edited([edit(files["fs/a.c"], new)])
         assert applied(changed.diff, files) == {"fs/a.c": new}
@@ -58,7 +58,7 @@ def test_a_path_is_one_however_it_is_written() -> None:
 
 
 @pytest.mark.parametrize(
-    ("one", "words"),
+    ("wrong", "words"),
     [
         (edit("int z;", "x"), "stands 0 times"),
         (edit("a;", "x"), "stands 2 times|stands 3 times"),
@@ -67,9 +67,9 @@ def test_a_path_is_one_however_it_is_written() -> None:
         (edit("int a;", "int a;"), "changes nothing"),
     ],
 )
-def test_what_cannot_be_made_says_why(one: Edit, words: str) -> None:
+def test_what_cannot_be_made_says_why(wrong: Edit, words: str) -> None:
     with pytest.raises(RefusedError, match=words):
-        code().edited([one])
+        code().edited([wrong])
 
 
 @pytest.mark.parametrize(

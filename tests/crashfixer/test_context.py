@@ -37,9 +37,9 @@ REPORT = (
 
 
 def test_what_fits_is_left_alone() -> None:
-    found = cut({"fs/a.c": FILE}, Near.of(REPORT), tokens(FILE))
-    assert found.files == {"fs/a.c": FILE}
-    assert found.left_out == ()
+    result = cut({"fs/a.c": FILE}, Near.of(REPORT), tokens(FILE))
+    assert result.files == {"fs/a.c": FILE}
+    assert result.left_out == ()
 
 
 def test_the_function_of_the_stack_stays_then_what_it_uses_then_its_callers() -> None:
@@ -56,8 +56,8 @@ def test_the_function_of_the_stack_stays_then_what_it_uses_then_its_callers() ->
 
 
 def test_it_is_said_what_was_left_out() -> None:
-    (said,) = cut({"fs/a.c": FILE}, Near(("crashes",)), tokens(FILE) // 2).left_out
-    assert re.fullmatch(r"fs/a\.c: \d+ of \d+ lines left out, \d functions among them", said)
+    (summary,) = cut({"fs/a.c": FILE}, Near(("crashes",)), tokens(FILE) // 2).left_out
+    assert re.fullmatch(r"fs/a\.c: \d+ of \d+ lines left out, \d functions among them", summary)
 
 
 def test_names_and_lines_come_from_report_trace_and_changes() -> None:
@@ -70,19 +70,19 @@ def test_names_and_lines_come_from_report_trace_and_changes() -> None:
 
 def test_of_a_function_longer_than_the_window_the_line_that_crashed_stays() -> None:
     long = HEAD + function("huge", lines=3000)
-    found = cut({"fs/a.c": long}, Near(lines={"fs/a.c": {2000}}), 2_000).files["fs/a.c"]
-    assert long.splitlines()[2000] in found
-    assert tokens(found) <= 2_000
+    shown = cut({"fs/a.c": long}, Near(lines={"fs/a.c": {2000}}), 2_000).files["fs/a.c"]
+    assert long.splitlines()[2000] in shown
+    assert tokens(shown) <= 2_000
 
 
 def test_system_calls_and_clones_are_known_by_their_own_names() -> None:
-    frames = "".join(f" {one}+0x1/0x2\n" for one in ("work.part.0", "__x64_sys_close"))
+    frames = "".join(f" {name}+0x1/0x2\n" for name in ("work.part.0", "__x64_sys_close"))
     near = Near.of(REPORT.replace("Call Trace:\n", f"Call Trace:\n{frames}"))
     assert {"work", "sys_close"} <= set(near.functions)
 
 
 def pieces_of(text: str) -> list[str]:
-    return [one for one in MARK.split(text) if one]
+    return [piece for piece in MARK.split(text) if piece]
 
 
 PARTS = st.one_of(
@@ -98,14 +98,14 @@ def test_cutting_only_leaves_out(parts: list[str], most: int, line: int) -> None
     files = {"a.c": text, "b.h": HEAD}
     near = Near.of(REPORT)
     near = Near(near.functions, {"a.c": {line}})
-    found = cut(files, near, most)
-    assert found == cut(files, near, most)
-    assert list(found.files) == list(files)
-    assert sum(map(tokens, found.files.values())) <= max(most, 60 * len(files))
-    if not found.left_out:
-        assert found.files == files
+    result = cut(files, near, most)
+    assert result == cut(files, near, most)
+    assert list(result.files) == list(files)
+    assert sum(map(tokens, result.files.values())) <= max(most, 60 * len(files))
+    if not result.left_out:
+        assert result.files == files
     at = 0
-    for piece in pieces_of(found.files["a.c"]):
+    for piece in pieces_of(result.files["a.c"]):
         if piece == "\n" and piece not in text[at:]:
             continue  # the end of the last line, which had none
         at = text.index(piece, at) + len(piece)
@@ -113,20 +113,20 @@ def test_cutting_only_leaves_out(parts: list[str], most: int, line: int) -> None
 
 def test_only_what_is_named_is_kept_if_that_is_wanted() -> None:
     near = Near.of(REPORT, names=["thing", "last"])
-    found = cut(
+    result = cut(
         {"fs/a.c": FILE, "fs/b.c": FILE.replace("crashes", "works")}, near, 100_000, only=True
     )
-    shown = found.files["fs/a.c"]
+    shown = result.files["fs/a.c"]
     assert re.findall(r"^static int (\w+)\(", shown, re.MULTILINE) == ["crashes", "last"]
     assert "struct thing {" in shown
-    assert "static int works" not in found.files["fs/b.c"]
-    assert "works()" in found.files["fs/b.c"]  # it is named in place of its text
+    assert "static int works" not in result.files["fs/b.c"]
+    assert "works()" in result.files["fs/b.c"]  # it is named in place of its text
     pieces = MARK.split(shown)
-    assert all(one in FILE for one in pieces)
+    assert all(piece in FILE for piece in pieces)
 
 
 def test_files_of_which_nothing_is_named_are_cut_as_otherwise() -> None:
-    found = cut({"fs/a.c": FILE}, Near(("elsewhere",)), tokens(FILE), only=True)
-    assert found.files == {"fs/a.c": FILE}
+    result = cut({"fs/a.c": FILE}, Near(("elsewhere",)), tokens(FILE), only=True)
+    assert result.files == {"fs/a.c": FILE}
     small = cut({"fs/a.c": FILE}, Near(("elsewhere",)), 200, only=True)
     assert small == cut({"fs/a.c": FILE}, Near(("elsewhere",)), 200)

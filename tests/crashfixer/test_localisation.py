@@ -17,20 +17,20 @@ REPORT = Path(__file__).with_name("report.txt").read_text()
 
 
 def test_the_files_of_a_report_come_by_likelihood() -> None:
-    found = of_report(REPORT)
-    assert paths(found) == [
+    files = of_report(REPORT)
+    assert paths(files) == [
         "fs/pipe.c",
         "kernel/watch_queue.c",
         "fs/maker.c",
         "include/linux/watch.h",
     ]
-    assert sum(one.likelihood for one in found) == pytest.approx(1, abs=0.01)
+    assert sum(file.likelihood for file in files) == pytest.approx(1, abs=0.01)
 
 
 def test_what_nearly_all_reports_name_is_no_candidate() -> None:
     common = ("do_syscall_64", "dump_stack", "kthread")
     known = Frequencies.load()
-    assert all(known.function(one) > 0.2 for one in common)
+    assert all(known.function(name) > 0.2 for name in common)
     assert known.function("pipe_write") < 0.03
     assert not {"lib/dump_stack.c", "arch/x86/entry/common.c"} & set(paths(of_report(REPORT)))
 
@@ -60,9 +60,9 @@ def test_words_find_the_file_that_has_them() -> None:
         "kernel/watch_queue.c": "watch_queue_set_filter(type_filter, watch)",
         "mm/other.c": "unsigned long nothing;",
     }
-    found = by_words("BUG in watch_queue_set_filter, by pipe", documents)
-    assert paths(found)[0] == "kernel/watch_queue.c"
-    assert "mm/other.c" not in paths(found)
+    files = by_words("BUG in watch_queue_set_filter, by pipe", documents)
+    assert paths(files)[0] == "kernel/watch_queue.c"
+    assert "mm/other.c" not in paths(files)
     assert by_words("!!", documents) == []
     assert by_words("watch", {}) == []
 

@@ -11,7 +11,7 @@ from kgym.api.agent.runs import RunState
 from kgym.web import metrics
 from kgym_crashfixer.models.model import Call, ModelError
 from tests.crashfixer.agents import Guesser, request
-from tests.crashfixer.test_api import Known, served
+from tests.crashfixer.test_api import Known, plain, served
 
 pytestmark = pytest.mark.anyio
 
@@ -40,30 +40,27 @@ async def test_runs_are_counted_by_state_and_their_calls_with_tokens_and_dollars
         assert (await samples(url))["kgym_agent_runs resolved"] == 0
         run = await made.agent.start(request())
         assert await made.agent.wait(run) is RunState.RESOLVED
-        told = await samples(url)
+        counts = await samples(url)
         spent = (await made.agent.show(run)).spent
         assert spent.calls > 0
-        assert told["kgym_agent_runs resolved"] == 1
-        assert told["kgym_agent_runs running"] == 0
-        assert told["kgym_agent_ended_runs_total resolved"] == 1
-        assert told["kgym_agent_model_calls_total answered"] == spent.calls
-        assert told["kgym_agent_dollars_total"] == spent.dollars
-        assert told["kgym_agent_unpriced_calls_total"] == 0
-        assert told["kgym_agent_tokens_total input"] == spent.input_tokens
-        assert told["kgym_agent_tokens_total output"] == spent.output_tokens
-        assert told["kgym_agent_open_questions"] == 0
+        assert counts["kgym_agent_runs resolved"] == 1
+        assert counts["kgym_agent_runs running"] == 0
+        assert counts["kgym_agent_ended_runs_total resolved"] == 1
+        assert counts["kgym_agent_model_calls_total answered"] == spent.calls
+        assert counts["kgym_agent_dollars_total"] == spent.dollars
+        assert counts["kgym_agent_unpriced_calls_total"] == 0
+        assert counts["kgym_agent_tokens_total input"] == spent.input_tokens
+        assert counts["kgym_agent_tokens_total output"] == spent.output_tokens
+        assert counts["kgym_agent_open_questions"] == 0
         model.price = None
         await made.agent.wait(await made.agent.start(request()))
-        told = await samples(url)
-        assert told["kgym_agent_unpriced_calls_total"] > 0
-        assert told["kgym_agent_dollars_total"] == spent.dollars
-    async with served(tmp_path) as (
-        url,
-        _,
-    ):  # runs are read from the database, the rest begins anew
-        told = await samples(url)
-        assert told["kgym_agent_runs resolved"] == 2
-        assert "kgym_agent_ended_runs_total resolved" not in told
+        counts = await samples(url)
+        assert counts["kgym_agent_unpriced_calls_total"] > 0
+        assert counts["kgym_agent_dollars_total"] == spent.dollars
+    async with served(tmp_path) as (url, _):  # runs are read from files, the rest begins anew
+        counts = await samples(url)
+        assert counts["kgym_agent_runs resolved"] == 2
+        assert "kgym_agent_ended_runs_total resolved" not in counts
 
 
 async def test_questions_on_their_way_are_open_and_then_dropped(tmp_path: Path) -> None:
@@ -71,16 +68,16 @@ async def test_questions_on_their_way_are_open_and_then_dropped(tmp_path: Path) 
         run = await made.agent.start(request())
         while not model.asked:
             await asyncio.sleep(0.01)
-        told = await samples(url)
-        assert told["kgym_agent_runs running"] == 1
-        assert told["kgym_agent_open_questions"] == len(await made.agent.calls(run)) > 0
+        counts = await samples(url)
+        assert counts["kgym_agent_runs running"] == 1
+        assert counts["kgym_agent_open_questions"] == len(await made.agent.calls(run)) > 0
         await made.agent.stop(run)
         assert await made.agent.wait(run) is RunState.STOPPED
-        dropped = told["kgym_agent_open_questions"]
-        told = await samples(url)
-        assert told["kgym_agent_open_questions"] == 0
-        assert told["kgym_agent_model_calls_total dropped"] == dropped
-        assert "kgym_agent_model_calls_total failed" not in told
+        dropped = counts["kgym_agent_open_questions"]
+        counts = await samples(url)
+        assert counts["kgym_agent_open_questions"] == 0
+        assert counts["kgym_agent_model_calls_total dropped"] == dropped
+        assert "kgym_agent_model_calls_total failed" not in counts
 
 
 class Refusing(Guesser):
@@ -93,10 +90,10 @@ class Refusing(Guesser):
 async def test_failures_are_counted(tmp_path: Path) -> None:
     async with served(tmp_path, Refusing()) as (url, made):
         await made.agent.wait(await made.agent.start(request()))
-        told = await samples(url)
-        assert told["kgym_agent_runs failed"] == 1
-        assert told["kgym_agent_ended_runs_total failed"] == 1
-        assert told["kgym_agent_model_calls_total failed"] >= 1
+        counts = await samples(url)
+        assert counts["kgym_agent_runs failed"] == 1
+        assert counts["kgym_agent_ended_runs_total failed"] == 1
+        assert counts["kgym_agent_model_calls_total failed"] >= 1
 
 
 async def test_a_platform_that_fails_a_run_is_a_failure_too(tmp_path: Path) -> None:
@@ -107,12 +104,7 @@ async def test_a_platform_that_fails_a_run_is_a_failure_too(tmp_path: Path) -> N
 
 @pytest.mark.attack
 async def test_metrics_are_for_readers(tmp_path: Path) -> None:
-    async with (
-        served(tmp_path, tokens=Known(alice="read", farm="worker")) as (url, _),
-        httpx.AsyncClient(base_url=url, timeout=60) as http,
-    ):
-        told = [
-            (await http.get("/metrics", headers={"Authorization": f"Bearer {who}"})).status_code
-            for who in ("nobody", "farm", "alice")
-        ]
-        assert told == [401, 403, 200]
+    async with plain(tmp_path, tokens=Known(alice="read", farm="worker")) as (http, _):
+        for who, status in (("nobody", 401), ("farm", 403), ("alice", 200)):
+            headers = {"Authorization": f"Bearer {who}"}
+            assert (await http.get("/metrics", headers=headers)).status_code == status

@@ -130,7 +130,7 @@ async def test_an_answer_comes_with_what_it_took(endpoint: Endpoint) -> None:
     assert (reply.input_tokens, reply.cached_tokens, reply.output_tokens) == (1000, 400, 200)
     (body,) = endpoint.asked
     assert body["temperature"] == 0.8
-    assert [one["role"] for one in body["messages"]] == ["system", "user"]
+    assert [sent["role"] for sent in body["messages"]] == ["system", "user"]
 
 
 def message(handler: Handler) -> None:
@@ -149,7 +149,8 @@ def message(handler: Handler) -> None:
         {"type": "message_delta", "delta": {"stop_reason": "end_turn"}, "usage": usage},
         {"type": "message_stop"},
     ]
-    data = "".join(f"event: {one['type']}\ndata: {json.dumps(one)}\n\n" for one in events).encode()
+    texts = [f"event: {event['type']}\ndata: {json.dumps(event)}\n\n" for event in events]
+    data = "".join(texts).encode()
     handler.send_response(200)
     handler.send_header("Content-Type", "text/event-stream")
     handler.send_header("Content-Length", str(len(data)))
@@ -171,7 +172,7 @@ async def test_what_questions_have_in_common_is_marked_where_a_provider_wants_th
         await model.close()
     assert reply.text == "because"
     assert reply.cached_tokens == 7
-    ((shared, own),) = [one["content"] for one in endpoint.asked[0]["messages"]]
+    ((shared, own),) = [sent["content"] for sent in endpoint.asked[0]["messages"]]
     assert (shared["text"], own["text"]) == ("<code></code>\n", "Why?")
     assert shared["cache_control"]["type"] == "ephemeral"
     assert ("cache_control" in own) is bool(tools)
@@ -190,7 +191,7 @@ async def test_tools_are_called_and_their_results_sent_back(endpoint: Endpoint) 
     ]
     talk = Call(CALL.prompt, turns, [TOOL])
     reply = await asked(endpoint, answer(None, [call, bad]), call=talk)
-    assert [one.arguments for one in reply.calls] == [{"x": 1}, "{{"]
+    assert [made.arguments for made in reply.calls] == [{"x": 1}, "{{"]
     (body,) = endpoint.asked
     assert body["messages"][-1]["content"] == "it compiles"
     assert body["tools"][0]["function"]["name"] == "check"
@@ -226,10 +227,10 @@ async def test_as_long_as_the_provider_asks_for_nothing_is_sent(endpoint: Endpoi
 async def test_an_error_says_what_it_means_and_shows_no_key(
     endpoint: Endpoint, fault: Handle, reason: str, fatal: bool
 ) -> None:
-    with pytest.raises(ModelError) as found:
+    with pytest.raises(ModelError) as caught:
         await asked(endpoint, fault)
-    assert (found.value.reason, found.value.fatal) == (reason, fatal), found.value
-    assert KEY not in str(found.value)
+    assert (caught.value.reason, caught.value.fatal) == (reason, fatal), caught.value
+    assert KEY not in str(caught.value)
 
 
 @pytest.mark.parametrize("begun", [False, True], ids=["nothing", "half"])
@@ -245,11 +246,11 @@ async def test_a_model_that_never_answers_is_given_up(
         release.wait(60)
 
     try:
-        with pytest.raises(ModelError, match="no answer within") as found:
+        with pytest.raises(ModelError, match="no answer within") as caught:
             await asked(endpoint, never)
     finally:
         release.set()
-    assert (found.value.reason, found.value.fatal) == ("model_unavailable", False)
+    assert (caught.value.reason, caught.value.fatal) == ("model_unavailable", False)
 
 
 async def test_a_setting_that_is_refused_is_left_out_and_told(endpoint: Endpoint) -> None:
@@ -313,9 +314,9 @@ async def test_a_tape_whose_writer_was_killed_is_gone_on_with(
     tape.write_text('{"key": "a", "purpose": "patch", "reply": {"model": "m"}}\n{"key": "b')
     model = Provided(f"openai-chat:gpt-4o@http://127.0.0.1:{endpoint.server_port}/v1", KEY)
     recorder = Recorder(model, tape)
-    said = await recorder.ask(CALL)
+    reply = await recorder.ask(CALL)
     await recorder.close()
-    assert await Replay(tape).ask(CALL) == said
+    assert await Replay(tape).ask(CALL) == reply
 
 
 async def test_an_empty_answer_and_one_of_ten_megabytes(endpoint: Endpoint) -> None:
@@ -335,13 +336,13 @@ async def test_a_tape_answers_as_the_model_did(endpoint: Endpoint, tmp_path: Pat
     model = Provided(f"openai-chat:gpt-4o@http://127.0.0.1:{endpoint.server_port}/v1", KEY)
     recorder = Recorder(model, tape)
     second = Call(CALL.prompt, temperature=0.8, occurrence="t1/h0/1-hypothesis")
-    said = [await recorder.ask(CALL), await recorder.ask(second)]
+    replies = [await recorder.ask(CALL), await recorder.ask(second)]
     await recorder.close()
     replay = Replay(tape)
-    assert [await replay.ask(CALL), await replay.ask(second)] == said
+    assert [await replay.ask(CALL), await replay.ask(second)] == replies
     other = Replay(tape)  # a run in which work was done in another order, under other names
     names = [Call(CALL.prompt, temperature=0.8, occurrence=name) for name in ("x", "y", "x")]
-    assert [await other.ask(one) for one in names] == [*said, said[0]]
+    assert [await other.ask(call) for call in names] == [*replies, replies[0]]
     assert KEY not in tape.read_text()
     with pytest.raises(ModelError, match="has no answer to this hypothesis question"):
         await replay.ask(Call(CALL.prompt, temperature=0.2))

@@ -51,10 +51,10 @@ def using(scheduler: Scheduler, fake_build: BuildSpec) -> Using:
             known = replace(bug, cause=more.pop("cause", None))
 
             async def submitted(name: str, job: int) -> None:
-                more.get("told", []).append((name, job))
+                more.get("jobs", []).append((name, job))
 
             async with AsyncClient(scheduler.url) as client:
-                given = {name: value for name, value in more.items() if name != "told"}
+                given = {name: value for name, value in more.items() if name != "jobs"}
                 platform = SchedulerPlatform(
                     client, known, strategy, key="r1", group="g", submitted=submitted, **given
                 )
@@ -66,13 +66,13 @@ def using(scheduler: Scheduler, fake_build: BuildSpec) -> Using:
 
 
 def test_a_run_begins_with_whole_files_and_a_trace(using: Using, farm: Farm) -> None:
-    told: list[tuple[str, int]] = []
-    begun = using(Forest(localisation="fix"), lambda one: one.begin(), told=told)
+    jobs: list[tuple[str, int]] = []
+    begun = using(Forest(localisation="fix"), lambda platform: platform.begin(), jobs=jobs)
     assert begun.files == {WATCH: (TREE / WATCH).read_text()}
     assert begun.crash.trace.startswith("begins() [returned]")
     assert begun.notes == []
-    assert (BEGIN, begun.job) in told
-    assert {name for name, _ in told} == {BEGIN, "source", "begin trace"}
+    assert (BEGIN, begun.job) in jobs
+    assert {name for name, _ in jobs} == {BEGIN, "source", "begin trace"}
 
 
 @pytest.mark.thorough
@@ -80,35 +80,35 @@ def test_the_source_is_made_readable_while_the_bug_is_shown(
     using: Using, farm: Farm, scheduler: Scheduler
 ) -> None:
     farm.hold_at = "run"
-    told: list[tuple[str, int]] = []
+    jobs: list[tuple[str, int]] = []
 
     async def begin(platform: SchedulerPlatform) -> Begun:
         beginning = asyncio.create_task(platform.begin())
         assert await asyncio.to_thread(farm.held.wait, 60)
         async with AsyncClient(scheduler.url) as client:
-            while "source" not in dict(told):
+            while "source" not in dict(jobs):
                 await asyncio.sleep(0.05)
-            while not (await client.job(dict(told)["source"])).state.final:
+            while not (await client.job(dict(jobs)["source"])).state.final:
                 await asyncio.sleep(0.05)
         assert not beginning.done()
         farm.hold.set()
         return await beginning
 
-    begun = using(PLAIN.model_copy(update={"localisation": "fix"}), begin, told=told)
+    begun = using(PLAIN.model_copy(update={"localisation": "fix"}), begin, jobs=jobs)
     assert list(begun.files) == [WATCH]
-    assert [name for name, _ in told] == [BEGIN, "source"]
+    assert [name for name, _ in jobs] == [BEGIN, "source"]
 
 
 def test_where_the_bug_does_not_show_no_job_is_left(
     using: Using, farm: Farm, scheduler: Scheduler
 ) -> None:
     farm.shows = False
-    told: list[tuple[str, int]] = []
+    jobs: list[tuple[str, int]] = []
     with pytest.raises(UserError) as caught:
-        using(PLAIN, lambda one: one.begin(), told=told)
+        using(PLAIN, lambda platform: platform.begin(), jobs=jobs)
     assert caught.value.reason == "does_not_reproduce"
     with Client(scheduler.url) as client:
-        assert all(client.job(job).state.final for _, job in told)
+        assert all(client.job(job).state.final for _, job in jobs)
 
 
 def test_the_report_names_files_and_says_what_it_passes_over(using: Using, farm: Farm) -> None:
@@ -119,10 +119,10 @@ def test_the_report_names_files_and_says_what_it_passes_over(using: Using, farm:
         " set_it+0x1/0x2 kernel/sched.c:3\n"
         " gone+0x1/0x2 kernel/gone.c:3\n"
     )
-    begun = using(PLAIN, lambda one: one.begin())
+    begun = using(PLAIN, lambda platform: platform.begin())
     assert list(begun.files) == [WATCH, SCHED]
     assert begun.crash.trace is None
-    assert [one.split(":")[0] for one in begun.notes] == ["kernel/gone.c is passed over"]
+    assert [platform.split(":")[0] for platform in begun.notes] == ["kernel/gone.c is passed over"]
     assert "gone.c" in begun.notes[0]
 
 
@@ -131,38 +131,38 @@ def test_words_find_files_where_the_report_names_none(using: Using, farm: Farm) 
         "BUG: KASAN: use-after-free in watch_filter+0x1/0x2\n"
         "Call Trace:\n watch_filter+0x1/0x2\n do_syscall_64+0x1/0x2\n"
     )
-    begun = using(PLAIN, lambda one: one.begin())
+    begun = using(PLAIN, lambda platform: platform.begin())
     assert next(iter(begun.files)) == WATCH
     assert "found by words" in begun.notes[0]
 
 
 def test_the_caller_may_name_the_files(using: Using) -> None:
-    begun = using(PLAIN, lambda one: one.begin(), files=[SCHED, SCHED])
+    begun = using(PLAIN, lambda platform: platform.begin(), files=[SCHED, SCHED])
     assert list(begun.files) == [SCHED]
     with pytest.raises(UserError, match=r"kernel/absent\.c") as caught:
-        using(PLAIN, lambda one: one.begin(), files=["kernel/absent.c"])
+        using(PLAIN, lambda platform: platform.begin(), files=["kernel/absent.c"])
     assert caught.value.reason == "no_files"
 
 
 def test_no_file_is_no_beginning(using: Using, farm: Farm) -> None:
     farm.report = "BUG: something bad happened\n"
     with pytest.raises(UserError) as caught:
-        using(PLAIN, lambda one: one.begin())
+        using(PLAIN, lambda platform: platform.begin())
     assert caught.value.reason == "no_files"
 
 
 def test_a_run_that_goes_on_needs_no_second_beginning(using: Using, farm: Farm) -> None:
-    begun = using(Forest(localisation="fix"), lambda one: one.begin())
+    begun = using(Forest(localisation="fix"), lambda platform: platform.begin())
     before = list(farm.done)
 
     async def go_on(platform: SchedulerPlatform) -> Tried:
         await platform.resume(begun)
-        found = await platform.do("t0/1-try", Try(node="t0", diff=diff("useless")))
-        assert isinstance(found, Tried)
-        return found
+        result = await platform.do("t0/1-try", Try(node="t0", diff=diff("useless")))
+        assert isinstance(result, Tried)
+        return result
 
-    found = using(Forest(localisation="fix"), go_on)
-    assert found.crash.trace is not None
+    result = using(Forest(localisation="fix"), go_on)
+    assert result.crash.trace is not None
     added = ["build useless", "run useless", "traced build", "traced run useless", "minimize"]
     assert farm.done == before + added
 
@@ -176,16 +176,16 @@ def look(tool: str, *, edits: tuple[Edit, ...] = (), **arguments: Any) -> Source
 def test_tools_see_the_source_with_the_edits(using: Using) -> None:
     async def run(platform: SchedulerPlatform) -> None:
         async def seen(tool: str, *, edits: tuple[Edit, ...] = (), **more: Any) -> Seen:
-            found = await platform.do("t/1-source", look(tool, edits=edits, **more))
-            assert isinstance(found, Seen)
-            return found
+            result = await platform.do("t/1-source", look(tool, edits=edits, **more))
+            assert isinstance(result, Seen)
+            return result
 
         text = (TREE / WATCH).read_text()
         assert (await seen("read_file", path=WATCH, whole=True)).text == text
         part = await seen("read_file", path=WATCH, start=3, end=5)
         lines = text.splitlines(True)
-        said = f"[{WATCH}, lines 3 to 5 of {len(lines)}]\n{''.join(lines[2:5])}"
-        assert part.text == said
+        expected = f"[{WATCH}, lines 3 to 5 of {len(lines)}]\n{''.join(lines[2:5])}"
+        assert part.text == expected
         edit = Edit(file=WATCH, original="filter[8]", replacement="filter[16]")
         assert "filter[16]" in (await seen("read_file", edits=(edit,), path=WATCH)).text
         folder = (await seen("list_folder", path="")).text.splitlines()
@@ -203,10 +203,10 @@ def test_tools_see_the_source_with_the_edits(using: Using) -> None:
             look("symbol", name="not a name"),
             look("symbol"),
         ):
-            found = await platform.do("t/1-source", wrong)
-            assert isinstance(found, Seen)
-            assert not found.succeeded
-            assert found.text.startswith("error: ")
+            result = await platform.do("t/1-source", wrong)
+            assert isinstance(result, Seen)
+            assert not result.succeeded
+            assert result.text.startswith("error: ")
 
     using(Tool(), run)
 
@@ -215,17 +215,17 @@ def test_a_definition_is_shown_with_its_file(using: Using) -> None:
     async def run(platform: SchedulerPlatform) -> None:
         edit = Edit(file=WATCH, original="filter[8]", replacement="filter[16]")
         name = "watch_filter"
-        found = await platform.do("t/1-source", look("definition", name=name, edits=(edit,)))
-        assert isinstance(found, Seen)
-        assert found.paths == [WATCH]
-        assert found.text.startswith(
+        result = await platform.do("t/1-source", look("definition", name=name, edits=(edit,)))
+        assert isinstance(result, Seen)
+        assert result.paths == [WATCH]
+        assert result.text.startswith(
             f"[{WATCH}, lines 7 to 14, function]\nint watch_filter(int type)"
         )
         for wrong in (look("definition", name="frob_gone"), look("definition", name="not a name")):
-            found = await platform.do("t/1-source", wrong)
-            assert isinstance(found, Seen)
-            assert (found.succeeded, found.paths) == (False, [])
-            assert found.text.startswith("error: ")
+            result = await platform.do("t/1-source", wrong)
+            assert isinstance(result, Seen)
+            assert (result.succeeded, result.paths) == (False, [])
+            assert result.text.startswith("error: ")
 
     using(Tool(), run)
 
@@ -250,7 +250,7 @@ def test_the_commit_that_brought_the_bug_says_which_files_may_be_changed(
         "Call Trace:\n set_it+0x1/0x2 kernel/sched.c:3\n"
     )
     by_cause = PLAIN.model_copy(update={"localisation": "cause"})
-    begun = using(by_cause, lambda one: one.begin(), cause=CAUSE)
+    begun = using(by_cause, lambda platform: platform.begin(), cause=CAUSE)
     assert list(begun.files) == [SCHED, WATCH]
     assert begun.notes == ["kernel/gone.c is passed over: there is no file kernel/gone.c"] or (
         "kernel/gone.c is passed over" in begun.notes[0]
@@ -259,7 +259,7 @@ def test_the_commit_that_brought_the_bug_says_which_files_may_be_changed(
     assert begun.cause.diff.startswith(f"diff --git a/{SCHED}")  # what may be changed comes first
     assert begun.cause.diff.endswith(" characters more]\n")
     assert len(begun.cause.diff) < 20_100
-    begun = using(by_cause, lambda one: one.begin())
+    begun = using(by_cause, lambda platform: platform.begin())
     assert list(begun.files) == [SCHED]
     assert "which commit brought it in" in begun.notes[0]
 

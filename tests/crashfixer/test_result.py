@@ -40,7 +40,7 @@ Index: x
 """
 
 
-def found(
+def run_fix(
     why: str | None = WHY, references: list[str] | None = None, diff: str = DIFF
 ) -> result.RunFix:
     fix = FixView(number=1, node="t0", diff=diff, confidence=0.95, notes=1, lines=2, agreement=2)
@@ -115,7 +115,7 @@ def test_git_applies_it_with_the_message_for_maintainers(tmp_path: Path) -> None
         'Fixes: 1234567890ab ("watch: add a limit")',
         "https://syzkaller.appspot.com/bug?extid=0123456789abcdef0123",
     ]
-    text = result.patch(found(references=references), "Ann Ä <ann@example.org>")
+    text = result.patch(run_fix(references=references), "Ann Ä <ann@example.org>")
     author, subject, *message = applied(tmp_path, text).splitlines()
     assert author == "Ann Ä <ann@example.org>"
     assert subject == "watch: fix slab-out-of-bounds Write in f"
@@ -133,40 +133,40 @@ def test_git_applies_it_with_the_message_for_maintainers(tmp_path: Path) -> None
 
 @pytest.mark.attack
 def test_a_models_words_end_no_message_and_add_no_tag(tmp_path: Path) -> None:
-    said = applied(tmp_path, result.patch(found(HOSTILE)))
+    log = applied(tmp_path, result.patch(run_fix(HOSTILE)))
     for word in ("diff --git", "Signed-off-by: Linus", "Index: x", "three", "123456789012345"):
-        assert word in said
+        assert word in log
     trailers = subprocess.run(
         ["git", "interpret-trailers", "--parse"],
-        input=said,
+        input=log,
         capture_output=True,
         text=True,
         check=True,
     )
     assert "Linus" not in trailers.stdout
-    assert "\x1b" not in said
+    assert "\x1b" not in log
 
 
 def test_without_a_hypothesis_the_reasons_of_the_edits_stand_there(tmp_path: Path) -> None:
-    assert "the array has 16 elements" in applied(tmp_path, result.patch(found(None)))
+    assert "the array has 16 elements" in applied(tmp_path, result.patch(run_fix(None)))
 
 
 @pytest.mark.parametrize("author", ["nobody", "", "a\nBcc: b@c.d", "A <a>"])
 def test_an_author_without_an_address_is_refused(author: str) -> None:
     if author == "":
-        assert "From: CrashFixer" in result.patch(found(), author)
+        assert "From: CrashFixer" in result.patch(run_fix(), author)
         return
     if "\n" in author:
-        assert "\nBcc" not in result.patch(found(), author)
+        assert "\nBcc" not in result.patch(run_fix(), author)
         return
     with pytest.raises(UserError, match="is not `Name"):
-        result.patch(found(), author)
+        result.patch(run_fix(), author)
 
 
 def test_the_report_holds_the_evidence(tmp_path: Path) -> None:
-    made = result.report(found())
+    made = result.report(run_fix())
     assert (made.job, made.rejected, made.evidence[0].job) == (3, {"crashed": 1}, 8)
-    assert found().run.nodes[0].problems == made.mended
+    assert run_fix().run.nodes[0].problems == made.mended
     for words in (
         "job 8",
         "95%",

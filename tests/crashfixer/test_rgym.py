@@ -69,13 +69,13 @@ class Scripted:
     def result(self, work: object) -> Result:
         match work:
             case Question():
-                number = sum(one.purpose is work.purpose for one in self.asked)
+                number = sum(asked.purpose is work.purpose for asked in self.asked)
                 self.asked.append(work)
-                said = self.answers[work.purpose]
-                one = said[min(number, len(said) - 1)]
-                return Answer(text=one) if isinstance(one, str) else Answer(calls=one)
+                answers = self.answers[work.purpose]
+                answer = answers[min(number, len(answers) - 1)]
+                return Answer(text=answer) if isinstance(answer, str) else Answer(calls=answer)
             case Check(patches=patches):
-                return Checked(patches=[_checked(one.diff or "") for one in patches])
+                return Checked(patches=[_checked(patch.diff or "") for patch in patches])
             case Try(diff=diff):
                 self.tried.append(diff)
                 return _tried(diff)
@@ -89,7 +89,7 @@ class Scripted:
 
     def of(self, purpose: Purpose) -> list[Question]:
         """Return the questions of a purpose."""
-        return [one for one in self.asked if one.purpose is purpose]
+        return [question for question in self.asked if question.purpose is purpose]
 
 
 def _checked(diff: str) -> PatchCheck:
@@ -124,10 +124,10 @@ def call(name: str, /, **arguments: str) -> ToolCall:
 
 @pytest.mark.parametrize("name", SHIPPED)
 def test_each_is_shipped_and_says_where_it_comes_from(name: str) -> None:
-    found = strategies.load(name)
-    assert "RGym, section 2" in found.description
-    assert (found.localisation, found.context) == ("cause", "stack")
-    assert not wants_trace(found)
+    strategy = strategies.load(name)
+    assert "RGym, section 2" in strategy.description
+    assert (strategy.localisation, strategy.context) == ("cause", "stack")
+    assert not wants_trace(strategy)
     assert f"`{name}`" in (strategies.CONFIGS.parent / "docs" / "strategies.md").read_text()
 
 
@@ -140,11 +140,7 @@ def test_the_simple_agent_asks_one_question() -> None:
     assert 'commit c0ffee "frob: modes", which changed\n- frob_get() in drivers/frob.c' in text
     assert "[example 2]" in text
     assert "<hypothesis" not in text
-    assert (
-        fix.diff.splitlines()[-4:-2]
-        == ["-\tif (index >= FROB_MODES)", "+\tif (index < 0 || index >= FROB_MODES)"]
-        or "+\tif (index < 0 ||" in fix.diff
-    )
+    assert "+\tif (index < 0 ||" in fix.diff
     assert fix.diff.count("\n+") == 2  # the header and the line: the tool writes the diff
 
 
@@ -152,7 +148,7 @@ def test_the_simple_agent_ends_with_its_one_patch() -> None:
     model = Scripted({Purpose.FUNCTIONS: [WRONG, FIX]})
     search = searched(strategies.load("rgym-simple"), model)
     assert not search.fixes()
-    assert [one.purpose for one in model.asked] == [Purpose.FUNCTIONS]
+    assert [asked.purpose for asked in model.asked] == [Purpose.FUNCTIONS]
 
 
 def test_without_a_cause_the_prompt_has_none() -> None:
@@ -177,8 +173,8 @@ def test_the_exploration_agent_sees_what_it_asks_for_before_it_patches() -> None
     search = searched(strategies.load("rgym-exploration"), model)
     assert search.fixes()
     assert model.looked == ["frob", "frob_n", "frob_gone"]
-    said = list(model.of(Purpose.DEFINITIONS)[2].turns[-1].results.values())
-    assert said == ["error: nowhere", "error: there is no tool 'read_file'"]
+    results = list(model.of(Purpose.DEFINITIONS)[2].turns[-1].results.values())
+    assert results == ["error: nowhere", "error: there is no tool 'read_file'"]
     (patch,) = model.of(Purpose.FUNCTIONS)
     assert patch.values["names"] == ["frob", "frob_n", "frob_get"]
     assert list(patch.values["files"]) == [FILE, OTHER, HEADER]
@@ -219,10 +215,10 @@ def test_an_exploration_is_bounded_whatever_is_asked_for() -> None:
     (patch,) = model.of(Purpose.FUNCTIONS)
     assert len(patch.values["names"]) <= 41
     assert len(patch.values["files"]) <= 2 + 8
-    assert all(len(one.further_files) <= 8 for one in search.nodes.values())
+    assert all(len(node.further_files) <= 8 for node in search.nodes.values())
     assert len(model.looked) <= 10 * 16
     last = model.of(Purpose.DEFINITIONS)[1].turns[-1].results.values()
-    assert all(len(one) < 65_000 for one in last)
+    assert all(len(text) < 65_000 for text in last)
 
 
 def test_feedback_restarts_three_times_with_a_summary_of_what_failed() -> None:
@@ -236,19 +232,20 @@ def test_feedback_restarts_three_times_with_a_summary_of_what_failed() -> None:
     search = searched(strategies.load("rgym-feedback"), model)
     assert search.fixes()
     asked = model.of(Purpose.FUNCTIONS)
-    assert [len(one.values["lessons"]) for one in asked] == [0, 1, 2, 3]
-    assert [one["summary"] for one in asked[-1].values["lessons"]] == [
+    assert [len(question.values["lessons"]) for question in asked] == [0, 1, 2, 3]
+    assert [lesson["summary"] for lesson in asked[-1].values["lessons"]] == [
         "it still crashes",
         "it did not compile",
         "nothing was written",
     ]
-    assert all(one.values["files"][FILE] == TEXT for one in asked)  # begun anew, not built upon
-    summaries = [render(one).text for one in model.of(Purpose.SUMMARY)]
+    # Each begins anew, and is not built upon the one before.
+    assert all(question.values["files"][FILE] == TEXT for question in asked)
+    summaries = [render(question).text for question in model.of(Purpose.SUMMARY)]
     assert "This patch was built and run:" in summaries[0]
     assert "This patch could not be built:" in summaries[1]
     assert "undeclared" in summaries[1]
     assert "What is wrong with it:" in summaries[2]
-    outcomes = [one["outcome"] for one in asked[-1].values["lessons"]]
+    outcomes = [lesson["outcome"] for lesson in asked[-1].values["lessons"]]
     assert outcomes[0] == TITLE
     assert outcomes[1].startswith("It does not compile")
     assert outcomes[2].startswith("The answer cannot be read")
@@ -260,7 +257,7 @@ def test_feedback_gives_up_after_the_third_restart() -> None:
     )
     search = searched(strategies.load("rgym-feedback"), model)
     assert len(model.of(Purpose.FUNCTIONS)) == 4
-    assert {one.outcome for one in search.nodes.values()} == {NodeOutcome.NO_PATCH}
+    assert {node.outcome for node in search.nodes.values()} == {NodeOutcome.NO_PATCH}
     assert not model.tried
 
 
@@ -268,7 +265,7 @@ def test_other_strategies_sum_up_no_patch_that_was_not_built() -> None:
     cycle = Cycle(answer="functions", hypotheses=0, patches=1, rounds=1, repairs=0)
     model = Scripted({Purpose.FUNCTIONS: ["no idea"]})
     searched(Forest(trees=1, depth=2, cycle=cycle), model)
-    assert {one.purpose for one in model.asked} == {Purpose.FUNCTIONS}
+    assert {asked.purpose for asked in model.asked} == {Purpose.FUNCTIONS}
 
 
 # --- functions that cannot be put in place --------------------------------------------------------
@@ -290,10 +287,10 @@ def problem_of(answer: str, first: State = FIRST) -> str:
     search = searched(ONE, model, first)
     (repair,) = model.of(Purpose.REPAIR)
     assert search.fixes(), "the repair is taken"
-    told = str(repair.values["problem"])
-    assert told in render(repair).text
+    problem = str(repair.values["problem"])
+    assert problem in render(repair).text
     assert "as modifications instead" in render(repair).text
-    return told
+    return problem
 
 
 @pytest.mark.attack
@@ -324,23 +321,23 @@ def problem_of(answer: str, first: State = FIRST) -> str:
 def test_a_function_that_cannot_be_put_in_place_goes_back_with_the_reason(
     answer: str, words: str
 ) -> None:
-    told = problem_of(answer)
-    assert any(one in told for one in words.split("|")), told
-    assert len(told) < 20_000
+    problem = problem_of(answer)
+    assert any(word in problem for word in words.split("|")), problem
+    assert len(problem) < 20_000
 
 
 def test_a_function_that_several_files_have_needs_its_file() -> None:
     both = Code({FILE: TEXT, OTHER: TEXT.replace("EXPORT_SYMBOL(frob_set);\n", "")})
     answer = new("1").replace(f"<file>{FILE}</file>", "")
-    told = problem_of(answer, replace(FIRST, code=both))
-    assert "frob_set() is in drivers/frob.c and drivers/frob_core.c: name its <file>" in told
+    problem = problem_of(answer, replace(FIRST, code=both))
+    assert "frob_set() is in drivers/frob.c and drivers/frob_core.c: name its <file>" in problem
 
 
 def test_a_function_that_is_there_twice_is_told_with_its_lines() -> None:
     twice = TEXT + f"#ifdef CONFIG_FROB\n{OLD.replace('frob_set', 'frob_end')}#else\n"
     twice += f"{OLD.replace('frob_set', 'frob_end')}#endif\n"
-    told = problem_of(new("1", name="frob_end"), replace(FIRST, code=Code({FILE: twice})))
-    assert "frob_end() is defined 2 times here, in lines 17, 25" in told
+    problem = problem_of(new("1", name="frob_end"), replace(FIRST, code=Code({FILE: twice})))
+    assert "frob_end() is defined 2 times here, in lines 17, 25" in problem
 
 
 def test_what_macros_hide_is_changed_by_modifications() -> None:
@@ -403,14 +400,14 @@ def test_children_go_on_with_the_functions_as_they_are_then() -> None:
     ],
 )
 def test_a_crash_has_the_examples_of_its_class(title: str, name: str | None) -> None:
-    found = prompts.examples(title)
+    examples = prompts.examples(title)
     expected = prompts.classes()[name].patches if name else []
-    assert found == [one.model_dump() for one in expected]
+    assert examples == [patch.model_dump() for patch in expected]
 
 
 def test_examples_are_whole_functions_and_differ() -> None:
-    for one in prompts.classes().values():
-        for patch in one.patches:
+    for crash_class in prompts.classes().values():
+        for patch in crash_class.patches:
             code = Code({FILE: patch.before})
             answer = f"<function>{patch.after}</function>"
             model = Scripted({Purpose.FUNCTIONS: [answer]})
@@ -436,9 +433,9 @@ async def test_a_run_of_the_agent_begins_each_restart_with_what_it_was_told(tmp_
         await made.agent.report(run)
     assert view.state is RunState.RESOLVED
     assert [node.outcome for node in view.nodes] == ["no_patch", "crashed", "resolved"]
-    asked = [one.prompt.purpose for one in model.asked]
+    asked = [call.prompt.purpose for call in model.asked]
     assert asked == ["functions", "repair", "summary", "functions", "summary", "functions"]
-    assert not any(one.tools for one in model.asked)
+    assert not any(call.tools for call in model.asked)
 
 
 @pytest.mark.anyio
@@ -450,6 +447,6 @@ async def test_a_run_that_explores_is_given_the_tools_for_it(tmp_path: Path) -> 
         view = await made.agent.show(run)
     assert view.state is RunState.RESOLVED
     first, second = model.asked
-    assert [one.name for one in first.tools] == ["definition", "enough"]
+    assert [tool.name for tool in first.tools] == ["definition", "enough"]
     assert not second.tools
     assert "<solution>\nthe limit\n</solution>" in second.prompt.text

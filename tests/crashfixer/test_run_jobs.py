@@ -35,9 +35,9 @@ async def tried(
     jobs: RunJobs, word: str, fresh: int = 0, name: str = "t0", shown: Shown | None = None
 ) -> Tried:
     work = Try(node="t0", diff=diff(word), fresh=fresh)
-    found = await jobs.run(f"{name}/{word}{fresh}-try", work, shown or await jobs.show())
-    assert isinstance(found, Tried)
-    return found
+    result = await jobs.run(f"{name}/{word}{fresh}-try", work, shown or await jobs.show())
+    assert isinstance(result, Tried)
+    return result
 
 
 def test_the_crash_is_shown_first(scheduler: Scheduler, farm: Farm) -> None:
@@ -72,17 +72,17 @@ def test_a_platform_that_fails_is_tried_again_but_not_for_ever(
 
 def test_patches_are_checked_in_one_job(scheduler: Scheduler, farm: Farm) -> None:
     words = ["mends", "broken", "unused"]
-    patches = [Patch(name=one, diff=diff(one)) for one in words]
+    patches = [Patch(name=word, diff=diff(word)) for word in words]
     check = Check(node="t0", patches=patches)
-    found = using(scheduler.url, lambda jobs, _: jobs.check("t0/1-check", check))
-    assert isinstance(found, Checked)
-    assert [one.name for one in found.patches] == words
-    assert [one.outcome for one in found.patches] == [
+    checked = using(scheduler.url, lambda jobs, _: jobs.check("t0/1-check", check))
+    assert isinstance(checked, Checked)
+    assert [patch.name for patch in checked.patches] == words
+    assert [patch.outcome for patch in checked.patches] == [
         PatchOutcome.COMPILES,
         PatchOutcome.DOES_NOT_COMPILE,
         PatchOutcome.NOT_BUILT,
     ]
-    assert "compiles nothing" in found.patches[2].reason
+    assert "compiles nothing" in checked.patches[2].reason
     assert farm.done == ["check 3"]
 
 
@@ -90,51 +90,51 @@ def test_patches_are_checked_in_one_job(scheduler: Scheduler, farm: Farm) -> Non
 def test_each_end_of_a_patched_kernel_is_told_apart(scheduler: Scheduler) -> None:
     async def all_of(jobs: RunJobs, client: AsyncClient) -> dict[str, Tried]:
         words = ["mends", "useless", "moves", "silences", "quiet", "unlinked", "undone", "noisy"]
-        found = {word: await tried(jobs, word) for word in words}
+        ends = {word: await tried(jobs, word) for word in words}
         jobs_of = [job async for job in client.jobs()]
         assert {job.group for job in jobs_of} == {"fix-1"}
-        return found
+        return ends
 
-    found = using(scheduler.url, all_of)
-    assert found["mends"].resolved
-    assert found["mends"].confidence == 0.96
-    assert found["useless"].verdict is Verdict.SAME_CRASH
-    assert found["useless"].crash is not None
-    assert "useless" in found["useless"].crash.report
-    assert found["moves"].verdict is Verdict.OTHER_CRASH
-    assert found["moves"].crash is not None
-    assert found["moves"].crash.title == "general protection fault in other"
-    assert found["silences"].verdict is Verdict.NO_CRASH
-    assert not found["silences"].resolved
-    assert found["silences"].obstacles == ["check_removed: amputation: BUG_ON"]
-    assert [one.reason for one in found["silences"].findings] == ["check_removed"]
-    assert found["quiet"].obstacles[0].startswith("control_silent")
-    assert found["unlinked"].verdict == "does_not_build"
-    assert "a.c:7: no such label" in found["unlinked"].reason
-    assert found["undone"].verdict is Verdict.INCONCLUSIVE
-    assert not found["undone"].noise
-    assert found["noisy"].noise
-    assert all(one.job for one in found.values())
+    ends = using(scheduler.url, all_of)
+    assert ends["mends"].resolved
+    assert ends["mends"].confidence == 0.96
+    assert ends["useless"].verdict is Verdict.SAME_CRASH
+    assert ends["useless"].crash is not None
+    assert "useless" in ends["useless"].crash.report
+    assert ends["moves"].verdict is Verdict.OTHER_CRASH
+    assert ends["moves"].crash is not None
+    assert ends["moves"].crash.title == "general protection fault in other"
+    assert ends["silences"].verdict is Verdict.NO_CRASH
+    assert not ends["silences"].resolved
+    assert ends["silences"].obstacles == ["check_removed: amputation: BUG_ON"]
+    assert [finding.reason for finding in ends["silences"].findings] == ["check_removed"]
+    assert ends["quiet"].obstacles[0].startswith("control_silent")
+    assert ends["unlinked"].verdict == "does_not_build"
+    assert "a.c:7: no such label" in ends["unlinked"].reason
+    assert ends["undone"].verdict is Verdict.INCONCLUSIVE
+    assert not ends["undone"].noise
+    assert ends["noisy"].noise
+    assert all(end.job for end in ends.values())
 
 
 @pytest.mark.thorough
 def test_a_failure_of_the_platform_is_no_verdict(scheduler: Scheduler, farm: Farm) -> None:
-    async def one(jobs: RunJobs, client: AsyncClient) -> Tried:
+    async def failing(jobs: RunJobs, client: AsyncClient) -> Tried:
         shown = await jobs.show()
         farm.fails = 50
         return await tried(jobs, "mends", shown=shown)
 
-    found = using(scheduler.url, one)
-    assert (found.verdict, found.crash) == (Verdict.INCONCLUSIVE, None)
+    result = using(scheduler.url, failing)
+    assert (result.verdict, result.crash) == (Verdict.INCONCLUSIVE, None)
 
 
 def test_accepted_findings_count_for_nothing(scheduler: Scheduler) -> None:
-    found = using(
+    result = using(
         scheduler.url,
         lambda jobs, _: tried(jobs, "silences"),
         accepted=frozenset({"check_removed"}),
     )
-    assert found.resolved
+    assert result.resolved
 
 
 def test_a_patch_is_tried_once_however_often_it_is_asked_for(
@@ -150,11 +150,11 @@ def test_a_patch_is_tried_once_however_often_it_is_asked_for(
 
 def test_the_final_validation_is_a_run_of_its_own(scheduler: Scheduler, farm: Farm) -> None:
     async def both(jobs: RunJobs, client: AsyncClient) -> list[Tried]:
-        found = [await tried(jobs, "mends", fresh) for fresh in (0, 1)]
-        job = await client.job(found[1].job or 0)
+        runs = [await tried(jobs, "mends", fresh) for fresh in (0, 1)]
+        job = await client.job(runs[1].job or 0)
         assert job.steps[1].spec is not None
         assert getattr(job.steps[1].spec, "smoke", False)
-        return found
+        return runs
 
     first, second = using(scheduler.url, both)
     assert first.job != second.job
@@ -164,11 +164,11 @@ def test_the_final_validation_is_a_run_of_its_own(scheduler: Scheduler, farm: Fa
 def test_what_had_no_verdict_is_run_again_where_it_is_asked_for_again(
     scheduler: Scheduler, farm: Farm
 ) -> None:
-    async def one(jobs: RunJobs, _: AsyncClient) -> int | None:
+    async def undone(jobs: RunJobs, _: AsyncClient) -> int | None:
         return (await tried(jobs, "undone")).job
 
-    first = using(scheduler.url, one)
-    assert using(scheduler.url, one) != first
+    first = using(scheduler.url, undone)
+    assert using(scheduler.url, undone) != first
     assert farm.done.count("run undone") == 2
 
 
@@ -186,9 +186,9 @@ def test_a_crash_comes_with_its_trace_on_kernels_of_their_own(
         await tried(jobs, "mends", shown=shown)
         return await tried(jobs, "moves", shown=shown)
 
-    found = using(scheduler.url, run)
-    assert found.crash is not None
-    assert found.crash.trace
+    result = using(scheduler.url, run)
+    assert result.crash is not None
+    assert result.crash.trace
     assert farm.done.count("traced build") == 2
     assert farm.done.count("minimize") == 2
 
@@ -222,8 +222,8 @@ def test_a_run_that_was_killed_finds_its_jobs(scheduler: Scheduler, farm: Farm) 
         finally:
             process.kill()
     farm.hold.set()
-    found = using(scheduler.url, lambda jobs, _: tried(jobs, "useless"))
-    assert found.verdict is Verdict.SAME_CRASH
+    result = using(scheduler.url, lambda jobs, _: tried(jobs, "useless"))
+    assert result.verdict is Verdict.SAME_CRASH
     assert sorted(farm.done) == ["build ", "build useless", "run", "run useless"]
 
 
@@ -237,14 +237,14 @@ def test_what_is_cancelled_runs_no_more_and_can_be_taken_up(
         assert await asyncio.to_thread(farm.held.wait, 60)
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
-        found = [job async for job in client.jobs()]
-        assert all(job.state.final for job in found)
-        assert found[0].state is State.ABORTED
+        listedt = [job async for job in client.jobs()]
+        assert all(job.state.final for job in listedt)
+        assert listedt[0].state is State.ABORTED
 
     using(scheduler.url, cancelled)
     farm.hold.set()
-    found = using(scheduler.url, lambda jobs, _: tried(jobs, "useless"))
-    assert found.verdict is Verdict.SAME_CRASH
+    result = using(scheduler.url, lambda jobs, _: tried(jobs, "useless"))
+    assert result.verdict is Verdict.SAME_CRASH
 
 
 @pytest.mark.thorough
@@ -256,11 +256,11 @@ def test_a_bundle_that_has_changed_is_no_crash_of_the_run(scheduler: Scheduler) 
 
 
 def test_a_patch_that_no_job_can_hold_is_unanswered(scheduler: Scheduler) -> None:
-    async def one(jobs: RunJobs, _: AsyncClient) -> object:
+    async def checked(jobs: RunJobs, _: AsyncClient) -> object:
         patches = [Patch(name="p", diff=diff("x" * 3_900_000)) for _ in range(5)]
         return await jobs.check("t0/1-check", Check(node="t0", patches=patches))
 
-    assert isinstance(using(scheduler.url, one), Unanswered)
+    assert isinstance(using(scheduler.url, checked), Unanswered)
 
 
 @pytest.mark.thorough

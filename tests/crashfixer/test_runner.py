@@ -61,7 +61,7 @@ async def test_a_run_finds_the_fix_and_keeps_all_that_happened(tmp_path: Path) -
     async with agent(tmp_path, model) as made:
         view = await ran(made)
         calls = await made.agent.calls(view.id)
-        events = [one async for one in made.agent.follow(view.id)]
+        events = [event async for event in made.agent.follow(view.id)]
     assert (view.state, view.title) == (RunState.RESOLVED, "KASAN: out-of-bounds in f")
     assert [node.name for node in view.nodes] == ["t0", "t0.0", "t0.0.0"]
     assert [node.outcome for node in view.nodes] == ["crashed", "crashed", "resolved"]
@@ -69,11 +69,11 @@ async def test_a_run_finds_the_fix_and_keeps_all_that_happened(tmp_path: Path) -
     assert view.notes == ["no trace: made up"]
     assert (view.spent.calls, view.spent.dollars) == (len(model.asked), len(model.asked) / 2)
     assert (view.spent.builds, view.spent.input_tokens) == (4, 100 * len(model.asked))
-    assert [one.reply.text for one in calls if one.reply and one.purpose == "repair"]
+    assert [event.reply.text for event in calls if event.reply and event.purpose == "repair"]
     assert view.jobs["begin"] == [1]
-    kinds = Counter(one.kind for one in events)
+    kinds = Counter(event.kind for event in events)
     assert kinds["result"] == kinds["asked"] == len(model.asked) + view.spent.checks + 4
-    assert [one.number for one in events] == list(range(1, len(events) + 1))
+    assert [event.number for event in events] == list(range(1, len(events) + 1))
     assert events[-1].data["state"] == "resolved"
 
 
@@ -86,13 +86,13 @@ async def test_a_run_that_was_interrupted_goes_on_as_if_nothing_had_happened(
     whole.mkdir()
     async with agent(whole, Guesser()) as made:
         uninterrupted = await ran(made)
-        nodes = [await made.agent.node(1, one.name) for one in uninterrupted.nodes]
+        nodes = [await made.agent.node(1, node.name) for node in uninterrupted.nodes]
     async with agent(tmp_path, model) as made:
         run = await made.agent.start(request())
-        told = 0
+        results = 0
         async for event in made.agent.follow(run):
-            told += event.kind == "result"
-            if told == cut:
+            results += event.kind == "result"
+            if results == cut:
                 break
     async with agent(tmp_path, model) as made:
         assert (await made.agent.show(run)).state is not RunState.RUNNING
@@ -100,7 +100,7 @@ async def test_a_run_that_was_interrupted_goes_on_as_if_nothing_had_happened(
             await made.agent.resume(run)
             await made.agent.wait(run)
         view = await made.agent.show(run)
-        again = [await made.agent.node(run, one.name) for one in view.nodes]
+        again = [await made.agent.node(run, node.name) for node in view.nodes]
     assert view.ranked == uninterrupted.ranked
     assert again == nodes
     assert (view.spent.calls, view.spent.builds) == (len(model.asked), 4)
@@ -143,8 +143,8 @@ async def test_an_agent_that_was_killed_goes_on_and_pays_for_nothing_twice(
     sent_again = [call.name for call in calls if call.asked > 1]
     assert view.spent.lost_calls == len(sent_again) == len(held)
     assert len(endpoint.asked) == len(calls) + len(sent_again)
-    told = [event.data["name"] for event in events if event.kind == "asked_again"]
-    assert told == sent_again
+    again = [event.data["name"] for event in events if event.kind == "asked_again"]
+    assert again == sent_again
 
 
 async def open_questions(made: Made) -> int:
@@ -193,7 +193,7 @@ def forget_the_end(folder: Path) -> None:
 
 
 async def until_asked(made: Made, times: int = 1) -> None:
-    while [one.asked for one in await made.agent.calls(1)] != [times, times]:
+    while [call.asked for call in await made.agent.calls(1)] != [times, times]:
         await asyncio.sleep(0.02)
 
 
@@ -312,8 +312,8 @@ async def answered(tmp_path: Path, endpoint: Endpoint, *script: Handle, **limits
     async with agent(tmp_path, model, pauses=(0.01,)) as made:
         view = await ran(made, strategy=SMALL, **limits)
         shown = [view.model_dump_json()]
-        shown += [one.model_dump_json() for one in await made.agent.calls(view.id)]
-        shown += [one.model_dump_json() async for one in made.agent.follow(view.id)]
+        shown += [item.model_dump_json() for item in await made.agent.calls(view.id)]
+        shown += [item.model_dump_json() async for item in made.agent.follow(view.id)]
     assert KEY not in "".join(shown)
     assert KEY not in contents(tmp_path / "runs")
     return view
@@ -400,8 +400,8 @@ async def test_the_shipped_forest_looks_lists_and_tries_in_turn(tmp_path: Path) 
 
     def listed(purpose: str, text: str) -> str:
         if purpose == "hypotheses":
-            found = "".join(f"<solution>{one}</solution>" for one in ("8", "7", "16"))
-            return f"{found}<ranking>2, 1, 3</ranking>"
+            solutions = "".join(f"<solution>{n}</solution>" for n in ("8", "7", "16"))
+            return f"{solutions}<ranking>2, 1, 3</ranking>"
         if purpose == "patches":
             new = re.findall(r"<solution>\n(\d+)\n</solution>", text)[-1]
             return f"<attempt>{edit('99', new)}</attempt><attempt>{edit('99', 'word')}</attempt>"
@@ -412,14 +412,11 @@ async def test_the_shipped_forest_looks_lists_and_tries_in_turn(tmp_path: Path) 
         view = await ran(made, strategy="forest")
         (platform,) = made.platforms
     assert view.state is RunState.RESOLVED
-    assert [(one.name, one.hypothesis) for one in view.nodes] == [
-        ("t0", "7"),
-        ("t1", "8"),
-        ("t2", "16"),
-    ]
-    assert [one.name for one in model.asked[0].tools][-1] == "name_files"
+    assert [node.name for node in view.nodes] == ["t0", "t1", "t2"]
+    assert [node.hypothesis for node in view.nodes] == ["7", "8", "16"]
+    assert [tool.name for tool in model.asked[0].tools][-1] == "name_files"
     assert not model.asked[-1].tools
-    assert all(f"[start of {FURTHER}]" in one.prompt.text for one in model.asked[2:])
-    purposes = Counter(one.prompt.purpose for one in model.asked)
+    assert all(f"[start of {FURTHER}]" in call.prompt.text for call in model.asked[2:])
+    purposes = Counter(call.prompt.purpose for call in model.asked)
     assert purposes == {"files": 2, "hypotheses": 1, "patches": 3}
     assert sum(name.endswith("-source") for name in platform.done) == 2

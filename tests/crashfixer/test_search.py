@@ -140,7 +140,7 @@ def test_a_search_that_is_stopped_leaves_nothing_under_way(
     strategy: Strategy, guesses: list[str], seed: int, steps: int
 ) -> None:
     search, world = Search(strategy, FIRST), World(seed, guesses)
-    begun = {one.name: one for one in search.ask()}
+    begun = {asked.name: asked for asked in search.ask()}
     for _ in range(steps):
         if not begun:
             break
@@ -148,7 +148,7 @@ def test_a_search_that_is_stopped_leaves_nothing_under_way(
         search.tell(name, world.result(begun.pop(name)))
         for gone in search.dropped():
             del begun[gone]
-        begun |= {one.name: one for one in search.ask()}
+        begun |= {asked.name: asked for asked in search.ask()}
     search.stop()
     assert set(search.dropped()) == set(begun)
     assert not search.ask()
@@ -203,10 +203,10 @@ def test_a_fix_is_a_fix_and_ends_what_it_shall(
     search = searched(strategy, World(seed, guesses))
     for fix in search.fixes():
         assert "+#define LIMIT 16" in fix.diff
-        runs = [one for one in search.nodes[fix.node].runs if one.resolved]
+        runs = [run for run in search.nodes[fix.node].runs if run.resolved]
         assert len(runs) == 1 + strategy.validate_with
     resolved = [node for node in search.nodes.values() if node.outcome is NodeOutcome.RESOLVED]
-    assert not any(node.parent == one.name for one in resolved for node in search.nodes.values())
+    assert not any(node.parent == run.name for run in resolved for node in search.nodes.values())
     if strategy.stop == "forest":
         assert len(resolved) <= 1
     if strategy.stop == "tree":
@@ -222,14 +222,14 @@ def test_a_search_that_was_stopped_goes_on_as_if_nothing_had_happened(
     chance = random.Random(order)
     whole = Search(strategy, FIRST)
     world = World(seed, guesses, flaky=0.1)
-    told = run(whole, world, lambda ready: chance.randrange(len(ready)))
-    at = data.draw(st.integers(0, len(told)))
+    results = run(whole, world, lambda ready: chance.randrange(len(ready)))
+    at = data.draw(st.integers(0, len(results)))
     again = Search(strategy, FIRST)
-    for name, result in told[:at]:
+    for name, result in results[:at]:
         again.tell(name, result)
-    at_which = {name: number for number, (name, _) in enumerate(told)}
+    at_which = {name: number for number, (name, _) in enumerate(results)}
     world = World(seed, guesses, flaky=0.1)
-    never = len(told)  # what was dropped before it was done
+    never = len(results)  # what was dropped before it was done
     run(
         again,
         world,
@@ -239,7 +239,7 @@ def test_a_search_that_was_stopped_goes_on_as_if_nothing_had_happened(
     )
     assert again.done
     assert list(again.nodes.values()) == list(whole.nodes.values())
-    assert [asked.name for asked, _ in world.done] == [name for name, _ in told[at:]]
+    assert [asked.name for asked, _ in world.done] == [name for name, _ in results[at:]]
 
 
 def test_children_inherit_the_code_and_the_crash() -> None:
@@ -364,19 +364,19 @@ def test_a_look_at_the_source_is_no_longer_than_a_conversation_can_bear() -> Non
     (asked,) = search.ask()
     search.tell(asked.name, Seen(text="x" * 10_000_000))
     (asked,) = search.ask()
-    said = asked.work.turns[-1].results["c1"]
-    assert len(said) < 61_000
-    assert said.endswith("[9940000 characters more: ask for less at a time]")
+    result = asked.work.turns[-1].results["c1"]
+    assert len(result) < 61_000
+    assert result.endswith("[9940000 characters more: ask for less at a time]")
 
 
 def test_a_check_that_a_limit_ended_is_no_compile_error() -> None:
     class Limited(World):
         def result(self, asked: Asked) -> Result:
-            found = super().result(asked)
-            if not isinstance(found, Checked):
-                return found
+            result = super().result(asked)
+            if not isinstance(result, Checked):
+                return result
             over = {"outcome": PatchOutcome.OVER_LIMIT}
-            return Checked(patches=[one.model_copy(update=over) for one in found.patches])
+            return Checked(patches=[patch.model_copy(update=over) for patch in result.patches])
 
     world = Limited(1, ["16"])
     search = Search(Forest(trees=1, depth=1), FIRST)
@@ -402,8 +402,8 @@ def test_files_may_be_searched_one_after_the_other(last: bool) -> None:
         other = isinstance(asked.work, Question) and FILE not in asked.work.values["files"]
         search.tell(asked.name, Answer(text="no idea") if other else world.result(asked))
         gone = set(search.dropped())
-        ready = [one for one in ready if one.name not in gone] + search.ask()
-    assert all(len(one) == 1 for one in shown)
+        ready = [asked for asked in ready if asked.name not in gone] + search.ask()
+    assert all(len(asked) == 1 for asked in shown)
     assert shown[0] == list(texts)[:1]
     assert (["mm/other.c"] in shown) == last
     assert search.fixes()[0].node.startswith("f1.t" if last else "f0.t")
@@ -416,9 +416,10 @@ class Fixed(World):
 
     def _answer(self, question: Question, chance: random.Random) -> Result:
         if question.purpose is Purpose.HYPOTHESES:
-            told = {one["hypothesis"] for one in question.values["lessons"]}
-            left = [one for one in self.hypotheses if one not in told][: question.values["count"]]
-            return Answer(text="".join(f"<solution>{one}</solution>" for one in left))
+            tried = {lesson["hypothesis"] for lesson in question.values["lessons"]}
+            left = [text for text in self.hypotheses if text not in tried]
+            left = left[: question.values["count"]]
+            return Answer(text="".join(f"<solution>{text}</solution>" for text in left))
         if question.purpose is Purpose.PATCH:
             old = limit(question.values["files"][FILE])
             return Answer(text=edit(old, question.values["hypothesis"]))
@@ -495,7 +496,7 @@ def test_patches_are_only_mended_while_no_other_one_compiles() -> None:
         def _answer(self, question: Question, chance: random.Random) -> Result:
             if question.purpose is Purpose.PATCHES:
                 new = ["word"] * self.broken + ["7", "8", "9"]
-                pieces = [f"<attempt>{edit('99', one)}</attempt>" for one in new[:3]]
+                pieces = [f"<attempt>{edit('99', word)}</attempt>" for word in new[:3]]
                 return Answer(text="".join(pieces))
             if question.purpose is Purpose.REPAIR:
                 return Answer(text=edit("99", "16"))
@@ -576,14 +577,14 @@ def test_a_plain_agent_is_told_what_a_check_found_and_runs_what_may_compile(
         ToolCall(id="2", name="check", arguments={}),
         ToolCall(id="3", name="run_kernel", arguments={}),
     ]
-    found = PatchCheck(name="p", outcome=outcome, reason="it says why", seconds=0)
-    search, said = Search(Tool(turns=2), FIRST), ""
+    check = PatchCheck(name="p", outcome=outcome, reason="it says why", seconds=0)
+    search, shown = Search(Tool(turns=2), FIRST), ""
     while ready := search.ask():
         (asked,) = ready
-        result: Result = Checked(patches=[found])
+        result: Result = Checked(patches=[check])
         if isinstance(asked.work, Question):
             result = Answer(calls=[] if asked.work.turns else calls)
-            said = asked.work.turns[-1].results["2"] if asked.work.turns else ""
+            shown = asked.work.turns[-1].results["2"] if asked.work.turns else ""
         elif isinstance(asked.work, Try):
             result = Tried(verdict=Verdict.NO_CRASH, obstacles=["it_is_no_fix"])
         elif not isinstance(asked.work, Check):
@@ -591,4 +592,4 @@ def test_a_plain_agent_is_told_what_a_check_found_and_runs_what_may_compile(
         search.tell(asked.name, result)
     (node,) = search.nodes.values()
     assert bool(node.runs) is run
-    assert said.startswith(words)
+    assert shown.startswith(words)

@@ -18,19 +18,19 @@ ROWS = {  # CrashFixer, Table 2: trees, depth, branching
 @pytest.mark.parametrize("row", ROWS)
 @pytest.mark.parametrize("trace", [False, True])
 def test_each_row_of_table_2_is_there_by_its_numbers(row: int, trace: bool) -> None:
-    (name,) = (one for one in strategies.names() if one.startswith(f"table2-{row:02}-"))
-    found = traced(strategies.load(name), trace)
-    assert isinstance(found, Forest)
-    assert (found.trees, found.depth, found.branching) == ROWS[row]
-    assert f"row {row}" in found.description
-    assert found.cycle.trace is trace
-    assert (found.cycle.answer == "diff") is (row == 1)
-    assert (found.cycle.hypotheses > 0) is (row >= 4)
-    assert found.cycle.reflection is (row >= 5)
-    assert (found.cycle.select == "consistency") is (row >= 7)
-    assert found.localisation == "fix"
-    assert (found.grow, found.cycle.questions, found.cycle.looks) == ("always", "apart", 0)
-    assert (found.cycle.mend, found.cycle.summaries) == ("all", False)
+    (name,) = (name for name in strategies.names() if name.startswith(f"table2-{row:02}-"))
+    forest = traced(strategies.load(name), trace)
+    assert isinstance(forest, Forest)
+    assert (forest.trees, forest.depth, forest.branching) == ROWS[row]
+    assert f"row {row}" in forest.description
+    assert forest.cycle.trace is trace
+    assert (forest.cycle.answer == "diff") is (row == 1)
+    assert (forest.cycle.hypotheses > 0) is (row >= 4)
+    assert forest.cycle.reflection is (row >= 5)
+    assert (forest.cycle.select == "consistency") is (row >= 7)
+    assert forest.localisation == "fix"
+    assert (forest.grow, forest.cycle.questions, forest.cycle.looks) == ("always", "apart", 0)
+    assert (forest.cycle.mend, forest.cycle.summaries) == ("all", False)
 
 
 def test_all_that_are_shipped_can_be_loaded() -> None:
@@ -42,15 +42,15 @@ def test_all_that_are_shipped_can_be_loaded() -> None:
 
 
 def test_phases_name_strategies() -> None:
-    found = strategies.load("escalate")
-    assert isinstance(found, Escalate)
-    assert [one.strategy.kind for one in found.phases] == ["tool", "forest", "forest"]
+    strategy = strategies.load("escalate")
+    assert isinstance(strategy, Escalate)
+    assert [phase.strategy.kind for phase in strategy.phases] == ["tool", "forest", "forest"]
 
 
 def test_what_a_strategy_is_written_as_can_be_read_again() -> None:
     for name in strategies.names():
-        found = strategies.load(name)
-        assert type(found).model_validate_json(found.model_dump_json()) == found
+        strategy = strategies.load(name)
+        assert type(strategy).model_validate_json(strategy.model_dump_json()) == strategy
 
 
 @pytest.mark.parametrize(

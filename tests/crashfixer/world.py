@@ -50,9 +50,9 @@ def edit(old: str, new: str) -> str:
 
 
 def limit(text: str) -> str:
-    found = re.search(r"#define LIMIT (\w+)", text)
-    assert found is not None
-    return found[1]
+    match = re.search(r"#define LIMIT (\w+)", text)
+    assert match is not None
+    return match[1]
 
 
 class World:
@@ -88,7 +88,7 @@ class World:
             case Source():
                 return Seen(text=TEXT)
             case Check(patches=patches):
-                return Checked(patches=[_checked(one.diff or "") for one in patches])
+                return Checked(patches=[_checked(patch.diff or "") for patch in patches])
             case Try(diff=diff):
                 return self._tried(diff, chance)
         return Unanswered(reason="nobody does it")
@@ -101,7 +101,7 @@ class World:
                 return self._ranked(question.values["count"], chance)
             case Purpose.PATCHES:
                 attempts = [self._patch(question, chance) for _ in range(question.values["count"])]
-                return Answer(text="".join(f"<attempt>{one}</attempt>" for one in attempts))
+                return Answer(text="".join(f"<attempt>{attempt}</attempt>" for attempt in attempts))
             case Purpose.FILES | Purpose.DEFINITIONS:
                 call = (_look if question.purpose is Purpose.FILES else _exploration)(chance)
                 return Answer(text="I think", calls=[call] if chance.random() < 0.8 else [])
@@ -130,25 +130,25 @@ class World:
     def _ranked(self, count: int, chance: random.Random) -> Answer:
         if chance.random() < 0.1:
             return Answer(text=chance.choice(["", "no idea", "<ranking>1</ranking>"]))
-        found = [chance.choice(self.guesses) for _ in range(count)]
-        solutions = "".join(f"<solution>It is {one}</solution>" for one in found)
-        ranking = ", ".join(str(chance.randrange(1, 6)) for _ in found)
+        guesses = [chance.choice(self.guesses) for _ in range(count)]
+        solutions = "".join(f"<solution>It is {guess}</solution>" for guess in guesses)
+        ranking = ", ".join(str(chance.randrange(1, 6)) for _ in guesses)
         return Answer(text=f"{solutions}<ranking>{ranking}</ranking>")
 
     def _tried(self, diff: str, chance: random.Random) -> Tried:
         if chance.random() < self.flaky:
             return Tried(verdict=Verdict.INCONCLUSIVE, reason="the host went away")
-        found = re.findall(r"^\+#define LIMIT (\w+)", diff, re.MULTILINE)[-1]
-        if found == "16":
+        new = re.findall(r"^\+#define LIMIT (\w+)", diff, re.MULTILINE)[-1]
+        if new == "16":
             return Tried(verdict=Verdict.NO_CRASH, confidence=0.95)
-        if found == "88":
+        if new == "88":
             return Tried(verdict="does_not_build", reason="ld: no")
-        if found == "7" and chance.random() < 0.3:
+        if new == "7" and chance.random() < 0.3:
             other = Crash(title="unrelated", report="net")
             return Tried(verdict=Verdict.OTHER_CRASH, crash=other, noise=True)
-        if found == "0":
+        if new == "0":
             return Tried(verdict=Verdict.NO_CRASH, obstacles=["early_return"])
-        return Tried(verdict=Verdict.SAME_CRASH, crash=Crash(title=FIRST.crash.title, report=found))
+        return Tried(verdict=Verdict.SAME_CRASH, crash=Crash(title=FIRST.crash.title, report=new))
 
 
 def _look(chance: random.Random) -> ToolCall:
@@ -196,12 +196,12 @@ Pick = Callable[[list[Asked]], int]
 
 def run(search: Search, world: World, pick: Pick = lambda _: 0) -> list[tuple[str, Result]]:
     """Do the search's work, in the order that `pick` chooses; return what it was told."""
-    told, ready = [], search.ask()
+    results, ready = [], search.ask()
     while ready:
         asked = ready.pop(pick(ready))
         result = world.result(asked)
         search.tell(asked.name, result)
-        told.append((asked.name, result))
+        results.append((asked.name, result))
         gone = set(search.dropped())
-        ready = [one for one in ready if one.name not in gone] + search.ask()
-    return told
+        ready = [asked for asked in ready if asked.name not in gone] + search.ask()
+    return results
