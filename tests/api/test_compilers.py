@@ -152,7 +152,7 @@ def test_the_version_is_read_whatever_was_packaged(
 def test_a_compiler_for_another_target_is_refused_and_never_a_hosts_own(
     compiler: str, target: str
 ) -> None:
-    with pytest.raises(ValueError, match="only x86-64 kernels are built here") as caught:
+    with pytest.raises(ValueError, match="only x86-64 kernels are") as caught:
         compilers.places(compiler)
     assert f"is a compiler for {target}, " in str(caught.value)
     assert compiler_words.read(compiler) is None
@@ -185,22 +185,22 @@ def test_another_version_than_was_described_is_told_and_a_name_is_no_description
 @pytest.mark.parametrize(
     ("words", "complaint"),
     [
-        ("icc", "nobody knows the compiler 'icc'"),
-        ("gcc-1234", "nobody knows"),
+        ("icc", "unknown compiler 'icc'"),
+        ("gcc-1234", "unknown compiler"),
         ("potato/gcc-10", "there is no suite `potato`; known are buster, bullseye"),
         ("trixie/gcc-10", "there is no trixie/gcc-10; of this suite there are trixie/clang-17"),
         ("trixie/gcc", "there is no trixie/gcc"),
-        ("../gcc-10", "nobody knows"),
-        ("gcc; rm -rf /", "nobody knows"),
-        ("gcc -wrapper /bin/sh", "nobody knows"),
-        ("gcc (Debian 10) 10.2.1\n", "odd characters"),
-        ("gcc (Debian 10) \x1b[2J10.2.1", "odd characters"),
-        ("gcc (Debian 10) 9999999.2", "nobody knows"),
-        ("gcc (Debian 10) ...", "nobody knows"),
-        ("gcc (Debian 10.2.1-6) 20210110", "nobody knows"),
-        ("clang version ca2dcbd030ea", "nobody knows"),
-        ("avr-gcc (GCC) 9.2.0", "nobody knows"),
-        ("", "nobody knows"),
+        ("../gcc-10", "unknown compiler"),
+        ("gcc; rm -rf /", "unknown compiler"),
+        ("gcc -wrapper /bin/sh", "unknown compiler"),
+        ("gcc (Debian 10) 10.2.1\n", "unprintable characters"),
+        ("gcc (Debian 10) \x1b[2J10.2.1", "unprintable characters"),
+        ("gcc (Debian 10) 9999999.2", "unknown compiler"),
+        ("gcc (Debian 10) ...", "unknown compiler"),
+        ("gcc (Debian 10.2.1-6) 20210110", "unknown compiler"),
+        ("clang version ca2dcbd030ea", "unknown compiler"),
+        ("avr-gcc (GCC) 9.2.0", "unknown compiler"),
+        ("", "unknown compiler"),
     ],
 )
 def test_what_is_no_compiler_is_refused(words: str, complaint: str) -> None:

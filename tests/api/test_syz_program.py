@@ -194,7 +194,7 @@ def test_what_was_executed_is_read() -> None:
     found = Executed.read(SAID.encode())
     assert found.calls == ("socket", "sendmsg")
     assert found.lacks(with_header("#{}")) is None
-    assert found.told() == (
+    assert found.summary() == (
         "2 of 2 calls came back at first; not well: sendmsg errno 14 blocked; the kernel lacks:"
         " code coverage (debugfs is not enabled or not mounted), 802.15.4 emulation"
         " (/sys/bus/platform does not exist)"
@@ -206,7 +206,7 @@ def test_what_was_executed_is_read() -> None:
 )
 def test_nothing_executed_is_no_work(said: str) -> None:
     why = Executed.read(said.encode()).lacks(with_header("#{}"))
-    assert why == "syz-execprog told of no program that it executes"
+    assert why == "syz-execprog printed no executed program"
 
 
 @pytest.mark.attack
@@ -237,5 +237,5 @@ def test_a_first_run_tells_of_itself_as_far_as_the_binary_can() -> None:
 @given(st.binary(max_size=2000) | st.text(max_size=2000).map(lambda text: (SAID + text).encode()))
 def test_any_output_can_be_read(said: bytes) -> None:
     found = Executed.read(said)
-    assert isinstance(found.told(), str)
+    assert isinstance(found.summary(), str)
     assert found.calls or found.lacks("getpid()\n")

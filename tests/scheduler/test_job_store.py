@@ -141,7 +141,7 @@ async def test_a_step_is_named_by_later_ones_and_by_other_jobs(store: JobStore) 
 @pytest.mark.parametrize(
     ("steps", "complaint"),
     [
-        ((reproduce("kernel"),), "names step kernel, which is not an earlier one"),
+        ((reproduce("kernel"),), "names step kernel, which is not an earlier step"),
         ((BUILD.model_copy(update={"name": "a"}), reproduce("b")), "names step b, which is not"),
         ((BUILD.model_copy(update={"name": "a"}),) * 2, "several steps have the same name: a"),
     ],

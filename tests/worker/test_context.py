@@ -77,7 +77,7 @@ async def test_an_input_is_fetched_by_its_name_and_of_the_wanted_kind(
     assert list(run.input_artifacts("baseline")) == []
     await run.fetch("build", "bzImage", run.folder / "kernel")
     assert (run.folder / "kernel").read_text() == "kernel"
-    with pytest.raises(InfrastructureError, match="left no `vmlinux`, but bzImage") as never:
+    with pytest.raises(InfrastructureError, match="no artifact `vmlinux`, but bzImage") as never:
         await run.fetch("build", "vmlinux", run.folder / "vmlinux")
     await run.storage.remove("steps/1")
     with pytest.raises(ArtifactMissing) as gone:

@@ -1,1 +1,1 @@
-"""What is asked of the platform and what it answers: the models of the REST interface. Pure."""
+"""The models of the REST interface: requests and answers. Pure."""

@@ -1,4 +1,4 @@
-"""Bugs as the jobs on them tell of them: the bodies of the REST interface."""
+"""Bugs, summed up from their jobs: the bodies of the REST interface."""
 
 from datetime import datetime
 from typing import Annotated, Literal
@@ -10,33 +10,33 @@ from kgym.api.states import State
 from kgym.api.steps import Count, Line, Strict, Verdict
 
 PatchState = Literal["resolved", "unresolved", "untried"]
-Told = Annotated[str, Field(min_length=1, max_length=60)]
+ShortText = Annotated[str, Field(min_length=1, max_length=60)]
 
 
 class BugView(Strict):
-    """A bug as its jobs stand: those with the tag `bug=` and its name, at least one."""
+    """A bug, summed up from its jobs: those with the tag `bug=` and its name, at least one."""
 
     name: BugName
     crash_class: str | None = Field(
-        description="what its crash's title begins with: `KASAN slab-out-of-bounds`, `WARNING`"
+        description="the beginning of its crash's title: `KASAN slab-out-of-bounds`, `WARNING`"
     )
     subsystem: str | None = Field(
         description="the folder of the source file to blame, at most two names: `net/ipv4`"
     )
-    title: Line | None = Field(description="of its crash, once a job has shown it")
+    title: Line | None = Field(description="title of its crash, once a job has shown it")
     jobs: Count
     states: dict[State, Count] = Field(description="how many jobs, by state; no zeros")
     verdicts: dict[Verdict, Count] = Field(
         description="how many jobs have ended with a verdict, by verdict; no zeros"
     )
     patch: PatchState = Field(
-        description="whether the patch of some job resolves it, or those of no job, or none was"
-        " tried"
+        description="resolved: by some job's patch; unresolved: by none; untried: no job"
+        " has a patch"
     )
     resolved: Count = Field(description="jobs whose patch resolves it")
     unresolved: Count = Field(description="jobs whose patch does not")
     resolved_job: int | None = Field(description="the newest job whose patch resolves it")
-    verdict: Verdict | None = Field(description="of the newest of its jobs that has one")
+    verdict: Verdict | None = Field(description="verdict of its newest job that has one")
     judged_at: datetime | None = Field(description="when that job ended")
     judged_job: int | None = Field(description="that job")
     created_at: datetime = Field(description="when the first of its jobs was submitted")
@@ -44,11 +44,13 @@ class BugView(Strict):
 
 
 class BugFilter(Strict):
-    """Which bugs a list shows, those active last first; of more than 10,000, the first 10,000."""
+    """Conditions of a list of bugs: the 10,000 last active ones, in that order."""
 
     name: BugName | None = None
-    crash_class: Told | None = None
-    subsystem: Told | None = Field(None, description="with those below it: `net` has `net/ipv4`")
+    crash_class: ShortText | None = None
+    subsystem: ShortText | None = Field(
+        None, description="with those below it: `net` has `net/ipv4`"
+    )
     verdict: Verdict | None = Field(None, description="bugs whose last verdict this is")
     patch: PatchState | None = None
     text: Annotated[str, Field(min_length=1, max_length=200)] | None = Field(

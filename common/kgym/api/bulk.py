@@ -14,16 +14,18 @@ JobIds = list[Annotated[int, Field(ge=1, lt=1 << 63)]]
 
 
 class JobRequests(Strict):
-    """Jobs to run: all of them are added, or none."""
+    """Jobs to run: either all are submitted, or none."""
 
     jobs: list[JobRequest] = Field(min_length=1, max_length=JOBS)
 
 
 class Submitted(Strict):
-    """The jobs of a bulk submission, in its order."""
+    """The jobs of a bulk submission, in the order of the request."""
 
     jobs: list[int]
-    created: int = Field(description="how many of them are new; an earlier call made the others")
+    created: int = Field(
+        description="number of new jobs; the others were submitted by an earlier call"
+    )
 
 
 Expected = Annotated[int, Field(ge=0, le=10_000)]
@@ -32,18 +34,18 @@ Expected = Annotated[int, Field(ge=0, le=10_000)]
 class AbortFilter(JobConditions):
     """Unfinished jobs that meet every condition given."""
 
-    mine: bool = Field(True, description="false: those of others too, which takes the scope admin")
+    mine: bool = Field(True, description="false: also jobs of others, which needs the scope admin")
 
 
 class AbortRequest(Strict):
-    """Jobs to abort: these, or those that the filter lets through, the oldest first."""
+    """Jobs to abort: a list, or all that match the filter, the oldest first."""
 
     jobs: JobIds | None = Field(None, min_length=1, max_length=JOBS)
     filter: AbortFilter | None = None
     expected: Expected | None = Field(
         None,
-        description="how many unfinished jobs the filter lets through, as you know it: if it is"
-        " another number by now, nothing is done",
+        description="the number of unfinished jobs that you expect to match the filter: if another"
+        " number matches, nothing is done",
     )
 
     @model_validator(mode="after")
@@ -59,7 +61,7 @@ class RestartFilter(JobConditions):
     """Jobs in a final state that meet every condition given."""
 
     state: Literal[State.FAILED, State.ABORTED, State.SUCCEEDED]
-    mine: bool = Field(True, description="false: those of others too, which takes the scope admin")
+    mine: bool = Field(True, description="false: also jobs of others, which needs the scope admin")
 
 
 class RestartRequest(Strict):
@@ -67,21 +69,21 @@ class RestartRequest(Strict):
 
     filter: RestartFilter
     expected: Expected | None = Field(
-        None, description="how many jobs the filter lets through, as for an abort"
+        None, description="expected number of matching jobs, as for an abort"
     )
 
 
 class Restarted(Strict):
-    """What a bulk restart has done."""
+    """The outcome of a bulk restart."""
 
     restarted: list[int]
-    more: bool = Field(description="whether more jobs meet the filter: call again")
+    more: bool = Field(description="whether more jobs match the filter: repeat the call")
 
 
 class Aborted(Strict):
-    """What a bulk abort has done."""
+    """The outcome of a bulk abort."""
 
-    aborted: list[int] = Field(description="jobs that this call has ended")
+    aborted: list[int] = Field(description="jobs that this call has aborted")
     finished: list[int] = Field([], description="jobs that had ended before")
     missing: list[int] = Field([], description="ids that no job has")
-    more: bool = Field(False, description="whether more jobs meet the filter: call again")
+    more: bool = Field(False, description="whether more jobs match the filter: repeat the call")

@@ -1,7 +1,7 @@
-"""What a worker has, and what a step needs of it.
+"""Capabilities of workers, and needs of steps.
 
-A step's needs are computed from its spec when it is submitted. There are few
-different ones, so that steps wait in **lanes**, one for each kind and needs.
+A step's needs are computed from its spec when it is submitted. Few combinations occur, so steps
+are queued in **lanes**, one for each kind and needs.
 """
 
 from pydantic import Field
@@ -9,41 +9,41 @@ from pydantic import Field
 from kgym.api.steps import DEFAULT_SYZKALLER, Count, Name, Needs, Strict
 
 NO_COMPILER = (
-    "a worker has those that its host has installed and those of Debian's suites"
-    " (`configs/toolchains.toml`) of which the storage has an image, or which it can make: with"
-    " mmdebstrap, and its apt's archive of Debian or another (KGYM_ARCHIVES; old suites need it)"
+    "a worker has the compilers installed on its host, and those of Debian's suites"
+    " (`configs/toolchains.toml`) whose images are in the storage, or can be made: with"
+    " mmdebstrap, and apt's Debian archive or another (KGYM_ARCHIVES; old suites need it)"
 )
 NO_DUMP = (
-    "VMs in a cloud can only save their memory by themselves: ask for `kdump` (--dump kdump), or"
-    " start a worker with `--provider qemu`"
+    "VMs in a cloud can save their memory only with `kdump`: use --dump kdump, or start a worker"
+    " with `--provider qemu`"
 )
 NO_SYZKALLER = (
-    "give a worker a folder with syz-execprog and syz-executor, or with such folders named by"
+    "start a worker with a folder of syz-execprog and syz-executor, or of such folders named by"
     " commit: `--syzkaller DIR` or KGYM_SYZKALLER (`kgym syzkaller build` fills it); or let the job"
-    " build them, by a step of the kind `syzkaller` that the reproduce step names"
+    " build them, with a `syzkaller` step that the reproduce step names"
 )
 
 
 class Capabilities(Strict):
-    """What a worker's host has."""
+    """Capabilities of a worker's host."""
 
     architecture: Name = "x86_64"
     compilers: list[Name] = Field([], max_length=10_000)
-    """Names of programs, such as `gcc-12`, and of those in toolchain images: `bullseye/gcc-10`."""
+    """Programs such as `gcc-12`, and compilers in toolchain images: `bullseye/gcc-10`."""
     accelerator: Name | None = None
-    """What runs its VMs: `kvm`, `tcg`, or a cloud's; None where it has not been tried."""
+    """What runs its VMs: `kvm`, `tcg`, or a cloud's; None if not detected."""
     cores: Count = 1
-    """That cgroups allow it."""
+    """As limited by cgroups."""
     memory: Count = 0
     """MiB."""
     syzkaller: list[Name] = Field([], max_length=10_000)
-    """Commits of which there are syzkaller's binaries, or `default` (see `syzkallers`)."""
+    """Commits of available syzkaller binaries, or `default` (see `syzkallers`)."""
     dumps: list[Name] = Field(["hypervisor", "kdump"], max_length=10)
-    """The ways in which the memory of its VMs can be saved."""
+    """Methods of saving the memory of its VMs."""
 
 
 def lacking(needs: Needs, has: Capabilities | None) -> list[str]:
-    """Return what the worker lacks; one that declares no capabilities (None) tries everything."""
+    """Return the needs that the worker does not meet; with None, it has declared nothing."""
     if has is None:
         return []
     missing = []

@@ -22,33 +22,36 @@ class WorkerChange(Strict):
     """`data` of a `worker` change."""
 
     state: WorkerState | Literal["gone"] = Field(
-        description="`gone`: it has ended, or was lost a day ago; the others as in /v1/workers"
+        description="`gone`: it ended, or was lost a day ago; others as in /v1/workers"
     )
 
 
 class Change(Strict):
-    """A change, or where the feed begins."""
+    """A change, or the beginning of the feed."""
 
     kind: Literal["begin", "reset", "state", "tags", "worker"] = Field(
-        description="begin: the feed begins at this cursor; reset: the cursor asked for is too "
-        "old, or none, so changes were left out: read again what is shown; state: a step has"
-        " changed its state; tags: a job has other tags; worker: a worker came, went, drains"
+        description="begin: the feed begins at this cursor; reset: the given cursor is too old or"
+        " invalid, and changes are missing: read all again; state: a step's state changed; tags: a"
+        " job's tags changed; worker: a worker started, ended or drains"
     )
-    cursor: Cursor = Field(description="to go on behind this change; ascends, but for `worker`")
+    cursor: Cursor = Field(
+        description="to continue after this change; ascending, except for `worker`"
+    )
     at: datetime
     job: int | None = None
     step: int | None = Field(None, description="the step's number, from 0; only with `state`")
     worker: str | None = None
     data: dict[str, Any] = Field(
-        description="as its `kind` says: a StateEvent, a TagsChange or a WorkerChange; else empty"
+        description="by `kind`: a StateEvent, a TagsChange or a WorkerChange; else empty"
     )
 
 
 class ChangeFilter(Strict):
-    """Which page of the feed is wanted."""
+    """Selection of a page of the feed."""
 
     after: Cursor | None = Field(
-        None, description="`next` or `cursor` of what is known; without it, the end of the feed"
+        None,
+        description="`next` or `cursor` of the last known change; without it, the end of the feed",
     )
     limit: Annotated[int, Field(ge=1, le=1000), DIGITS] = Field(200, description="changes at most")
 
@@ -57,12 +60,10 @@ class ChangePage(Strict):
     """A page of the feed, in order; workers' changes are not in it (see /v1/workers)."""
 
     changes: list[Change]
-    next: Cursor = Field(description="give it as `after` for what follows")
-    more: bool = Field(description="whether there is more already; a page may be empty even so")
-    reset: bool = Field(
-        description="the cursor asked for is too old, or none: read again what you know of jobs"
-    )
+    next: Cursor = Field(description="pass it as `after` for the next page")
+    more: bool = Field(description="whether more changes exist; a page may be empty nevertheless")
+    reset: bool = Field(description="the given cursor is too old or invalid: read all jobs again")
 
 
-# What `data` holds, by the kind of the change, besides a StateEvent.
+# Type of `data` by kind of change, besides a StateEvent.
 CHANGES: dict[str, type[Strict]] = {"tags": TagsChange, "worker": WorkerChange}

@@ -11,7 +11,7 @@ from kgym.api.steps import Count, Line, Name, Strict, Verdict
 
 
 class GroupView(Strict):
-    """A group as its jobs stand: those that one submitter has given its name, at least one."""
+    """A group, summed up from its jobs: those of one submitter with its name, at least one."""
 
     name: GroupName
     submitter: Submitter
@@ -26,7 +26,7 @@ class GroupView(Strict):
 
 
 class GroupFilter(Strict):
-    """Which groups a list shows, newest first."""
+    """Conditions of a list of groups, newest first."""
 
     mine: bool = Field(False, description="only groups of the caller")
     cursor: str | None = Field(
@@ -46,31 +46,34 @@ class GroupPage(Strict):
 
 
 class GroupResult(Strict):
-    """What a job of a group came to: a row of the group's table."""
+    """The result of a group's job: a row of the group's table."""
 
     job: int
     state: State
     tags: list[str]
     verdict: Verdict | None = Field(description="as JobView has it; null until the job has ended")
     resolved: bool | None = Field(description="as JobView has it; null until the job has ended")
-    title: Name | None = Field(description="of the crash that decided the verdict, where one did")
-    reason: Line | None = Field(
-        description="why the verdict is what it is, or why there is none; null until the job has "
-        "ended"
+    title: Name | None = Field(
+        description="title of the crash that decided the verdict, if one did"
     )
-    seconds: float = Field(description="that its steps have taken, those that have ended")
+    reason: Line | None = Field(
+        description="reason of the verdict, or of its absence; null until the job has ended"
+    )
+    seconds: float = Field(description="total duration of its ended steps")
 
 
 class GroupResultFilter(Strict):
-    """Which results a page shows, in the order in which the jobs were submitted."""
+    """Selection of results, in the order in which the jobs were submitted."""
 
-    submitter: Submitter | None = Field(None, description="whose group; the caller's without it")
+    submitter: Submitter | None = Field(
+        None, description="the group's submitter; by default the caller"
+    )
     cursor: str | None = Field(
         None, max_length=18, pattern="^[0-9]{1,18}$", description="`next` of the page before"
     )
     limit: Annotated[int, Field(ge=1, le=1000), DIGITS] = Field(200, description="jobs on a page")
     format: Literal["json", "csv"] = Field(
-        "json", description="csv: all from the cursor on, a line each, whatever the limit"
+        "json", description="csv: all results from the cursor on, without a limit"
     )
 
 

@@ -26,7 +26,7 @@ from kgym.api.steps import (
 
 Tag = Annotated[str, Field(min_length=1, max_length=100, pattern=r"^[\w.:=/@+-]+$")]
 Tags = Annotated[list[Tag], Field(max_length=50)]
-# As the folders of SuiteCache's entries are named.
+# Also a folder's name: in SuiteCache.
 EntryName = Annotated[
     str, Field(min_length=1, max_length=64, pattern=r"^[0-9A-Za-z][0-9A-Za-z_.+-]*$")
 ]
@@ -64,24 +64,24 @@ class JobRequest(Strict):
         if twice := {name for name in names if names.count(name) > 1}:
             raise ValueError(f"several steps have the same name: {', '.join(sorted(twice))}")
         for number, step in enumerate(self.steps):
-            for one in step.inputs():
-                if one.ref.job is None:
-                    self._check(number, one)
+            for step_input in step.inputs():
+                if step_input.ref.job is None:
+                    self._check(number, step_input)
         return self
 
     @model_validator(mode="after")
     def _marks_are_true(self) -> "JobRequest":
         if wrong := trusted_tags.false(self.tags, self.steps):
-            raise ValueError(f"the tags {', '.join(wrong)} are not true of these steps")
+            raise ValueError(f"the tags {', '.join(wrong)} do not match these steps")
         return self
 
     def _check(self, number: int, wanted: StepInput) -> None:
         named = wanted.ref.step
         earlier = self.steps[:number]
-        found = next((one for n, one in enumerate(earlier) if named in {n, one.name}), None)
-        if found is None:
-            raise ValueError(f"step {number} names step {named}, which is not an earlier one")
-        if found.kind != wanted.kind:
+        match = next((step for n, step in enumerate(earlier) if named in {n, step.name}), None)
+        if match is None:
+            raise ValueError(f"step {number} names step {named}, which is not an earlier step")
+        if match.kind != wanted.kind:
             raise ValueError(
                 f"step {number} names step {named}, which is not a `{wanted.kind}` step"
             )
@@ -90,43 +90,43 @@ class JobRequest(Strict):
 class Progress(Strict):
     """How far a running step is."""
 
-    stage: Name = Field(description="what it does now, in a word or two")
-    done: float = Field(0, description="how much of it, in `unit`s")
-    total: float | None = Field(None, description="how much there is; null if that is not known")
+    stage: Name = Field(description="the current stage, in one or two words")
+    done: float = Field(0, description="amount done, in `unit`s")
+    total: float | None = Field(None, description="total amount; null if unknown")
     unit: Name = Field("", description="what is counted, such as `objects`")
 
 
 class Artifact(Strict):
-    """A file that a step left behind, as it is stored."""
+    """A stored file of a step."""
 
     name: str = Field(max_length=255, pattern=r"^[^/\x00-\x1f\x7f]+$")
     size: Count = Field(description="bytes")
     sha256: Sha256
-    key: str = Field(max_length=1000, description="where object storage holds it")
+    key: str = Field(max_length=1000, description="its key in the artifact storage")
 
 
-# Why a queued step does not begin on a platform that lives only while commands use it.
-UNATTENDED = "no command waits for its job: `kgym job wait` goes on with it, `kgym up` with all"
+# Why a queued step does not start on a platform that runs only while commands use it.
+UNATTENDED = "no command waits for its job: run `kgym job wait`, or `kgym up` for all jobs"
 
 
 class StepView(Strict):
-    """A step as it stands."""
+    """The current state of a step."""
 
-    number: int = Field(description="its place in the job, from 0")
+    number: int = Field(description="its position in the job, from 0")
     name: StepName | None = None
     kind: StepKind
     state: State
     attempt: int = Field(description="the number of its latest attempt, from 1; 0 before the first")
     worker: str | None = Field(description="the id of the worker of its latest attempt")
     progress: Progress | None
-    result: StepResult | None = Field(description="what it came to, once it has")
+    result: StepResult | None = Field(description="its result, once it has one")
     failure: Failure | None = Field(description="why its latest attempt failed, if it did")
-    waiting: str | None = Field(None, description="why no live worker can begin the queued step")
+    waiting: str | None = Field(None, description="why no live worker can start the queued step")
     ahead: int | None = Field(
         None, description="queued steps of its kind before this queued one; left out in lists"
     )
     begins_in: float | None = Field(
-        None, description="seconds, about, until it begins; null where nothing tells"
+        None, description="estimated seconds until it starts; null if unknown"
     )
     artifacts: list[Artifact]
     artifacts_gone_at: datetime | None = Field(
@@ -139,29 +139,29 @@ class StepView(Strict):
 
 
 class JobView(Strict):
-    """A job as it stands."""
+    """The current state of a job."""
 
     id: int
     state: State
     tags: list[str]
     priority: int
     submitter: str = Field(description="the name of the token; `local` without one")
-    group: str | None = Field(None, description="the group of the submitter that it belongs to")
+    group: str | None = Field(None, description="the submitter's group that it belongs to")
     verdict: Verdict | None = Field(
         None,
-        description="of its last reproduce step; null until the job has ended, and where no such "
-        "step came to one",
+        description="of its last reproduce step; null until the job has ended, and if no such step"
+        " has one",
     )
     resolved: bool | None = Field(
         None,
-        description="whether its fix resolves the bug that it shows, no finding being accepted; "
-        "null until the job has ended, and for one that is no trial of a fix",
+        description="whether its fix resolves the bug that it shows, with no finding accepted; null"
+        " until the job has ended, and for a job that is not a trial of a fix",
     )
     title: str | None = Field(
         None, description="of the crash that decided the verdict; null until the job has ended"
     )
     reason: str | None = Field(
-        None, description="why the verdict is what it is, or why there is none; as `title`"
+        None, description="reason of the verdict, or of its absence; null as `title` is"
     )
     kernel: str | None = Field(
         None,
@@ -171,14 +171,14 @@ class JobView(Strict):
     updated_at: datetime
     last_event: int | None = Field(
         None,
-        description="the number of its latest event: as `Last-Event-ID`, only later events follow; "
-        "null in lists, and for a job that was just submitted",
+        description="number of its latest event, which as `Last-Event-ID` selects later events;"
+        " null in lists, and for a job that was just submitted",
     )
     steps: list[StepView]
 
     def step(self, named: StepNumber | StepName) -> StepView | None:
-        """Return the step of this name or number, if there is one."""
-        return next((one for one in self.steps if named in {one.number, one.name}), None)
+        """Return the step of this name or number; None if there is none."""
+        return next((step for step in self.steps if named in {step.number, step.name}), None)
 
 
 class JobPage(Strict):
@@ -189,7 +189,7 @@ class JobPage(Strict):
 
 
 class Happened(Strict):
-    """What `data` of every event has."""
+    """The common part of `data` of all events."""
 
     attempt: int = Field(description="the attempt's number, from 1; 0 before the first")
 
@@ -199,23 +199,25 @@ class StateEvent(Happened):
 
     state: State = Field(description="of the step")
     job_state: State = Field(description="of the job, after this event")
-    worker: str | None = Field(None, description="the worker that runs it; only with `running`")
+    worker: str | None = Field(
+        None, description="the worker that runs the step; only with `running`"
+    )
     failure: Failure | None = Field(None, description="why an attempt failed, if one did")
     verdict: Verdict | None = Field(None, description="the job's, with the event that ends it")
     resolved: bool | None = Field(None, description="the job's, with the event that ends it")
 
 
 class ProgressEvent(Happened, Progress):
-    """`data` of a `progress` event: how far an attempt is; only the latest is kept."""
+    """`data` of a `progress` event: an attempt's progress; only the latest is kept."""
 
 
 class LogEvent(Happened):
-    """`data` of a `log` event: what an attempt has logged, whole lines."""
+    """`data` of a `log` event: complete lines of an attempt's log."""
 
     text: str
 
 
-# What `data` holds, by the kind of the event.
+# Type of `data` by kind of event.
 EVENTS: dict[str, type[Happened]] = {
     "state": StateEvent,
     "progress": ProgressEvent,
@@ -224,7 +226,7 @@ EVENTS: dict[str, type[Happened]] = {
 
 
 class JobEvent(Strict):
-    """Something that happened to a step of a job."""
+    """An event of a step."""
 
     id: int = Field(description="the event's number; it ascends within the job")
     job: int
@@ -232,7 +234,7 @@ class JobEvent(Strict):
     kind: Literal["state", "progress", "log"]
     at: datetime
     data: dict[str, Any] = Field(
-        description="as its `kind` says: a StateEvent, a ProgressEvent or a LogEvent"
+        description="by `kind`: a StateEvent, a ProgressEvent or a LogEvent"
     )
 
 
@@ -240,7 +242,7 @@ def _utc(value: datetime) -> datetime:
     try:
         return value.astimezone(UTC)
     except OverflowError:
-        raise ValueError("not a time that there is in UTC") from None
+        raise ValueError("this time cannot be expressed in UTC") from None
 
 
 def _digits(value: object) -> object:
@@ -249,15 +251,14 @@ def _digits(value: object) -> object:
     return value
 
 
-# A number in a URL or a header: without the blanks, underscores and fractions that `int` takes.
-#
-# It stands last, behind the bounds: in front it would keep them out of the schema.
+# A number in a URL or a header, without the blanks, underscores and fractions that `int` accepts.
+# It must be the last annotation: before the bounds, it would keep them out of the schema.
 DIGITS = BeforeValidator(_digits)
 Instant = Annotated[AwareDatetime, AfterValidator(_utc)]
 
 
 class JobConditions(Strict):
-    """Which jobs are meant: those that meet every condition given."""
+    """Conditions on jobs, all of which must hold."""
 
     ids: str | None = Field(
         None,
@@ -279,11 +280,11 @@ class JobConditions(Strict):
     )
     submitter: Submitter | None = None
     mine: bool = Field(False, description="only jobs that the caller has submitted")
-    verdict: Verdict | None = Field(None, description="jobs that have come to this verdict")
+    verdict: Verdict | None = Field(None, description="jobs with this verdict")
     text: Annotated[str, Field(min_length=1, max_length=200)] | None = Field(
         None,
-        description="jobs with this in their title, tags, group or submitter, in any case, or as"
-        " their number",
+        description="jobs with this in their title, tags, group or submitter, in any case, or with"
+        " this number",
     )
     created_after: Instant | None = Field(
         None, description="submitted then or later; with a time zone"
@@ -292,9 +293,9 @@ class JobConditions(Strict):
 
 
 class JobFilter(JobConditions):
-    """Which jobs a list shows, newest first.
+    """Selection of a list of jobs, newest first.
 
-    Of several conditions, one is looked up, and the others are tested on up to 4,000 jobs, `text`
+    Of several conditions, one uses an index, and the others are tested on up to 4,000 jobs, `text`
     on up to 2,000: a page may have fewer jobs than its limit, or none, though `next` leads to more.
     """
 
@@ -311,11 +312,11 @@ class JobFilter(JobConditions):
 
 
 class JobCount(Strict):
-    """How many jobs meet some conditions."""
+    """The number of jobs that meet some conditions."""
 
-    jobs: int = Field(description="at least; exact unless there are more")
+    jobs: int = Field(description="exact if `more` is false, else a minimum")
     more: bool = Field(
-        description="whether there may be more: only 10,000 jobs are looked at; with `text`, 2,000"
+        description="whether there may be more: only 10,000 jobs are tested; with `text`, 2,000"
     )
 
 
@@ -333,7 +334,7 @@ WorkerState = Literal["live", "draining", "lost"]
 
 
 class CallerView(Strict):
-    """Who sends a request, as the scheduler knows it by its token."""
+    """The sender of a request, identified by its token."""
 
     name: str = Field(description="of the token; `local` without one")
     scopes: list[str] = Field(description="some of `read`, `submit`, `admin` and `worker`")
@@ -343,21 +344,21 @@ class WorkerView(Strict):
     """A worker that is alive, or was lost within a day."""
 
     id: str
-    kinds: list[StepKind] = Field(description="of the steps that it does")
-    slots: int = Field(description="how many steps it does at the same time, at most")
+    kinds: list[StepKind] = Field(description="kinds of steps that it runs")
+    slots: int = Field(description="maximum number of steps that it runs at the same time")
     capabilities: Capabilities | None = Field(
         description="null: not declared; it gets every step of its kinds"
     )
     state: WorkerState
-    seen_at: datetime = Field(description="when it was heard of last")
+    seen_at: datetime = Field(description="time of its last call")
     running: list[RunningStep]
 
 
 class QueueView(Strict):
-    """The steps of one kind that wait for a worker, or have one."""
+    """The queued and running steps of one kind."""
 
     kind: StepKind
-    queued: int = Field(description="how many steps wait for a worker")
-    running: int = Field(description="how many steps a worker runs")
+    queued: int = Field(description="number of queued steps")
+    running: int = Field(description="number of running steps")
     oldest_seconds: float | None = Field(description="how long the oldest queued step has waited")
-    unmet: list[str] = Field([], description="what queued steps need and no live worker has")
+    unmet: list[str] = Field([], description="needs of queued steps that no live worker meets")

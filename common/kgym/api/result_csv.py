@@ -1,4 +1,4 @@
-"""Tables as CSV (RFC 4180), for spreadsheets; first of all a group's results."""
+"""Tables as CSV (RFC 4180) for spreadsheets, such as a group's results."""
 
 import csv
 import io
@@ -7,22 +7,23 @@ from collections.abc import Iterable
 from kgym.api.groups import GroupResult
 
 COLUMNS = tuple(GroupResult.model_fields)
-# What a spreadsheet takes a cell for a formula by: a title or a tag is anybody's words.
+# A spreadsheet takes a cell with such a beginning for a formula, and titles and tags are
+# untrusted (CSV injection).
 _FORMULAS = ("=", "+", "-", "@", "\t", "\r", "\n")
 
 
 def header() -> str:
-    """Return the first line: the names of the columns."""
+    """Return the line of column names."""
     return text([COLUMNS])
 
 
 def lines(results: Iterable[GroupResult]) -> str:
-    """Return a line for each of the results: tags with blanks between, nothing for null."""
+    """Return a line for each result: tags separated by blanks, nothing for null."""
     return text(map(_row, results))
 
 
 def text(rows: Iterable[Iterable[object]]) -> str:
-    """Return the rows as lines; no cell is a formula."""
+    """Return the rows as CSV, with formulas quoted."""
     file = io.StringIO()
     csv.writer(file).writerows(map(_cell, row) for row in rows)
     return file.getvalue()

@@ -1,6 +1,6 @@
-"""The source of a kernel over REST: what is asked of the tree that a step's build sees, and told.
+"""Kernel source over REST: requests and answers about the tree that a step's build sees.
 
-All answers are bounded, and say where they were cut.
+All answers are bounded, and mark where they were cut.
 """
 
 from typing import Annotated, Literal
@@ -10,9 +10,9 @@ from pydantic import Field
 from kgym.api.steps import Count, Line, Patch, Strict, TreePath
 from kgym.api.steps.base import StepNumber
 
-# Of a file, in one answer.
+# Maximum part of a file in one answer.
 LINES, CHARACTERS = 100_000, 1 << 20
-# Of a folder, in one answer.
+# Maximum entries of a folder in one answer.
 ENTRIES = 5000
 # Characters of a line that a search shows.
 LONGEST_LINE = 1000
@@ -22,7 +22,7 @@ _LineNumber = Annotated[int, Field(ge=1, lt=1 << 31)]
 
 
 class Look(Strict):
-    """Which tree is meant: that of a job's step, with patches on top of it."""
+    """Selection of a tree: that of a job's step, with patches on top of it."""
 
     step: StepNumber | None = Field(
         None,
@@ -30,7 +30,7 @@ class Look(Strict):
         " check: its base); left out: the first such step",
     )
     patches: list[Patch] = Field(
-        [], max_length=100, description="further patches, one after the other, for this look alone"
+        [], max_length=100, description="further patches, in order, for this request only"
     )
 
 
@@ -51,9 +51,9 @@ class FileText(Strict):
     lines: Count = Field(description="of the whole file")
     text: Annotated[str, Field(max_length=CHARACTERS)]
     cut: bool = Field(
-        False, description="whether lines that were asked for are left out: go on behind `last`"
+        False, description="whether requested lines are missing: continue after `last`"
     )
-    lossy: bool = Field(False, description="whether bytes that are no UTF-8 are shown as U+FFFD")
+    lossy: bool = Field(False, description="whether invalid UTF-8 was replaced by U+FFFD")
 
 
 class FolderLook(Look):
@@ -69,12 +69,12 @@ class SourceEntry(Strict):
     kind: Literal["file", "folder", "link", "binary"]
     size: Count = Field(0, description="bytes of a file")
     target: Annotated[str, Field(max_length=5000)] | None = Field(
-        None, description="of a link: where it leads, as it says"
+        None, description="target of a link, as stored"
     )
 
 
 class FolderList(Strict):
-    """What is in a folder, by name."""
+    """The entries of a folder, by name."""
 
     path: _Path
     entries: Annotated[list[SourceEntry], Field(max_length=ENTRIES)]
@@ -87,7 +87,7 @@ class SearchLook(Look):
     pattern: str = Field(
         min_length=1,
         max_length=1000,
-        description="regular expression, as RE2 reads them; matched against each line alone",
+        description="regular expression in RE2's syntax; matched against single lines",
     )
     ignore_case: bool = False
     glob: str | None = Field(
@@ -108,7 +108,7 @@ class SourceLine(Strict):
     text: Line = Field(description=f"at most {LONGEST_LINE} characters of it")
 
 
-# Why an answer is not the whole one.
+# Why an answer is incomplete.
 Cut = Literal["limit", "time"]
 
 
@@ -117,12 +117,14 @@ class SearchResult(Strict):
 
     matches: Annotated[list[SourceLine], Field(max_length=1000)]
     cut: Cut | None = Field(
-        None, description="why there may be more: `limit` lines were found, or the time was over"
+        None,
+        description="why there may be more: `limit` lines were found, or the time limit"
+        " was reached",
     )
 
 
 class SymbolLook(Look):
-    """Look up a name of C: where it is defined, where it is used."""
+    """Look up a C symbol: its definitions and uses."""
 
     name: str = Field(max_length=200, pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")
     limit: int = Field(100, ge=1, le=1000, description="uses in the answer")
@@ -134,7 +136,7 @@ SymbolKind = Literal[
 
 
 class Definition(Strict):
-    """Where a name is defined, found by the form of kernel code, not by a compiler."""
+    """A definition of a name, found by the style of kernel code, not by a compiler."""
 
     path: TreePath
     line: Count
@@ -147,13 +149,13 @@ class Use(SourceLine):
     """A line that names a symbol."""
 
     function: Annotated[str, Field(max_length=1000)] | None = Field(
-        None, description="the function that the line stands in: the caller, if it is a call"
+        None, description="the enclosing function: the caller, if it is a call"
     )
     call: bool = Field(description="whether a parenthesis follows: a call, or a macro's use")
 
 
 class SymbolResult(Strict):
-    """What is known of a name; a system call goes by `sys_NAME`."""
+    """Definitions and uses of a symbol. System calls are listed as `sys_NAME`."""
 
     name: str
     definitions: Annotated[list[Definition], Field(max_length=200)]

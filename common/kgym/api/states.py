@@ -1,7 +1,7 @@
 """The life of steps and jobs as a pure state machine.
 
-A step goes pending → queued → running → succeeded | failed. A job is what its
-steps are: its state is computed from theirs, never stored on its own account.
+A step goes pending → queued → running → succeeded | failed. A job's state is computed from those
+of its steps, and never set independently.
 """
 
 from collections.abc import Sequence
@@ -23,12 +23,12 @@ class State(StrEnum):
 
     @property
     def final(self) -> bool:
-        """Whether nothing more happens unless the job is restarted."""
+        """Whether the state can change only by a restart."""
         return self not in (State.PENDING, State.QUEUED, State.RUNNING)
 
 
 class Event(StrEnum):
-    """What can happen to a step."""
+    """Events of a step."""
 
     ENQUEUE = "enqueue"
     CLAIM = "claim"
@@ -68,7 +68,7 @@ def sources(event: Event) -> tuple[State, ...]:
 
 
 def after(state: State, event: Event) -> State:
-    """Return the state that follows; raise IllegalTransition where there is none."""
+    """Return the state after the event; raise IllegalTransition if it is not allowed."""
     try:
         return _TRANSITIONS[event][state]
     except KeyError:

@@ -1,4 +1,4 @@
-"""What the platform has done over time: the body of GET /v1/statistics."""
+"""Statistics of attempts over time: the body of GET /v1/statistics."""
 
 from datetime import datetime
 from typing import Literal
@@ -16,15 +16,15 @@ Piece = Literal["minute", "hour", "day"]
 
 
 class StatisticsFilter(Strict):
-    """Which time is wanted, in which pieces."""
+    """Selection of a period and its resolution."""
 
     step: Piece = Field(
         "hour",
-        description="the pieces: minutes of at most 6 hours, hours of at most 14 days,"
-        " or days (UTC) of at most 366",
+        description="resolution: minutes for at most 6 hours, hours for at most 14 days, or days"
+        " (UTC) for at most 366",
     )
     since: Instant | None = Field(
-        None, description="from then on; with a time zone; as far back as there can be without it"
+        None, description="beginning, with a time zone; by default the longest period allowed"
     )
 
 
@@ -34,22 +34,24 @@ class AttemptCount(Strict):
     at: datetime = Field(description="when the minute, hour or day began")
     kind: StepKind
     outcome: Outcome = Field(
-        description="released: given back by its worker; expired: its worker was lost"
+        description="released: returned by its worker; expired: its worker was lost"
     )
-    cause: Cause | None = Field(description="of a failure: whose it was, the user's or not")
+    cause: Cause | None = Field(description="of a failure: the user's, or the infrastructure's")
     reason: str | None = Field(description="of a failure, as one word")
     cached: bool | None = Field(
-        description="of a build that succeeded: whether the unpatched tree was there"
+        description="of a successful build: whether the unpatched tree was cached"
     )
     attempts: Count
-    seconds: float = Field(description="that they have taken together")
+    seconds: float = Field(description="total duration")
 
 
 class Statistics(Strict):
-    """What attempts came to, in order of time; nothing for a time in which none ended."""
+    """Outcomes of attempts in order of time; times without ended attempts are left out."""
 
     since: datetime
-    until: datetime = Field(description="what ended later is not counted yet: some 2 minutes")
+    until: datetime = Field(
+        description="attempts that ended later, about 2 minutes, are not counted yet"
+    )
     step: Piece
     counts: list[AttemptCount]
-    cut: bool = Field(description="whether the earliest are left out, as there are too many")
+    cut: bool = Field(description="whether the earliest are left out because there are too many")

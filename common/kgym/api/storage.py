@@ -1,4 +1,4 @@
-"""What the scheduler keeps on disk: the body of GET /v1/storage."""
+"""Use of the storage: the body of GET /v1/storage."""
 
 from typing import Literal
 
@@ -11,11 +11,11 @@ Kept = Literal["artifacts", "bases", "entries", "memos", "sources", "toolchains"
 
 
 class KeptKind(Strict):
-    """All that is kept of one kind."""
+    """The stored objects of one kind."""
 
     kind: Kept = Field(
-        description="artifacts of steps; bases: what artifacts are kept as their difference from;"
-        " entries of SuiteCache; memos of what was found out once; sources that can be read;"
+        description="artifacts of steps; bases: files from which artifacts are stored as"
+        " differences; entries of SuiteCache; memos: cached answers; sources that can be read;"
         " toolchains: images of compilers; the database"
     )
     bytes: Count
@@ -33,26 +33,26 @@ class KeptOfJob(Strict):
 
 
 class KeptByAge(Strict):
-    """The artifacts of the attempts that ended within so many days, and not within fewer."""
+    """The artifacts of attempts that ended within `days` days, but not within fewer."""
 
-    days: int | None = Field(description="null: longer ago, or not yet")
+    days: int | None = Field(description="null: longer ago, or still running")
     bytes: Count
 
 
 class StorageView(Strict):
-    """What is kept, by kind, age and job."""
+    """The stored bytes by kind, age and job."""
 
     bytes: Count
-    budget: int | None = Field(description="bytes that it shall keep to; null without one")
-    free: int | None = Field(description="bytes left on the storage's disk; null if not known")
-    warning: str | None = Field(description="why something has to be done, if it has to")
+    budget: int | None = Field(description="maximum bytes; null without a budget")
+    free: int | None = Field(description="free bytes of the storage's disk; null if unknown")
+    warning: str | None = Field(description="warning of a full storage; null without one")
     kinds: list[KeptKind]
     ages: list[KeptByAge]
-    jobs: list[KeptOfJob] = Field(description="those that keep most, at most 50")
+    jobs: list[KeptOfJob] = Field(description="those with most bytes, at most 50")
 
 
 def warning(used: int, budget: int | None, free: int | None, disk: int | None) -> str | None:
-    """Return what is to be said of so many bytes. Pure."""
+    """Return the warning for this use; None if there is no reason for one. Pure."""
     if budget is not None and used >= budget:
         return (
             f"the storage holds {used / 1e9:,.1f} GB, its budget is {budget / 1e9:,.1f} GB"

@@ -1,4 +1,4 @@
-"""SuiteCache's entries, as they are kept and used: the bodies of the REST interface."""
+"""SuiteCache's entries and their use: the bodies of the REST interface."""
 
 import re
 from datetime import datetime
@@ -10,28 +10,28 @@ from kgym.api.jobs import DIGITS, EntryName, WorkerState
 from kgym.api.states import State
 from kgym.api.steps import Count, Line, Name, Sha256, Strict, Verdict
 
-# How entries are named: as their folders are.
+# Names of entries, which are also names of folders.
 ENTRY = re.compile(r"[0-9A-Za-z][\w.+-]{0,63}", re.ASCII)
 
 
 def mark_of(name: str) -> str:
-    """Return where storage has the mark that an entry was dropped."""
+    """Return the storage key of the mark of a dropped entry."""
     return f"dropped/{name}/mark"
 
 
-# Entries that a worker tells of, at most.
+# Maximum number of entries that a worker reports.
 HELD = 1000
 
 
 class HeldEntry(Strict):
-    """An entry that a worker's host keeps, so that its steps need not fetch it."""
+    """An entry on the disk of a worker's host."""
 
     name: EntryName
     bytes: Count
 
 
 class EntryHolder(Strict):
-    """A worker whose host keeps an entry."""
+    """A worker whose host has an entry on its disk."""
 
     worker: str
     state: WorkerState
@@ -39,16 +39,16 @@ class EntryHolder(Strict):
 
 
 class EntryMaking(Strict):
-    """How an entry was made: from scratch, or from the entry that was nearest to it."""
+    """How an entry was made: from scratch, or from the most similar entry."""
 
-    image_sha256: Sha256 = Field(description="of the image that this is about")
-    toolchain: Name = Field(description="what tells the compiler from others, as a hash")
+    image_sha256: Sha256 = Field(description="of the entry's image")
+    toolchain: Name = Field(description="hash that identifies the compiler")
     files: Annotated[str, Field(max_length=64, pattern=r"^([0-9a-f]{64})?$")] = Field(
         description="hash of the list of its source files; empty: they could not be listed"
     )
     base: EntryName | None = Field(None, description="the entry it was made from; null: scratch")
     files_changed: Count = Field(0, description="source files in which `base` differs")
-    symbols_changed: Count = Field(0, description="symbols of the config, likewise")
+    symbols_changed: Count = Field(0, description="symbols of the config in which `base` differs")
     objects: Count = Field(description="objects that were compiled for it")
     reason: Line = Field("", description="why it was made from scratch")
     rehearsal: Literal["none", "equal", "unequal"] = Field(
@@ -58,47 +58,43 @@ class EntryMaking(Strict):
     )
     rehearsed: EntryName | None = Field(None, description="the entry it was rehearsed from")
     made_at: datetime
-    seconds: float = Field(description="make took, for all that was made")
+    seconds: float = Field(description="duration of make")
 
 
 class EntryView(Strict):
-    """A kernel that was compiled once, for all builds and checks of its source and config."""
+    """A kernel compiled once for all builds and checks of its source and config."""
 
     name: EntryName
-    kernel_release: Name | None = Field(description="null where what tells it is not in storage")
+    kernel_release: Name | None = Field(description="null if not in storage")
     compiler_version: Name | None
     source_identity: Line | None = Field(description="e.g. `package:linux-source-6.1=6.1.192-1`")
     backports: list[Name] = Field(max_length=1000)
     bytes: Count | None = Field(description="in storage; null: not there, only with workers")
     touched_at: datetime | None = Field(
-        description="when it was stored, or fetched by a worker, last; by that retention goes"
+        description="when it was last stored, or fetched by a worker; used by retention"
     )
-    holders: list[EntryHolder] = Field(description="the workers whose hosts keep a copy")
-    jobs: Count = Field(description="that have built or checked patches on it")
-    states: dict[State, Count] = Field(description="how many of these, by state; no zeros")
-    verdicts: dict[Verdict, Count] = Field(
-        description="how many of these came to a verdict, by verdict; no zeros"
-    )
-    created_at: datetime | None = Field(description="when the first of these was submitted")
-    used_at: datetime | None = Field(description="when one of these has changed last")
-    making: EntryMaking | None = Field(
-        None, description="how it was made; null where that is not in storage"
-    )
+    holders: list[EntryHolder] = Field(description="workers whose hosts have a copy")
+    jobs: Count = Field(description="jobs that built or checked patches on it")
+    states: dict[State, Count] = Field(description="number of these jobs by state; no zeros")
+    verdicts: dict[Verdict, Count] = Field(description="number of these jobs by verdict; no zeros")
+    created_at: datetime | None = Field(description="when the first of these jobs was submitted")
+    used_at: datetime | None = Field(description="when one of these jobs last changed")
+    making: EntryMaking | None = Field(None, description="how it was made; null if not in storage")
 
 
 class DroppedEntry(Strict):
     """An entry that was removed from storage."""
 
     name: EntryName
-    bytes: Count = Field(description="that this has freed there")
+    bytes: Count = Field(description="bytes freed in storage")
     holders: list[EntryHolder] = Field(
-        description="workers with a copy on their disks: they are told with their next claim, for"
-        " an hour, and remove it when nobody uses it"
+        description="workers with a copy on their disks: for an hour, answers to their claims name"
+        " the entry, and they remove it once it is unused"
     )
 
 
 class EntryFilter(Strict):
-    """Which entries a list shows: those used last come first."""
+    """Selection of a list of entries, in order of last use."""
 
     name: EntryName | None = Field(None, description="the entry of this name")
     text: Annotated[str, Field(min_length=1, max_length=200)] | None = Field(
@@ -114,6 +110,6 @@ class EntryPage(Strict):
     """One page of a list; `next` is the cursor of the page after it."""
 
     entries: list[EntryView]
-    bytes: Count = Field(description="of all that are stored, whatever the filter")
-    number: Count = Field(description="of entries, whatever the filter")
+    bytes: Count = Field(description="of all stored entries, without the filter")
+    number: Count = Field(description="of all entries, without the filter")
     next: str | None

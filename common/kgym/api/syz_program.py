@@ -1,4 +1,4 @@
-"""Syzkaller's programs: the options in their header, and the command line that obeys them. Pure.
+"""Syzkaller's programs: the options in their header, and the command line for them. Pure.
 
 A reproducer of syzkaller's dashboard is a program in its text form below
 comments, one of which holds the options that the crash was found with. Over the
@@ -16,13 +16,13 @@ from dataclasses import dataclass, field, replace
 
 SANDBOXES = ("none", "setuid", "namespace", "android", "android_untrusted_app")
 MOST_PROCS = 128
-# Bytes of output that are looked at: what is looked for is said at first.
+# Bytes of output that are searched: the program is printed first.
 _MOST = 1 << 20
 
-# Characters of a line that are looked at: a guest says anything, and searches shall stay quick.
+# Characters of a line that are searched: a guest may print anything, and searches must stay fast.
 _LINE = 300
 _CALL = re.compile(r"(?:r[0-9]+ = )?([a-z_][\w$]*)\(")
-_SAID = re.compile(rb"(?m)^(?:[0-9/]+ [0-9:]+ )?executing program [0-9]+:\s*$")
+_EXECUTING = re.compile(rb"(?m)^(?:[0-9/]+ [0-9:]+ )?executing program [0-9]+:\s*$")
 _RESULT = re.compile(r"CALL ([0-9]{1,4}): .*?errno ([0-9]{1,4})((?: [a-z]+)*)\s*$")
 _FEATURE = re.compile(r"(?:[0-9/]+ [0-9:]+ )?([A-Za-z0-9][\w .-]{22,30}): (?!enabled$)(.{1,200})")
 _WELL = "errno 0"
@@ -45,11 +45,11 @@ _NUMBERS = {
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """How a program is to be run.
+    """How to run a program.
 
     The defaults are syzkaller's own for a program that comes without options
-    (`DefaultOpts`), with as many processes as syzbot's machines run. Of a
-    header, a field that is not there is off.
+    (`DefaultOpts`), with as many processes as syzbot's machines run. A field that is
+    missing in a header is off.
     """
 
     threaded: bool = True
@@ -66,7 +66,7 @@ class Options:
 
 
 def options(text: str) -> Options:
-    """Return the options in the program's header; ValueError says what is wrong with them."""
+    """Return the options in the program's header; raise ValueError if they are invalid."""
     for line in text.splitlines():
         if line.strip() and not line.startswith("#"):
             break
@@ -76,21 +76,21 @@ def options(text: str) -> Options:
 
 
 def check(text: str) -> None:
-    """Raise ValueError if this is no program of syzkaller's, as far as its form tells."""
+    """Raise ValueError if this does not have the form of a syzkaller program."""
     options(text)
     if not _calls(text):
         raise ValueError("the program has no call: every line is a comment or empty")
 
 
 def flags(usage: str) -> frozenset[str]:
-    """Return the names of the flags that a program lists for `-help`, in the form of Go's."""
+    """Return the names of the flags in a Go program's `-help`."""
     return frozenset(_FLAG.findall(usage))
 
 
 def arguments(wanted: Options, known: Collection[str]) -> list[str]:
-    """Return the flags of syz-execprog, those of `known` that the options ask for.
+    """Return syz-execprog's flags for the options, as far as they are `known`.
 
-    `-executor` and the program's file are the caller's. Syzkaller has added
+    The caller adds `-executor` and the program's file. Syzkaller has added
     and removed flags over the years: `-collide` does nothing since 2021,
     `-fault_call` went (see `program`), `-sandbox_arg` and `-slowdown` came.
     """
@@ -113,27 +113,27 @@ def arguments(wanted: Options, known: Collection[str]) -> list[str]:
 
 
 def first_run(wanted: Options, known: Collection[str]) -> list[str]:
-    """Return the flags of a first run of the program, which says what it executes (`Executed`)."""
+    """Return the flags of a first run, which prints what it executes (see `Executed`)."""
     once = arguments(replace(wanted, repeat=False, procs=1), known)
     return [*once, *(flag for flag in ("-output=true", "-vv=1") if flag[1:].split("=")[0] in known)]
 
 
 @dataclass(frozen=True, slots=True)
 class Executed:
-    """What syz-execprog says that it executed: the calls, and what each came to at the last."""
+    """The executed calls and their last results, as printed by syz-execprog."""
 
     calls: tuple[str, ...] = ()
     results: Mapping[int, str] = field(default_factory=dict)
-    """Of calls by their number: `errno 22`, `errno 0 blocked`."""
+    """Results by number of the call: `errno 22`, `errno 0 blocked`."""
     lacking: tuple[str, ...] = ()
-    """What the executor could set up, and this kernel does not have, each with the reason."""
+    """Features that the executor supports and this kernel lacks, each with the reason."""
     idle: bool = False
-    """Whether it says that no call was executed."""
+    """Whether the executor reported that it executed no call."""
 
     @classmethod
     def read(cls, output: bytes) -> "Executed":
-        """Read what it printed in its first run, perhaps cut off."""
-        if (begin := _SAID.search(output)) is None:
+        """Parse the output of the first run, which may be cut off."""
+        if (begin := _EXECUTING.search(output)) is None:
             return cls()
         lines = output[begin.end() : begin.end() + _MOST].decode(errors="replace").splitlines()
         names, results = [], {}
@@ -148,13 +148,13 @@ class Executed:
         features = map(
             _FEATURE.fullmatch, output[: begin.start()].decode(errors="replace").split("\n")
         )
-        lacking = tuple(f"{one[1].strip()} ({one[2]})" for one in features if one)
+        lacking = tuple(f"{match[1].strip()} ({match[2]})" for match in features if match)
         return cls(
-            tuple(names), results, lacking, not results and any(_IDLE in one for one in lines)
+            tuple(names), results, lacking, not results and any(_IDLE in line for line in lines)
         )
 
-    def told(self) -> str:
-        """Return in words what the calls came to, and what the kernel lacks."""
+    def summary(self) -> str:
+        """Return the calls' results, and the features that the kernel lacks, as text."""
         failed = [
             f"{name} {self.results[number]}"
             for number, name in enumerate(self.calls)
@@ -166,13 +166,13 @@ class Executed:
         return "; ".join(words)
 
     def lacks(self, text: str) -> str | None:
-        """Say what of the program was not executed; None if all of it was.
+        """Return which part of the program was not executed; None if all of it was.
 
-        Syzkaller leaves out lines that it cannot read, such as calls that a commit does not know,
-        and says nothing of it.
+        Syzkaller silently leaves out lines that it cannot parse, such as calls that its commit does
+        not know.
         """
         if not self.calls:
-            return "syz-execprog told of no program that it executes"
+            return "syz-execprog printed no executed program"
         if self.idle:
             return "the executor executed no call"
         left = Counter(call_names(text)) - Counter(self.calls)
@@ -185,12 +185,12 @@ class Executed:
 def call_names(text: str) -> list[str]:
     """Return the names of the program's calls, as `ioctl$KVM_RUN`, in order."""
     lines = text.splitlines()
-    found = (_CALL.match(lines[number]) for number in _calls(text))
-    return [match[1] if match else "?" for match in found]
+    matches = (_CALL.match(lines[number]) for number in _calls(text))
+    return [match[1] if match else "?" for match in matches]
 
 
 def program(text: str, wanted: Options, known: Collection[str]) -> str:
-    """Return the program as binaries with the flags `known` read it.
+    """Return the program in the form that binaries with the flags `known` parse.
 
     Without the flag `-fault_call`, a fault is a property of the call, counted
     from 1: `call(…) (fail_nth: 3)` (syzkaller, prog/parse.go and prog/prog.go).
@@ -226,19 +226,19 @@ def _value(word: str) -> object:
 
 
 def _options(fields: dict[str, object]) -> Options:
-    found: dict[str, object] = {name: fields.get(name, False) for name in _FLAGS}
-    found |= {ours: fields[name] for name, ours in _NUMBERS.items() if name in fields}
-    for name, value in found.items():
+    values: dict[str, object] = {name: fields.get(name, False) for name in _FLAGS}
+    values |= {ours: fields[name] for name, ours in _NUMBERS.items() if name in fields}
+    for name, value in values.items():
         kind = bool if name in _FLAGS else int
         if type(value) is not kind:
-            raise ValueError(f"the option {name} is {value!r}, which is no {kind.__name__}")
-    sandbox = fields.get("sandbox") or "none"  # the executor knows no empty one
+            raise ValueError(f"the option {name} is {value!r}, not of type {kind.__name__}")
+    sandbox = fields.get("sandbox") or "none"  # the executor accepts no empty name
     if sandbox not in SANDBOXES:
         raise ValueError(f"the option sandbox is {sandbox!r}; there are: {', '.join(SANDBOXES)}")
-    # An old form has no number of processes where it is 1.
-    made = Options(**{"procs": 1, **found, "sandbox": sandbox})  # type: ignore[arg-type]
+    # Old headers leave out a number of processes of 1.
+    made = Options(**{"procs": 1, **values, "sandbox": sandbox})  # type: ignore[arg-type]
     if not 1 <= made.procs <= MOST_PROCS:
-        raise ValueError(f"the option procs is {made.procs}; it has to be 1 to {MOST_PROCS}")
+        raise ValueError(f"the option procs is {made.procs}; it must be 1 to {MOST_PROCS}")
     if made.repeat_times < 0 or made.fault_nth < 0:
         raise ValueError("an option that counts is negative")
     return replace(made, fault=made.fault and made.fault_call >= 0)

@@ -1,7 +1,7 @@
-"""What scheduler and workers say to each other: claims, assignments, endings.
+"""The protocol between scheduler and workers: claims, assignments, endings.
 
-`WorkerCalls` is the scheduler as a worker sees it. Every call about an attempt
-carries its lease; if the call is refused, the attempt ends (ARCHITECTURE.md, "What must hold").
+`WorkerCalls` is the scheduler's interface for workers. Every call about an attempt has its lease;
+if the call is refused, the attempt ends (ARCHITECTURE.md, "What must hold").
 """
 
 import uuid
@@ -19,11 +19,11 @@ WORKER_ID = r"^[\w.:+-]+$"
 LEASE_SECONDS = 60.0
 # Characters of log in one report.
 LOG = 1 << 20
-# Artifacts that a step may leave, at most.
+# Maximum number of a step's artifacts.
 ARTIFACTS = 10_000
-# How often a worker that asks for no step says that it is alive.
+# Interval of claims without a request for steps, which only show that the worker is alive.
 BEAT_SECONDS = 10.0
-# How long the leases of a worker last once its connection has ended, unless it is heard of.
+# How long a worker's leases last after its connection has ended, unless it reports.
 LOST_SECONDS = 5.0
 
 
@@ -31,35 +31,35 @@ WorkerId = Annotated[str, Field(min_length=1, max_length=200, pattern=WORKER_ID)
 
 
 class Input(Strict):
-    """A finished step that this one builds on."""
+    """The result of an earlier step that this one uses."""
 
     result: StepResult
     artifacts: list[Artifact]
 
     def artifact(self, name: str) -> Artifact:
-        """Return the artifact of this name; raise InfrastructureError if the step left none."""
+        """Return the artifact of this name; raise InfrastructureError if there is none."""
         for artifact in self.artifacts:
             if artifact.name == name:
                 return artifact
         left = ", ".join(artifact.name for artifact in self.artifacts) or "nothing"
-        message = f"the step before left no `{name}`, but {left}"
+        message = f"the earlier step has no artifact `{name}`, but {left}"
         raise InfrastructureError("artifact_not_found", message)
 
 
 class Assignment(Strict):
-    """A claimed step: what to do, under which lease."""
+    """A claimed step and its lease."""
 
     step_id: int = Field(description="the step's id among those of all jobs")
     job_id: int
     number: int = Field(description="the step's number in its job, from 0")
     attempt: int = Field(description="the attempt's number, from 1")
-    lease: uuid.UUID = Field(description="which every call about the attempt carries")
+    lease: uuid.UUID = Field(description="sent with every call about the attempt")
     spec: StepSpec
-    inputs: dict[str, Input] = Field(description="by the names that the spec has for them")
+    inputs: dict[str, Input] = Field(description="by their names in the spec")
 
 
 class AttemptEnding(Strict):
-    """How an attempt ended: with a result, or with a failure; a failure with a result is final."""
+    """The end of an attempt: a result or a failure; a failure with a result is not retried."""
 
     result: StepResult | None = None
     failure: Failure | None = None
@@ -67,7 +67,7 @@ class AttemptEnding(Strict):
 
 
 class WorkerInfo(Strict):
-    """What a worker says about itself."""
+    """A worker's description of itself."""
 
     id: WorkerId
     kinds: list[StepKind] = Field(min_length=1, max_length=len(StepKind))
@@ -76,79 +76,80 @@ class WorkerInfo(Strict):
 
 
 class Claim(Strict):
-    """A worker asks for steps; with `want` 0 it only says that it is alive."""
+    """A worker's request for steps; with `want` 0 it only shows that the worker is alive."""
 
-    id: uuid.UUID = Field(description="the same when the claim is repeated, as its answer was lost")
+    id: uuid.UUID = Field(description="unchanged when the claim is repeated after a lost answer")
     worker: WorkerInfo
-    want: int = Field(ge=0, le=1000, description="how many steps, at most")
-    again: bool = Field(False, description="whether it is repeated, as its answer was lost")
-    woken: bool = Field(False, description="whether a notification led to it")
+    want: int = Field(ge=0, le=1000, description="maximum number of steps")
+    again: bool = Field(False, description="whether it is repeated after a lost answer")
+    woken: bool = Field(False, description="whether a notice caused it")
     entries: list[HeldEntry] | None = Field(
         None,
         max_length=HELD,
-        description="of SuiteCache, that its host keeps; null: as it has said before",
+        description="SuiteCache entries on its host; null: as last reported",
     )
 
     def lease(self, number: int) -> uuid.UUID:
-        """Return the lease of a step that the claim gets, by its number in the answer."""
+        """Return the lease of a claimed step, by its number in the answer."""
+        # Computed, so that a repeated claim gets the same leases.
         return uuid.uuid5(self.id, str(number))
 
 
 class Claimed(Strict):
-    """What a claim got."""
+    """The answer to a claim."""
 
     assignments: list[Assignment] = []
-    more: list[StepKind] = Field([], description="kinds of which more waits that it could do")
-    draining: bool = Field(False, description="whether the worker shall take no more")
+    more: list[StepKind] = Field([], description="kinds with more queued steps that it could run")
+    draining: bool = Field(False, description="whether the worker shall claim no more")
     dropped: list[EntryName] = Field(
         [],
         max_length=HELD,
-        description="entries of SuiteCache whose copies go from its host once nobody uses them",
+        description="SuiteCache entries to remove from its host once they are unused",
     )
 
 
 class WorkerCalls(Protocol):
-    """The scheduler as a worker sees it. Each call is idempotent.
+    """The scheduler's interface for workers. Each call is idempotent.
 
-    Raises InfrastructureError where the scheduler cannot be reached: repeat the call.
+    Raises InfrastructureError if the scheduler cannot be reached; repeat the call.
     """
 
     async def claim(self, claim: Claim) -> Claimed:
-        """Lease at most `want` queued steps to the worker: the fairest ones that it can do."""
+        """Claim at most `want` queued steps, in fair order, that the worker can run."""
         ...
 
     async def report(self, lease: uuid.UUID, log: str, progress: Progress | None) -> bool:
-        """Extend the lease and pass on what is new; False if the lease is stale."""
+        """Extend the lease and send log and progress; return False if the lease is lost."""
         ...
 
     async def finish(self, lease: uuid.UUID, ending: AttemptEnding) -> bool:
-        """End the attempt; False if the lease is stale."""
+        """End the attempt; return False if the lease is lost."""
         ...
 
     async def release(self, lease: uuid.UUID) -> bool:
-        """Give the step back unfinished; the attempt does not count."""
+        """Release the step unfinished; the attempt does not count."""
         ...
 
     async def hold(self, lease: uuid.UUID, name: str) -> bool:
-        """Let the attempt hold a name until it ends; False if another's holds it, or it is stale.
+        """Lock a name until the attempt ends, or return False if it is locked or the lease lost.
 
-        Who holds it already holds it still.
+        Locking it again returns True.
         """
         ...
 
     async def ended(self, lease: uuid.UUID) -> bool:
-        """Tell whether the attempt of a lease has ended, whosever it was.
+        """Return whether the attempt of any worker's lease has ended.
 
-        False while it runs, and where there was no such attempt.
+        False while it runs, and if there was no such attempt.
         """
         ...
 
     async def leave(self, worker: str) -> None:
-        """Say that the worker has ended."""
+        """Report that the worker has ended."""
         ...
 
     async def stay(self, worker: str) -> None:
-        """Be connected until cancelled, so that the worker's sudden end is noticed at once.
+        """Stay connected until cancelled, so that the worker's sudden death is noticed at once.
 
         The kernel closes the connections of a killed process; those of a paused one stay open.
         """

@@ -1,4 +1,4 @@
-"""Bodies of the requests of workers, /v1/worker: any number of calls in one."""
+"""Bodies of workers' requests, each with any number of calls."""
 
 from typing import Annotated, Literal
 from uuid import UUID
@@ -16,7 +16,7 @@ CALLS = 100
 PATH = "/worker/calls"
 
 
-# How often the scheduler sends a byte on the connection that a worker keeps open.
+# Interval of the bytes that the scheduler sends on a worker's open connection.
 STAY_SECONDS = 10.0
 
 

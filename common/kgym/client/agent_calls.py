@@ -1,4 +1,4 @@
-"""What commands ask of an agent, be it in their own process (`runs.agent`) or a service."""
+"""The interface of an agent, in the same process (`runs.agent`) or in a service."""
 
 from collections.abc import AsyncIterator
 from typing import Protocol
@@ -9,18 +9,18 @@ from kgym.api.agent.runs import CallView, Event, Limits, RunFilter, RunPage, Run
 
 
 class AgentCalls(Protocol):
-    """An agent; what it refuses is a KgymError."""
+    """An agent; it raises KgymErrors."""
 
     async def start(self, request: RunRequest, key: str | None = None) -> int:
-        """Begin a run; return its number. The same idempotency key begins no second one."""
+        """Start a run; return its number. An idempotency key starts at most one run."""
         ...
 
     async def resume(self, run: int, limits: Limits | None = None) -> None:
-        """Go on with a run that is not under way, perhaps with other limits."""
+        """Resume a run that is not active, optionally with other limits."""
         ...
 
     async def stop(self, run: int) -> None:
-        """End a run as it is."""
+        """Stop a run."""
         ...
 
     async def page(
@@ -30,23 +30,23 @@ class AgentCalls(Protocol):
         ...
 
     async def show(self, run: int) -> RunView:
-        """Return a run as it stands."""
+        """Return a run."""
         ...
 
     async def node(self, run: int, name: str) -> Node:
-        """Return a debug cycle whole."""
+        """Return a debug cycle with all details."""
         ...
 
     async def calls(self, run: int, node: str | None = None) -> list[CallView]:
-        """Return the questions of a node, or of the whole run, and their answers."""
+        """Return questions and answers of a node, or of the whole run."""
         ...
 
     def follow(self, run: int, after: int = 0) -> AsyncIterator[Event]:
-        """Yield what happened after that event, and what happens, until the run ends."""
+        """Yield events after that one, past and future, until the run ends."""
         ...
 
     async def patch(self, run: int, number: int = 1, author: str | None = None) -> str:
-        """Return a fix as `git am` takes it."""
+        """Return a fix as input of `git am`."""
         ...
 
     async def report(self, run: int, number: int = 1) -> Report:

@@ -1,4 +1,4 @@
-"""An agent service, asked over REST."""
+"""A REST client of an agent service."""
 
 import json
 from collections.abc import AsyncIterator, Mapping
@@ -39,7 +39,7 @@ _KINDS: dict[int, type[UserError]] = {
 
 
 class AgentClient:
-    """An agent at a URL. Raises UserError for what it refuses, InfrastructureError else."""
+    """An agent at a URL. Raises UserError for refused requests, InfrastructureError otherwise."""
 
     def __init__(self, url: str, token: str | None = None) -> None:
         headers = {"Authorization": f"Bearer {token}"} if token else {}
@@ -55,23 +55,23 @@ class AgentClient:
         await self.close()
 
     async def close(self) -> None:
-        """Close the connections; the client is of no use after that."""
+        """Close the connections; the client cannot be used after that."""
         await self._http.aclose()
 
     async def start(self, request: RunRequest, key: str | None = None) -> int:
-        """Begin a run; return its number. The same idempotency key begins no second one."""
+        """Start a run; return its number. An idempotency key starts at most one run."""
         headers = {"Idempotency-Key": key} if key else {}
         body = request.model_dump(mode="json")
         answer = await self._ask("POST", "runs", body=body, headers=headers)
         return RunView.model_validate_json(answer).id
 
     async def resume(self, run: int, limits: Limits | None = None) -> None:
-        """Go on with a run."""
+        """Resume a run."""
         body = {"limits": limits.model_dump(mode="json") if limits else None}
         await self._ask("POST", f"runs/{run}/resume", body=body)
 
     async def stop(self, run: int) -> None:
-        """End a run as it is."""
+        """Stop a run."""
         await self._ask("POST", f"runs/{run}/stop")
 
     async def page(
@@ -82,7 +82,7 @@ class AgentClient:
         return RunPage.model_validate_json(await self._ask("GET", "runs", query))
 
     async def show(self, run: int) -> RunView:
-        """Return a run as it stands."""
+        """Return a run."""
         return RunView.model_validate_json(await self._ask("GET", f"runs/{run}"))
 
     async def node(self, run: int, name: str) -> Node:

@@ -1,14 +1,14 @@
-"""The client that awaits. `Client` has the same methods, which block.
+"""The asynchronous client. `Client` has the same methods, which block.
 
 Errors::
 
     KgymError
     ├── ApiError                  the scheduler answered with a problem document
     │   ├── Refused               … 4xx: change the request (also a UserError)
-    │   └── ServerFailed          … 5xx: it may be repeated (also an InfrastructureError)
+    │   └── ServerFailed          … 5xx: a retry may help (also an InfrastructureError)
     └── InfrastructureError
-        ├── `scheduler_unreachable`   nobody answers at the base URL
-        └── `artifact_corrupt`        the downloaded file is not the one that was stored
+        ├── `scheduler_unreachable`   no answer from the base URL
+        └── `artifact_corrupt`        the SHA-256 of a downloaded file does not match
 """
 
 import asyncio
@@ -109,7 +109,7 @@ class AsyncClient:
                 job returns that job; by default each call makes a new one.
 
         Raises:
-            Refused: The job is wrong (`invalid_request`), the key belongs to another job
+            Refused: The job is invalid (`invalid_request`), the key belongs to another job
                 (`key_reused`), or you have too many unfinished jobs (`too_many_jobs`).
         """
         headers = {**_JSON, "Idempotency-Key": key or uuid.uuid4().hex}
@@ -124,7 +124,7 @@ class AsyncClient:
             key: As of `submit`; one key for all.
 
         Raises:
-            Refused: As of `submit`; the first job that is wrong refuses all.
+            Refused: As of `submit`; the first invalid job refuses all.
         """
         headers = {**_JSON, "Idempotency-Key": key or uuid.uuid4().hex}
         content = JobRequests(jobs=list(requests)).model_dump_json()
@@ -132,7 +132,7 @@ class AsyncClient:
         return await self._ask("POST", "/jobs/bulk", parse, content=content, headers=headers)
 
     async def job(self, job_id: int) -> JobView:
-        """Return the job as it is now, with its steps, their specs and results.
+        """Return the current state of a job, with its steps, their specs and results.
 
         Raises:
             Refused: There is no such job (`job_not_found`).
@@ -144,7 +144,7 @@ class AsyncClient:
         return await self._get("/jobs", JobPage, wanted)
 
     async def jobs(self, wanted: JobFilter | None = None) -> AsyncIterator[JobView]:
-        """Yield all jobs that the filter lets through, newest first, without specs."""
+        """Yield all jobs that match the filter, newest first, without specs."""
         wanted = wanted or JobFilter()
         while True:
             page = await self.page(wanted)
@@ -159,7 +159,7 @@ class AsyncClient:
 
         Raises:
             Refused: There is no such job (`job_not_found`), it is another submitter's
-                (`not_your_job`), or a tag claims what is not true of it.
+                (`not_your_job`), or a mark does not match its steps.
         """
         path = f"/jobs/{job_id}/tags"
         return await self._ask("PUT", path, _as(JobView), json=list(tags))
@@ -180,7 +180,7 @@ class AsyncClient:
         return await self._ask("POST", path, _as(JobView), repeatable=False, params=params)
 
     async def abort(self, job_id: int) -> JobView:
-        """End all unfinished steps of the job now.
+        """Abort all unfinished steps of the job.
 
         Raises:
             Refused: The job has ended already (`job_finished`), or is another submitter's.
@@ -190,15 +190,15 @@ class AsyncClient:
     async def abort_all(
         self, wanted: Sequence[int] | AbortFilter, expected: int | None = None
     ) -> Aborted:
-        """End up to 1,000 jobs now.
+        """Abort up to 1,000 jobs.
 
         Args:
             wanted: Ids of jobs, or a filter for unfinished ones, the oldest first.
-            expected: How many unfinished jobs the filter lets through, as you know it.
+            expected: The number of unfinished jobs that you expect to match the filter.
 
         Raises:
-            Refused: One of the jobs is another submitter's (`not_your_job`), or there is none; or
-                they are not as many (`count_differs`).
+            Refused: One of the jobs is another submitter's (`not_your_job`), none matches, or
+                another number matches (`count_differs`).
         """
         if isinstance(wanted, AbortFilter):
             body = AbortRequest(filter=wanted, expected=expected)
@@ -212,10 +212,10 @@ class AsyncClient:
 
         Args:
             wanted: A filter for jobs in one final state, the newest first.
-            expected: How many jobs it lets through, as you know it.
+            expected: The number of jobs that you expect to match.
 
         Raises:
-            Refused: They are not as many (`count_differs`), or too many to be counted
+            Refused: Another number matches (`count_differs`), or too many to be counted
                 (`filter_too_wide`).
         """
         body = RestartRequest(filter=wanted, expected=expected)
@@ -224,17 +224,17 @@ class AsyncClient:
         return await self._ask("POST", path, parse, repeatable=False, json=content)
 
     async def count(self, wanted: JobConditions) -> JobCount:
-        """Return how many jobs meet the conditions; at least so many, where `more` is true."""
+        """Count the jobs that meet the conditions; a minimum if `more` is true."""
         return await self._get("/jobs/count", JobCount, wanted)
 
     async def wait(self, job_id: int) -> JobView:
-        """Wait until the job has ended, then return it. There is no limit of time."""
+        """Wait until the job has ended, without a time limit; return it."""
         async for _ in self.events(job_id, (await self.job(job_id)).last_event or 0):
             pass
         return await self.job(job_id)
 
     async def log(self, job_id: int, step: int | None = None, attempt: int | None = None) -> str:
-        """Return the log so far, of all steps and attempts unless you name some.
+        """Return the log so far, of all steps and attempts or of selected ones.
 
         Args:
             job_id: The job.
@@ -250,9 +250,9 @@ class AsyncClient:
     async def log_after(
         self, job_id: int, step: int, attempt: int, *, after: int
     ) -> tuple[str, int]:
-        """Return a part of what the attempt has logged after event `after`, and its last event.
+        """Return a part of the attempt's log after event `after`, and the part's last event.
 
-        That is `after` once there is no more.
+        The last event is `after` at the end of the log.
         """
         path = f"/jobs/{job_id}/log"
         params = {"step": step, "attempt": attempt, "after": after}
@@ -265,21 +265,21 @@ class AsyncClient:
     def read_log(
         self, job_id: int, step: int | None = None, attempt: int | None = None
     ) -> AsyncIterator[bytes]:
-        """Yield the same as `log`, in UTF-8, part by part: memory need not hold it."""
+        """Yield the log in parts, in UTF-8, for logs that do not fit into memory."""
         return self._read(f"/jobs/{job_id}/log", _given(step=step, attempt=attempt))
 
     def events(self, job_id: int, last: int = 0) -> AsyncIterator[JobEvent]:
         """Yield the job's events as they happen, until the job has ended.
 
-        A lost connection is opened again, and no event is lost or comes twice.
+        Lost connections are opened again, without lost or repeated events.
 
         Args:
             job_id: The job.
-            last: Number of the last event that you know; 0 for all, `JobView.last_event` for
-                only what is new.
+            last: Number of the last known event; 0 for all events, `JobView.last_event` for
+                new ones.
 
         Raises:
-            Refused: There is no such job, or you follow too many (`too_many_streams`).
+            Refused: There is no such job, or too many streams are open (`too_many_streams`).
             InfrastructureError: The scheduler could not be reached for about 13 seconds
                 (`scheduler_unreachable`).
         """
@@ -288,7 +288,7 @@ class AsyncClient:
     # --- groups --------------------------------------------------------------------------------
 
     async def groups(self, wanted: GroupFilter | None = None) -> AsyncIterator[GroupView]:
-        """Yield the groups that the filter lets through, newest first; all without a filter."""
+        """Yield the groups that match the filter, newest first; all without a filter."""
         wanted = wanted or GroupFilter()
         while True:
             page = await self._get("/groups", GroupPage, wanted)
@@ -335,11 +335,11 @@ class AsyncClient:
             wanted = wanted.model_copy(update={"cursor": page.next})
 
     async def abort_group(self, name: str, submitter: str | None = None) -> Aborted:
-        """End the group's unfinished jobs now, up to 1,000; `more` says whether some are left.
+        """Abort the group's unfinished jobs, up to 1,000; `more` tells whether some are left.
 
         Args:
             name: The group's name.
-            submitter: Whose group it is; yours by default. Another's takes the scope `admin`.
+            submitter: Whose group it is; yours by default. Another's needs the scope `admin`.
 
         Raises:
             Refused: There is no such group (`group_missing`), or it is another's
@@ -351,10 +351,10 @@ class AsyncClient:
     # --- artifacts -----------------------------------------------------------------------------
 
     async def artifacts(self, job_id: int, step: int) -> list[Artifact]:
-        """Return the files that the step's last attempt left: names, sizes in bytes, SHA-256.
+        """Return the artifacts of the step's last attempt: names, sizes in bytes, SHA-256.
 
-        Names are constants in `kgym.api.steps`, such as `BuildArtifact.VMLINUX`. A file may be
-        gone by now: `StepView.artifacts_gone_at` says when retention removed them.
+        Names are constants in `kgym.api.steps`, such as `BuildArtifact.VMLINUX`. If retention has
+        removed the files, `StepView.artifacts_gone_at` is the time.
 
         Raises:
             Refused: There is no such job (`job_not_found`) or step (`step_not_found`).
@@ -363,23 +363,23 @@ class AsyncClient:
         return await self._ask("GET", path, _as_list(Artifact))
 
     def read_artifact(self, job_id: int, step: int, name: str) -> AsyncIterator[bytes]:
-        """Yield an artifact part by part, unchecked; `download` checks what it writes.
+        """Yield an artifact in parts, without verification; `download` verifies the SHA-256.
 
         Raises:
-            Refused: The step left no such file (`artifact_not_found`), or it was removed since
+            Refused: The step has no such artifact (`artifact_not_found`), or it was removed
                 (`artifact_gone`).
         """
         return self._read(f"/jobs/{job_id}/steps/{step}/artifacts/{quote(name, safe='')}", {})
 
     async def download(self, job_id: int, step: int, name: str, path: Path) -> Artifact:
-        """Write an artifact to `path`: whole, with the right SHA-256, or not at all.
+        """Write an artifact to `path` atomically, after verifying its SHA-256.
 
-        The next call goes on where an interrupted download ended.
+        The next call resumes an interrupted download.
 
         Raises:
-            UserError: The step left no such file (`artifact_not_found`).
-            Refused: The file was removed since (`artifact_gone`).
-            InfrastructureError: Other bytes came than were stored (`artifact_corrupt`).
+            UserError: The step has no such artifact (`artifact_not_found`).
+            Refused: The file was removed (`artifact_gone`).
+            InfrastructureError: The SHA-256 does not match (`artifact_corrupt`).
         """
         artifacts = await self.artifacts(job_id, step)
         download = await asyncio.to_thread(Download.of, artifacts, job_id, step, name, path)
@@ -395,7 +395,7 @@ class AsyncClient:
         return download.artifact
 
     async def _fetch(self, download: Download) -> str | None:
-        """Take what comes; return where the storage gives out the file, if that is the answer."""
+        """Download from the scheduler; return the storage's URL if it redirects there."""
         async with self._streams.stream(
             "GET", download.url, params=download.query, headers=download.headers
         ) as response:
@@ -409,7 +409,7 @@ class AsyncClient:
         return None
 
     async def _fetch_from_storage(self, download: Download, link: str) -> None:
-        """Take what comes from there, without our token; what does not, the scheduler has."""
+        """Download from the storage, without the scheduler's token; ignore its errors."""
         download.direct = False
         with contextlib.suppress(httpx.TransportError):
             async with (
@@ -430,11 +430,11 @@ class AsyncClient:
 
         Args:
             job_id: A job with a step of kind source, build or check that has succeeded;
-                `kgym.bugs.bug.Bug.source` makes the one that takes least.
-            wanted: Which file and lines; which step; patches to apply for this look.
+                `kgym.bugs.bug.Bug.source` makes the cheapest.
+            wanted: Which file and lines; which step; patches to apply for this request.
 
         Raises:
-            Refused: There is no such file (`file_not_found`), it is none (`not_a_file`,
+            Refused: There is no such file (`file_not_found`), it is not a text file (`not_a_file`,
                 `binary_file`), the patches do not apply (`patch_does_not_apply`), the job has no
                 such tree (`no_source`, `step_unfinished`), or it has to be made first
                 (`source_not_made`: `details["step"]` is the step to submit).
@@ -442,53 +442,53 @@ class AsyncClient:
         return await self._look(job_id, "file", wanted, FileText)
 
     async def list_source(self, job_id: int, wanted: FolderLook) -> FolderList:
-        """Return what is in a folder of that tree; raises as `read_source`."""
+        """Return the entries of a folder of that tree; raises as `read_source`."""
         return await self._look(job_id, "folder", wanted, FolderList)
 
     async def search_source(self, job_id: int, wanted: SearchLook) -> SearchResult:
         """Return lines of that tree that match a regular expression.
 
         Raises:
-            Refused: It is none (`bad_pattern`); or as `read_source`.
+            Refused: The pattern is invalid (`bad_pattern`); or as `read_source`.
         """
         return await self._look(job_id, "search", wanted, SearchResult)
 
     async def find_symbol(self, job_id: int, wanted: SymbolLook) -> SymbolResult:
-        """Return where a name is defined and used in that tree; raises as `read_source`."""
+        """Return definitions and uses of a symbol in that tree; raises as `read_source`."""
         return await self._look(job_id, "symbol", wanted, SymbolResult)
 
     # --- the platform --------------------------------------------------------------------------
 
     async def workers(self) -> list[WorkerView]:
-        """Return the workers: those alive, and those lost within a day."""
+        """Return the live workers, and those lost within a day."""
         return await self._ask("GET", "/workers", _as_list(WorkerView))
 
     async def drain(self, worker: str) -> WorkerView:
-        """Let a worker finish what it runs, take nothing more, and end; `admin` only."""
+        """Let a worker finish its steps, claim no more, and end; `admin` only."""
         path = f"/workers/{quote(worker, safe='')}/drain"
         return await self._ask("POST", path, _as(WorkerView))
 
     async def statistics(self, wanted: StatisticsFilter) -> Statistics:
-        """Return how many attempts ended in each minute, hour or day: how, and why they failed."""
+        """Count ended attempts per minute, hour or day, by outcome and reason."""
         return await self._get("/statistics", Statistics, wanted)
 
     async def bugs(self, wanted: BugFilter | None = None) -> BugPage:
-        """Return a page of the bugs that jobs name, those active last first.
+        """Return a page of the bugs that jobs name, last active first.
 
         Counts of tens of thousands of jobs may be ten seconds old. `next` is the `cursor` of the
-        page that follows.
+        next page.
         """
         return await self._get("/bugs", BugPage, wanted)
 
     async def suitecache(self, wanted: EntryFilter | None = None) -> EntryPage:
-        """Return a page of the compiled kernels that are kept, those used last first.
+        """Return a page of the stored compiled kernels, last used first.
 
-        `next` is the `cursor` of the page that follows.
+        `next` is the `cursor` of the next page.
         """
         return await self._get("/suitecache", EntryPage, wanted)
 
     async def suitecache_entry(self, name: str) -> EntryView:
-        """Return a compiled kernel that is kept: where, what for, and how it was made."""
+        """Return a stored compiled kernel: its places, its use, and how it was made."""
         return await self._get(f"/suitecache/{quote(name, safe='')}", EntryView)
 
     async def drop_entry(self, name: str) -> DroppedEntry:
@@ -497,31 +497,31 @@ class AsyncClient:
         return await self._ask("DELETE", path, _as(DroppedEntry))
 
     async def queues(self) -> list[QueueView]:
-        """Return, for each kind of step, how many wait and run, and how long the oldest waits."""
+        """Return, by kind, the number of queued and running steps, and the longest wait."""
         return await self._ask("GET", "/queues", _as_list(QueueView))
 
     async def storage(self) -> StorageView:
-        """Return what artifacts, caches and database take, by kind, age and job, in bytes.
+        """Return the bytes of artifacts, caches and database, by kind, age and job.
 
-        It is at most half a minute old.
+        The figures are at most half a minute old.
         """
         return await self._get("/storage", StorageView)
 
     def changes(
         self, after: str | None = None, reconnects: int = RECONNECTS
     ) -> AsyncIterator[Change]:
-        """Yield what changes in any job or worker, as it happens, without an end.
+        """Yield changes of all jobs and workers as they happen, endlessly.
 
-        The first is `begin`, or `reset` where the cursor is too old: then read again what you
-        show. A lost connection is opened again: no change of a job is lost or comes twice, and
-        `begin` comes again, after which `workers` tells how the workers are.
+        The first is `begin`, or `reset` if the cursor is too old: then read all again. Lost
+        connections are opened again, without lost or repeated changes of jobs; then `begin` is
+        repeated, and `workers` returns the workers' states.
 
         Args:
-            after: The `cursor` of what you know; without it, only what is new.
-            reconnects: How often in a row a lost connection is opened again; 0: you do that.
+            after: The `cursor` of the last known change; without it, only new changes.
+            reconnects: Maximum of consecutive reconnections; 0 for none.
 
         Raises:
-            Refused: You follow too much (`too_many_streams`).
+            Refused: Too many streams are open (`too_many_streams`).
             InfrastructureError: The scheduler could not be reached for about 13 seconds, or less
                 with fewer `reconnects` (`scheduler_unreachable`).
         """
@@ -556,8 +556,8 @@ class AsyncClient:
     ) -> T:
         """Send a request and return its parsed answer.
 
-        `repeatable`: sending it again has no further effect. It is sent again if its connection
-        ends, as an answer that is lost does not say what was done.
+        `repeatable` requests are idempotent, and are sent again after a lost connection. A restart
+        is not: a second one would be refused if the first was executed.
         """
         retries = protocol.Retries()
         while True:

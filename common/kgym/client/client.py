@@ -1,6 +1,6 @@
-"""The client that blocks: it lets an `AsyncClient` work in a thread of its own, and waits for it.
+"""The blocking client: it runs an `AsyncClient` in a thread and waits for it.
 
-So each call is written once. A wait can be interrupted (Ctrl-C): the call is cancelled then.
+So each call is implemented once. Ctrl-C cancels the call.
 """
 
 import asyncio
@@ -22,14 +22,14 @@ _END = object()
 
 
 class _Portal:
-    """A thread with an event loop, in which one `AsyncClient` works."""
+    """A thread whose event loop runs one `AsyncClient`."""
 
     def __init__(self, base_url: str, token: str | None) -> None:
         self.process = os.getpid()
         self.client = AsyncClient(base_url, token)
         self._stop = asyncio.Event()
         started: Future[asyncio.AbstractEventLoop] = Future()
-        # A daemon: a program that does not close its client ends nevertheless.
+        # A daemon thread, so that a program can end without closing its client.
         self._thread = threading.Thread(
             target=lambda: asyncio.run(self._serve(started)), name="kgym-client", daemon=True
         )
@@ -47,7 +47,7 @@ class _Portal:
         try:
             return future.result()
         except BaseException:
-            future.cancel()  # where it was this wait that was interrupted, not the work
+            future.cancel()  # has no effect unless this wait was interrupted
             raise
 
     def close(self) -> None:
@@ -59,7 +59,7 @@ class _Portal:
 def _awaited(
     method: Callable[Concatenate[AsyncClient, P], Coroutine[Any, Any, T]],
 ) -> Callable[Concatenate["Client", P], T]:
-    """Return a method that waits for the result of one of `AsyncClient`."""
+    """Return the blocking form of a method of `AsyncClient`."""
 
     @functools.wraps(method)
     def call(client: "Client", /, *args: P.args, **kwargs: P.kwargs) -> T:
@@ -72,7 +72,7 @@ def _awaited(
 def _iterated(
     method: Callable[Concatenate[AsyncClient, P], AsyncIterator[T]],
 ) -> Callable[Concatenate["Client", P], Iterator[T]]:
-    """Return a generator that yields what one of `AsyncClient` yields."""
+    """Return the blocking form of a generator of `AsyncClient`."""
 
     @functools.wraps(method)
     def iterate(client: "Client", /, *args: P.args, **kwargs: P.kwargs) -> Iterator[T]:
@@ -82,7 +82,7 @@ def _iterated(
             while (item := portal.wait(_next(items))) is not _END:
                 yield item
         finally:
-            # Not awaited: while the interpreter shuts down, the loop's thread no longer runs.
+            # Not awaited: the thread no longer runs while the interpreter shuts down.
             if portal.loop.is_running() and not sys.is_finalizing():
                 asyncio.run_coroutine_threadsafe(_close(items), portal.loop)
 
@@ -103,19 +103,19 @@ async def _close(items: Any) -> None:
 class Client:
     """A connection to the scheduler at `base_url`, such as `http://127.0.0.1:8420`.
 
-    Use it as a context manager, or call `close`. It may be used by several threads, and in a
-    process that was forked, which gets connections of its own.
+    Use it as a context manager, or call `close`. It is thread-safe, and can be used after a fork,
+    with new connections.
 
-    Requests that come too soon (429) are repeated when the scheduler says so, for up to a minute;
-    those that it cannot serve just now (503) for up to 20 s. Every method raises:
+    Requests over the rate limit (429) are repeated after the time that the scheduler names, for up
+    to a minute; requests during an outage (503) for up to 20 s. Every method raises:
 
-    - `Refused` if the request is wrong, or not allowed: repeating it cannot help;
+    - `Refused` if the request is invalid or not allowed: repeating it cannot help;
     - `ServerFailed` if the scheduler failed;
-    - `InfrastructureError` with the reason `scheduler_unreachable` if nobody answers.
+    - `InfrastructureError` with the reason `scheduler_unreachable` without an answer.
 
     Args:
-        base_url: Where the scheduler listens.
-        token: What `kgym token create` printed; None where no token is needed.
+        base_url: The scheduler's URL.
+        token: A token from `kgym token create`; None if none is needed.
     """
 
     def __init__(self, base_url: str, token: str | None = None) -> None:
@@ -128,7 +128,7 @@ class Client:
         with self._lock:
             if self._closed:
                 raise RuntimeError("the client is closed")
-            # A fork has no threads but the one that forked.
+            # A forked process has only the thread that forked.
             if self._portal is None or self._portal.process != os.getpid():
                 self._portal = _Portal(self._base_url, self._token)
             return self._portal

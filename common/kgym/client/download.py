@@ -1,4 +1,4 @@
-"""A file that comes in parts, perhaps over several connections, without network I/O."""
+"""The state of a download that may need several connections, without network I/O."""
 
 import hashlib
 import os
@@ -13,12 +13,12 @@ from kgym.api.jobs import Artifact, StepView
 from kgym.client.protocol import Retries
 from kgym.errors import Gone, InfrastructureError, UserError
 
-# Bytes that are read at once.
+# Bytes per read.
 CHUNK = 1 << 20
 
 
 def check_kept(step: StepView, artifact: Artifact) -> None:
-    """Raise Gone `artifact_gone` where retention has removed it."""
+    """Raise Gone `artifact_gone` if retention has removed it."""
     if step.artifacts_gone_at is not None:
         when = step.artifacts_gone_at.astimezone().strftime("%Y-%m-%d %H:%M:%S")
         message = f"retention removed {artifact.name} of step {step.number} on {when}"
@@ -26,13 +26,14 @@ def check_kept(step: StepView, artifact: Artifact) -> None:
 
 
 class Download:
-    """A file on its way: `.NAME.SHA.part` beside its place, until it is whole."""
+    """A file that is being downloaded, to `.NAME.SHA.part` in its folder until it is complete."""
 
     def __init__(self, artifact: Artifact, url: str, path: Path) -> None:
         self.artifact = artifact
         self.url = url
-        self.retries = Retries(connected=True)  # by whoever has just listed the artifact
-        # Whether the storage is asked for the file itself, where it gives it out.
+        self.retries = Retries(connected=True)  # the caller has just listed the artifacts
+        # Whether to accept a redirect to the storage. If the storage cannot be reached, or a clock
+        # is wrong, the rest comes from the scheduler.
         self.direct = True
         self._path = path
         self._part = path.with_name(f".{path.name}.{artifact.sha256[:16]}.part")
@@ -43,7 +44,7 @@ class Download:
     def of(
         cls, artifacts: Sequence[Artifact], job_id: int, step: int, name: str, path: Path
     ) -> "Download":
-        """Begin with the artifact of this name; raise UserError if the step left none."""
+        """Start the download of this artifact; raise UserError if the step has none."""
         kept = next((artifact for artifact in artifacts if artifact.name == name), None)
         if kept is None:
             left = ", ".join(artifact.name for artifact in artifacts) or "none"
@@ -55,7 +56,7 @@ class Download:
 
     @property
     def complete(self) -> bool:
-        """Whether all bytes are here."""
+        """Whether all bytes have arrived."""
         return self._have >= self.artifact.size
 
     @property
@@ -65,29 +66,29 @@ class Download:
 
     @property
     def part(self) -> dict[str, str]:
-        """The headers that ask for what is missing."""
+        """The headers that request the missing bytes."""
         return {"Range": f"bytes={self._have}-", "Accept-Encoding": "identity"}
 
     @property
     def headers(self) -> dict[str, str]:
-        """The headers of the next request: for what is missing, of this very content."""
+        """The headers of the next request: the missing bytes, if the content is unchanged."""
         return {"If-Range": f'"{self.artifact.sha256}"', **self.part}
 
     def begin(self, response: httpx.Response) -> None:
-        """Note the answer: one that is not partial begins at the first byte."""
+        """Start over if the answer is not partial, and begins at the first byte."""
         self.retries.begin()
         if response.status_code != HTTPStatus.PARTIAL_CONTENT:
             self._have = 0
             os.truncate(self._part, 0)
 
     def take(self, chunk: bytes) -> None:
-        """Append to what is here."""
+        """Append bytes."""
         with self._part.open("ab") as file:
             file.write(chunk)
         self._have += len(chunk)
 
     def finish(self) -> None:
-        """Verify the file and move it into its place; raise InfrastructureError if it is wrong."""
+        """Verify the SHA-256 and rename the file; raise InfrastructureError on a mismatch."""
         with self._part.open("rb") as file:
             digest = hashlib.file_digest(file, "sha256").hexdigest()
             os.fsync(file.fileno())
@@ -95,7 +96,7 @@ class Download:
             self._part.unlink()
             raise InfrastructureError(
                 "artifact_corrupt",
-                f"{self.artifact.name} arrived with SHA-256 {digest}, not {self.artifact.sha256}; "
-                "download it again",
+                f"{self.artifact.name}: SHA-256 mismatch: expected {self.artifact.sha256}, "
+                f"got {digest}; download it again",
             )
         self._part.replace(self._path)

@@ -1,4 +1,4 @@
-"""How to talk to the scheduler, without network I/O: options, errors, and when to try again."""
+"""The client's protocol without network I/O: options, errors, retries, event streams."""
 
 import errno
 from collections.abc import Mapping
@@ -13,19 +13,20 @@ from kgym.api.changes import Change
 from kgym.api.jobs import JobEvent
 from kgym.errors import InfrastructureError, KgymError, UserError
 
-# Seconds.
+# A call may take 60 s, since the server may work on it for that long.
 TIMEOUT = httpx.Timeout(60, connect=5, pool=None)
-# After which an event stream counts as cut off: its server says every 5 that it lives.
+# Silence after which an event stream counts as lost: servers send a ping every 5 s.
 SILENCE_SECONDS = 15.0
-# Seconds; of event streams.
+# Time limits of event streams.
 FOLLOWING = httpx.Timeout(60, connect=5, read=SILENCE_SECONDS, pool=None)
-# Of calls; further ones wait for their turn. Streams and downloads have connections apart.
+# Connections for calls; further calls wait. Streams and downloads have connections of their own, or
+# a hundred followers would leave none for calls.
 CONNECTIONS = 100
-# How long a request waits in all, where the scheduler says that it comes too soon.
+# Total time for which a request over the rate limit is repeated.
 PATIENCE_SECONDS = 60
-# How long it waits in all, where the scheduler says that it cannot serve it just now.
+# Total time for which a request is repeated while the scheduler is unavailable.
 OUTAGE_SECONDS = 20
-# How often in a row a lost connection is taken up again, within about 13 seconds.
+# Number of consecutive attempts to reconnect, within about 13 seconds.
 RECONNECTS = 10
 
 Event_co = TypeVar("Event_co", covariant=True)
@@ -43,7 +44,7 @@ class ApiError(KgymError):
 
 
 class Refused(ApiError, UserError):
-    """The request cannot be met as it is: no such job, a fault in the request, a conflict."""
+    """The request cannot be fulfilled: no such job, an invalid request, a conflict."""
 
 
 class ServerFailed(ApiError, InfrastructureError):
@@ -51,9 +52,9 @@ class ServerFailed(ApiError, InfrastructureError):
 
 
 def options(base_url: str, token: str | None, *, streams: bool = False) -> dict[str, Any]:
-    """Return the arguments for httpx's clients: for calls, or for what holds on to connections."""
+    """Return the arguments of httpx's clients, for calls or for streams."""
     url = httpx.URL(base_url)
-    # A proxy of the environment cannot reach this machine's own loopback.
+    # A proxy set in the environment cannot reach this machine's loopback.
     loopback = url.host in {"localhost", "127.0.0.1", "::1"}
     headers = {"Authorization": f"Bearer {token}"} if token else {}
     return {
@@ -61,18 +62,18 @@ def options(base_url: str, token: str | None, *, streams: bool = False) -> dict[
         "timeout": TIMEOUT,
         "limits": httpx.Limits(max_connections=None if streams else CONNECTIONS),
         "trust_env": not loopback,
-        "verify": url.scheme == "https",  # else certificates are read for nothing
+        "verify": url.scheme == "https",  # otherwise reading the certificates wastes time
         "headers": headers,
     }
 
 
 def checked(response: httpx.Response) -> httpx.Response:
-    """Return the response if it is a good one; raise ApiError. An error has to be read before."""
+    """Return the response, or raise ApiError; an error's body must have been read."""
     if not response.is_error:
         return response
     try:
         problem = {"reason": "unknown", "detail": response.text, **response.json()}
-    except (ValueError, TypeError):  # not from the scheduler, but from a proxy on the way
+    except (ValueError, TypeError):  # from a proxy, not from the scheduler
         phrase = HTTPStatus(response.status_code).phrase
         detail = f"{response.request.url} answered {response.status_code} {phrase}"
         problem = {"reason": "unexpected_answer", "detail": detail}
@@ -86,12 +87,12 @@ _ENDED = (httpx.ReadError, httpx.WriteError, httpx.RemoteProtocolError)
 
 
 def unreachable(url: httpx.URL, error: Exception | None) -> InfrastructureError:
-    """Return the error for a server that does not answer, or for what else was in the way."""
+    """Return the error of a request without an answer."""
     server = str(url).removesuffix("/").removesuffix("/v1")
     cause = str(error or "") or "the connection was closed"
     match error:
         case _ if _out_of_files(error):
-            message = f"cannot connect to {server}: {cause}; this process follows too much at once"
+            message = f"cannot connect to {server}: {cause}; this process has too many streams open"
         case httpx.ReadTimeout() | httpx.WriteTimeout():
             seconds = error.request.extensions["timeout"]["read"]
             message = f"the scheduler at {server} did not answer within {seconds:g} s"
@@ -115,40 +116,40 @@ def _out_of_files(error: BaseException | None) -> bool:
 
 @dataclass(slots=True)
 class Retries:
-    """Counts connections that were lost in a row, and the seconds waited for a busy server."""
+    """Counts consecutive lost connections, and the seconds waited for a busy server."""
 
     lost: int = 0
     connected: bool = False
     waited: float = 0
     most: int = RECONNECTS
-    """How often in a row a connection is taken up again."""
+    """Maximum number of consecutive reconnections."""
 
     def begin(self) -> None:
         """Note that the server has answered."""
         self.lost, self.connected, self.waited = 0, True, 0
 
     def pause(self, url: httpx.URL, error: Exception | None) -> float:
-        """Return the seconds to wait; raise InfrastructureError where waiting is no use."""
+        """Return the seconds to wait; raise InfrastructureError if waiting cannot help."""
         self.lost += 1
         if not self.connected or self.lost > self.most:
             raise unreachable(url, error) from error
         return float(min(2.0, 0.05 * 2**self.lost))
 
     def ended(self, url: httpx.URL, error: httpx.TransportError, *, repeatable: bool) -> None:
-        """Raise InfrastructureError, unless a connection has ended that had been kept.
+        """Raise InfrastructureError, unless the request can be repeated on a new connection.
 
-        Servers may do that at any time (RFC 9112, section 9.3.1): what is repeatable is
-        asked again, once.
+        Servers may close an idle connection at any time (RFC 9112, section 9.3.1), so a repeatable
+        request is sent once more.
         """
         self.lost += 1
         if not (repeatable and self.lost == 1 and isinstance(error, _ENDED)):
             raise unreachable(url, error) from error
 
     def seconds_to_wait(self, error: ApiError, *, repeatable: bool = True) -> float:
-        """Return the `Retry-After` of an error; raise the error if waiting is no use."""
+        """Return the `Retry-After` of an error; raise the error if waiting cannot help."""
         seconds = error.details.get("retry_after")
         if error.status in {502, 503, 504} and error.reason == "unexpected_answer":
-            seconds = seconds or 1  # of a proxy, whose scheduler is away
+            seconds = seconds or 1  # a proxy's answer while the scheduler is down
         outage = isinstance(error, ServerFailed)
         if not isinstance(seconds, int) or (outage and not repeatable):
             raise error
@@ -159,10 +160,10 @@ class Retries:
 
 
 class Followed(Protocol[Event_co]):
-    """A stream of events that goes on across lost connections."""
+    """A stream of events that continues across lost connections."""
 
     done: bool
-    """Whether no more will come."""
+    """Whether the stream has ended."""
     path: str
     retries: Retries
 
@@ -171,11 +172,11 @@ class Followed(Protocol[Event_co]):
         """The headers of the next request."""
 
     def take(self, message: ServerSentEvent) -> Event_co | None:
-        """Return the event in the message, if it holds one."""
+        """Return the event in the message; None if it has none."""
 
 
 class Feed:
-    """A job's events, up to the one that was received last."""
+    """The stream of a job's events, with the number of the last received one."""
 
     def __init__(self, job_id: int, last: int) -> None:
         self.path = f"/jobs/{job_id}/events"
@@ -189,11 +190,11 @@ class Feed:
         return {"Accept": "text/event-stream", "Last-Event-ID": str(self._last)}
 
     def take(self, message: ServerSentEvent) -> JobEvent | None:
-        """Return the event in the message, if it holds one; `done` says that no more will come."""
+        """Return the event in the message; None if it has none."""
         if message.event == "end":
             self.done = True
             return None
-        if not message.data:  # httpx-sse makes one of a keep-alive comment, too
+        if not message.data:  # httpx-sse also yields keep-alive comments
             return None
         event = JobEvent.model_validate_json(message.data)
         self._last = event.id
@@ -201,7 +202,7 @@ class Feed:
 
 
 class ChangeFeed:
-    """The changes of all jobs, up to the one that was received last; it does not end."""
+    """The endless stream of all jobs' changes, with the cursor of the last received one."""
 
     def __init__(self, after: str | None, reconnects: int = RECONNECTS) -> None:
         self.path = "/changes"
@@ -216,7 +217,7 @@ class ChangeFeed:
         return {"Accept": "text/event-stream", **since}
 
     def take(self, message: ServerSentEvent) -> Change | None:
-        """Return the change in the message, if it holds one."""
+        """Return the change in the message; None if it has none."""
         if not message.data:
             self._last = message.id or self._last
             return None

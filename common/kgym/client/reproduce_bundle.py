@@ -1,11 +1,11 @@
-"""The bundle of a reproduce step, packed out of what the step and its build left; no I/O.
+"""The bundle of a reproduce step, packed from the artifacts of the step and its build; no I/O.
 
-bundle/kernel, initrd-N.cpio    what the VM of reproducer N booted
+bundle/kernel, initrd-N.cpio    kernel and initrd of the VM of reproducer N
 bundle/vmlinux, config          of the kernel, for debuggers and for building it again
 bundle/reproducer…              source and program
-bundle/about.json               what was built, and what is looked for
-bundle/root.zst                 its root disk, if it had one
-bundle/reproduce.sh [N]         boots it with QEMU; the console comes on the terminal
+bundle/about.json               description of the kernel, the bug and QEMU
+bundle/root.zst                 the root disk, if any
+bundle/reproduce.sh [N]         boots it with QEMU; prints the console
 """
 
 import tarfile
@@ -39,7 +39,7 @@ class Member:
 
 
 def is_packable(step: StepView) -> bool:
-    """Return whether the step has left what its bundle is packed of, and no bundle itself."""
+    """Return whether the step has the artifacts for a bundle, and no bundle itself."""
     left = {artifact.name for artifact in step.artifacts}
     return isinstance(step.spec, ReproduceSpec) and _SCRIPT in left and NAME not in left
 
@@ -51,11 +51,11 @@ def build_job(job: JobView, step: StepView) -> int:
 
 
 def members(job: JobView, step: StepView, there: JobView) -> list[Member]:
-    """Return what the bundle of a step holds, by name; `there` is the job of its build.
+    """Return the files of a step's bundle, by name; `there` is the job of its build.
 
     Raises:
-        Gone: Retention has removed it (`artifact_gone`).
-        NotFound: There is no such build (`step_not_found`), or it left no kernel
+        Gone: Retention has removed one (`artifact_gone`).
+        NotFound: The build does not exist (`step_not_found`), or has no kernel
             (`artifact_not_found`).
     """
     assert isinstance(step.spec, ReproduceSpec)
@@ -80,14 +80,14 @@ def members(job: JobView, step: StepView, there: JobView) -> list[Member]:
 
 
 class BundleArchive:
-    """The archive as it is written, a part at a time; the same files give the same bytes."""
+    """A writer of the archive; it is deterministic: the same files give the same bytes."""
 
     def __init__(self) -> None:
         self._gzip = zlib.compressobj(1, zlib.DEFLATED, _GZIP)
         self._size = 0
 
     def begin(self, member: Member) -> bytes:
-        """Return what stands before the content of a file."""
+        """Return the header of a file."""
         head = tarfile.TarInfo(f"bundle/{member.name}")
         head.size = member.artifact.size
         program = member.name.startswith("reproducer") and "." not in member.name
@@ -95,12 +95,12 @@ class BundleArchive:
         return self.add(head.tobuf())
 
     def add(self, part: bytes) -> bytes:
-        """Return what becomes of a part of the content."""
+        """Return the archive's bytes for a part of the content."""
         self._size += len(part)
         return self._gzip.compress(part)
 
     def end_file(self) -> bytes:
-        """Return what stands behind the content of a file."""
+        """Return the padding after a file."""
         return self.add(bytes(-self._size % tarfile.BLOCKSIZE))
 
     def end(self) -> bytes:

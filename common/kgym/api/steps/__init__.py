@@ -1,4 +1,4 @@
-"""What a step is asked (specs) and what it answers (results), one pair per step kind."""
+"""Specifications and results of steps, one pair for each kind."""
 
 from typing import Annotated
 

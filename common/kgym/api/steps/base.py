@@ -1,4 +1,4 @@
-"""What the models of all step kinds share."""
+"""Types and models that all kinds of steps share."""
 
 from dataclasses import dataclass
 from enum import StrEnum
@@ -9,14 +9,14 @@ from pydantic_core import from_json, to_json
 
 from kgym.errors import Cause
 
-# --- bounds: no value is unlimited, whoever sends it --------------------------------------
+# --- bounded types: no value of any sender is unlimited -----------------------------------
 
 
 def _cut(most: int) -> BeforeValidator:
     return BeforeValidator(lambda text: text[:most] if isinstance(text, str) else text)
 
 
-# Bytes of the details of a failure, as JSON.
+# Maximum bytes of a failure's details as JSON.
 DETAILS = 1 << 20
 
 
@@ -28,8 +28,8 @@ def _bounded(details: object) -> object:
 Count = Annotated[int, Field(ge=0, lt=1 << 63)]
 Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$", max_length=64)]
 TreePath = Annotated[str, Field(min_length=1, max_length=1000, description="path in the tree")]
-# What a compiler, a kernel or a guest says is cut where it is too long: a patch that makes
-# them say more must not make the result unreadable.
+# Output of a compiler, a kernel or a guest is cut, as a patch could make it too long for a readable
+# result. Lists that are too long are refused: what is dropped might be what counts.
 Name = Annotated[str, Field(max_length=1000), _cut(1000)]
 Line = Annotated[str, Field(max_length=10_000), _cut(10_000)]
 Words = Annotated[str, Field(max_length=200_000), _cut(200_000)]
@@ -38,7 +38,7 @@ Seconds = Annotated[
     dict[Annotated[str, Field(max_length=100)], float],
     Field(max_length=100),
 ]
-# Whatever goes with a failure, for programs; too much of it is left out.
+# Details of a failure for programs; dropped if they are too large.
 Details = Annotated[
     dict[Annotated[str, Field(max_length=1000)], JsonValue],
     Field(max_length=1000, json_schema_extra={"x-bytes": DETAILS}),
@@ -47,13 +47,13 @@ Details = Annotated[
 
 
 class Strict(BaseModel):
-    """A model that refuses unknown fields, and numbers that are none, and does not change."""
+    """An immutable model that refuses unknown fields, NaN and infinity."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
 
 class StepKind(StrEnum):
-    """What a step does; each kind has its own queue and workers."""
+    """Kind of a step; each has its own queue and workers."""
 
     BUILD = "build"
     CHECK = "check"
@@ -77,7 +77,7 @@ class StepRef(Strict):
 
 @dataclass(frozen=True, slots=True)
 class StepInput:
-    """What a step takes from an earlier one: by which name, from where, and what that must be."""
+    """A reference to an earlier step: the input's name, the step, and its required kind."""
 
     name: str
     ref: StepRef
@@ -85,44 +85,44 @@ class StepInput:
 
 
 class Needs(Strict):
-    """What a step needs of its worker's host; null and 0 need nothing."""
+    """Requirements on a worker's host; null and 0 require nothing."""
 
     architecture: str | None = None
     compiler: str | None = None
     compilers: list[str] = []
-    """Others that serve as well, the best first."""
+    """Alternatives, the best first."""
     cores: int = 0
     memory: int = 0
     """MiB, rounded up to 2^k or 3/2 * 2^k, to keep lanes few."""
     syzkaller: list[str] = []
     dump: str | None = None
-    """A way of saving a guest's memory that not every worker has."""
+    """A method of saving a guest's memory that not every worker has."""
 
 
 class Failure(Strict):
-    """Why a step failed: `reason` in one stable word for programs, `message` for people."""
+    """Why a step failed: `reason` is a stable word for programs, `message` for people."""
 
-    cause: Cause = Field(description="whose fault it is; what is infrastructure's is tried again")
+    cause: Cause = Field(description="the user, or the infrastructure: then the step is retried")
     reason: Annotated[str, Field(max_length=100), _cut(100)]
     message: Words
     details: Details = {}
 
 
 class Step(Strict):
-    """What the specs of all kinds share."""
+    """Base of all specifications."""
 
     name: StepName | None = Field(
-        None, description="by which later steps, and other jobs, name it; once in a job"
+        None, description="name for references of later steps and other jobs; unique in a job"
     )
 
     def inputs(self) -> list[StepInput]:
-        """Return what it takes from other steps."""
+        """Return the references to other steps."""
         return []
 
     def needs(self) -> Needs:
-        """Return what it needs of its worker's host."""
+        """Return the requirements on its worker's host."""
         return Needs()
 
     def unmet(self, result: Strict) -> Failure | None:
-        """Return why the step fails though it has this result, which it keeps."""
+        """Return why the step fails in spite of this result, which is kept; None if it succeeds."""
         return None

@@ -14,12 +14,12 @@ from kgym.api.steps.kernel import Kernel, Patch
 
 _C_FILE = re.compile(r"(?:[\w+,@=-][\w.+,@=-]*/)*[\w+,@=-][\w.+,@=-]*\.c", re.ASCII)
 
-# How the memory of a crashed guest is saved: from outside, or by a kernel that it starts.
+# How a crashed guest's memory is saved: by QEMU, or by a capture kernel in the guest.
 DumpMethod = Literal["hypervisor", "kdump"]
 
 
 class BuildArtifact(StrEnum):
-    """The files that a build leaves, by name."""
+    """Names of a build's artifacts."""
 
     KERNEL = "bzImage"
     VMLINUX = "vmlinux"
@@ -29,13 +29,13 @@ class BuildArtifact(StrEnum):
     """The `.config` that it was built with."""
     COMPILE_COMMANDS = "compile_commands.json"
     MODULES = "modules.tar"
-    """The modules, as `make modules_install` leaves them, where the config has any."""
+    """The modules as installed by `make modules_install`, if the config has any."""
     LOG = "build.log"
-    """What make and the compilers printed."""
+    """Output of make and the compilers."""
 
 
 class Ahead(Strict):
-    """What later steps of the job rest on: the build fails at once where it cannot serve."""
+    """Requirements of later steps: the build fails at once if they cannot be met."""
 
     patches: list[Patch] = Field(
         [], max_length=10, description="each has to apply after the build's own, alone"
@@ -52,33 +52,31 @@ class BuildSpec(Kernel):
     kind: Literal[StepKind.BUILD] = StepKind.BUILD
     patches: list[Patch] = Field([], max_length=100)
     for_dump: DumpMethod | None = Field(
-        None, description="add to the config what this way of taking dumps needs"
+        None, description="add the config symbols for this dump method"
     )
     instrument: list[TreePath] = Field(
         [],
         max_length=5000,
-        description="C files whose functions leave a record in the trace buffer at their entry"
-        " (kgym.source.instrument), and add to the config what that needs",
+        description="C files whose functions write a record to the trace buffer at entry"
+        " (kgym.source.instrument); also adds the config symbols for it",
     )
     objects: int | None = Field(
-        None, gt=0, lt=1 << 31, description="objects of a full build, where known, for the progress"
+        None, gt=0, lt=1 << 31, description="objects of a full build, if known, for the progress"
     )
     review: list[Annotated[str, Field(max_length=200)]] = Field(
         [],
         max_length=100,
-        description="names of `patches` that are on trial: what they cut off, touch and say, and"
-        " whether the kernel with them can still tell of bugs, are findings",
+        description="names of `patches` that are on trial: findings report what they remove, touch"
+        " and print, and whether the kernel can still report bugs",
     )
     files: list[TreePath] = Field(
         [],
         max_length=1000,
-        description="where what is on trial may have to go; elsewhere is a finding. Empty: unknown",
+        description="files that a fix may have to change; others are a finding. Empty: unknown",
     )
-    checkpatch: bool = Field(False, description="also look at the style of what is on trial")
+    checkpatch: bool = Field(False, description="also check the style of patches on trial")
 
-    ahead: Ahead | None = Field(
-        None, description="tried before anything is compiled, and so before anything crashes"
-    )
+    ahead: Ahead | None = Field(None, description="checked before anything is compiled")
 
     @model_validator(mode="after")
     def _reviews_its_patches(self) -> "BuildSpec":
@@ -91,12 +89,12 @@ class BuildSpec(Kernel):
     def _instruments_c_files(cls, paths: list[str]) -> list[str]:
         for path in paths:
             if not _C_FILE.fullmatch(path):
-                raise ValueError(f"{path!r} cannot be instrumented: it is no .c file of the tree")
+                raise ValueError(f"{path!r} cannot be instrumented: not a .c file of the tree")
         return list(dict.fromkeys(paths))
 
 
 class DroppedSymbol(Strict):
-    """A config symbol that kconfig did not give the value asked for."""
+    """A config symbol that did not get the requested value from kconfig."""
 
     symbol: Name
     wanted: Name
@@ -104,7 +102,7 @@ class DroppedSymbol(Strict):
 
 
 class SkippedFunction(Strict):
-    """A function that gets no record, and why."""
+    """A function without a record, and the reason."""
 
     name: Name
     line: Count = Field(description="where its body begins")
@@ -117,10 +115,10 @@ class SkippedFunction(Strict):
 
 
 class InstrumentedFile(Strict):
-    """A file that was to be instrumented: all its functions but the `skipped` have records."""
+    """An instrumented file: all its functions except the `skipped` have records."""
 
     path: TreePath
-    reason: Line | None = Field(None, description="why none of its functions has a record")
+    reason: Line | None = Field(None, description="why it was not instrumented at all")
     functions: Count = Field(0, description="functions that have a record")
     skipped: list[SkippedFunction] = Field([], max_length=100_000)
     objects: Count = Field(
@@ -129,7 +127,7 @@ class InstrumentedFile(Strict):
 
 
 class BuildResult(Strict):
-    """What was built, and from what."""
+    """The result of a build."""
 
     kind: Literal[StepKind.BUILD] = StepKind.BUILD
     source_identity: Line = Field(description="e.g. `package:linux-source-6.1=6.1.192-1`")
@@ -138,45 +136,43 @@ class BuildResult(Strict):
     compiler_substitution: Name = Field("", description=SUBSTITUTION)
     tree: Name = Field(description="the SuiteCache entry that was used")
     source_tree: Name = Field("", description="names the source with its backports")
-    tree_cached: bool = Field(description="whether that entry was there already")
-    memoised: bool = Field(False, description="whether the same was built before: a copy of that")
-    shortcut: bool = Field(False, description="whether saved commands did what make would have")
+    tree_cached: bool = Field(description="whether that entry existed")
+    memoised: bool = Field(False, description="whether it is a copy of an earlier identical build")
+    shortcut: bool = Field(False, description="whether saved commands replaced make")
     backports: list[Name] = Field(max_length=1000)
     dropped_symbols: list[DroppedSymbol] = Field(
         max_length=100_000,
-        description="symbols of the config that did not get the value asked for, less those that"
-        " say what the compiler and its like can",
+        description="symbols of the config that did not get the requested value, except those that"
+        " describe the toolchain",
     )
     config_version: Name = Field(
         "",
-        description="the version that the config was made for, by its first lines, where it is"
-        " not the kernel's: kconfig has brought it over",
+        description="the version that the config was made for, by its first lines, if it is not the"
+        " kernel's: kconfig has converted it",
     )
     modules: Count = Field(0, description="modules that were built; guests load them on demand")
     built_in: list[Name] = Field(
-        [], max_length=100_000, description="symbols that were `m`, and made `y` as was asked"
+        [], max_length=100_000, description="symbols changed from `m` to `y` on request"
     )
     dump_symbols: list[Name] = Field(
-        [], max_length=1000, description="what `for_dump` asked of the config"
+        [], max_length=1000, description="symbols that `for_dump` added to the config"
     )
     instrumented: list[InstrumentedFile] = Field([], max_length=5000)
     trace_symbols: list[Name] = Field(
-        [], max_length=1000, description="what `instrument` added to the config"
+        [], max_length=1000, description="symbols that `instrument` added to the config"
     )
     objects_compiled: Count
     warnings: list[Diagnostic] = Field(max_length=10_000)
-    findings: list[Finding] = Field(
-        [], max_length=10_000, description="about the patches that were to be reviewed"
-    )
+    findings: list[Finding] = Field([], max_length=10_000, description="about the reviewed patches")
     detectors: dict[Name, Name] = Field(
         {},
         max_length=100,
-        description="of the unpatched kernel's config: the symbols of what detects faults",
+        description="symbols of fault detectors in the unpatched kernel's config",
     )
     controls_lacking: dict[Name, Line] = Field(
         {},
         max_length=100,
-        description="faults that cannot be raised on the unpatched kernel, as what raises them"
-        " does not compile there, and the compiler's words; `all`: none of them can",
+        description="faults that cannot be raised on the unpatched kernel, because the code for"
+        " them does not compile, and the compiler's message; `all`: none of them can",
     )
     seconds: Seconds = Field(description="by stage: source, config, tree, patch, make, …")

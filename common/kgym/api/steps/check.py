@@ -18,7 +18,7 @@ class CheckSpec(Kernel):
     base: list[Patch] = Field(
         [],
         max_length=100,
-        description="applied before each of `patches`, as the change that brings a bug back",
+        description="applied before each of `patches`, such as the change that reintroduces a bug",
     )
     patches: list[Patch] = Field(min_length=1, max_length=1000)
     dependents: int = Field(
@@ -27,20 +27,20 @@ class CheckSpec(Kernel):
 
 
 class FileOutcome(StrEnum):
-    """What a check found out about one file that a patch changes."""
+    """The outcome of a check for one file that a patch changes."""
 
     COMPILES = "compiles"
     NOT_BUILT = "not_built"
     """The config compiles neither it nor anything that includes it."""
     REMOVED = "removed"
-    """The patch removed or renamed it, and nothing else needs the object that was made of it."""
+    """The patch removed or renamed it, and nothing else needs its object."""
     DOES_NOT_COMPILE = "does_not_compile"
     OVER_LIMIT = "over_limit"
-    """A limit of time, memory or disk, or an unreadable tree, ended it: neither yes nor no."""
+    """No answer: a limit of time, memory or disk, or an unreadable tree, ended the check."""
 
 
 class PatchOutcome(StrEnum):
-    """What became of a patch: the worst of its files that are code, in this order."""
+    """The outcome of a patch: that of its worst source file, in this order."""
 
     COMPILES = "compiles"
     NOT_BUILT = "not_built"
@@ -68,7 +68,7 @@ class FunctionCheck(Strict):
 
 
 class PatchCheck(Strict):
-    """What is known of one patch."""
+    """The check of one patch."""
 
     name: Name
     outcome: PatchOutcome
@@ -79,14 +79,18 @@ class PatchCheck(Strict):
     diagnostics: list[Diagnostic] = Field(
         [], max_length=10_000, description="errors, and the warnings it adds"
     )
-    output: Words = Field("", description="the compiler's own words, cut to 16 KiB")
-    through_make: bool = Field(False, description="whether it changes what only make can follow")
-    memoised: bool = Field(False, description="whether this was found out by an earlier check")
-    seconds: float = Field(description="that it took")
+    output: Words = Field("", description="the compiler's output, cut to 16 KiB")
+    through_make: bool = Field(
+        False, description="whether it was compiled by make, as its changes require it"
+    )
+    memoised: bool = Field(
+        False, description="whether this is the cached result of an earlier check"
+    )
+    seconds: float = Field(description="its duration")
 
 
 class CheckResult(Strict):
-    """What became of the patches, in the order of the spec."""
+    """The outcomes of the patches, in the order of the spec."""
 
     kind: Literal[StepKind.CHECK] = StepKind.CHECK
     source_identity: Line
@@ -95,6 +99,6 @@ class CheckResult(Strict):
     compiler_substitution: Name = Field("", description=SUBSTITUTION)
     tree: Name = Field(description="the SuiteCache entry that was used")
     source_tree: Name = Field("", description="names the source with its backports")
-    tree_cached: bool = Field(description="whether that entry was there already")
+    tree_cached: bool = Field(description="whether that entry existed")
     patches: list[PatchCheck] = Field(max_length=1000)
     seconds: Seconds = Field(description="by stage: identify, memo, tree, base, read, patches")

@@ -1,15 +1,15 @@
-"""Which compiler is meant, and where it can be had: on a host, or in a toolchain image. Pure.
+"""Selection of a compiler, on a host or in a toolchain image. Pure.
 
-A compiler is asked for by
+A compiler is requested as
 
-    gcc, clang, gcc-12          the host's own; or else, with a number, a suite's
+    gcc, clang, gcc-12          the host's own; with a number, also a suite's
     bullseye/gcc-10             a Debian suite's, in its toolchain image
-    gcc (Debian 10.2.1-6) …     what a compiler says of itself, as syzbot's reports have it
+    gcc (Debian 10.2.1-6) …     a compiler's version line, as in syzbot's reports
 
-A name is a demand: that compiler or none. Its own words describe what was used elsewhere: if
-nobody has that, the nearest that a worker has serves, and results say so (`substitution`).
+A name selects that compiler or none. A version line describes a compiler used elsewhere: if no
+worker has it, the nearest version is used, and results name it (`substitution`).
 
-Which suites have which compilers is data, `configs/toolchains.toml`.
+The compilers of each suite are listed in `configs/toolchains.toml`.
 """
 
 import re
@@ -29,18 +29,18 @@ from kgym.configs import CONFIGS
 
 _NAME = re.compile(r"(?:([a-z]{3,20})/)?((gcc|clang)(?:-([0-9]{1,3}))?)")
 _CALLED = (
-    "a compiler is called `gcc`, `gcc-12`, `clang-15` or `bullseye/gcc-10`, or as it says of itself"
-    ' by --version: "gcc (Debian 10.2.1-6) 10.2.1 20210110"'
+    "give a compiler as `gcc`, `gcc-12`, `clang-15` or `bullseye/gcc-10`, or as its own version"
+    ' line: "gcc (Debian 10.2.1-6) 10.2.1 20210110"'
 )
 LONGEST = 300
-SUBSTITUTION = "which compiler was used instead of the one that was described, if it is another one"
+SUBSTITUTION = "the compiler that was used instead of the described one, if it is another"
 
 
 class Suite(Strict):
     """A distribution suite, and the versions of its compilers."""
 
     archived: bool = False
-    """Whether only an archive of old suites has it, whose address a user has to name."""
+    """Whether it is only in an archive of old suites, whose address a user has to set."""
     binutils: str
     gcc: list[str] = []
     clang: list[str] = []
@@ -52,7 +52,7 @@ class Suite(Strict):
 
 
 class Table(Strict):
-    """What can be had: `configs/toolchains.toml`; the newest suite stands last."""
+    """The content of `configs/toolchains.toml`; the newest suite is the last."""
 
     packages: list[str]
     suites: dict[str, Suite]
@@ -60,15 +60,15 @@ class Table(Strict):
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """The compiler that is meant: `version` is dotted numbers, a name's a major one, or none."""
+    """A requested compiler: `version` is in dotted numbers; of a name, the major one or none."""
 
     family: Family
     version: str
     suite: str | None = None
     described: bool = False
-    """Whether it was asked for by its own words."""
+    """Whether it was requested by a version line."""
     binutils: str = ""
-    """The version of the linker that the words name, too."""
+    """The version of the linker that the line names."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,40 +84,40 @@ class ImageCompiler:
 
 @cache
 def table(path: Path = CONFIGS / "toolchains.toml") -> Table:
-    """Return what can be had as toolchain images."""
+    """Return the table of available suites and compilers."""
     return Table.model_validate(tomllib.loads(path.read_text()))
 
 
 @lru_cache(1000)
 def asked(compiler: str) -> Asked:
-    """Read what is asked for; raise ValueError for what is no compiler."""
+    """Parse a request; raise ValueError if it is not a compiler."""
     if named := _NAME.fullmatch(compiler):
         family: Family = "gcc" if named[3] == "gcc" else "clang"
         if named[1] and named[1] not in table().suites:
             known = ", ".join(table().suites)
             raise ValueError(f"there is no suite `{named[1]}`; known are {known}; {_CALLED}")
         if named[1] and compiler not in map(str, images()):
-            there = ", ".join(str(one) for one in images() if one.suite == named[1])
+            there = ", ".join(str(image) for image in images() if image.suite == named[1])
             raise ValueError(f"there is no {compiler}; of this suite there are {there}")
         return Asked(family, named[4] or "", named[1])
     if not compiler.isprintable():
-        raise ValueError(f"{compiler!r} holds odd characters; {_CALLED}")
+        raise ValueError(f"{compiler!r} contains unprintable characters; {_CALLED}")
     if target := compiler_words.foreign(compiler):
         raise ValueError(
-            f"{compiler[:100]!r} is a compiler for {target}, and only x86-64 kernels are built"
-            f" here; {_CALLED}"
+            f"{compiler[:100]!r} is a compiler for {target}, and only x86-64 kernels are"
+            f" built; {_CALLED}"
         )
-    if said := compiler_words.read(compiler):
-        return Asked(said.family, said.version, described=True, binutils=said.binutils)
-    raise ValueError(f"nobody knows the compiler {compiler[:100]!r}; {_CALLED}")
+    if line := compiler_words.read(compiler):
+        return Asked(line.family, line.version, described=True, binutils=line.binutils)
+    raise ValueError(f"unknown compiler {compiler[:100]!r}; {_CALLED}")
 
 
 @lru_cache(1000)
 def places(compiler: str) -> tuple[str, ...]:
-    """Return where it may come from, best first: names of a host's programs, and SUITE/NAME.
+    """Return possible sources, best first: names of a host's programs, and SUITE/NAME.
 
-    Of a version that several suites have, the one with the binutils that are described comes first,
-    or else the newest suite's. What is described may also come from the nearest other version.
+    If several suites have a version, the suite with the described binutils comes first, else the
+    newest. For a version line, other versions follow, the nearest first.
     """
     wanted = asked(compiler)
     if wanted.suite:
@@ -127,34 +127,34 @@ def places(compiler: str) -> tuple[str, ...]:
     name = f"{wanted.family}-{_major(wanted.version)}"
     known = _known(wanted.family)
     if not wanted.described:
-        return (name, *(str(one) for one, _ in known if one.name == name))
-    near = sorted(known, key=lambda one: (*_distance(wanted, one[1]), _other(wanted, one[0])))
-    own = [str(one) for one, _ in near if one.name == name]
-    return (*own, name, *(str(one) for one, _ in near if one.name != name))
+        return (name, *(str(image) for image, _ in known if image.name == name))
+    near = sorted(known, key=lambda pair: (*_distance(wanted, pair[1]), _other(wanted, pair[0])))
+    own = [str(image) for image, _ in near if image.name == name]
+    return (*own, name, *(str(image) for image, _ in near if image.name != name))
 
 
 def needed(compiler: str) -> Needs:
-    """Return what a build with this compiler needs: all kernels here are built for x86_64."""
+    """Return the needs of a build with this compiler; all kernels are built for x86_64."""
     first, *others = places(compiler)
     return Needs(architecture="x86_64", compiler=first, compilers=others)
 
 
 def images() -> list[ImageCompiler]:
-    """Return all compilers that can be had as toolchain images."""
-    found = (one for family in ("gcc", "clang") for one, _ in _known(family))
-    return sorted(found, key=str)
+    """Return all compilers of toolchain images."""
+    known = (image for family in ("gcc", "clang") for image, _ in _known(family))
+    return sorted(known, key=str)
 
 
 def image(place: str) -> ImageCompiler | None:
-    """Return the image's compiler that a place is; None for a host's program."""
+    """Return the image's compiler for a source; None for a host's program."""
     suite, slash, name = place.partition("/")
     return ImageCompiler(suite, name) if slash else None
 
 
 def substitution(compiler: str, version: str, number: str, place: str) -> str:
-    """Return what is to be said where another one was used than the words describe; or nothing.
+    """Return the notice that another compiler was used than described, or an empty text.
 
-    `version` is what the one that was used says of itself, `number` its dotted number.
+    `version` is the version line of the used one, `number` its dotted number.
     """
     wanted = asked(compiler)
     if not wanted.described or _numbers(wanted.version) == _numbers(number):
@@ -175,14 +175,14 @@ def _known(family: Family | str) -> list[tuple[ImageCompiler, str]]:
 
 
 def _distance(wanted: Asked, version: str) -> tuple[int, ...]:
-    """Return how far away a version is; of two as near, a newer one comes first."""
+    """Return a sort key for nearness; of two equally near versions, the newer is first."""
     asked_for, there = _numbers(wanted.version), _numbers(version)
-    away = [one - other for one, other in zip(there, asked_for, strict=True)]
+    away = [here - wanted_part for here, wanted_part in zip(there, asked_for, strict=True)]
     return tuple(part for step in away for part in (abs(step), step < 0))
 
 
 def _other(wanted: Asked, there: ImageCompiler) -> bool:
-    """Whether the suite has other binutils than the words name."""
+    """Return whether the suite has other binutils than described."""
     return bool(wanted.binutils) and table().suites[there.suite].binutils != wanted.binutils
 
 
@@ -206,8 +206,8 @@ Compiler = Annotated[
     Field(
         max_length=LONGEST,
         description="`gcc`, `gcc-12`, `clang-15`: the host's own, or a Debian suite's;"
-        " `bullseye/gcc-10`: that suite's; or what a compiler says of itself by --version, as in"
-        " syzbot's reports: the nearest version is used, and the result names it",
+        " `bullseye/gcc-10`: that suite's; or a compiler's version line, as in syzbot's reports:"
+        " the nearest version is used, and the result names it",
     ),
     AfterValidator(_check),
 ]

@@ -1,4 +1,4 @@
-"""What steps find besides their outcome: diagnostics, findings, and what a `no_crash` rests on."""
+"""Diagnostics, findings, and the evidence for a `no_crash`."""
 
 from enum import StrEnum
 from typing import Literal
@@ -9,21 +9,21 @@ from kgym.api.steps.base import Count, Line, Name, Strict
 
 
 class Severity(StrEnum):
-    """What a finding means for a trial of a fix."""
+    """Effect of a finding on a trial of a fix."""
 
     NOTE = "note"
-    """A hint for people: it does not keep the bug from being resolved."""
+    """A hint for people; the bug may still count as resolved."""
     BLOCKING = "blocking"
-    """While it stands, the trial does not count as resolved, unless whoever asked accepts it."""
+    """The trial does not count as resolved unless the user accepts the finding."""
 
 
 class Finding(Strict):
-    """Something that a look at a patch or its kernel found; a verdict never rests on it alone."""
+    """An observation about a patch or its kernel; never the only basis of a verdict."""
 
     check: Literal["amputation", "checkpatch", "smoke", "detector", "scope", "work"] = Field(
-        description="amputation: what the patch cuts off; checkpatch: style; smoke: what the kernel"
-        " no longer does; detector: whether the kernel can still tell of a bug; scope: what the"
-        " patch touches; work: whether the reproducer still does its work"
+        description="amputation: code that the patch disables; checkpatch: style; smoke: features"
+        " that no longer work; detector: whether the kernel can still report a bug; scope: files"
+        " that the patch touches; work: whether the reproducer still does the same"
     )
     severity: Severity = Severity.NOTE
     reason: Name = Field(description="a short stable word, e.g. `check_removed`")
@@ -44,7 +44,7 @@ class Diagnostic(Strict):
 
 
 class ControlName(StrEnum):
-    """A fault that is raised on purpose, to see whether the kernel still reports it."""
+    """A fault that is raised on purpose, to test whether the kernel still reports it."""
 
     WARNING = "warning"
     PANIC = "panic"
@@ -58,16 +58,16 @@ class ControlName(StrEnum):
 
 
 class ControlOutcome(StrEnum):
-    """What became of a fault that was raised on purpose."""
+    """The outcome of a fault that was raised on purpose."""
 
     REPORTED = "reported"
     """The kernel reported it by its title: the detector works."""
     SILENT = "silent"
-    """The kernel said nothing: it would not have reported the bug either."""
+    """The kernel did not report it, and would not have reported the bug either."""
     NOT_CONFIGURED = "not_configured"
     """The kernel was built without this detector."""
     NOT_AVAILABLE = "not_available"
-    """The unpatched kernel, or its compiler, does not take what raises it."""
+    """The code that raises it does not compile, or does not load, on the unpatched kernel."""
     NOT_TRIED = "not_tried"
     """The instance was lost before the fault was raised."""
 
@@ -82,26 +82,28 @@ class Control(Strict):
 
 
 class Call(Strict):
-    """System calls of the program that ended alike."""
+    """System calls of the program with the same result."""
 
     name: Name = Field(description="of the system call, e.g. `ioctl`")
     result: Name = Field(
-        description="`ok`, or the error's name, e.g. `EINVAL`; `pending`: it had not come back at"
-        " the end, `stuck`: nor would it have for a signal, `died`: the process ended in it"
+        description="`ok`, or the error's name, e.g. `EINVAL`; `pending`: it had not returned at"
+        " the end, `stuck`: and ignored signals, `died`: the process ended in it"
     )
     count: int = Field(ge=1, lt=1 << 63)
 
 
 class RunEnd(Strict):
-    """Runs of the program that ended alike."""
+    """Runs of the program with the same end."""
 
-    how: Name = Field(description="`exit`, `signal`, or `killed`: by us, at the end of the time")
+    how: Name = Field(
+        description="`exit`, `signal`, or `killed`: by the platform, at the time limit"
+    )
     value: int = Field(ge=-(1 << 31), lt=1 << 32, description="exit status or signal")
     count: int = Field(ge=1, lt=1 << 63)
 
 
 class Reached(Strict):
-    """A function on the way to the crash, and whether the kernel went through it."""
+    """A function of the crash's stack, and whether the kernel executed it."""
 
     function: Name
     reached: bool
@@ -119,11 +121,11 @@ class Work(Strict):
 
 
 class Evidence(Strict):
-    """What a verdict on a patched kernel rests on, beside the absence of a crash."""
+    """Evidence for a verdict on a patched kernel, besides the absence of a crash."""
 
     controls: list[Control] = Field([], max_length=100)
     work: Work | None = None
     missing: list[Line] = Field(
-        [], max_length=1000, description="what could not be found out, and why"
+        [], max_length=1000, description="evidence that could not be collected, and the reason"
     )
     seconds: float = Field(0, description="how long it took")

@@ -1,6 +1,6 @@
-"""What a guest runs: its root file system, and the program that shows a bug.
+"""A guest's root file system, and the program that shows a bug.
 
-The root is an initramfs, a disk that is made here, or a disk of one's own.
+The root is an initramfs, a disk made by the platform, or the user's own disk.
 """
 
 from typing import Annotated, Literal
@@ -10,16 +10,16 @@ from pydantic import Field, model_validator
 from kgym.api import syz_program
 from kgym.api.steps.base import Line, Sha256, StepRef, Strict
 
-# What a kernel has to have built in to start from a root disk.
+# Symbols that a kernel must have built in to boot from a root disk.
 DISK_SYMBOLS = ("BLK_DEV_INITRD", "DEVTMPFS", "EXT4_FS", "VIRTIO_BLK", "VIRTIO_PCI")
 
 
 class RootImage(Strict):
-    """A root disk of one's own: an ext4 file system without partitions.
+    """The user's own root disk: an ext4 file system without partitions.
 
-    It needs /bin/sh, and room for what runs in it: our programs, the reproducer's, the kernel's
-    modules, and 8 MiB that stay free. Each instance writes to an overlay that is
-    thrown away. The SSH server and what starts it are ours, so the image needs none.
+    It needs /bin/sh, and space for the platform's programs, the reproducer, the kernel's modules,
+    and 8 MiB more. Each instance writes to a temporary overlay. The platform adds its own SSH
+    server and init.
     """
 
     url: str | None = Field(
@@ -30,12 +30,12 @@ class RootImage(Strict):
     )
     sha256: Sha256 | None = Field(None, description="of the file at `url`")
     step: StepRef | None = Field(
-        None, description="instead of `url`: a reproduce step, of which the root disk is taken"
+        None, description="instead of `url`: a reproduce step whose root disk is used"
     )
     format: Literal["raw", "qcow2"] | None = Field(
         None,
-        description="of the file at `url`; it is never guessed. A qcow2 image must stand alone:"
-        " without a backing file",
+        description="of the file at `url`; it is never guessed. A qcow2 image must not have a"
+        " backing file",
     )
 
     @model_validator(mode="after")
@@ -60,21 +60,21 @@ Root = Annotated[
 
 
 def on_disk(root: Literal["initramfs", "disk"] | RootImage) -> bool:
-    """Return whether guests start from a disk."""
+    """Return whether guests boot from a disk."""
     return root != "initramfs"
 
 
 class UsedRoot(Strict):
-    """What the guests of a step had as their root file system."""
+    """The root file system of a step's guests."""
 
     kind: Literal["initramfs", "disk", "image"] = "initramfs"
     format: Literal["raw", "qcow2"] | None = Field(None, description="of the disk")
     sha256: Sha256 | None = Field(None, description="of the disk, unpacked")
-    system: Line = Field("", description="what is on it, where it was made here")
+    system: Line = Field("", description="its content, if the platform made it")
 
 
 class Reproducer(Strict):
-    """A program that makes the kernel crash: C, or syzkaller's with its options in the header."""
+    """A program that crashes the kernel: C, or syzkaller's with its options in the header."""
 
     kind: Literal["c", "syz"] = "c"
     text: str = Field(min_length=1, max_length=1 << 20, description="the source")
@@ -82,7 +82,7 @@ class Reproducer(Strict):
         None,
         max_length=40,
         pattern=r"^[0-9a-f]{40}$",
-        description="commit of the syzkaller whose binaries run it; null: the worker's own",
+        description="commit of the syzkaller binaries that run it; null: the worker's own",
     )
 
     @model_validator(mode="after")

@@ -1,4 +1,4 @@
-"""Which kernel is meant: its source, its config, its compiler, and changes to it."""
+"""Specification of a kernel: source, config, compiler, and changes."""
 
 from typing import Annotated, Literal
 
@@ -57,7 +57,7 @@ class PackageSource(Strict):
         Field(
             min_length=1,
             max_length=20,
-            description="the first one that the distribution offers is taken",
+            description="the first that the distribution has is used",
         )
     )
     suite: str | None = Field(
@@ -86,8 +86,8 @@ class KernelConfig(Strict):
     )
     modules: Literal["load", "builtin"] = Field(
         "load",
-        description="what becomes of symbols that are `m`: guests load the modules on demand; or"
-        " they are built in (`y`), where kconfig lets them be",
+        description="how symbols with `m` are built: as modules that guests load on demand; or"
+        " built in (`y`), if kconfig allows it",
     )
 
     @model_validator(mode="after")
@@ -100,7 +100,7 @@ class KernelConfig(Strict):
 
     @property
     def texts(self) -> list[str]:
-        """All that it asks for, as it was handed in."""
+        """All submitted texts of the config."""
         return self.fragments if self.full is None else [self.full]
 
 
@@ -147,14 +147,14 @@ class When(Strict):
 
 
 class Backport(Patch):
-    """A change without which a toolchain does not compile an old kernel: part of its source."""
+    """A change that an old kernel needs to compile with a toolchain: part of its source."""
 
     name: str = Field(max_length=60, pattern=r"^[a-z0-9][a-z0-9._-]*$")
-    when: When = Field(When(), description="all of it has to hold; empty, it always does")
+    when: When = Field(When(), description="conditions, all of which must hold; empty: always")
 
 
 def _of_different_names(backports: list[Backport]) -> list[Backport]:
-    if len({one.name for one in backports}) < len(backports):
+    if len({backport.name for backport in backports}) < len(backports):
         raise ValueError("two backports have the same name")
     return backports
 
@@ -163,8 +163,8 @@ Backports = Annotated[
     list[Backport],
     Field(
         max_length=50,
-        description="applied after the shipped ones, of which one with the same name is left out;"
-        " what the source has already is left out as well",
+        description="applied after the shipped ones, replacing those of the same name; changes that"
+        " the source already has are left out",
     ),
     AfterValidator(_of_different_names),
 ]
@@ -174,7 +174,7 @@ Backports = Annotated[
 
 
 class Kernel(Step):
-    """An unpatched kernel: its SuiteCache entry is made once, by whoever needs it first."""
+    """An unpatched kernel: its SuiteCache entry is made once, by the first step that needs it."""
 
     source: KernelSource
     config: KernelConfig
@@ -184,21 +184,21 @@ class Kernel(Step):
         None,
         ge=1,
         le=1024,
-        description="of make, side by side (`-j`); left out, or more than the worker has: a core"
-        " each",
+        description="parallel jobs of make (`-j`); by default, and at most, the worker's number of"
+        " cores",
     )
     make_seconds: int | None = Field(
         None,
         ge=1,
         le=7 * 86400,
-        description="that a run of make may take; the worker's operator has a limit, too",
+        description="time limit of make; the worker's operator may set a lower one",
     )
     cache: Literal["use", "fresh", "refresh"] = Field(
         "use",
-        description="`fresh` does the step again even where its result is known already; "
-        "`refresh` builds the SuiteCache entry anew as well",
+        description="`fresh` runs the step again even if its result is cached; `refresh` also"
+        " rebuilds the SuiteCache entry",
     )
 
     def needs(self) -> Needs:
-        """Return what a build needs: all kernels here are built for x86_64."""
+        """Return the needs of a build; all kernels are built for x86_64."""
         return needed(self.compiler)

@@ -1,4 +1,4 @@
-"""The `minimize` step: the trace of a crash, cut down to what matters for it."""
+"""The `minimize` step: reduce a crash's trace to the calls that matter for it."""
 
 from enum import StrEnum
 from typing import Literal
@@ -20,7 +20,7 @@ from kgym.api.steps.base import (
 
 
 class MinimizeArtifact(StrEnum):
-    """The files that a minimize step leaves, by name; each only where it could be read."""
+    """Names of a minimize step's artifacts, as far as they could be read."""
 
     TRACE = "trace.npz"
     """The whole trace, as `kgym.trace.trace_files` loads it."""
@@ -33,7 +33,7 @@ class MinimizeArtifact(StrEnum):
 
 
 class MinimizeSpec(Step):
-    """Cut a crashed instance's trace down to what matters for its crash report."""
+    """Reduce a crashed instance's trace to the calls that matter for its crash report."""
 
     kind: Literal[StepKind.MINIMIZE] = StepKind.MINIMIZE
     reproduce: StepRef = Field(description="the step that left dumps, or traces, and crash reports")
@@ -42,16 +42,16 @@ class MinimizeSpec(Step):
         None,
         ge=0,
         lt=1 << 31,
-        description="null: the first that left both a crash report and a dump",
+        description="null: the first with both a crash report and a dump",
     )
     files: list[TreePath] = Field(
         [],
         max_length=1000,
-        description="files to search (localisation candidates); empty: all that was traced",
+        description="files to search (localisation candidates); empty: all traced files",
     )
     limit: int = Field(200, ge=1, le=10_000, description="records of the minimal trace")
     past_repeats: bool = Field(
-        False, description="go on after a pattern that repeats, instead of stopping there"
+        False, description="continue after a repeating pattern instead of stopping there"
     )
 
     def inputs(self) -> list[StepInput]:
@@ -63,14 +63,14 @@ class MinimizeSpec(Step):
 
 
 class TracedFunction(Strict):
-    """A function that was executed; `file` is null where the tracer does not say."""
+    """An executed function; `file` is null if the tracer does not know it."""
 
     file: Name | None
     name: Name
 
 
 class TracePart(StrEnum):
-    """Where a call stands: within the matched stack, or what was executed before or after."""
+    """Position of a call: within the matched stack, before it or after it."""
 
     BACKWARD = "backward"
     MATCH = "match"
@@ -86,7 +86,7 @@ class TraceStack(StrEnum):
 
 
 class TraceCall(Strict):
-    """A call, or several that follow one another and stand there `count` times in a row."""
+    """A call, or a sequence of calls that occurs `count` times in a row."""
 
     pattern: list[TracedFunction] = Field(max_length=100_000)
     count: Count = 1
@@ -101,10 +101,10 @@ class TraceCall(Strict):
 
 
 class TraceAnchor(Strict):
-    """Which stack was found in the trace, innermost frame first.
+    """The stack that was found in the trace, innermost frame first.
 
-    `missed` are frames in candidate files that were not found in order; without
-    a stack, the anchor is the thread's last record.
+    `missed` are frames in candidate files that were not found in order. Without a stack, the anchor
+    is the thread's last record.
     """
 
     stack: TraceStack | None = None
@@ -114,7 +114,7 @@ class TraceAnchor(Strict):
 
 
 class TraceAlternative(Strict):
-    """A further place where the thread reached the same stack; the most likely ones first."""
+    """Another place where the thread reached the same stack; most likely first."""
 
     frames: list[Name] = Field(max_length=10_000)
     span: Count
@@ -122,7 +122,7 @@ class TraceAlternative(Strict):
 
 
 class RelatedThread(Strict):
-    """What a thread did that freed or allocated the object, or ran the same code meanwhile."""
+    """Calls of a thread that freed or allocated the object, or ran the same code meanwhile."""
 
     why: Literal["freed", "allocated", "concurrent"]
     pid: Count
@@ -132,10 +132,10 @@ class RelatedThread(Strict):
 
 
 class TraceStatistics(Strict):
-    """How much there was, and how much is left; a record is one entry of a function."""
+    """Sizes of the full and the minimal trace; a record is one entry of a function."""
 
     records: Count
-    lost: Count = Field(description="records that the kernel is known to have overwritten")
+    lost: Count = Field(description="records that the kernel has overwritten")
     threads: Count
     candidate_records: Count = Field(description="records in candidate files")
     thread_records: Count = Field(description="records of the crashing thread in candidate files")
@@ -149,11 +149,11 @@ StopReason = Literal["end", "limit", "repeat"]
 
 
 class MinimalTrace(Strict):
-    """The calls that matter for a crash, in order; `pid` is null where there is no record."""
+    """The calls that matter for a crash, in order; `pid` is null without any record."""
 
     pid: Count | None
     task: Name | None = None
-    guessed: bool = Field(False, description="the report does not say that it is this thread")
+    guessed: bool = Field(False, description="whether the report does not name the thread")
     anchor: TraceAnchor
     calls: list[TraceCall] = Field(max_length=100_000)
     before: StopReason = Field("end", description="why the walk backward ended")
@@ -163,20 +163,20 @@ class MinimalTrace(Strict):
     functions: list[TracedFunction] = Field(
         [],
         max_length=1_000_000,
-        description="all that the thread ran in candidate files, in order of first call",
+        description="all functions of candidate files that the thread ran, in order of first call",
     )
     statistics: TraceStatistics
 
 
 class DumpPart(Strict):
-    """Something that was read out of a dump, or why it could not be."""
+    """A part read from a dump, or the error."""
 
     name: Name
     error: Line | None = None
 
 
 class MinimizeResult(Strict):
-    """The minimal trace, and what else the dump told."""
+    """The minimal trace, and other parts of the dump."""
 
     kind: Literal[StepKind.MINIMIZE] = StepKind.MINIMIZE
     instance: Count

@@ -24,39 +24,36 @@ from kgym.api.steps.evidence import Evidence, Finding, RunEnd
 from kgym.api.steps.guest import Reproducer, Root, RootImage, UsedRoot
 
 _MOST_INSTANCES = 1000
-# Stands for the syzkaller that a worker has for programs which ask for no commit.
+# A worker's syzkaller for programs that name no commit.
 DEFAULT_SYZKALLER = "default"
 
-# How a run ends that did its work; `killed`: it goes on until its time is over.
+# How a completed run ends; `killed`: at its time limit.
 CompletedEnd = Annotated[
     str, Field(max_length=20, pattern=r"^(exit \d{1,3}|signal \d{1,3}|killed)$")
 ]
 
 
 class ReproduceArtifact(StrEnum):
-    """The files that a reproduce step leaves once, by name; programs and initrds besides."""
+    """Names of a reproduce step's artifacts, besides programs and initrds."""
 
     COMMAND = "qemu-command.txt"
-    """How the first instance was started."""
+    """The first instance's command."""
     SCRIPT = "reproduce.sh"
-    """Crashes the kernel again by hand, beside what belongs to the bundle."""
+    """A script that reproduces the crash by hand, with the bundle's other files."""
     ABOUT = "about.json"
     """What the script runs: bug, kernel, QEMU."""
     ROOT = "root.zst"
-    """The root disk, packed by zstd, where guests had one; its format stands in about.json."""
+    """The guests' root disk, compressed by zstd; about.json has its format."""
     BUNDLE = "bundle.tar.gz"
-    """All of it in one, where the step was asked for that (`"bundle": "whole"`)."""
+    """All of them in one archive, if requested (`"bundle": "whole"`)."""
 
 
 class InstanceArtifact(StrEnum):
-    """The files that a reproduce step leaves of each instance: `{}` is its number.
-
-    Of an instance that was tried again, it is `0-retry-1`.
-    """
+    """Names of each instance's artifacts: `{}` is its number, or `0-retry-1` after a retry."""
 
     CONSOLE = "console-{}.log"
     PROGRAM = "reproducer-{}.log"
-    """What the program printed, if it did."""
+    """The program's output, if any."""
     REPORT = "report-{}.txt"
     """The crash report, with source lines."""
     REPORT_JSON = "report-{}.json"
@@ -68,7 +65,7 @@ class InstanceArtifact(StrEnum):
 
 
 class VmShape(Strict):
-    """A VM: its size, and what is added to the kernel's command line."""
+    """A VM: its size, its root, and additions to the kernel's command line."""
 
     cpus: int = Field(1, ge=1, le=64)
     memory: int = Field(1024, ge=256, le=1 << 20, description="MiB")
@@ -87,7 +84,7 @@ class Verdict(StrEnum):
     INCONCLUSIVE = "inconclusive"
 
 
-# How the detail of an instance begins that `boot_failed` by a crash: its kernel's own fault.
+# Beginning of an instance's detail if it `boot_failed` by a crash, which the kernel caused.
 CRASHED_AT_BOOT = "it crashed while booting"
 
 
@@ -103,13 +100,13 @@ class InstanceOutcome(StrEnum):
     ENDED_EARLY = "ended_early"
     """Every run of the program failed at once."""
     NOT_DONE = "not_done"
-    """Too few runs of the program ended as those that do their work."""
+    """Too few runs of the program were completed."""
     HUNG = "hung"
     REBOOTED = "rebooted"
 
 
 class Calibration(Strict):
-    """What runs on the unpatched kernel tell about a bug; `kgym.bugs.calibration` draws from it."""
+    """A bug's crash rate, measured on the unpatched kernel (see `kgym.bugs.calibration`)."""
 
     runs: int = Field(
         ge=1, lt=1 << 31, description="N: runs that crashed, or lasted long enough to count"
@@ -132,11 +129,12 @@ class Calibration(Strict):
 
 
 class Measure(Strict):
-    """Measure the bug in passing: where it shows soon, go on after the first crash.
+    """Measure the crash rate after an early first crash.
 
-    `more` instances are added, and each of all runs until it crashes, or for `time` seconds.
-    Both are fixed before anything is seen, so that what is measured flatters nobody.
+    `more` instances are added, and all instances run until they crash, or for `time` seconds.
     """
+
+    # Both are fixed before the first run: a choice made after seeing crashes would bias the rate.
 
     more: int = Field(3, ge=1, lt=1000, description="further instances")
     time: float = Field(
@@ -172,8 +170,8 @@ class ReproduceSpec(Step):
     completed: list[CompletedEnd] = Field(
         [],
         max_length=32,
-        description="how a run of the program ends that did its work, e.g. `exit 1`; empty: as on"
-        " the unpatched kernel, or else by exit status 0, or not at all",
+        description="how a completed run of the program ends, e.g. `exit 1`; empty: as on the"
+        " unpatched kernel, else by exit status 0 or not at all",
     )
     stop_at_first_crash: bool = Field(
         True, description="stop all instances once the crash that is looked for was seen"
@@ -193,25 +191,28 @@ class ReproduceSpec(Step):
         None,
         ge=0.5,
         lt=1,
-        description="have `instances` and `time` chosen when the step begins, by what was measured"
-        " of the bug, for a `no_crash` that is so sure; those given are taken where too little was"
+        description="choose `instances` and `time` at the start of the step, by the bug's measured"
+        " rate, for a `no_crash` of this confidence; the given ones are used if too little was"
         " measured, or too much would be needed",
     )
     required: bool = Field(
         False,
-        description="fail where there is no verdict (`no_verdict`, with the result): what comes"
-        " after it in the job would rest on nothing",
+        description="fail without a verdict (`no_verdict`, with the result), if later steps of the"
+        " job depend on it",
     )
     evidence: bool = Field(
         False,
-        description="also learn what the program does (on a kernel with the bug), and whether a"
-        " kernel without a crash could have told of one and still does that work",
+        description="also record what the program does (on a kernel with the bug), and whether a"
+        " kernel without a crash could have reported one and still does the same work",
     )
-    smoke: bool = Field(False, description="also try on one more instance whether the kernel works")
+    smoke: bool = Field(
+        False, description="also test on one more instance whether the kernel works"
+    )
     bundle: Literal["on_demand", "whole", "small", "none"] = Field(
         "on_demand",
-        description="archive to run the same by hand: packed when somebody fetches it, out of what"
-        " this step and its build left; or packed and kept by the step; `small` leaves out vmlinux",
+        description="archive for reproducing by hand: packed when it is downloaded, from the"
+        " artifacts of this step and its build; or packed and stored by the step;"
+        " `small` omits vmlinux",
     )
     dump: DumpMethod | Literal["none"] = Field(
         "none", description="how to save the memory of instances that crash or hang"
@@ -223,19 +224,19 @@ class ReproduceSpec(Step):
     @model_validator(mode="after")
     def _captures_for_kdump(self) -> "ReproduceSpec":
         if (self.dump == "kdump") != (self.capture is not None):
-            raise ValueError("`kdump` takes a `capture` kernel, other ways of dumping none")
+            raise ValueError("`kdump` needs a `capture` kernel; other methods use none")
         return self
 
     @model_validator(mode="after")
     def _measures_in_passing(self) -> "ReproduceSpec":
         if self.measure is not None and not self.stop_at_first_crash:
-            raise ValueError("without `stop_at_first_crash` all are measured: leave `measure` out")
+            raise ValueError("`measure` needs `stop_at_first_crash`: without it, all are measured")
         if self.measure is not None and self.instances + self.measure.more > _MOST_INSTANCES:
             raise ValueError(f"`instances` and `measure.more` are more than {_MOST_INSTANCES}")
         return self
 
     def inputs(self) -> list[StepInput]:
-        """Return the build, and those others that are named."""
+        """Return the build, and the other steps that are named."""
         root = self.vm.root
         named: list[tuple[str, StepRef | None, StepKind]] = [
             ("build", self.build, StepKind.BUILD),
@@ -248,7 +249,7 @@ class ReproduceSpec(Step):
         return [StepInput(name, ref, kind) for name, ref, kind in named if ref is not None]
 
     def unmet(self, result: Strict) -> Failure | None:
-        """Return that there is no verdict, where one is required."""
+        """Return a failure if a required verdict is missing."""
         if not self.required or not isinstance(result, ReproduceResult):
             return None
         if result.verdict is not Verdict.INCONCLUSIVE:
@@ -257,21 +258,25 @@ class ReproduceSpec(Step):
         return Failure(cause="infrastructure", reason="no_verdict", message=why)
 
     def needs(self) -> Needs:
-        """Return what its VMs need: all kernels here are built for x86_64."""
+        """Return the needs of its VMs; all kernels are built for x86_64."""
         programs = [] if self.syzkaller else [self.reproducer, *self.others]
         return Needs(
             architecture="x86_64",
             cores=self.vm.cpus,
             memory=_class(self.vm.memory),
             syzkaller=sorted(
-                {one.syzkaller or DEFAULT_SYZKALLER for one in programs if one.kind == "syz"}
+                {
+                    program.syzkaller or DEFAULT_SYZKALLER
+                    for program in programs
+                    if program.kind == "syz"
+                }
             ),
             dump=self.dump if self.dump == "hypervisor" else None,
         )
 
 
 def syzkaller_input(number: int) -> str:
-    """Return the name that the input of `ReproduceSpec.syzkaller` with this number has."""
+    """Return the input's name for the `ReproduceSpec.syzkaller` of this number."""
     return f"syzkaller-{number}"
 
 
@@ -281,7 +286,7 @@ def _class(memory: int) -> int:
 
 
 class DumpFailure(StrEnum):
-    """Why there is no dump of an instance."""
+    """Why an instance has no dump."""
 
     NO_RESERVATION = "no_reservation"
     """The kernel reserved no memory for the capture kernel."""
@@ -292,7 +297,7 @@ class DumpFailure(StrEnum):
     CAPTURE_SILENT = "capture_silent"
     """The capture kernel did not come up in time."""
     VM_LOST = "vm_lost"
-    """The VM was gone before the dump was whole, by no fault of its guest."""
+    """The VM was lost before the dump was complete, not through its guest."""
     SSH = "ssh"
     """The connection broke, or the guest's program that saves the memory failed."""
     DISK = "disk"
@@ -331,16 +336,16 @@ class InstanceResult(Strict):
     verdict_lag: float | None = Field(
         None, description="seconds from the crash's last console line to the verdict"
     )
-    dump: InstanceDump | None = Field(None, description="null where none was asked for, or due")
+    dump: InstanceDump | None = Field(None, description="null if not requested, or not due")
 
 
 class ReproduceResult(Strict):
-    """What N instances came to: the verdict, and the runs, evidence and findings it rests on."""
+    """The verdict, and the runs, evidence and findings on which it is based."""
 
     kind: Literal[StepKind.REPRODUCE] = StepKind.REPRODUCE
     verdict: Verdict
-    reason: Words = Field(description="why it is that verdict")
-    title: Line | None = Field(description="of the crash that decided, where one did")
+    reason: Words = Field(description="reason of the verdict")
+    title: Line | None = Field(description="title of the deciding crash, if any")
     crashed: Count = Field(description="k: completed instances that crashed")
     completed: Count = Field(description="N: instances that crashed or survived the whole time")
     requested: Count = Field(description="instances that were asked for")
@@ -354,8 +359,8 @@ class ReproduceResult(Strict):
     calibration: Calibration | None = Field(None, description="what `confidence` rests on")
     confidence: float | None = Field(
         None,
-        description="of `no_crash`: 1 - the chance that the bug, still there, would not have"
-        " shown, as far as so few measured runs can tell (`kgym.bugs.calibration`)",
+        description="of `no_crash`: 1 - the probability that the bug is still present and did not"
+        " show, given the number of measured runs (`kgym.bugs.calibration`)",
     )
     accelerator: Name = Field(description="what ran the VMs: `kvm`, `tcg`, or a cloud's machines")
     root: UsedRoot = UsedRoot()
@@ -363,11 +368,11 @@ class ReproduceResult(Strict):
     sample: list[Count] | None = Field(
         None,
         max_length=1000,
-        description="the instances whose runs no crash of another one began or ended: only they"
-        " may be pooled with other steps' to tell how often the bug shows; null: all",
+        description="the instances whose runs were not started or ended by another's crash: only"
+        " these may be pooled with other steps' to estimate the crash rate; null: all",
     )
     findings: list[Finding] = Field(
         [], max_length=10_000, description="of the smoke test and of the evidence"
     )
-    evidence: Evidence | None = Field(None, description="null where none was asked for")
+    evidence: Evidence | None = Field(None, description="null if not requested")
     seconds: Seconds

@@ -1,4 +1,4 @@
-"""Steps that read a source, without a build.
+"""Steps that read source code, without a build.
 
 `source` makes a kernel's source readable over REST; `history` lists commits of a Git repository.
 """
@@ -12,50 +12,50 @@ from kgym.api.steps.base import Count, Line, Name, Needs, Seconds, Step, StepKin
 from kgym.api.steps.compilers import Compiler, needed
 from kgym.api.steps.kernel import Backports, CommitName, GitSource, KernelSource, Patch
 
-# Between two commits: as many as two years of Linux have.
+# Maximum number of listed commits: two years of Linux.
 MOST_COMMITS = 100_000
 _Id = Annotated[str, Field(max_length=40, pattern=r"^[0-9a-f]{40}$")]
 
 
 class SourceSpec(Step):
-    """Make a source readable as builds see it: source, backports, then `patches` in order.
+    """Make source code readable as builds see it: source, backports, then `patches` in order.
 
-    Done once for all jobs with that source; afterwards it takes a moment.
+    It is done once for all jobs with that source.
     """
 
     kind: Literal[StepKind.SOURCE] = StepKind.SOURCE
     source: KernelSource
-    compiler: Compiler = Field("gcc", description="on which it depends which backports apply")
+    compiler: Compiler = Field("gcc", description="determines which backports apply")
     backports: Backports = []
     patches: list[Patch] = Field([], max_length=100)
 
     def needs(self) -> Needs:
-        """Return what a build of this source needs, too."""
+        """Return the needs of a build of this source."""
         return needed(self.compiler)
 
 
 class SourceResult(Strict):
-    """What can be read now, by this job's number."""
+    """The source that can be read now, by this job's number."""
 
     kind: Literal[StepKind.SOURCE] = StepKind.SOURCE
     source_identity: Line = Field(description="e.g. `package:linux-source-6.1=6.1.192-1`")
     backports: list[Name] = Field(max_length=1000)
     source_tree: Name = Field(description="names the source with its backports")
-    made: bool = Field(description="whether it was made by this step, not found")
+    made: bool = Field(description="whether this step made it; false if it existed")
     files: Count
     bytes: Count
     seconds: Seconds = Field(description="by stage: source, index, store")
 
 
 class HistoryArtifact(StrEnum):
-    """What a step leaves."""
+    """The step's artifact."""
 
     COMMITS = "commits.txt"
-    """On each line `ID PARENT... TAB SUBJECT`: a commit, after all of its parents."""
+    """A line `ID PARENT... TAB SUBJECT` for each commit, after all of its parents."""
 
 
 class HistorySpec(Step):
-    """List the commits that `source` has and `since`, which lies before it, has not."""
+    """List the commits of `source` that its ancestor `since` does not have."""
 
     kind: Literal[StepKind.HISTORY] = StepKind.HISTORY
     source: GitSource
@@ -66,7 +66,7 @@ class HistoryResult(Strict):
     """The list is the step's artifact (`HistoryArtifact`)."""
 
     kind: Literal[StepKind.HISTORY] = StepKind.HISTORY
-    commit: _Id = Field(description="that `source` is: the last one of the list")
+    commit: _Id = Field(description="the commit of `source`: the last of the list")
     since: _Id
     commits: Count
     seconds: Seconds = Field(description="by stage: history, store")

@@ -1,4 +1,4 @@
-"""The `syzkaller` step: the two programs that run syzkaller's programs in a guest, built."""
+"""The `syzkaller` step: build the two binaries that run syzkaller's programs in a guest."""
 
 from enum import StrEnum
 from typing import Annotated, Literal
@@ -9,54 +9,53 @@ from kgym.api.steps.base import Count, Line, Name, Needs, Seconds, Step, StepKin
 from kgym.api.steps.kernel import GitSource, TarballSource
 
 Commit = Annotated[str, Field(max_length=40, pattern=r"^[0-9a-f]{40}$")]
-# Where syzkaller's commits are, if nothing else is said.
+# The default repository of syzkaller.
 SYZKALLER_GIT = "https://github.com/google/syzkaller"
 
 
 class SyzkallerArtifact(StrEnum):
-    """The programs, static ones, as they lie in a guest."""
+    """The static binaries, by their names in a guest."""
 
     EXECPROG = "syz-execprog"
-    """Reads a program, and hands it to the executor again and again."""
+    """Parses a program, and passes it to the executor again and again."""
     EXECUTOR = "syz-executor"
     """Makes its system calls."""
 
 
 class SyzkallerSpec(Step):
-    """Build `syz-execprog` and `syz-executor` of one commit, or find those that were built before.
+    """Build `syz-execprog` and `syz-executor` of one commit, or reuse an earlier build.
 
-    Reproduce steps that name this one run their `syz` programs by them.
+    Reproduce steps that name this step run their `syz` programs with them.
     """
 
     kind: Literal[StepKind.SYZKALLER] = StepKind.SYZKALLER
     source: Annotated[GitSource | TarballSource, Field(discriminator="kind")]
     commit: Commit | None = Field(
         None,
-        description="the commit that the source is, for programs that name it; Git's own where left"
-        " out, and checked where it is a Git source. Of a tarball it is the submitter's word, which"
-        " no other job believes",
+        description="the source's commit, for programs that name it; by default, and verified,"
+        " Git's. For a tarball it is the submitter's claim, which is not used for other jobs",
     )
     cache: Literal["use", "fresh"] = Field("use", description="`fresh` builds them again")
 
     @model_validator(mode="after")
     def _has_a_commit(self) -> "SyzkallerSpec":
         if self.commit is None and isinstance(self.source, TarballSource):
-            raise ValueError("a tarball does not tell its commit: give `commit`")
+            raise ValueError("a tarball does not contain its commit: give `commit`")
         return self
 
     def needs(self) -> Needs:
-        """Return what it needs. Go is asked for only where something has to be built."""
+        """Return its needs. Go is not among them, as it may be unnecessary: the build may exist."""
         return Needs(architecture="x86_64")
 
 
 class SyzkallerResult(Strict):
-    """The programs are the step's artifacts (`SyzkallerArtifact`)."""
+    """The step's result; the binaries are its artifacts (`SyzkallerArtifact`)."""
 
     kind: Literal[StepKind.SYZKALLER] = StepKind.SYZKALLER
     commit: Commit
     source_identity: Line = Field(description="e.g. `git:COMMIT`; `worker`: its operator's own")
-    made: bool = Field(description="whether this step built them, or found them")
-    go: Name = Field("", description="version of the compiler; empty where it is not known")
-    compiler: Name = Field("", description="version of the executor's")
+    made: bool = Field(description="whether this step built them; false if they existed")
+    go: Name = Field("", description="version of Go; empty if unknown")
+    compiler: Name = Field("", description="version of the executor's compiler")
     bytes: dict[SyzkallerArtifact, Count] = Field({}, max_length=len(SyzkallerArtifact))
     seconds: Seconds = Field(description="by stage: source, descriptions, execprog, executor")
