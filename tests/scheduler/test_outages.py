@@ -124,7 +124,7 @@ async def test_what_was_in_the_way_is_named() -> None:
         taken = [os.dup(0) for _ in range(highest)]  # every number below has its file
         try:
             resource.setrlimit(resource.RLIMIT_NOFILE, (max(taken) + 1, limits[1]))
-            with pytest.raises(InfrastructureError, match="follows too much at once"):
+            with pytest.raises(InfrastructureError, match="too many streams open"):
                 await client.job(1)
         finally:
             resource.setrlimit(resource.RLIMIT_NOFILE, limits)

@@ -186,7 +186,7 @@ async def test_a_corrupt_file_does_not_appear(
     job_id = await built(client)
     [artifact] = [a for a in await client.artifacts(job_id, 0) if a.name == "vmlinux"]
     (platform.storage.root / artifact.key).write_bytes(b"x" * len(CONTENT))
-    with pytest.raises(InfrastructureError, match="arrived with SHA-256") as error:
+    with pytest.raises(InfrastructureError, match="SHA-256 mismatch") as error:
         await client.download(job_id, 0, "vmlinux", tmp_path / "vmlinux")
     assert error.value.reason == "artifact_corrupt"
     assert not (tmp_path / "vmlinux").exists()
