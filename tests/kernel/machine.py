@@ -23,18 +23,7 @@ from kgym_vmmanager.guest.ssh import Ssh
 from kgym_vmmanager.vm.accelerator import best_accelerator
 from kgym_vmmanager.vm.qemu import QemuVm, qemu_arguments
 
-INIT = """#!/bin/busybox sh
-/bin/busybox mkdir -p /proc /sys /tmp /dev
-/bin/busybox --install -s /bin
-mount -t proc proc /proc
-mount -t sysfs sysfs /sys
-mount -t devtmpfs devtmpfs /dev
-mount -t tracefs tracefs /sys/kernel/tracing
-cd /sys/kernel/tracing
-{script}
-echo "the script ended: $?"
-sleep 10000
-"""
+INIT = Path(__file__).with_name("machine_init.sh").read_text()
 FILE = "kernel/watch_queue.c"
 
 

@@ -34,35 +34,6 @@ def test_the_demo_crashes_a_kernel_and_proves_the_fix() -> None:
 
 
 @pytest.mark.exhaustive
-def test_a_wrong_fix_is_shown_to_be_wrong(tmp_path: Path) -> None:
-    # It changes the function, but not what is wrong with it.
-    wrong = tmp_path / "wrong.patch"
-    wrong.write_text(
-        "--- a/kernel/watch_queue.c\n+++ b/kernel/watch_queue.c\n@@ -339,3 +339,3 @@\n"
-        " \tif (filter.nr_filters == 0 ||\n"
-        "-\t    filter.nr_filters > 16 ||\n"
-        "+\t    filter.nr_filters > 15 ||\n"
-        " \t    filter.__reserved != 0)\n"
-    )
-    status, outcome = kgym("demo", "--fix", wrong)
-    assert (outcome["before"]["verdict"], outcome["after"]["verdict"]) == ("same_crash",) * 2
-    assert (status, outcome["resolved"]) == (1, False)
-
-
-@pytest.mark.exhaustive
-def test_a_fix_that_does_not_compile_gives_no_verdict(tmp_path: Path) -> None:
-    broken = tmp_path / "broken.patch"
-    broken.write_text(
-        "--- a/kernel/watch_queue.c\n+++ b/kernel/watch_queue.c\n@@ -340,2 +340,3 @@\n"
-        " \t    filter.nr_filters > 16 ||\n+\t    no_such_variable ||\n"
-        " \t    filter.__reserved != 0)\n"
-    )
-    status, outcome = kgym("demo", "--fix", broken)
-    assert (status, outcome["after"]["verdict"]) == (2, "inconclusive")
-    assert "no_such_variable" in outcome["after"]["reason"]
-
-
-@pytest.mark.exhaustive
 def test_a_calibrated_bug_tells_what_a_fix_has_to_survive() -> None:
     status, measured = kgym("bug", "calibrate", DEMO, "--runs", 4)
     assert (status, measured["runs"], measured["crashed"]) == (0, 4, 4), measured

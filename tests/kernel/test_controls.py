@@ -5,6 +5,7 @@ control is not raised here. It was once, with all others, on this kernel with CO
 `possible deadlock in kgym_control_locks`, 2026-11-22.
 """
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,17 +18,7 @@ from tests.conftest import kgym
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1200)]
 
 # It hides the files by which faults are raised, and forbids what could bring them back.
-WILD = """
-#include <fcntl.h>
-#include <sys/mount.h>
-#include <unistd.h>
-int main(void)
-{
-	if (access("/sys/module", F_OK) == 0)
-		mount("none", "/sys", "tmpfs", 0, 0);
-	return write(open("/proc/sys/fs/mount-max", O_WRONLY), "1", 1) != 1;
-}
-"""
+WILD = Path(__file__).with_name("wild.c").read_text()
 CALLS = "#include <unistd.h>\nint main(void) { getppid(); usleep(100000); return 0; }\n"
 
 

@@ -17,16 +17,7 @@ from tests.conftest import DATA, ROOT, NewRun
 
 pytestmark = [pytest.mark.anyio, pytest.mark.slow, pytest.mark.timeout(7200)]
 
-CONFIG = """CONFIG_64BIT=y
-CONFIG_MODULES=y
-CONFIG_PRINTK=y
-CONFIG_KALLSYMS=y
-CONFIG_UNWINDER_ORC=y
-CONFIG_DEBUG_INFO_DWARF5=y
-CONFIG_DEBUG_KERNEL=y
-CONFIG_CRC7=m
-CONFIG_SIGNALFD=y
-"""
+CONFIG = Path(__file__).with_name("near.config").read_text()
 OTHERS = "CONFIG_CRC7=n\nCONFIG_CRC8=m\nCONFIG_SIGNALFD=n\nCONFIG_EPOLL=y\nCONFIG_DEVMEM=y\n"
 """A module and a system call less, others and a driver more."""
 MAKEFILE = "Makefile"

@@ -27,10 +27,3 @@ def test_a_crash_comes_with_its_minimal_trace(method: str) -> None:
     assert anchor["pattern"] == [{"file": "kernel/watch_queue.c", "name": "watch_queue_set_filter"}]
     # a name of its own for each run: no patch can tell the program by it
     assert re.fullmatch(r"[a-z]{8}", trace["task"])
-
-
-@pytest.mark.exhaustive
-def test_a_trial_of_a_fix_can_be_traced_too() -> None:
-    status, outcome = kgym("bug", "reproduce", DEMO, "--trace")
-    assert (status, outcome["resolved"]) == (0, True), outcome
-    assert outcome["trace"]["trace"]["anchor"]["frames"]

@@ -36,18 +36,7 @@ from kgym_vmmanager.vm.provider import Boot, InstanceLimits, Vm, VmHost
 from kgym_vmmanager.vm.qemu import kernel_command_line
 
 _SUCCESS = 99  # SSH_MSG_CHANNEL_SUCCESS, RFC 4254, 5.4
-CRASH = (
-    b"[    5.1] BUG: kernel NULL pointer dereference, address: 0000000000000000\n"
-    b"[    5.1] #PF: supervisor write access in kernel mode\n"
-    b"[    5.1] Oops: 0002 [#1] PREEMPT SMP KASAN\n"
-    b"[    5.1] CPU: 0 PID: 90 Comm: qwhdkzma Not tainted 6.1.0 #1\n"
-    b"[    5.1] RIP: 0010:scripted_crash+0x12/0x20\n"
-    b"[    5.1] Call Trace:\n[    5.1]  <TASK>\n[    5.1]  scripted_write+0x5e/0xa0\n"
-    b"[    5.1]  vfs_write+0x1cd/0xad0\n[    5.1]  </TASK>\n"
-    b"[    5.1] ---[ end trace 0000000000000000 ]---\n"
-    b"[    5.1] Kernel panic - not syncing: Fatal exception\n"
-    b"[    5.1] ---[ end Kernel panic - not syncing: Fatal exception ]---\n"
-)
+CRASH = Path(__file__).with_name("crash.console").read_bytes()
 CRASH_TITLE = "BUG: unable to handle kernel NULL pointer dereference in scripted_crash"
 # Short enough for a test, long enough for a busy machine: what an honest guest does takes far less.
 LIMITS = InstanceLimits(

@@ -61,29 +61,8 @@ async def begins_with(run: StepContext, instance: InstanceResult) -> bytes:
 
 
 @pytest.mark.exhaustive
-async def test_the_instance_that_crashed_leaves_a_dump(new_step: NewStep, cache: Path) -> None:
-    run = await new_step(CRASHES, time=60, instances=2, dump="hypervisor")
-    result = await Reproduce(cache)(run)
-    assert result.verdict is Verdict.SAME_CRASH
-    crashed = [
-        instance for instance in result.instances if instance.outcome is InstanceOutcome.CRASH
-    ]
-    assert (await begins_with(run, crashed[0])).startswith(ZSTD)
-    assert f"report-{crashed[0].number}.txt" in {instance.name for instance in run.artifacts}
-    assert all(
-        instance.dump is None
-        for instance in result.instances
-        if instance.outcome is InstanceOutcome.STOPPED
-    )
-
-
-@pytest.mark.exhaustive
 async def test_a_crash_that_does_not_panic_leaves_one(new_step: NewStep, cache: Path) -> None:
-    body = """
-    FILE *file = fopen("/sys/module/kgym_control/parameters/raise", "w");
-    if (!file || fputs("warning", file) < 0 || fclose(file)) exit(1);
-    sleep(60);
-    """
+    body = 'raise_fault("warning"); sleep(60);'
     run = await new_step(program(body), time=60, append="panic_on_warn=0", dump="hypervisor")
     (instance,) = (await Reproduce(cache)(run)).instances
     assert (instance.outcome, instance.title) == (
@@ -94,15 +73,7 @@ async def test_a_crash_that_does_not_panic_leaves_one(new_step: NewStep, cache: 
 
 
 async def test_a_guest_that_hangs_leaves_one(new_step: NewStep, cache: Path) -> None:
-    body = """
-    struct sched_param most = {.sched_priority = 99};
-    FILE *file = fopen("/proc/sys/kernel/sched_rt_runtime_us", "w");
-    if (!file || fputs("-1", file) < 0 || fclose(file)) exit(1);
-    sleep(1);
-    if (sched_setscheduler(0, SCHED_FIFO, &most)) exit(2);
-    for (;;);
-    """
-    run = await new_step(program(body), dump="hypervisor")
+    run = await new_step(program("hog_cpu();"), dump="hypervisor")
     result = await Reproduce(cache, provider=Qemu(IMPATIENT))(run)
     assert (result.verdict, result.instances[0].outcome) == (
         Verdict.INCONCLUSIVE,

@@ -20,16 +20,7 @@ TALK = (
     b"enter 59\ncall 59 0\nenter 16\ncall 16 0\nenter 16\ncall 16 22\ndied 3\nend exit 0 12\n"
     b"total 59 0 1\ntotal 16 0 7\ntotal 16 22 2\npending 0\nstuck 233\nover 1\n"
 )
-INCLUDES = """
-#define _GNU_SOURCE
-#include <fcntl.h>
-#include <pthread.h>
-#include <signal.h>
-#include <stdlib.h>
-#include <sys/syscall.h>
-#include <sys/wait.h>
-#include <unistd.h>
-"""
+INCLUDES = Path(__file__).with_name("includes.h").read_text()
 
 
 @pytest.fixture(scope="session")

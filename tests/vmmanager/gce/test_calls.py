@@ -51,43 +51,36 @@ async def test_a_vm_is_made_says_something_and_is_deleted(
     await compute.delete(ZONE, "one")  # there is nothing to do
 
 
-async def test_a_lost_answer_makes_no_second_vm(cloud: CloudCompute, compute: Compute) -> None:
-    cloud.faults.add(INSERT, "lost_answer", times=2)
-    await compute.insert(ZONE, wanted("one"), "r1")
-    assert len(cloud.made) == 1
-    cloud.faults.add(DELETE, "lost_answer")
-    await compute.delete(ZONE, "one")
-    assert cloud.all() == []
-
-
-async def test_what_something_else_is_done_to_is_deleted_after_that(
-    cloud: CloudCompute, compute: Compute
+@pytest.mark.parametrize(
+    "insert", [("lost_answer",), ("status", 429), ("status", 500), ("status", 503)]
+)
+async def test_a_lost_or_refused_call_makes_no_second_vm(
+    cloud: CloudCompute, compute: Compute, insert: tuple[Any, ...]
 ) -> None:
+    cloud.faults.add(INSERT, *insert, times=2)
     await compute.insert(ZONE, wanted("one"), "r1")
-    cloud.faults.add(DELETE, "status", 409, times=2)
+    assert len(cloud.made) == len(cloud.all()) == 1
+    with pytest.raises(Taken):
+        await compute.insert(ZONE, wanted("one"), "r2")
+    cloud.faults.add(DELETE, "lost_answer")
+    cloud.faults.add(DELETE, "status", 409, times=2)  # another operation is running
     await compute.delete(ZONE, "one")
     assert cloud.all() == []
 
 
-async def test_what_the_service_does_not_know_is_told(compute: Compute) -> None:
+async def test_errors_of_an_operation_are_told_apart(cloud: CloudCompute, compute: Compute) -> None:
     with pytest.raises(InfrastructureError, match="global/images/none") as caught:
         await compute.insert(ZONE, wanted("one", image="none"), "r1")
     assert caught.value.reason == "gce_failed"
-
-
-async def test_a_name_that_is_taken_is_told(compute: Compute) -> None:
-    await compute.insert(ZONE, wanted("one"), "r1")
-    with pytest.raises(Taken):
+    cloud.exhausted.add(ZONE)
+    with pytest.raises(NoRoom) as caught:
         await compute.insert(ZONE, wanted("one"), "r2")
-
-
-@pytest.mark.parametrize("status", [429, 500, 503])
-async def test_what_passes_is_tried_again(
-    cloud: CloudCompute, compute: Compute, status: int
-) -> None:
-    cloud.faults.add(INSERT, "status", status, times=2)
-    await compute.insert(ZONE, wanted("one"), "r1")
-    assert len(cloud.all()) == 1
+    assert caught.value.reason == "gce_stockout"
+    cloud.exhausted.clear()
+    cloud.quota = 0
+    with pytest.raises(NoRoom) as caught:
+        await compute.insert(ZONE, wanted("one"), "r3")
+    assert caught.value.reason == "gce_quota"
 
 
 @pytest.mark.parametrize(
@@ -106,32 +99,6 @@ async def test_what_does_not_pass_has_a_reason(
     with pytest.raises(InfrastructureError) as caught:
         await compute.insert(ZONE, wanted("one"), "r1")
     assert caught.value.reason == reason
-
-
-async def test_no_quota_and_no_room_are_told_apart(cloud: CloudCompute, compute: Compute) -> None:
-    cloud.exhausted.add(ZONE)
-    with pytest.raises(NoRoom) as caught:
-        await compute.insert(ZONE, wanted("one"), "r1")
-    assert caught.value.reason == "gce_stockout"
-    cloud.exhausted.clear()
-    cloud.quota = 0
-    with pytest.raises(NoRoom) as caught:
-        await compute.insert(ZONE, wanted("one"), "r2")
-    assert caught.value.reason == "gce_quota"
-
-
-async def test_the_sweeper_takes_images_that_are_over_and_leaves_the_helper(
-    cloud: CloudCompute, compute: Compute, options: GceOptions, tmp_path: Path
-) -> None:
-    now = int(time.time())
-    marks = {"helper": {}, "over": {"kgym-deadline": str(now - 400)}}
-    marks["lives"] = {"kgym-deadline": str(now + 400)}
-    for name, more in marks.items():
-        cloud.images[name] = tmp_path / name
-        cloud.images[name].touch()
-        cloud.image_labels[name] = {"kgym": "kgym", **more}
-    assert await sweep(compute.owned()) == ["over"]
-    assert {"helper", "lives", "waits"} <= set(cloud.images)
 
 
 async def test_a_zone_that_cannot_be_looked_through_keeps_nobody_from_the_others(
@@ -172,7 +139,7 @@ async def test_the_sweeper_takes_what_is_left_of_attempts_that_have_ended(
 
 
 async def test_the_sweeper_takes_what_is_over_and_nothing_else(
-    cloud: CloudCompute, compute: Compute, options: GceOptions
+    cloud: CloudCompute, compute: Compute, tmp_path: Path
 ) -> None:
     cloud.skew = -86400.0  # what the service's clock says counts for nothing
     now = int(time.time())
@@ -183,5 +150,12 @@ async def test_the_sweeper_takes_what_is_over_and_nothing_else(
     ):
         marks = {"kgym": owner, "kgym-deadline": str(deadline)}
         await compute.insert(ZONE, wanted(name, labels=marks), name)
-    assert await sweep(compute.owned()) == ["over"]
+    for name, deadline in (("helper", None), ("over-image", now - 400), ("lives-image", now + 400)):
+        cloud.images[name] = tmp_path / name
+        cloud.images[name].touch()
+        cloud.image_labels[name] = {"kgym": "kgym"} | (
+            {"kgym-deadline": str(deadline)} if deadline else {}
+        )
+    assert await sweep(compute.owned()) == ["over", "over-image"]
     assert sorted(instance.name for instance in cloud.all()) == ["lives", "others"]
+    assert {"helper", "lives-image", "waits"} <= set(cloud.images)

@@ -13,34 +13,10 @@ pytestmark = [
     pytest.mark.skipif(not proc.privileged(), reason="making network namespaces takes root"),
 ]
 
-ALONE = """
-ip link set lo up
-ip link add eth0 type veth peer name eth1
-ip link set eth1 up
-{0} eth0 "{1}"
-ip -o -4 addr show dev eth0; ip -o link show dev eth0; ip route
-"""
+ALONE = Path(__file__).with_name("network_alone.sh").read_text()
 # A lease as Google's networks give it: one address, the way to the gateway as a route, a small MTU.
-LEASE = """
-start 10.128.0.7
-end 10.128.0.7
-interface eth1
-lease_file {folder}/leases
-pidfile {folder}/pid
-option subnet 255.255.255.255
-option router 10.128.0.1
-option mtu 1460
-option staticroutes 10.128.0.1/32 0.0.0.0, 0.0.0.0/0 10.128.0.1
-"""
-LEASED = """
-ip link add eth0 type veth peer name eth1
-ip addr add 10.128.0.1/24 dev eth1
-ip link set eth1 up
-busybox udhcpd -f {folder}/udhcpd.conf & server=$!
-timeout 20 {script} eth0 dhcp
-kill $server
-ip -o -4 addr show dev eth0; ip -o link show dev eth0; ip route
-"""
+LEASE = Path(__file__).with_name("network_lease.conf").read_text()
+LEASED = Path(__file__).with_name("network_leased.sh").read_text()
 
 
 def shown(script: str) -> str:
@@ -50,29 +26,30 @@ def shown(script: str) -> str:
     return done.stdout
 
 
-def test_without_a_word_it_is_qemus_own_network() -> None:
-    output = shown(ALONE.format(network(), ""))
-    assert output.startswith("10.0.2.15/24,,1500\n")
-    assert "inet 10.0.2.15/24" in output
-    assert "default via" not in output
-
-
-def test_an_address_that_was_told_is_taken_with_its_gateway() -> None:
-    output = shown(ALONE.format(network(), "10.128.0.9/32,10.128.0.1,1460"))
-    assert "inet 10.128.0.9/32" in output
-    assert "mtu 1460" in output
-    assert "default via 10.128.0.1" in output
-
-
-def test_words_that_are_no_address_change_nothing() -> None:
-    assert "inet" not in shown(ALONE.format(network(), "nonsense"))
+@pytest.mark.parametrize(
+    ("address", "shows", "lacks"),
+    [
+        ("", ["10.0.2.15/24,,1500\n", "inet 10.0.2.15/24"], "default via"),  # QEMU's own
+        (
+            "10.128.0.9/32,10.128.0.1,1460",
+            ["inet 10.128.0.9/32", "mtu 1460", "default via 10.128.0.1"],
+            "10.0.2.15",
+        ),
+        ("nonsense", [], "inet"),
+    ],
+)
+def test_an_address_is_taken_from_the_command_line(
+    address: str, shows: list[str], lacks: str
+) -> None:
+    output = shown(ALONE.format(network(), address))
+    assert all(words in output for words in shows), output
+    assert lacks not in output
 
 
 def test_a_lease_with_the_way_to_its_gateway_is_taken(tmp_path: Path) -> None:
     (tmp_path / "leases").touch()
     (tmp_path / "udhcpd.conf").write_text(LEASE.format(folder=tmp_path))
     output = shown(LEASED.format(folder=tmp_path, script=network()))
-    assert "10.128.0.7/32,10.128.0.1,1460\n" in output
-    assert "inet 10.128.0.7/32" in output
-    assert "mtu 1460" in output
+    for words in ("10.128.0.7/32,10.128.0.1,1460\n", "inet 10.128.0.7/32", "mtu 1460"):
+        assert words in output
     assert "default via 10.128.0.1" in output

@@ -62,46 +62,44 @@ def left_over() -> bool:
     return subprocess.run(argv, check=False, capture_output=True).returncode == 0
 
 
-def test_a_program_that_ends_is_run_again_and_again(host: Host) -> None:
-    ran = host.run("exit 0")
-    assert ran.log.over
-    assert ran.log.runs > 2
-    assert ran.log.quick == 0
-    assert ran.log.last_end.startswith("exit status 0")
+@pytest.mark.parametrize(
+    ("script", "end", "is_quick"),
+    [
+        ("exit 0", "exit status 0", False),
+        ("exit 7", "exit status 7", True),
+        ("kill -SEGV $$", "signal 11", True),
+    ],
+)
+def test_a_program_that_ends_is_run_again_and_again(
+    host: Host, script: str, end: str, is_quick: bool
+) -> None:
+    log = host.run(script).log
+    assert log.over
+    assert log.runs > 2
+    assert log.quick == (log.runs if is_quick else 0)
+    assert log.last_end.startswith(end)
 
 
-def test_runs_that_fail_at_once_are_counted(host: Host) -> None:
-    ran = host.run("exit 7")
-    assert ran.log.quick == ran.log.runs > 2
-    assert ran.log.last_end.startswith("exit status 7")
-
-
-def test_a_signal_is_reported(host: Host) -> None:
-    assert host.run("kill -SEGV $$").log.last_end.startswith("signal 11")
+@pytest.mark.parametrize(
+    "script",
+    [
+        f"trap '' TERM INT HUP; sleep {MARKER}",
+        f"setsid setsid sleep {MARKER} & exit 0",
+        f"for i in 1 2 3 4 5; do (setsid sleep {MARKER} &) ; done; sleep {MARKER}",
+    ],
+    ids=["ignores signals", "daemons", "fork storm"],
+)
+def test_whatever_a_program_leaves_is_killed(host: Host, script: str) -> None:
+    ran = host.run(script)
+    assert (ran.log.over, ran.log.stuck) == (True, 0)
+    assert ran.seconds < 3
+    assert not left_over()
 
 
 def test_it_ticks_while_the_program_runs(host: Host) -> None:
     ran = host.run("sleep 60", seconds=1.3)
     assert [line for line in ran.lines if line.startswith("tick")] == ["tick 1 0"] * 2
     assert ran.lines[-1] == "over 1 0"
-
-
-def test_a_program_that_never_ends_is_killed(host: Host) -> None:
-    ran = host.run(f"trap '' TERM INT HUP; sleep {MARKER}")
-    assert ran.seconds < 3
-    assert not left_over()
-
-
-def test_daemons_are_killed(host: Host) -> None:
-    ran = host.run(f"setsid setsid sleep {MARKER} & exit 0")
-    assert ran.log.over
-    assert not left_over()
-
-
-def test_a_fork_storm_is_ended(host: Host) -> None:
-    ran = host.run(f"for i in 1 2 3 4 5; do (setsid sleep {MARKER} &) ; done; sleep {MARKER}")
-    assert ran.log.stuck == 0
-    assert not left_over()
 
 
 def test_ends_are_summed_up(host: Host) -> None:

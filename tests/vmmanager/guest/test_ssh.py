@@ -2,73 +2,34 @@
 
 import asyncio
 import contextlib
-import socket
 import threading
 import time
-from collections.abc import AsyncIterator, Callable, Iterator
-from functools import partial
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
 import paramiko
 import pytest
 
-from kgym_vmmanager.guest.ssh import Ssh, Stream
-from tests.vmmanager.evidence.test_hostile_guest import key
+from kgym_vmmanager.guest.ssh import Stream
+from tests.vmmanager.evidence.test_hostile_guest import Farm, Guest
 
 pytestmark = pytest.mark.anyio
 
 Command = Callable[[paramiko.Channel], None]
 
 
-class Server(paramiko.ServerInterface):
-    """Lets everybody in, and runs the one command."""
-
-    def __init__(self, command: Command) -> None:
-        self.command = command
-
-    def check_auth_publickey(self, username: str, key: paramiko.PKey) -> int:
-        return paramiko.AUTH_SUCCESSFUL
-
-    def check_channel_request(self, kind: str, chanid: int) -> int:
-        return paramiko.OPEN_SUCCEEDED
-
-    def check_channel_exec_request(self, channel: paramiko.Channel, command: bytes) -> bool:
-        threading.Thread(target=self._run, args=(channel,), daemon=True).start()
-        return True
-
-    def _run(self, channel: paramiko.Channel) -> None:
-        with contextlib.suppress(EOFError):  # the reader hangs up as soon as it knows the end
-            self.command(channel)
-
-
-@contextlib.contextmanager
-def serving(host_key: paramiko.PKey, command: Command) -> Iterator[int]:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        transports = []
-
-        def serve() -> None:
-            link, _ = server.accept()
-            transports.append(transport := paramiko.Transport(link))
-            transport.add_server_key(host_key)
-            transport.start_server(event=threading.Event(), server=Server(command))
-
-        thread = threading.Thread(target=serve, daemon=True)
-        thread.start()
-        yield server.getsockname()[1]
-        thread.join(10)
-        for transport in transports:
-            transport.close()
-
-
 @contextlib.asynccontextmanager
 async def started(folder: Path, command: Command) -> AsyncIterator[Stream]:
-    host_key = key(folder, "host")
-    key(folder, "client")
-    with serving(host_key, command) as port:
-        dial = partial(socket.create_connection, ("127.0.0.1", port))
-        public = f"{host_key.get_name()} {host_key.get_base64()}"
-        async with Ssh.connected(dial, public, folder / "client", 30) as ssh:
-            yield await ssh.start("anything", 30)
+    class Obeying(Guest):
+        def _answer(self, channel: paramiko.Channel, line: bytes) -> None:
+            del line
+            with contextlib.suppress(EOFError):  # the reader hangs up as soon as it knows the end
+                command(channel)
+
+    farm = Farm(folder)
+    farm.kind = Obeying
+    async with farm.guest("ssh") as port, farm.connected(port, 30) as ssh:
+        yield await ssh.start("anything", 30)
 
 
 async def rest(stream: Stream) -> tuple[bytes, bytes]:

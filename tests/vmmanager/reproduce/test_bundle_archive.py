@@ -11,27 +11,16 @@ from pathlib import Path
 
 import pytest
 
-from kgym.api.steps import Reproducer, UsedRoot, VmShape
+from kgym.api.steps import UsedRoot, VmShape
 from kgym_vmmanager.reproduce import bundle_archive
 from kgym_vmmanager.reproduce.reproduce_step import Reproduce
 from kgym_vmmanager.vm.accelerator import Accelerator, Probed
 from tests.vmmanager.conftest import NewStep
+from tests.vmmanager.reproduce.test_instances import program
 
 PROBED = Probed(
     accelerator=Accelerator.TCG, tsc_khz=2_000_000, host="boot | QEMU emulator version 7.2 | -"
 )
-CRASH = """
-#include <stdio.h>
-#include <unistd.h>
-int main(void)
-{
-    FILE *file;
-    sleep(1);
-    file = fopen("/proc/sysrq-trigger", "w");
-    if (file && fputc('c', file) != EOF) fclose(file);
-    return 0;
-}
-"""
 SECONDS = 200
 
 
@@ -108,7 +97,9 @@ async def test_it_is_packed_while_vms_that_boot_the_same_kernel_come_and_go(tmp_
 async def test_a_bundle_unpacked_elsewhere_runs_to_the_crash(
     new_step: NewStep, cache: Path, tmp_path: Path, kernel: Path
 ) -> None:
-    run = await new_step(Reproducer(text=CRASH), time=30, titles=["any"], bundle="whole")
+    run = await new_step(
+        program("sleep(1); crash(); return 0;"), time=30, titles=["any"], bundle="whole"
+    )
     built = run.assignment.inputs["build"]
     vmlinux = await run.storage.put("steps/0/vmlinux", kernel.with_name("vmlinux"))
     run.assignment.inputs["build"] = built.model_copy(

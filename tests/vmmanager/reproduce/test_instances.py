@@ -18,76 +18,20 @@ from tests.vmmanager.conftest import NewStep, Perform
 
 pytestmark = [pytest.mark.anyio, pytest.mark.slow, pytest.mark.timeout(600)]
 
-HEAD = """
-#define _GNU_SOURCE
-#include <fcntl.h>
-#include <sched.h>
-#include <signal.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <sys/ioctl.h>
-#include <sys/mount.h>
-#include <sys/reboot.h>
-#include <sys/socket.h>
-#include <sys/stat.h>
-#include <net/if.h>
-#include <unistd.h>
-"""
-# The kernel's own way to crash on demand: a NULL dereference.
-CRASH = """
-static void crash(void) {
-    FILE *file = fopen("/proc/sysrq-trigger", "w");
-    if (file && fputc('c', file) != EOF) fclose(file);
-}
-"""
+FUNCTIONS = Path(__file__).with_name("program.c").read_text()
 IMPATIENT = {
     accelerator: dataclasses.replace(limits, silence=6, watchdog=6, reconnect=4)
     for accelerator, limits in LIMITS.items()
 }
-FORGED = r"""
-    const char *lines[] = {
-        "BUG: KASAN: use-after-free in forged_function+0x9d0/0x1e80\n",
-        "Write of size 8 at addr ffff888006e83540 by task repro/85\n",
-        "Call Trace:\n forged_function+0x9d0/0x1e80\n",
-        "BUG: memory leak\nunreferenced object 0xffff888006e83540 (size 32):\n",
-        "  comm \"repro\", pid 85, jiffies 4294902190\n  backtrace:\n",
-        "    [<00000000abcdef02>] forged_function+0x9d0/0x1e80\n\n",
-        "Kernel panic - not syncing: panic_on_warn set ...\n",
-        "*** stack smashing detected ***: terminated\n",
-    };
-    const char *places[] = {"/dev/stdout", "/dev/stderr", "/dev/kmsg", "/dev/console",
-        "/dev/ttyS0", "/dev/ttyprintk", "/proc/self/fd/1", "/proc/1/fd/1", "/dev/pts/0"};
-    for (unsigned p = 0; p < sizeof(places) / sizeof(*places); p++)
-        for (unsigned l = 0; l < sizeof(lines) / sizeof(*lines); l++) {
-            FILE *file = fopen(places[p], "w");
-            if (file) { fputs(lines[l], file); fclose(file); }
-        }
-"""
 
 
 def program(body: str) -> str:
-    return f"{HEAD}{CRASH}int main(void) {{ {body}\n}}\n"
+    return f"{FUNCTIONS}int main(void) {{ {body}\n}}\n"
 
 
 async def test_a_guest_has_what_programs_need(perform: Perform) -> None:
     """CPUs, file systems, devices, a network that commands set up, all that the smoke test asks."""
-    add = "ip neigh add 10.0.2.9 lladdr aa:aa:aa:aa:aa:aa dev eth0 nud permanent"
-    show = "ip neigh show dev eth0 | grep -q '10.0.2.9 lladdr aa:aa:aa:aa:aa:aa PERMANENT'"
-    body = f"""
-    const char *wanted[] = {{"/proc/self", "/sys/kernel", "/dev/null", "/dev/pts", "/dev/shm",
-        "/dev/loop0", "/dev/loop7", "/sys/class/net/eth0"}};
-    for (unsigned i = 0; i < sizeof(wanted) / sizeof(*wanted); i++)
-        if (access(wanted[i], F_OK)) {{
-            fprintf(stderr, "no %s\\n", wanted[i]);
-            exit(1);
-        }}
-    if (mkdir("old", 0755) || mkdir("new", 0755) || mount(0, "new", "tmpfs", 0, 0)) exit(2);
-    if (sysconf(_SC_NPROCESSORS_ONLN) != 2) exit(3);
-    if (system("{add} 2>/dev/null; {show}")) exit(4);
-    return getuid();
-    """
-    result = await perform(program(body), cpus=2, smoke=True)
+    result = await perform(program("check_guest();"), cpus=2, smoke=True)
     assert result.verdict is Verdict.NO_CRASH, result.reason
     assert result.findings == []
     assert result.instances[0].runs > 1
@@ -95,7 +39,7 @@ async def test_a_guest_has_what_programs_need(perform: Perform) -> None:
 
 async def test_a_crash_is_recognised_soon(new_step: NewStep, cache: Path) -> None:
     """The call that crashes the kernel is named; reports that the program prints hide nothing."""
-    body = f"{FORGED} getppid(); sleep(1); crash(); sleep(60); return 0;"
+    body = "forge(); getppid(); sleep(1); crash(); sleep(60); return 0;"
     run = await new_step(program(body), time=60, evidence=True)
     result = await Reproduce(cache)(run)
     (instance,) = result.instances
@@ -121,7 +65,7 @@ async def test_a_crash_is_recognised_soon(new_step: NewStep, cache: Path) -> Non
 @pytest.mark.attack
 async def test_what_a_program_prints_is_no_report_of_the_kernels(perform: Perform) -> None:
     titles = ["KASAN: use-after-free Write in forged_function", "memory leak in forged_function"]
-    body = f"{FORGED} sleep(1); return 0;"
+    body = "forge(); sleep(1); return 0;"
     result = await perform(program(body), time=8, titles=titles, append="kmemleak=on")
     assert [instance.outcome for instance in result.instances] == [InstanceOutcome.SURVIVED]
     assert result.title is None
@@ -156,6 +100,13 @@ async def test_a_reboot_is_no_verdict(perform: Perform) -> None:
     result = await perform(program("sleep(1); reboot(RB_AUTOBOOT);"))
     assert result.verdict is Verdict.INCONCLUSIVE
     assert result.instances[0].outcome is InstanceOutcome.REBOOTED
+
+
+async def test_a_leak_is_found_when_the_programs_time_is_over(perform: Perform) -> None:
+    title = "memory leak in kgym_control_lose"
+    body = 'raise_fault("leak"); sleep(60);'
+    result = await perform(program(body), titles=[title], append="kmemleak=on")
+    assert (result.verdict, result.title) == (Verdict.SAME_CRASH, title), result.reason
 
 
 @pytest.mark.exhaustive
@@ -197,14 +148,7 @@ async def test_an_emulated_guests_clock_is_right(perform: Perform) -> None:
 
 @pytest.mark.exhaustive
 async def test_a_guest_without_network_is_lost(new_step: NewStep, cache: Path) -> None:
-    body = """
-    struct ifreq request = {.ifr_name = "eth0"};
-    int fd = socket(AF_INET, SOCK_DGRAM, 0);
-    sleep(1);
-    if (ioctl(fd, SIOCSIFFLAGS, &request)) exit(1);
-    for (;;) pause();
-    """
-    run = await new_step(program(body))
+    run = await new_step(program("take_network_down();"))
     result = await Reproduce(cache, provider=Qemu(IMPATIENT))(run)
     assert result.verdict is Verdict.INCONCLUSIVE
     assert result.instances[0].outcome is InstanceOutcome.SSH_LOST

@@ -3,6 +3,7 @@
 import re
 import threading
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -58,42 +59,168 @@ class Failing(Guest):
             runner.ends("exit", self.status, self.ms)
 
 
+class ReportsAtTheEnd(NeverEnding):
+    """Its kernel begins a report at the end of the program's time, and takes a while for it."""
+
+    report = Path(__file__).with_name("late_report.console").read_bytes()
+    begin, *rest = report.splitlines(keepends=True)
+
+    def runs(self, runner: Runner) -> None:
+        super().runs(runner)
+        self.say(self.begin)
+        threading.Thread(target=self._report, daemon=True).start()
+
+    def _report(self) -> None:
+        for line in self.rest:
+            self.say(line)
+            self.over.wait(0.02)
+
+
+class KillingEverything(Guest):
+    """Its program kills the first of the runners that are started in the guest."""
+
+    listens = True
+    runners = 0
+
+    def runs(self, runner: Runner) -> None:
+        self.runners += 1
+        if self.runners == 1:
+            runner.goes_on()
+            runner.ends("exit", 0)
+            runner.dies()
+        super().runs(runner)
+
+    def answers_ssh(self) -> bool:
+        return self.listens
+
+
+class Chatty(Guest):
+    """Its program floods its output."""
+
+    def runs(self, runner: Runner) -> None:
+        while runner.goes_on():
+            runner.program_prints(b"all work and no play\n" * 1000)
+
+
+class CrashingAtBoot(Guest):
+    def boots(self) -> None:
+        self.say(CRASH)
+
+
+class Resetting(Guest):
+    def boots(self) -> None:
+        self.say(b"[    0.0] Linux version 6.1.0\n")
+        self.stopped("guest-reset")
+
+
+class WithoutSsh(Guest):
+    def answers_ssh(self) -> bool:
+        return False
+
+
+class WithoutKmemleak(Guest):
+    def answers(self, command: str) -> tuple[int, bytes]:
+        return int("scan" in command), b"sh: write error: Operation not permitted\n"
+
+
+class Printing(NeverEnding):
+    """Its runner prints one line after the program's time."""
+
+    line = b""
+
+    def runs(self, runner: Runner) -> None:
+        if not self.line.startswith(b"failed"):
+            super().runs(runner)
+        runner.prints(self.line)
+
+
+def like(kind: type[Guest], **changes: object) -> type[Guest]:
+    return type(kind.__name__, (kind,), changes)
+
+
+NO_CRASH, INCONCLUSIVE = Verdict.NO_CRASH, Verdict.INCONCLUSIVE
+SURVIVED, BOOT_FAILED = InstanceOutcome.SURVIVED, InstanceOutcome.BOOT_FAILED
+STARTED_NOT = InstanceOutcome.START_FAILED
+LEAK, OTHER = "memory leak in some_function", "WARNING in nothing"
+AT_ONCE = r"all \d+ runs failed at once; the last: exit status 3.*no such thing"
+ENDS = {
+    "never ends": (NeverEnding, {}, NO_CRASH, SURVIVED, "^$"),
+    "last words": (like(NeverEnding, words=b"no tun\n"), {}, NO_CRASH, SURVIVED, "words: no tun$"),
+    "other status": (Failing, {"completed": ["exit 1"]}, NO_CRASH, SURVIVED, ""),
+    "kills all": (KillingEverything, {}, NO_CRASH, SURVIVED, ""),
+    "late report": (ReportsAtTheEnd, {}, Verdict.SAME_CRASH, InstanceOutcome.CRASH, "late_check"),
+    "other title": (
+        *(Crashing, {"titles": [OTHER]}),
+        *(Verdict.OTHER_CRASH, InstanceOutcome.CRASH, CRASH_TITLE),
+    ),
+    "no kmemleak": (
+        *(WithoutKmemleak, {"titles": [LEAK]}),
+        *(INCONCLUSIVE, InstanceOutcome.NOT_DONE, "kmemleak is not at work"),
+    ),
+    "syzkaller gives up": (
+        *(like(NeverEnding, words=b"SYZFAIL: mmap of data segment failed\n"), {"time": 60}),
+        *(INCONCLUSIVE, InstanceOutcome.CRASH, "SYZFAIL"),
+    ),
+    "crash at boot": (CrashingAtBoot, {}, INCONCLUSIVE, BOOT_FAILED, "crashed while booting"),
+    "no SSH": (
+        *(WithoutSsh, {"limits": IMPATIENT}),
+        *(INCONCLUSIVE, BOOT_FAILED, "booted, but SSH did not answer within 2 s"),
+    ),
+    "fails at once": (
+        *(like(Failing, status=3, ms=5), {"time": 60}),
+        *(INCONCLUSIVE, InstanceOutcome.ENDED_EARLY, AT_ONCE),
+    ),
+    "fails slowly": (
+        *(Failing, {}, INCONCLUSIVE, InstanceOutcome.NOT_DONE),
+        r"none of (\d+) runs did its work: \1 x exit status 1",
+    ),
+    "no memory": (
+        *(like(Printing, line=b"failed 11\n"), {}),
+        *(INCONCLUSIVE, STARTED_NOT, "Resource temporarily unavailable"),
+    ),
+    "not executable": (
+        *(like(Printing, line=b"failed 13\n"), {}),
+        *(INCONCLUSIVE, STARTED_NOT, "Permission denied"),
+    ),
+    "stuck": (
+        *(like(Printing, line=b"stuck 2\n"), {}, INCONCLUSIVE, InstanceOutcome.HUNG),
+        "2 processes of the reproducer cannot be killed",
+    ),
+}
+
+
+@pytest.mark.parametrize(("kind", "spec", "verdict", "outcome", "detail"), ENDS.values(), ids=ENDS)
+async def test_each_end_of_an_instance_has_its_verdict(
+    perform_scripted: Perform,
+    kind: type[Guest],
+    spec: dict[str, Any],
+    verdict: Verdict,
+    outcome: InstanceOutcome,
+    detail: str,
+) -> None:
+    result = await perform_scripted(kind, **spec)
+    (instance,) = result.instances
+    assert (result.verdict, instance.outcome) == (verdict, outcome), result.reason
+    assert re.search(detail, instance.detail), instance.detail
+    assert result.seconds["total"] < 50
+
+
+async def test_a_reset_while_booting_is_tried_again(perform_scripted: Perform) -> None:
+    assert (await perform_scripted(Resetting, Guest)).verdict is Verdict.NO_CRASH
+
+
 async def test_a_program_that_ends_well_survives(perform_scripted: Perform) -> None:
-    result = await perform_scripted(Guest, instances=2)
+    result = await perform_scripted(Guest, instances=2, dump="hypervisor")
     assert result.verdict is Verdict.NO_CRASH
     assert [instance.outcome for instance in result.instances] == [InstanceOutcome.SURVIVED] * 2
     for instance in result.instances:
         assert instance.runs > 1
         assert instance.run_seconds is not None
         assert instance.run_seconds >= 0.3
-
-
-async def test_an_instance_that_survives_leaves_no_dump(perform_scripted: Perform) -> None:
-    result = await perform_scripted(Guest, dump="hypervisor")
-    assert result.verdict is Verdict.NO_CRASH
-    assert result.instances[0].dump is None
-
-
-async def test_a_program_that_never_ends_survives(perform_scripted: Perform) -> None:
-    result = await perform_scripted(NeverEnding)
-    assert result.verdict is Verdict.NO_CRASH
-    assert result.instances[0].runs == 1
-
-
-async def test_the_last_words_of_a_surviving_program_are_in_the_reason(
-    perform_scripted: Perform,
-) -> None:
-    result = await perform_scripted(type("Speaking", (NeverEnding,), {"words": b"no tun here\n"}))
-    assert result.verdict is Verdict.NO_CRASH
-    assert result.reason.endswith("; instance 0: the program's last words: no tun here")
+        assert instance.dump is None
 
 
 async def test_a_chatty_program_survives(scripted_step: NewStep, cache: Path) -> None:
-    class Chatty(Guest):
-        def runs(self, runner: Runner) -> None:
-            while runner.goes_on():
-                runner.program_prints(b"all work and no play\n" * 1000)
-
     run = await scripted_step(time=0.3)
     result = await Reproduce(cache, provider=ScriptedVms(Chatty))(run)
     assert result.verdict is Verdict.NO_CRASH
@@ -120,36 +247,6 @@ async def test_the_first_crash_stops_the_others(perform_scripted: Perform) -> No
     outcomes = [instance.outcome for instance in result.instances]
     assert outcomes == [InstanceOutcome.CRASH, InstanceOutcome.STOPPED]
     assert result.seconds["total"] < 90
-
-
-class ReportsAtTheEnd(NeverEnding):
-    """Its kernel begins a report at the end of the program's time, and takes a while for it."""
-
-    begin, *rest = (
-        b"[   30.0] ------------[ cut here ]------------\n",
-        b"[   30.0] WARNING: CPU: 0 PID: 90 at lib/late.c:10 late_check+0x10/0x20\n",
-        b"[   30.0] CPU: 0 PID: 90 Comm: qwhdkzma Not tainted 6.1.0 #1\n",
-        b"[   30.0] RIP: 0010:late_check+0x10/0x20\n",
-        b"[   30.0] Call Trace:\n[   30.0]  <TASK>\n[   30.0]  vfs_write+0x1cd/0xad0\n",
-        b"[   30.0]  ksys_write+0x10/0x20\n[   30.0]  </TASK>\n",
-        b"[   30.0] ---[ end trace 0000000000000000 ]---\n",
-    )
-
-    def runs(self, runner: Runner) -> None:
-        super().runs(runner)
-        self.say(self.begin)
-        threading.Thread(target=self._report, daemon=True).start()
-
-    def _report(self) -> None:
-        for line in self.rest:
-            self.say(line)
-            self.over.wait(0.02)
-
-
-async def test_a_report_that_is_not_yet_whole_at_the_end_counts(perform_scripted: Perform) -> None:
-    result = await perform_scripted(ReportsAtTheEnd)
-    assert result.instances[0].outcome is InstanceOutcome.CRASH, result.reason
-    assert result.title == "WARNING in late_check"
 
 
 async def test_all_run_on_where_asked_to(perform_scripted: Perform) -> None:
@@ -209,11 +306,6 @@ async def test_the_baseline_tells_what_a_fix_has_to_survive(
     assert after.confidence == pytest.approx(1 - 1 / 21, abs=1e-3)
 
 
-async def test_another_title_is_another_crash(perform_scripted: Perform) -> None:
-    result = await perform_scripted(Crashing, titles=["WARNING in nothing"])
-    assert result.verdict is Verdict.OTHER_CRASH
-
-
 async def test_another_crash_does_not_stop_the_search(perform_scripted: Perform) -> None:
     titles = ["WARNING in nothing"]
     result = await perform_scripted(Crashing, Guest, instances=2, titles=titles)
@@ -235,25 +327,6 @@ async def test_a_report_that_a_program_prints_is_not_the_kernels(
     crashes = kind is Crashing
     assert result.verdict is (Verdict.SAME_CRASH if crashes else Verdict.NO_CRASH)
     assert result.title == (CRASH_TITLE if crashes else None)
-
-
-async def test_a_kernel_that_finds_no_leaks_proves_nothing_about_one(
-    perform_scripted: Perform,
-) -> None:
-    class WithoutKmemleak(Guest):
-        def answers(self, command: str) -> tuple[int, bytes]:
-            return int("scan" in command), b"sh: write error: Operation not permitted\n"
-
-    result = await perform_scripted(WithoutKmemleak, titles=["memory leak in some_function"])
-    assert result.verdict is Verdict.INCONCLUSIVE
-    assert "kmemleak is not at work" in result.reason
-
-
-async def test_syzkallers_own_failure_proves_nothing(perform_scripted: Perform) -> None:
-    words = b"SYZFAIL: mmap of data segment failed\n"
-    result = await perform_scripted(type("GivingUp", (NeverEnding,), {"words": words}), time=60)
-    assert result.verdict is Verdict.INCONCLUSIVE
-    assert result.seconds["total"] < 50
 
 
 class RunningSyzkaller(Guest):
@@ -323,17 +396,6 @@ async def test_a_run_shorter_than_the_bug_takes_proves_nothing(perform_scripted:
     assert "proves nothing" in result.reason
 
 
-async def test_a_crash_while_booting_is_no_verdict(perform_scripted: Perform) -> None:
-    class CrashingAtBoot(Guest):
-        def boots(self) -> None:
-            self.say(CRASH)
-
-    result = await perform_scripted(CrashingAtBoot)
-    assert result.verdict is Verdict.INCONCLUSIVE
-    assert result.instances[0].outcome is InstanceOutcome.BOOT_FAILED
-    assert "crashed while booting" in result.instances[0].detail
-
-
 class HangingAtBoot(Guest):
     """Prints its first line, and no other."""
 
@@ -351,103 +413,6 @@ async def test_guests_that_hang_while_booting_do_not_keep_the_host(
     assert result.verdict is Verdict.INCONCLUSIVE
     assert "not booted after 2 s; its last words: [ 0.0] Linux version" in result.reason
     assert len(vms.guests) <= 3  # of four instances, two began, and one may have begun again
-
-
-@pytest.mark.thorough
-async def test_a_guest_that_booted_without_ssh_is_no_verdict(perform_scripted: Perform) -> None:
-    class WithoutSsh(Guest):
-        def answers_ssh(self) -> bool:
-            return False
-
-    result = await perform_scripted(WithoutSsh, limits=IMPATIENT)
-    assert result.verdict is Verdict.INCONCLUSIVE
-    assert "booted, but SSH did not answer within 2 s" in result.instances[0].detail
-
-
-async def test_a_reset_while_booting_is_tried_again(perform_scripted: Perform) -> None:
-    class Resetting(Guest):
-        def boots(self) -> None:
-            self.say(b"[    0.0] Linux version 6.1.0\n")
-            self.stopped("guest-reset")
-
-    result = await perform_scripted(Resetting, Guest)
-    assert result.verdict is Verdict.NO_CRASH
-
-
-async def test_a_program_that_always_fails_at_once_is_no_verdict(perform_scripted: Perform) -> None:
-    kind = type("FailingAtOnce", (Failing,), {"status": 3, "ms": 5})
-    result = await perform_scripted(kind, time=60)
-    (instance,) = result.instances
-    assert result.verdict is Verdict.INCONCLUSIVE
-    assert instance.outcome is InstanceOutcome.ENDED_EARLY
-    assert re.search(r"all \d+ runs failed at once; the last: exit status 3", instance.detail)
-    assert "no such thing" in instance.detail
-
-
-async def test_runs_that_fail_slowly_are_no_verdict(perform_scripted: Perform) -> None:
-    result = await perform_scripted(Failing)
-    (instance,) = result.instances
-    assert result.verdict is Verdict.INCONCLUSIVE
-    assert instance.outcome is InstanceOutcome.NOT_DONE
-    assert re.search(r"none of (\d+) runs did its work: \1 x exit status 1", result.reason)
-    assert {(end.how, end.value) for end in instance.ends} == {("exit", 1)}
-
-
-async def test_runs_end_as_the_bundle_says(perform_scripted: Perform) -> None:
-    result = await perform_scripted(Failing, completed=["exit 1"])
-    assert result.verdict is Verdict.NO_CRASH, result.reason
-
-
-@pytest.mark.parametrize(
-    ("number", "why"), [(11, "Resource temporarily unavailable"), (13, "Permission denied")]
-)
-async def test_a_program_that_cannot_be_started_is_no_verdict(
-    perform_scripted: Perform, number: int, why: str
-) -> None:
-    class NotStarting(Guest):
-        def runs(self, runner: Runner) -> None:
-            runner.prints(f"failed {number}\n".encode())
-
-    result = await perform_scripted(NotStarting)
-    assert result.verdict is Verdict.INCONCLUSIVE
-    assert result.instances[0].outcome is InstanceOutcome.START_FAILED
-    assert why in result.instances[0].detail
-
-
-async def test_processes_that_cannot_be_killed_are_a_hang(perform_scripted: Perform) -> None:
-    class Stuck(NeverEnding):
-        def runs(self, runner: Runner) -> None:
-            super().runs(runner)
-            runner.prints(b"stuck 2\n")
-
-    result = await perform_scripted(Stuck)
-    assert result.verdict is Verdict.INCONCLUSIVE
-    assert result.instances[0].outcome is InstanceOutcome.HUNG
-    assert "2 processes of the reproducer cannot be killed" in result.instances[0].detail
-
-
-class KillingEverything(Guest):
-    """Its program kills the first of the runners that are started in the guest."""
-
-    listens = True
-    runners = 0
-
-    def runs(self, runner: Runner) -> None:
-        self.runners += 1
-        if self.runners == 1:
-            runner.goes_on()
-            runner.ends("exit", 0)
-            runner.dies()
-        super().runs(runner)
-
-    def answers_ssh(self) -> bool:
-        return self.listens
-
-
-async def test_killing_everything_does_not_end_the_run(perform_scripted: Perform) -> None:
-    result = await perform_scripted(KillingEverything)
-    assert result.verdict is Verdict.NO_CRASH, result.reason
-    assert result.instances[0].runs > 1
 
 
 async def test_a_lost_connection_is_no_verdict(scripted_step: NewStep, cache: Path) -> None:

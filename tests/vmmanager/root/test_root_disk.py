@@ -14,23 +14,7 @@ from tests.vmmanager.conftest import NewStep
 
 pytestmark = [pytest.mark.anyio, pytest.mark.slow, pytest.mark.timeout(1800)]
 
-WHERE = """
-#include <stdio.h>
-#include <sys/vfs.h>
-#include <unistd.h>
-
-int main(void)
-{
-    struct statfs here;
-
-    if (statfs(".", &here) < 0 || here.f_type != 0xEF53) /* EXT4_SUPER_MAGIC */
-        return 1;
-    if (access("/proc/self/stat", R_OK) < 0 || access("/etc/passwd", W_OK) < 0)
-        return 2;
-    sleep(2);
-    return 0;
-}
-"""
+WHERE = Path(__file__).with_name("on_ext4.c").read_text()
 NOTHING = "int main(void) { return 0; }"
 
 
