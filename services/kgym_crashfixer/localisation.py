@@ -105,6 +105,8 @@ def of_report(text: str, known: Frequencies | None = None) -> list[Located]:
         share = known.function(frame.function)
         if share >= _FREQUENT or known.file(path) >= _FREQUENT_FILE:
             continue
+        # Inverse document frequency, smoothed as for BM25: a function that no report names is
+        # rarest.
         rarity = math.log((known.reports + 1) / (share * known.reports + 1))
         value = weight * rarity * (_HEADER if path.endswith(".h") else 1.0)
         value *= _GENERIC if reports.is_generic(path) else 1.0

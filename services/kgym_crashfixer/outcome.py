@@ -52,6 +52,7 @@ def tried(job: JobView, accepted: Collection[str] = ()) -> Tried:
     proves nothing, an unpatched kernel that did not crash.
     """
     came_to, resolution = conclusion(job, accepted), resolution_of(job, accepted)
+    # A patch that does not build is an answer; a failed platform is not.
     failure = next((step.failure for step in job.steps if step.failure is not None), None)
     if failure is not None and _is_the_patchs(failure):
         return Tried(verdict="does_not_build", reason=_words(failure), job=job.id)

@@ -60,6 +60,7 @@ class SchedulerPlatform:
         self._submitted, self._showing = submitted, asyncio.Event()
         self._jobs = RunJobs(client, bug, options, self._on_submitted)
         self._tree = SourceTree(client, bug, self._jobs, options.patience)
+        # Half of the window is left for reports, traces, lessons and the answer.
         self._files, self._room = tuple(files), window // 2
         self._shown: Shown | None = None
 
@@ -156,6 +157,7 @@ class SchedulerPlatform:
                 located = localisation.of_report(crash.report)
                 changed = self._changed_by_cause(notes)
                 if located or changed:
+                    # The report first: a causing commit may have touched many files.
                     likely = self._likely(located, notes) if located else []
                     return list(dict.fromkeys([*likely, *changed]))
                 notes.append("the crash report names no file of its own: found by words instead")

@@ -77,6 +77,7 @@ def render(question: Question) -> Prompt:
     steady = template.render(values, mark=_mark(values))
     identity = f"{question.node}\n{steady.strip()}\n"
     text = f"{text.strip()}\n"
+    # Templates begin with report and code, so that providers can cache this prefix.
     code = f"</code{mark}>\n"
     begins = text.find(code) + len(code) if code in text else 0
     return Prompt(str(question.purpose), system, text, identity, begins)

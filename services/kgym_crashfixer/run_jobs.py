@@ -28,6 +28,7 @@ from kgym.client import AsyncClient, Refused
 from kgym.errors import InfrastructureError, KgymError, UserError
 from kgym_crashfixer import outcome
 from kgym_crashfixer.execution import execution
+from kgym_crashfixer.platform_protocol import Submitted
 from kgym_crashfixer.search.work import Check, Checked, Try, Unanswered
 
 # Attempts of a job that the platform fails; the search itself repeats only tries of patches.
@@ -41,10 +42,6 @@ _REPORT = 60_000
 _ABORT_SECONDS = 10.0
 _UNTAGGED = re.compile(r"[^\w.:=/@+-]")
 T = TypeVar("T")
-
-
-# Called with the name of a piece of work and its job, as soon as the job exists.
-Submitted = Callable[[str, int], Awaitable[None]]
 
 
 async def _nobody(name: str, job: int) -> None:
@@ -319,6 +316,8 @@ class RunJobs:
                     submitted=submitted,
                 )
             except asyncio.CancelledError:
+                # Shielded: a second cancellation must not leave a job running that nobody waits
+                # for.
                 await asyncio.shield(asyncio.create_task(self._abort(request, key, known)))
                 raise
             except Refused as error:
@@ -353,6 +352,7 @@ class RunJobs:
         if instance is None or instance.title is None:
             return None
         kept = outcome.report_artifact(step.artifacts, instance.number)
+        # A guest writes its report: it may be huge.
         if kept is None or kept.size > _REPORT_BYTES:
             return None
         with tempfile.TemporaryDirectory(prefix="kgym-fix-") as folder:

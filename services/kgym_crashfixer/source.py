@@ -126,6 +126,7 @@ class SourceTree:
         except Refused as error:
             if error.reason not in {"source_not_made", "no_source"}:
                 raise
+        # Retention has removed the archive meanwhile: make it again, once.
         job = await self._ready(anew=job)
         return await ended_job.patiently(lambda _: call(job, look), self._patience)
 
@@ -134,6 +135,7 @@ class SourceTree:
         async with self._making:
             if self._job is None or self._job == anew:
                 does = f"source after {anew}" if anew else "source"
+                # One job at a time, under the lock: many looks may come while the source is made.
                 job = await self._jobs.answered(does, self._bug.source())
                 why = conclusion(job).reason or f"job {job.id} is {job.state}"
                 match failed(job):

@@ -102,6 +102,7 @@ class _Reader:
         for parser in self.parsers.values():
             if parser.counts.damaged:
                 self.notes.append(f"{parser.counts.damaged} sub-buffers hold a damaged event")
+        # Records of different layouts are not merged; all but one of the buffers are usually empty.
         return max(traces, key=len)
 
     def _read_cpu(self, cpu: int, ring: "_Cpu", parser: RingParser) -> None:

@@ -79,6 +79,7 @@ def _choose(artifacts: Sequence[Artifact], spec: MinimizeSpec) -> tuple[int, str
 async def _fetch(run: StepContext, artifact: str, folder: Path) -> Path:
     path = folder / artifact
     await run.fetch("reproduce", artifact, path)
+    # The compressed file is removed at once: both together may not fit the disk.
     plain = await unpacked(path, folder)
     if plain != path:
         path.unlink()

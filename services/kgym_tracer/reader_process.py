@@ -69,6 +69,7 @@ async def _run(request: Request, readonly: dict[str, Path], out: Path, seconds: 
             timeout=seconds,
             stdin=request.model_dump_json().encode(),
             check=False,
+            # OpenBLAS reserves memory for each of its threads, which counts against the limit.
             env={"PYTHONPATH": os.pathsep.join(map(str, folders)), "OPENBLAS_NUM_THREADS": "1"},
         )
     except proc.ProgramTimedOut as error:

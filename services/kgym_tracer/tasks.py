@@ -15,6 +15,7 @@ from drgn.helpers.linux.pid import find_task, for_each_task
 from kgym.errors import UserError
 from kgym.source.instrument import LOCALS as RECORD_LOCALS
 
+# Limits, since the lists of a forged memory may never end.
 TASKS = 100_000
 FRAMES = 200
 VARIABLES = 100

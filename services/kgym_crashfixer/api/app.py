@@ -92,6 +92,7 @@ async def start(
     ] = None,
 ) -> Response:
     """Begin a search for a fix."""
+    # A caller elsewhere could have any folder of this machine read.
     if wanted.folder is not None:
         message = "`folder` is for commands on the agent's machine; send the files as `bundle`"
         raise UserError("folder_not_allowed", message)

@@ -92,6 +92,7 @@ class Provided:
         from pydantic_ai.models import ModelRequestParameters  # noqa: PLC0415
         from pydantic_ai.tools import ToolDefinition  # noqa: PLC0415
 
+        # Some models reject a temperature, or a limit of tokens; `_drops` then omits it.
         settings: ModelSettings = {
             "temperature": call.temperature,
             "max_tokens": MOST_TOKENS,

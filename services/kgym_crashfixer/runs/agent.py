@@ -82,6 +82,7 @@ class Agent:
         once = Once(key, sha256(request.model_dump_json().encode()).hexdigest()) if key else None
         strategy = strategy_of(request)
         await asyncio.to_thread(bugs.load, request)
+        # Opened once to reject a wrong model or a missing key before the run exists.
         await (await asyncio.to_thread(self._open_model, request.model)).close()
         if isinstance(request.strategy, str):
             # Stored by value: the strategy's file may have changed when the run is resumed.
@@ -242,6 +243,8 @@ class Agent:
         names = await self._store.read(run, lambda record: record.call_names(node, purpose))
         excerpts: list[CallExcerpt] = []
         last = min(len(names), cursor + READ_AT_ONCE)
+        # Read in parts, so that a search over long prompts neither blocks the store nor fills
+        # memory.
         while cursor < last and len(excerpts) < limit:
             part = names[cursor : min(last, cursor + ROWS)]
             new = await self._store.read(run, partial(views.excerpts, names=part, text=text))
@@ -257,6 +260,8 @@ class Agent:
         """Yield the run's events after number `after` until the run ends."""
         changed = self._changes.setdefault(run, asyncio.Event())
         while True:
+            # The event wakes followers at once for a run of this process. Another process's run is
+            # polled.
             changed.clear()
             state, new = await self._store.read(run, partial(_state_and_events, after=after))
             for event in new:

@@ -47,6 +47,7 @@ def packed(folder: Path) -> dict[str, str]:
     files: dict[str, str] = {}
     left = MOST_BYTES
     for path in sorted(folder.rglob("*")):
+        # A link may lead to any file outside the bundle.
         if not path.is_file() or path.is_symlink():
             continue
         left -= path.stat().st_size

@@ -78,6 +78,8 @@ class Ledger:
         limits, spent = self._limits, self.spent
         if asking >= limits.concurrency:
             return False
+        # Questions in flight have no price yet: count each as the largest so far, or many at once
+        # could exceed the limit together.
         tokens = spent.input_tokens + spent.output_tokens + asking * self._longest
         if tokens >= limits.tokens:
             return self._over(f"the limit of {limits.tokens} tokens is reached")

@@ -49,6 +49,7 @@ def patch(run_fix: RunFix, author: str | None = None) -> str:
     run, fix = run_fix.run, run_fix.fix
     sure = f", {fix.confidence:.0%} sure" if fix.confidence is not None else ""
     lines = [
+        # The fixed date by which tools recognise a mail of git format-patch (git-format-patch(1)).
         f"From {_ZERO} Mon Sep 17 00:00:00 2001",
         f"From: {_author(author)}",
         f"Date: {format_datetime(run.ended_at or run.created_at)}",
@@ -123,6 +124,7 @@ def _wrapped(text: str, indent: str) -> list[str]:
         WIDTH - 1,
         initial_indent=indent,
         subsequent_indent=indent + hang,
+        # A split path or symbol could not be searched for.
         break_long_words=False,
         break_on_hyphens=False,
     )
@@ -256,5 +258,6 @@ def _markdown(made: Report) -> str:
         lines += [f"- {o.number}: {o.node}, {o.lines} lines" for o in made.others]
     if made.notes:
         lines += ["", "## Notes", "", *(f"- {_line(note)}" for note in made.notes)]
+    # Longer than any run of backticks in the diff, which could otherwise end the block.
     fence = "`" * (3 + max((len(run) for run in re.findall("`+", made.fix.diff)), default=0))
     return "\n".join([*lines, "", "## Patch", "", f"{fence}diff", made.fix.diff, fence, ""])

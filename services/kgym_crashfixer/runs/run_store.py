@@ -522,6 +522,7 @@ class RunStore:
         return await asyncio.to_thread(self._create, created)
 
     def _create(self, created: Created) -> tuple[int, bool]:
+        # One lock for the whole folder: numbers must not repeat, not even after a run was removed.
         with (self.folder / "lock").open("a+") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
             lock.seek(0)
@@ -538,6 +539,7 @@ class RunStore:
             scratch.mkdir()
             data = event_file.pack(created.model_dump(mode="json"))
             (scratch / _EVENTS).write_bytes(data)
+            # Renamed as a whole: a run without its first entry would be unreadable.
             scratch.rename(self.folder / str(last + 1))
             lock.truncate(0)
             lock.write(str(last + 1))

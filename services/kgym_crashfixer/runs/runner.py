@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 
 from kgym.api.agent.conversation import Reply
 from kgym.api.agent.nodes import Tried
-from kgym.api.agent.runs import FixView, NodeView, RunState
+from kgym.api.agent.runs import NodeView, RunState
 from kgym.api.agent.strategy import Strategy
 from kgym.errors import KgymError
 from kgym_crashfixer.models import tape
@@ -201,6 +201,7 @@ class Runner:
         try:
             while not search.done:
                 await self._start()
+                # Nothing runs and nothing may begin, so a limit was reached.
                 if not self._tasks:
                     raise Ended(RunState.LIMITED, self._ledger.reached)
                 await asyncio.wait(
@@ -322,6 +323,7 @@ class Runner:
         assert self._search is not None
         batch, results = Batch(), []
         failed: BaseException | None = None
+        # Sorted: the order in the file decides the course of the search, and sets have none.
         for task in sorted(done, key=lambda task: self._tasks[task].name):
             asked = self._tasks.pop(task)
             error = task.exception()
@@ -358,6 +360,8 @@ class Runner:
         questions = {
             task: asked for task, asked in gone.items() if isinstance(asked.work, Question)
         }
+        # Questions are awaited, since a reply may have come and be paid for; aborting a job takes
+        # longer.
         self._ending |= gone.keys() - questions.keys()  # jobs are aborted meanwhile
         await asyncio.gather(*questions, return_exceptions=True)
         for task, asked in questions.items():
@@ -397,6 +401,7 @@ class Runner:
             if state is not RunState.INTERRUPTED:
                 self._search.stop()
             self._note_fixes()
+            # A run with a fix is resolved, however it ended.
             if self._fixes and state in {RunState.LIMITED, RunState.STOPPED}:
                 state = RunState.RESOLVED
             self._note_nodes()
@@ -457,7 +462,7 @@ class Runner:
     def _note_fixes(self) -> None:
         """Add changed fixes to the next batch."""
         assert self._search is not None
-        fixes = [_fix(number, fix) for number, fix in enumerate(self._search.fixes(), 1)]
+        fixes = self._search.fixes()
         if fixes != self._fixes:
             self._fixes = fixes
             self._noted.fixes = fixes
@@ -503,15 +508,3 @@ def _result_event(asked: Asked, came: _Done) -> dict[str, Any]:
         event |= {"price": reply.price, "seconds": reply.seconds}
         event |= {"tokens": reply.input_tokens + reply.output_tokens}
     return event
-
-
-def _fix(number: int, fix: Any) -> FixView:
-    return FixView(
-        number=number,
-        node=fix.node,
-        diff=fix.diff,
-        confidence=fix.confidence,
-        notes=fix.notes,
-        lines=fix.lines,
-        agreement=fix.agreement,
-    )

@@ -57,6 +57,7 @@ def steps(events: Iterable[Event], jobs: Mapping[str, Sequence[int]]) -> list[Ru
                 jobs=list(jobs.get(data["name"], ())),
             )
         match event.kind:
+            # After a kill, the same work is begun again and has not ended.
             case "asked" | "asked_again":
                 changed: dict[str, Any] = {"asked": step.asked + 1, "ended_at": None}
             case "lost":

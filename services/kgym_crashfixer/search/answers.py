@@ -77,6 +77,7 @@ def chosen(text: str, count: int) -> int:
     else the last number of all.
     """
     text = text[:LONGEST]
+    # Models often discuss all items before they choose, so the last mention counts.
     places = _tagged(text, "choice") or _CHOICE.findall(text)
     for place in reversed(places or [text]):
         numbers = [int(number) for number in re.findall(r"(?<![\w.])\d{1,4}(?![\w.]*\w)", place)]
@@ -157,6 +158,7 @@ def functions(text: str) -> list[NewFunction]:
 def diff(text: str) -> str:
     """Return the unified diff: from `<patch>`, `<diff>`, a fence, or the first header."""
     text = text[:LONGEST]
+    # A diff may contain a fence, so tags go before fences, and the whole answer comes last.
     places = [*_tagged(text, "patch"), *_tagged(text, "diff"), *_fences(text)[0], text]
     for place in places:
         start = _HEADER.search(place)

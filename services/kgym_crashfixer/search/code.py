@@ -68,6 +68,8 @@ class Code:
         Raises RefusedError if a function is in no candidate file, in several, or has an uncertain
         range.
         """
+        # As edits, whole functions have the same diff, digest and repairs as other forms of a
+        # patch.
         texts = self.texts
         wanted: dict[str, list[Whole]] = {}
         for number, function in enumerate(functions, 1):
@@ -214,6 +216,7 @@ _NOTHING = hashlib.sha256(repr([]).encode()).hexdigest()
 _LINE = re.compile(r"[^\n]*\n|[^\n]+")
 _HUNK = re.compile(r"(?<=[-+])\d+(?=,|\s)")
 _CONTEXT = 3
+# Literals are matched, too, since they may contain comment marks, as in "/*".
 _TOKEN = re.compile(
     r"""(?P<kept>"(?:[^"\\\n]|\\.)*+"?|'(?:[^'\\\n]|\\.)*+'?)|//[^\n]*|/\*(?:.*?\*/|.*)""",
     re.DOTALL,

@@ -119,6 +119,8 @@ def _rounds(asked: "_Asking") -> Plan[State]:
         node.rounds = number + 1
         if number == 0 and node.begins_at == "patch" and state.hypothesis is not None:
             node.hypothesis = state.hypothesis
+        # The first round of a `patch` child uses its parent's hypothesis; later rounds ask for a
+        # new one.
         elif options.hypotheses:
             yield from _hypothesis(asked)
             if node.hypothesis is None:
@@ -126,6 +128,8 @@ def _rounds(asked: "_Asking") -> Plan[State]:
         first = len(node.candidates)
         yield from _candidates(asked)
         ready = yield from _compilable(asked, range(first, len(node.candidates)))
+        # A patch that compiles may still fail to build, or turn out to be another node's: try the
+        # next.
         while ready:
             index = yield from _choice(asked, ready)
             ready.remove(index)
@@ -328,6 +332,7 @@ def _checked(asked: _Asking, indices: Sequence[int]) -> Plan[list[int]]:
     """Have candidates checked; repair failures at once if the strategy mends all."""
     node = asked.node
     ready: list[int] = []
+    # One check job for all patches: a check takes a second, but a job has to be claimed first.
     left = _new(asked, indices, ready)
     while left:
         patches = [Patch(name=f"p{index}", diff=node.candidates[index].diff) for index in left]
@@ -383,6 +388,7 @@ def _rebuilt(asked: _Asking, index: int, tried: Tried) -> Plan[list[int]]:
     """Have a patch repaired whose kernel does not build; return its index if it then compiles."""
     candidate = asked.node.candidates[index]
     candidate.problem = f"It does not build: {tried.reason}"[:LONGEST_PROBLEM]
+    # A check compiles only the changed files, so errors of the linker show in the build alone.
     if candidate.repairs == asked.options.repairs:
         return []
     asked.node.candidates[index] = yield from _repaired(asked, candidate)

@@ -119,11 +119,6 @@ class Engine(Generic[T]):
             self._close(self._root)
             self.done = True
 
-    @property
-    def waiting(self) -> list[str]:
-        """The names of awaited work."""
-        return list(self._waiting)
-
     def _go(self) -> None:
         """Advance all ready plans until each waits for work."""
         while self._ready:
@@ -179,6 +174,7 @@ class Engine(Generic[T]):
         fiber.children.clear()
         if fiber.waits is not None:
             del self._waiting[fiber.waits]
+            # Work that was never handed out need not be cancelled.
             if self._new.pop(fiber.waits, None) is None:
                 self._dropped.append(fiber.waits)
             fiber.waits = None

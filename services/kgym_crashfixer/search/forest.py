@@ -126,6 +126,7 @@ def _conclusive(
 class _Open:
     """A state from which a cycle may begin; the smallest is the most promising."""
 
+    # Class of the outcome, then depth: among equals the shallower node has drifted less.
     badness: tuple[int, int]
     number: int
     state: State = field(compare=False)

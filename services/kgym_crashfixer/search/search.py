@@ -1,8 +1,9 @@
 """A search by a strategy, from the first crash to the fixes."""
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from kgym.api.agent.nodes import Node, NodeOutcome
+from kgym.api.agent.runs import FixView
 from kgym.api.agent.strategy import BestFirst, Escalate, Forest, Strategy, Tool
 from kgym_crashfixer.search.code import Code
 from kgym_crashfixer.search.cycle import Memory, State
@@ -10,21 +11,6 @@ from kgym_crashfixer.search.engine import Asked, Engine, Plan
 from kgym_crashfixer.search.forest import best_first, forest, with_lessons
 from kgym_crashfixer.search.tool import tool
 from kgym_crashfixer.search.work import Question, Result
-
-
-@dataclass(frozen=True, slots=True)
-class Fix:
-    """A patch that resolves the bug, with its confidence."""
-
-    node: str
-    diff: str
-    confidence: float | None
-    notes: int
-    """Number of findings that do not block the fix."""
-    lines: int
-    """Number of added and removed lines."""
-    agreement: int
-    """Number of trees that arrived at the same change."""
 
 
 class Search:
@@ -67,14 +53,15 @@ class Search:
         for node in self.nodes.values():
             node.outcome = node.outcome or NodeOutcome.STOPPED
 
-    def fixes(self) -> list[Fix]:
+    def fixes(self) -> list[FixView]:
         """Return all patches that resolve the bug, the most confident first."""
         fixes = []
         for node in self.nodes.values():
             if node.outcome is NodeOutcome.RESOLVED and node.chosen is not None and node.tried:
                 patch = node.candidates[node.chosen]
                 fixes.append(
-                    Fix(
+                    FixView(
+                        number=0,
                         node=node.name,
                         diff=patch.diff,
                         confidence=node.tried.confidence,
@@ -83,9 +70,10 @@ class Search:
                         agreement=self._agreement(patch.digest),
                     )
                 )
-        return sorted(
-            fixes, key=lambda fix: (-(fix.confidence or 0), fix.notes, fix.lines, -fix.agreement)
-        )
+        # Confidence is the evidence. Then few findings and a small diff make a review easy; trees
+        # that agree are only a hint.
+        fixes.sort(key=lambda fix: (-(fix.confidence or 0), fix.notes, fix.lines, -fix.agreement))
+        return [fix.model_copy(update={"number": rank}) for rank, fix in enumerate(fixes, 1)]
 
     def _agreement(self, digest: str) -> int:
         return len(
@@ -100,6 +88,7 @@ class Search:
         """Return the name of a node's tree."""
         while node.parent is not None:
             node = self.nodes[node.parent]
+        # A repeated cycle of a root is named `t0~1` and belongs to the tree `t0`.
         return node.name.partition("~")[0]
 
 
@@ -118,6 +107,8 @@ def _lines(diff: str) -> int:
 
 
 def _plan(strategy: Strategy, memory: Memory, state: State, name: str = "") -> Plan[bool]:
+    # With one file, `in_turn` and `together` are the same; this also ends the recursion of
+    # `_in_turn`.
     if strategy.files == "in_turn" and len(state.code.files) > 1:
         return _in_turn(strategy, memory, state, name)
     match strategy:

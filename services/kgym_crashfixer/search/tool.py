@@ -169,11 +169,13 @@ def _run(talk: _Talk) -> Plan[str]:
     code, node, memory = talk.code, talk.node, talk.memory
     if code.unchanged:
         return _UNCHANGED
+    # Other phases and trees share the digests: no kernel is built twice in a search.
     if code.digest in memory.digests:
         known = memory.lessons.get(code.digest)
         return f"the same edits were tried before: {known.outcome if known else 'no fix'}"
     if talk.kernels == talk.strategy.kernels:
         return "error: no further kernel can be run; edit, check, and call `done`"
+    # A check takes a second, a kernel minutes.
     checked = yield from _checked(talk)
     if checked is None or checked.outcome not in BUILT:
         return _checked_words(checked)

@@ -38,6 +38,7 @@ class Limits(Strict):
     dollars: float | None = Field(
         None, gt=0, le=1e6, description="by the model's prices; not for models of unknown price"
     )
+    # On by default, so that no run costs without bound; prices are not known for every model.
     tokens: int = Field(20_000_000, ge=1, le=1 << 40, description="input and output")
     seconds: float = Field(86_400, gt=0, le=1e7)
     builds: int = Field(200, ge=1, le=100_000, description="patched kernels that are built and run")
@@ -187,6 +188,7 @@ class NodeView(Strict):
             parent=node.parent,
             depth=node.depth,
             outcome=str(node.outcome) if node.outcome else None,
+            # Cut: a run may have a thousand nodes, and views are sent again and again.
             hypothesis=node.hypothesis[:500] if node.hypothesis else None,
             candidates=len(node.candidates),
             problems=[

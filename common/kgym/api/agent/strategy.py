@@ -108,6 +108,7 @@ class Searching(Strict):
 
     @model_validator(mode="after")
     def _one_file(self) -> "Searching":
+        # Escalations and plain agents have no cycle.
         cycle = getattr(self, "cycle", None)
         if self.files == "in_turn" and isinstance(cycle, Cycle) and cycle.looks:
             raise ValueError("`looks` finds further files, `in_turn` takes one file alone")
