@@ -1,7 +1,9 @@
 """Words of the code: names that say what a thing is, and no reference to a name that is gone."""
 
 import ast
+import io
 import re
+import tokenize
 from collections.abc import Iterator
 
 from tests.conftest import ROOT
@@ -26,6 +28,27 @@ def docstrings(tree: ast.Module) -> Iterator[ast.Constant]:
         match node:
             case ast.Expr(value=ast.Constant(value=str()) as text):
                 yield text
+
+
+def comments(text: str) -> Iterator[str]:
+    tokens = tokenize.generate_tokens(io.StringIO(text).readline)
+    yield from (token.string for token in tokens if token.type == tokenize.COMMENT)
+
+
+def bound_names(tree: ast.Module) -> Iterator[tuple[str, int]]:
+    """Yield (name, line) of every variable, parameter, attribute, function and class."""
+    for node in ast.walk(tree):
+        match node:
+            case ast.Name(id=name, ctx=ast.Store()) | ast.Attribute(attr=name, ctx=ast.Store()):
+                yield name, node.lineno
+            case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name):
+                yield name, node.lineno
+            case ast.ClassDef(name=name) | ast.arg(arg=name):
+                yield name, node.lineno
+            case ast.MatchAs(name=str(name)) | ast.MatchStar(name=str(name)):
+                yield name, node.lineno
+            case ast.ExceptHandler(name=str(name)):
+                yield name, node.lineno
 
 
 def words_of_code(tree: ast.Module) -> set[str]:
@@ -57,10 +80,11 @@ def words_by_file() -> list[set[str]]:
     return files
 
 
-def test_docstrings_and_architecture_name_only_what_exists() -> None:
+def test_docstrings_comments_and_architecture_name_only_what_exists() -> None:
     texts = {"ARCHITECTURE.md": (ROOT / "ARCHITECTURE.md").read_text()}
     for path in PRODUCT:
         spoken = [str(node.value) for node in docstrings(ast.parse(path.read_text()))]
+        spoken += comments(path.read_text())
         texts[path.relative_to(ROOT).as_posix()] = "\n".join(spoken)
     references = {
         (name, reference)
@@ -78,3 +102,13 @@ def test_docstrings_and_architecture_name_only_what_exists() -> None:
     known |= OUTSIDE
     gone = sorted(f"{name}: {word}" for name, word in references if word not in known)
     assert not gone, "\n".join(gone)
+
+
+def test_names_say_what_a_thing_is() -> None:
+    meaningless = [
+        f"{path.relative_to(ROOT)}:{line}: {name}"
+        for path in PRODUCT
+        for name, line in bound_names(ast.parse(path.read_text()))
+        if name.strip("_") in {"one", "found", "said", "told"}
+    ]
+    assert not meaningless, "\n".join(meaningless)
