@@ -47,7 +47,7 @@ class TokenCheck:
         try:
             if scope["path"] in self._open:
                 self._callers.count(f"address {_address(request)}")
-            elif not hasattr(request.state, "caller"):  # by `Express`
+            else:
                 request.state.caller = await self._callers.caller(request)
         except KgymError as error:
             await answer(request, error)(scope, receive, send)
