@@ -12,7 +12,7 @@ PRODUCT = sorted(path for root in ("common", "services") for path in (ROOT / roo
 OTHER_CODE = {".S", ".c", ".css", ".h", ".html", ".js", ".mk", ".sh", ".toml", ".yml"}
 OUTSIDE = {
     *("DefaultOpts", "DeserializeOptions", "ExecprogCmd"),  # syzkaller's Go
-    *("limit_concurrency", "zcat"),  # uvicorn, gzip
+    *("limit_concurrency", "nohup", "zcat"),  # uvicorn, coreutils, gzip
     *("makedumpfile.h", "newc", "pg_snapshot_xmin"),  # makedumpfile, cpio, PostgreSQL
     *("__x64_sys_x", "foo.isra.0", "hatch_build.py"),
 }
