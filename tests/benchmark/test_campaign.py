@@ -126,7 +126,7 @@ def test_a_campaign_is_run_reported_and_published(
     assert farm.done.count("built") <= 2 * 4
     (place,) = (into / "attempts" / "one").glob("mender-feedback*/1")
     assert {path.name for path in place.iterdir()} == {
-        *("patch.txt", "log.txt", "ended.json", "kernel_runs.jsonl", "trajectory.atif.json"),
+        *("patch.txt", "log.txt", "ended.json", "kernel_runs.jsonl", "trajectory.atif.json")
     }
     assert "Compilation error" in (place / "log.txt").read_text()
     assert "No crash reproduced." in (place / "log.txt").read_text()

@@ -31,6 +31,7 @@ from kgym_benchmark.campaign.attempt import pointed
 from kgym_benchmark.campaign.runner import place
 from kgym_benchmark.campaign.token_use import Used, used
 from kgym_benchmark.campaign.verification import identity, judged, text_identity
+from tests.refused import refused
 from tests.results import ran
 
 AGENTS = [{"name": "a", "command": ["a"]}, {"name": "b", "command": ["b"], "models": ["x", "y"]}]
@@ -372,9 +373,8 @@ def test_what_is_wrong_with_a_campaign_is_said(tmp_path: Path, text: str, reason
         for entry in found.agents:
             adapters.command(entry, tmp_path)
 
-    with pytest.raises(UserError) as refused:
+    with refused(reason):
         begin()
-    assert refused.value.reason == reason
 
 
 def test_shipped_adapters_can_be_used(tmp_path: Path) -> None:

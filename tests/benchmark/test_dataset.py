@@ -12,8 +12,9 @@ from kgym.bench.attempt_record import Outcome
 from kgym.bench.bug_choice import BugChoice, split
 from kgym.bench.dataset import Dataset
 from kgym.bench.patch_overlap import changed_parts, overlap
-from kgym.errors import KgymError, NotFound, UserError
+from kgym.errors import NotFound, UserError
 from tests.conftest import ROOT
+from tests.refused import refused
 
 KBENCHSYZ = ROOT.parent / "shared" / "data" / "kbenchsyz"
 needs_kbenchsyz = pytest.mark.skipif(
@@ -55,10 +56,6 @@ def bug(**changed: object) -> dict[str, object]:
 
 def made(*bugs: dict[str, object], name: str = "some") -> Dataset:
     return Dataset.of(name, [syzbot_data.read(one, "here") for one in bugs])
-
-
-def reason(caught: pytest.ExceptionInfo[KgymError]) -> str:
-    return caught.value.reason
 
 
 @needs_kbenchsyz
@@ -135,9 +132,8 @@ def test_both_ways_to_name_the_fields_are_read_alike() -> None:
 def test_a_bug_that_is_none_is_refused_with_its_field(
     changed: dict[str, object], said: str
 ) -> None:
-    with pytest.raises(UserError) as caught:
+    with refused("bad_bug_data") as caught:
         syzbot_data.read(bug(**changed), "bugs.jsonl:3")
-    assert reason(caught) == "bad_bug_data"
     assert caught.value.message.startswith(f"bugs.jsonl:3: {said}")
 
 
@@ -147,26 +143,21 @@ def test_a_dataset_is_kept_and_never_changes(tmp_path: Path) -> None:
     assert dataset.load(tmp_path / "d") == first
     assert first.save(tmp_path / "d") == about
     assert made(bug(id="e" * 40), bug()).about.sha256 == about.sha256
-    with pytest.raises(UserError) as caught:
+    with refused("dataset_exists"):
         made(bug()).save(tmp_path / "d")
-    assert reason(caught) == "dataset_exists"
     lines = (tmp_path / "d" / "bugs.jsonl").read_text()
     (tmp_path / "d" / "bugs.jsonl").write_text(lines.replace("in f", "in g"))
-    with pytest.raises(UserError) as caught:
+    with refused("dataset_changed"):
         dataset.load(tmp_path / "d")
-    assert reason(caught) == "dataset_changed"
 
 
 def test_what_is_no_dataset_is_told(tmp_path: Path) -> None:
-    with pytest.raises(NotFound) as missing:
+    with refused("no_dataset"):
         dataset.load(tmp_path)
-    assert reason(missing) == "no_dataset"
-    with pytest.raises(UserError) as caught:
+    with refused("bug_twice"):
         made(bug(), bug(title="another"))
-    assert reason(caught) == "bug_twice"
-    with pytest.raises(UserError) as caught:
+    with refused("bad_dataset"):
         made(bug(), name="../x")
-    assert reason(caught) == "bad_dataset"
     one = made(bug(), bug(id="ab" * 20))
     assert one.get("aaa").id == "a" * 40
     with pytest.raises(NotFound):
@@ -230,9 +221,8 @@ def test_live_kbenchs_tables_are_written_and_read(tmp_path: Path, form: str) -> 
     with pytest.raises(NotFound) as missing:
         dataset_files.read_live_kbench(tmp_path / "hub", "none")
     assert "some" in missing.value.message
-    with pytest.raises(UserError) as caught:
+    with refused("folder_in_use"):
         dataset_files.write_live_kbench(there, tmp_path / "hub")
-    assert reason(caught) == "folder_in_use"
 
 
 def test_a_row_says_what_was_fetched_later() -> None:
@@ -266,9 +256,8 @@ def test_a_row_says_what_was_fetched_later() -> None:
 @pytest.mark.attack
 def test_a_table_that_is_none_is_refused(tmp_path: Path, name: str, text: str) -> None:
     (tmp_path / name).write_text(text)
-    with pytest.raises(UserError) as caught:
+    with refused("bad_bug_data"):
         dataset_files.read_live_kbench(tmp_path)
-    assert reason(caught) == "bad_bug_data"
 
 
 def karena_file(path: Path) -> Path:
@@ -363,13 +352,11 @@ def test_a_karena_database_whose_tables_are_views_is_refused(tmp_path: Path) -> 
     )
     base.commit()
     base.close()
-    with pytest.raises(UserError) as caught:
+    with refused("bad_karena"):
         karena.datasets(path)
-    assert reason(caught) == "bad_karena"
     (tmp_path / "text").write_text("no database, but long enough to be read as one" * 100)
-    with pytest.raises(UserError) as caught:
+    with refused("bad_karena"):
         karena.results(tmp_path / "text")
-    assert reason(caught) == "bad_karena"
     with pytest.raises(NotFound):
         karena.results(tmp_path / "absent")
 

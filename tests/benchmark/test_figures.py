@@ -1,12 +1,14 @@
 """The figures, held against the published tables and against counts made by hand."""
 
+from collections.abc import Iterable, Mapping, Sequence
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from kgym.bench.attempt_record import AttemptRecord, Outcome, Overlap, Setup, Votes
-from kgym.bench.comparison import across, paired
-from kgym.bench.figures import Figure, Results, solves
+from kgym.bench.comparison import PairedDifference, across, paired
+from kgym.bench.figures import Figure, Measured, Results, SetupFigures, solves
 from kgym_benchmark.judge.judge import Agreement
 
 ONE, OTHER = Setup(agent="one", model="m"), Setup(agent="other", model="m")
@@ -28,7 +30,39 @@ def bugs(count: int) -> list[str]:
     return [f"bug{number}" for number in range(count)]
 
 
-# RGym, Tables 1, 4 and 5: rows of one attempt for each of 143 bugs.
+def figures_of(attempts: Iterable[AttemptRecord], names: Sequence[str], k: int = 1) -> SetupFigures:
+    """Return the figures of ONE, which must have enough runs."""
+    figures = Results(attempts, names).figures(ONE, k)
+    assert figures is not None
+    return figures
+
+
+def value(figure: Measured | None) -> float:
+    assert figure is not None
+    return figure.value
+
+
+def by_setup(outcomes: Mapping[Setup, Iterable[Outcome | bool]], names: Sequence[str]) -> Results:
+    """Return one attempt of each setup on each bug: an outcome, or whether it passes."""
+    passed = {True: Outcome.PASS, False: Outcome.TRIGGER}
+    return Results(
+        [
+            attempt(bug, setup=setup, outcome=passed[end] if isinstance(end, bool) else end)
+            for setup, ends in outcomes.items()
+            for bug, end in zip(names, ends, strict=True)
+        ],
+        names,
+    )
+
+
+def compared(results: Results, figure: Figure) -> PairedDifference:
+    difference = paired(results, ONE, OTHER, figure, 1)
+    assert difference is not None
+    return difference
+
+
+# RGym, Tables 1, 4 and 5: one attempt for each of 143 bugs. The last three, kGym's agents, left
+# bugs without any answer, which its rates of bad patches leave out; here they count as bad.
 @pytest.mark.parametrize(
     ("counts", "passed", "bad"),
     [
@@ -37,32 +71,6 @@ def bugs(count: int) -> list[str]:
         ({"pass": 22, "trigger": 87, "boot": 2, "compile": 24, "bad": 8}, 0.1538, 0.0559),
         ({"pass": 46, "trigger": 73, "boot": 1, "compile": 15, "bad": 8}, 0.3216, 0.0559),
         ({"pass": 62, "trigger": 60, "boot": 0, "compile": 15, "bad": 6}, 0.4336, 0.0419),
-    ],
-    ids=["SimpleAgent-nobic", "SimpleAgent", "Function-Exploration", "Opus 4.1", "GPT-5"],
-)
-def test_rgyms_rates_follow_from_its_counts(
-    counts: dict[str, int], passed: float, bad: float
-) -> None:
-    ended = [Outcome(name) for name, count in counts.items() for _ in range(count)]
-    names = bugs(len(ended))
-    assert len(names) == 143
-    results = Results(
-        [attempt(bug, outcome=end) for bug, end in zip(names, ended, strict=True)], names
-    )
-    figures = results.figures(ONE, 1)
-    assert figures is not None
-    crr = figures.passed[Figure.CRR]
-    assert crr is not None
-    # The paper cuts some of its figures off after the second decimal instead of rounding them.
-    assert crr.value == pytest.approx(passed, abs=1e-4)
-    assert figures.outcomes.get(Outcome.BAD, 0) / 143 == pytest.approx(bad, abs=1e-4)
-
-
-# The other rows of the same tables: kGym's agents left bugs without any answer, of which its rates
-# of bad patches know nothing; here they count as such.
-@pytest.mark.parametrize(
-    ("counts", "passed", "bad"),
-    [
         ({"pass": 2, "trigger": 36, "boot": 1, "compile": 4, "bad": 63}, 0.014, 0.5943),
         ({"pass": 4, "trigger": 44, "other": 1, "compile": 2, "bad": 55}, 0.028, 0.5188),
         (
@@ -71,21 +79,22 @@ def test_rgyms_rates_follow_from_its_counts(
             0.1214,
         ),
     ],
-    ids=["kGym-oracle, GPT-4-turbo", "kGym-oracle, GPT-4o", "functionwise"],
+    ids=[
+        *("SimpleAgent-nobic", "SimpleAgent", "Function-Exploration", "Opus 4.1", "GPT-5"),
+        *("kGym-oracle, GPT-4-turbo", "kGym-oracle, GPT-4o", "functionwise"),
+    ],
 )
-def test_rgyms_rates_of_kgyms_agents_follow_from_its_counts(
+def test_rgyms_rates_follow_from_its_counts(
     counts: dict[str, int], passed: float, bad: float
 ) -> None:
     ended = [Outcome(name) for name, count in counts.items() for _ in range(count)]
-    silent = 143 - len(ended)
-    names = bugs(143)
-    tried = zip(names, [*ended, *[Outcome.BAD] * silent], strict=True)
-    figures = Results([attempt(bug, outcome=end) for bug, end in tried], names).figures(ONE, 1)
+    silent = [Outcome.BAD] * (143 - len(ended))
+    figures = by_setup({ONE: [*ended, *silent]}, bugs(143)).figures(ONE, 1)
     assert figures is not None
-    crr = figures.passed[Figure.CRR]
-    assert crr is not None
-    assert crr.value == pytest.approx(passed, abs=1e-4)
-    assert (figures.outcomes[Outcome.BAD] - silent) / len(ended) == pytest.approx(bad, abs=1e-4)
+    # The paper cuts some of its figures off after the second decimal instead of rounding them.
+    assert value(figures.passed[Figure.CRR]) == pytest.approx(passed, abs=1e-4)
+    answered_badly = figures.outcomes.get(Outcome.BAD, 0) - len(silent)
+    assert answered_badly / len(ended) == pytest.approx(bad, abs=1e-4)
 
 
 def test_what_rgym_gains_by_feedback_is_pass_at_three() -> None:
@@ -97,13 +106,9 @@ def test_what_rgym_gains_by_feedback_is_pass_at_three() -> None:
         for bug in names
         for run in (1, 2, 3)
     ]
-    results = Results(tried, names)
     for k, share in ((1, 0.2377), (2, 0.2937), (3, 0.3776)):
-        figures = results.figures(ONE, k)
-        assert figures is not None
-        crr = figures.passed[Figure.CRR]
-        assert crr is not None
-        assert crr.value == pytest.approx(share, abs=1e-4)
+        crr = figures_of(tried, names, k).passed[Figure.CRR]
+        assert value(crr) == pytest.approx(share, abs=1e-4)
 
 
 def test_the_judges_agreement_follows_from_its_counts() -> None:
@@ -116,26 +121,13 @@ def test_the_judges_agreement_follows_from_its_counts() -> None:
     assert Agreement.of([]).accuracy is None
 
 
-@pytest.mark.parametrize(
-    ("first", "second", "said"),
-    [(0.8558, 0.7154, 0.1963), (0.7503, 0.5811, 0.2912), (0.1674, 0.1364, 0.2273)],
-)
-def test_gains_are_given_as_live_kbench_gives_them(
-    first: float, second: float, said: float
-) -> None:
-    # Tables 1 and 6: by how much of the second figure the first is more.
-    names = bugs(10_000)
-    results = Results(
-        [
-            attempt(bug, setup=setup, outcome=Outcome.PASS if number < part else Outcome.TRIGGER)
-            for setup, part in ((ONE, first * 10_000), (OTHER, second * 10_000))
-            for number, bug in enumerate(names)
-        ],
-        names,
-    )
-    found = paired(results, ONE, OTHER, Figure.CRR, 1)
-    assert found is not None
-    assert found.ratio == pytest.approx(said, abs=2e-4)
+def test_gains_are_given_as_live_kbench_gives_them() -> None:
+    # Table 1: by how much of the second figure the first is more.
+    ends = {
+        setup: [n < passed for n in range(10_000)] for setup, passed in ((ONE, 8558), (OTHER, 7154))
+    }
+    difference = compared(by_setup(ends, bugs(10_000)), Figure.CRR)
+    assert difference.ratio == pytest.approx(0.1963, abs=2e-4)
 
 
 def test_pass_takes_the_best_of_the_first_runs_and_mean_their_mean() -> None:
@@ -144,13 +136,10 @@ def test_pass_takes_the_best_of_the_first_runs_and_mean_their_mean() -> None:
         [attempt(bug, run, end) for bug, all_ in ends.items() for run, end in enumerate(all_, 1)],
         list(ends),
     )
-    found = {
-        k: (figures.passed[Figure.CRR], figures.mean[Figure.CRR])
-        for k in (1, 2, 3)
-        if (figures := results.figures(ONE, k))
-    }
-    values = {k: (best and best.value, mean and mean.value) for k, (best, mean) in found.items()}
-    assert values == {1: (0, 0), 2: (0.5, 0.25), 3: (0.5, pytest.approx(1 / 3))}
+    figures = [results.figures(ONE, k) for k in (1, 2, 3)]
+    assert [
+        (value(f.passed[Figure.CRR]), value(f.mean[Figure.CRR])) for f in figures if f is not None
+    ] == [(0, 0), (0.5, 0.25), (0.5, pytest.approx(1 / 3))]
 
 
 def test_there_is_no_figure_unless_every_bug_has_as_many_runs() -> None:
@@ -163,31 +152,20 @@ def test_there_is_no_figure_unless_every_bug_has_as_many_runs() -> None:
 
 
 def test_a_patch_counts_as_equivalent_only_if_it_resolves_and_more_votes_say_so() -> None:
-    names = ["yes", "tie", "no", "crashes"]
     votes = {"yes": (5, 4), "tie": (4, 4), "no": (0, 9), "crashes": (9, 0)}
-    results = Results(
-        [
-            attempt(
-                bug,
-                outcome=Outcome.TRIGGER if bug == "crashes" else Outcome.PASS,
-                votes=Votes(yes=votes[bug][0], no=votes[bug][1]),
-            )
-            for bug in names
-        ],
-        names,
-    )
-    figures = results.figures(ONE, 1)
-    assert figures is not None
-    epr = figures.passed[Figure.EPR]
-    assert epr is not None
-    assert epr.value == 0.25
+    attempts = [
+        attempt(
+            bug,
+            outcome=Outcome.TRIGGER if bug == "crashes" else Outcome.PASS,
+            votes=Votes(yes=yes, no=no),
+        )
+        for bug, (yes, no) in votes.items()
+    ]
+    assert value(figures_of(attempts, list(votes)).passed[Figure.EPR]) == 0.25
 
 
 def test_what_was_not_found_out_is_not_taken_for_a_failure() -> None:
-    figures = Results([attempt("a"), attempt("b", votes=Votes(yes=9, no=0))], ["a", "b"]).figures(
-        ONE, 1
-    )
-    assert figures is not None
+    figures = figures_of([attempt("a"), attempt("b", votes=Votes(yes=9, no=0))], ["a", "b"])
     assert figures.passed[Figure.EPR] is None
     assert figures.passed[Figure.FILE_IOU] is None
     assert figures.dollars is None
@@ -196,22 +174,13 @@ def test_what_was_not_found_out_is_not_taken_for_a_failure() -> None:
 
 def test_an_attempt_without_a_patch_has_changed_nothing() -> None:
     both = Overlap(common=1, all=2)
-    results = Results(
-        [
-            attempt("a", files=both, functions=both),
-            attempt("b", outcome=Outcome.BAD, diff=None),
-        ],
-        ["a", "b"],
-    )
-    figures = results.figures(ONE, 1)
-    assert figures is not None
-    iou = figures.mean[Figure.FILE_IOU]
-    assert iou is not None
-    assert iou.value == 0.25
+    changed = attempt("a", files=both, functions=both)
+    figures = figures_of([changed, attempt("b", outcome=Outcome.BAD, diff=None)], ["a", "b"])
+    assert value(figures.mean[Figure.FILE_IOU]) == 0.25
 
 
 def test_costs_are_told_by_bug_and_by_resolved_bug_with_those_of_kernels() -> None:
-    results = Results(
+    figures = figures_of(
         [
             attempt("a", 1, dollars=1, kernel_dollars=0.5, seconds=10, kernel_runs=2),
             attempt("a", 2, Outcome.BAD, dollars=1, seconds=20, kernel_runs=0),
@@ -219,9 +188,8 @@ def test_costs_are_told_by_bug_and_by_resolved_bug_with_those_of_kernels() -> No
             attempt("b", 2, Outcome.TRIGGER, dollars=0.5, seconds=40, kernel_runs=1),
         ],
         ["a", "b"],
+        2,
     )
-    figures = results.figures(ONE, 2)
-    assert figures is not None
     assert (figures.dollars, figures.dollars_per_bug, figures.dollars_per_resolved) == (4, 2, 4)
     assert (figures.seconds_per_bug, figures.kernel_runs) == (50, 1)
 
@@ -229,14 +197,7 @@ def test_costs_are_told_by_bug_and_by_resolved_bug_with_those_of_kernels() -> No
 def test_unique_and_union_solves() -> None:
     names = ["both", "one", "other", "none"]
     solved = {ONE: {"both", "one"}, OTHER: {"both", "other"}}
-    results = Results(
-        [
-            attempt(bug, setup=setup, outcome=Outcome.PASS if bug in by else Outcome.OTHER)
-            for setup, by in solved.items()
-            for bug in names
-        ],
-        names,
-    )
+    results = by_setup({setup: [bug in by for bug in names] for setup, by in solved.items()}, names)
     found = solves(results, [ONE, OTHER], 1)
     assert found.union == ["both", "one", "other"]
     assert found.unique == {str(ONE): ["one"], str(OTHER): ["other"]}
@@ -248,16 +209,8 @@ def test_two_setups_are_compared_bug_by_bug() -> None:
     names = bugs(20)
     # One solves 12 bugs that the other does not, and the other 2: McNemar's exact p is 0.0129.
     ends = {ONE: [True] * 12 + [False] * 2 + [True] * 6, OTHER: [False] * 12 + [True] * 8}
-    results = Results(
-        [
-            attempt(bug, setup=setup, outcome=Outcome.PASS if end else Outcome.TRIGGER)
-            for setup, all_ in ends.items()
-            for bug, end in zip(names, all_, strict=True)
-        ],
-        names,
-    )
-    found = paired(results, ONE, OTHER, Figure.CRR, 1)
-    assert found is not None
+    results = by_setup(ends, names)
+    found = compared(results, Figure.CRR)
     assert found.p_value == pytest.approx(212 / 2**14)
     assert found.difference.value == pytest.approx(0.5)
     assert 0 < found.difference.low < 0.5 < found.difference.high
@@ -276,8 +229,7 @@ def test_equal_setups_differ_by_chance_alone() -> None:
         ],
         names,
     )
-    found = paired(results, ONE, OTHER, Figure.FILE_IOU, 1)
-    assert found is not None
+    found = compared(results, Figure.FILE_IOU)
     assert found.p_value > 0.5
     assert found.difference.low < 0 < found.difference.high
 
@@ -307,23 +259,18 @@ def test_more_runs_never_solve_less_and_the_best_is_never_below_the_mean(
     ends: list[list[Outcome]],
 ) -> None:
     names = bugs(len(ends))
-    results = Results(
-        [
-            attempt(bug, run, end)
-            for bug, all_ in zip(names, ends, strict=True)
-            for run, end in enumerate(all_, 1)
-        ],
-        names,
-    )
+    attempts = [
+        attempt(bug, run, end)
+        for bug, all_ in zip(names, ends, strict=True)
+        for run, end in enumerate(all_, 1)
+    ]
     before = 0.0
-    for k in range(1, results.runs(ONE) + 1):
-        figures = results.figures(ONE, k)
-        assert figures is not None
-        best, mean = figures.passed[Figure.CRR], figures.mean[Figure.CRR]
+    for k in range(1, min(map(len, ends)) + 1):
+        figures = figures_of(attempts, names, k)
+        best = figures.passed[Figure.CRR]
         assert best is not None
-        assert mean is not None
         assert before <= best.value
-        assert mean.value <= best.value
+        assert value(figures.mean[Figure.CRR]) <= best.value
         assert best.low <= best.value <= best.high
         assert sum(figures.outcomes.values()) == k * len(names)
         assert figures.resolved == round(best.value * len(names))

@@ -21,6 +21,7 @@ from kgym_crashfixer.models.tape import Recorder
 from kgym_crashfixer.prompts import Prompt
 from tests.benchmark.test_dataset import bug, made
 from tests.cli.conftest import Kgym
+from tests.refused import refused
 
 FIX = "--- a/a.c\n+++ b/a.c\n@@ -1 +1 @@\n-a\n+b\n"
 YES, NO = "Both add a test.\nVERDICT: equivalent\n", "One returns early.\nVERDICT: discrepant\n"
@@ -96,9 +97,8 @@ def test_a_limit_in_dollars_is_kept(tmp_path: Path) -> None:
     assert (model.asked, done.unfinished) == (10, 1)
     assert [one.votes is not None for one in done.attempts] == [True, False]
     assert judged(tmp_path, model, attempt("+y", 2), dollars=0.105).asked == 0
-    with pytest.raises(UserError) as error:
+    with refused("price_unknown"):
         judged(tmp_path, Model(YES, dollars=None), attempt("+y", 2), dollars=5.0)
-    assert error.value.reason == "price_unknown"
 
 
 @pytest.mark.parametrize(

@@ -8,10 +8,10 @@ import pytest
 from kgym.bench import attempt_files, publication
 from kgym.bench.attempt_record import AttemptRecord, Outcome, Setup, Votes
 from kgym.bench.published_benchmark import load
-from kgym.errors import UserError
 from kgym.transport.artifact_storage import LocalStorage
 from tests.benchmark.test_dataset import bug, made
 from tests.cli.conftest import Kgym
+from tests.refused import refused
 from tests.transport.buckets import Bucket
 from tests.transport.places import Place
 
@@ -88,6 +88,5 @@ def test_a_wrong_line_is_named(tmp_path: Path, line: str) -> None:
     attempt_files.write(tmp_path / "a", attempts(1))
     with (tmp_path / "a").open("a") as file:
         file.write(line + "\n")
-    with pytest.raises(UserError, match="a:2: ") as error:
+    with refused("bad_attempts", match="a:2: "):
         list(attempt_files.read(tmp_path / "a"))
-    assert error.value.reason == "bad_attempts"

@@ -15,8 +15,9 @@ from kgym.bench.bug_record import BugFacts, PublishedBug
 from kgym.bench.dataset import About
 from kgym.bench.publication import BenchmarkStore, Publication
 from kgym.bench.published_benchmark import load
-from kgym.errors import Conflict, InfrastructureError, NotFound, UserError
+from kgym.errors import InfrastructureError, NotFound, UserError
 from kgym.transport.artifact_storage import LocalStorage
+from tests.refused import refused
 from tests.transport.places import Place
 
 pytestmark = pytest.mark.anyio
@@ -74,9 +75,8 @@ async def test_everything_published_is_read_back(place: Place) -> None:
     with pytest.raises(NotFound, match="no bug 'c'"):
         await benchmark.bug("c")
     for key in (("a", numbers[PLAIN], 3), ("c", 0, 1), ("a", 99, 1)):
-        with pytest.raises(NotFound) as missing:
+        with refused("attempt_missing"):
             await benchmark.attempt(*key)
-        assert missing.value.reason == "attempt_missing"
 
 
 async def test_publishing_again_replaces_the_attempts(place: Place) -> None:
@@ -103,9 +103,8 @@ async def test_readers_see_the_old_benchmark_until_the_new_one_is_whole(tmp_path
     store = LocalStorage(tmp_path)
     with pytest.raises(InfrastructureError, match="here"):
         await published(Killed(tmp_path), [attempt()])
-    with pytest.raises(NotFound) as missing:
+    with refused("benchmark_missing"):
         await load(store, "b")
-    assert missing.value.reason == "benchmark_missing"
     await published(store, [attempt()])
     with pytest.raises(InfrastructureError, match="here"):
         await published(Killed(tmp_path), [attempt(run=2)])
@@ -146,18 +145,16 @@ async def test_a_reader_goes_on_with_the_version_that_replaces_the_one_it_reads(
     assert (await load(Slow(tmp_path), "b")).table.run.tolist() == [2]
     benchmark = await load(LocalStorage(tmp_path), "b")
     await published(LocalStorage(tmp_path), [attempt(run=3)])
-    with pytest.raises(InfrastructureError, match="reload the page") as replaced:
+    with refused("benchmark_replaced", match="reload the page"):
         await benchmark.attempt("a", 0, 2)
-    assert replaced.value.reason == "benchmark_replaced"
 
 
 async def test_a_published_dataset_never_changes(tmp_path: Path) -> None:
     store = LocalStorage(tmp_path)
     await published(store, [attempt()])
     other = ABOUT.model_copy(update={"sha256": "cd" * 32})
-    with pytest.raises(Conflict, match="another dataset") as refused:
+    with refused("benchmark_exists", match="another dataset"):
         await publication.publish(store, "b", other, [bug("c")], [])
-    assert refused.value.reason == "benchmark_exists"
     assert list((await load(store, "b")).facts) == ["a", "b:1"]
 
 
@@ -175,9 +172,8 @@ async def test_what_cannot_be_published_is_refused_as_a_whole(
 ) -> None:
     monkeypatch.setattr(publication, "ATTEMPTS", 2)
     monkeypatch.setattr(publication, "SETUPS", 1)
-    with pytest.raises(UserError) as refused:
+    with refused(reason):
         await published(LocalStorage(tmp_path), attempts)
-    assert refused.value.reason == reason
     assert await publication.names(LocalStorage(tmp_path)) == []
 
 
@@ -228,9 +224,8 @@ async def test_a_damaged_benchmark_is_an_error_and_no_other_s(
         stored = {"size": len(data), "sha256": hashlib.sha256(data).hexdigest()}
         field = "bug_file" if file == "bugs" else "attempt_file"
         path.write_text(json.dumps(json.loads(path.read_text()) | {field: stored}) + "\n")
-    with pytest.raises(InfrastructureError, match=fault) as damaged:
+    with refused("benchmark_damaged", match=fault):
         await load(store, "b")
-    assert damaged.value.reason == "benchmark_damaged"
     assert len((await load(store, "other")).table) == 1
     # Publishing again repairs it.
     await published(store, [attempt()])
@@ -251,6 +246,5 @@ async def test_the_size_of_a_benchmark_is_bounded(tmp_path: Path, field: str) ->
         "setups": [{"agent": str(number)} for number in range(1001)],
     }
     path.write_text(json.dumps(index | {field: too_much[field]}) + "\n")
-    with pytest.raises(InfrastructureError, match=field) as damaged:
+    with refused("benchmark_damaged", match=field):
         await load(store, "b")
-    assert damaged.value.reason == "benchmark_damaged"

@@ -8,13 +8,13 @@ import pytest
 from kgym.bench import attempt_files
 from kgym.bench.attempt_table import AttemptTable
 from kgym.bench.published_benchmark import Benchmark
-from kgym.errors import UserError
 from kgym_monitor.benchmarks import site
 from kgym_monitor.benchmarks.site import SiteSource
 from tests.benchmark.test_dataset import bug, made
 from tests.benchmark.test_publish import attempts
 from tests.cli.conftest import Kgym
 from tests.demo import demo_benchmark
+from tests.refused import refused
 
 HOSTILE = "<script>document.title='taken'</script>"
 
@@ -54,9 +54,8 @@ def test_a_site_is_replaced_and_nothing_else(source: SiteSource, tmp_path: Path)
     assert not (tmp_path / "site" / "old.html").exists()
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "thesis.txt").touch()
-    with pytest.raises(UserError, match="something else") as error:
+    with refused("folder_in_use", match="something else"):
         site.write(source, tmp_path / "mine")
-    assert error.value.reason == "folder_in_use"
     assert (tmp_path / "mine" / "thesis.txt").exists()
 
 

@@ -5,8 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kgym.bisection.history import History, parse
-from kgym.errors import InfrastructureError
 from tests.bisection.histories import history
+from tests.refused import refused
 
 A, B, C = ("a" * 40, "b" * 40, "c" * 40)
 
@@ -46,6 +46,5 @@ def test_parents_that_are_not_listed_are_before_all() -> None:
     ],
 )
 def test_another_list_is_refused(bad: str) -> None:
-    with pytest.raises(InfrastructureError, match="cannot be read") as caught:
+    with refused("bad_history", match="cannot be read"):
         parse(bad)
-    assert caught.value.reason == "bad_history"

@@ -96,10 +96,7 @@ def test_a_trial_with_evidence_and_only_notes_is_resolved() -> None:
 
 @pytest.mark.parametrize(
     ("job", "reason"),
-    [
-        (tried(GONE), "flags_weaker"),
-        (tried(controls=ControlOutcome.SILENT), "control_silent"),
-    ],
+    [(tried(GONE), "flags_weaker"), (tried(controls=ControlOutcome.SILENT), "control_silent")],
 )
 def test_what_stands_in_the_way_is_told_and_can_be_accepted(job: JobView, reason: str) -> None:
     outcome = TrialResult.of(BUG.name, job)
@@ -117,11 +114,7 @@ def test_what_stands_in_the_way_is_told_and_can_be_accepted(job: JobView, reason
 BUILT, SHOWN, _, FIXED = BUG.job(BUG.fix).steps
 UNNAMED = SHOWN.model_copy(update={"name": None})
 ELSEWHERE = FIXED.model_copy(
-    update={
-        "name": None,
-        "build": StepRef(step=0),
-        "baseline": StepRef(job=6, step="before"),
-    }
+    update={"name": None, "build": StepRef(step=0), "baseline": StepRef(job=6, step="before")}
 )
 CRASHED = ran(Verdict.SAME_CRASH)
 
@@ -291,10 +284,7 @@ def test_a_fix_whose_bug_another_job_has_shown_is_tried_on_that_bug(
 ) -> None:
     assert BUG.fix is not None
     evidence = Evidence(controls=[Control(name=ControlName.PANIC, outcome=ControlOutcome.REPORTED)])
-    results: list[StepResult] = [
-        built(findings=[finding]),
-        ran(evidence=evidence, baseline=before),
-    ]
+    results: list[StepResult] = [built(findings=[finding]), ran(evidence=evidence, baseline=before)]
     job = job_of(list(zip(BUG.trial(BUG.fix, 3).steps, results, strict=True)))
     if listed:
         steps = [step.model_copy(update={"spec": None}) for step in job.steps]
@@ -315,10 +305,7 @@ def test_a_trial_in_two_jobs_asks_what_one_in_one_job_asks() -> None:
 
 def test_a_kernel_that_a_bisection_tried_is_no_fix_that_resolves_the_bug() -> None:
     request = BUG.on_source(BUG.build.source).sighting(5, Effort(0.95, 2, 5.0))
-    results = {
-        Verdict.SAME_CRASH: Answer.YES,
-        Verdict.NO_CRASH: Answer.NO,
-    }
+    results = {Verdict.SAME_CRASH: Answer.YES, Verdict.NO_CRASH: Answer.NO}
     for verdict, answer in results.items():
         result = ran(verdict, evidence=Evidence(), baseline=Verdict.SAME_CRASH)
         found = conclusion(job_of(list(zip(request.steps, [built(), result], strict=True))))

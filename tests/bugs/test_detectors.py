@@ -57,8 +57,7 @@ def test_a_kernel_that_checks_all_files_since_6_9_has_no_symbol_for_that() -> No
 
 
 @pytest.mark.parametrize(
-    ("words", "on"),
-    [("", False), ("kmemleak=on", True), ("kmemleak=on kmemleak=off", False)],
+    ("words", "on"), [("", False), ("kmemleak=on", True), ("kmemleak=on kmemleak=off", False)]
 )
 def test_kmemleak_may_wait_for_the_command_line(words: str, on: bool) -> None:
     asked = EVERYTHING | {"DEBUG_KMEMLEAK_DEFAULT_OFF": "y"}

@@ -35,6 +35,7 @@ from kgym_cli.commands.bug_port import write_bundle
 from kgym_cli.platforms.embedded_platform import Platform
 from kgym_cli.platforms.step_registry import Equipment, handlers
 from tests.cli.worked import working
+from tests.refused import refused
 from tests.results import built, ran
 
 GOOD = Evidence(controls=[Control(name=ControlName.PANIC, outcome=ControlOutcome.REPORTED)])
@@ -228,9 +229,8 @@ def test_a_bundle_may_name_a_program_that_lies_elsewhere(
     write_bundle(folder, row, subjects[0], options, with_program=False)
     assert {path.name for path in folder.iterdir()} == {"bug.toml", "regress.patch"}
     monkeypatch.delenv("KGYM_PROGRAMS", raising=False)
-    with pytest.raises(UserError, match="KGYM_PROGRAMS") as refused:
+    with refused("no_program", match="KGYM_PROGRAMS"):
         bundle.load(str(folder), kernels)
-    assert refused.value.reason == "no_program"
     monkeypatch.setenv("KGYM_PROGRAMS", str(program.parent))
     text = bundle.load(str(folder), kernels).reproducers[0].text
     assert text == program.read_text()
@@ -260,7 +260,6 @@ def test_a_bundle_may_name_a_program_that_lies_elsewhere(
 def test_a_file_that_is_no_bug_is_named(tmp_path: Path, text: str, wrong: str) -> None:
     file = tmp_path / "bad.json"
     file.write_text(text)
-    with pytest.raises(UserError, match=wrong) as caught:
+    with refused("bad_fixed_bug", match=wrong) as caught:
         fixed_bug.read(file)
-    assert caught.value.reason == "bad_fixed_bug"
     assert str(file) in caught.value.message

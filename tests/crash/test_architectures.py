@@ -2,8 +2,8 @@
 
 import pytest
 
-from kgym.crash.report import parse
 from kgym.crash.report.frames import parse_crashed
+from tests.crash.reports import report_of
 from tests.crash.test_titles import TRACE
 
 
@@ -22,8 +22,7 @@ from tests.crash.test_titles import TRACE
 def test_the_crashing_instruction_is_found_on_every_architecture(
     registers: str, frame: str
 ) -> None:
-    report = parse(f"Unable to handle kernel paging request at 0\n{registers}\n" + TRACE)
-    assert report is not None
+    report = report_of(f"Unable to handle kernel paging request at 0\n{registers}\n" + TRACE)
     assert report.title == "BUG: unable to handle kernel paging request in my_driver_ioctl", frame
 
 
@@ -37,8 +36,7 @@ def test_the_crashing_instruction_is_found_on_every_architecture(
     ids=["mips", "loongarch", "s390"],
 )
 def test_an_address_before_the_crashing_function_is_passed_over(line: str) -> None:
-    report = parse(f"Unable to handle kernel NULL pointer dereference at 8\n{line}\n" + TRACE)
-    assert report is not None
+    report = report_of(f"Unable to handle kernel NULL pointer dereference at 8\n{line}\n" + TRACE)
     assert report.title.endswith("NULL pointer dereference in my_driver_ioctl")
     frame = parse_crashed(line)
     assert frame is not None
@@ -131,8 +129,7 @@ Call Trace:
 
 @pytest.mark.parametrize("name", LOGS)
 def test_a_bad_access_has_one_title_on_all(name: str) -> None:
-    report = parse(LOGS[name])
-    assert report is not None
+    report = report_of(LOGS[name])
     assert (report.title, report.corrupted_reason) == (
         "BUG: unable to handle kernel paging request in my_func",
         "",
@@ -151,8 +148,7 @@ def test_a_bad_access_has_one_title_on_all(name: str) -> None:
     ids=["arm64", "powerpc", "s390", "x86", "mips"],
 )
 def test_a_bug_has_one_title_on_all(message: str, registers: str) -> None:
-    report = parse(f"kernel BUG at fs/my.c:12!\n{message}\n{registers}\n" + TRACE)
-    assert report is not None
+    report = report_of(f"kernel BUG at fs/my.c:12!\n{message}\n{registers}\n" + TRACE)
     assert report.title == "kernel BUG in my_func"
 
 
@@ -168,7 +164,6 @@ def test_what_arm64_says_of_memory_that_is_not_for_this_is_the_title(what: str) 
     """syzbot's bugs of this kind have it, with no function."""
     paging = "Unable to handle kernel paging request"
     assert paging in LOGS["arm64"]
-    report = parse(LOGS["arm64"].replace(paging, f"Unable to handle kernel {what}"))
-    assert report is not None
+    report = report_of(LOGS["arm64"].replace(paging, f"Unable to handle kernel {what}"))
     assert report.title == f"Unable to handle kernel {what} at virtual address ADDR"
     assert not report.corrupted

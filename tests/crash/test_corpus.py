@@ -12,6 +12,7 @@ import pytest
 
 from kgym.crash.report import parse
 from kgym.crash.report.corpus import check, read_case
+from tests.crash.reports import report_of
 
 DATA = Path(__file__).parents[2].parent / "shared" / "data"
 needs_data = pytest.mark.skipif(not DATA.is_dir(), reason="no reference data beside the checkout")
@@ -101,7 +102,6 @@ def test_logs_of_real_reproducer_runs_have_syzkallers_titles() -> None:
 @needs_data
 def test_consoles_of_the_fixed_kernels_hold_no_crash() -> None:
     for bug in (DATA / "syzbot_bugs").glob("*/title.txt"):
-        crash = parse((bug.parent / "console.log").read_bytes())
-        assert crash is not None
+        crash = report_of((bug.parent / "console.log").read_bytes())
         assert crash.title == bug.read_text().strip()
         assert parse((bug.parent / "console.fixed.log").read_bytes()) is None

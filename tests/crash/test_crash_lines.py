@@ -4,6 +4,7 @@ import pytest
 
 from kgym.crash.report import CrashType, parse, parse_all
 from kgym.crash.report.corpus import check, read_case
+from tests.crash.reports import report_of
 from tests.crash.test_titles import LEAK, kasan, registers, trace
 
 
@@ -39,8 +40,7 @@ def test_a_message_that_only_sounds_like_a_crash_is_none(line: str) -> None:
 )
 def test_an_unknown_message_is_a_crash_where_the_kernel_says_it(line: str) -> None:
     assert parse(f"{line}\n") is None
-    report = parse(f"[    1.000000][   T12] {line}\n")
-    assert report is not None
+    report = report_of(f"[    1.000000][   T12] {line}\n")
     assert report.title.split(" ")[:2] == line.split(" ")[:2]
 
 
@@ -58,15 +58,13 @@ def test_an_unknown_message_is_a_crash_where_the_kernel_says_it(line: str) -> No
 def test_a_drivers_own_warning_is_a_crash_by_its_words(line: str, title: str) -> None:
     assert parse(f"{line}\n") is None, "a program may have said it"
     for stamp in ("[    1.000000]", "<4>[    1.000000]", "my login: [    1.000000][   T12]"):
-        report = parse(f"{stamp} {line}\n[    1.1] all else is well\n")
-        assert report is not None
+        report = report_of(f"{stamp} {line}\n[    1.1] all else is well\n")
         assert (report.title, report.type) == (title, CrashType.WARNING)
         assert not report.corrupted
 
 
 def test_a_crash_printed_into_a_line_of_a_program_is_seen() -> None:
-    report = parse("starting sshBUG: kernel NULL pointer dereference, address: 8\n")
-    assert report is not None
+    report = report_of("starting sshBUG: kernel NULL pointer dereference, address: 8\n")
     assert report.type is CrashType.NULL_DEREF
 
 
@@ -77,8 +75,7 @@ BOOTING = ["Booting the kernel.", "Booting the kernel (entry_offset: 0x000000000
 def test_a_kernel_that_boots_again_has_crashed(words: str) -> None:
     boot = f"{words}\n[    0.000000] Linux version 6.1.0\n[    9.0] all is well\n"
     assert parse(boot) is None
-    report = parse(boot + boot)
-    assert report is not None
+    report = report_of(boot + boot)
     assert (report.title, report.type) == ("unexpected kernel reboot", CrashType.REBOOT)
 
 
@@ -92,8 +89,7 @@ def test_a_machine_that_boots_while_programs_run_has_crashed(words: str) -> None
 def test_a_boot_is_a_crash_where_the_machine_is_known_to_have_run() -> None:
     log = "early console in extract_kernel\nDecompressing Linux... done.\nBooting the kernel.\n"
     assert parse(log) is None
-    report = parse(log, running=True)
-    assert report is not None
+    report = report_of(log, running=True)
     assert report.title == "unexpected kernel reboot"
     assert check(read_case(b"TITLE: unexpected kernel reboot\n\n" + log.encode()))["title"]
 
@@ -112,8 +108,7 @@ def test_the_words_of_a_boot_that_a_program_repeats_are_none(line: str) -> None:
 
 
 def test_the_heading_of_a_leak_announces_it_and_the_object_below_does_not() -> None:
-    report = parse(LEAK)
-    assert report is not None
+    report = report_of(LEAK)
     assert LEAK[report.start : report.end] == "BUG: memory leak"
 
 
@@ -129,30 +124,26 @@ def test_leaks_that_a_program_copies_without_a_heading_are_seen() -> None:
 def test_the_panic_behind_a_crash_belongs_to_its_report() -> None:
     panic = "Kernel panic - not syncing: KASAN: BUG: panic_on_warn set ...\n"
     log = kasan("use-after-free").replace("Read of", f"{panic}Read of")
-    report = parse(log)
-    assert report is not None
+    report = report_of(log)
     assert report.title == "KASAN: use-after-free Read in my_driver_peek"
 
 
 def test_a_second_crash_ends_the_report_of_the_first_where_nobody_tells_them_apart() -> None:
     second = registers("divide error: 0000 [#1] SMP", "innocent_bystander")
-    report = parse(f"BUG: kernel NULL pointer dereference, address: 8\n{second}")
-    assert report is not None
+    report = report_of(f"BUG: kernel NULL pointer dereference, address: 8\n{second}")
     assert report.title == "BUG: unable to handle kernel NULL pointer dereference in corrupted"
 
 
 def test_the_object_in_a_report_of_the_first_kasan_may_be_of_another_one() -> None:
     slab = "BUG kmalloc-64 (Tainted: G    B): kasan: bad access detected"
     log = kasan("use-after-free", "memcpy").replace("\nCPU: 0", f"\n{slab}\nCPU: 0")
-    report = parse(log)
-    assert report is not None
+    report = report_of(log)
     assert report.title == "KASAN: use-after-free Read in corrupted"
     assert report.corrupted
 
 
 def test_an_undefined_behaviour_whose_kind_is_lost_is_corrupted() -> None:
-    report = parse(trace("UBSAN: shift-out"))
-    assert report is not None
+    report = report_of(trace("UBSAN: shift-out"))
     assert (report.title, report.corrupted) == ("UBSAN: shift-out", True)
 
 
@@ -166,6 +157,5 @@ def test_an_undefined_behaviour_whose_kind_is_lost_is_corrupted() -> None:
     ],
 )
 def test_the_task_at_fault_is_the_one_that_is_named(line: str, task: str, pid: int) -> None:
-    report = parse(trace(line))
-    assert report is not None
+    report = report_of(trace(line))
     assert (report.task, report.pid) == (task, pid)

@@ -3,6 +3,7 @@
 import pytest
 
 from kgym.crash.report import CrashType, parse, parse_all
+from tests.crash.reports import report_of
 
 STACK = """\
 task:prog            state:D stack:0     pid:77    tgid:77    ppid:1      flags:0x00000000
@@ -21,8 +22,7 @@ Call Trace:
 def test_a_task_hangs_whatever_it_waits_for(how: str) -> None:
     for stamp in ("", "[  143.000000][   T30] "):
         log = f"INFO: task prog:77 {how} for more than 143 seconds.\n{STACK}"
-        report = parse("".join(stamp + line for line in log.splitlines(keepends=True)))
-        assert report is not None
+        report = report_of("".join(stamp + line for line in log.splitlines(keepends=True)))
         assert report.title == "INFO: task hung in my_fs_get_page"
         assert (report.type, report.task, report.corrupted) == (CrashType.HANG, "prog", False)
 
@@ -45,8 +45,7 @@ def test_whom_a_hung_task_waits_for_is_no_crash_of_its_own(whom: str) -> None:
 
 def test_a_name_like_the_kernels_words_does_not_hide_a_hung_task() -> None:
     log = f"INFO: task a blocked on a :77 blocked for more than 143 seconds.\n{STACK}"
-    report = parse(log)
-    assert report is not None
+    report = report_of(log)
     assert report.title == "INFO: task hung in my_fs_get_page"
 
 

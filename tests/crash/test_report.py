@@ -6,6 +6,7 @@ import pytest
 
 from kgym.crash.report import CrashType, Executor, guilty_file, parse, parse_all
 from kgym.crash.report.frames import parse_crashed, parse_frame
+from tests.crash.reports import report_of
 
 OOPS = """\
 [    1.000000] booting
@@ -89,8 +90,7 @@ def test_other_lines_of_an_oops_are_no_frames(line: str) -> None:
 
 
 def test_the_stack_begins_with_the_crashing_instruction() -> None:
-    report = parse(OOPS)
-    assert report is not None
+    report = report_of(OOPS)
     assert [frame.function for frame in report.frames] == [
         "my_driver_ioctl",
         "stale_leftover",
@@ -101,8 +101,7 @@ def test_the_stack_begins_with_the_crashing_instruction() -> None:
 
 
 def test_the_report_says_where_it_happened() -> None:
-    report = parse(OOPS)
-    assert report is not None
+    report = report_of(OOPS)
     assert (report.task, report.pid, report.cpu) == ("syz.2.104", 4242, 1)
     assert report.executor == Executor(proc=2, id=104)
     assert report.panicked
@@ -110,21 +109,18 @@ def test_the_report_says_where_it_happened() -> None:
 
 def test_start_and_end_are_the_lines_that_announce_a_crash() -> None:
     log = OOPS.encode()
-    report = parse(log)
-    assert report is not None
+    report = report_of(log)
     assert log[report.start :].startswith(b"[    3.000000] BUG: kernel NULL")
     assert log[: report.end].endswith(b"Kernel panic - not syncing: Fatal exception")
 
 
 def test_offsets_count_bytes_where_the_log_is_not_ascii() -> None:
-    report = parse("ä\n" + OOPS)
-    assert report is not None
+    report = report_of("ä\n" + OOPS)
     assert report.start == len("ä\n".encode()) + OOPS.index("[    3.000000] BUG")
 
 
 def test_the_text_has_neither_prefixes_nor_uncertain_frames_but_the_lines_before() -> None:
-    report = parse(OOPS)
-    assert report is not None
+    report = report_of(OOPS)
     assert report.text.startswith("booting\nsomething before\nBUG: kernel NULL pointer")
     assert "stale_leftover" not in report.text
     assert "[    3" not in report.text
@@ -143,8 +139,7 @@ def test_the_text_has_neither_prefixes_nor_uncertain_frames_but_the_lines_before
 )
 def test_every_kind_of_line_prefix_is_understood(prefix: str) -> None:
     lines = [line.partition("] ")[2] for line in OOPS.splitlines()]
-    report = parse("".join(f"{prefix}{line}\r\n" for line in lines))
-    assert report is not None
+    report = report_of("".join(f"{prefix}{line}\r\n" for line in lines))
     assert report.title == (
         "BUG: unable to handle kernel NULL pointer dereference in my_driver_ioctl"
     )
@@ -160,15 +155,13 @@ def test_lines_of_other_tasks_are_left_out() -> None:
         "[    3.4][   T85]  vfs_ioctl+0x1/0x2\n"
         "[    3.5][   T85]  do_syscall_64+0x1/0x2\n"
     )
-    report = parse(log)
-    assert report is not None
+    report = report_of(log)
     assert report.title == "divide error in my_driver_ioctl"
     assert "innocent_bystander" not in report.text
 
 
 def test_a_log_that_ends_too_early_is_corrupted() -> None:
-    report = parse("[    3.0] divide error: 0000 [#1] SMP\n")
-    assert report is not None
+    report = report_of("[    3.0] divide error: 0000 [#1] SMP\n")
     assert report.title == "divide error in corrupted"
     assert report.corrupted
     assert report.corrupted_reason
@@ -182,14 +175,12 @@ def test_a_fault_injection_trace_is_not_taken_for_the_crash() -> None:
         "[    3.3]  should_fail.cold+0xa/0x15\n"
         "[    3.4]  innocent_bystander+0x1/0x2\n"
     )
-    report = parse(log)
-    assert report is not None
+    report = report_of(log)
     assert report.title == "WARNING in corrupted"
 
 
 def test_a_death_of_the_test_machine_is_suppressed() -> None:
-    report = parse("fatal error: out of memory\n")
-    assert report is not None
+    report = report_of("fatal error: out of memory\n")
     assert report.suppressed
 
 
@@ -201,16 +192,14 @@ def test_kasan_tells_where_the_object_came_from_and_went() -> None:
         "Allocated by task 80:\n kasan_save_stack+0x1/0x2\n my_open+0x1/0x2\n\n"
         "Freed by task 81:\n kasan_save_stack+0x1/0x2\n my_close+0x1/0x2\n\n"
     )
-    report = parse(log)
-    assert report is not None
+    report = report_of(log)
     assert report.frames[-1].function == "my_read"
     assert report.alloc_stack[-1].function == "my_open"
     assert report.free_stack[-1].function == "my_close"
 
 
 def test_a_report_is_json() -> None:
-    report = parse(OOPS)
-    assert report is not None
+    report = report_of(OOPS)
     data = json.loads(json.dumps(report.as_dict()))
     assert data["title"] == report.title
     assert data["type"] == CrashType.NULL_DEREF

@@ -2,8 +2,8 @@
 
 import pytest
 
-from kgym.crash.report import parse
 from kgym.crash.report.rust_names import demangle
+from tests.crash.reports import report_of
 from tests.crash.test_titles import trace
 
 
@@ -14,8 +14,7 @@ def test_a_rust_panic_names_the_function_in_rusts_way() -> None:
         " _RNvNtCs2_4core9panicking9panic_fmt+0x1/0x2\n"
         " _RNvMs_CscPPB_9my_driverNtB4_6Device4mmap+0xe44/0xfb0",
     )
-    report = parse(log)
-    assert report is not None
+    report = report_of(log)
     assert report.title == "attempt to add with overflow in <my_driver::Device>::mmap"
 
 

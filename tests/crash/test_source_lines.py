@@ -5,10 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from kgym.crash.report import CrashReport, parse
+from kgym.crash.report import CrashReport
 from kgym.crash.report.source_lines import InlinedCall
 from kgym.crash.symbolize import Symbols, read_places, symbolize
 from kgym.host.proc import ProgramFailed
+from tests.crash.reports import report_of
 
 # Stands for a kernel: init/main.c with start_kernel() tells the folder, fs/my.c crashes.
 MAIN = "void my_crash(int *p);\nvoid start_kernel(void) { my_crash(0); }\n"
@@ -49,7 +50,7 @@ def crash(vmlinux: Path, size: int | None = None) -> CrashReport:
     starts = {line.split()[2]: int(line.split()[0], 16) for line in listing.stdout.splitlines()}
     size = size or starts["after"] - starts["my_crash"]
     # the first instruction of my_crash() is not inlined; it has the store behind it
-    report = parse(
+    report = report_of(
         "BUG: kernel NULL pointer dereference, address: 0000000000000000\n"
         f"RIP: 0010:my_crash+0x4/{size:#x}\n"
         "Call Trace:\n"
@@ -58,7 +59,6 @@ def crash(vmlinux: Path, size: int | None = None) -> CrashReport:
         " unknown+0x1/0x2\n"
         " unknown_too+0x1/0x2\n"
     )
-    assert report is not None
     assert report.guilty_file is None
     return report
 
@@ -81,12 +81,9 @@ async def test_the_file_to_blame_is_known_with_the_lines(vmlinux: Path) -> None:
 
 
 @pytest.mark.anyio
-async def test_the_title_stays_when_the_report_with_its_lines_is_read_again(
-    vmlinux: Path,
-) -> None:
+async def test_the_title_stays_when_the_report_with_its_lines_is_read_again(vmlinux: Path) -> None:
     (report,) = await symbolize([crash(vmlinux)], vmlinux)
-    again = parse(report.text)
-    assert again is not None
+    again = report_of(report.text)
     assert (again.title, again.guilty_file) == (report.title, report.guilty_file)
 
 

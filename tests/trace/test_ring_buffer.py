@@ -201,8 +201,7 @@ def test_any_bytes_are_read_without_error(data: bytes, commit: int) -> None:
 
 @given(
     st.lists(
-        st.tuples(st.integers(0, 1 << 34), st.sampled_from([A, B]), st.integers(0, 3)),
-        max_size=400,
+        st.tuples(st.integers(0, 1 << 34), st.sampled_from([A, B]), st.integers(0, 3)), max_size=400
     )
 )
 def test_what_was_written_is_read(steps: list[tuple[int, int, int]]) -> None:

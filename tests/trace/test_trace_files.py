@@ -8,6 +8,7 @@ import pytest
 from kgym.errors import UserError
 from kgym.trace.records import Function, Trace
 from kgym.trace.trace_files import is_dump, load, save
+from tests.refused import refused
 
 TRACE = Trace.of(
     [(5, 0, 7, 0, 1), (6, 1, 8, 1, 2)],
@@ -45,9 +46,8 @@ def test_a_compressed_archive_is_refused_before_it_is_unpacked(tmp_path: Path) -
 @pytest.mark.parametrize("data", [b"PK\x03\x04", b"\x17\x08\x44tracing", b"\x17\x08\x44tracing7\0"])
 def test_what_is_no_trace_is_refused(data: bytes, tmp_path: Path) -> None:
     (tmp_path / "trace").write_bytes(data)
-    with pytest.raises(UserError) as caught:
+    with refused("bad_trace"):
         load(tmp_path / "trace")
-    assert caught.value.reason == "bad_trace"
 
 
 def test_a_missing_file_is_told(tmp_path: Path) -> None:

@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kgym.errors import UserError
 from kgym.trace.records import Function, Trace
 from kgym.trace.trace_files import load
 from kgym.trace.tracer_text import LINE, TextParser
+from tests.refused import refused
 from tests.trace.buffer import Buffer, bprint, fn
 from tests.trace.trace_dat import header
 
@@ -179,6 +179,5 @@ def test_the_report_of_a_real_trace_cmd_is_read(tmp_path: Path) -> None:
 
 
 def test_a_trace_dat_is_refused_with_the_way_to_its_text(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="trace-cmd report -i") as caught:
+    with refused("bad_trace", match="trace-cmd report -i"):
         load(recorded(tmp_path / "trace.dat"))
-    assert caught.value.reason == "bad_trace"

@@ -84,13 +84,7 @@ Turn = tuple[Literal["system", "user", "agent"], str, str | None, str | None]
 
 
 def trajectory(
-    form: str,
-    data: bytes | None,
-    *,
-    log: bytes,
-    agent: Agent,
-    session: str,
-    dollars: float | None,
+    form: str, data: bytes | None, *, log: bytes, agent: Agent, session: str, dollars: float | None
 ) -> Trajectory:
     """Convert a trajectory of the given format to ATIF; unreadable parts are left out."""
     turns = list(_turns(form, data))

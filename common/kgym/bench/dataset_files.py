@@ -274,8 +274,7 @@ def _pyarrow() -> tuple[Any, Any]:
         return import_module("pyarrow"), import_module("pyarrow.parquet")
     except ImportError as error:
         raise UserError(
-            "no_pyarrow",
-            "Parquet needs the package pyarrow: install it, or use .jsonl files",
+            "no_pyarrow", "Parquet needs the package pyarrow: install it, or use .jsonl files"
         ) from error
 
 

@@ -159,10 +159,7 @@ class Results:
         return frozenset(bug for bug, is_solved in zip(self.bugs, solved, strict=True) if is_solved)
 
     def _figures(
-        self,
-        setup: Setup,
-        k: int,
-        of: Mapping[tuple[Setup, Figure], tuple[Measured, Measured]],
+        self, setup: Setup, k: int, of: Mapping[tuple[Setup, Figure], tuple[Measured, Measured]]
     ) -> SetupFigures:
         taken = self._first(setup, k)
         attempts = {name: column[taken] for name, column in self.table.values.items()}

@@ -36,14 +36,7 @@ from kgym.bisection.posterior import Choice, Rate, Search, expected_steps
 from kgym.bugs import calibration, earlier_jobs, ended_job
 from kgym.bugs.bug import BEFORE, Bug
 from kgym.bugs.calibration import Effort
-from kgym.bugs.conclusion import (
-    Answer,
-    failed,
-    failure,
-    in_one_line,
-    reproduced,
-    seconds,
-)
+from kgym.bugs.conclusion import Answer, failed, failure, in_one_line, reproduced, seconds
 from kgym.bugs.ended_job import Heard
 from kgym.bugs.sweep import SweepOptions, kept_job
 from kgym.client import AsyncClient, Refused

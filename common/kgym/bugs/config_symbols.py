@@ -16,6 +16,5 @@ def refuse_without(config: str, symbols: Sequence[str]) -> None:
     ]
     if lacking:
         raise UserError(
-            "config_lacks",
-            f"guests that start from a disk need a kernel with {', '.join(lacking)}",
+            "config_lacks", f"guests that start from a disk need a kernel with {', '.join(lacking)}"
         )

@@ -38,16 +38,7 @@ from kgym.bugs.bug import AFTER, BEFORE, DEFAULT_OPTIONS, Bug, TrialOptions
 from kgym.bugs.conclusion import Answer, findings, reproduced, seconds
 from kgym.bugs.ended_job import Submitted
 from kgym.bugs.resolution import Obstacle, evidence_line
-from kgym.bugs.sweep import (
-    Candidate,
-    Moved,
-    Stage,
-    Subject,
-    SweepOptions,
-    Tell,
-    kept_job,
-    sweep,
-)
+from kgym.bugs.sweep import Candidate, Moved, Stage, Subject, SweepOptions, Tell, kept_job, sweep
 from kgym.bugs.sweep_rows import Outcome, Pair, Row, not_shown, status
 from kgym.client import AsyncClient
 from kgym.errors import KgymError, UserError

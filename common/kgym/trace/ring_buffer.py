@@ -166,12 +166,7 @@ class RingParser:
         return events
 
     def _read_bprints(
-        self,
-        words: NDArray[np.uint32],
-        events: "_Events",
-        kind: Array,
-        key: Array,
-        counter: Array,
+        self, words: NDArray[np.uint32], events: "_Events", kind: Array, key: Array, counter: Array
     ) -> None:
         layout = self.layout
         argument = layout.bprint_arguments // 4
@@ -194,12 +189,7 @@ class RingParser:
             key[mine] = self._numbers(KeyKind.ADDRESS, _u64(words, events.at[mine] + ip))
 
     def _read_prints(
-        self,
-        words: NDArray[np.uint32],
-        events: "_Events",
-        kind: Array,
-        key: Array,
-        counter: Array,
+        self, words: NDArray[np.uint32], events: "_Events", kind: Array, key: Array, counter: Array
     ) -> None:
         """Read text entries one by one: they are rare, written by people and scripts."""
         start = self.layout.print_text // 4

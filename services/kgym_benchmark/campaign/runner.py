@@ -31,14 +31,7 @@ from kgym.bugs.kernel_run import RunOptions, run_kernel
 from kgym.client import AsyncClient
 from kgym.errors import InfrastructureError, KgymError, UserError
 from kgym_benchmark.campaign import adapters, crashfixer, verification
-from kgym_benchmark.campaign.attempt import (
-    ATIF,
-    AgentEnded,
-    Attempt,
-    Tree,
-    in_environment,
-    write,
-)
+from kgym_benchmark.campaign.attempt import ATIF, AgentEnded, Attempt, Tree, in_environment, write
 from kgym_benchmark.campaign.crashfixer import CrashFixer
 from kgym_benchmark.campaign.subjects import Subject, Subjects
 from kgym_benchmark.campaign.verification import Verification, Verified

@@ -154,10 +154,7 @@ _UNWINDER = (
 WARNINGS = Family(
     "WARNING:",
     formats(
-        _PLACES,
-        LOCKDEP,
-        _UNWINDER,
-        Format(r"WARNING:\s*$", "WARNING: corrupted", intact=False),
+        _PLACES, LOCKDEP, _UNWINDER, Format(r"WARNING:\s*$", "WARNING: corrupted", intact=False)
     ),
     # Programs begin many harmless lines with this word. Every such line of the kernel counts,
     # wherever the word is in it: a driver that prints it has detected a fault.
