@@ -3,7 +3,7 @@
 import pytest
 
 from kgym.crash.report.frames import parse_crashed
-from tests.crash.reports import report_of
+from tests.crash.reports import logs, report_of
 from tests.crash.test_titles import TRACE
 
 
@@ -43,88 +43,7 @@ def test_an_address_before_the_crashing_function_is_passed_over(line: str) -> No
     assert (frame.function, frame.offset) == ("my_driver_ioctl", 0x12)
 
 
-LOGS = {
-    "arm": """\
-8<--- cut here ---
-Unable to handle kernel paging request at virtual address 00000008 when read
-Internal error: Oops: 207 [#1] PREEMPT SMP ARM
-CPU: 0 PID: 12 Comm: prog Not tainted 6.1 #1
-PC is at memcpy+0x28/0x2c
-LR is at caller+0x12/0x34
-Register r0 information: slab my_cache
- Call trace:
- memcpy from my_func+0x28/0x2c
- my_func from caller+0x28/0x2c
-""",
-    "arm up to 5.17": """\
-Unable to handle kernel paging request at virtual address 00000008
-Internal error: Oops: 207 [#1] PREEMPT SMP ARM
-PC is at memcpy+0x28/0x2c
-Backtrace:
-[<80123456>] (memcpy) from [<80123556>] (my_func+0x28/0x2c)
-[<80123456>] (my_func) from [<80123556>] (caller+0x28/0x2c)
-""",
-    "arm64": """\
-Unable to handle kernel paging request at virtual address dfff800000000003
-Mem abort info:
-  ESR = 0x0000000096000006
-Internal error: Oops: 0000000096000006 [#1] PREEMPT SMP
-pstate: 60400005 (nZCv daif +PAN -UAO)
-pc : my_func+0x12/0x34
-lr : caller+0x12/0x34
-Call trace:
- my_func+0x12/0x34
- el0_svc_common+0x12/0x34
-""",
-    "powerpc": """\
-BUG: Unable to handle kernel data access on read at 0xc00a000000000000
-Faulting instruction address: 0xc0000000001234
-Oops: Kernel access of bad area, sig: 11 [#1]
-NIP:  c0000000001234 LR: c0000000001230 CTR: 000
-NIP [c0000000001234] my_func+0x12/0x34
-LR [c0000000001230] caller+0x12/0x34
-Call Trace:
-[c000000012345680] [c0000000001238] sys_read+0x12/0x34
-[c000000012345690] [c000000000123c] system_call+0x5c/0x70
-""",
-    "s390": """\
-Unable to handle kernel pointer dereference in virtual kernel address space
-Failing address: 0000000000000000 TEID: 0000000000000483
-Oops: 0004 ilc:2 [#1] SMP
-Krnl PSW : 0704c00180000000 000000000012e5ae (my_func+0x26/0x78)
-Call Trace:
- [<000000000012e5ae>] my_func+0x26/0x78
- [<000000000012e6ae>] system_call+0x26/0x78
-""",
-    "riscv": """\
-Unable to handle kernel paging request at virtual address 0000000000000008
-Oops [#1]
-epc : my_func+0x12/0x34
- ra : caller+0x12/0x34
-status: 0000000000000120 badaddr: 0000000000000008 cause: 000000000000000d
-[<ffffffff80123456>] my_func+0x12/0x34
-[<ffffffff80123656>] ret_from_syscall+0x0/0x2
----[ end trace 0000 ]---
-""",
-    "mips": """\
-CPU 0 Unable to handle kernel paging request at virtual address 00000000, epc == 80123456
-Oops[#1]:
-epc   : 80123456 my_func+0x10/0x20
-ra    : 80123400 caller+0x1/0x20
-Call Trace:
-[<80123456>] my_func+0x10/0x20
-[<80123656>] handle_sys+0x10/0x20
-""",
-    "loongarch": """\
-CPU 1 Unable to handle kernel paging request at virtual address 0000000000000008, era == 9
-Oops[#1]:
-   ra: 9000000000ba1c80 caller+0x48/0xf0
-  ERA: 9000000000ba1c8c my_func+0x3c/0x14c
-Call Trace:
-[<9000000000ba1c8c>] my_func+0x3c/0x14c
-[<9000000000ba1c80>] handle_syscall+0x48/0xf0
-""",
-}
+LOGS = logs("architectures.txt")
 
 
 @pytest.mark.parametrize("name", LOGS)
