@@ -30,30 +30,7 @@ from tests.cli.worked import working
 pytestmark = [pytest.mark.thorough, pytest.mark.timeout(900)]
 
 FILE = "kernel/watch_queue.c"
-CAMPAIGN = """
-name = "small"
-bundles = ["bugs"]
-attempts = {attempts}
-feedback = [true, false]
-parallel = {parallel}
-instances = 3
-feedback_instances = 2
-time = 5
-
-[attempt]
-hours = 0.5
-
-[[agents]]
-name = "mender"
-command = ["python3", "/agent/mender.py"]
-folder = "agent"
-
-[[agents]]
-name = "guesser"
-command = ["sh", "/agent/guesser.sh"]
-folder = "agent"
-feedback = [false]
-"""
+HERE = Path(__file__).parent
 MEND = Edit(file=FILE, original="type >= 100", replacement="type >= mends")
 
 
@@ -87,43 +64,38 @@ def home(tmp_path: Path) -> Path:
     return folder
 
 
-def described(home: Path, attempts: int = 1, parallel: int = 2, more: str = "") -> Path:
+def described(home: Path, attempts: int = 1, parallel: int = 2) -> Path:
     path = home / "campaign.toml"
-    path.write_text(CAMPAIGN.format(attempts=attempts, parallel=parallel) + more)
+    text = (HERE / "small_campaign.toml").read_text()
+    path.write_text(text.format(attempts=attempts, parallel=parallel))
     return path
 
 
 def test_a_campaign_is_run_reported_and_published(
     farm: Counted, kgym: Kgym, home: Path, tmp_path: Path
 ) -> None:
+    shutil.rmtree(home / "bugs" / "two")
     into = tmp_path / "into"
     words = ("bench", "run", described(home), "--into", into)
     planned = kgym(*words, "--dry-run", "--json").json
-    assert (planned["attempts"], planned["done"], planned["hours"]) == (6, 0, None)
+    assert (planned["attempts"], planned["done"], planned["hours"]) == (3, 0, None)
     done = kgym(*words, "--json")
     assert done.status == 0, done.err
-    assert {name: done.json[name] for name in ("attempts", "done", "made", "failed")} == {
-        "attempts": 6,
-        "done": 6,
-        "made": 6,
-        "failed": 0,
-    }
+    assert [done.json[name] for name in ("attempts", "done", "made", "failed")] == [3, 3, 3, 0]
     records = list(attempt_files.read(into / attempt_files.NAME))
-    found = {(one.setup.agent, one.setup.feedback, one.bug): one for one in records}
-    outcomes = {key[:2]: one.outcome for key, one in found.items()}
-    assert outcomes == {
+    by_setup = {(record.setup.agent, record.setup.feedback): record for record in records}
+    assert {setup: record.outcome for setup, record in by_setup.items()} == {
         ("mender", True): Outcome.PASS,
         ("mender", False): Outcome.COMPILE,
         ("guesser", False): Outcome.BAD,
     }
-    for bug in ("one", "two"):
-        one = found["mender", True, bug]
-        assert (one.kernel_runs, one.dollars, one.clean, one.error) == (2, 0.0, True, None)
-        assert (one.files and one.files.ratio, one.functions and one.functions.ratio) == (1, 1)
-        assert "+" in (one.diff or "")
-        assert found["mender", False, bug].kernel_runs == 0
+    best = by_setup["mender", True]
+    assert (best.kernel_runs, best.dollars, best.clean, best.error) == (2, 0.0, True, None)
+    assert (best.files and best.files.ratio, best.functions and best.functions.ratio) == (1, 1)
+    assert "+" in (best.diff or "")
+    assert by_setup["mender", False].kernel_runs == 0
     # The same change is one kernel, whoever has made it.
-    assert farm.done.count("built") <= 2 * 4
+    assert farm.done.count("built") <= 4
     (place,) = (into / "attempts" / "one").glob("mender-feedback*/1")
     assert {path.name for path in place.iterdir()} == {
         *("patch.txt", "log.txt", "ended.json", "kernel_runs.jsonl", "trajectory.atif.json")
@@ -134,7 +106,7 @@ def test_a_campaign_is_run_reported_and_published(
     # Once more: nothing is left to do.
     before = (farm.done.count("built"), (into / attempt_files.NAME).read_bytes())
     again = kgym(*words, "--json").json
-    assert (again["made"], again["done"]) == (0, 6)
+    assert (again["made"], again["done"]) == (0, 3)
     assert (farm.done.count("built"), (into / attempt_files.NAME).read_bytes()) == before
     report = kgym("bench", "report", into, "--json")
     jsonschema_rs.validate(json.loads(kgym("bench", "report", "--json-schema").out), report.json)
@@ -144,13 +116,12 @@ def test_a_campaign_is_run_reported_and_published(
     assert figures["mender", True]["passed"]["crr"]["value"] == 1
     assert figures["guesser", False]["passed"]["crr"]["value"] == 0
     assert figures["mender", True]["kernel_runs"] == 2
-    assert (report.json["bugs"], report.json["runs"]) == (2, 1)
-    told = kgym("bench", "report", into, "--compare", "1", "2").out
-    assert "crr: " in told
+    assert (report.json["bugs"], report.json["runs"]) == (1, 1)
+    assert "crr: " in kgym("bench", "report", into, "--compare", "1", "2").out
     assert kgym("bench", "report", into, "--compare", "1", "9").status == 2
 
     # Other bugs are another campaign; so is another way of proving.
-    assert dataset.load(into).about.bugs == 2
+    assert dataset.load(into).about.bugs == 1
     text = described(home).read_text()
     described(home).write_text(text.replace("instances = 3", "instances = 4"))
     changed = kgym(*words, "--json")
@@ -223,30 +194,6 @@ head = {"content-type": "application/json"}
 asked = urllib.request.Request("http://127.0.0.1:8400/v1/chat/completions", body, head)
 print(urllib.request.urlopen(asked, timeout=300).read().decode())
 """
-ASKING = """
-name = "asking"
-bundles = ["bugs"]
-attempts = 4
-feedback = [false]
-parallel = 4
-feedback_instances = 2
-
-[limits]
-dollars = 3.0
-
-[attempt]
-dollars = 2.0
-
-[models."openai/gpt-5"]
-endpoint = "{url}"
-prices = {{input = 1.0, output = 10.0}}
-
-[[agents]]
-name = "asker"
-command = ["python3", "/agent/asker.py"]
-folder = "agent"
-models = ["openai/gpt-5"]
-"""
 
 
 @pytest.mark.attack
@@ -257,7 +204,7 @@ def test_attempts_side_by_side_hardly_go_beyond_their_share(
     shutil.rmtree(home / "bugs" / "two")
     (home / "agent" / "asker.py").write_text(ASKER)
     path = home / "asking.toml"
-    path.write_text(ASKING.format(url=provider.url))
+    path.write_text((HERE / "asking_campaign.toml").read_text().format(url=provider.url))
     words = ("bench", "run", path, "--into", tmp_path / "into", "--json")
     done = kgym(*words)
     assert done.status == 1, done.err

@@ -21,33 +21,8 @@ needs_kbenchsyz = pytest.mark.skipif(
     not KBENCHSYZ.is_dir(), reason="the 279 bugs of kBenchSyz are not beside this checkout"
 )
 
-SYZBOT = {
-    "version": 1,
-    "title": "KASAN: use-after-free Read in f",
-    "display-title": "KASAN: use-after-free Read in f (2)",
-    "id": "a" * 40,
-    "status": "fixed on 2022/09/20 12:20",
-    "fix-commits": [{"title": "net: fix f", "hash": "b" * 40, "repo": "git://k/linux.git"}],
-    "crashes": [
-        {
-            "title": "",
-            "syz-reproducer": "/text?tag=ReproSyz&x=1",
-            "c-reproducer": "/text?tag=ReproC&x=2",
-            "c-reproducer-data": "int main() { return 0; }",
-            "kernel-config": "/text?tag=KernelConfig&x=3",
-            "kernel-source-git": "https://k/linux.git/log/?id=" + "c" * 40,
-            "kernel-source-commit": "c" * 40,
-            "compiler-description": "gcc (Debian 10.2.1-6) 10.2.1 20210110",
-            "architecture": "amd64",
-        }
-    ],
-    "subsystems": ["net"],
-    "parent_of_fix_commit": "d" * 40,
-    "patch": "--- a/net/f.c\n+++ b/net/f.c\n@@ -1,3 +1,3 @@\n one\n-two\n+2\n three\n",
-    "patch_modified_files": ["net/f.c"],
-    "patch_modified_functions": [["f", "net/f.c"]],
-    "patch_commit_date": "2022-09-20T12:20:17+00:00",
-}
+HERE = Path(__file__).parent
+SYZBOT = json.loads((HERE / "syzbot_bug.json").read_text())
 
 
 def bug(**changed: object) -> dict[str, object]:
@@ -91,31 +66,7 @@ def test_a_bug_is_read_with_what_is_known_of_it() -> None:
 
 
 def test_both_ways_to_name_the_fields_are_read_alike() -> None:
-    theirs = {
-        "title": SYZBOT["title"],
-        "displayTitle": SYZBOT["display-title"],
-        "bugId": SYZBOT["id"],
-        "status": "fixed",
-        "fixCommits": [{"title": "net: fix f", "hashValue": "b" * 40, "repo": "git://k/linux.git"}],
-        "crashes": [
-            {
-                "title": "",
-                "syzReproducerLink": "/text?tag=ReproSyz&x=1",
-                "cReproducerLink": "/text?tag=ReproC&x=2",
-                "cReproducer": "int main() { return 0; }",
-                "kernelConfigLink": "/text?tag=KernelConfig&x=3",
-                "kernelSourceGit": "https://k/linux.git/log/?id=" + "c" * 40,
-                "kernelSourceCommit": "c" * 40,
-                "compilerDescription": "gcc (Debian 10.2.1-6) 10.2.1 20210110",
-            }
-        ],
-        "subsystems": ["net"],
-        "parentOfFixCommit": "d" * 40,
-        "patch": SYZBOT["patch"],
-        "patchModifiedFiles": ["net/f.c"],
-        "patchModifiedFunctions": [["f", "net/f.c"]],
-        "patchCommitDate": "2022-09-20T12:20:17",
-    }
+    theirs = json.loads((HERE / "live_kbench_bug.json").read_text())
     assert syzbot_data.read(theirs, "there") == syzbot_data.read(bug(), "here")
 
 
@@ -263,36 +214,7 @@ def test_a_table_that_is_none_is_refused(tmp_path: Path, name: str, text: str) -
 def karena_file(path: Path) -> Path:
     """Make a database with two bugs, two runs of an agent, and a judge."""
     base = sqlite3.connect(path)
-    base.executescript(
-        """
-        CREATE TABLE syzbot_bugs (bugId, extid, reportedTime, subsystem, syzbotCrashReport,
-            syzbotReproducer, syzbotData);
-        CREATE TABLE bug_datasets (datasetId, datasetName, description);
-        CREATE TABLE bug_dataset_members (datasetId, bugId);
-        CREATE TABLE developer_patches (bugId, fixedTime, patchMessage);
-        CREATE TABLE patches (patchId, patchContent);
-        CREATE TABLE agent_configurations (agentConfigId, agent, agentConfigName, model,
-            statefulEdit, oracleMode);
-        CREATE TABLE agent_patches (agentPatchId, patchId, bugId, agentConfigId, unionId, status,
-            systemMessage, attrs);
-        CREATE TABLE patch_crash_resolution_evaluations (evalId, agentPatchId, status,
-            kGymEvaluation);
-        CREATE TABLE patch_localization_evaluations (evalId, agentPatchId, status,
-            fileIntersectionSize, fileUnionSize, functionIntersectionSize, functionUnionSize);
-        CREATE TABLE llm_judge_configurations (judgeId, judgeName);
-        CREATE TABLE patch_llm_judge_evaluations (judgeId, agentPatchId, status, yesCount, noCount,
-            errorCount);
-        INSERT INTO bug_datasets VALUES (1, 'lk', 'some');
-        INSERT INTO patches VALUES (1, 'diff'), (2, ''), (3, 'other');
-        INSERT INTO agent_configurations VALUES (1, 'mini', 'c', 'gemini', 1, 0);
-        INSERT INTO patch_localization_evaluations VALUES (1, 11, 'success', 1, 2, 0, 0);
-        INSERT INTO llm_judge_configurations VALUES (1, 'flash');
-        INSERT INTO patch_llm_judge_evaluations VALUES (1, 11, 'success', 5, 3, 1);
-        INSERT INTO patch_crash_resolution_evaluations VALUES
-            (1, 11, 'success', 'reproduced'), (2, 11, 'success', 'notReproduced'),
-            (3, 13, 'error', NULL), (4, 14, 'success', 'compilationError');
-        """
-    )
+    base.executescript((HERE / "karena.sql").read_text())
     for one in ("a" * 40, "e" * 40):
         data = json.dumps(bug(id=one, patch_commit_date=None))
         base.execute(
@@ -368,47 +290,7 @@ TREE = {
     "Makefile": b"obj-y := f.o\n",
 }
 
-
-def diff(*lines: str) -> str:
-    return "".join(f"{line}\n" for line in lines)
-
-
-FIRST = diff(
-    "--- a/net/f.c",
-    "+++ b/net/f.c",
-    "@@ -1,4 +1,4 @@",
-    " int one(void)",
-    " {",
-    "-\treturn 1;",
-    "+\treturn 10;",
-    " }",
-)
-BOTH = diff(
-    "--- a/net/f.c",
-    "+++ b/net/f.c",
-    "@@ -1,9 +1,14 @@",
-    " int one(void)",
-    " {",
-    "-\treturn 1;",
-    "+\treturn 11;",
-    " }",
-    " ",
-    "+int three(void)",
-    "+{",
-    "+\treturn 3;",
-    "+}",
-    "+",
-    " int two(void)",
-    " {",
-    "-\treturn 2;",
-    "+\treturn 22;",
-    " }",
-    "--- a/Makefile",
-    "+++ b/Makefile",
-    "@@ -1 +1 @@",
-    "-obj-y := f.o",
-    "+obj-y := f.o g.o",
-)
+FIRST, BOTH = ((HERE / name).read_text() for name in ("one_function.diff", "two_functions.diff"))
 
 
 def test_functions_are_found_by_the_files_not_by_the_hunks() -> None:

@@ -34,6 +34,7 @@ NOW = datetime(2026, 1, 1, tzinfo=UTC)
 GONE = Finding(
     check="detector", severity=Severity.BLOCKING, reason="flags_weaker", message="no KASAN"
 )
+PROVEN = Evidence(controls=[Control(name=ControlName.PANIC, outcome=ControlOutcome.REPORTED)])
 NOTE = Finding(check="scope", reason="outside_files", message="elsewhere")
 
 
@@ -70,6 +71,17 @@ def job_of(done: Sequence[tuple[StepSpec, StepResult]]) -> JobView:
     )
 
 
+def trial(*results: StepResult) -> JobView:
+    """Return the job that shows the bug and tries its fix."""
+    return job_of(list(zip(BUG.job(BUG.fix).steps, results, strict=True)))
+
+
+def as_listed(job: JobView, listed: bool) -> JobView:
+    """Return the job as lists have it, which leave the specs out."""
+    steps = [step.model_copy(update={"spec": None}) for step in job.steps]
+    return job.model_copy(update={"steps": steps}) if listed else job
+
+
 def tried(*findings: Finding, controls: ControlOutcome = ControlOutcome.REPORTED) -> JobView:
     """Return the job of a trial whose verdicts are right."""
     evidence = Evidence(controls=[Control(name=ControlName.PANIC, outcome=controls)])
@@ -79,7 +91,7 @@ def tried(*findings: Finding, controls: ControlOutcome = ControlOutcome.REPORTED
         built(findings=list(findings)),
         ran(evidence=evidence),
     ]
-    return job_of(list(zip(BUG.job(BUG.fix).steps, results, strict=True)))
+    return trial(*results)
 
 
 def test_a_trial_with_evidence_and_only_notes_is_resolved() -> None:
@@ -144,14 +156,10 @@ def test_a_fix_whose_kernel_another_job_has_built_is_not_resolved_by_its_run_alo
     listed: bool,
 ) -> None:
     """That build may have found what blocks; a build of this job with the same name is not it."""
-    evidence = Evidence(controls=[Control(name=ControlName.PANIC, outcome=ControlOutcome.REPORTED)])
-    run = ran(evidence=evidence, baseline=Verdict.SAME_CRASH)
+    run = ran(evidence=PROVEN, baseline=Verdict.SAME_CRASH)
     elsewhere = ELSEWHERE.model_copy(update={"build": StepRef(job=6, step=0)})
     clean: list[tuple[StepSpec, StepResult]] = [] if listed else [(BUILT, built())]
-    job = job_of([*clean, (elsewhere, run)])
-    if listed:
-        steps = [step.model_copy(update={"spec": None}) for step in job.steps]
-        job = job.model_copy(update={"steps": steps})
+    job = as_listed(job_of([*clean, (elsewhere, run)]), listed)
     found = conclusion(job)
     assert (found.resolved, found.answer) == (False, Answer.NO)
     assert found.reason is not None
@@ -162,15 +170,10 @@ def test_a_fix_whose_kernel_another_job_has_built_is_not_resolved_by_its_run_alo
 @pytest.mark.parametrize("listed", [False, True])
 def test_a_fix_that_another_compiler_has_built_than_the_bug_proves_nothing(listed: bool) -> None:
     assert BUG.fix is not None
-    evidence = Evidence(controls=[Control(name=ControlName.PANIC, outcome=ControlOutcome.REPORTED)])
-    runs = CRASHED, ran(evidence=evidence)
+    runs = CRASHED, ran(evidence=PROVEN)
     for compilers in (("gcc 12.2.0", "gcc 12.2.0"), ("gcc 12.2.0", "gcc 14.2.0")):
         builds = [built(compiler_version=one) for one in compilers]
-        done = [builds[0], runs[0], builds[1], runs[1]]
-        job = job_of(list(zip(BUG.job(BUG.fix).steps, done, strict=True)))
-        if listed:
-            steps = [step.model_copy(update={"spec": None}) for step in job.steps]
-            job = job.model_copy(update={"steps": steps})
+        job = as_listed(trial(builds[0], runs[0], builds[1], runs[1]), listed)
         found = conclusion(job)
         same = len(set(compilers)) == 1
         assert found.resolved is same, found.reason
@@ -200,15 +203,10 @@ def test_a_fix_that_ran_on_another_root_than_the_bug_proves_nothing(
     roots: tuple[UsedRoot, UsedRoot], same: bool, listed: bool
 ) -> None:
     assert BUG.fix is not None
-    evidence = Evidence(controls=[Control(name=ControlName.PANIC, outcome=ControlOutcome.REPORTED)])
     before = CRASHED.model_copy(update={"root": roots[0]})
     own = [] if listed else list(other_root(*roots))  # as the run itself has found it
-    after = ran(evidence=evidence, root=roots[1], findings=own, baseline=Verdict.SAME_CRASH)
-    done = [built(), before, built(), after]
-    job = job_of(list(zip(BUG.job(BUG.fix).steps, done, strict=True)))
-    if listed:
-        steps = [step.model_copy(update={"spec": None}) for step in job.steps]
-        job = job.model_copy(update={"steps": steps})
+    after = ran(evidence=PROVEN, root=roots[1], findings=own, baseline=Verdict.SAME_CRASH)
+    job = as_listed(trial(built(), before, built(), after), listed)
     found = resolution_of(job)
     assert found is not None
     assert found.resolved is same
@@ -217,10 +215,9 @@ def test_a_fix_that_ran_on_another_root_than_the_bug_proves_nothing(
 
 
 def test_a_fix_tried_on_another_root_than_that_of_another_job_is_not_resolved() -> None:
-    evidence = Evidence(controls=[Control(name=ControlName.PANIC, outcome=ControlOutcome.REPORTED)])
     for roots in ((DISK, DISK), (DISK, OTHER_DISK)):
         told = list(other_root(*roots))
-        run = ran(evidence=evidence, baseline=Verdict.SAME_CRASH, findings=told)
+        run = ran(evidence=PROVEN, baseline=Verdict.SAME_CRASH, findings=told)
         found = conclusion(job_of([(BUILT, built()), (ELSEWHERE, run)]))
         assert found.resolved is (len(set(map(repr, roots))) == 1), found.reason
 
@@ -283,12 +280,8 @@ def test_a_fix_whose_bug_another_job_has_shown_is_tried_on_that_bug(
     before: Verdict, finding: Finding, resolved: bool, answer: Answer, listed: bool
 ) -> None:
     assert BUG.fix is not None
-    evidence = Evidence(controls=[Control(name=ControlName.PANIC, outcome=ControlOutcome.REPORTED)])
-    results: list[StepResult] = [built(findings=[finding]), ran(evidence=evidence, baseline=before)]
-    job = job_of(list(zip(BUG.trial(BUG.fix, 3).steps, results, strict=True)))
-    if listed:
-        steps = [step.model_copy(update={"spec": None}) for step in job.steps]
-        job = job.model_copy(update={"steps": steps})
+    results: list[StepResult] = [built(findings=[finding]), ran(evidence=PROVEN, baseline=before)]
+    job = as_listed(job_of(list(zip(BUG.trial(BUG.fix, 3).steps, results, strict=True))), listed)
     came_to = conclusion(job)
     assert (came_to.resolved, came_to.answer) == (resolved, answer)
     assert conclusion(job, ["flags_weaker"]).resolved == (before is Verdict.SAME_CRASH)

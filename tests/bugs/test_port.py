@@ -24,9 +24,9 @@ from kgym.api.steps import (
     TarballSource,
     Verdict,
 )
-from kgym.bugs import bundle, fixed_bug
+from kgym.bugs import bundle, fixed_bug, sweep
 from kgym.bugs.port import Outcome, PortOptions, PortRow, Subject, port
-from kgym.bugs.sweep import PATCHES, SweepOptions
+from kgym.bugs.sweep import SweepOptions
 from kgym.client import AsyncClient
 from kgym.errors import UserError
 from kgym.worker.context import StepContext
@@ -182,20 +182,21 @@ def test_each_bug_gets_one_right_row_and_the_same_campaign_runs_nothing_again(
 
 @pytest.mark.thorough
 def test_any_number_of_bugs_is_compiled(
-    tmp_path: Path, kernels: Path, subjects: list[Subject]
+    tmp_path: Path, kernels: Path, subjects: list[Subject], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """By more than one check: a check takes so many patches."""
+    monkeypatch.setattr(sweep, "PATCHES", 2)
     farm = Farm()
     options = PortOptions(SweepOptions("campaign"), configs=kernels)
     left_out = next(one for one in subjects if one.bug.id == "left-out")
     many = [
         replace(left_out, bug=left_out.bug.model_copy(update={"id": f"b{number}", "patch": patch}))
-        for number in range(2, PATCHES + 3)
+        for number in range(2, 7)
         for patch in [FIXES["left-out"].replace("extra = 0", f"extra = {number}")]
     ]
     with farming(tmp_path / "data", farm) as url:
         rows = ported(url, many, options)
-    assert len(rows) == PATCHES + 1
+    assert len(rows) == 5
     assert {row.outcome for row in rows.values()} == {Outcome.NOT_COMPILED}
 
 

@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 
 from kgym.crash.report import guilty_file, parse, parse_all
 from kgym.crash.report.rust_names import demangle
-from tests.crash.test_titles import FAMILIES
+from tests.crash.test_titles import FAMILIES, kasan
 
-LOGS = [log.encode() for log, _ in FAMILIES.values()]
+LOGS = [log.encode() for log in FAMILIES.values()]
 
 
 def mutated(log: bytes, chance: random.Random) -> bytes:
@@ -102,7 +102,7 @@ def test_lines_made_to_slow_patterns_down_do_not() -> None:
 
 
 HEALTHY = b'[   12.345678][  T123] audit: type=1400 avc: denied { read } for pid=12 comm="prog"\n'
-KASAN = FAMILIES["KASAN: use-after-free Read in my_driver_peek"][0].encode()
+KASAN = kasan("use-after-free").encode()
 MEGABYTE = 1 << 20
 
 READ = """

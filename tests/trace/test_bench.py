@@ -7,7 +7,8 @@ import pytest
 
 from tests.bench import trace
 
-pytestmark = pytest.mark.thorough
+# Parsing and minimising are tested beside this: here it is the measuring program itself.
+pytestmark = pytest.mark.exhaustive
 
 
 def test_both_forms_of_a_trace_are_measured(tmp_path: Path) -> None:
