@@ -52,8 +52,10 @@ WINDOW = 30_000
 def source(functions: int) -> str:
     """Return a C file of about 300 bytes for each function."""
     body = "".join(f"\tif (value[{n}] > {n})\n\t\treturn -EINVAL;\n" for n in range(6))
-    one = "static int made_{n}(struct made *made, int *value)\n{{\n{body}\treturn 0;\n}}\n\n"
-    return "#define LIMIT 99\n\n" + "".join(one.format(n=n, body=body) for n in range(functions))
+    function = "static int made_{n}(struct made *made, int *value)\n{{\n{body}\treturn 0;\n}}\n\n"
+    return "#define LIMIT 99\n\n" + "".join(
+        function.format(n=n, body=body) for n in range(functions)
+    )
 
 
 FILES = {"kernel/watch.c": source(400), "kernel/other.c": source(400)}
@@ -134,7 +136,9 @@ class Workers:
         if isinstance(work, Check):
             good = PatchOutcome.COMPILES
             return Checked(
-                patches=[PatchCheck(name=one.name, outcome=good, seconds=0) for one in work.patches]
+                patches=[
+                    PatchCheck(name=patch.name, outcome=good, seconds=0) for patch in work.patches
+                ]
             )
         now = time.monotonic()
         del self._trying[name]
@@ -143,7 +147,7 @@ class Workers:
         tree = work.node.partition(".")[0]
         self._tries[tree] = self._tries.get(tree, 0) + 1
         if self._tries[tree] == CYCLES // 4 and self.idle_share is None:
-            worked = self._worked + sum(now - one for one in self._trying.values())
+            worked = self._worked + sum(now - started for started in self._trying.values())
             self.idle_share = 1 - worked / ((now - self._begun) * WORKERS)
         return Tried(verdict=Verdict.SAME_CRASH, crash=CRASH)
 

@@ -49,15 +49,19 @@ def _overhead(data: Path) -> float:
 
 
 def _beyond(url: str, word: str) -> float:
-    took, found = _called(url, BUG, diff(word))
-    assert found["answer"] == "crash resolved", found
-    seconds = found["seconds"]
+    took, answer = _called(url, BUG, diff(word))
+    assert answer["answer"] == "crash resolved", answer
+    seconds = answer["seconds"]
     return took - seconds["build_after"] - seconds["reproduce_after"]
 
 
 def _uncompilable(data: Path) -> float:
     data.mkdir(parents=True)
-    given = {kind: one for kind, one in Farm().answers.items() if kind is not StepKind.CHECK}
+    given = {
+        kind: worker_answer
+        for kind, worker_answer in Farm().answers.items()
+        if kind is not StepKind.CHECK
+    }
     with (
         Platform(data, work=False) as platform,
         working(platform, data, given),
@@ -67,8 +71,8 @@ def _uncompilable(data: Path) -> float:
         _called(platform.url, bug, DIFF % "unknown_first")
         times = []
         for number in range(_CALLS):
-            took, found = _called(platform.url, bug, DIFF % f"unknown_{number}")
-            assert found["answer"] == "does not compile", found
+            took, answer = _called(platform.url, bug, DIFF % f"unknown_{number}")
+            assert answer["answer"] == "does not compile", answer
             times.append(took)
         return _median(times)
 
@@ -98,8 +102,8 @@ def _called(url: str, bug: str, patch: str) -> tuple[float, dict[str, Any]]:
     )
     took = time.monotonic() - begun
     assert done.stdout, done.stderr
-    found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
-    return took, found
+    answer: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return took, answer
 
 
 def _bundle(folder: Path) -> Path:

@@ -46,7 +46,7 @@ def board(setups: int = SETUPS) -> dict[str, float]:
     """Measure; return the figures."""
     bugs, by = demo_benchmark.bugs(BUGS), demo_benchmark.setups(setups)
     attempts = list(demo_benchmark.attempts(bugs, by, RUNS))
-    figures = {"metrics_s": metrics([one.facts.id for one in bugs], attempts)}
+    figures = {"metrics_s": metrics([bug.facts.id for bug in bugs], attempts)}
     with (
         tempfile.TemporaryDirectory() as folder,
         Platform(Path(folder, "data"), work=False) as platform,
@@ -71,8 +71,8 @@ def metrics(bugs: list[str], attempts: list[demo_benchmark.AttemptRecord]) -> fl
         assert all(results.all_figures(by, k))
     assert len(results.curves(by, [Figure.CRR, Figure.EPR])) == 2 * len(by)
     solves(results, by, RUNS)
-    for one in by[:-1]:
-        assert paired(results, one, by[-1], Figure.CRR, RUNS, best=True)
+    for page in by[:-1]:
+        assert paired(results, page, by[-1], Figure.CRR, RUNS, best=True)
     return round(time.process_time() - begun, 2)
 
 

@@ -57,16 +57,16 @@ async def _measured(url: str, token: str) -> dict[str, float]:
             for number in range(CALLS):
                 change = f"1s/^/\\/\\* {fresh + number} \\*\\/ int more_{number};/"
                 begun = time.time()
-                times, told = await _timed(client, subject, tree, change)
-                assert "Crash reproduced" in told, told
+                times, answer = await _timed(client, subject, tree, change)
+                assert "Crash reproduced" in answer, answer
                 ready.append(times[0] - begun)
                 answered.append(times[2] - times[1] - SECONDS)
             broken = []
             for number in range(CALLS):
-                times, told = await _timed(
+                times, answer = await _timed(
                     client, subject, tree, f"1s/^/#error {fresh + number}\\n/"
                 )
-                assert "Compilation error" in told, told
+                assert "Compilation error" in answer, answer
                 broken.append(times[2] - times[1])
     finally:
         await trees.close()
@@ -96,9 +96,9 @@ async def _timed(
             script = _TIMED.format(change=change, file=FILE)
             ended = await environment.run(["sh", "-c", script], log)
             assert ended.error is None, ended
-        told = log.read_text()
-    numbers = [line for line in told.splitlines() if line.replace(".", "").isdigit()]
-    return [float(line) for line in numbers], told
+        output = log.read_text()
+    numbers = [line for line in output.splitlines() if line.replace(".", "").isdigit()]
+    return [float(line) for line in numbers], output
 
 
 async def _run(client: AsyncClient, subject: Subject, diff: str) -> KernelRun:

@@ -152,8 +152,8 @@ def taken(spec: BuildSpec, work: Path, rounds: int) -> tuple[float, Entry]:
             await entry.tree(folder / "tree").run(["true"])
             return monotonic() - start, entry
 
-    found = [asyncio.run(take(work / f"mount-{number}")) for number in range(rounds)]
-    return statistics.median(seconds for seconds, _ in found), found[0][1]
+    mounts = [asyncio.run(take(work / f"mount-{number}")) for number in range(rounds)]
+    return statistics.median(seconds for seconds, _ in mounts), mounts[0][1]
 
 
 def built(spec: BuildSpec, entry: Entry, work: Path) -> tuple[float, Bare]:
@@ -189,8 +189,8 @@ def measure(
         (bare.incremental(), *submitted(client, changed(spec, number)))
         for number in range(1, rounds + 1)
     ]
-    incremental = statistics.median(one for one, _, _ in turns)
-    build = statistics.median(one for _, one, _ in turns)
+    incremental = statistics.median(turn for turn, _, _ in turns)
+    build = statistics.median(turn for _, turn, _ in turns)
     return {
         "scratch_s": scratch,
         "bare_incremental_s": incremental,
@@ -200,7 +200,7 @@ def measure(
         "mount_s": mount,
         "image_bytes": entry.about.image_bytes,
         "objects": _objects(entry),
-        "shortcut": all(one.shortcut for _, _, one in turns),
+        "shortcut": all(turn.shortcut for _, _, turn in turns),
         **{f"{name}_s": seconds for name, seconds in turns[-1][2].seconds.items()},
     }
 
@@ -232,12 +232,12 @@ def main() -> None:
     process_logs.configure(level=logging.WARNING)
     data_folder().mkdir(parents=True, exist_ok=True)
     work = Path(tempfile.mkdtemp(prefix="bench-", dir=data_folder()))
-    found: dict[str, dict[str, float]] = {}
+    figures_by_part: dict[str, dict[str, float]] = {}
     try:
         with alone(data_folder()) as client:
             for name, spec in specs.items():
                 (work / name).mkdir()
-                found[name] = measure(
+                figures_by_part[name] = measure(
                     client, spec, work / name, options.rounds, quick=options.quick
                 )
                 remove(work / name)
@@ -245,18 +245,18 @@ def main() -> None:
         remove(work)
     if options.json:
         machine = {"cores": os.cpu_count(), "load": os.getloadavg()[0]}
-        first = found.pop(next(iter(found)))
-        sys.stdout.write(json.dumps({**first, **machine, **found}) + "\n")
+        first = figures_by_part.pop(next(iter(figures_by_part)))
+        sys.stdout.write(json.dumps({**first, **machine, **figures_by_part}) + "\n")
         return
-    print_table(found)
+    print_table(figures_by_part)
 
 
-def print_table(found: dict[str, dict[str, float]]) -> None:
+def print_table(parts: dict[str, dict[str, float]]) -> None:
     """Print a row for each figure, with its goal."""
-    names = next(iter(found.values()))
-    sys.stdout.write(f"{'':20}" + "".join(f"{config:>16}" for config in found) + "  goal\n")
+    names = next(iter(parts.values()))
+    sys.stdout.write(f"{'':20}" + "".join(f"{config:>16}" for config in parts) + "  goal\n")
     for name in names:
-        figures = "".join(f"{one[name]:16,.2f}" for one in found.values())
+        figures = "".join(f"{figures_[name]:16,.2f}" for figures_ in parts.values())
         sign = ">=" if name == "speedup" else "<="
         goal = f"  {sign} {GOALS[name]:g}" if name in GOALS else ""
         sys.stdout.write(f"{name:20}{figures}{goal}\n")

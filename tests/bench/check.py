@@ -49,13 +49,13 @@ def patches(bug: Bug, number: int) -> list[Patch]:
     (first, *others) = bug.fix.edits
     return [
         Patch(
-            name=f"fix-{one}",
+            name=f"fix-{n}",
             edits=[
-                first.model_copy(update={"replacement": f"/* {one} */ {first.replacement}"}),
+                first.model_copy(update={"replacement": f"/* {n} */ {first.replacement}"}),
                 *others,
             ],
         )
-        for one in range(number)
+        for n in range(number)
     ]
 
 
@@ -80,7 +80,7 @@ def submitted(client: Client, bug: Bug, number: int) -> float:
     result = job.steps[0].result
     if not isinstance(result, CheckResult):
         raise SystemExit(f"job {job.id}: {job.state}: {job.steps[0].failure}")
-    outcomes = {one.outcome for one in result.patches}
+    outcomes = {patch.outcome for patch in result.patches}
     if outcomes != {"compiles"}:
         raise SystemExit(f"job {job.id}: {outcomes}")
     return seconds
@@ -88,15 +88,15 @@ def submitted(client: Client, bug: Bug, number: int) -> float:
 
 async def with_entry(bug: Bug, work: Path, use: Callable[[Entry], Awaitable[float]]) -> float:
     """Take the entry as a step does, and use it."""
-    one = spec(bug, 1)
+    first = spec(bug, 1)
     assignment = Assignment(
-        step_id=1, job_id=1, number=0, attempt=1, lease=uuid.uuid4(), spec=one, inputs={}
+        step_id=1, job_id=1, number=0, attempt=1, lease=uuid.uuid4(), spec=first, inputs={}
     )
     run = StepContext(assignment, work, LocalStorage(data_folder() / "artifacts"))
     suite = SuiteCache(data_folder() / "cache", CONFIGS / "backports")
     with run.held:
-        identified = await suite.identify(one, run)
-        return await use(await suite.take(one, identified, run, Output(work / "build.log")))
+        identified = await suite.identify(first, run)
+        return await use(await suite.take(first, identified, run, Output(work / "build.log")))
 
 
 async def in_tree(entry: Entry, folder: Path, argv: list[str]) -> float:
@@ -115,8 +115,8 @@ def bare(bug: Bug, work: Path) -> tuple[float, float]:
         return await in_tree(entry, work / "mount", ["true"])
 
     async def compiler(entry: Entry) -> float:
-        (one,) = Index(entry.index).dependents([file])[file].objects
-        words = compile_words(one.command)
+        (object_,) = Index(entry.index).dependents([file])[file].objects
+        words = compile_words(object_.command)
         assert words is not None
         return await in_tree(entry, work / "bare", list(words))
 
@@ -127,7 +127,7 @@ def bare(bug: Bug, work: Path) -> tuple[float, float]:
 def measured(client: Client, bug: Bug, work: Path, rounds: int) -> dict[str, float]:
     """Measure all in turns, so that other work on the machine falls on each; return medians."""
     submitted(client, bug, 1)  # what is made once: the entry, the base
-    found: dict[str, list[float]] = {}
+    figures: dict[str, list[float]] = {}
     for _ in range(rounds):
         compiler, mount = bare(bug, work)
         turn = {
@@ -137,8 +137,8 @@ def measured(client: Client, bug: Bug, work: Path, rounds: int) -> dict[str, flo
             "mount_s": mount,
         }
         for name, seconds in turn.items():
-            found.setdefault(name, []).append(seconds)
-    medians = {name: statistics.median(values) for name, values in found.items()}
+            figures.setdefault(name, []).append(seconds)
+    medians = {name: statistics.median(values) for name, values in figures.items()}
     cores = os.cpu_count() or 1
     return {
         **medians,

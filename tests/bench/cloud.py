@@ -190,9 +190,9 @@ async def consoles(options: GceOptions, cloud: CloudCompute) -> float:
             vm = GceVm(compute, place, "one", 1, ("127.0.0.1", 1), lambda _: None)
             await stack.enter_async_context(vm.followed())
         await asyncio.sleep(1)
-        before = sum("serialPort" in one for one in cloud.requests)
+        before = sum("serialPort" in request for request in cloud.requests)
         await asyncio.sleep(CONSOLE_SECONDS)
-        looks = sum("serialPort" in one for one in cloud.requests) - before
+        looks = sum("serialPort" in request for request in cloud.requests) - before
     compute.close()
     return looks / CONSOLE_SECONDS
 
@@ -205,23 +205,23 @@ def main() -> None:
     parser.add_argument("--mb", type=int, default=500)
     parser.add_argument("--rounds", type=int, default=5)
     options = parser.parse_args()
-    found: dict[str, float] = {}
+    figures: dict[str, float] = {}
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         if "bodies" in options.parts:
             with storage(folder) as (opened, url):
                 size = options.mb * 1_000_000
-                found |= asyncio.run(bodies(opened, url, folder, size, options.rounds))
+                figures |= asyncio.run(bodies(opened, url, folder, size, options.rounds))
         if "meta" in options.parts:
             with storage(folder, DELAY) as (opened, _):
-                found |= asyncio.run(meta(opened))
+                figures |= asyncio.run(meta(opened))
         if "gce" in options.parts:
-            found |= machines(folder)
-    found = {name: round(value, 2) for name, value in found.items()}
+            figures |= machines(folder)
+    figures = {name: round(value, 2) for name, value in figures.items()}
     if options.json:
-        print(json.dumps(found))
+        print(json.dumps(figures))
     else:
-        for name, value in found.items():
+        for name, value in figures.items():
             print(f"{name:12} {value:g}")
 
 

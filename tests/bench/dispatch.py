@@ -334,17 +334,20 @@ class Bench:
         await connection.close()
         wanted = [
             JobFilter(**state, **kind, **tag, **before)
-            for state in ({}, *({"state": one} for one in (State.FAILED, State.RUNNING)))
+            for state in (
+                {},
+                *({"state": wanted_state} for wanted_state in (State.FAILED, State.RUNNING)),
+            )
             for kind in ({}, {"kind": StepKind.REPRODUCE})
             for tag in ({}, {"tag": "t:7"}, {"tag": "absent"})
             for before in ({}, {"created_before": middle})
         ]
         taken = []
-        for one in wanted * 6:
+        for query in wanted * 6:
             start = time.monotonic_ns()
-            page = await client.page(one)
+            page = await client.page(query)
             if page.next:
-                await client.page(one.model_copy(update={"cursor": page.next}))
+                await client.page(query.model_copy(update={"cursor": page.next}))
                 start += (time.monotonic_ns() - start) // 2
             taken.append((time.monotonic_ns() - start) / 1e6)
         return sorted(taken)

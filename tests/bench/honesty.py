@@ -61,41 +61,43 @@ class Trial:
     @property
     def reasons(self) -> set[str]:
         """What was found, and what is lacking."""
-        return {one.reason for one in self.findings} | set(self.obstacles)
+        return {finding.reason for finding in self.findings} | set(self.obstacles)
 
     @property
     def blocking(self) -> set[str]:
         """What stands in the way."""
-        grave = {one.reason for one in self.findings if one.severity is Severity.BLOCKING}
+        grave = {
+            finding.reason for finding in self.findings if finding.severity is Severity.BLOCKING
+        }
         return grave | set(self.obstacles)
 
 
 class Team:
     """The trials of one bug's patches."""
 
-    def __init__(self, client: Client, one: Bug, vms: str) -> None:
-        self.client, self.bug, self.vms = client, one, vms
+    def __init__(self, client: Client, bug: Bug, vms: str) -> None:
+        self.client, self.bug, self.vms = client, bug, vms
         self.before: JobView | None = None
 
     def trial(self, patch: Patch, *, honest: bool) -> Trial:
         """Try one patch."""
         request = self.bug.job(patch)
-        steps = {one.name: one for one in request.steps}
+        steps = {step.name: step for step in request.steps}
         build, reproduce = steps[BUILD_AFTER], steps[AFTER]
         assert isinstance(build, BuildSpec)
         assert isinstance(reproduce, ReproduceSpec)
-        found = Trial(self.bug.name, patch.name, honest)
+        trial = Trial(self.bug.name, patch.name, honest)
         if self.vms != "all":
-            self._judge(found, self._run([build]), None)
-            if self.vms == "none" or found.failure or (found.blocking and not honest):
-                return found
-            found.findings.clear()
+            self._judge(trial, self._run([build]), None)
+            if self.vms == "none" or trial.failure or (trial.blocking and not honest):
+                return trial
+            trial.findings.clear()
         first = self._before(request)
         baseline = StepRef(job=first.id, step=BEFORE)
         after = reproduce.model_copy(update={"baseline": baseline})
         asked = after.evidence
-        self._judge(found, self._run([build, after]), first, asked=asked)
-        return found
+        self._judge(trial, self._run([build, after]), first, asked=asked)
+        return trial
 
     def _before(self, request: JobRequest) -> JobView:
         if self.before is None:
@@ -126,52 +128,54 @@ class Team:
         run = first.step(BEFORE)
         before = run.result if run else None
         assert isinstance(before, ReproduceResult), f"job {first.id}: {run and run.failure}"
-        found = resolution(before.verdict, after, trial.findings, asked=asked)
-        trial.resolved = found.resolved
-        trial.obstacles = [one.reason for one in found.obstacles]
+        resolved = resolution(before.verdict, after, trial.findings, asked=asked)
+        trial.resolved = resolved.resolved
+        trial.obstacles = [obstacle.reason for obstacle in resolved.obstacles]
 
 
 def unflagged(trials: Sequence[Trial], *, static: bool) -> Iterator[Trial]:
     """Give the dishonest patches against which there is nothing."""
-    for one in trials:
+    for trial in trials:
         usual = {
             reason
             for other in trials
-            if other.honest and other.bug == one.bug
+            if other.honest and other.bug == trial.bug
             for reason in other.reasons
         }
-        quiet = one.verdict == Verdict.NO_CRASH or static or bool(one.blocking)
-        if not one.honest and not one.failure and quiet and not one.reasons - usual:
-            yield one
+        quiet = trial.verdict == Verdict.NO_CRASH or static or bool(trial.blocking)
+        if not trial.honest and not trial.failure and quiet and not trial.reasons - usual:
+            yield trial
 
 
 def figures(trials: Sequence[Trial], *, static: bool) -> dict[str, Any]:
     """Return what is printed."""
-    hidden = [f"{one.bug}/{one.name}" for one in unflagged(trials, static=static)]
-    refused = [one for one in trials if one.honest and (one.blocking or one.failure)]
+    hidden = [f"{trial.bug}/{trial.name}" for trial in unflagged(trials, static=static)]
+    refused = [trial for trial in trials if trial.honest and (trial.blocking or trial.failure)]
     if not static:
-        refused = [one for one in trials if one.honest and not one.resolved]
-    seconds = [one.seconds for one in trials if not one.failure]
-    dishonest = [one for one in trials if not one.honest]
+        refused = [trial for trial in trials if trial.honest and not trial.resolved]
+    seconds = [trial.seconds for trial in trials if not trial.failure]
+    dishonest = [trial for trial in trials if not trial.honest]
     return {
         "dishonest": len(dishonest),
         "honest": len(trials) - len(dishonest),
         "hidden_unflagged": len(hidden),
         "unflagged": hidden,
-        "resolved_dishonest": [f"{one.bug}/{one.name}" for one in dishonest if one.resolved],
-        "not_blocked": [f"{one.bug}/{one.name}" for one in dishonest if not one.blocking],
-        "failed": {f"{one.bug}/{one.name}": one.failure for one in trials if one.failure},
+        "resolved_dishonest": [
+            f"{trial.bug}/{trial.name}" for trial in dishonest if trial.resolved
+        ],
+        "not_blocked": [f"{trial.bug}/{trial.name}" for trial in dishonest if not trial.blocking],
+        "failed": {f"{trial.bug}/{trial.name}": trial.failure for trial in trials if trial.failure},
         "honest_refused": len(refused),
-        "refused": [f"{one.bug}/{one.name}" for one in refused],
+        "refused": [f"{trial.bug}/{trial.name}" for trial in refused],
         "evidence_s": round(statistics.median(seconds), 2) if seconds else None,
         "evidence_max_s": round(max(seconds), 2) if seconds else None,
     }
 
 
-def told(trial: Trial) -> str:
+def line_of(trial: Trial) -> str:
     """Return a trial in one line."""
     grave = trial.blocking
-    reasons = [f"{one}!" if one in grave else one for one in sorted(trial.reasons)]
+    reasons = [f"{reason}!" if reason in grave else reason for reason in sorted(trial.reasons)]
     side = "honest" if trial.honest else "dishonest"
     verdict = trial.failure or trial.verdict or "built"
     word = "resolved" if trial.resolved else verdict
@@ -189,15 +193,15 @@ def run(
     """Try the patches of these bugs, and the known fixes."""
     trials = []
     for name in bugs:
-        one = bundle.load(name)
-        assert one.fix is not None
-        team = Team(client, one, vms)
-        fix = one.fix.model_copy(update={"name": KNOWN})
+        bug = bundle.load(name)
+        assert bug.fix is not None
+        team = Team(client, bug, vms)
+        fix = bug.fix.model_copy(update={"name": KNOWN})
         chosen = [(fix, True)]
         chosen += [(each.patch, each.honest) for each in tricks(name) if wanted(each)]
         for patch, honest in chosen:
             trials.append(team.trial(patch, honest=honest))
-            say(told(trials[-1]))
+            say(line_of(trials[-1]))
     return trials
 
 
@@ -218,7 +222,7 @@ def main() -> None:
         trials = run(
             client,
             options.bug or [*QUICK, *SLOW],
-            lambda one: _wanted(one, options),
+            lambda trick: _wanted(trick, options),
             vms=options.vms,
             say=lambda line: print(line, file=sys.stderr, flush=True),
         )
@@ -232,9 +236,9 @@ def main() -> None:
     sys.exit(1 if bad else 0)
 
 
-def _wanted(one: Trick, options: argparse.Namespace) -> bool:
-    named = not options.patch or one.name in options.patch
-    return named and not (options.quick and one.whole)
+def _wanted(trick: Trick, options: argparse.Namespace) -> bool:
+    named = not options.patch or trick.name in options.patch
+    return named and not (options.quick and trick.whole)
 
 
 if __name__ == "__main__":

@@ -36,14 +36,14 @@ GOALS: dict[str, float] = {**kernels_toolchains.GOALS, **kernels_near.GOALS, **k
 
 async def measured(names: list[str], rounds: int) -> dict[str, float]:
     """Return the figures of these parts."""
-    found: dict[str, float] = {}
+    figures: dict[str, float] = {}
     for name in names:
         work = Path(tempfile.mkdtemp(prefix="bench-", dir=data_folder()))
         try:
-            found |= await PARTS[name](work, rounds)
+            figures |= await PARTS[name](work, rounds)
         finally:
             await asyncio.to_thread(remove, work)
-    return found
+    return figures
 
 
 def main() -> None:
@@ -55,12 +55,12 @@ def main() -> None:
     options = parser.parse_args()
     process_logs.configure(level=logging.WARNING)
     data_folder().mkdir(parents=True, exist_ok=True)
-    found = asyncio.run(measured(options.parts, options.rounds))
+    figures = asyncio.run(measured(options.parts, options.rounds))
     if options.json:
-        rounded = {name: round(value, 4) for name, value in found.items()}
+        rounded = {name: round(value, 4) for name, value in figures.items()}
         sys.stdout.write(json.dumps(rounded) + "\n")
         return
-    for name, value in found.items():
+    for name, value in figures.items():
         goal = f"   at most {GOALS[name]:g}" if name in GOALS else ""
         sys.stdout.write(f"{name:20}{value:10.4f}{goal}\n")
 

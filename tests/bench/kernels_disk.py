@@ -36,7 +36,7 @@ def _measured(rounds: int) -> dict[str, float]:
             (_boot(client, kernel, "initramfs"), _boot(client, kernel, "disk"))
             for _ in range(rounds)
         ]
-    initramfs, disk = (statistics.median(one) for one in zip(*turns, strict=True))
+    initramfs, disk = (statistics.median(turn) for turn in zip(*turns, strict=True))
     return {"initramfs_s": initramfs, "disk_s": disk, "disk_boot_ratio": disk / initramfs}
 
 

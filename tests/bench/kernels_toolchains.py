@@ -37,14 +37,14 @@ async def measured(work: Path, rounds: int) -> dict[str, float]:
     with run.held:
         ours = await Toolchains(data_folder() / "cache").get(IMAGE, run)
         taken = [await _taken(run) for _ in range(rounds)]
-        found = {"toolchain_s": statistics.median(taken)}
+        figures = {"toolchain_s": statistics.median(taken)}
         host = await Toolchains(data_folder() / "cache").get(HOST, run)
         if host.number == ours.number and not host.image:
             root = images.mount(None, run.held, ours.image)
             assert root is not None, images.refusal
-            found |= await _compared(spec, host, root, run, rounds)
+            figures |= await _compared(spec, host, root, run, rounds)
     images.close()
-    return found
+    return figures
 
 
 async def _taken(run: StepContext) -> float:
@@ -76,8 +76,8 @@ async def _compared(
     other = Tree(tree.overlay.lower, tree.overlay.folder, root=root)
     seconds: dict[str, list[float]] = {"host": [], "image": []}
     for round_ in range(rounds + 1):
-        for name, one in (("host", tree), ("image", other)):
-            took = await _processor_seconds(one, words)
+        for name, tree_ in (("host", tree), ("image", other)):
+            took = await _processor_seconds(tree_, words)
             if round_:  # the first one reads the compiler from the disk
                 seconds[name].append(took)
     medians = {name: statistics.median(of) for name, of in seconds.items()}

@@ -104,8 +104,8 @@ def workers(scheduler: str, data: Path, showcase: Showcase) -> Iterator[None]:
     """Let four workers do what the showcase says: three are kept busy by jobs that pages show."""
 
     def build(run: StepContext) -> StepResult:
-        if found := re.search("# TALK ([0-9]+)", run.spec(BuildSpec).config.fragments[-1]):
-            _talk(run, int(found[1]), showcase.let_go)
+        if match := re.search("# TALK ([0-9]+)", run.spec(BuildSpec).config.fragments[-1]):
+            _talk(run, int(match[1]), showcase.let_go)
         return showcase.answers[StepKind.BUILD](run)
 
     answers = {**showcase.answers, StepKind.BUILD: build}
@@ -140,8 +140,8 @@ def monitored(scheduler: str, agent: str, folder: Path) -> Iterator[tuple[str, i
     port = free_port()
     words = ["-m", "kgym_cli", "monitor", "--server", scheduler, "--agent", agent]
     words += ["--monitor-port", str(port), "--benchmarks", str(folder / "benchmarks")]
-    with served(words, port, folder / "monitor.log") as found:
-        yield found
+    with served(words, port, folder / "monitor.log") as served_:
+        yield served_
 
 
 @dataclass(frozen=True, slots=True)
@@ -212,7 +212,7 @@ def visited(
     the host took a processor away during it, as other machines on it do in bursts; at most twice
     as often as such visits are wanted.
     """
-    found = {}
+    hashes = {}
     with httpx.Client(base_url=monitor, trust_env=False, timeout=60) as client:
         for name, page in pages.items():
             for _ in range(2):  # to warm up
@@ -226,8 +226,8 @@ def visited(
                 if _stolen() == stolen or made > 2 * visits:
                     taken.append(took)
             spent = sum(map(cpu_seconds, pids)) - spent
-            found[name] = sorted(taken), 1000 * spent / made
-    return found
+            hashes[name] = sorted(taken), 1000 * spent / made
+    return hashes
 
 
 def _stolen() -> int:
@@ -271,8 +271,8 @@ def listed(scheduler: str, wanted: Iterable[JobFilter]) -> list[float]:
     """Return the milliseconds of the scheduler's answers to these, the better of two, sorted."""
     taken = []
     with httpx.Client(base_url=scheduler, trust_env=False, timeout=60) as client:
-        for one in wanted:
-            asked = one.model_dump(mode="json", exclude_defaults=True)
+        for address in wanted:
+            asked = address.model_dump(mode="json", exclude_defaults=True)
             twice = []
             for _ in range(2):
                 begun = time.monotonic_ns()
@@ -429,7 +429,7 @@ async def dispatched(
     By whether these pages are open.
     """
     url, pid = monitor
-    found = []
+    times = []
     await bench.begin()
     await bench.latency(2, SINGLE_RATE)  # to warm up
     for number in range(options.rounds):
@@ -449,8 +449,8 @@ async def dispatched(
                 for page in pages:
                     page.polling.cancel()
                 await asyncio.sleep(1)
-        found.append(both)
-    return found
+        times.append(both)
+    return times
 
 
 async def _opened(monitor: str, path: str) -> OpenPage:
@@ -464,7 +464,7 @@ async def _opened(monitor: str, path: str) -> OpenPage:
 # --- all of it ----------------------------------------------------------------------------
 
 
-def on_sqlite(folder: Path, options: argparse.Namespace, found: dict[str, Found]) -> dict:
+def on_sqlite(folder: Path, options: argparse.Namespace, measured: dict[str, Found]) -> dict:
     """Measure what one machine has: the embedded platform."""
     data = folder / "data"
     data.mkdir()
@@ -480,20 +480,20 @@ def on_sqlite(folder: Path, options: argparse.Namespace, found: dict[str, Found]
     ):
         pages = shown(client, agent, folder)
         site = Site("sqlite", scheduler, monitor, [platform, pid])
-        figures |= _server(site, pages, options, found)
+        figures |= _server(site, pages, options, measured)
         with chromium() as browser:
             if "paint" in options.parts:
                 _say("paint")
                 for name, page in pages.items():
                     taken = painted(browser, monitor, page.path, options.paints)
-                    found.setdefault(name, Found()).paint = taken
+                    measured.setdefault(name, Found()).paint = taken
             if "log" in options.parts:
                 _say(f"a log of {options.lines} lines")
                 figures["log_mb"] = long_log(browser, monitor, client, options.lines)
     return figures
 
 
-def on_postgresql(folder: Path, options: argparse.Namespace, found: dict[str, Found]) -> dict:
+def on_postgresql(folder: Path, options: argparse.Namespace, measured: dict[str, Found]) -> dict:
     """Measure what many machines have: scheduler, PostgreSQL and RabbitMQ."""
     with ExitStack() as stack:
         database = stack.enter_context(PostgreSQL(folder / "postgresql"))
@@ -510,7 +510,7 @@ def on_postgresql(folder: Path, options: argparse.Namespace, found: dict[str, Fo
         ):
             pages = shown(client, agent, folder)
             site = Site("postgresql", bench.server, monitor, [*bench.pids, pid])
-            figures |= _server(site, pages, options, found)
+            figures |= _server(site, pages, options, measured)
             showcase.let_go.set()
         if "dispatch" in options.parts:
             _say(f"dispatch with {OPEN} pages")
@@ -520,11 +520,11 @@ def on_postgresql(folder: Path, options: argparse.Namespace, found: dict[str, Fo
                 monitored(bench.server, agent.url, folder) as monitor,
             ):
                 rounds = asyncio.run(dispatched(bench, monitor, paths, options))
-            figures["dispatch_p50_ms"] = statistics.median(one[False][0] for one in rounds)
-            ratios = [one[True][0] / one[False][0] for one in rounds]
+            figures["dispatch_p50_ms"] = statistics.median(round_[False][0] for round_ in rounds)
+            ratios = [round_[True][0] / round_[False][0] for round_ in rounds]
             figures["dispatch_ratio"] = statistics.median(ratios)
-            figures["open_cpu"] = statistics.median(one[True][1] for one in rounds)
-            figures["closed_cpu"] = statistics.median(one[False][1] for one in rounds)
+            figures["open_cpu"] = statistics.median(round_[True][1] for round_ in rounds)
+            figures["closed_cpu"] = statistics.median(round_[False][1] for round_ in rounds)
     return figures
 
 
@@ -537,7 +537,10 @@ def _filled(url: str, jobs: int) -> float:
 
 
 def _server(
-    site: Site, pages: dict[str, MonitorPage], options: argparse.Namespace, found: dict[str, Found]
+    site: Site,
+    pages: dict[str, MonitorPage],
+    options: argparse.Namespace,
+    measured: dict[str, Found],
 ) -> dict[str, float]:
     """Measure what scheduler and monitor answer on this database."""
     figures = {}
@@ -545,8 +548,8 @@ def _server(
         _say(f"{len(pages)} pages on {site.database}")
         settle()  # the agent runs in this process
         for name, (taken, cpu) in visited(site.monitor, pages, options.visits, site.pids).items():
-            one = found.setdefault(name, Found())
-            one.server[site.database], one.cpu[site.database] = taken, cpu
+            page_times = measured.setdefault(name, Found())
+            page_times.server[site.database], page_times.cpu[site.database] = taken, cpu
         bare, _ = visited(site.monitor, {"bare": BARE}, options.visits, [])["bare"]
         figures["bare_p95_ms"] = _part(bare, 0.95)
     if "lists" in options.parts:
@@ -566,19 +569,19 @@ def _part(values: list[float], part: float) -> float:
 
 def measure(options: argparse.Namespace) -> tuple[dict[str, float], dict[str, Found]]:
     """Return all figures, and those of each page."""
-    found: dict[str, Found] = {}
+    measured: dict[str, Found] = {}
     figures: dict[str, float] = {}
     for on, name in ((on_sqlite, "sqlite"), (on_postgresql, "postgresql")):
         if options.database in {name, "both"}:
             with tempfile.TemporaryDirectory(prefix="kgym-bench-") as folder:
-                for key, value in on(Path(folder), options, found).items():
+                for key, value in on(Path(folder), options, measured).items():
                     figures[key] = max(value, figures.get(key, value))
     if "pages" in options.parts:
-        figures["page_p95_ms"] = max(one.p95() for one in found.values())
-        figures["page_cpu_ms"] = max(max(one.cpu.values()) for one in found.values())
-    if any(one.paint for one in found.values()):
-        figures["paint_s"] = max(statistics.median(one.paint) for one in found.values())
-    return figures, found
+        figures["page_p95_ms"] = max(page.p95() for page in measured.values())
+        figures["page_cpu_ms"] = max(max(page.cpu.values()) for page in measured.values())
+    if any(page.paint for page in measured.values()):
+        figures["paint_s"] = max(statistics.median(page.paint) for page in measured.values())
+    return figures, measured
 
 
 def main() -> None:
@@ -601,14 +604,14 @@ def main() -> None:
         serve(Path(data), int(port))
         return
     structlog.configure(logger_factory=structlog.PrintLoggerFactory(sys.stderr))
-    figures, found = measure(options)
+    figures, measured = measure(options)
     table = {
         name: {
-            **{f"{base}_p95_ms": round(_part(t, 0.95), 1) for base, t in one.server.items()},
-            **{f"{base}_cpu_ms": round(spent, 1) for base, spent in one.cpu.items()},
-            **({"paint_s": round(statistics.median(one.paint), 3)} if one.paint else {}),
+            **{f"{base}_p95_ms": round(_part(t, 0.95), 1) for base, t in page.server.items()},
+            **{f"{base}_cpu_ms": round(spent, 1) for base, spent in page.cpu.items()},
+            **({"paint_s": round(statistics.median(page.paint), 3)} if page.paint else {}),
         }
-        for name, one in sorted(found.items(), key=lambda of: -of[1].p95())
+        for name, page in sorted(measured.items(), key=lambda of: -of[1].p95())
     }
     if options.json:
         sys.stdout.write(json.dumps({**figures, "pages": table}) + "\n")
@@ -616,8 +619,8 @@ def main() -> None:
     for name, value in figures.items():
         sys.stdout.write(f"{name:28}{value:10.2f}\n")
     for name, values in table.items():
-        said = "  ".join(f"{key} {value:g}" for key, value in values.items())
-        sys.stdout.write(f"{name:28}{said}\n")
+        text = "  ".join(f"{key} {value:g}" for key, value in values.items())
+        sys.stdout.write(f"{name:28}{text}\n")
 
 
 if __name__ == "__main__":

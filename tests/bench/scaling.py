@@ -46,12 +46,12 @@ def main() -> None:
     if chosen.json:
         print(json.dumps(answer))
         return
-    for name, one in answer.items():
-        if isinstance(one, dict):
-            waits = f"{one['wait_median_seconds']:6.1f} s (median)"
-            late = f"{one['wait_95_seconds']:7.1f} s (95 %)"
-            hosts = f"{one['most_hosts']:4} hosts at most"
-            print(f"{name:28}  ${one['dollars']:8.2f}  waits {waits}, {late}  {hosts}")
+    for name, outcome in answer.items():
+        if isinstance(outcome, dict):
+            waits = f"{outcome['wait_median_seconds']:6.1f} s (median)"
+            late = f"{outcome['wait_95_seconds']:7.1f} s (95 %)"
+            hosts = f"{outcome['most_hosts']:4} hosts at most"
+            print(f"{name:28}  ${outcome['dollars']:8.2f}  waits {waits}, {late}  {hosts}")
     print(f"{'1,000 hosts, always there':28}  ${answer['always_dollars']:8.2f}")
 
 

@@ -50,10 +50,10 @@ class Looks:
         self._client, self._job, self._number = client, job, number
         self._chance = random.Random(SEED)
         self.files = [
-            f"{folder}/{one.name}"
+            f"{folder}/{entry.name}"
             for folder in FOLDERS
-            for one in client.list_source(job, FolderLook(path=folder)).entries
-            if one.name.endswith((".c", ".h"))
+            for entry in client.list_source(job, FolderLook(path=folder)).entries
+            if entry.name.endswith((".c", ".h"))
         ]
         self.names = sorted(set(self._names()))
 
@@ -62,8 +62,8 @@ class Looks:
             SearchLook(pattern=r"^(static )?int \w+\(", glob=f"{folder}/*.c", limit=200)
             for folder in FOLDERS
         ]
-        found = [self._client.search_source(self._job, one) for one in wanted]
-        lines = [one.text for result in found for one in result.matches]
+        results = [self._client.search_source(self._job, look) for look in wanted]
+        lines = [match.text for result in results for match in result.matches]
         return [line.partition("(")[0].split()[-1] for line in lines]
 
     def _some(self, of: list[str]) -> list[str]:
@@ -75,7 +75,7 @@ class Looks:
             FileLook(path=path, first=1 + 100 * (number % 2), last=200 if number % 2 else None)
             for number, path in enumerate(self._some(self.files))
         ]
-        return [lambda one=one: self._client.read_source(self._job, one) for one in wanted]
+        return [lambda look=look: self._client.read_source(self._job, look) for look in wanted]
 
     def searches(self) -> list[Callable[[], object]]:
         """Return searches."""
@@ -88,7 +88,7 @@ class Looks:
             lambda _: SearchLook(pattern="spin_lock"),
         ]
         wanted = [patterns[number % 6](name) for number, name in enumerate(self._some(self.names))]
-        return [lambda one=one: self._client.search_source(self._job, one) for one in wanted]
+        return [lambda look=look: self._client.search_source(self._job, look) for look in wanted]
 
     def symbols(self) -> list[Callable[[], object]]:
         """Return names to look up, every tenth one of those that are everywhere."""
@@ -96,7 +96,7 @@ class Looks:
         names = self._some(self.names)
         names[::10] = [everywhere[at % 5] for at in range(len(names[::10]))]
         wanted = [SymbolLook(name=name) for name in names]
-        return [lambda one=one: self._client.find_symbol(self._job, one) for one in wanted]
+        return [lambda look=look: self._client.find_symbol(self._job, look) for look in wanted]
 
 
 def main() -> int:

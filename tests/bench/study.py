@@ -15,7 +15,6 @@ import gc
 import json
 import math
 import os
-import sys
 import time
 from collections import Counter
 from collections.abc import Iterable
@@ -70,18 +69,18 @@ def searched(seed: int, skill: Skill, prices: Prices, name: str) -> Counter[str]
     """Search for a fix of one bug until the most dollars are spent; return what to sum up."""
     simulation = Simulation(Bug(seed, skill), prices, strategies.load(name))
     claimed = simulation.search(limit=float("inf"))
-    found: Counter[str] = Counter()
-    found["bugs"] += 1
-    found["resolved"] += bool(simulation.right)
-    found["wrong"] += simulation.right is False
-    found["dollars"] += simulation.dollars  # type: ignore[assignment]
-    found["kernels"] += simulation.kernels
-    found["hours"] += simulation.seconds / 3600  # type: ignore[assignment]
+    counts: Counter[str] = Counter()
+    counts["bugs"] += 1
+    counts["resolved"] += bool(simulation.right)
+    counts["wrong"] += simulation.right is False
+    counts["dollars"] += simulation.dollars  # type: ignore[assignment]
+    counts["kernels"] += simulation.kernels
+    counts["hours"] += simulation.seconds / 3600  # type: ignore[assignment]
     while not claimed and simulation.dollars < EQUAL[-1]:
         claimed = simulation.search(limit=EQUAL[-1])
     for dollars in EQUAL:
-        found[f"at {dollars:g}"] += bool(simulation.right) and simulation.dollars <= dollars
-    return found
+        counts[f"at {dollars:g}"] += bool(simulation.right) and simulation.dollars <= dollars
+    return counts
 
 
 def part(job: tuple[str, tuple[str, ...], range]) -> dict[tuple[str, str], Counter[str]]:
@@ -91,8 +90,8 @@ def part(job: tuple[str, tuple[str, ...], range]) -> dict[tuple[str, str], Count
     sums: dict[tuple[str, str], Counter[str]] = {}
     for seed in seeds:
         for name in strategies:
-            found = searched(seed, *SETTINGS[setting], name)
-            sums.setdefault((setting, name), Counter()).update(found)
+            run = searched(seed, *SETTINGS[setting], name)
+            sums.setdefault((setting, name), Counter()).update(run)
     return sums
 
 
@@ -135,16 +134,16 @@ def table(rows: Iterable[dict[str, Any]], first: str) -> str:
         f" {equal} |",
         f"|---|---|{'---:|' * (5 + len(EQUAL))}",
     ]
-    for one in rows:
-        errors = one["standard_error_at_dollars"]
+    for line in rows:
+        errors = line["standard_error_at_dollars"]
         at = " | ".join(
             f"{share:.1%} ± {errors[dollars]:.1%}"
-            for dollars, share in one["resolved_at_dollars"].items()
+            for dollars, share in line["resolved_at_dollars"].items()
         )
         lines.append(
-            f"| {one[first]} | {one['localisation']} | {one['resolved']:.1%}"
-            f" | {one['claimed_wrongly']:.1%} | {one['dollars']:.2f}"
-            f" | {one['dollars_per_resolved'] or 0:.2f} | {one['hours']:.1f} | {at} |"
+            f"| {line[first]} | {line['localisation']} | {line['resolved']:.1%}"
+            f" | {line['claimed_wrongly']:.1%} | {line['dollars']:.2f}"
+            f" | {line['dollars_per_resolved'] or 0:.2f} | {line['hours']:.1f} | {at} |"
         )
     return "\n".join(lines).replace("%", " %")
 
@@ -163,7 +162,7 @@ def main() -> None:
     begun = time.monotonic()
     last = arguments.first + arguments.bugs
     sums: dict[tuple[str, str], Counter[str]] = {}
-    told: dict[str, Any] = {}
+    figures: dict[str, Any] = {}
     jobs = [
         ("as stated", tuple(names()), range(at, min(at + 5, last)))
         for at in range(arguments.first, last, 5)
@@ -180,31 +179,30 @@ def main() -> None:
             for at in range(0, len(some), arguments.processes * 4):
                 if time.monotonic() > until:
                     break
-                for found in pool.map(part, some[at : at + arguments.processes * 4]):
-                    for key, more in found.items():
+                for sums_of_part in pool.map(part, some[at : at + arguments.processes * 4]):
+                    for key, more in sums_of_part.items():
                         sums.setdefault(key, Counter()).update(more)
-                told = answer(sums, time.monotonic() - begun)
+                figures = answer(sums, time.monotonic() - begun)
                 if arguments.save:
-                    arguments.save.write_text(json.dumps(told, indent=1))
+                    arguments.save.write_text(json.dumps(figures, indent=1))
     if arguments.json:
-        json.dump(told, sys.stdout, indent=1)
-        print()
+        print(json.dumps(figures))
         return
-    print(table(told["strategies"], "strategy"))
+    print(table(figures["strategies"], "strategy"))
     for name in COMPARED:
-        rows = (one for one in told["settings"] if one["strategy"] == name)
+        rows = (line for line in figures["settings"] if line["strategy"] == name)
         print(f"\n{name}\n\n{table(rows, 'setting')}")
 
 
 def answer(sums: dict[tuple[str, str], Counter[str]], seconds: float) -> dict[str, Any]:
     """Return all figures, with the assumptions that they rest on."""
-    rows = [row(setting, name, found) for (setting, name), found in sums.items()]
+    rows = [row(setting, name, counts) for (setting, name), counts in sums.items()]
     return {
         "simulation": True,
         "skill": asdict(BASE[0]),
         "prices": asdict(BASE[1]),
-        "strategies": [one for one in rows if one["setting"] == "as stated"],
-        "settings": [one for one in rows if one["strategy"] in COMPARED],
+        "strategies": [line for line in rows if line["setting"] == "as stated"],
+        "settings": [line for line in rows if line["strategy"] in COMPARED],
         "seconds": round(seconds, 1),
     }
 

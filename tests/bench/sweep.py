@@ -55,9 +55,9 @@ async def measured(url: str) -> dict[str, float]:
     """Sweep until all that do not compile have their rows; abort the rest."""
     name, rows, all_known = f"bench-{uuid.uuid4().hex}", list[Row](), asyncio.Event()
 
-    def tell(said: Moved | Row) -> None:
-        if isinstance(said, Row) and said.outcome is Outcome.DOES_NOT_COMPILE:
-            rows.append(said)
+    def tell(news: Moved | Row) -> None:
+        if isinstance(news, Row) and news.outcome is Outcome.DOES_NOT_COMPILE:
+            rows.append(news)
             if len(rows) == BROKEN:
                 all_known.set()
 
@@ -97,7 +97,9 @@ def main() -> None:
     results["bare_compile_s"] = compiler = (before + after) / 2
     results["each_ratio"] = results["broken_each_s"] / (compiler / (os.cpu_count() or 1))
     if options.json:
-        sys.stdout.write(f"{json.dumps({name: round(one, 3) for name, one in results.items()})}\n")
+        sys.stdout.write(
+            f"{json.dumps({name: round(value, 3) for name, value in results.items()})}\n"
+        )
         return
     for name, value in results.items():
         limit = f"   at most {MOST_EACH:g}" if name == "broken_each_s" else ""

@@ -119,23 +119,23 @@ def write_text(cpus: list[Records], path: Path) -> None:
 
 
 def _lines(cpus: list[Records]) -> Iterator[str]:
-    time = np.concatenate([one.time for one in cpus])
+    time = np.concatenate([cpu_.time for cpu_ in cpus])
     order = np.argsort(time, kind="stable")
-    cpu = np.repeat([one.cpu for one in cpus], [len(one.time) for one in cpus])
+    cpu = np.repeat([cpu_.cpu for cpu_ in cpus], [len(cpu_.time) for cpu_ in cpus])
     columns = [
         time,
         cpu,
         *(np.concatenate([getattr(c, n) for c in cpus]) for n in ("pid", "function")),
     ]
-    columns.append(np.concatenate([np.arange(len(one.time)) for one in cpus]))
-    said = [f"{name}: kgym:{file}:{name}" for file, name in FUNCTIONS]
+    columns.append(np.concatenate([np.arange(len(cpu_.time)) for cpu_ in cpus]))
+    names = [f"{name}: kgym:{file}:{name}" for file, name in FUNCTIONS]
     for start in range(0, len(order), CHUNK):
         part = order[start : start + CHUNK]
         for at, cpu_, pid, function, counter in zip(
             *(c[part].tolist() for c in columns), strict=True
         ):
             stamp = f"{at // 10**9:5}.{at // 1000 % 10**6:06}"
-            yield f"{'repro':>16}-{pid:<7} [{cpu_:03}] ..... {stamp}: {said[function]} {counter}\n"
+            yield f"{'repro':>16}-{pid:<7} [{cpu_:03}] ..... {stamp}: {names[function]} {counter}\n"
 
 
 def measure(path: Path) -> dict[str, Any]:
@@ -170,8 +170,8 @@ def measured(path: Path) -> dict[str, Any]:
     module = [sys.executable, "-m", "tests.bench.trace", "--measure", str(path)]
     argv = ["taskset", "-c", "0", *module]
     done = subprocess.run(argv, check=True, stdout=subprocess.PIPE, cwd=ROOT, timeout=600)
-    found: dict[str, Any] = json.loads(done.stdout)
-    return found
+    answer: dict[str, Any] = json.loads(done.stdout)
+    return answer
 
 
 def one_size(count: int, folder: Path) -> dict[str, Any]:
@@ -179,8 +179,8 @@ def one_size(count: int, folder: Path) -> dict[str, Any]:
     cpus = [Records.make(cpu, count // CPUS) for cpu in range(CPUS)]
     ring = folder / "ring"
     ring.mkdir(exist_ok=True)
-    for one in cpus:
-        np.save(ring / f"{one.cpu}.npy", one.pages())
+    for cpu_ in cpus:
+        np.save(ring / f"{cpu_.cpu}.npy", cpu_.pages())
     write_text(cpus, folder / "trace.txt")
     del cpus
     return {
@@ -195,8 +195,8 @@ def from_dump(data: Path) -> dict[str, Any]:
     Without a bundle, which is packed with the lowest priority: on a busy host, it is
     what the reproduce step waits for.
     """
-    one = bundle.load("watch-queue-filter")
-    request = tracing_job.traced(one.job(None), tracing_job.tracing(one, [], "hypervisor"))
+    bug = bundle.load("watch-queue-filter")
+    request = tracing_job.traced(bug.job(None), tracing_job.tracing(bug, [], "hypervisor"))
     build, reproduce, *others = request.steps
     reproduce = reproduce.model_copy(update={"bundle": "none"})
     request = request.model_copy(update={"steps": [build, reproduce, *others]})
@@ -214,7 +214,7 @@ def from_dump(data: Path) -> dict[str, Any]:
     return {
         "seconds": (last.finished_at - panic).total_seconds(),
         "reproduce_s": (last.started_at - panic).total_seconds(),
-        "dump_s": max(one.seconds for one in about.dumps),
+        "dump_s": max(dump.seconds for dump in about.dumps),
         "minimize_s": about.seconds["total"],
         "frames": about.trace.anchor.frames,
     }
@@ -249,13 +249,13 @@ def main() -> None:
         "records": whole["ring"]["records"],
         "ring_s": whole["ring"]["seconds"],
         "text_s": whole["text"]["seconds"],
-        "peak_rss_mb": max(whole[one]["peak_rss_mb"] for one in ("ring", "text")),
+        "peak_rss_mb": max(whole[form]["peak_rss_mb"] for form in ("ring", "text")),
         "dump_to_trace_s": dump["seconds"],
         "dump_to_trace_reason": dump.get("reason"),
         # 1 is linear: four times the records took four times the time.
         **{
-            f"{one}_growth": whole[one]["seconds"] / quarter[one]["seconds"] / 4
-            for one in ("ring", "text")
+            f"{form}_growth": whole[form]["seconds"] / quarter[form]["seconds"] / 4
+            for form in ("ring", "text")
         },
         "details": {"quarter": quarter, "whole": whole, "dump": dump},
     }
