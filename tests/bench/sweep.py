@@ -27,8 +27,9 @@ from kgym.client import AsyncClient, Client
 from kgym.configs import data_folder
 from kgym.host import process_logs
 from tests.alone import platform_alone
-from tests.bench.check import BUG, bare, patches
+from tests.bench.check import bare, patches
 
+BUG = bundle.load("watch-queue-filter")
 PATCHES = 200
 BROKEN = 150
 MOST_EACH = 0.5
@@ -38,7 +39,7 @@ def candidates(run: str) -> list[Candidate]:
     """Return patches that no other run has: three of four have a name that nothing declares."""
     return [
         Candidate(patch.name, _own(patch, run, f"NO_{number}" if number % 4 else ""))
-        for number, patch in enumerate(patches(PATCHES))
+        for number, patch in enumerate(patches(BUG, PATCHES))
     ]
 
 
@@ -61,7 +62,7 @@ async def measured(url: str) -> dict[str, float]:
             if len(rows) == BROKEN:
                 all_known.set()
 
-    subject = Subject(bundle.load(BUG), candidates(name))
+    subject = Subject(BUG, candidates(name))
     async with AsyncClient(url) as client:
         begun = monotonic()
         sweeping = asyncio.create_task(sweep(client, [subject], SweepOptions(name), tell))
@@ -86,12 +87,12 @@ def main() -> None:
     process_logs.configure(level=logging.WARNING)
     with platform_alone(data_folder()) as platform:
         with Client(platform.url) as client:  # the entry and the base are made once
-            client.wait(client.submit(bundle.load(BUG).check(patches(1))).id)
+            client.wait(client.submit(BUG.check(patches(BUG, 1))).id)
         work = Path(tempfile.mkdtemp(prefix="bench-", dir=data_folder()))
         try:
-            before, _ = bare(work)
+            before, _ = bare(BUG, work)
             results = asyncio.run(measured(platform.url))
-            after, _ = bare(work)
+            after, _ = bare(BUG, work)
         finally:
             shutil.rmtree(work, ignore_errors=True)
     results["bare_compile_s"] = compiler = (before + after) / 2

@@ -2,8 +2,6 @@
 
 import json
 import os
-import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,6 +12,7 @@ import pytest
 from kgym.api.jobs import JobRequest
 from kgym.api.steps import BuildSpec
 from kgym_cli.platforms.embedded_platform import Platform
+from tests.cli import forked
 
 LIMIT = 180
 
@@ -45,15 +44,10 @@ def kgym(data: Path) -> Kgym:
     """Run `kgym` on a data folder of the test's own."""
 
     def run(*words: object, stdin: str | bytes = "") -> Answer:
-        done = subprocess.run(
-            [sys.executable, "-m", "kgym_cli", *map(str, words)],
-            env={**os.environ, "KGYM_DATA": str(data)},
-            input=stdin.encode() if isinstance(stdin, str) else stdin,
-            capture_output=True,
-            check=False,
-            timeout=LIMIT,
-        )
-        return Answer(done.returncode, done.stdout.decode(), done.stderr.decode())
+        env = {**os.environ, "KGYM_DATA": str(data)}
+        given = stdin.encode() if isinstance(stdin, str) else stdin
+        status, out, err = forked.run(list(map(str, words)), env, given, LIMIT)
+        return Answer(status, out.decode(), err.decode())
 
     return run
 

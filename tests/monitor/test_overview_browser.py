@@ -10,6 +10,7 @@ from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Browser, Page, expect
 
 from kgym_cli.platforms.embedded_platform import Platform
+from kgym_monitor.routes import overview_routes
 from tests.demo import past_attempts
 from tests.demo.monitored import monitored
 from tests.demo.past_attempts import Past
@@ -134,8 +135,11 @@ def test_charts_go_with_the_window(reader: Reader) -> None:
         assert page.evaluate("document.documentElement.scrollWidth") <= width
 
 
-def test_charts_grow_while_one_watches(browser: Browser, tmp_path: Path) -> None:
+def test_charts_grow_while_one_watches(
+    browser: Browser, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """From nothing to something to more; a reason that is hostile is text."""
+    monkeypatch.setattr(overview_routes, "HISTORY_SECONDS", 1.0)  # 30 s, twice, is most of a minute
     with Platform(tmp_path, work=False) as platform, monitored(platform.url) as url:
         reader = Reader(browser, url)
         page = reader.live("/?range=week")

@@ -93,5 +93,5 @@ def test_the_place_in_the_queue_is_told_as_it_changes(site: Site) -> None:
         client.abort(first.id)
         polled("next in its queue")
         client.drain(client.workers()[0].id)
-        assert "1 drained, which take no more steps" in words(visitor.get(f"/jobs/{last.id}"))
+        assert "1 draining, which take no more steps" in words(visitor.get(f"/jobs/{last.id}"))
         showcase.let_go.set()
