@@ -51,8 +51,8 @@ SYZBOT = [
 def test_what_a_compiler_says_of_itself_is_understood(
     words: str, family: str, version: str, place: str
 ) -> None:
-    found = compilers.asked(words)
-    assert (found.family, found.version, found.described) == (family, version, True)
+    request = compilers.asked(words)
+    assert (request.family, request.version, request.described) == (family, version, True)
     assert compilers.places(words)[0] == place
 
 
@@ -60,18 +60,18 @@ def said_of_bugs() -> list[str]:
     """All compilers' words of kBenchSyz's and syzbot's bugs."""
     files = [*BUGS.glob("kbenchsyz/*.json"), *BUGS.glob("syzbot_bugs/*/bug.json")]
     bugs = [json.loads(path.read_text()) for path in files]
-    return sorted({one["compiler-description"] for bug in bugs for one in bug["crashes"]})
+    return sorted({crash["compiler-description"] for bug in bugs for crash in bug["crashes"]})
 
 
 @NEEDS_BUGS
 @pytest.mark.parametrize("words", said_of_bugs())
 def test_the_words_of_all_known_bugs_are_read(words: str) -> None:
     (version,) = re.findall(r"(?:version |\) )([0-9]+\.[0-9]+\.[0-9]+)", words.partition(",")[0])
-    said = compiler_words.read(words)
-    assert said is not None
-    assert (said.family, said.version) == ("clang" if "clang" in words else "gcc", version)
+    line = compiler_words.read(words)
+    assert line is not None
+    assert (line.family, line.version) == ("clang" if "clang" in words else "gcc", version)
     ld = re.search(r"GNU ld .* ([0-9.]+)$", words)
-    assert said.binutils == (ld[1] if ld else "")
+    assert line.binutils == (ld[1] if ld else "")
 
 
 @pytest.mark.parametrize(
@@ -113,9 +113,9 @@ def test_the_words_of_all_known_bugs_are_read(words: str) -> None:
 def test_a_date_a_commit_or_a_linker_is_never_the_version(
     words: str, family: str, version: str
 ) -> None:
-    said = compiler_words.read(words)
-    assert said is not None
-    assert (said.family, said.version) == (family, version)
+    line = compiler_words.read(words)
+    assert line is not None
+    assert (line.family, line.version) == (family, version)
 
 
 @given(
@@ -128,9 +128,9 @@ def test_the_version_is_read_whatever_was_packaged(
     form: str, packaged: str, numbers: list[int], behind: str
 ) -> None:
     version = ".".join(map(str, numbers))
-    said = compiler_words.read(form.format(packaged, version) + behind)
-    assert said is not None
-    assert said.version == version
+    line = compiler_words.read(form.format(packaged, version) + behind)
+    assert line is not None
+    assert line.version == version
 
 
 @pytest.mark.attack
@@ -167,15 +167,17 @@ def test_a_name_is_the_hosts_own_or_a_suites_and_nothing_else() -> None:
 
 
 def test_what_nobody_has_is_the_nearest_and_of_two_the_newer() -> None:
-    images = [one for one in compilers.places("clang version 10.0.0 (https://x y)") if "/" in one]
+    images = [
+        place for place in compilers.places("clang version 10.0.0 (https://x y)") if "/" in place
+    ]
     assert images[:3] == ["bullseye/clang-11", "buster/clang-11", "bullseye/clang-9"]
 
 
 def test_another_version_than_was_described_is_told_and_a_name_is_no_description() -> None:
-    said = compilers.substitution(
+    notice = compilers.substitution(
         "gcc (GCC) 10.1.0-syz 1", "gcc 10.2.1", "10.2.1", "bullseye/gcc-10"
     )
-    assert said.endswith("instead of gcc (GCC) 10.1.0-syz 1: the same major version")
+    assert notice.endswith("instead of gcc (GCC) 10.1.0-syz 1: the same major version")
     assert "nearest" in compilers.substitution("gcc (GCC) 7.1.1 1", "gcc 9", "9.3.0", "x")
     assert compilers.substitution("gcc (GCC) 10.2.1 1", "gcc 10.2.1", "10.2.1", "x") == ""
     assert compilers.substitution("gcc-10", "gcc 10.2.1", "10.2.1", "bullseye/gcc-10") == ""
@@ -220,10 +222,10 @@ def test_what_is_no_compiler_is_refused(words: str, complaint: str) -> None:
 @given(st.text(max_size=300))
 def test_any_text_is_read_or_refused(text: str) -> None:
     try:
-        found = compilers.asked(text)
+        request = compilers.asked(text)
     except ValueError:
         return
-    assert found.family in {"gcc", "clang"}
+    assert request.family in {"gcc", "clang"}
     assert compilers.places(text)
 
 
@@ -243,12 +245,12 @@ def test_words_that_almost_fit_take_no_time(begin: str, rest: str) -> None:
 
 @given(st.integers(0, 999), st.integers(0, 99), st.integers(0, 99))
 def test_any_version_has_places_and_those_of_its_major_come_first(a: int, b: int, c: int) -> None:
-    found = compilers.places(f"gcc (GCC) {a}.{b}.{c}")
-    names = [one.rpartition("/")[2] for one in found]
+    places = compilers.places(f"gcc (GCC) {a}.{b}.{c}")
+    names = [place.rpartition("/")[2] for place in places]
     same = [name == f"gcc-{a}" for name in names]
     assert any(same)
     assert same == sorted(same, reverse=True)
-    assert len(set(found)) == len(found)
+    assert len(set(places)) == len(places)
 
 
 def test_a_worker_fits_that_has_any_of_the_places() -> None:

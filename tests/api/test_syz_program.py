@@ -191,10 +191,10 @@ sendmsg(r0, 0x0, 0x0)
 
 
 def test_what_was_executed_is_read() -> None:
-    found = Executed.read(SAID.encode())
-    assert found.calls == ("socket", "sendmsg")
-    assert found.lacks(with_header("#{}")) is None
-    assert found.summary() == (
+    executed = Executed.read(SAID.encode())
+    assert executed.calls == ("socket", "sendmsg")
+    assert executed.lacks(with_header("#{}")) is None
+    assert executed.summary() == (
         "2 of 2 calls came back at first; not well: sendmsg errno 14 blocked; the kernel lacks:"
         " code coverage (debugfs is not enabled or not mounted), 802.15.4 emulation"
         " (/sys/bus/platform does not exist)"
@@ -202,10 +202,11 @@ def test_what_was_executed_is_read() -> None:
 
 
 @pytest.mark.parametrize(
-    "said", ["", "2026/11/23 03:43:11 parsed 0 programs\n", "executing program 0:\n", "panic: x\n"]
+    "output",
+    ["", "2026/11/23 03:43:11 parsed 0 programs\n", "executing program 0:\n", "panic: x\n"],
 )
-def test_nothing_executed_is_no_work(said: str) -> None:
-    why = Executed.read(said.encode()).lacks(with_header("#{}"))
+def test_nothing_executed_is_no_work(output: str) -> None:
+    why = Executed.read(output.encode()).lacks(with_header("#{}"))
     assert why == "syz-execprog printed no executed program"
 
 
@@ -217,8 +218,8 @@ def test_calls_that_were_left_out_are_named() -> None:
 
 
 def test_an_executor_that_executed_nothing_proves_nothing() -> None:
-    said = SAID.partition("2026/11/23 03:43:12 CALL")[0] + "x RESULT: no calls executed\n"
-    why = Executed.read(said.encode()).lacks(with_header("#{}"))
+    output = SAID.partition("2026/11/23 03:43:12 CALL")[0] + "x RESULT: no calls executed\n"
+    why = Executed.read(output.encode()).lacks(with_header("#{}"))
     assert why == "the executor executed no call"
 
 
@@ -235,7 +236,7 @@ def test_a_first_run_tells_of_itself_as_far_as_the_binary_can() -> None:
 
 
 @given(st.binary(max_size=2000) | st.text(max_size=2000).map(lambda text: (SAID + text).encode()))
-def test_any_output_can_be_read(said: bytes) -> None:
-    found = Executed.read(said)
-    assert isinstance(found.summary(), str)
-    assert found.calls or found.lacks("getpid()\n")
+def test_any_output_can_be_read(output: bytes) -> None:
+    executed = Executed.read(output)
+    assert isinstance(executed.summary(), str)
+    assert executed.calls or executed.lacks("getpid()\n")

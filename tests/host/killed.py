@@ -46,10 +46,10 @@ def descendants() -> dict[int, str]:
             pid = int(entry.name)
             words[pid] = (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode()[:200]
             parents[pid] = int((entry / "stat").read_text().rpartition(")")[2].split()[1])
-    found = {os.getpid()}
-    while more := {pid for pid, parent in parents.items() if parent in found} - found:
-        found |= more
-    return {pid: words[pid] for pid in found - {os.getpid()}}
+    family = {os.getpid()}
+    while more := {pid for pid, parent in parents.items() if parent in family} - family:
+        family |= more
+    return {pid: words[pid] for pid in family - {os.getpid()}}
 
 
 def reap() -> None:

@@ -12,7 +12,7 @@ pytestmark = pytest.mark.anyio
 async def most_at_once(budget: Budget, cpus: int, memory: int, wanted: int = 6) -> int:
     now = most = 0
 
-    async def one() -> None:
+    async def use() -> None:
         nonlocal now, most
         async with budget.share(Use.VM, cpus, memory):
             now += 1
@@ -20,7 +20,7 @@ async def most_at_once(budget: Budget, cpus: int, memory: int, wanted: int = 6) 
             await asyncio.sleep(0.01)
             now -= 1
 
-    await asyncio.gather(*(one() for _ in range(wanted)))
+    await asyncio.gather(*(use() for _ in range(wanted)))
     return most
 
 

@@ -81,11 +81,11 @@ async def test_entries_tell_their_size_and_when_they_were_last_taken(tmp_path: P
     os.utime(tmp_path / "trees" / ".b.use", (0, 0))
     with ExitStack() as held:
         await FolderCache(tmp_path / "sources" / "trees").get("c", Maker(), held=held)
-    found = {entry.key: entry for entry in entries(tmp_path)}
-    assert sorted(found) == ["a", "b", "c"]
-    assert all(entry.size >= 4096 for entry in found.values())
-    assert found["b"].used_at == 0
-    assert found["a"].used_at == pytest.approx(time.time(), abs=20)
+    cached = {entry.key: entry for entry in entries(tmp_path)}
+    assert sorted(cached) == ["a", "b", "c"]
+    assert all(entry.size >= 4096 for entry in cached.values())
+    assert cached["b"].used_at == 0
+    assert cached["a"].used_at == pytest.approx(time.time(), abs=20)
 
 
 async def test_an_entry_is_not_removed_while_it_is_used(tmp_path: Path) -> None:

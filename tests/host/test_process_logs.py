@@ -45,13 +45,13 @@ async def test_each_line_tells_job_step_and_attempt() -> None:
 
     await asyncio.gather(work(7), work(8))
     log.info("idle")
-    told = sorted(lines(stream)[:2], key=lambda line: line["job"])
-    assert [(t["job"], t["step"], t["attempt"], t["event"]) for t in told] == [
+    entries = sorted(lines(stream)[:2], key=lambda line: line["job"])
+    assert [(t["job"], t["step"], t["attempt"], t["event"]) for t in entries] == [
         (7, 1, 2, "compiling"),
         (8, 1, 2, "compiling"),
     ]
-    assert told[0]["level"] == "info"
-    assert told[0]["timestamp"].endswith("Z")
+    assert entries[0]["level"] == "info"
+    assert entries[0]["timestamp"].endswith("Z")
     assert "job" not in lines(stream)[2]
 
 

@@ -8,7 +8,7 @@ from kgym.host.quoted_words import quoted
 
 
 @pytest.mark.parametrize(
-    ("said", "shown"),
+    ("output", "shown"),
     [
         (b"", ""),
         (b"  no tun here \n", "no tun here"),
@@ -23,9 +23,9 @@ from kgym.host.quoted_words import quoted
         (b"half a sequence \x1b[3", "half a sequence ?[3"),
     ],
 )
-def test_words_are_printable(said: bytes, shown: str) -> None:
-    assert quoted(said) == shown
-    assert quoted(said.decode(errors="replace")) == shown
+def test_words_are_printable(output: bytes, shown: str) -> None:
+    assert quoted(output) == shown
+    assert quoted(output.decode(errors="replace")) == shown
 
 
 def test_long_words_lose_their_middle() -> None:

@@ -221,15 +221,15 @@ def test_it_works_for_a_worker_that_is_not_root(folder: Path) -> None:
 def test_root_without_roots_rights_whose_processes_nothing_limits_is_refused(
     tmp_path: Path,
 ) -> None:
-    said = used_by(["unshare", "--user", "--map-root-user"], tmp_path)
-    assert said.startswith("infrastructure no_sandbox this worker is the host's root")
+    report = used_by(["unshare", "--user", "--map-root-user"], tmp_path)
+    assert report.startswith("infrastructure no_sandbox this worker is the host's root")
 
 
 @as_root
 def test_where_no_namespaces_can_be_made_nothing_runs_and_the_error_says_why(folder: Path) -> None:
-    said = used_by([*IN_CHROOT, *NOT_ROOT], folder)
-    assert said.startswith("infrastructure no_sandbox no sandbox can be made here")
-    assert "unshare failed" in said
+    report = used_by([*IN_CHROOT, *NOT_ROOT], folder)
+    assert report.startswith("infrastructure no_sandbox no sandbox can be made here")
+    assert "unshare failed" in report
 
 
 @as_root
@@ -245,8 +245,8 @@ async def test_a_sandbox_that_is_killed_gives_no_status_of_its_program() -> None
     sleeping = asyncio.create_task(Sandbox().run(["sleep", "7362.1"], timeout=20, check=False))
     while (await proc.run(["pgrep", "-f", "^sleep 7362.1"], timeout=5, check=False)).returncode:
         await asyncio.sleep(0.1)
-    found = await proc.run(["pgrep", "-f", "^bwrap.* sleep 7362.1"], timeout=5)
-    for process in found.text.split():
+    pids = await proc.run(["pgrep", "-f", "^bwrap.* sleep 7362.1"], timeout=5)
+    for process in pids.text.split():
         os.kill(int(process), signal.SIGKILL)
     with pytest.raises(InfrastructureError) as caught:
         await sleeping
@@ -261,8 +261,8 @@ async def test_nothing_stays_mounted(tmp_path: Path) -> None:
 
 async def test_a_daemon_does_not_outlive_the_program() -> None:
     await sh(Sandbox(), "setsid sleep 7361.1 >/dev/null 2>&1 &")
-    found = await proc.run(["pgrep", "-f", "^sleep 7361.1"], timeout=10, check=False)
-    assert found.returncode == 1
+    search = await proc.run(["pgrep", "-f", "^sleep 7361.1"], timeout=10, check=False)
+    assert search.returncode == 1
 
 
 async def test_orphans_leave_no_zombies() -> None:

@@ -25,12 +25,12 @@ WAYS: list[Way] = ["mount", "squashfuse"]
 
 @pytest.fixture(params=WAYS)
 def way(request: pytest.FixtureRequest) -> Way:
-    found: Way = request.param
-    if found == "mount" and os.geteuid() != 0:
+    way: Way = request.param
+    if way == "mount" and os.geteuid() != 0:
         pytest.skip("only root mounts images")
-    if found == "squashfuse" and shutil.which("squashfuse") is None:
+    if way == "squashfuse" and shutil.which("squashfuse") is None:
         pytest.skip("squashfuse is not installed")
-    return found
+    return way
 
 
 @pytest.fixture
@@ -53,9 +53,9 @@ def packed(folder: Path, text: str = "from the image") -> Path:
 
 
 def mounted(images: Images, image: Path, held: ExitStack) -> Mounted:
-    found = images.mount(image, held)
-    assert found is not None, images.refusal
-    return found
+    mount = images.mount(image, held)
+    assert mount is not None, images.refusal
+    return mount
 
 
 async def gone(keeper: int) -> bool:
@@ -74,10 +74,10 @@ async def run(mounted: Mounted, folder: Path, script: str) -> str:
 async def test_each_use_writes_to_its_own_overlay(images: Images, tmp_path: Path) -> None:
     image = packed(tmp_path)
     with ExitStack() as held:
-        one = mounted(images, image, held)
+        shared = mounted(images, image, held)
         script = "cat file; echo changed >file; sleep 0.2; cat file"
-        said = await asyncio.gather(*(run(one, tmp_path / str(n), script) for n in range(3)))
-    assert said == ["from the imagechanged\n"] * 3
+        outputs = await asyncio.gather(*(run(shared, tmp_path / str(n), script) for n in range(3)))
+    assert outputs == ["from the imagechanged\n"] * 3
 
 
 async def test_fuse_makes_the_same_view_where_the_kernel_makes_none(
@@ -86,10 +86,10 @@ async def test_fuse_makes_the_same_view_where_the_kernel_makes_none(
     if shutil.which("fuse-overlayfs") is None:
         pytest.skip("fuse-overlayfs is not installed")
     with ExitStack() as held:
-        one = replace(mounted(images, packed(tmp_path), held), overlay="fuse-overlayfs")
+        image = replace(mounted(images, packed(tmp_path), held), overlay="fuse-overlayfs")
         script = "cat file; echo changed >file; cat file; rm file; ls"
-        assert await run(one, tmp_path / "use", script) == "from the imagechanged\n"
-        assert await run(one, tmp_path / "other", "cat file") == "from the image"
+        assert await run(image, tmp_path / "use", script) == "from the imagechanged\n"
+        assert await run(image, tmp_path / "other", "cat file") == "from the image"
 
 
 async def test_an_image_stays_mounted_for_the_next_user(images: Images, tmp_path: Path) -> None:
@@ -116,13 +116,13 @@ async def test_who_uses_an_image_keeps_it_when_another_doubts_it(
 ) -> None:
     image = packed(tmp_path)
     with ExitStack() as held:
-        one = mounted(images, image, held)
-        images.forget(one)
+        forgotten = mounted(images, image, held)
+        images.forget(forgotten)
         another = mounted(images, image, held)
-        assert another.keeper != one.keeper
-        assert await run(one, tmp_path / "1", "cat file") == "from the image"
+        assert another.keeper != forgotten.keeper
+        assert await run(forgotten, tmp_path / "1", "cat file") == "from the image"
         assert await run(another, tmp_path / "2", "cat file") == "from the image"
-    assert await gone(one.keeper)
+    assert await gone(forgotten.keeper)
 
 
 async def test_of_the_images_that_nobody_uses_few_stay_mounted(
@@ -140,8 +140,8 @@ async def test_of_the_images_that_nobody_uses_few_stay_mounted(
 async def test_nothing_is_mounted_where_the_host_sees_it(images: Images, tmp_path: Path) -> None:
     image = packed(tmp_path)
     with ExitStack() as held:
-        one = mounted(images, image, held)
-        assert await run(one, tmp_path / "use", "cat file") == "from the image"
+        mount = mounted(images, image, held)
+        assert await run(mount, tmp_path / "use", "cat file") == "from the image"
         assert not traces.mounts("squash")
 
 

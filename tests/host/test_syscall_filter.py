@@ -69,10 +69,10 @@ def judged(number: int, argument: int = 0, architecture: int = X86_64) -> int:
 
 
 def test_what_is_refused_is_what_is_named_and_nothing_else() -> None:
-    said = {name: judged(number, socket.AF_UNIX) for name, number in CALLS.items()}
-    assert len(said) > 350
-    assert {name for name, one in said.items() if one == REFUSE} == set(REFUSED)
-    assert {said[name] for name in said if name not in REFUSED} == {ALLOW}
+    verdicts = {name: judged(number, socket.AF_UNIX) for name, number in CALLS.items()}
+    assert len(verdicts) > 350
+    assert {name for name, verdict in verdicts.items() if verdict == REFUSE} == set(REFUSED)
+    assert {verdicts[name] for name in verdicts if name not in REFUSED} == {ALLOW}
 
 
 @pytest.mark.parametrize("family", range(50))

@@ -68,20 +68,7 @@ def ssh_hosts(folder: Path, *names: str) -> Iterator[tuple[list[SshHost], Path]]
             space, port = f"kn{tag}{number}", f"port{number}"
             ip("netns", "add", space)
             spaces.append(space)
-            ip(
-                "-n",
-                switch,
-                "link",
-                "add",
-                port,
-                "type",
-                "veth",
-                "peer",
-                "name",
-                "wan",
-                "netns",
-                space,
-            )
+            ip(*f"-n {switch} link add {port} type veth peer name wan netns {space}".split())
             ip("-n", switch, "link", "set", port, "master", "bridge", "up")
             ip("-n", space, "addr", "add", f"{host.address}/24", "dev", "wan")
             ip("-n", space, "link", "set", "lo", "up")
@@ -140,21 +127,21 @@ def _server(folder: Path, space: str, host: SshHost, key: Path) -> Program:
     return program
 
 
-def inventory(file: Path, hosts: list[SshHost], key: Path, **variables: object) -> Path:
+def inventory(file: Path, hosts: list[SshHost], key: Path, **more: object) -> Path:
     """Write an inventory: the first host is the scheduler's, the others are workers."""
     options = "-o StrictHostKeyChecking=no -o UserKnownHostsFile=/dev/null"
 
     def of(some: list[SshHost]) -> dict[str, dict[str, str]]:
         return {host.name: {"ansible_host": host.address} for host in some}
 
-    told = {
+    variables = {
         "ansible_user": "root",
         "ansible_ssh_private_key_file": str(key),
         "ansible_ssh_common_args": options,
         "ansible_ssh_transfer_method": "piped",
         "ansible_python_interpreter": "/usr/bin/python3",
-        **variables,
+        **more,
     }
     groups = {"scheduler": {"hosts": of(hosts[:1])}, "workers": {"hosts": of(hosts[1:])}}
-    file.write_text(json.dumps({"all": {"vars": told, "children": groups}}))
+    file.write_text(json.dumps({"all": {"vars": variables, "children": groups}}))
     return file

@@ -56,8 +56,8 @@ def there(cloud: CloudProject) -> list[str]:
 
 def test_a_deployment_comes_once_and_goes_whole(cloud: CloudProject, farm: Deployment) -> None:
     parts: list[Part] = []
-    one = platform(cloud, farm)
-    hosts = one.bring_up(parts.append)
+    farm_platform = platform(cloud, farm)
+    hosts = farm_platform.bring_up(parts.append)
     assert there(cloud) == ALL
     assert {host.pool for host in hosts} == {"scheduler", "build"}
     assert {part.done for part in parts} == {"made"}
@@ -66,14 +66,14 @@ def test_a_deployment_comes_once_and_goes_whole(cloud: CloudProject, farm: Deplo
     assert {part.done for part in parts} == {"there"}
     # What somebody else has in the project stays.
     cloud.compute.insert("networks", "global", {"name": "default"}, "")
-    one.take_down()
+    farm_platform.take_down()
     assert cloud.left == ["networks/default"]
-    one.take_down()
+    farm_platform.take_down()
 
 
 def test_hosts_are_as_the_deployment_says(cloud: CloudProject, farm: Deployment) -> None:
     platform(cloud, farm).bring_up()
-    hosts = {one["labels"]["kgym-pool"]: one for one in cloud.compute.all("instances")}
+    hosts = {host["labels"]["kgym-pool"]: host for host in cloud.compute.all("instances")}
     build, scheduler = hosts["build"], hosts["scheduler"]
     assert build["labels"] == {"kgym-deployment": "farm", "kgym-pool": "build"}
     assert build["disks"][0]["initializeParams"]["labels"] == build["labels"]
@@ -112,11 +112,11 @@ def test_each_call_may_fail_once(
     for what in ("POST /storage/v1/b", "DELETE /storage/v1/b", "PUT .*iam", "POST .*Accounts"):
         cloud.faults.add(what, kind, 503)  # type: ignore[arg-type]
     cloud.faults.add("GET .*operations", kind, 503)  # type: ignore[arg-type]
-    one = platform(cloud, farm)
-    one.bring_up()
+    farm_platform = platform(cloud, farm)
+    farm_platform.bring_up()
     assert there(cloud) == ALL
     cloud.replace("kgym-test-farm", "a/b", b"x")
-    one.take_down()
+    farm_platform.take_down()
     assert cloud.left == []
     assert cloud.faults.left == 0
 
@@ -130,19 +130,19 @@ def test_a_failure_half_way_is_gone_on_with(
     class Killed(Exception):
         pass
 
-    def told(_: Part) -> None:
+    def report(_: Part) -> None:
         nonlocal made
         made += 1
         if made > step:
             raise Killed
 
     with pytest.raises(Killed):
-        platform(cloud, farm).bring_up(told)
+        platform(cloud, farm).bring_up(report)
     platform(cloud, farm).bring_up()
     assert there(cloud) == ALL
     made = 0
     with pytest.raises(Killed):
-        platform(cloud, farm).take_down(told)
+        platform(cloud, farm).take_down(report)
     platform(cloud, farm).take_down()
     assert cloud.left == []
 
@@ -150,70 +150,73 @@ def test_a_failure_half_way_is_gone_on_with(
 def test_the_next_zone_is_taken_where_one_is_exhausted(
     cloud: CloudProject, farm: Deployment
 ) -> None:
-    one = platform(cloud, farm)
-    one.bring_up()
+    farm_platform = platform(cloud, farm)
+    farm_platform.bring_up()
     cloud.compute.exhausted = {"us-central1-a"}
-    there = one.instances.all()
-    assert len(one.instances.make("build", 3, there)) == 3
-    assert {host.zone for host in one.instances.all()[1:4]} <= {"us-central1-a", "us-central1-b"}
+    there = farm_platform.instances.all()
+    assert len(farm_platform.instances.make("build", 3, there)) == 3
+    assert {host.zone for host in farm_platform.instances.all()[1:4]} <= {
+        "us-central1-a",
+        "us-central1-b",
+    }
     cloud.compute.exhausted = {"us-central1-a", "us-central1-b"}
     with pytest.raises(InfrastructureError, match="does not have enough") as failed:
-        one.instances.make("build", 2, one.instances.all())
+        farm_platform.instances.make("build", 2, farm_platform.instances.all())
     assert failed.value.reason == "cloud_stockout"
     cloud.compute.exhausted, cloud.compute.quota = set(), 5
     with pytest.raises(InfrastructureError) as failed:
-        one.instances.make("build", 1, one.instances.all())
+        farm_platform.instances.make("build", 1, farm_platform.instances.all())
     assert failed.value.reason == "cloud_quota"
 
 
 def test_what_is_anothers_is_never_taken(cloud: CloudProject, farm: Deployment) -> None:
     cloud.compute.insert("networks", "global", {"name": "kgym-farm"}, "")
-    one = platform(cloud, farm)
+    farm_platform = platform(cloud, farm)
     with pytest.raises(Conflict, match="not of this deployment"):
-        one.bring_up()
+        farm_platform.bring_up()
     with pytest.raises(Conflict, match="not of this deployment"):
-        one.take_down()
+        farm_platform.take_down()
     assert cloud.left == ["networks/kgym-farm"]
 
 
 def test_many_hosts_come_in_pages(cloud: CloudProject, tmp_path: Path) -> None:
     cloud.page = 7
     farm = deployment(tmp_path, TEXT.replace("least = 1\nmost = 4", "least = 30\nmost = 30"))
-    one = platform(cloud, farm)
-    assert len(one.bring_up()) == 31
-    one.take_down()
+    farm_platform = platform(cloud, farm)
+    assert len(farm_platform.bring_up()) == 31
+    farm_platform.take_down()
     assert cloud.left == []
 
 
 def test_a_bucket_can_be_kept(cloud: CloudProject, tmp_path: Path) -> None:
     farm = deployment(tmp_path, f"keep_bucket = true\n{TEXT}")
-    one = platform(cloud, farm)
-    one.bring_up()
+    farm_platform = platform(cloud, farm)
+    farm_platform.bring_up()
     cloud.replace("kgym-test-farm", "a", b"x")
-    one.take_down()
+    farm_platform.take_down()
     assert cloud.left == ["bucket/kgym-test-farm"]
-    one.bring_up()  # it is the same again
+    farm_platform.bring_up()  # it is the same again
 
 
 def test_a_host_starts_a_worker_and_tells_its_version(cloud: CloudProject, tmp_path: Path) -> None:
     """The startup script itself, on a machine that is this one: what it starts writes down how."""
-    program, told = tmp_path / "kgym", tmp_path / "told"
+    program, record = tmp_path / "kgym", tmp_path / "record"
     program.write_text(
         f'#!/bin/sh\n[ "$2" != --version ] || {{ echo kgym, version 9.8.7; exit; }}\n'
-        f'echo "$* token=$KGYM_TOKEN" >>{told}\n'
-        f'tail -n 2 "$SSL_CERT_FILE" >{told}.trusted\n'
-        f'[ "$(wc -l <{told})" -gt 1 ]\n'  # fails once
+        f'echo "$* token=$KGYM_TOKEN" >>{record}\n'
+        f'tail -n 2 "$SSL_CERT_FILE" >{record}.trusted\n'
+        f'[ "$(wc -l <{record})" -gt 1 ]\n'  # fails once
     )
     program.chmod(0o755)
-    said = f'domain = "kgym.example.org"\nsecret = "farm"\nprogram = "{program} -x"\n'
-    farm = deployment(tmp_path, f'{said}setup = "echo setup >>{told}.setup"\n{TEXT}')
-    one = platform(cloud, farm)
+    settings = f'domain = "kgym.example.org"\nsecret = "farm"\nprogram = "{program} -x"\n'
+    farm = deployment(tmp_path, f'{settings}setup = "echo setup >>{record}.setup"\n{TEXT}')
+    farm_platform = platform(cloud, farm)
     with pytest.raises(UserError, match="no secret farm"):
-        one.bring_up()
+        farm_platform.bring_up()
     certificate = "-----BEGIN CERTIFICATE-----\nof the scheduler\n"
     cloud.secrets["farm"] = f"the workers' token\n{certificate}"
-    (host, _) = one.bring_up()
-    assert one.instances.versions([host]) == {}
+    (host, _) = farm_platform.bring_up()
+    assert farm_platform.instances.versions([host]) == {}
     instance = cloud.compute.instance(host.name)
     assert instance["serviceAccounts"][0]["scopes"][0].endswith("/cloud-platform")
     script = tmp_path / "startup-script"
@@ -235,11 +238,11 @@ def test_a_host_starts_a_worker_and_tells_its_version(cloud: CloudProject, tmp_p
         " --storage gs://kgym-test-farm/kgym --kinds build,check --slots 2"
         " token=the workers' token"
     )
-    assert told.read_text().splitlines() == [words, words]
-    assert (tmp_path / "told.setup").read_text() == "setup\n"
-    assert (tmp_path / "told.trusted").read_text() == certificate
-    assert one.instances.versions([host]) == {host.name: "9.8.7"}
-    one.take_down()
+    assert record.read_text().splitlines() == [words, words]
+    assert (tmp_path / "record.setup").read_text() == "setup\n"
+    assert (tmp_path / "record.trusted").read_text() == certificate
+    assert farm_platform.instances.versions([host]) == {host.name: "9.8.7"}
+    farm_platform.take_down()
     assert cloud.left == []
     assert cloud.secret_policies["farm"]["bindings"] == []
     assert cloud.secrets
@@ -248,7 +251,7 @@ def test_a_host_starts_a_worker_and_tells_its_version(cloud: CloudProject, tmp_p
 def test_without_a_domain_hosts_are_bare(cloud: CloudProject, farm: Deployment) -> None:
     (host, _) = platform(cloud, farm).bring_up()
     items = cloud.compute.instance(host.name)["metadata"]["items"]
-    assert "startup-script" not in {one["key"] for one in items}
+    assert "startup-script" not in {item["key"] for item in items}
 
 
 def test_permission_and_permanent_refusals_have_their_own_words(

@@ -10,14 +10,14 @@ from tests.hosts.deployments import TEXT, deployment
 
 
 def test_a_deployment_is_read(tmp_path: Path) -> None:
-    one = deployment(tmp_path)
-    assert one.region == "us-central1"
-    assert one.pools["build"].most == 4
-    assert one.scaling.wait_seconds == 120
+    farm = deployment(tmp_path)
+    assert farm.region == "us-central1"
+    assert farm.pools["build"].most == 4
+    assert farm.scaling.wait_seconds == 120
 
 
 @pytest.mark.parametrize(
-    ("before", "after", "said"),
+    ("before", "after", "fault"),
     [
         ("least = 1", "least = 5", "least (5) is more than most (4)"),
         ("us-central1-b", "europe-west1-b", "several regions"),
@@ -33,12 +33,12 @@ def test_a_deployment_is_read(tmp_path: Path) -> None:
         ("us-central1-a", "../../global", "zones"),
     ],
 )
-def test_what_is_wrong_is_named(tmp_path: Path, before: str, after: str, said: str) -> None:
+def test_what_is_wrong_is_named(tmp_path: Path, before: str, after: str, fault: str) -> None:
     assert before in TEXT
     with pytest.raises(UserError) as refused:
         deployment(tmp_path, TEXT.replace(before, after))
     assert refused.value.reason == "bad_deployment"
-    assert said in refused.value.message
+    assert fault in refused.value.message
     assert "farm.toml" in refused.value.message
 
 

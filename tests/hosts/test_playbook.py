@@ -35,8 +35,8 @@ HEAD_SECONDS = 10.0
 def play(book: str, hosts: Path, *more: str, **environment: str) -> dict[str, dict[str, int]]:
     """Run a playbook; return its counts by host."""
     program = Path(sys.executable).with_name("ansible-playbook")
-    told = hosts.with_name("ansible.log")
-    with told.open("w") as log:  # a pipe would be held by ssh, which keeps connections for a minute
+    output = hosts.with_name("ansible.log")
+    with output.open("w") as log:  # ssh would hold a pipe open for a minute
         done = subprocess.run(
             [program, "-i", hosts, ROOT / "deploy" / book, *more],
             env={
@@ -51,10 +51,10 @@ def play(book: str, hosts: Path, *more: str, **environment: str) -> dict[str, di
             check=False,
             timeout=200,
         )
-    assert done.returncode == 0, told.read_text()
+    assert done.returncode == 0, output.read_text()
     return {
-        found[1]: {key: int(value) for key, value in re.findall(r"(\w+)=(\d+)", found[2])}
-        for found in re.finditer(r"^(\w+)\s+: (ok=.*)$", told.read_text(), re.M)
+        line[1]: {key: int(value) for key, value in re.findall(r"(\w+)=(\d+)", line[2])}
+        for line in re.finditer(r"^(\w+)\s+: (ok=.*)$", output.read_text(), re.M)
     }
 
 
@@ -95,7 +95,8 @@ def test_two_hosts_are_set_up_once_upgraded_one_by_one_and_put_back(
         secret.write_text("/srv/no such folder\n")
         secret.chmod(0o600)
         made = play("platform.yml", describe("1"))
-        assert {name: one["failed"] for name, one in made.items()} == {"first": 0, "second": 0}
+        failed = {name: counts["failed"] for name, counts in made.items()}
+        assert failed == {"first": 0, "second": 0}
         _tls_is_verified(url, tmp_path / "kgym-ca.pem", file)
         monkeypatch.setenv("SSL_CERT_FILE", str(tmp_path / "kgym-ca.pem"))
         stranger = socket.create_connection((hosts[0].address, 8443), 5)
@@ -107,7 +108,7 @@ def test_two_hosts_are_set_up_once_upgraded_one_by_one_and_put_back(
             _a_job_is_followed(client)
             _metrics_can_be_scraped(hosts[0], url)
             again = play("platform.yml", file)
-            assert {one["changed"] for one in again.values()} == {0}
+            assert {counts["changed"] for counts in again.values()} == {0}
             assert _workers(client) == before
             # Another version: the scheduler comes back, and the worker is another process.
             play("platform.yml", describe("2"))
@@ -122,7 +123,7 @@ def test_two_hosts_are_set_up_once_upgraded_one_by_one_and_put_back(
             stranger.settimeout(max(0.1, came + 2 * HEAD_SECONDS - time.monotonic()))
             assert stranger.recv(1) == b""  # who says nothing is not kept
         play("logs.yml", file, "-e", f"kgym_logs={tmp_path / 'logs'}")
-        logs = {str(one.relative_to(tmp_path / "logs")) for one in tmp_path.glob("logs/*/*")}
+        logs = {str(log.relative_to(tmp_path / "logs")) for log in tmp_path.glob("logs/*/*")}
         assert logs == {"first/scheduler.log", "first/proxy.log", "second/worker.log"}
         for host in hosts:
             _secrets_are_kept(host)
@@ -162,8 +163,8 @@ def _a_job_is_followed(client: Client) -> None:
 
 def _metrics_can_be_scraped(host: SshHost, url: str) -> None:
     """What Prometheus is told is so: a path, and a file with a token that may read it."""
-    told = yaml.safe_load((host.srv / "kgym" / "prometheus.yml").read_text())
-    (scraped,) = told["scrape_configs"]
+    settings = yaml.safe_load((host.srv / "kgym" / "prometheus.yml").read_text())
+    (scraped,) = settings["scrape_configs"]
     name = scraped["authorization"]["credentials_file"].removeprefix("/srv/")
     headers = {"Authorization": f"Bearer {(host.srv / name).read_text().strip()}"}
     path = f"{url}{scraped['metrics_path']}"
@@ -175,12 +176,12 @@ def _secrets_are_kept(host: SshHost) -> None:
     """Nobody else of the host can read a secret, and none stands among a program's words."""
     root = host.srv / "kgym"
     holding = list(root.glob("*/environment"))
-    holding += [one for one in root.glob("*token") if one.is_file()]
+    holding += [path for path in root.glob("*token") if path.is_file()]
     holding += list(root.glob("proxy/*.key"))
     assert holding
-    assert all(one.stat().st_mode & 0o077 == 0 for one in holding)
+    assert all(path.stat().st_mode & 0o077 == 0 for path in holding)
     assert "KGYM_MIRRORS=/srv/no such folder\n" in next(root.glob("*/environment")).read_text()
-    assert OWNER not in "".join(one.read_text() for one in root.glob("*/run"))
+    assert OWNER not in "".join(path.read_text() for path in root.glob("*/run"))
 
 
 def _workers(client: Client) -> list[str]:
@@ -197,4 +198,4 @@ def _until(true: Callable[[], bool]) -> None:
 
 
 def _live(client: Client) -> list[str]:
-    return [one.id for one in client.workers() if one.state == "live"]
+    return [worker.id for worker in client.workers() if worker.state == "live"]

@@ -18,8 +18,8 @@ def read(name: object) -> str:
     assert spec.loader is not None
     plugin: Any = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(plugin)
-    (found,) = plugin.LookupModule().run([str(name)])
-    return str(found)
+    (secret,) = plugin.LookupModule().run([str(name)])
+    return str(secret)
 
 
 def test_a_file_is_read(tmp_path: Path) -> None:
@@ -31,7 +31,7 @@ def test_a_file_is_read(tmp_path: Path) -> None:
 
 @pytest.mark.attack
 @pytest.mark.parametrize(
-    ("mode", "text", "told"),
+    ("mode", "text", "message"),
     [
         (0o640, "x", "others can read this secret"),
         (0o600, "x\nKGYM_OWNER_TOKEN=y", "one line of text"),  # would be a variable of its own
@@ -39,11 +39,11 @@ def test_a_file_is_read(tmp_path: Path) -> None:
         (0o600, "", "one line of text"),
     ],
 )
-def test_what_is_no_secret_is_refused(tmp_path: Path, mode: int, text: str, told: str) -> None:
+def test_what_is_no_secret_is_refused(tmp_path: Path, mode: int, text: str, message: str) -> None:
     secret = tmp_path / "secret"
     secret.write_text(text)
     secret.chmod(mode)
-    with pytest.raises(Exception, match=told):
+    with pytest.raises(Exception, match=message):
         read(secret)
 
 

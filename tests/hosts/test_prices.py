@@ -10,10 +10,10 @@ from tests.hosts.deployments import TEXT, deployment
 
 
 def test_the_operators_price_counts_then_the_table_and_else_none(tmp_path: Path) -> None:
-    told = prices.estimate(deployment(tmp_path), prices.shipped_prices())
-    assert told["build"] == 0.2
-    assert told["vms"] == pytest.approx(8 * 0.048559)
-    assert told["scheduler"] is None  # an E2, which nobody looked up
+    costs = prices.estimate(deployment(tmp_path), prices.shipped_prices())
+    assert costs["build"] == 0.2
+    assert costs["vms"] == pytest.approx(8 * 0.048559)
+    assert costs["scheduler"] is None  # an E2, which nobody looked up
 
 
 def test_spot_has_its_own_price_and_other_regions_none(tmp_path: Path) -> None:
@@ -34,5 +34,5 @@ def test_what_a_host_has_cost_goes_by_its_age() -> None:
 
 
 def test_every_price_says_where_it_is_from() -> None:
-    for one in prices.shipped_prices().families.values():
-        assert "commit" in one.source or "https://" in one.source
+    for price in prices.shipped_prices().families.values():
+        assert "commit" in price.source or "https://" in price.source

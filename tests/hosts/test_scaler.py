@@ -39,21 +39,28 @@ class Farm:
     now: list[float] = field(default_factory=lambda: [1000.0])
 
     def scaler(self, patient: bool = False) -> Scaler:
-        told, table = deployment(self.folder, FARM), prices.shipped_prices()
+        farm, table = deployment(self.folder, FARM), prices.shipped_prices()
         clock = self.now.__getitem__
-        return Scaler(told, self.parts.instances, self.client, table, patient, lambda: clock(0))
+        return Scaler(farm, self.parts.instances, self.client, table, patient, lambda: clock(0))
 
     def pool(self) -> dict[str, CloudHost]:
-        return {one.name: one for one in self.parts.instances.all() if one.pool == "build"}
+        return {host.name: host for host in self.parts.instances.all() if host.pool == "build"}
 
     def submit(self, build: BuildSpec, jobs: int) -> None:
         self.client.submit_all([JobRequest(steps=[build])] * jobs)
 
     def runs(self) -> int:
-        return sum(len(one.running) for one in self.client.workers())
+        return sum(len(worker.running) for worker in self.client.workers())
 
     def live(self) -> int:
-        return sum(one.state == "live" for one in self.client.workers())
+        return sum(worker.state == "live" for worker in self.client.workers())
+
+    def stopped(self) -> int:
+        return sum(host.stopped for host in self.pool().values())
+
+    def is_idle(self) -> bool:
+        """Whether all steps have ended: between two claims, none runs while some are queued."""
+        return not any(queue.queued + queue.running for queue in self.client.queues())
 
 
 @pytest.fixture
@@ -64,8 +71,8 @@ def farm(tmp_path: Path) -> Iterator[Farm]:
         CloudProject(tmp_path / "cloud", machines=hosts) as cloud,
         Client(platform.url) as client,
     ):
-        told = deployment(tmp_path, FARM)
-        parts = CloudPlatform(Cloud(told.project, cloud.url), told, "", platform.url)
+        settings = deployment(tmp_path, FARM)
+        parts = CloudPlatform(Cloud(settings.project, cloud.url), settings, "", platform.url)
         parts.bring_up()
         try:
             yield Farm(cloud, hosts, client, parts, tmp_path)
@@ -94,7 +101,7 @@ def grow(farm: Farm, scaler: Scaler, steps: int) -> list[Done]:
 
 
 def names(done: list[Done], action: str) -> list[str | None]:
-    return sorted(one.host or "" for one in done if one.action == action)
+    return sorted(item.host or "" for item in done if item.action == action)
 
 
 def test_a_queue_grows_and_empties_and_hosts_follow(farm: Farm, fake_build: BuildSpec) -> None:
@@ -105,12 +112,12 @@ def test_a_queue_grows_and_empties_and_hosts_follow(farm: Farm, fake_build: Buil
     assert added == ["kgym-farm-build-2", "kgym-farm-build-3"]
     assert scaler.round().done == []
     farm.hosts.finish.set()
-    until(lambda: farm.runs() == 0)
+    until(farm.is_idle)
     assert scaler.round().done == []  # they were needed just now
     farm.now[0] += 700
     drained = names(scaler.round().done, "drain")
     assert len(drained) == 2
-    until(lambda: sum(one.stopped for one in farm.pool().values()) == 2)
+    until(lambda: farm.stopped() == 2)
     assert names(scaler.round().done, "remove") == drained
     assert len(farm.pool()) == 1
     assert scaler.round().done == []
@@ -119,20 +126,20 @@ def test_a_queue_grows_and_empties_and_hosts_follow(farm: Farm, fake_build: Buil
 def test_what_runs_is_never_removed(farm: Farm, fake_build: BuildSpec) -> None:
     farm.submit(fake_build, 5)
     grow(farm, farm.scaler(), 5)
-    running = {one.id: len(one.running) for one in farm.client.workers()}
+    running = {worker.id: len(worker.running) for worker in farm.client.workers()}
     # Another loop, which knows of no time before, and a file with a bound of no host at all.
-    told = deployment(farm.folder, FARM.replace("least = 1", "least = 0"))
-    pools = {"build": told.pools["build"].model_copy(update={"most": 0})}
-    scaler = replace(farm.scaler(), deployment=told.model_copy(update={"pools": pools}))
+    smaller = deployment(farm.folder, FARM.replace("least = 1", "least = 0"))
+    pools = {"build": smaller.pools["build"].model_copy(update={"most": 0})}
+    scaler = replace(farm.scaler(), deployment=smaller.model_copy(update={"pools": pools}))
     drained = names(scaler.round().done, "drain")
     assert len(drained) == 3
     for _ in range(3):
         farm.now[0] += 2000
         assert scaler.round().done == []
-    assert {one.id: len(one.running) for one in farm.client.workers()} == running
+    assert {worker.id: len(worker.running) for worker in farm.client.workers()} == running
     farm.hosts.finish.set()
     until(lambda: not farm.client.workers())
-    until(lambda: all(one.stopped for one in farm.pool().values()))
+    until(lambda: farm.stopped() == len(farm.pool()))
     assert names(scaler.round().done, "remove") == drained
     assert farm.pool() == {}
 
@@ -170,25 +177,26 @@ def test_a_host_whose_worker_never_comes_is_given_up(farm: Farm, fake_build: Bui
     assert len(names(scaler.round().done, "add")) == 2
 
 
+def two_rounds(farm: Farm) -> None:
+    loops = [threading.Thread(target=farm.scaler().round) for _ in range(2)]
+    for loop in loops:
+        loop.start()
+    for loop in loops:
+        loop.join()
+
+
 def test_two_loops_at_once_make_each_host_once(farm: Farm, fake_build: BuildSpec) -> None:
     farm.submit(fake_build, 8)
     until(lambda: farm.runs() == 2)
     farm.cloud.delay = 0.2
-    both = [threading.Thread(target=farm.scaler().round) for _ in range(2)]
-    for one in both:
-        one.start()
-    for one in both:
-        one.join()
+    two_rounds(farm)
     assert sorted(farm.pool()) == [f"kgym-farm-build-{number}" for number in range(1, 5)]
     farm.hosts.finish.set()
-    until(lambda: farm.runs() == 0)
+    until(farm.is_idle)
+    until(lambda: farm.live() == 4)  # a host without a worker cannot be drained
     farm.now[0] += 700
-    both = [threading.Thread(target=farm.scaler().round) for _ in range(2)]
-    for one in both:
-        one.start()
-    for one in both:
-        one.join()
-    until(lambda: sum(one.stopped for one in farm.pool().values()) == 3)
+    two_rounds(farm)
+    until(lambda: farm.stopped() == 3)
 
 
 def test_each_call_to_the_cloud_may_fail(farm: Farm, fake_build: BuildSpec) -> None:
@@ -205,7 +213,7 @@ def test_each_call_to_the_cloud_may_fail(farm: Farm, fake_build: BuildSpec) -> N
     grow(farm, scaler, 5)
     assert len(farm.pool()) == 3
     farm.hosts.finish.set()
-    until(lambda: farm.runs() == 0)
+    until(farm.is_idle)
     farm.now[0] += 700
 
     def shrunk() -> bool:

@@ -32,23 +32,23 @@ class ThreadHosts:
         return {}
 
     def start(self, instance: dict[str, Any]) -> str:
-        told = {one["key"]: one["value"] for one in instance["metadata"]["items"]}
+        metadata = {item["key"]: item["value"] for item in instance["metadata"]["items"]}
         name = instance["name"]
-        if "kgym-server" not in told or self.silent:
+        if "kgym-server" not in metadata or self.silent:
             self._others.add(name)
             return "10.0.0.1"
         started = threading.Event()
 
         async def serve() -> None:
-            kinds = [StepKind(kind) for kind in told["kgym-kinds"].split(",")]
-            async with HttpWorkerCalls(told["kgym-server"]) as dispatch:
+            kinds = [StepKind(kind) for kind in metadata["kgym-kinds"].split(",")]
+            async with HttpWorkerCalls(metadata["kgym-server"]) as dispatch:
                 worker = Worker(
                     dispatch,
                     InProcessBus(),
                     LocalStorage(self._data / "artifacts"),
                     dict.fromkeys(kinds, self._step),
                     self._data / name,
-                    int(told["kgym-slots"]),
+                    int(metadata["kgym-slots"]),
                     host=name,
                 )
                 task = asyncio.create_task(worker.serve())

@@ -132,12 +132,16 @@ class Victim:
             assert result.tree_cached or not self.kernels
         except KgymError as caught:
             error = caught
-        found = {one.name: one for one in run.artifacts}
-        log = self.folder / "storage" / found["build.log"].key if "build.log" in found else None
+        artifacts = {artifact.name: artifact for artifact in run.artifacts}
+        log = (
+            self.folder / "storage" / artifacts["build.log"].key
+            if "build.log" in artifacts
+            else None
+        )
         text = log.read_text(errors="replace") if log else ""
         sandbox.remove(run.folder)  # as the worker does
         assert not run.folder.exists()
-        return Suffered(text, error), found["vmlinux"].sha256 if "vmlinux" in found else ""
+        return Suffered(text, error), artifacts["vmlinux"].sha256 if "vmlinux" in artifacts else ""
 
     async def suffers(self, patch: Patch, limits: SandboxLimits = SMALL) -> Suffered:
         """Build with a hostile patch."""

@@ -258,17 +258,17 @@ async def platform(request: pytest.FixtureRequest, tmp_path: Path) -> Platform:
 async def answer(port: int, request: bytes) -> tuple[int, bytes]:
     """Send the bytes; return the status of the answer, 0 if none came, and what came."""
     reader, writer = await asyncio.open_connection("127.0.0.1", port, limit=1 << 24)
-    said = b""
+    answered = b""
     try:
         with contextlib.suppress(ConnectionError, TimeoutError, asyncio.IncompleteReadError):
             async with asyncio.timeout(1):  # a request that is not whole gets no answer yet
                 writer.write(request)
-                said = await reader.readuntil(b"\r\n\r\n")
-                if said.startswith(b"HTTP/1.1 5"):
-                    said += await reader.read(3000)
+                answered = await reader.readuntil(b"\r\n\r\n")
+                if answered.startswith(b"HTTP/1.1 5"):
+                    answered += await reader.read(3000)
     finally:
         writer.transport.abort()
-    return (int(said.split(b" ", 2)[1]) if said else 0), said
+    return (int(answered.split(b" ", 2)[1]) if answered else 0), answered
 
 
 async def test_no_request_is_the_servers_fault(platform: Platform) -> None:
@@ -285,8 +285,8 @@ async def test_no_request_is_the_servers_fault(platform: Platform) -> None:
 
         async def ask() -> None:
             for request in requests:
-                status, said = await answer(address.port, request)
-                assert status < 500, f"{request[:3000]!r}\n{said!r}"
+                status, answered = await answer(address.port, request)
+                assert status < 500, f"{request[:3000]!r}\n{answered!r}"
                 statuses[status] += 1
 
         await asyncio.gather(*(ask() for _ in range(AT_ONCE)))

@@ -70,7 +70,7 @@ async def test_a_kconfig_macro_that_takes_memory_is_stopped(victim: Victim) -> N
 async def test_a_daemon_ends_with_the_step(victim: Victim, way: str) -> None:
     mark = f"7{WAYS.index(way)}53.75"
     suffered = await victim.suffers(hostile(way, "daemon", macros={"DAEMON": mark}))
-    found = subprocess.run(["pgrep", "-f", f"^sleep {mark}"], check=False, capture_output=True)
-    assert found.stdout == b""
+    left = subprocess.run(["pgrep", "-f", f"^sleep {mark}"], check=False, capture_output=True)
+    assert left.stdout == b""
     assert "alive: sleep" in suffered.log
     assert suffered.error is None

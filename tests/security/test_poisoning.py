@@ -58,8 +58,8 @@ async def test_a_hostile_base_is_the_ground_of_its_own_checks_alone(victim: Vict
     (spoilt,) = await victim.check(HONEST, base=[base])
     assert spoilt.functions != before[0].functions
     after = await victim.check(HONEST, Patch(diff=warned))
-    assert [one.model_copy(update={"seconds": 0}) for one in after] == [
-        one.model_copy(update={"seconds": 0}) for one in before
+    assert [patch.model_copy(update={"seconds": 0}) for patch in after] == [
+        patch.model_copy(update={"seconds": 0}) for patch in before
     ]
     assert after[0].outcome is PatchOutcome.COMPILES
 

@@ -83,12 +83,12 @@ class World:
         self.tried += 1
         try:
             async with asyncio.timeout(60):
-                found = await self.sources.get(source, lambda *_: None)
+                source_entry = await self.sources.get(source, lambda *_: None)
         except KgymError as error:
             reason, message = error.reason, error.message
         else:
             reason = message = ""
-            kinds = {stat.S_IFMT(path.lstat().st_mode) for path in found.tree.rglob("*")}
+            kinds = {stat.S_IFMT(path.lstat().st_mode) for path in source_entry.tree.rglob("*")}
             assert kinds <= {stat.S_IFREG, stat.S_IFDIR, stat.S_IFLNK}
         assert reason in {"", *_REASONS}, message
         assert len(message) < 5000
@@ -100,8 +100,8 @@ class World:
         assert not list((cache / "trees").glob(".*.part-*"))
         written = sum(path.lstat().st_blocks for path in cache.rglob("*")) * 512
         assert written < 64 << 20
-        for one in cache.glob("trees/[!.]*"):
-            sandbox.remove(one)
+        for folder in cache.glob("trees/[!.]*"):
+            sandbox.remove(folder)
         return reason
 
 
@@ -276,12 +276,12 @@ def spoil(rng: random.Random, git: Path, world: World) -> None:
 def astray(rng: random.Random, honest: Answer, inner: str) -> Answer:
     """Answer one request in ten as a server that leads astray does."""
 
-    def said(path: str) -> Iterable[bytes]:
+    def lines(path: str) -> Iterable[bytes]:
         if rng.random() < 0.1:
             return answer(rng, b"x" * 100, inner)
         return honest(path)
 
-    return said
+    return lines
 
 
 async def test_no_repository_does_more_than_be_refused(world: World) -> None:

@@ -29,12 +29,12 @@ class Bucket:
         return opened
 
     def close(self) -> None:
-        for one in self._open:
-            one.close()
+        for storage in self._open:
+            storage.close()
 
     def sizes(self) -> dict[str, int]:
-        found = self.cloud.buckets.page(self.name).objects
-        return {one.name.removeprefix(f"{self.prefix}/"): one.size for one in found}
+        objects = self.cloud.buckets.page(self.name).objects
+        return {stored.name.removeprefix(f"{self.prefix}/"): stored.size for stored in objects}
 
     def content(self, key: str) -> bytes:
         return self.cloud.buckets.get(self.name, f"{self.prefix}/{key}").file.read_bytes()

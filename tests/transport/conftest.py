@@ -62,6 +62,6 @@ def place(
         pytest.skip("kgymsuite[gcp] is not installed")
     server: CloudStorage = request.getfixturevalue("shared_cloud")
     monkeypatch.setenv("STORAGE_EMULATOR_HOST", server.url)
-    found = Bucket(server, tmp_path)
-    yield found
-    found.close()
+    bucket = Bucket(server, tmp_path)
+    yield bucket
+    bucket.close()

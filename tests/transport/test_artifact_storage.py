@@ -327,8 +327,8 @@ def test_any_two_files_make_a_delta_that_gives_the_second(data: DataObject) -> N
     order = data.draw(hypothesis.strategies.permutations(pieces))
     old, new = b"".join(pieces) * 8 + b"x", b"".join(order) * 7 + b"y"
     with tempfile.TemporaryDirectory() as name:
-        one, other, delta = (Path(name, each) for each in ("old", "new", "delta"))
-        one.write_bytes(old)
+        base, other, delta = (Path(name, each) for each in ("old", "new", "delta"))
+        base.write_bytes(old)
         other.write_bytes(new)
-        if file_delta.write(other, hashlib.sha256(new).hexdigest(), one, delta):
-            assert b"".join(file_delta.read(delta, one)) == new
+        if file_delta.write(other, hashlib.sha256(new).hexdigest(), base, delta):
+            assert b"".join(file_delta.read(delta, base)) == new

@@ -36,9 +36,9 @@ def cloud(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[CloudStor
 
 @pytest.fixture
 def bucket(cloud: CloudStorage, tmp_path: Path) -> Iterator[Bucket]:
-    found = Bucket(cloud, tmp_path)
-    yield found
-    found.close()
+    opened = Bucket(cloud, tmp_path)
+    yield opened
+    opened.close()
 
 
 @pytest.fixture
@@ -187,7 +187,9 @@ async def test_a_copy_takes_as_many_calls_as_the_store_wants(
     bucket.cloud.rewrite_bytes = 1 << 20
     await bucket.storage.copy("a", "b")
     assert bucket.content("b") == data
-    assert len([one for one in bucket.cloud.requests if "rewriteTo" in one]) == LARGE >> 20
+    assert (
+        len([request for request in bucket.cloud.requests if "rewriteTo" in request]) == LARGE >> 20
+    )
     await bucket.storage.get("b", tmp_path / "again")  # its SHA-256 came with it
 
 
@@ -250,9 +252,9 @@ async def test_a_file_that_changes_while_it_is_sent_is_not_stored(
 async def test_of_two_writers_of_one_name_each_file_is_whole(
     bucket: Bucket, tmp_path: Path
 ) -> None:
-    one, other = bucket.storage, bucket.elsewhere()
+    here, there = bucket.storage, bucket.elsewhere()
     kinds = {some(tmp_path / "one", 70_000), some(tmp_path / "other", 2 << 20)}
-    await one.put("a", tmp_path / "one")
+    await here.put("a", tmp_path / "one")
     done = False
 
     async def write(storage: GcsStorage, name: str) -> None:
@@ -260,14 +262,14 @@ async def test_of_two_writers_of_one_name_each_file_is_whole(
             await storage.put("a", tmp_path / name)
 
     async def read() -> set[bytes]:
-        found = set()
+        contents = set()
         while not done:
-            await other.get("a", tmp_path / "read")
-            found.add((tmp_path / "read").read_bytes())
-        return found
+            await there.get("a", tmp_path / "read")
+            contents.add((tmp_path / "read").read_bytes())
+        return contents
 
     reading = asyncio.create_task(read())
-    await asyncio.gather(write(one, "one"), write(other, "other"))
+    await asyncio.gather(write(here, "one"), write(there, "other"))
     done = True
     assert await reading <= kinds
     assert bucket.content("a") in kinds
@@ -276,14 +278,14 @@ async def test_of_two_writers_of_one_name_each_file_is_whole(
 async def test_small_files_are_remembered_but_never_older_than_the_stored(
     bucket: Bucket, tmp_path: Path
 ) -> None:
-    one, other = bucket.storage, bucket.elsewhere()
+    here, there = bucket.storage, bucket.elsewhere()
     for text in (b"first", b"second"):
         (tmp_path / "memo").write_bytes(text)
-        await one.put("memo/ab/abc/build.json", tmp_path / "memo")
+        await here.put("memo/ab/abc/build.json", tmp_path / "memo")
         for _ in range(2):
-            await other.get("memo/ab/abc/build.json", tmp_path / "again")
+            await there.get("memo/ab/abc/build.json", tmp_path / "again")
             assert (tmp_path / "again").read_bytes() == text
-    downloads = [one for one in bucket.cloud.requests if "alt=media" in one]
+    downloads = [here for here in bucket.cloud.requests if "alt=media" in here]
     assert len(downloads) == 2
 
 
@@ -327,9 +329,9 @@ async def test_lists_come_in_pages_with_no_more_than_is_asked_for(
     sizes = await bucket.storage.sizes("steps", 1)
     assert sum(sizes.values()) == 2500
     assert len(sizes) == 7
-    asked = [parse_qs(urlsplit(one.split(" ")[1]).query) for one in cloud.requests]
+    asked = [parse_qs(urlsplit(request.split(" ")[1]).query) for request in cloud.requests]
     assert len(asked) == 3
-    assert all(one["fields"][0].startswith("items(name,size") for one in asked)
+    assert all(request["fields"][0].startswith("items(name,size") for request in asked)
 
 
 async def test_so_many_calls_are_under_way_at_once_and_no_more(
@@ -351,9 +353,9 @@ def signing(
     """A bucket that only a service account may use."""
     cloud.account("worker", tmp_path / "key.json")
     monkeypatch.setenv("GOOGLE_APPLICATION_CREDENTIALS", str(tmp_path / "key.json"))
-    found = Bucket(cloud, tmp_path)
-    yield found
-    found.close()
+    opened = Bucket(cloud, tmp_path)
+    yield opened
+    opened.close()
 
 
 @pytest.mark.thorough
@@ -368,7 +370,7 @@ async def test_a_service_account_gets_a_token_and_another_when_that_is_expired(
     signing.cloud.faults.add("^PUT", "status", 401)  # of a part: it is sent again as a whole
     await signing.storage.put("b", tmp_path / "file")
     assert signing.content("b") == data
-    assert len([one for one in signing.cloud.requests if "/token" in one]) == 3
+    assert len([request for request in signing.cloud.requests if "/token" in request]) == 3
 
 
 @pytest.mark.attack
@@ -442,8 +444,8 @@ async def test_a_bucket_can_be_used_without_a_prefix(cloud: CloudStorage, tmp_pa
     bucket = Bucket(cloud, tmp_path, prefix="")
     data = some(tmp_path / "file", 10)
     await bucket.storage.put("steps/1/file", tmp_path / "file")
-    found = cloud.buckets.get(bucket.name, "steps/1/file")
-    assert found.file.read_bytes() == data
-    assert abs(datetime.now(UTC).timestamp() - found.created) < 60
+    stored = cloud.buckets.get(bucket.name, "steps/1/file")
+    assert stored.file.read_bytes() == data
+    assert abs(datetime.now(UTC).timestamp() - stored.created) < 60
     assert await bucket.storage.sizes("steps", 1) == {"steps/1": 10}
     bucket.close()

@@ -82,7 +82,7 @@ async def test_an_input_is_fetched_by_its_name_and_of_the_wanted_kind(
     await run.storage.remove("steps/1")
     with pytest.raises(ArtifactMissing) as gone:
         await run.fetch("build", "bzImage", run.folder / "kernel")
-    reasons = [one.value.reason for one in (never, gone)]
+    reasons = [error.value.reason for error in (never, gone)]
     assert reasons == ["artifact_not_found", "artifact_missing"]  # never left; no more stored
     with pytest.raises(InfrastructureError, match="input `build` is a BuildResult, not a Repr"):
         run.input("build", ReproduceResult)
@@ -94,14 +94,14 @@ async def test_stages_are_told_of_and_what_they_take_adds_up(new_run: NewRun) ->
     run = new_run(BUILD)
     own: dict[str, float] = {}
     with run.stage("tree"):
-        _, told = run.take_news()
+        _, progress = run.take_news()
         with run.stage("make", own):
             await asyncio.sleep(0.05)
     once = run.seconds["tree"]
     with run.stage("tree"):
         await asyncio.sleep(0.02)
-    assert told is not None
-    assert told.stage == "tree"
+    assert progress is not None
+    assert progress.stage == "tree"
     assert run.seconds.keys() == {"tree"}
     rounded = 0.002  # each is, to milliseconds
     assert once + 0.02 - rounded <= run.seconds["tree"] <= run.elapsed + rounded

@@ -75,7 +75,7 @@ async def test_what_an_earlier_platform_left_in_other_folders_is_removed(tmp_pat
 
 
 async def test_many_that_start_and_stop_at_once_keep_their_folders(tmp_path: Path) -> None:
-    async def one() -> None:
+    async def worker() -> None:
         async with own_folder(tmp_path) as folder:
             for number in range(5):
                 (folder / str(number)).mkdir()
@@ -85,7 +85,7 @@ async def test_many_that_start_and_stop_at_once_keep_their_folders(tmp_path: Pat
     for _ in range(4):
         async with asyncio.TaskGroup() as group:
             for _ in range(8):
-                group.create_task(one())
+                group.create_task(worker())
     assert list(tmp_path.iterdir()) == []
 
 
@@ -103,12 +103,12 @@ async def test_replicas_start_and_stop_beside_a_step_that_runs(tmp_path: Path) -
         return BUILT
 
     async with asyncio.timeout(LIMIT), platform.scheduler() as scheduler:
-        one = await scheduler.submit(job())
+        view, _ = await scheduler.submit(job())
         async with platform.worker(scheduler, {StepKind.BUILD: build}):
             await begun.wait()
             async with platform.worker(scheduler, {StepKind.CHECK: build}):
                 await asyncio.sleep(0.2)
             go_on.set()
-            while await scheduler.store.state(one[0].id) is not State.SUCCEEDED:
+            while await scheduler.store.state(view.id) is not State.SUCCEEDED:
                 await asyncio.sleep(0.02)
     assert list((tmp_path / "work").iterdir()) == []

@@ -103,10 +103,10 @@ class Machine:
 
 def shape_of(machine_type: str) -> tuple[int, int]:
     """Return the CPUs and MiB of a machine type's name; custom types say them."""
-    if found := re.search(r"custom-(\d+)-(\d+)", machine_type):
-        return int(found[1]), int(found[2])
-    if found := re.search(r"standard-(\d+)$", machine_type):
-        return int(found[1]), 2048
+    if custom := re.search(r"custom-(\d+)-(\d+)", machine_type):
+        return int(custom[1]), int(custom[2])
+    if standard := re.search(r"standard-(\d+)$", machine_type):
+        return int(standard[1]), 2048
     return 2, 1024
 
 

@@ -2,9 +2,7 @@
 
 import re
 import time
-from collections.abc import Callable
 from typing import Any, cast
-from urllib.parse import parse_qsl, urlsplit
 
 from tests.google.cloud_compute.state import Operation, State
 from tests.google.cloud_storage.buckets import Refusal
@@ -21,31 +19,19 @@ class Routes(Exchange):
         """What the server knows."""
         return cast(State, super().cloud)
 
-    def route(self) -> None:
-        """Find the path, and do it."""
-        parts = urlsplit(self.path)
-        query = dict(parse_qsl(parts.query, keep_blank_values=True))
-        for method, pattern, route in _ROUTES:
-            if method == self.command and (
-                found := re.fullmatch(f"/compute/v1/projects/([^/]+){pattern}", parts.path)
-            ):
-                route(self, found, query)
-                return
-        raise Refusal(404, "notFound", f"Not Found: {self.said}")
-
-    def _insert(self, found: "re.Match[str]", query: Query) -> None:
-        project, zone = found.groups()
+    def _insert(self, match: "re.Match[str]", query: Query) -> None:
+        project, zone = match.groups()
         wanted, request = self.json(), query.get("requestId", "")
-        self.send_json(_told(self.cloud.insert(project, zone, wanted, request)), {})
+        self.send_json(_shown(self.cloud.insert(project, zone, wanted, request)))
 
-    def _delete(self, found: "re.Match[str]", _: Query) -> None:
-        self.send_json(_told(self.cloud.delete(*found.groups())), {})
+    def _delete(self, match: "re.Match[str]", _: Query) -> None:
+        self.send_json(_shown(self.cloud.delete(*match.groups())))
 
-    def _get(self, found: "re.Match[str]", _: Query) -> None:
-        self.send_json(self.cloud.get(found[2], found[3]).resource, {})
+    def _get(self, match: "re.Match[str]", _: Query) -> None:
+        self.send_json(self.cloud.get(match[2], match[3]).resource)
 
-    def _serial_port(self, found: "re.Match[str]", query: Query) -> None:
-        instance = self.cloud.get(found[2], found[3])
+    def _serial_port(self, match: "re.Match[str]", query: Query) -> None:
+        instance = self.cloud.get(match[2], match[3])
         if instance.machine is None:
             message = f"The resource '{instance.name}' is not ready"
             raise Refusal(400, "resourceNotReady", message)
@@ -56,48 +42,48 @@ class Routes(Exchange):
             "start": str(start),
             "next": str(start + len(data)),
         }
-        self.send_json(document, {})
+        self.send_json(document)
 
-    def _list(self, found: "re.Match[str]", query: Query) -> None:
-        here = [one.resource for one in self.cloud.all() if one.zone == found[2]]
-        self.send_json(_page(_chosen(here, query), query), {})
+    def _list(self, match: "re.Match[str]", query: Query) -> None:
+        here = [item.resource for item in self.cloud.all() if item.zone == match[2]]
+        self.send_json(_page(_chosen(here, query), query))
 
-    def _operation(self, found: "re.Match[str]", _: Query) -> None:
-        self.send_json(_told(self._named(found[3])), {})
+    def _operation(self, match: "re.Match[str]", _: Query) -> None:
+        self.send_json(_shown(self._named(match[3])))
 
-    def _wait(self, found: "re.Match[str]", _: Query) -> None:
-        operation = self._named(found[3])
+    def _wait(self, match: "re.Match[str]", _: Query) -> None:
+        operation = self._named(match[3])
         left = operation.done_at - time.monotonic()
         if left > 0:
             self.cloud.stopping.wait(min(left, _WAIT_SECONDS))
-        self.send_json(_told(operation), {})
+        self.send_json(_shown(operation))
 
-    def _operations(self, found: "re.Match[str]", query: Query) -> None:
+    def _operations(self, match: "re.Match[str]", query: Query) -> None:
         wanted = re.fullmatch(r"targetId=(\d+)", query.get("filter", ""))
         if wanted is None:  # the service knows more; what is not known here is not passed over
             raise Refusal(400, "invalid", "Invalid list filter expression.")
         known = [
-            _told(one)
-            for one in list(self.cloud.operations.values())
-            if one.zone == found[2] and one.resource["targetId"] == wanted[1]
+            _shown(operation)
+            for operation in list(self.cloud.operations.values())
+            if operation.zone == match[2] and operation.resource["targetId"] == wanted[1]
         ]
-        self.send_json(_page(known[::-1], query), {})
+        self.send_json(_page(known[::-1], query))
 
-    def _insert_image(self, found: "re.Match[str]", _: Query) -> None:
-        self.send_json(_told(self.cloud.make_image(found[1], self.json())), {})
+    def _insert_image(self, match: "re.Match[str]", _: Query) -> None:
+        self.send_json(_shown(self.cloud.make_image(match[1], self.json())))
 
-    def _image(self, found: "re.Match[str]", _: Query) -> None:
-        self.send_json(self.cloud.image(found[2]), {})
+    def _image(self, match: "re.Match[str]", _: Query) -> None:
+        self.send_json(self.cloud.image(match[2]))
 
-    def _list_images(self, found: "re.Match[str]", query: Query) -> None:
+    def _list_images(self, match: "re.Match[str]", query: Query) -> None:
         known = [self.cloud.image(name) for name in list(self.cloud.images)]
-        self.send_json(_page(_chosen(known, query), query), {})
+        self.send_json(_page(_chosen(known, query), query))
 
-    def _delete_image(self, found: "re.Match[str]", _: Query) -> None:
-        self.send_json(_told(self.cloud.delete_image(*found.groups())), {})
+    def _delete_image(self, match: "re.Match[str]", _: Query) -> None:
+        self.send_json(_shown(self.cloud.delete_image(*match.groups())))
 
-    def _global_operation(self, found: "re.Match[str]", _: Query) -> None:
-        self.send_json(_told(self._named(found[2])), {})
+    def _global_operation(self, match: "re.Match[str]", _: Query) -> None:
+        self.send_json(_shown(self._named(match[2])))
 
     def _named(self, name: str) -> Operation:
         operation = self.cloud.operations.get(name)
@@ -106,7 +92,7 @@ class Routes(Exchange):
         return operation
 
 
-def _told(operation: Operation) -> dict[str, Any]:
+def _shown(operation: Operation) -> dict[str, Any]:
     done = time.monotonic() >= operation.done_at
     document = {**operation.resource, "status": "DONE" if done else "RUNNING"}
     if done and operation.errors:
@@ -122,10 +108,10 @@ def _chosen(resources: list[dict[str, Any]], query: Query) -> list[dict[str, Any
     """Return those with the labels that the filter names: `labels.NAME=VALUE`, joined by AND."""
     wanted = re.findall(r'labels\.([\w-]+)\s*[=:]\s*"?([\w*-]+)', query.get("filter", ""))
     return [
-        one
-        for one in resources
+        resource
+        for resource in resources
         if all(
-            label in one["labels"] and value in {"*", one["labels"][label]}
+            label in resource["labels"] and value in {"*", resource["labels"][label]}
             for label, value in wanted
         )
     ]
@@ -139,10 +125,9 @@ def _page(items: list[Any], query: Query) -> dict[str, Any]:
     return page
 
 
-Route = Callable[[Routes, "re.Match[str]", Query], None]
 _ZONE = r"/zones/([^/]+)"
 _NAMED = rf"{_ZONE}/instances/([^/]+)"
-_ROUTES: tuple[tuple[str, str, Route], ...] = (
+_TABLE = (
     ("POST", rf"{_ZONE}/instances", Routes._insert),
     ("GET", rf"{_ZONE}/instances", Routes._list),
     ("GET", _NAMED, Routes._get),
@@ -157,4 +142,7 @@ _ROUTES: tuple[tuple[str, str, Route], ...] = (
     ("DELETE", r"/global/images/([^/]+)", Routes._delete_image),
     ("GET", r"/global/operations/([^/]+)", Routes._global_operation),
     ("POST", r"/global/operations/([^/]+)/wait", Routes._global_operation),
+)
+Routes.table = tuple(
+    (method, f"/compute/v1/projects/([^/]+){path}", route) for method, path, route in _TABLE
 )

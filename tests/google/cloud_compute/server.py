@@ -6,38 +6,26 @@ with CloudCompute(folder) as cloud:
 """
 
 import argparse
-import threading
 from pathlib import Path
 from types import TracebackType
-from typing import Self
 
 from tests.google.cloud_compute.routes import Routes
 from tests.google.cloud_compute.state import State
-from tests.google.cloud_storage.exchange import Http
+from tests.google.cloud_storage.exchange import Served
 from tests.google.cloud_storage.server import end_signal
 
 
-class CloudCompute(State):
+class CloudCompute(State, Served):
     """The server, in threads of this process, while the context lasts; then no machine runs."""
 
     def __init__(self, folder: Path, storage: str = "", port: int = 0) -> None:
         super().__init__(folder, storage)
-        self._http = Http(("127.0.0.1", port), Routes)
-        self._http.cloud = self
-        self.url = f"http://127.0.0.1:{self._http.server_address[1]}"
-        self._thread = threading.Thread(target=self._http.serve_forever, args=(0.05,), daemon=True)
-
-    def __enter__(self) -> Self:
-        self._thread.start()
-        return self
+        self.serve(port, Routes)
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None
     ) -> None:
-        self.stopping.set()
-        self._http.shutdown()
-        self._thread.join()
-        self._http.server_close()
+        super().__exit__(kind, error, _)
         self.end_all()
 
 

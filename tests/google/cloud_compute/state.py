@@ -74,8 +74,6 @@ class State(Requests):
         """The next instances at the lower price end after so many seconds each."""
         self.operation_seconds = 0.05
         self.skew = 0.0
-        self.most_instances = 0
-        """How many there were at the same time."""
         self.made: list[dict[str, Any]] = []
         """All that instances were asked to be."""
         self._by_request: dict[str, Operation] = {}
@@ -118,10 +116,10 @@ class State(Requests):
         """Return an instance; one whose time is over is removed first."""
         with self._changing:
             self._look()
-            found = self.instances.get((zone, name))
-            if found is None:
+            instance = self.instances.get((zone, name))
+            if instance is None:
                 raise Refusal(404, "notFound", f"The resource '{zone}/{name}' was not found")
-            return found
+            return instance
 
     def all(self) -> list[Instance]:
         """Return all instances."""
@@ -203,7 +201,7 @@ class State(Requests):
 
     def _lose(self, name: str, kind: str) -> None:
         with self._changing:
-            for instance in [one for one in self.instances.values() if one.name == name]:
+            for instance in [known for known in self.instances.values() if known.name == name]:
                 if kind:
                     self._operation(kind, "", instance.zone, name)
                 self._remove(instance)
@@ -233,12 +231,12 @@ class State(Requests):
         image = str(wanted["disks"][0]["initializeParams"]["sourceImage"]).rpartition("/")[2]
         if image not in self.images:
             raise Refusal(404, "notFound", f"The resource 'global/images/{image}' was not found")
-        used = {one.address for one in self.instances.values()}
+        used = {instance.address for instance in self.instances.values()}
         free = (f"127.8.{number >> 8}.{number & 255}" for number in range(1, 1 << 16))
         items = wanted.get("metadata", {}).get("items", [])
-        attributes = {one["key"]: one["value"] for one in items}
+        attributes = {item["key"]: item["value"] for item in items}
         shape = shape_of(str(wanted.get("machineType", "")))
-        for address in (one for one in free if one not in used):
+        for address in (candidate for candidate in free if candidate not in used):
             try:
                 machine = Machine(address, self.images[image], shape, attributes, self.reachable)
                 break
@@ -256,7 +254,6 @@ class State(Requests):
             now + self.preempt_after.pop(0) if spot and self.preempt_after else None,
         )
         self.instances[zone, instance.name] = instance
-        self.most_instances = max(self.most_instances, len(self.instances))
 
     def _described(self, zone: str, wanted: dict[str, Any], address: str) -> dict[str, Any]:
         return {
@@ -274,7 +271,7 @@ class State(Requests):
 
     def _operation(self, kind: str, project: str, zone: str, target: str) -> Operation:
         now = time.monotonic()
-        for name in [name for name, one in self.operations.items() if one.done_at < now - 600]:
+        for name in [name for name, old in self.operations.items() if old.done_at < now - 600]:
             del self.operations[name]
         number = next(self._numbers)
         known = self.instances.get((zone, target))

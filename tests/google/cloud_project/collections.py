@@ -54,15 +54,15 @@ class Collections:
         """Return what is in a collection, wherever."""
         with self._lock:
             self._notice_ends()
-            found = sorted(self._things.items(), key=lambda one: one[0])
-            return [one for (kind, _, _), one in found if kind == collection]
+            things = sorted(self._things.items(), key=lambda item: item[0])
+            return [thing for (kind, _, _), thing in things if kind == collection]
 
     def instance(self, name: str) -> Thing:
         """Return an instance, wherever; raise Refusal 404."""
-        found = [one for one in self.all("instances") if one["name"] == name]
-        if not found:
-            raise Refusal(404, "notFound", f"The instance '{name}' was not found")
-        return found[0]
+        for instance in self.all("instances"):
+            if instance["name"] == name:
+                return instance
+        raise Refusal(404, "notFound", f"The instance '{name}' was not found")
 
     @property
     def names(self) -> list[str]:
@@ -110,7 +110,7 @@ class Collections:
         """Remove one; return the operation."""
 
         def do() -> None:
-            one = self.get(collection, place, name)
+            self.get(collection, place, name)
             path = rf"{collection}/{name}"
             for (kind, _, other), thing in self._things.items():
                 if re.search(rf"(^|/){re.escape(path)}['\"]", repr(thing)):
@@ -121,7 +121,6 @@ class Collections:
                 del self._things["disks", place, name]
                 if self._machines is not None:
                     self._machines.stop(name)
-            assert one["name"] == name
 
         return self._operation(place, request, do)
 
@@ -129,13 +128,13 @@ class Collections:
         """Look at an operation once more; raise Refusal 404."""
         with self._lock:
             try:
-                found = self._operations[name]
+                operation = self._operations[name]
             except KeyError:
                 raise Refusal(404, "notFound", f"The operation '{name}' was not found") from None
-            found["looks"] += 1
-            if found["looks"] >= self.looks:
-                found["status"] = "DONE"
-            return _shown(found)
+            operation["looks"] += 1
+            if operation["looks"] >= self.looks:
+                operation["status"] = "DONE"
+            return _shown(operation)
 
     def preempt(self, name: str) -> None:
         """Take a host away, as the cloud does with spot VMs."""
@@ -150,9 +149,9 @@ class Collections:
     def _notice_ends(self) -> None:
         if self._machines is None:
             return
-        for (kind, _, name), one in self._things.items():
+        for (kind, _, name), thing in self._things.items():
             if kind == "instances" and not self._machines.lives(name):
-                one["status"] = "TERMINATED"
+                thing["status"] = "TERMINATED"
 
     def _operation(self, place: str, request: str, do: Callable[[], Thing | None]) -> Thing:
         with self._lock:

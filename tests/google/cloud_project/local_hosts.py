@@ -40,19 +40,19 @@ class LocalHosts:
     @property
     def running(self) -> dict[str, int]:
         """The processes of hosts that are on, by the host's name."""
-        return {name: one.pid for name, one in self._programs.items() if one.pid is not None}
+        return {name: host.pid for name, host in self._programs.items() if host.pid is not None}
 
     def start(self, instance: dict[str, Any]) -> str:
         """Start a host; return its address."""
         name, folder = instance["name"], self._folder / instance["name"]
         folder.mkdir(parents=True)
-        told = {one["key"]: one["value"] for one in instance["metadata"]["items"]}
-        if "startup-script" in told:
+        metadata = {item["key"]: item["value"] for item in instance["metadata"]["items"]}
+        if "startup-script" in metadata:
             script = folder / "startup-script"
-            script.write_text(told["startup-script"])
+            script.write_text(metadata["startup-script"])
             words = ["sh", str(script)]
         else:
-            words = [*self._scheduler, "--storage", told["kgym-storage"]]
+            words = [*self._scheduler, "--storage", metadata["kgym-storage"]]
         program = Program(name, words, folder / "log")
         program.env = {
             "GCE_METADATA_HOST": f"{self.url.removeprefix('http://')}/metadata/{name}",

@@ -9,10 +9,8 @@ with CloudProject(folder) as cloud:
 import base64
 import os
 import re
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
-from urllib.parse import parse_qsl, unquote, urlsplit
 
 from tests.google.cloud_project.collections import Collections, Machines
 from tests.google.cloud_storage.buckets import Refusal
@@ -24,17 +22,6 @@ from tests.google.cloud_storage.server import CloudStorage
 class ProjectRoutes(Routes):
     """Answers requests about the project; those about objects go to the storage's routes."""
 
-    def route(self) -> None:
-        """Find the path, and do it."""
-        parts = urlsplit(self.path)
-        query = dict(parse_qsl(parts.query, keep_blank_values=True))
-        for method, pattern, route in _ROUTES:
-            if method == self.command and (found := re.fullmatch(pattern, unquote(parts.path))):
-                self.cloud.accounts.check(self.headers.get("Authorization"))
-                route(self, found, query)
-                return
-        super().route()
-
     @property
     def project(self) -> "CloudProject":
         """What the server knows."""
@@ -43,142 +30,141 @@ class ProjectRoutes(Routes):
 
     # --- Compute Engine ----------------------------------------------------------------------
 
-    def _make(self, found: "re.Match[str]", query: Query) -> None:
-        place, collection = _place(found["place"]), found["collection"]
+    def _make(self, match: "re.Match[str]", query: Query) -> None:
+        place, collection = _place(match["place"]), match["collection"]
         request = query.get("requestId", "")
         made = self.project.compute.insert(collection, place, self.json(), request)
-        self.send_json(made, query)
+        self.send_json(made)
 
-    def _look(self, found: "re.Match[str]", query: Query) -> None:
-        place = _place(found["place"])
-        if found["collection"] == "operations":
-            self.send_json(self.project.compute.operation(found["name"]), query)
+    def _look(self, match: "re.Match[str]", query: Query) -> None:
+        place = _place(match["place"])
+        if match["collection"] == "operations":
+            self.send_json(self.project.compute.operation(match["name"]))
             return
-        one = self.project.compute.get(found["collection"], place, found["name"])
-        self.send_json(one, query)
+        self.send_json(self.project.compute.get(match["collection"], place, match["name"]))
 
-    def _delete(self, found: "re.Match[str]", query: Query) -> None:
-        place, request = _place(found["place"]), query.get("requestId", "")
-        done = self.project.compute.delete(found["collection"], place, found["name"], request)
-        self.send_json(done, query)
+    def _delete(self, match: "re.Match[str]", query: Query) -> None:
+        place, request = _place(match["place"]), query.get("requestId", "")
+        done = self.project.compute.delete(match["collection"], place, match["name"], request)
+        self.send_json(done)
 
-    def _guest_attributes(self, found: "re.Match[str]", query: Query) -> None:
-        self.project.compute.get("instances", _place(found["place"]), found["name"])
+    def _guest_attributes(self, match: "re.Match[str]", query: Query) -> None:
+        self.project.compute.get("instances", _place(match["place"]), match["name"])
         path = query["queryPath"]
-        value = self.project.guest_attributes.get((found["name"], path))
+        value = self.project.guest_attributes.get((match["name"], path))
         if value is None:
             raise Refusal(404, "notFound", "The guest attributes were not found")
         namespace, _, key = path.partition("/")
         items = [{"namespace": namespace, "key": key, "value": value}]
-        self.send_json({"queryPath": path, "queryValue": {"items": items}}, query)
+        self.send_json({"queryPath": path, "queryValue": {"items": items}})
 
-    def _aggregated(self, found: "re.Match[str]", query: Query) -> None:
+    def _aggregated(self, match: "re.Match[str]", query: Query) -> None:
         """List a collection in all zones, page by page."""
-        collection = found["collection"]
+        collection = match["collection"]
         label = re.fullmatch(r"labels\.([\w-]+)=([\w-]+)", query.get("filter", ""))
         if label is None:
             raise Refusal(400, "invalid", "Invalid value for field 'filter'")
         things = [
-            one
-            for one in self.project.compute.all(collection)
-            if one.get("labels", {}).get(label[1]) == label[2]
+            thing
+            for thing in self.project.compute.all(collection)
+            if thing.get("labels", {}).get(label[1]) == label[2]
         ]
         first, most = int(query.get("pageToken", "0")), int(query.get("maxResults", "500"))
         most = min(most, self.project.page)
         places: dict[str, dict[str, Any]] = {}
-        for one in things[first : first + most]:
-            places.setdefault(one["zone"], {collection: []})[collection].append(one)
+        for thing in things[first : first + most]:
+            places.setdefault(thing["zone"], {collection: []})[collection].append(thing)
         answer: dict[str, Any] = {"items": places}
         if first + most < len(things):
             answer["nextPageToken"] = str(first + most)
-        self.send_json(answer, query)
+        self.send_json(answer)
 
     # --- what hosts see ------------------------------------------------------------------------
 
-    def _metadata(self, found: "re.Match[str]", query: Query) -> None:
+    def _metadata(self, match: "re.Match[str]", query: Query) -> None:
         if self.headers.get("Metadata-Flavor") != "Google":
             raise Refusal(403, "forbidden", "Missing Metadata-Flavor:Google header.")
-        instance, what = self.project.compute.instance(found["name"]), found["what"]
+        instance, what = self.project.compute.instance(match["name"]), match["what"]
         if what == "service-accounts/default/token":
             token = f"of-{instance['name']}"
-            self.send_json({"access_token": token, "expires_in": 3599}, query)
+            self.send_json({"access_token": token, "expires_in": 3599})
             return
-        known = {one["key"]: one["value"] for one in instance["metadata"]["items"]}
-        told = {f"attributes/{key}": value for key, value in known.items()}
-        told["name"] = instance["name"]
-        if what not in told:
+        known = {item["key"]: item["value"] for item in instance["metadata"]["items"]}
+        shown = {f"attributes/{key}": value for key, value in known.items()}
+        shown["name"] = instance["name"]
+        if what not in shown:
             raise Refusal(404, "notFound", "Not Found")
-        self.send(200, {"Content-Type": "application/text"}, told[what].encode())
+        self.send(200, {"Content-Type": "application/text"}, shown[what].encode())
 
-    def _set_guest_attribute(self, found: "re.Match[str]", _: Query) -> None:
-        name = self.project.compute.instance(found["name"])["name"]
-        self.project.guest_attributes[name, found["path"]] = self.body(1 << 16).decode()
+    def _set_guest_attribute(self, match: "re.Match[str]", _: Query) -> None:
+        name = self.project.compute.instance(match["name"])["name"]
+        self.project.guest_attributes[name, match["path"]] = self.body(1 << 16).decode()
         self.send(200, {})
 
     def _emulated(self, _: "re.Match[str]", query: Query) -> None:
         """Tell what no cloud tells: the server's process, all that is there, hosts' processes."""
-        one = self.project
-        processes = one.machines.running if one.machines is not None else {}
-        self.send_json({"pid": os.getpid(), "left": one.left, "processes": processes}, query)
+        machines = self.project.machines
+        processes = machines.running if machines is not None else {}
+        self.send_json({"pid": os.getpid(), "left": self.project.left, "processes": processes})
 
     # --- secrets -------------------------------------------------------------------------------
 
-    def _secret_policy(self, found: "re.Match[str]", query: Query) -> None:
-        name = found["secret"]
+    def _secret_policy(self, match: "re.Match[str]", query: Query) -> None:
+        name = match["secret"]
         if name not in self.project.secrets:
             raise Refusal(404, "notFound", f"Secret [{name}] not found")
         if self.command == "POST":
             self.project.secret_policies[name] = self.json()["policy"]
-        self.send_json(self.project.secret_policies.get(name, {}), query)
+        self.send_json(self.project.secret_policies.get(name, {}))
 
-    def _read_secret(self, found: "re.Match[str]", query: Query) -> None:
+    def _read_secret(self, match: "re.Match[str]", query: Query) -> None:
         """Give a secret to a host whose account may have it, by its metadata's token; or to you."""
-        if told := self.headers.get("Authorization"):
-            instance = self.project.compute.instance(told.removeprefix("Bearer of-"))
+        if token := self.headers.get("Authorization"):
+            instance = self.project.compute.instance(token.removeprefix("Bearer of-"))
             wanted = f"serviceAccount:{instance['serviceAccounts'][0]['email']}"
-            bindings = self.project.secret_policies.get(found["secret"], {}).get("bindings", [])
-            if not any(wanted in one["members"] for one in bindings):
+            bindings = self.project.secret_policies.get(match["secret"], {}).get("bindings", [])
+            if not any(wanted in binding["members"] for binding in bindings):
                 raise Refusal(403, "forbidden", f"{wanted} may not read this secret")
-        if found["secret"] not in self.project.secrets:
-            raise Refusal(404, "notFound", f"Secret [{found['secret']}] not found")
-        data = base64.b64encode(self.project.secrets[found["secret"]].encode()).decode()
-        self.send_json({"name": found["secret"], "payload": {"data": data}}, query)
+        if match["secret"] not in self.project.secrets:
+            raise Refusal(404, "notFound", f"Secret [{match['secret']}] not found")
+        data = base64.b64encode(self.project.secrets[match["secret"]].encode()).decode()
+        self.send_json({"name": match["secret"], "payload": {"data": data}})
 
     # --- service accounts, rights on buckets ---------------------------------------------------
 
-    def _create_account(self, found: "re.Match[str]", query: Query) -> None:
+    def _create_account(self, match: "re.Match[str]", query: Query) -> None:
         body = self.json()
-        email = f"{body['accountId']}@{found['project']}.iam.gserviceaccount.com"
+        email = f"{body['accountId']}@{match['project']}.iam.gserviceaccount.com"
         if not re.fullmatch(r"[a-z]([-a-z0-9]{4,28}[a-z0-9])", str(body["accountId"])):
             raise Refusal(400, "invalid", f"Invalid account id {body['accountId']}")
         if email in self.project.service_accounts:
             raise Refusal(409, "alreadyExists", f"Service account {email} already exists")
         self.project.service_accounts[email] = {**body.get("serviceAccount", {}), "email": email}
-        self.send_json(self.project.service_accounts[email], query)
+        self.send_json(self.project.service_accounts[email])
 
-    def _account(self, found: "re.Match[str]", query: Query) -> None:
+    def _account(self, match: "re.Match[str]", query: Query) -> None:
         try:
-            one = self.project.service_accounts[found["email"]]
+            account = self.project.service_accounts[match["email"]]
         except KeyError:
             raise Refusal(404, "notFound", "Unknown service account") from None
         if self.command == "DELETE":
-            del self.project.service_accounts[found["email"]]
-        self.send_json(one, query)
+            del self.project.service_accounts[match["email"]]
+        self.send_json(account)
 
     def _create_bucket_of_project(self, _: "re.Match[str]", query: Query) -> None:
         body = self.json()
         name = str(body.get("name"))
         self.cloud.buckets.create(name)
         self.project.bucket_settings[name] = body
-        self.send_json({**body, **self.cloud.buckets.described(name)}, query)
+        self.send_json({**body, **self.cloud.buckets.described(name)})
 
-    def _show_bucket_of_project(self, found: "re.Match[str]", query: Query) -> None:
-        name = found["bucket"]
+    def _show_bucket_of_project(self, match: "re.Match[str]", query: Query) -> None:
+        name = match["bucket"]
         described = self.cloud.buckets.described(name)
-        self.send_json({**self.project.bucket_settings.get(name, {}), **described}, query)
+        self.send_json({**self.project.bucket_settings.get(name, {}), **described})
 
-    def _policy(self, found: "re.Match[str]", query: Query) -> None:
-        name = found["bucket"]
+    def _policy(self, match: "re.Match[str]", query: Query) -> None:
+        name = match["bucket"]
         self.cloud.buckets.described(name)
         if self.command == "PUT":
             policy = self.json()
@@ -187,7 +173,7 @@ class ProjectRoutes(Routes):
                     if member.partition(":")[2] not in self.project.service_accounts:
                         raise Refusal(400, "invalid", f"Service account {member} does not exist.")
             self.project.policies[name] = policy
-        self.send_json(self.project.policies.get(name, {"bindings": []}), query)
+        self.send_json(self.project.policies.get(name, {"bindings": []}))
 
 
 class CloudProject(CloudStorage):
@@ -222,13 +208,12 @@ def _place(path: str) -> str:
     return path.rpartition("/")[2]
 
 
-Route = Callable[[ProjectRoutes, "re.Match[str]", Query], None]
 _COMPUTE = r"/compute/v1/projects/[^/]+"
 _IN_PLACE = rf"{_COMPUTE}/(?P<place>global|regions/[^/]+|zones/[^/]+)/(?P<collection>\w+)"
 _OF_HOST = r"/metadata/(?P<name>[^/]+)/computeMetadata/v1/instance"
 _OF_SECRET = r"/v1/projects/[^/]+/secrets/(?P<secret>[^/:]+)"
 _ACCOUNTS = r"/v1/projects/(?P<project>[^/]+)/serviceAccounts"
-_ROUTES: tuple[tuple[str, str, Route], ...] = (
+ProjectRoutes.table = (
     ("POST", _IN_PLACE, ProjectRoutes._make),
     ("GET", rf"{_IN_PLACE}/(?P<name>[^/]+)", ProjectRoutes._look),
     ("DELETE", rf"{_IN_PLACE}/(?P<name>[^/]+)", ProjectRoutes._delete),
@@ -247,4 +232,5 @@ _ROUTES: tuple[tuple[str, str, Route], ...] = (
     ("GET", r"/storage/v1/b/(?P<bucket>[^/]+)", ProjectRoutes._show_bucket_of_project),
     ("GET", r"/storage/v1/b/(?P<bucket>[^/]+)/iam", ProjectRoutes._policy),
     ("PUT", r"/storage/v1/b/(?P<bucket>[^/]+)/iam", ProjectRoutes._policy),
+    *Routes.table,
 )

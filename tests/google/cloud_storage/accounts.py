@@ -101,16 +101,17 @@ class Accounts:
 
         https://cloud.google.com/storage/docs/authentication/canonical-requests
         """
-        said = {key.lower(): value for key, value in query.items()}
+        lowered = {key.lower(): value for key, value in query.items()}
         try:
-            email, scope = said["x-goog-credential"].split("/", 1)
-            at = datetime.strptime(said["x-goog-date"], "%Y%m%dT%H%M%SZ").replace(tzinfo=UTC)
-            seconds, names = int(said["x-goog-expires"]), said["x-goog-signedheaders"].split(";")
-            signature = bytes.fromhex(said["x-goog-signature"])
+            email, scope = lowered["x-goog-credential"].split("/", 1)
+            at = datetime.strptime(lowered["x-goog-date"], "%Y%m%dT%H%M%SZ").replace(tzinfo=UTC)
+            seconds = int(lowered["x-goog-expires"])
+            names = lowered["x-goog-signedheaders"].split(";")
+            signature = bytes.fromhex(lowered["x-goog-signature"])
             key = self._keys[email]
         except (KeyError, ValueError) as error:
             raise Refusal(403, "AccessDenied", f"Access denied: {error}") from error
-        if said.get("x-goog-algorithm") != _ALGORITHM or not 0 < seconds <= _LONGEST:
+        if lowered.get("x-goog-algorithm") != _ALGORITHM or not 0 < seconds <= _LONGEST:
             raise Refusal(400, "InvalidArgument", "The signature is of another kind.")
         shown = sorted((k, v) for k, v in query.items() if k.lower() != "x-goog-signature")
         canonical = "\n".join(
@@ -125,7 +126,7 @@ class Accounts:
             ]
         )
         digest = hashlib.sha256(canonical.encode()).hexdigest()
-        signed = "\n".join([_ALGORITHM, said["x-goog-date"], scope, digest])
+        signed = "\n".join([_ALGORITHM, lowered["x-goog-date"], scope, digest])
         try:
             key.verify(signature, signed.encode(), padding.PKCS1v15(), hashes.SHA256())
         except InvalidSignature as error:

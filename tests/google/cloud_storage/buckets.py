@@ -4,7 +4,7 @@ import base64
 import bisect
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -74,9 +74,7 @@ class Conditions:
 
     generation: int | None = None
     """0: there is none."""
-    generation_not: int | None = None
     metageneration: int | None = None
-    metageneration_not: int | None = None
 
     @classmethod
     def of(cls, query: Mapping[str, str], kind: str = "") -> "Conditions":
@@ -90,28 +88,16 @@ class Conditions:
                 raise Refusal(400, "invalid", f"if{kind}{name} is no number: {text!r}")
             return int(text)
 
-        return cls(
-            number("GenerationMatch"),
-            number("GenerationNotMatch"),
-            number("MetagenerationMatch"),
-            number("MetagenerationNotMatch"),
-        )
+        return cls(number("GenerationMatch"), number("MetagenerationMatch"))
 
-    def check(self, found: Stored | None) -> None:
+    def check(self, stored: Stored | None) -> None:
         """Raise Refusal 412 unless they hold."""
-        generation = found.generation if found else 0
-        metageneration = found.metageneration if found else None
-        if (
-            self.generation not in {None, generation}
-            or (self.generation_not is not None and self.generation_not == generation)
-            or self.metageneration not in {None, metageneration}
-            or (self.metageneration_not is not None and self.metageneration_not == metageneration)
+        generation = stored.generation if stored else 0
+        metageneration = stored.metageneration if stored else None
+        if self.generation not in {None, generation} or (
+            self.metageneration not in {None, metageneration}
         ):
-            raise Refusal(
-                412,
-                "conditionNotMet",
-                "At least one of the pre-conditions you specified did not hold.",
-            )
+            raise Refusal(412, "conditionNotMet", "A pre-condition did not hold.")
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,7 +105,6 @@ class Page:
     """A part of a list."""
 
     objects: list[Stored]
-    prefixes: list[str]
     token: str | None
     """What the next page begins after."""
 
@@ -173,11 +158,7 @@ class Buckets:
         """Make the file an object, if its bytes are those that were announced."""
         size, crc32c = file.stat().st_size, checksum(file)
         if own.get("crc32c", crc32c) != crc32c:
-            raise Refusal(
-                400,
-                "invalid",
-                f'Provided CRC32C "{own["crc32c"]}" doesn\'t match calculated CRC32C "{crc32c}".',
-            )
+            raise Refusal(400, "invalid", f"Provided CRC32C doesn't match calculated {crc32c}.")
         kept = {"contentType": "application/octet-stream", **writable(own)}
         with self._lock:
             before = self._of(bucket).get(name)
@@ -198,11 +179,11 @@ class Buckets:
     ) -> Stored:
         """Return an object; raise Refusal 404 or 412."""
         with self._lock:
-            found = self._of(bucket).get(name)
-            if found is None or generation not in {None, found.generation}:
+            stored = self._of(bucket).get(name)
+            if stored is None or generation not in {None, stored.generation}:
                 raise Refusal(404, "notFound", f"No such object: {bucket}/{name}")
-            conditions.check(found)
-            return found
+            conditions.check(stored)
+            return stored
 
     def patch(
         self,
@@ -214,13 +195,13 @@ class Buckets:
     ) -> Stored:
         """Change what is known of an object."""
         with self._lock:
-            found = self.get(bucket, name, generation, conditions)
-            own = {**found.own, **writable(changes)}
+            stored = self.get(bucket, name, generation, conditions)
+            own = {**stored.own, **writable(changes)}
             if isinstance(changes.get("metadata"), dict):
-                merged = {**found.own.get("metadata", {}), **changes["metadata"]}
+                merged = {**stored.own.get("metadata", {}), **changes["metadata"]}
                 own["metadata"] = {key: value for key, value in merged.items() if value is not None}
             changed = replace(
-                found, own=own, metageneration=found.metageneration + 1, updated=time.time()
+                stored, own=own, metageneration=stored.metageneration + 1, updated=time.time()
             )
             self._objects[bucket][name] = changed
             return changed
@@ -230,74 +211,46 @@ class Buckets:
     ) -> None:
         """Remove an object."""
         with self._lock:
-            found = self.get(bucket, name, generation, conditions)
+            stored = self.get(bucket, name, generation, conditions)
             del self._objects[bucket][name]
             names = self._names[bucket]
             del names[bisect.bisect_left(names, name)]
-        found.file.unlink(missing_ok=True)
+        stored.file.unlink(missing_ok=True)
 
     def copy(
         self, source: Stored, bucket: str, name: str, own: Mapping[str, Any], conditions: Conditions
     ) -> Stored:
         """Make an object of the same bytes. What is said of it replaces all that its source had."""
-        said = writable(own)
+        given = writable(own)
         file = self.new_file()
         try:
             file.hardlink_to(source.file)
         except FileNotFoundError as error:
-            raise Refusal(
-                404, "notFound", f"No such object: {source.bucket}/{source.name}"
-            ) from error
+            message = f"No such object: {source.bucket}/{source.name}"
+            raise Refusal(404, "notFound", message) from error
         try:
-            return self.insert(bucket, name, file, said or source.own, conditions)
+            return self.insert(bucket, name, file, given or source.own, conditions)
         except Refusal:
             file.unlink()
             raise
 
-    def page(
-        self, bucket: str, prefix: str = "", delimiter: str = "", token: str = "", most: int = _PAGE
-    ) -> Page:
-        """Return names in order, from behind the token on; below a delimiter only the prefix."""
-        objects: list[Stored] = []
-        prefixes: list[str] = []
+    def page(self, bucket: str, prefix: str = "", token: str = "", most: int = _PAGE) -> Page:
+        """Return objects in order of names, after the token."""
+        most = min(most, _PAGE)
         with self._lock:
-            held = self._of(bucket)
-            for name, folder in self._listed(bucket, prefix, delimiter, token):
-                if len(objects) + len(prefixes) >= min(most, _PAGE):
-                    last = max([*(one.name for one in objects[-1:]), *prefixes[-1:]])
-                    return Page(objects, prefixes, last)
-                if folder is None:
-                    objects.append(held[name])
-                else:
-                    prefixes.append(folder)
-        return Page(objects, prefixes, None)
+            held, names = self._of(bucket), self._names[bucket]
+            first = max(bisect.bisect_left(names, prefix), bisect.bisect_right(names, token))
+            end = bisect.bisect_left(names, prefix + chr(0x10FFFF))
+            chosen = names[first : max(first, end)]
+            objects = [held[name] for name in chosen[:most]]
+        return Page(objects, objects[-1].name if len(chosen) > most else None)
 
     def age(self, bucket: str, name: str, seconds: float) -> None:
         """Let an object be so old: what a test has no time for."""
         with self._lock:
             then = time.time() - seconds
-            found = replace(self.get(bucket, name), created=then, updated=then)
-            self._objects[bucket][name] = found
-
-    def _listed(
-        self, bucket: str, prefix: str, delimiter: str, token: str
-    ) -> Iterator[tuple[str, str | None]]:
-        names, before = self._names[bucket], token
-        at = bisect.bisect_left(names, prefix)
-        if token:
-            at = max(at, bisect.bisect_right(names, token))
-        while at < len(names) and names[at].startswith(prefix):
-            name = names[at]
-            at += 1
-            end = name.find(delimiter, len(prefix)) if delimiter else -1
-            if end < 0:
-                yield name, None
-                continue
-            folder = name[: end + len(delimiter)]
-            at = bisect.bisect_left(names, folder[:-1] + chr(ord(folder[-1]) + 1))
-            if folder != before:
-                yield name, folder
-                before = folder
+            stored = replace(self.get(bucket, name), created=then, updated=then)
+            self._objects[bucket][name] = stored
 
     def _of(self, bucket: str) -> dict[str, Stored]:
         with self._lock:
@@ -323,16 +276,13 @@ def writable(own: Mapping[str, Any]) -> dict[str, Any]:
 
 def checksum(file: Path) -> str:
     """Return a file's CRC32C, as the service writes it."""
-    found = google_crc32c.Checksum()
+    sum_ = google_crc32c.Checksum()
     with file.open("rb") as source:
         while chunk := source.read(CHUNK):
-            found.update(chunk)
-    return base64.b64encode(found.digest()).decode()
+            sum_.update(chunk)
+    return base64.b64encode(sum_.digest()).decode()
 
 
 def _moment(seconds: float) -> str:
-    return (
-        datetime.fromtimestamp(seconds, UTC)
-        .isoformat(timespec="milliseconds")
-        .replace("+00:00", "Z")
-    )
+    moment = datetime.fromtimestamp(seconds, UTC).isoformat(timespec="milliseconds")
+    return moment.replace("+00:00", "Z")

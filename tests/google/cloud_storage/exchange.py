@@ -5,11 +5,14 @@ import json
 import re
 import socket
 import struct
+import threading
+from collections.abc import Callable
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import IO, Any
+from types import TracebackType
+from typing import IO, Any, ClassVar, Self
+from urllib.parse import parse_qsl, urlsplit
 
 from tests.google.cloud_storage.buckets import CHUNK, Refusal, Stored
-from tests.google.cloud_storage.partial_answers import selected
 from tests.google.cloud_storage.state import Requests
 
 MOST_JSON = 1 << 20
@@ -32,6 +35,29 @@ class Http(ThreadingHTTPServer):
         """Say nothing: clients that go away are what is tested."""
 
 
+class Served(Requests):
+    """A server in threads of this process, while the context lasts."""
+
+    def serve(self, port: int, exchange: "type[Exchange]") -> None:
+        """Listen; requests are answered from the start of the context on."""
+        self._http = Http(("127.0.0.1", port), exchange)
+        self._http.cloud = self
+        self.url = f"http://127.0.0.1:{self._http.server_address[1]}"
+        self._thread = threading.Thread(target=self._http.serve_forever, args=(0.05,), daemon=True)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None
+    ) -> None:
+        self.stopping.set()
+        self._http.shutdown()
+        self._thread.join()
+        self._http.server_close()
+
+
 class Exchange(BaseHTTPRequestHandler):
     """A request and its answer; what is done between them is `route`."""
 
@@ -39,6 +65,7 @@ class Exchange(BaseHTTPRequestHandler):
     disable_nagle_algorithm = True
     timeout = 60
     server: Http
+    table: "ClassVar[tuple[tuple[str, str, Route], ...]]" = ()
 
     def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - the base class's
         """Say nothing."""
@@ -49,14 +76,14 @@ class Exchange(BaseHTTPRequestHandler):
         return self.server.cloud
 
     @property
-    def said(self) -> str:
-        """Method and target, as faults know the request."""
+    def request_line(self) -> str:
+        """Method and target, which the patterns of faults match."""
         return f"{self.command} {self.path}"
 
     def _answer(self) -> None:
         self.left = int(self.headers.get("Content-Length") or 0)
         self.answered = False
-        with self.cloud.counted(self.said, self.headers.get("Authorization")):
+        with self.cloud.counted(self.request_line, self.headers.get("Authorization")):
             try:
                 if self.cloud.delay:
                     self.cloud.stopping.wait(self.cloud.delay)
@@ -72,18 +99,26 @@ class Exchange(BaseHTTPRequestHandler):
     do_GET = do_HEAD = do_POST = do_PUT = do_PATCH = do_DELETE = _answer
 
     def _fail_on_purpose(self) -> None:
-        fault = self.cloud.faults.take(self.said, "status", "reset", "stall")
+        fault = self.cloud.faults.take(self.request_line, "status", "reset")
         if fault is None:
             return
-        if fault.kind == "stall":
-            self.cloud.stopping.wait()
         if fault.kind != "status":
             raise Reset
         raise Refusal(fault.number, "backendError", "On purpose.")
 
     def route(self) -> None:
-        """Do what is asked."""
-        raise NotImplementedError
+        """Dispatch the request by `table`."""
+        parts = urlsplit(self.path)
+        query = dict(parse_qsl(parts.query, keep_blank_values=True))
+        for method, pattern, route in self.table:
+            if method == self.command and (match := re.fullmatch(pattern, parts.path)):
+                self.authorize(route)
+                route(self, match, query)
+                return
+        raise Refusal(404, "notFound", f"Not Found: {self.request_line}")
+
+    def authorize(self, route: "Route") -> None:
+        """Raise Refusal unless the caller may use this route."""
 
     # --- bodies ------------------------------------------------------------------------------
 
@@ -110,29 +145,25 @@ class Exchange(BaseHTTPRequestHandler):
 
     def receive(self, sink: IO[bytes], skip: int = 0) -> None:
         """Write the body, but for its first bytes; raise Reset where it breaks off."""
-        fault = self.cloud.faults.take(self.said, "cut_upload", "slow")
-        slow = fault.number if fault is not None and fault.kind == "slow" else None
-        cut = fault is not None and slow is None
-        through = min(fault.number, self.left) if fault is not None and cut else self.left
-        buffer = memoryview(bytearray(slow // 10 if slow else CHUNK))
+        fault = self.cloud.faults.take(self.request_line, "cut_upload")
+        through = min(fault.number, self.left) if fault else self.left
+        buffer = memoryview(bytearray(CHUNK))
         while through:
             count = self.rfile.readinto1(buffer[: min(through, len(buffer))])
             if not count:
                 raise Reset
-            if slow:
-                self.cloud.stopping.wait(count / slow)
             through -= count
             self.left -= count
             sink.write(buffer[min(skip, count) : count])
             skip -= min(skip, count)
-        if cut:
+        if fault:
             raise Reset
 
     # --- answers -----------------------------------------------------------------------------
 
     def send(self, status: int, headers: dict[str, str], body: bytes = b"") -> None:
         """Answer."""
-        if self.cloud.faults.take(self.said, "lost_answer"):
+        if self.cloud.faults.take(self.request_line, "lost_answer"):
             raise Reset
         self.answered = True
         self.send_response(status)
@@ -144,17 +175,10 @@ class Exchange(BaseHTTPRequestHandler):
         if self.command != "HEAD":
             self.wfile.write(body)
 
-    def send_json(self, document: Any, query: Query, status: int = 200) -> None:
-        """Answer with what `fields` names of a document."""
-        if fields := query.get("fields"):
-            try:
-                document = selected(document, fields)
-            except ValueError as error:
-                raise Refusal(
-                    400, "invalidParameter", f"Invalid field selection {error}"
-                ) from error
+    def send_json(self, document: Any) -> None:
+        """Answer with a document."""
         body = json.dumps(document).encode()
-        self.send(status, {"Content-Type": "application/json; charset=UTF-8"}, body)
+        self.send(200, {"Content-Type": "application/json; charset=UTF-8"}, body)
 
     def send_object(self, stored: Stored) -> None:
         """Answer with an object's bytes, or with the range that was asked for."""
@@ -176,7 +200,7 @@ class Exchange(BaseHTTPRequestHandler):
 
     def send_bytes(self, file: IO[bytes], start: int, stop: int) -> None:
         """Send a part of a file, after the head of the answer."""
-        fault = self.cloud.faults.take(self.said, "cut_download", "damage")
+        fault = self.cloud.faults.take(self.request_line, "cut_download", "damage")
         if fault is not None and fault.kind == "damage" and start <= fault.number < stop:
             file.seek(start)
             data = bytearray(file.read(stop - start))
@@ -191,19 +215,14 @@ class Exchange(BaseHTTPRequestHandler):
             raise Reset
 
     def _range(self, size: int) -> tuple[int, int, int]:
-        said = self.headers.get("Range")
-        found = re.fullmatch(r"bytes=(\d*)-(\d*)", said or "")
-        if found is None or found[0] == "bytes=-":
+        match = re.fullmatch(r"bytes=(\d*)-(\d*)", self.headers.get("Range") or "")
+        if match is None or match[0] == "bytes=-":
             return 0, size, 200
-        start = int(found[1]) if found[1] else max(0, size - int(found[2]))
-        stop = min(size, int(found[2]) + 1) if found[1] and found[2] else size
+        start = int(match[1]) if match[1] else max(0, size - int(match[2]))
+        stop = min(size, int(match[2]) + 1) if match[1] and match[2] else size
         if start >= size:
-            raise Refusal(
-                416,
-                "requestedRangeNotSatisfiable",
-                "Not satisfiable",
-                **{"Content-Range": f"bytes */{size}"},
-            )
+            headers = {"Content-Range": f"bytes */{size}"}
+            raise Refusal(416, "requestedRangeNotSatisfiable", "Not satisfiable", **headers)
         return start, stop, 206
 
     def _refuse(self, refusal: Refusal) -> None:
@@ -226,3 +245,6 @@ class Exchange(BaseHTTPRequestHandler):
             linger = struct.pack("ii", 1, 0)
             self.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, linger)
             self.connection.close()
+
+
+Route = Callable[[Any, "re.Match[str]", Query], None]

@@ -5,9 +5,7 @@ import threading
 from dataclasses import dataclass
 from typing import Literal
 
-Kind = Literal[
-    "status", "reset", "lost_answer", "cut_upload", "slow", "cut_download", "damage", "stall"
-]
+Kind = Literal["status", "reset", "lost_answer", "cut_upload", "cut_download", "damage"]
 
 
 @dataclass(slots=True)
@@ -35,10 +33,8 @@ class Faults:
         reset         the connection is reset, and nothing done
         lost_answer   done, but the connection is reset instead of the answer
         cut_upload    so many bytes of the body come through, then the connection is reset
-        slow          so many bytes of the body are read in a second
         cut_download  so many bytes of the answer's body, likewise
         damage        this byte of the answer's body is another
-        stall         not answered as long as the server runs
         """
         with self._lock:
             self._faults.append(Fault(re.compile(pattern), kind, number, times))

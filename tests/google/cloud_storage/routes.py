@@ -1,12 +1,11 @@
 """What each path does: the JSON API's objects and uploads, downloads by signed URL, bare files."""
 
 import re
-from collections.abc import Callable
 from typing import Any, cast
 from urllib.parse import parse_qsl, unquote, urlsplit
 
 from tests.google.cloud_storage.buckets import Conditions, Refusal, writable
-from tests.google.cloud_storage.exchange import MOST_JSON, Exchange, Query
+from tests.google.cloud_storage.exchange import MOST_JSON, Exchange, Query, Route
 from tests.google.cloud_storage.state import State
 from tests.google.cloud_storage.uploads import QUANTUM, Part, Upload, two_parts
 
@@ -22,74 +21,64 @@ class Routes(Exchange):
         """What the server knows."""
         return cast(State, super().cloud)
 
-    def route(self) -> None:
-        """Find the path, check who calls, and do it."""
-        parts = urlsplit(self.path)
-        query = dict(parse_qsl(parts.query, keep_blank_values=True))
-        for method, pattern, route in _ROUTES:
-            if method == self.command and (found := re.fullmatch(pattern, parts.path)):
-                if route not in _OPEN:
-                    self.cloud.accounts.check(self.headers.get("Authorization"))
-                route(self, found, query)
-                return
-        raise Refusal(404, "notFound", f"Not Found: {self.said}")
+    def authorize(self, route: Route) -> None:
+        """Check the token, except for routes that need none."""
+        if route not in _OPEN:
+            self.cloud.accounts.check(self.headers.get("Authorization"))
 
     # --- buckets and objects -----------------------------------------------------------------
 
     def _create_bucket(self, _: "re.Match[str]", query: Query) -> None:
-        self.send_json(self.cloud.buckets.create(str(self.json().get("name"))), query)
+        self.send_json(self.cloud.buckets.create(str(self.json().get("name"))))
 
-    def _show_bucket(self, found: "re.Match[str]", query: Query) -> None:
-        self.send_json(self.cloud.buckets.described(unquote(found[1])), query)
+    def _show_bucket(self, match: "re.Match[str]", query: Query) -> None:
+        self.send_json(self.cloud.buckets.described(unquote(match[1])))
 
-    def _delete_bucket(self, found: "re.Match[str]", _: Query) -> None:
-        self.cloud.buckets.delete_bucket(unquote(found[1]))
+    def _delete_bucket(self, match: "re.Match[str]", _: Query) -> None:
+        self.cloud.buckets.delete_bucket(unquote(match[1]))
         self.send(204, {})
 
-    def _list_objects(self, found: "re.Match[str]", query: Query) -> None:
+    def _list_objects(self, match: "re.Match[str]", query: Query) -> None:
         most = query.get("maxResults", "1000")
         if not most.isdecimal() or not int(most):
             raise Refusal(400, "invalid", f"Invalid maxResults {most}")
         page = self.cloud.buckets.page(
-            unquote(found[1]),
+            unquote(match[1]),
             query.get("prefix", ""),
-            query.get("delimiter", ""),
             query.get("pageToken", ""),
             int(most),
         )
         document: dict[str, Any] = {"kind": "storage#objects"}
         if page.objects:
-            document["items"] = [one.resource for one in page.objects]
-        if page.prefixes:
-            document["prefixes"] = page.prefixes
+            document["items"] = [stored.resource for stored in page.objects]
         if page.token is not None:
             document["nextPageToken"] = page.token
-        self.send_json(document, query)
+        self.send_json(document)
 
-    def _show_object(self, found: "re.Match[str]", query: Query) -> None:
+    def _show_object(self, match: "re.Match[str]", query: Query) -> None:
         generation = int(query["generation"]) if "generation" in query else None
-        name, conditions = unquote(found[2]), Conditions.of(query)
-        stored = self.cloud.buckets.get(unquote(found[1]), name, generation, conditions)
+        name, conditions = unquote(match[2]), Conditions.of(query)
+        stored = self.cloud.buckets.get(unquote(match[1]), name, generation, conditions)
         if query.get("alt") == "media":
             self.send_object(stored)
         else:
-            self.send_json(stored.resource, query)
+            self.send_json(stored.resource)
 
-    def _patch_object(self, found: "re.Match[str]", query: Query) -> None:
+    def _patch_object(self, match: "re.Match[str]", query: Query) -> None:
         generation = int(query["generation"]) if "generation" in query else None
         stored = self.cloud.buckets.patch(
-            unquote(found[1]), unquote(found[2]), self.json(), generation, Conditions.of(query)
+            unquote(match[1]), unquote(match[2]), self.json(), generation, Conditions.of(query)
         )
-        self.send_json(stored.resource, query)
+        self.send_json(stored.resource)
 
-    def _delete_object(self, found: "re.Match[str]", query: Query) -> None:
+    def _delete_object(self, match: "re.Match[str]", query: Query) -> None:
         generation = int(query["generation"]) if "generation" in query else None
         conditions = Conditions.of(query)
-        self.cloud.buckets.delete(unquote(found[1]), unquote(found[2]), generation, conditions)
+        self.cloud.buckets.delete(unquote(match[1]), unquote(match[2]), generation, conditions)
         self.send(204, {})
 
-    def _rewrite_object(self, found: "re.Match[str]", query: Query) -> None:
-        bucket, name, to_bucket, to_name = (unquote(one) for one in found.groups())
+    def _rewrite_object(self, match: "re.Match[str]", query: Query) -> None:
+        bucket, name, to_bucket, to_name = (unquote(part) for part in match.groups())
         own = self.json()
         if writable(own) and "contentType" not in own:
             message = "You must specify the content type of the destination object."
@@ -114,12 +103,12 @@ class Routes(Exchange):
             token = f"{source.generation}.{done}.{len(self.cloud.requests)}"
             self.cloud.rewrites[token] = (source, done)
             answer["rewriteToken"] = token
-        self.send_json(answer, query)
+        self.send_json(answer)
 
     # --- uploads -----------------------------------------------------------------------------
 
-    def _upload(self, found: "re.Match[str]", query: Query) -> None:
-        bucket = unquote(found[1])
+    def _upload(self, match: "re.Match[str]", query: Query) -> None:
+        bucket = unquote(match[1])
         self.cloud.buckets.described(bucket)
         match query.get("uploadType"):
             case "resumable":
@@ -129,9 +118,6 @@ class Routes(Exchange):
                     self.body(_MOST_AT_ONCE), self.headers.get("Content-Type", "")
                 )
                 self._insert(bucket, own, data, query)
-            case "media":
-                own = {"contentType": self.headers.get("Content-Type", "application/octet-stream")}
-                self._insert(bucket, own, self.body(_MOST_AT_ONCE), query)
             case other:
                 raise Refusal(400, "badRequest", f"Unknown uploadType {other}")
 
@@ -146,7 +132,7 @@ class Routes(Exchange):
             if isinstance(error, KeyError):
                 raise Refusal(400, "required", "Required parameter: name") from error
             raise
-        self.send_json(stored.resource, query)
+        self.send_json(stored.resource)
 
     def _begin_upload(self, bucket: str, query: Query) -> None:
         own = self.json()
@@ -175,7 +161,7 @@ class Routes(Exchange):
             else:
                 self.body(_MOST_AT_ONCE)
             assert upload.done is not None
-            self.send_json(upload.done.resource, query)
+            self.send_json(upload.done.resource)
 
     def _take_part(self, upload: Upload, start: int, total: int | None) -> None:
         if start > upload.kept:
@@ -192,8 +178,8 @@ class Routes(Exchange):
 
     def _finish_upload(self, upload: Upload) -> None:
         own = dict(upload.own)
-        if found := re.search(r"crc32c=([\w+/=]+)", self.headers.get("X-Goog-Hash", "")):
-            own["crc32c"] = found[1]
+        if sums := re.search(r"crc32c=([\w+/=]+)", self.headers.get("X-Goog-Hash", "")):
+            own["crc32c"] = sums[1]
         try:
             upload.done = self.cloud.buckets.insert(
                 upload.bucket, upload.name, upload.file, own, upload.conditions
@@ -202,38 +188,33 @@ class Routes(Exchange):
             self.cloud.uploads.forget(upload)
             raise
 
-    def _cancel_upload(self, _: "re.Match[str]", query: Query) -> None:
-        self.cloud.uploads.forget(self.cloud.uploads.get(query.get("upload_id", "")))
-        self.send(499, {})
-
     # --- the rest ----------------------------------------------------------------------------
 
     def _token(self, _: "re.Match[str]", query: Query) -> None:
         asked = dict(parse_qsl(self.body(MOST_JSON).decode()))
-        self.send_json(self.cloud.accounts.token(asked.get("assertion", "")), query)
+        self.send_json(self.cloud.accounts.token(asked.get("assertion", "")))
 
-    def _signed(self, found: "re.Match[str]", query: Query) -> None:
+    def _signed(self, match: "re.Match[str]", query: Query) -> None:
         headers = {name.lower(): value for name, value in self.headers.items()}
         path = urlsplit(self.path).path
         self.cloud.accounts.check_signature(self.command, path, query, headers)
         generation = int(query["generation"]) if "generation" in query else None
-        self.send_object(self.cloud.buckets.get(unquote(found[1]), unquote(found[2]), generation))
+        self.send_object(self.cloud.buckets.get(unquote(match[1]), unquote(match[2]), generation))
 
-    def _bare_put(self, found: "re.Match[str]", _: Query) -> None:
-        with (self.cloud.folder / f"bare-{found[1]}").open("wb") as sink:
+    def _bare_put(self, match: "re.Match[str]", _: Query) -> None:
+        with (self.cloud.folder / f"bare-{match[1]}").open("wb") as sink:
             self.receive(sink)
         self.send(200, {})
 
-    def _bare_get(self, found: "re.Match[str]", _: Query) -> None:
-        with (self.cloud.folder / f"bare-{found[1]}").open("rb") as file:
+    def _bare_get(self, match: "re.Match[str]", _: Query) -> None:
+        with (self.cloud.folder / f"bare-{match[1]}").open("rb") as file:
             size = file.seek(0, 2)
             self.send(200, {"Content-Length": str(size)})
             self.send_bytes(file, 0, size)
 
 
-Route = Callable[[Routes, "re.Match[str]", Query], None]
 _OBJECT = r"/storage/v1/b/([^/]+)/o/([^/]+)"
-_ROUTES: tuple[tuple[str, str, Route], ...] = (
+Routes.table = (
     ("POST", r"/storage/v1/b", Routes._create_bucket),
     ("GET", r"/storage/v1/b/([^/]+)", Routes._show_bucket),
     ("DELETE", r"/storage/v1/b/([^/]+)", Routes._delete_bucket),
@@ -244,7 +225,6 @@ _ROUTES: tuple[tuple[str, str, Route], ...] = (
     ("POST", rf"{_OBJECT}/rewriteTo/b/([^/]+)/o/([^/]+)", Routes._rewrite_object),
     ("POST", r"/(?:resumable/)?upload/storage/v1/b/([^/]+)/o", Routes._upload),
     ("PUT", r"/(?:resumable/)?upload/storage/v1/b/([^/]+)/o", Routes._upload_part),
-    ("DELETE", r"/(?:resumable/)?upload/storage/v1/b/([^/]+)/o", Routes._cancel_upload),
     ("POST", r"/token", Routes._token),
     ("PUT", r"/bare/([\w.-]+)", Routes._bare_put),
     ("GET", r"/bare/([\w.-]+)", Routes._bare_get),

@@ -13,15 +13,13 @@ import signal
 import tempfile
 import threading
 from pathlib import Path
-from types import TracebackType
-from typing import Self
 
-from tests.google.cloud_storage.exchange import Http
+from tests.google.cloud_storage.exchange import Served
 from tests.google.cloud_storage.routes import Routes
 from tests.google.cloud_storage.state import State
 
 
-class CloudStorage(State):
+class CloudStorage(State, Served):
     """The server, in threads of this process, while the context lasts."""
 
     routes: type[Routes] = Routes
@@ -29,22 +27,7 @@ class CloudStorage(State):
     def __init__(self, folder: Path, port: int = 0, delay: float = 0.0) -> None:
         super().__init__(folder)
         self.delay = delay
-        self._http = Http(("127.0.0.1", port), self.routes)
-        self._http.cloud = self
-        self.url = f"http://127.0.0.1:{self._http.server_address[1]}"
-        self._thread = threading.Thread(target=self._http.serve_forever, args=(0.05,), daemon=True)
-
-    def __enter__(self) -> Self:
-        self._thread.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None
-    ) -> None:
-        self.stopping.set()
-        self._http.shutdown()
-        self._thread.join()
-        self._http.server_close()
+        self.serve(port, self.routes)
 
 
 def end_signal() -> threading.Event:

@@ -44,12 +44,12 @@ class Part:
         """Read Content-Range; without, it is all."""
         if header is None:
             return cls(0, length)
-        found = _RANGE.fullmatch(header)
-        if found is None:
+        match = _RANGE.fullmatch(header)
+        if match is None:
             raise Refusal(400, "badContentRange", f"Failed to parse Content-Range header: {header}")
-        total = None if found[3] == "*" else int(found[3])
-        start = None if found[1] is None else int(found[1])
-        if start is not None and int(found[2]) - start + 1 != length:
+        total = None if match[3] == "*" else int(match[3])
+        start = None if match[1] is None else int(match[1])
+        if start is not None and int(match[2]) - start + 1 != length:
             raise Refusal(400, "badContentRange", f"{length} bytes came with {header}")
         return cls(0 if start is None and total == 0 else start, total)
 
@@ -84,24 +84,13 @@ class Uploads:
             self._uploads.pop(upload.id, None)
         upload.file.unlink(missing_ok=True)
 
-    def forget_all(self) -> None:
-        """Let all be expired."""
-        with self._lock:
-            self._uploads.clear()
-
-    @property
-    def open(self) -> int:
-        """How many have not come to an end."""
-        with self._lock:
-            return sum(one.done is None for one in self._uploads.values())
-
 
 def two_parts(body: bytes, content_type: str) -> tuple[dict[str, Any], bytes]:
     """Return metadata and bytes of a `multipart/related` body (RFC 2387)."""
-    found = re.search(r'boundary="?([^";]+)"?', content_type)
-    if found is None:
+    boundary = re.search(r'boundary="?([^";]+)"?', content_type)
+    if boundary is None:
         raise Refusal(400, "badRequest", "Missing boundary")
-    mark = b"--" + found[1].strip("'").encode()
+    mark = b"--" + boundary[1].strip("'").encode()
     try:
         head, rest = body.split(mark + b"\r\n", 2)[1:]
         metadata = head.split(b"\r\n\r\n", 1)[1]
