@@ -35,12 +35,7 @@ from kgym_builder.suitecache.suitecache import SuiteCache
 from tests.conftest import ANYWHERE, ROOT
 
 SMALL = SandboxLimits(
-    memory=512 << 20,
-    processes=100,
-    disk=64 << 20,
-    files=3000,
-    output=2 << 20,
-    seconds=60,
+    memory=512 << 20, processes=100, disk=64 << 20, files=3000, output=2 << 20, seconds=60
 )
 """Far below what the attacks would take if nobody stopped them."""
 
@@ -118,12 +113,8 @@ class Victim:
         self, *patches: Patch, limits: SandboxLimits = SMALL, cache: str = "cache"
     ) -> tuple[Suffered, str]:
         """Build with the patches; return also the hash of vmlinux, if there is one."""
-        suite = SuiteCache(
-            self.folder / cache, ROOT / "configs" / "backports", limits, origins=ANYWHERE
-        )
         spec = self.build.model_copy(update={"patches": list(patches)})
-        storage = LocalStorage(self.folder / "storage")
-        run = _attempt(spec, self.folder / "work", storage)
+        suite, run = self._attempt(spec, limits, cache)
         error = None
         try:
             with run.held:
@@ -133,12 +124,9 @@ class Victim:
         except KgymError as caught:
             error = caught
         artifacts = {artifact.name: artifact for artifact in run.artifacts}
-        log = (
-            self.folder / "storage" / artifacts["build.log"].key
-            if "build.log" in artifacts
-            else None
-        )
-        text = log.read_text(errors="replace") if log else ""
+        text = ""
+        if log := artifacts.get("build.log"):
+            text = (self.folder / "storage" / log.key).read_text(errors="replace")
         sandbox.remove(run.folder)  # as the worker does
         assert not run.folder.exists()
         return Suffered(text, error), artifacts["vmlinux"].sha256 if "vmlinux" in artifacts else ""
@@ -163,14 +151,10 @@ class Victim:
         self, *patches: Patch, base: Sequence[Patch] = (), limits: SandboxLimits = SMALL
     ) -> list[PatchCheck]:
         """Check the patches, in one step; nothing is answered from what was found out before."""
-        suite = SuiteCache(
-            self.folder / "cache", ROOT / "configs" / "backports", limits, origins=ANYWHERE
-        )
         kernel = self.build.model_dump(include=set(Kernel.model_fields))
         kernel["cache"] = "fresh"
         spec = CheckSpec(**kernel, base=list(base), patches=list(patches))
-        storage = LocalStorage(self.folder / "storage")
-        run = _attempt(spec, self.folder / "work", storage)
+        suite, run = self._attempt(spec, limits, "cache")
         try:
             with run.held:
                 return (await Checker(suite, self.folder / "cache")(run)).patches
@@ -178,14 +162,18 @@ class Victim:
             sandbox.remove(run.folder)
             assert not run.folder.exists()
 
-
-def _attempt(spec: StepSpec, folder: Path, storage: LocalStorage) -> StepContext:
-    lease = uuid.uuid4()
-    assignment = Assignment(
-        step_id=1, job_id=1, number=0, attempt=1, lease=lease, spec=spec, inputs={}
-    )
-    (folder / lease.hex).mkdir(parents=True)
-    return StepContext(assignment, folder / lease.hex, storage)
+    def _attempt(
+        self, spec: StepSpec, limits: SandboxLimits, cache: str
+    ) -> tuple[SuiteCache, StepContext]:
+        backports = ROOT / "configs" / "backports"
+        suite = SuiteCache(self.folder / cache, backports, limits, origins=ANYWHERE)
+        lease = uuid.uuid4()
+        assignment = Assignment(
+            step_id=1, job_id=1, number=0, attempt=1, lease=lease, spec=spec, inputs={}
+        )
+        folder = self.folder / "work" / lease.hex
+        folder.mkdir(parents=True)
+        return suite, StepContext(assignment, folder, LocalStorage(self.folder / "storage"))
 
 
 @pytest.fixture(scope="module")

@@ -21,17 +21,8 @@ from urllib.parse import quote
 
 import pytest
 
-from kgym.api.jobs import Progress
-from kgym.api.steps import (
-    CheckSpec,
-    Edit,
-    GitSource,
-    KernelConfig,
-    MinimizeSpec,
-    Patch,
-    StepKind,
-    StepRef,
-)
+from kgym.api.steps import CheckSpec, Edit, GitSource, KernelConfig, MinimizeSpec, Patch, StepKind
+from kgym.api.steps.base import StepRef
 from kgym.client import AsyncClient
 from kgym.web.server import serve
 from kgym_cli.platforms.servers import PostgreSQL
@@ -54,33 +45,17 @@ CHECK = CheckSpec(
 )
 MINIMIZE = MinimizeSpec(reproduce=StepRef(step=1), build=StepRef(step=0), files=["mm/slab.c"])
 JOB = json.loads(job(BUILD, reproduce(0), MINIMIZE, CHECK, tags=("mine",)).model_dump_json())
-CALLS = json.loads(
-    json.dumps(
-        [
-            {"call": "claim", "claim": json.loads(claim_of().model_dump_json())},
-            {
-                "call": "report",
-                "lease": str(uuid.UUID(int=1)),
-                "log": "made\n",
-                "progress": Progress(stage="make", done=1).model_dump(),
-            },
-            {
-                "call": "finish",
-                "lease": str(uuid.UUID(int=1)),
-                "ending": json.loads(WELL.model_dump_json()),
-            },
-            {
-                "call": "finish",
-                "lease": str(uuid.UUID(int=2)),
-                "ending": json.loads(badly("user").model_dump_json()),
-            },
-            {"call": "release", "lease": str(uuid.UUID(int=1))},
-            {"call": "hold", "lease": str(uuid.UUID(int=1)), "name": "suitecache/x"},
-            {"call": "ended", "lease": str(uuid.UUID(int=1))},
-            {"call": "leave", "worker": "worker"},
-        ]
-    )
-)
+LEASE, OTHER = (str(uuid.UUID(int=number)) for number in (1, 2))
+CALLS: list[Any] = [
+    {"call": "claim", "claim": claim_of().model_dump(mode="json")},
+    {"call": "report", "lease": LEASE, "log": "made\n", "progress": {"stage": "make", "done": 1}},
+    {"call": "finish", "lease": LEASE, "ending": WELL.model_dump(mode="json")},
+    {"call": "finish", "lease": OTHER, "ending": badly("user").model_dump(mode="json")},
+    {"call": "release", "lease": LEASE},
+    {"call": "hold", "lease": LEASE, "name": "suitecache/x"},
+    {"call": "ended", "lease": LEASE},
+    {"call": "leave", "worker": "worker"},
+]
 
 NUMBERS = [0, -1, 1, 100, 1 << 15, 1 << 31, (1 << 63) - 1, 1 << 63, -(1 << 63), 10**30, 10**400]
 NUMBERS += [0.5, -0.0, 1e-320, 1.7e308]
@@ -88,30 +63,12 @@ TEXTS = ["", "\0", "a\0b", "x" * 70_000, "é" * 300, "\u202e", "../../etc/passwd
 TEXTS += ["/dev/zero", "1" * 5000, "%00", "%s%n", "\x1b[2J", "NaN", "1e400", "\ud7ff\U0001f600"]
 ODD: list[Any] = [*NUMBERS, *TEXTS, None, True, [], {}, [[]], [None], {"": {}}, ["a"] * 2000]
 RAW = [b"1e400", b"NaN", b"-Infinity", b'"\\ud800"', b'"\xff"', b"[" * 5000, b"9" * 5000, b""]
-PATHS = [
-    "/v1/jobs",
-    "/v1/jobs/{}",
-    "/v1/jobs/{}/abort",
-    "/v1/jobs/{}/restart",
-    "/v1/jobs/{}/tags",
-    "/v1/jobs/{}/log",
-    "/v1/jobs/{}/events",
-    "/v1/jobs/{}/steps/{}/artifacts",
-    "/v1/jobs/{}/steps/{}/artifacts/{}",
-    "/v1/workers",
-    "/v1/workers/{}/drain",
-    "/v1/queues",
-    "/v1/healthz",
-    "/v1/readyz",
-    "/v1/worker/calls",
-    "/v1/worker/stay",
-    "/metrics",
-    "/openapi.json",
-    "/docs",
-    "/swagger/{}",
-    "/{}",
-    "/v1/{}",
-]
+_JOBS = ["", "/{}", *(f"/{{}}/{name}" for name in ["abort", "restart", "tags", "log", "events"])]
+_JOBS += ["/{}/steps/{}/artifacts", "/{}/steps/{}/artifacts/{}"]
+PATHS = [f"/v1/jobs{path}" for path in _JOBS]
+PATHS += ["/v1/workers", "/v1/workers/{}/drain", "/v1/queues", "/v1/healthz", "/v1/readyz"]
+PATHS += ["/v1/worker/calls", "/v1/worker/stay", "/metrics", "/openapi.json", "/docs"]
+PATHS += ["/swagger/{}", "/{}", "/v1/{}"]
 NAMES = "state kind tag created_after created_before cursor limit from_step step attempt worker x"
 HEADERS = [
     "Range",
@@ -119,18 +76,11 @@ HEADERS = [
     "Last-Event-ID",
     "Idempotency-Key",
     "Content-Type",
-    "Content-Length",
-    "Transfer-Encoding",
-    "Expect",
-    "Host",
-    "Origin",
-    "Authorization",
     "Accept",
-    "X-Forwarded-For",
-    "X-Forwarded-Proto",
-    "Upgrade",
-    "Connection",
+    "Host",
 ]
+HEADERS += ["Content-Length", "Transfer-Encoding", "Expect", "Origin", "Authorization", "Upgrade"]
+HEADERS += ["Connection", "X-Forwarded-For", "X-Forwarded-Proto"]
 VALUES = ["bytes=0-", "bytes=-0", "bytes=9-1", "bytes=0-0,2-3", "chunked", "gzip", "websocket"]
 VALUES += ["application/json", "text/plain", "100-continue", "upgrade", "close", "Bearer kgym_1_x"]
 VALUES += ["2026-01-01T00:00:00Z", "0001-01-01T00:00:00+14:00", "99999999999999999-999999999999"]
