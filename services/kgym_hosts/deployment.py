@@ -149,6 +149,7 @@ class Deployment(Strict):
             raise ValueError(f"the zones are in several regions: {', '.join(zones)}")
         if "scheduler" in self.pools:
             raise ValueError("no pool can be named scheduler: that is the scheduler's host")
+        # 16 more: the scheduler, and addresses that Google reserves in each subnetwork.
         hosts = sum(pool.most for pool in self.pools.values())
         if hosts + 16 > self.subnetwork.num_addresses:
             raise ValueError(f"{self.subnetwork} has too few addresses for {hosts} hosts")

@@ -40,6 +40,7 @@ def dollars_per_hour(machine: Machine, region: str, table: PriceTable) -> float 
     if machine.dollars_per_hour is not None:
         return machine.dollars_per_hour
     family, _, cores = machine.machine_type.rpartition("-")
+    # An unknown price is never counted as 0: it would allow any number of hosts within a budget.
     price = table.families.get(family)
     if price is None or not cores.isdecimal() or region != table.region:
         return None

@@ -70,17 +70,9 @@ PATHS += ["/v1/workers", "/v1/workers/{}/drain", "/v1/queues", "/v1/healthz", "/
 PATHS += ["/v1/worker/calls", "/v1/worker/stay", "/metrics", "/openapi.json", "/docs"]
 PATHS += ["/swagger/{}", "/{}", "/v1/{}"]
 NAMES = "state kind tag created_after created_before cursor limit from_step step attempt worker x"
-HEADERS = [
-    "Range",
-    "If-Range",
-    "Last-Event-ID",
-    "Idempotency-Key",
-    "Content-Type",
-    "Accept",
-    "Host",
-]
+HEADERS = ["Range", "If-Range", "Last-Event-ID", "Idempotency-Key", "Content-Type", "Accept"]
 HEADERS += ["Content-Length", "Transfer-Encoding", "Expect", "Origin", "Authorization", "Upgrade"]
-HEADERS += ["Connection", "X-Forwarded-For", "X-Forwarded-Proto"]
+HEADERS += ["Connection", "Host", "X-Forwarded-For", "X-Forwarded-Proto"]
 VALUES = ["bytes=0-", "bytes=-0", "bytes=9-1", "bytes=0-0,2-3", "chunked", "gzip", "websocket"]
 VALUES += ["application/json", "text/plain", "100-continue", "upgrade", "close", "Bearer kgym_1_x"]
 VALUES += ["2026-01-01T00:00:00Z", "0001-01-01T00:00:00+14:00", "99999999999999999-999999999999"]

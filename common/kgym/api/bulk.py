@@ -8,7 +8,7 @@ from kgym.api.jobs import JobConditions, JobRequest
 from kgym.api.states import State
 from kgym.api.steps import Strict
 
-# Jobs in one call.
+# Maximum number of jobs in one call, which is one transaction: others wait for its end.
 JOBS = 1000
 JobIds = list[Annotated[int, Field(ge=1, lt=1 << 63)]]
 
@@ -28,6 +28,7 @@ class Submitted(Strict):
     )
 
 
+# Without it, a filter could abort jobs that were submitted after the user counted them.
 Expected = Annotated[int, Field(ge=0, le=10_000)]
 
 

@@ -24,6 +24,7 @@ from kgym.api.steps import (
     Verdict,
 )
 
+# Without blanks, which separate tags in CSV.
 Tag = Annotated[str, Field(min_length=1, max_length=100, pattern=r"^[\w.:=/@+-]+$")]
 Tags = Annotated[list[Tag], Field(max_length=50)]
 # Also a folder's name: in SuiteCache.
@@ -292,6 +293,7 @@ class JobConditions(Strict):
     created_before: Instant | None = Field(None, description="submitted before; with a time zone")
 
 
+# The work of a request is bounded, whatever its filter: a page must come within milliseconds.
 class JobFilter(JobConditions):
     """Selection of a list of jobs, newest first.
 

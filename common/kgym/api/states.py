@@ -88,4 +88,5 @@ def job_state(steps: Sequence[State]) -> State:
 
 def retry_delay(attempt: int) -> float:
     """Return the seconds to wait before the attempt that follows number `attempt` (1, 2, …)."""
+    # Exponential back-off: an outage of storage or broker often lasts longer than one attempt.
     return min(60.0, 2.0**attempt)

@@ -53,6 +53,7 @@ def calibration(
 
     `syzkallers` build the binaries for `syz` programs: other binaries may behave differently.
     """
+    # A name, and checks made ahead, do not change the kernel that is measured.
     kernel = build.model_copy(update={"name": None, "ahead": None, **dict.fromkeys(_PACE)})
     return CALIBRATION + _hash(map(_text, (kernel, *programs, vm, *syzkallers)))
 

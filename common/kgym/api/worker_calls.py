@@ -16,6 +16,7 @@ from kgym.api.suitecache import HELD, HeldEntry
 from kgym.errors import InfrastructureError
 
 WORKER_ID = r"^[\w.:+-]+$"
+# Workers report every 1.5 s. A lease outlasts a restart of the scheduler, or of the database.
 LEASE_SECONDS = 60.0
 # Characters of log in one report.
 LOG = 1 << 20

@@ -9,7 +9,7 @@ from kgym.api.jobs import Progress
 from kgym.api.steps import Strict
 from kgym.api.worker_calls import LOG, AttemptEnding, Claim, Claimed, WorkerId
 
-# Calls in one request.
+# Maximum number of calls in one request: the scheduler answers all of them together.
 CALLS = 100
 
 

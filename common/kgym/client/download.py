@@ -36,6 +36,7 @@ class Download:
         # is wrong, the rest comes from the scheduler.
         self.direct = True
         self._path = path
+        # Named after the content too: the part of another artifact is never continued.
         self._part = path.with_name(f".{path.name}.{artifact.sha256[:16]}.part")
         self._part.touch()
         self._have = self._part.stat().st_size
@@ -67,6 +68,7 @@ class Download:
     @property
     def part(self) -> dict[str, str]:
         """The headers that request the missing bytes."""
+        # Ranges count stored bytes, so the answer must not be compressed.
         return {"Range": f"bytes={self._have}-", "Accept-Encoding": "identity"}
 
     @property
@@ -77,6 +79,7 @@ class Download:
     def begin(self, response: httpx.Response) -> None:
         """Start over if the answer is not partial, and begins at the first byte."""
         self.retries.begin()
+        # The whole file comes if `If-Range` no longer matches, or a proxy ignores ranges.
         if response.status_code != HTTPStatus.PARTIAL_CONTENT:
             self._have = 0
             os.truncate(self._part, 0)

@@ -131,6 +131,7 @@ class Retries:
     def pause(self, url: httpx.URL, error: Exception | None) -> float:
         """Return the seconds to wait; raise InfrastructureError if waiting cannot help."""
         self.lost += 1
+        # A server that never answered is probably not there: waiting for it would hide that.
         if not self.connected or self.lost > self.most:
             raise unreachable(url, error) from error
         return float(min(2.0, 0.05 * 2**self.lost))
@@ -222,6 +223,7 @@ class ChangeFeed:
             self._last = message.id or self._last
             return None
         change = Change.model_validate_json(message.data)
+        # Changes of workers have no place in the feed that could be returned to.
         if change.kind != "worker":
             self._last = change.cursor
         return change

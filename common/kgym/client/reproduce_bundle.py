@@ -83,11 +83,13 @@ class BundleArchive:
     """A writer of the archive; it is deterministic: the same files give the same bytes."""
 
     def __init__(self) -> None:
+        # Level 1: the archive is packed while it is sent, and most of it is vmlinux.
         self._gzip = zlib.compressobj(1, zlib.DEFLATED, _GZIP)
         self._size = 0
 
     def begin(self, member: Member) -> bytes:
         """Return the header of a file."""
+        # Owner and time stay 0, so that the same files give the same archive.
         head = tarfile.TarInfo(f"bundle/{member.name}")
         head.size = member.artifact.size
         program = member.name.startswith("reproducer") and "." not in member.name

@@ -75,6 +75,7 @@ class Callers:
         try:
             caller = await self._known(request, address)
         except UserError:
+            # Failed attempts count per address, so that tokens cannot be guessed quickly.
             self._rates.take(f"address {address}")
             raise
         # Workers are not limited: the platform itself decides what they have to send.

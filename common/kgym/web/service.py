@@ -72,6 +72,7 @@ class Service(FastAPI):
 
         Raises RuntimeError if a route has no access rule (`kgym.web.access`).
         """
+        # The last one added runs first: requests are counted even if they are refused.
         self.add_middleware(BodyLimit)
         self.add_middleware(TokenCheck, callers=self.callers, open_to_all=open_paths(self.routes))
         self.add_middleware(QueryLimit)

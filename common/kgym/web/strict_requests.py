@@ -25,6 +25,7 @@ async def known_request(request: Request) -> None:
     known, body = _inputs(request.scope["endpoint"])
     given = Counter(name for name, _ in request.query_params.multi_items())
     faults = dict.fromkeys((n for n in given if n not in known), "unknown query parameter")
+    # FastAPI would take the last one, a proxy perhaps the first.
     faults |= dict.fromkeys((n for n in given if given[n] > 1), "given more than once")
     if faults:
         raise faulty_parameters(faults)

@@ -117,6 +117,7 @@ class Cloud:
             except (exceptions.GoogleAPICallError, GoogleAuthError, *_LOST) as error:
                 if not _passes(error) or time.monotonic() - began > PATIENCE_SECONDS:
                     raise refused(error, what) from error
+            # Jitter: many hosts are made at once, and would all retry at the same time.
             time.sleep(pause * random.uniform(0.5, 1))  # noqa: S311
             pause = min(2 * pause, 10.0)
 

@@ -69,6 +69,7 @@ class CloudPlatform:
         self.instances.remove_disks(disks)
         for _, name in disks:
             report(Part("disk", name, "removed"))
+        # In reverse dependency order: the cloud refuses to remove what is still used.
         for resource in reversed(self._resources):
             if self._is_kept(resource.kind):
                 report(Part(resource.kind, resource.name, "kept"))

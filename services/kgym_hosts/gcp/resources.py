@@ -261,6 +261,7 @@ class Bucket:
         own = next((binding for binding in bindings if binding["role"] == role), None)
         if own is None:
             bindings.append(own := {"role": role, "members": []})
+        # Other members and bindings stay: an operator may have added them.
         if not wanted <= set(own["members"]):
             own["members"] = sorted({*own["members"], *wanted})
             self._rest("PUT", f"/{self.name}/iam", policy)
@@ -391,6 +392,7 @@ def resources(cloud: Cloud, deployment: Deployment) -> list[Resource]:
                 }
             ],
         ),
+        # Clients reach the scheduler only; workers reach it by TLS; it reaches workers by SSH.
         firewall(f"{name}-clients", ["22", HTTPS], source_ranges=clients, target_tags=at_scheduler),
         firewall(f"{name}-workers", [HTTPS], source_tags=[name], target_tags=at_scheduler),
         firewall(f"{name}-ssh", ["22"], source_tags=at_scheduler, target_tags=[name]),

@@ -122,12 +122,14 @@ class Scaler:
         hosts = [host for host in self.instances.all() if host.pool in self.deployment.pools]
         workers = self.client.workers()
         seen = Seen(self.clock(), self._queues(), self._hosts(hosts, workers))
+        # A restarted loop does not know what was needed before, and would drain every idle host.
         if self.patient:
             self.patient = False
             for pool in self.deployment.pools:
                 there = sum(host.pool == pool for host in seen.hosts)
                 self._memory.peak(pool, seen.now, there, self._limits.idle_seconds)
         actions = decide(self._limits, seen, self._memory)
+        # Removals come first: they free quota and budget for new hosts.
         named = {host.name: host for host in hosts}
         done = self._remove(actions, named)
         for action in actions:

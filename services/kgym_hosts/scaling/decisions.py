@@ -170,6 +170,7 @@ def decide(limits: Limits, seen: Seen, memory: Memory) -> list[Action]:
         if share.late and full and len(usable) == needed < pool.most:
             needed += 1
         peak = memory.peak(pool.name, seen.now, needed, limits.idle_seconds)
+        # Draining hosts still count for the maximum, and are still paid.
         if needed > len(usable):
             wanted = min(needed - len(usable), pool.most - len(hosts))
             count = _affordable(limits, pool, wanted, paid)
@@ -263,6 +264,7 @@ def _affordable(limits: Limits, pool: PoolLimits, wanted: int, paid: float) -> i
     if pool.dollars_per_hour == 0:
         return wanted
     left = limits.most_dollars_per_hour - paid
+    # 1e-9: a budget for exactly n hosts must not lose one to rounding.
     return max(0, min(wanted, int(left / pool.dollars_per_hour + 1e-9)))
 
 

@@ -64,6 +64,7 @@ class StepKind(StrEnum):
     HISTORY = "history"
 
 
+# Begins with a letter, so that a reference is either a number or a name.
 StepName = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_-]*$", max_length=60)]
 StepNumber = Annotated[int, Field(ge=0, lt=100)]
 
@@ -84,6 +85,7 @@ class StepInput:
     kind: StepKind
 
 
+# Steps with equal needs share a lane (`kgym.api.capabilities`), so there must be few values.
 class Needs(Strict):
     """Requirements on a worker's host; null and 0 require nothing."""
 

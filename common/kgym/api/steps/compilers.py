@@ -122,6 +122,7 @@ def places(compiler: str) -> tuple[str, ...]:
     wanted = asked(compiler)
     if wanted.suite:
         return (compiler,)
+    # Just `gcc` or `clang` means whatever the host has, so no image of a suite can stand in.
     if not wanted.version:
         return (wanted.family,)
     name = f"{wanted.family}-{_major(wanted.version)}"
@@ -129,6 +130,8 @@ def places(compiler: str) -> tuple[str, ...]:
     if not wanted.described:
         return (name, *(str(image) for image, _ in known if image.name == name))
     near = sorted(known, key=lambda pair: (*_distance(wanted, pair[1]), _other(wanted, pair[0])))
+    # A described compiler was built by its distribution: that suite's image comes before the host's
+    # compiler of the same major version, which another distribution may have built.
     own = [str(image) for image, _ in near if image.name == name]
     return (*own, name, *(str(image) for image, _ in near if image.name != name))
 

@@ -7,7 +7,7 @@ from pydantic import AfterValidator, Field, model_validator
 from kgym.api.steps.base import Needs, Sha256, Step, Strict, TreePath
 from kgym.api.steps.compilers import Compiler, needed
 
-# Characters of a config or a diff.
+# Maximum characters of a config or a diff.
 TEXT = 4 << 20
 
 

@@ -254,6 +254,7 @@ class ReproduceSpec(Step):
             return None
         if result.verdict is not Verdict.INCONCLUSIVE:
             return None
+        # Counted as the infrastructure's failure: the user's input may be valid.
         why = f"no verdict on this kernel, so nothing further is tried: {result.reason}"
         return Failure(cause="infrastructure", reason="no_verdict", message=why)
 
@@ -280,6 +281,7 @@ def syzkaller_input(number: int) -> str:
     return f"syzkaller-{number}"
 
 
+# Two sizes for each power of two: with every size of its own, each would be a lane.
 def _class(memory: int) -> int:
     power = 1 << (memory - 1).bit_length()
     return power * 3 // 4 if memory <= power * 3 // 4 else power
