@@ -20,8 +20,8 @@ from kgym_crashfixer.search.work import Check, Question, Result, Source, Try
 from tests.crashfixer.world import FILE, FIRST, TEXT, World, edit, limit
 
 BUG = "watch-queue-filter"
+# What the model writes where the limit is so: it does not compile, crashes, and is right.
 NEXT = {"99": "word", "7": "8", "8": "16"}
-"""What the model writes where the limit is so: it does not compile, crashes, and is right."""
 ONE_TREE = Forest(trees=1, depth=3, cycle=Cycle(hypotheses=2, patches=2, rounds=1))
 Guess = Callable[[str, str], str]
 

@@ -8,34 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
-from kgym.api.steps import (
-    BuildSpec,
-    CheckResult,
-    CheckSpec,
-    Control,
-    ControlName,
-    ControlOutcome,
-    Diagnostic,
-    Evidence,
-    Finding,
-    InstanceOutcome,
-    InstanceResult,
-    MinimalTrace,
-    MinimizeResult,
-    PatchCheck,
-    PatchOutcome,
-    ReproduceSpec,
-    Severity,
-    StepKind,
-    StepResult,
-    TraceAnchor,
-    TraceCall,
-    TracedFunction,
-    TracePart,
-    TraceStack,
-    TraceStatistics,
-    Verdict,
-)
+from kgym.api import steps
 from kgym.bugs import bundle
 from kgym.client import AsyncClient
 from kgym.errors import InfrastructureError, UserError
@@ -48,9 +21,13 @@ from tests.cli.worked import working
 from tests.results import built, ran
 
 BUG = bundle.load("watch-queue-filter")
-GOOD = Evidence(controls=[Control(name=ControlName.PANIC, outcome=ControlOutcome.REPORTED)])
-SILENT = Evidence(controls=[Control(name=ControlName.PANIC, outcome=ControlOutcome.SILENT)])
-NO_RECORDS = TraceStatistics(
+GOOD = steps.Evidence(
+    controls=[steps.Control(name=steps.ControlName.PANIC, outcome=steps.ControlOutcome.REPORTED)]
+)
+SILENT = steps.Evidence(
+    controls=[steps.Control(name=steps.ControlName.PANIC, outcome=steps.ControlOutcome.SILENT)]
+)
+NO_RECORDS = steps.TraceStatistics(
     records=9,
     lost=0,
     threads=1,
@@ -69,35 +46,37 @@ def diff(word: str) -> str:
     return f"--- a/drivers/a.c\n+++ b/drivers/a.c\n@@ -1 +1 @@\n-int a;\n+int {word};\n"
 
 
-def call(name: str, part: TracePart = TracePart.MATCH, **fields: Any) -> TraceCall:
-    pattern = [TracedFunction(file="drivers/a.c", name=name)]
-    return TraceCall(pattern=pattern, time=0, cpu=0, part=part, **fields)
+def call(
+    name: str, part: steps.TracePart = steps.TracePart.MATCH, **fields: Any
+) -> steps.TraceCall:
+    pattern = [steps.TracedFunction(file="drivers/a.c", name=name)]
+    return steps.TraceCall(pattern=pattern, time=0, cpu=0, part=part, **fields)
 
 
 @dataclass
 class Farm:
     """Workers whose results the words in patches choose."""
 
+    # Whether the unpatched kernel crashes.
     shows: bool = True
-    """Whether the unpatched kernel crashes."""
     traces: bool = True
+    # Steps that the platform fails before it answers any.
     fails: int = 0
-    """Steps that the platform fails before it answers any."""
     done: list[str] = field(default_factory=list)
+    # Of the unpatched kernel's crash, if not a short one.
     report: str = ""
-    """Of the unpatched kernel's crash, if not a short one."""
+    # What waits until `hold` is set.
     hold_at: str = ""
-    """What waits until `hold` is set."""
     hold: threading.Event = field(default_factory=threading.Event)
     held: threading.Event = field(default_factory=threading.Event)
 
     @property
-    def answers(self) -> dict[StepKind, Callable[[StepContext], StepResult]]:
+    def answers(self) -> dict[steps.StepKind, Callable[[StepContext], steps.StepResult]]:
         return {
-            StepKind.CHECK: self.check,
-            StepKind.BUILD: self.build,
-            StepKind.REPRODUCE: self.reproduce,
-            StepKind.MINIMIZE: self.minimize,
+            steps.StepKind.CHECK: self.check,
+            steps.StepKind.BUILD: self.build,
+            steps.StepKind.REPRODUCE: self.reproduce,
+            steps.StepKind.MINIMIZE: self.minimize,
         }
 
     def _begins(self, what: str) -> None:
@@ -109,11 +88,11 @@ class Farm:
             self.held.set()
             assert self.hold.wait(60)
 
-    def check(self, run: StepContext) -> StepResult:
+    def check(self, run: StepContext) -> steps.StepResult:
         spec = run.assignment.spec
-        assert isinstance(spec, CheckSpec)
+        assert isinstance(spec, steps.CheckSpec)
         self._begins(f"check {len(spec.patches)}")
-        return CheckResult(
+        return steps.CheckResult(
             source_identity="",
             kernel_release="",
             compiler_version="",
@@ -123,28 +102,30 @@ class Farm:
             seconds={},
         )
 
-    def build(self, run: StepContext) -> StepResult:
+    def build(self, run: StepContext) -> steps.StepResult:
         spec = run.assignment.spec
-        assert isinstance(spec, BuildSpec)
+        assert isinstance(spec, steps.BuildSpec)
         text = (spec.patches[-1].diff or "") if spec.patches else ""
         self._begins("traced build" if spec.instrument else f"build {word(text)}")
         if "unlinked" in text:
-            error = Diagnostic(file="a.c", line=7, severity="error", message="no such label")
+            error = steps.Diagnostic(file="a.c", line=7, severity="error", message="no such label")
             raise UserError("does_not_compile", "make failed", diagnostics=[error.model_dump()])
-        note = Severity.BLOCKING if "silences" in text else Severity.NOTE
-        about = Finding(check="amputation", severity=note, reason="check_removed", message="BUG_ON")
+        note = steps.Severity.BLOCKING if "silences" in text else steps.Severity.NOTE
+        about = steps.Finding(
+            check="amputation", severity=note, reason="check_removed", message="BUG_ON"
+        )
         return built(tree=text, findings=[about] if spec.review and "silences" in text else [])
 
-    def reproduce(self, run: StepContext) -> StepResult:
+    def reproduce(self, run: StepContext) -> steps.StepResult:
         spec, kernel = run.assignment.spec, run.assignment.inputs["build"].result
-        assert isinstance(spec, ReproduceSpec)
+        assert isinstance(spec, steps.ReproduceSpec)
         text, title = getattr(kernel, "tree", ""), spec.titles[0]
         traced = spec.dump != "none"
         patched = spec.baseline is not None or (traced and "drivers/a.c" in text)
         self._begins(f"{'traced run' if traced else 'run'} {word(text) if patched else ''}".strip())
-        more: dict[str, Any] = {"evidence": Evidence()}
+        more: dict[str, Any] = {"evidence": steps.Evidence()}
         if spec.baseline is not None:
-            more["baseline"] = Verdict.SAME_CRASH
+            more["baseline"] = steps.Verdict.SAME_CRASH
         if not patched and not self.shows:
             return ran(**more)
         if patched and any(end in text for end in ("mends", "silences")):
@@ -152,30 +133,35 @@ class Farm:
         if patched and "quiet" in text:
             return ran(**{**more, "evidence": SILENT})
         if patched and "undone" in text:
-            return ran(Verdict.INCONCLUSIVE, **more)
+            return ran(steps.Verdict.INCONCLUSIVE, **more)
         if patched and "noisy" in text:
-            return ran(Verdict.INCONCLUSIVE, "SYZFAIL: no", **more)
+            return ran(steps.Verdict.INCONCLUSIVE, "SYZFAIL: no", **more)
         if patched and "moves" in text and not traced:
             title = "general protection fault in other"
-        crash = InstanceResult(number=0, outcome=InstanceOutcome.CRASH, run_seconds=2, title=title)
+        crash = steps.InstanceResult(
+            number=0, outcome=steps.InstanceOutcome.CRASH, run_seconds=2, title=title
+        )
         (run.folder / "report-0.txt").write_text(self.report or f"BUG: {title}\n {word(text)}\n")
-        verdict = Verdict.SAME_CRASH if title == spec.titles[0] else Verdict.OTHER_CRASH
+        verdict = steps.Verdict.SAME_CRASH if title == spec.titles[0] else steps.Verdict.OTHER_CRASH
         return ran(verdict, title, instances=[crash], **more)
 
-    def minimize(self, run: StepContext) -> StepResult:
+    def minimize(self, run: StepContext) -> steps.StepResult:
         self._begins("minimize")
         if not self.traces:
             raise UserError("no_dump", "the kernel went on")
         calls = [
-            call("begins", TracePart.BACKWARD),
+            call("begins", steps.TracePart.BACKWARD),
             call("outer", anchor=True, frame=1),
             call("helper"),
             call("inner", anchor=True, frame=0),
         ]
-        trace = MinimalTrace(
-            pid=7, anchor=TraceAnchor(stack=TraceStack.CRASH), calls=calls, statistics=NO_RECORDS
+        trace = steps.MinimalTrace(
+            pid=7,
+            anchor=steps.TraceAnchor(stack=steps.TraceStack.CRASH),
+            calls=calls,
+            statistics=NO_RECORDS,
         )
-        return MinimizeResult(instance=0, title="", trace=trace, parts=[], seconds={})
+        return steps.MinimizeResult(instance=0, title="", trace=trace, parts=[], seconds={})
 
 
 def word(text: str) -> str:
@@ -184,19 +170,21 @@ def word(text: str) -> str:
     return lines[-1][5:-1] if lines else ""
 
 
-def _checked(name: str, text: str) -> PatchCheck:
+def _checked(name: str, text: str) -> steps.PatchCheck:
     if "broken" in text:
-        return PatchCheck(name=name, outcome=PatchOutcome.DOES_NOT_COMPILE, reason="no", seconds=0)
+        return steps.PatchCheck(
+            name=name, outcome=steps.PatchOutcome.DOES_NOT_COMPILE, reason="no", seconds=0
+        )
     if "unused" in text:
-        return PatchCheck(name=name, outcome=PatchOutcome.NOT_BUILT, seconds=0)
-    return PatchCheck(name=name, outcome=PatchOutcome.COMPILES, seconds=0)
+        return steps.PatchCheck(name=name, outcome=steps.PatchOutcome.NOT_BUILT, seconds=0)
+    return steps.PatchCheck(name=name, outcome=steps.PatchOutcome.COMPILES, seconds=0)
 
 
 @contextmanager
 def farming(data: Path, farm: Farm, port: int = 0) -> Iterator[Scheduler]:
     """Run a scheduler with these workers; sources are read as they really are."""
     has = Equipment(data / "cache", Origins.named((), (), (Path("/"),)))
-    real = handlers([StepKind.SOURCE], has)
+    real = handlers([steps.StepKind.SOURCE], has)
     with (
         Scheduler(data, work=False, port=port) as scheduler,
         working(scheduler, data, farm.answers, real),

@@ -22,8 +22,8 @@ from kgym_crashfixer.search.search import Search
 from kgym_crashfixer.search.work import Answer, Check, Checked, Purpose, Question, Result, Seen, Try
 
 FILE, FURTHER = "a.c", "b.c"
+# The number of the theory that is right.
 _RIGHT = 0
-"""The number of the theory that is right."""
 _PLUS = re.compile(r"^\+P(\d) (\w+)", re.MULTILINE)
 _LINE = re.compile(r"^P(\d) (\w+)", re.MULTILINE)
 
@@ -32,61 +32,61 @@ _LINE = re.compile(r"^P(\d) (\w+)", re.MULTILINE)
 class Skill:
     """What a model and its bugs are like. Shares are chances from 0 to 1."""
 
+    # Mean chance over all bugs that a theory thought of freely is the right one ...
     insight: float = 0.3
-    """Mean chance over all bugs that a theory thought of freely is the right one ..."""
+    # ... which differs from bug to bug by a beta distribution; smaller: more differently.
     spread: float = 2.0
-    """... which differs from bug to bug by a beta distribution; smaller: more differently."""
+    # Wrong theories of a bug; each is half as popular as the one before.
     theories: int = 6
-    """Wrong theories of a bug; each is half as popular as the one before."""
+    # Shares of bugs with one, two and three places to mend, one crash behind the other.
     parts: tuple[float, ...] = (0.7, 0.25, 0.05)
-    """Shares of bugs with one, two and three places to mend, one crash behind the other."""
+    # Share of bugs whose fix is in no file of the report (CrashFixer, 6.1: 26 %).
     elsewhere: float = 0.26
-    """Share of bugs whose fix is in no file of the report (CrashFixer, 6.1: 26 %)."""
+    # Share of wrong theories that keep the kernel quiet instead of mending it ...
     silencers: float = 0.25
-    """Share of wrong theories that keep the kernel quiet instead of mending it ..."""
+    # ... and of these, those that findings or controls give away.
     noticed: float = 0.8
-    """... and of these, those that findings or controls give away."""
+    # Share of answers to equal questions that are the same theory: a model repeats itself.
     habit: float = 0.5
-    """Share of answers to equal questions that are the same theory: a model repeats itself."""
+    # Chance of staying with the theory that has just failed.
     stubborn: float = 0.4
-    """Chance of staying with the theory that has just failed."""
+    # Chance of giving up a theory because it is shown to have failed, with what it taught ...
     learns: float = 0.7
-    """Chance of giving up a theory because it is shown to have failed, with what it taught ..."""
+    # ... and where only the changed code and the new crash show it.
     glances: float = 0.35
-    """... and where only the changed code and the new crash show it."""
+    # Whether what a failed patch supposed, and its result, teach as much as a summary: it is what a
+    # plain agent has before it as well.
     supposition: bool = True
-    """Whether what a failed patch supposed, and its result, teach as much as a summary: it is what
-    a plain agent has before it as well."""
+    # Share of patches of the right theory that are right.
     carries_out: float = 0.6
-    """Share of patches of the right theory that are right."""
+    # Insight of a patch that is written without a hypothesis, against one with it.
     at_once: float = 0.8
-    """Insight of a patch that is written without a hypothesis, against one with it."""
+    # Chance of seeing the right hypothesis among several, or the right patch; else by chance.
     reflects: float = 0.6
-    """Chance of seeing the right hypothesis among several, or the right patch; else by chance."""
     compiles: float = 0.75
+    # Share of lists of edits that apply ...
     applies: float = 0.92
-    """Share of lists of edits that apply ..."""
+    # ... and of diffs as `git diff` writes them.
     applies_diff: float = 0.6
-    """... and of diffs as `git diff` writes them."""
+    # Share of repair turns that mend a patch.
     mends: float = 0.6
-    """Share of repair turns that mend a patch."""
+    # Skill on code that has a wrong patch, against code without.
     entangled: float = 0.85
-    """Skill on code that has a wrong patch, against code without."""
+    # Share of runs in which a kernel that has the bug does not crash.
     misses: float = 0.05
-    """Share of runs in which a kernel that has the bug does not crash."""
     inconclusive: float = 0.03
+    # Mean number of looks at the source before the first edit of a plain agent.
     looks: int = 6
-    """Mean number of looks at the source before the first edit of a plain agent."""
+    # Insight if the fix is in no file of the report, but was searched for: all of the insight that
+    # a plain agent has there, and the debug cycles after a search.
     outside: float = 0.5
-    """Insight if the fix is in no file of the report, but was searched for: all of the insight
-    that a plain agent has there, and the debug cycles after a search."""
+    # Insight of each further hypothesis of one answer, against one that is asked for alone.
     listed: float = 0.5
-    """Insight of each further hypothesis of one answer, against one that is asked for alone."""
+    # Skill of ranking hypotheses in the answer that lists them, against a reflection of its own.
+    # Whether it sees the right one is settled for each place to mend: asking again does not help.
     weighs: float = 0.75
-    """Skill of ranking hypotheses in the answer that lists them, against a reflection of its own.
-    Whether it sees the right one is settled for each place to mend: asking again does not help."""
+    # Share of further patches of one answer that are the same as its first.
     alike: float = 0.5
-    """Share of further patches of one answer that are the same as its first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,17 +94,18 @@ class Prices:
     """In US dollars; tokens by the million. The defaults are of a large model of 2025."""
 
     read: float = 1.25
+    # Of what an earlier question began with ...
     cached: float = 0.31
-    """Of what an earlier question began with ..."""
+    # ... also of another debug cycle; else of the same cycle or conversation alone.
     across: bool = True
-    """... also of another debug cycle; else of the same cycle or conversation alone."""
     written: float = 10.0
+    # 5 s of a machine with 8 cores, at 0.40 an hour.
     check: float = 0.0006
-    """5 s of a machine with 8 cores, at 0.40 an hour."""
+    # Build and reproducer: 10 minutes of it.
     kernel: float = 0.067
-    """Build and reproducer: 10 minutes of it."""
 
 
+# Tokens of an answer, thinking included; of one that holds several, for the first.
 _WRITTEN = {
     Purpose.FILES: 500,
     Purpose.HYPOTHESES: 1500,
@@ -118,11 +119,10 @@ _WRITTEN = {
     Purpose.SUMMARY: 300,
     Purpose.TOOL: 500,
 }
-"""Tokens of an answer, thinking included; of one that holds several, for the first."""
+# Tokens of each further hypothesis, with its weighing, or patch of one answer.
 _FURTHER = 500
-"""Tokens of each further hypothesis, with its weighing, or patch of one answer."""
+# Tokens of a report with its instructions, of a lesson, of what a tool shows.
 _REPORT, _LESSON, _LOOKED = 2500, 500, 1500
-"""Tokens of a report with its instructions, of a lesson, of what a tool shows."""
 _SECONDS = {Question: 30.0, Check: 5.0, Try: 300.0}
 
 
@@ -135,14 +135,14 @@ class Bug:
     parts: int = 1
     insight: float = 0.0
     elsewhere: bool = False
+    # Tokens of its files ...
     size: float = 0.0
-    """Tokens of its files ..."""
+    # ... and of those that a search finds.
     further: float = 0.0
-    """... and of those that a search finds."""
+    # Wrong theories, by part, that keep the kernel quiet ...
     silent: set[tuple[int, int]] = field(default_factory=set)
-    """Wrong theories, by part, that keep the kernel quiet ..."""
+    # ... and those of which findings tell then.
     noticed: set[tuple[int, int]] = field(default_factory=set)
-    """... and those of which findings tell then."""
 
     def __post_init__(self) -> None:
         chance, skill = random.Random(f"bug {self.seed}"), self.skill
@@ -229,8 +229,8 @@ class Simulation:
         self.seconds = 0.0
         self.kernels = 0
         self.runs = 0
+        # Whether the patch that was claimed to be a fix is one; None without a claim.
         self.right: bool | None = None
-        """Whether the patch that was claimed to be a fix is one; None without a claim."""
         blind = bug.elsewhere and strategy.localisation == "report"
         self._mind = Mind(bug, 0.0 if blind else bug.insight)
         self._searching = Mind(bug, bug.insight * (bug.skill.outside if bug.elsewhere else 1.0))

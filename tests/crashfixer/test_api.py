@@ -112,7 +112,7 @@ async def test_a_run_begun_again_with_its_idempotency_key_is_the_same_one(tmp_pa
         async with AgentClient(url) as client, AgentClient(url, "bob") as bob:
             same = await asyncio.gather(*(client.start(request(), "k") for _ in range(3)))
             assert len(set(same)) == 1
-            with pytest.raises(Conflict, match=f"was used for run {same[0]}, .* new key") as caught:
+            with pytest.raises(Conflict, match=f"was used for run {same[0]} .* new key") as caught:
                 await client.start(request(tokens=5), "k")
             assert caught.value.reason == "key_reused"
             others = [await bob.start(request(), "k"), await client.start(request())]
@@ -136,6 +136,7 @@ async def test_pages_follow_each_other(tmp_path: Path) -> None:
 
 
 BODY = {"bug": BUG, "model": "made:up", "strategy": "forest"}
+# A bundle of one's own that is sent along.
 FILES = {
     "bug.toml": """title = "BUG: x"
 [kernel]
@@ -152,7 +153,6 @@ patch = "fix.patch"
     "repro.c": "int main(void) { return 0; }\n",
     "fix.patch": "--- a/f.c\n+++ b/f.c\n@@ -1 +1 @@\n-a\n+b\n",
 }
-"""A bundle of one's own that is sent along."""
 
 
 def sent(was: str = "", now: str = "", **more: str) -> dict[str, Any]:

@@ -2,7 +2,7 @@
 
 import asyncio
 import re
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
@@ -19,23 +19,12 @@ from kgym_crashfixer.platform import SchedulerPlatform, wants_trace
 from kgym_crashfixer.platform_protocol import BEGIN, Begun
 from kgym_crashfixer.search.work import Purpose, Question, Seen, Source, Try
 from kgym_crashfixer.strategies import load, names
-from tests.crashfixer.farm import BUG, Farm, diff, farming
+from tests.crashfixer.farm import BUG, Farm, diff
 
 WATCH, SCHED = "kernel/watch_queue.c", "kernel/sched.c"
 PLAIN = Forest(cycle=Cycle(trace=False))
 TREE = Path(__file__).parents[1] / "fakelinux"
 T = TypeVar("T")
-
-
-@pytest.fixture
-def farm() -> Farm:
-    return Farm()
-
-
-@pytest.fixture
-def scheduler(tmp_path: Path, farm: Farm) -> Iterator[Scheduler]:
-    with farming(tmp_path, farm) as running:
-        yield running
 
 
 Using = Callable[..., Any]

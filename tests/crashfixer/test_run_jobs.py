@@ -3,7 +3,6 @@
 import asyncio
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -17,18 +16,7 @@ from kgym_cli.platforms.embedded_platform import Platform as Scheduler
 from kgym_crashfixer.run_jobs import RunJobs, Shown
 from kgym_crashfixer.search.work import Check, Checked, Try, Unanswered
 from tests.cli.worked import working
-from tests.crashfixer.farm import BUG, Farm, diff, farming, using
-
-
-@pytest.fixture
-def farm() -> Farm:
-    return Farm()
-
-
-@pytest.fixture
-def scheduler(tmp_path: Path, farm: Farm) -> Iterator[Scheduler]:
-    with farming(tmp_path, farm) as running:
-        yield running
+from tests.crashfixer.farm import BUG, Farm, diff, using
 
 
 async def tried(

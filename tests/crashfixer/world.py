@@ -33,13 +33,13 @@ from kgym_crashfixer.search.work import (
 FILE, FURTHER = "kernel/watch.c", "kernel/further.c"
 TEXT = "#define OTHER 1\n#define LIMIT 99\nint f(int n) { return n < LIMIT; }\n"
 FIRST = State(Code({FILE: TEXT}), Crash(title="KASAN: out-of-bounds in f", report="BUG: f"))
+# Answers of whole functions: one that changes nothing, and such as cannot be used.
 WHOLE = (
     f"<file>{FILE}</file><function>int f(int n) {{ return n < LIMIT; }}</function>",
     f"<file>{FILE}</file><function>int g(int n) {{ return n; }}</function>",
     "<function>int f(int n) {</function>",
     "<function>",
 )
-"""Answers of whole functions: one that changes nothing, and such as cannot be used."""
 
 
 def edit(old: str, new: str) -> str:
