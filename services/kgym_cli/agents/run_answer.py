@@ -111,7 +111,7 @@ async def follow(agent: "AgentCalls", run: int, author: str | None, after: int =
         if isinstance(agent, AgentClient):
             message = f"run {run} goes on: `kgym run show {run}`; `kgym run stop {run}` ends it"
         else:
-            message = f"run {run} ends, and its jobs; `kgym run resume {run}` goes on with it"
+            message = f"run {run} and its jobs stop; resume with `kgym run resume {run}`"
         people.print(message, markup=False)
         raise
     view = await agent.show(run)
