@@ -146,6 +146,7 @@ class Scheduler:
     async def start(self) -> None:
         """Start to sweep and to notify."""
         if self._alone:
+            # The platform locks its data folder: no worker of an earlier process is left.
             await self.store.orphan()
             while await self.store.expire():
                 pass

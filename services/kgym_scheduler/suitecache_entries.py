@@ -134,6 +134,7 @@ class SuiteCacheEntries:
         """Return a page of the matching entries, the last used ones first."""
         stored = await self._list()
         holders = await self._holders()
+        # Entries of earlier storage may be left on hosts only, so both are listed.
         names = sorted({*stored, *holders})[:MOST]
         counted = await self._store.counts.entries()
         shown = [name for name in names if conditions.name in {None, name}]

@@ -7,13 +7,11 @@ from pathlib import Path
 import httpx
 import pytest
 
-from kgym.web.server import serve
 from kgym_cli.platforms.servers import PostgreSQL, free_port
-from kgym_scheduler.api.app import create_app
 from kgym_scheduler.database.connection import upgrade
 from kgym_scheduler.job_store import JobStore
 from kgym_scheduler.scheduler import Scheduler
-from tests.scheduler.parts import Clock, Platform
+from tests.scheduler.parts import Clock, Platform, served
 
 _numbers = itertools.count()
 NewDatabase = Callable[[], str]
@@ -98,11 +96,7 @@ async def scheduler(platform: Platform) -> AsyncIterator[Scheduler]:
 
 @pytest.fixture
 async def http(scheduler: Scheduler) -> AsyncIterator[httpx.AsyncClient]:
-    """A client of the scheduler, without a token, and patient: the machine may be busy."""
-    async with (
-        serve(create_app(scheduler)) as address,
-        httpx.AsyncClient(base_url=address.url, trust_env=False, timeout=60) as client,
-    ):
+    async with served(scheduler) as client:
         yield client
 
 

@@ -7,6 +7,8 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
+import httpx
+
 from kgym.api.capabilities import Capabilities
 from kgym.api.jobs import JobRequest
 from kgym.api.steps import (
@@ -21,11 +23,14 @@ from kgym.api.steps import (
     StepSpec,
     Verdict,
 )
-from kgym.api.worker_calls import AttemptEnding, Claim, WorkerInfo
+from kgym.api.worker_calls import Assignment, AttemptEnding, Claim, Claimed, WorkerInfo
 from kgym.transport.artifact_storage import LocalStorage, Storage
 from kgym.transport.bus import InProcessBus
+from kgym.web.server import serve
 from kgym.worker.context import Handler
 from kgym.worker.loop import Worker
+from kgym_scheduler.api.app import create_app
+from kgym_scheduler.api.caller_limits import CallerLimits
 from kgym_scheduler.job_store import JobStore
 from kgym_scheduler.queue.known_workers import Host
 from kgym_scheduler.scheduler import Scheduler
@@ -71,6 +76,32 @@ def claim_of(
     """A worker's wish for steps."""
     info = WorkerInfo(id=name, kinds=list(kinds), slots=max(1, want), capabilities=capabilities)
     return Claim(id=uuid.uuid4(), worker=info, want=want)
+
+
+async def take(of: JobStore | Scheduler, name: str = "worker") -> Assignment:
+    """Claim the only step there is for one slot."""
+    claimed = await of.claim(claim_of(name))
+    answer = claimed if isinstance(claimed, Claimed) else claimed[0]
+    [assignment] = answer.assignments
+    return assignment
+
+
+async def end(of: JobStore | Scheduler, *endings: AttemptEnding) -> None:
+    """Claim a step and end it, for each of these endings, or once well."""
+    for ending in endings or (WELL,):
+        assert await of.finish((await take(of)).lease, ending)
+
+
+@contextlib.asynccontextmanager
+async def served(
+    scheduler: Scheduler, limits: CallerLimits | None = None
+) -> AsyncIterator[httpx.AsyncClient]:
+    """A client of the scheduler, without a token, and patient: the machine may be busy."""
+    async with (
+        serve(create_app(scheduler, limits)) as address,
+        httpx.AsyncClient(base_url=address.url, trust_env=False, timeout=60) as client,
+    ):
+        yield client
 
 
 class Clock:

@@ -24,7 +24,17 @@ from kgym_scheduler.scheduler import Scheduler
 from kgym_scheduler.suitecache_entries import SuiteCacheEntries
 from tests.results import built, ran
 from tests.scheduler.conftest import NewDatabase
-from tests.scheduler.parts import BUILD, BUILT, Clock, Platform, badly, claim_of, job, reproduce
+from tests.scheduler.parts import (
+    BUILD,
+    BUILT,
+    Clock,
+    Platform,
+    badly,
+    claim_of,
+    job,
+    reproduce,
+    take,
+)
 
 pytestmark = pytest.mark.anyio
 
@@ -44,7 +54,7 @@ async def done(store: JobStore, request: JobRequest, *results: object) -> int:
     """Submit a job, and let its steps answer so; one that is told of no answer stays as it is."""
     view, _ = await store.submit(request)
     for result in results:
-        [assignment] = (await store.claim(claim_of()))[0].assignments
+        assignment = await take(store)
         ending = result if isinstance(result, AttemptEnding) else AttemptEnding(result=result)
         assert await store.finish(assignment.lease, ending)
     return view.id
@@ -53,6 +63,16 @@ async def done(store: JobStore, request: JobRequest, *results: object) -> int:
 async def counted(store: JobStore, **wanted: object) -> list[BugView]:
     """Return the matching bugs."""
     return (await store.counts.bugs(BugFilter.model_validate(wanted))).bugs
+
+
+async def paged(store: JobStore, **conditions: object) -> list[str]:
+    """Return the names of the matching bugs of all pages."""
+    names, cursor = [], None
+    while True:
+        page = await store.counts.bugs(BugFilter.model_validate({**conditions, "cursor": cursor}))
+        names += [bug.name for bug in page.bugs]
+        if (cursor := page.next) is None:
+            return names
 
 
 def trial(bug: str, *tags: str) -> JobRequest:
@@ -144,28 +164,15 @@ async def test_a_list_is_filtered_and_paged(store: JobStore, clock: Clock) -> No
     assert await names(name="new-1") == {"new-1"}
     assert await names(text="%") == set()
 
-    async def paged(**wanted: object) -> list[str]:
-        found, cursor = [], None
-        while True:
-            page = await store.counts.bugs(BugFilter.model_validate({**wanted, "cursor": cursor}))
-            found += [bug.name for bug in page.bugs]
-            if (cursor := page.next) is None:
-                return found
-
-    assert sorted(await paged(limit=2)) == ["fixed", "new-0", "new-1", "new-2", "udp"]
-    assert await paged(limit=2, patch="untried") == ["new-2", "new-1", "new-0", "udp"]
-    assert await paged(limit=1, patch="resolved") == ["fixed"]
+    assert sorted(await paged(store, limit=2)) == ["fixed", "new-0", "new-1", "new-2", "udp"]
+    assert await paged(store, limit=2, patch="untried") == ["new-2", "new-1", "new-0", "udp"]
+    assert await paged(store, limit=1, patch="resolved") == ["fixed"]
 
 
 async def test_bugs_of_one_moment_are_paged_without_gaps(store: JobStore, clock: Clock) -> None:
     names = {f"bug-{number}" for number in range(7)}
     await store.submit(job(tags=[f"bug={name}" for name in names]))
-    listed, cursor = [], None
-    while True:
-        page = await store.counts.bugs(BugFilter(limit=2, cursor=cursor))
-        listed += [bug.name for bug in page.bugs]
-        if (cursor := page.next) is None:
-            break
+    listed = await paged(store, limit=2)
     assert (len(listed), set(listed)) == (7, names)
 
 
@@ -254,12 +261,8 @@ async def test_the_interface_lists_both(http: httpx.AsyncClient, scheduler: Sche
     bugs = (await http.get("/v1/bugs?text=ud")).json()["bugs"]
     assert [bug["name"] for bug in bugs] == ["udp"]
     assert (await http.get("/v1/bugs?patch=perhaps")).status_code == 422
-    assert (await http.get("/v1/suitecache")).json() == {
-        "entries": [],
-        "bytes": 0,
-        "number": 0,
-        "next": None,
-    }
+    nothing = {"entries": [], "bytes": 0, "number": 0, "next": None}
+    assert (await http.get("/v1/suitecache")).json() == nothing
 
 
 async def test_storage_is_not_walked_for_each_who_asks(store: JobStore, platform: Platform) -> None:

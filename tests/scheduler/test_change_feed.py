@@ -20,7 +20,18 @@ from kgym_scheduler.database import change_log
 from kgym_scheduler.queue import known_workers
 from kgym_scheduler.scheduler import Scheduler
 from tests.scheduler.conftest import NewDatabase
-from tests.scheduler.parts import REPRODUCED, WELL, Clock, Platform, badly, claim_of, job, reproduce
+from tests.scheduler.parts import (
+    REPRODUCED,
+    WELL,
+    Clock,
+    Platform,
+    badly,
+    claim_of,
+    end,
+    job,
+    reproduce,
+    take,
+)
 
 pytestmark = pytest.mark.anyio
 
@@ -79,7 +90,7 @@ async def pages(scheduler: Scheduler, after: int, limit: int = 1000) -> list[Cha
 async def run(scheduler: Scheduler, *, well: bool = True) -> int:
     """A job that goes to its end."""
     view, _ = await scheduler.submit(job())
-    [assignment] = (await scheduler.claim(claim_of())).assignments
+    assignment = await take(scheduler)
     await scheduler.report(assignment.lease, "a line\n", None)
     await scheduler.finish(assignment.lease, WELL if well else badly("user"))
     return view.id
@@ -114,8 +125,7 @@ async def test_a_subscriber_hears_of_all_jobs(scheduler: Scheduler) -> None:
 async def test_the_end_of_a_job_tells_its_verdict(scheduler: Scheduler) -> None:
     begin = int((await scheduler.changes.page(None, 1)).next)
     view, _ = await scheduler.submit(job(reproduce(0, job=await run(scheduler))))
-    [assignment] = (await scheduler.claim(claim_of())).assignments
-    await scheduler.finish(assignment.lease, AttemptEnding(result=REPRODUCED))
+    await end(scheduler, AttemptEnding(result=REPRODUCED))
     shown = await scheduler.job(view.id)
     last = (await pages(scheduler, begin))[-1]
     assert last.data["job_state"] == "succeeded"

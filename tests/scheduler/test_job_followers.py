@@ -11,7 +11,7 @@ from kgym.api.jobs import JobEvent
 from kgym_scheduler import job_followers as module
 from kgym_scheduler.job_store import JobStore
 from kgym_scheduler.scheduler import Scheduler
-from tests.scheduler.parts import WELL, Platform, claim_of, job
+from tests.scheduler.parts import WELL, Platform, end, job, take
 
 pytestmark = pytest.mark.anyio
 
@@ -61,7 +61,7 @@ async def test_many_followers_cost_as_many_reads_as_one(platform: Platform) -> N
     store = CountingStore(platform.url)
     async with Scheduler(store, platform.bus, platform.storage) as scheduler:
         view, _ = await scheduler.submit(job())
-        [assignment] = (await scheduler.claim(claim_of())).assignments
+        assignment = await take(scheduler)
         heard = [Heard() for _ in range(60)]
         following = [asyncio.create_task(one.follow(scheduler, view.id)) for one in heard]
         await all_heard(heard, 2)
@@ -107,7 +107,7 @@ async def test_whoever_joins_whenever_hears_everything_once_and_in_order(
     monkeypatch.setattr(module, "KEPT_BYTES", 1000)  # so that most lag behind
     dice = random.Random(seed)
     view, _ = await scheduler.submit(job())
-    [assignment] = (await scheduler.claim(claim_of())).assignments
+    assignment = await take(scheduler)
 
     async def follow(after: int) -> list[JobEvent]:
         heard = []
@@ -141,8 +141,7 @@ async def test_a_restarted_job_is_followed_to_its_new_end(scheduler: Scheduler) 
         following = asyncio.create_task(hear(scheduler, view.id, last))
         await asyncio.sleep(0.01 * number)
         assert not following.done()
-        [assignment] = (await scheduler.claim(claim_of())).assignments
-        await scheduler.finish(assignment.lease, WELL)
+        await end(scheduler)
         assert (await following)[-1].data["job_state"] == "succeeded"
         await scheduler.restart(view.id)
     await slow.aclose()

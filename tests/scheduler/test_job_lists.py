@@ -14,7 +14,7 @@ from kgym.errors import Conflict, Forbidden, UserError
 from kgym_scheduler.database import job_lists
 from kgym_scheduler.job_store import JobStore
 from tests.results import built, ran
-from tests.scheduler.parts import WELL, badly, claim_of, job, reproduce
+from tests.scheduler.parts import WELL, badly, claim_of, end, job, reproduce, take
 
 pytestmark = pytest.mark.anyio
 
@@ -35,8 +35,7 @@ async def listed(store: JobStore, caller: str = "me", **conditions: object) -> l
 async def some_jobs(store: JobStore) -> list[JobView]:
     """Jobs of two submitters on two bugs that came to different ends."""
     built, _ = await store.submit(job(tags=("bug=base",)), None, "me")
-    [assignment] = (await store.claim(claim_of()))[0].assignments
-    await store.finish(assignment.lease, WELL)
+    await end(store)
     dice = random.Random(1)
     for number in range(14):
         tags = (f"bug={('one', 'two')[number % 2]}", "big" if number % 3 else "small")
@@ -121,8 +120,7 @@ async def test_a_count_of_many_says_that_there_are_more(
 
 async def test_a_brief_list_says_all_of_steps_but_what_they_left(store: JobStore) -> None:
     await store.submit(job(), None, "me")
-    [assignment] = (await store.claim(claim_of()))[0].assignments
-    await store.finish(assignment.lease, WELL)
+    await end(store)
     [whole] = (await store.page(JobFilter())).jobs
     [brief] = (await store.page(JobFilter(brief=True))).jobs
     [step] = whole.steps
@@ -134,7 +132,7 @@ async def test_a_brief_list_says_all_of_steps_but_what_they_left(store: JobStore
 async def test_a_list_tells_the_kernel_and_no_words_that_look_like_one(store: JobStore) -> None:
     words = 'x"kernel_release":"evil","kernel_release":"evil"'
     await store.submit(job(), None, "me")
-    [assignment] = (await store.claim(claim_of()))[0].assignments
+    assignment = await take(store)
     result = built().model_copy(update={"source_identity": words, "kernel_release": "6.1.192-a"})
     await store.finish(assignment.lease, WELL.model_copy(update={"result": result}))
     for brief in (True, False):
@@ -167,8 +165,7 @@ async def test_a_bulk_restart_begins_again_what_has_failed(store: JobStore) -> N
     await store.submit_all([job(tags=("bug=one",)) for _ in range(4)], None, "me")
     await store.submit(job(tags=("bug=one",)), None, "you")
     for number in range(4):
-        [assignment] = (await store.claim(claim_of()))[0].assignments
-        await store.finish(assignment.lease, badly("user") if number else WELL)
+        await end(store, badly("user") if number else WELL)
     failed = await listed(store, state="failed")
     mine = [one for one in failed if one in await listed(store, mine=True)]
     wanted = RestartFilter(state=State.FAILED, bug="one", kind=StepKind.BUILD)

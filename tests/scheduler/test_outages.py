@@ -18,7 +18,7 @@ from kgym_cli.platforms.servers import PostgreSQL
 from kgym_scheduler.api.app import create_app
 from kgym_scheduler.database.connection import Database, upgrade
 from kgym_scheduler.scheduler import Scheduler
-from tests.scheduler.parts import WELL, Clock, Platform, claim_of, job
+from tests.scheduler.parts import WELL, Clock, Platform, job, take
 from tests.servers import require
 
 pytestmark = pytest.mark.anyio
@@ -80,7 +80,7 @@ async def test_streams_outlast_a_database_that_is_away(
 ) -> None:
     async with AsyncClient(server) as client:
         view = await client.submit(job())
-        [assignment] = (await scheduler.claim(claim_of())).assignments
+        assignment = await take(scheduler)
         following = [asyncio.create_task(hear(client, view.id)) for _ in range(20)]
         await scheduler.report(assignment.lease, "before ", None)
         await asyncio.sleep(0.3)
@@ -144,7 +144,7 @@ async def test_followers_and_calls_outlast_a_restart_of_postgresql(tmp_path: Pat
             AsyncClient(address.url) as client,
         ):
             view = await client.submit(job())
-            [assignment] = (await scheduler.claim(claim_of())).assignments
+            assignment = await take(scheduler)
             following = [asyncio.create_task(hear(client, view.id)) for _ in range(120)]
             await scheduler.report(assignment.lease, "before ", None)
             await asyncio.sleep(0.5)

@@ -14,7 +14,7 @@ import pytest
 from kgym.api.jobs import JobEvent, JobRequest, JobView
 from kgym.api.states import State
 from kgym.api.steps import BuildResult, ReproduceResult, StepKind, StepResult
-from kgym.errors import InfrastructureError, UserError
+from kgym.errors import UserError
 from kgym.transport.bus import InProcessBus
 from kgym.worker.context import Handler, StepContext
 from kgym_scheduler.scheduler import Scheduler
@@ -77,22 +77,6 @@ async def test_a_pipeline_runs_in_order_with_the_results_of_earlier_steps(
     assert order == [0, 1, 2, 3]
 
 
-async def test_a_handlers_artifacts_and_log_are_kept(
-    platform: Platform, scheduler: Scheduler
-) -> None:
-    async def kernel(step: StepContext) -> BuildResult:
-        step.log("made it")
-        (step.folder / "vmlinux").write_bytes(b"kernel")
-        await step.keep(step.folder / "vmlinux")
-        return BUILT
-
-    async with platform.worker(scheduler, {StepKind.BUILD: kernel}):
-        await run(scheduler, job())
-    names = {artifact.name for artifact in await scheduler.store.artifacts(1, 0)}
-    assert names == {"vmlinux", "step.log"}
-    assert "".join([text async for text in scheduler.log(1)]) == "made it\n"
-
-
 async def test_a_users_error_fails_the_job_at_once(
     platform: Platform, scheduler: Scheduler
 ) -> None:
@@ -105,26 +89,6 @@ async def test_a_users_error_fails_the_job_at_once(
     failure = view.steps[0].failure
     assert failure is not None
     assert (failure.reason, failure.details) == ("patch_failed", {"file": "a.c"})
-
-
-async def test_an_infrastructure_error_is_tried_again(
-    platform: Platform, scheduler: Scheduler, clock: Clock
-) -> None:
-    attempts: list[int] = []
-
-    async def kernel(step: StepContext) -> BuildResult:
-        attempts.append(step.assignment.attempt)
-        if len(attempts) < 3:
-            raise InfrastructureError("disk_full", "no space")
-        return BUILT
-
-    async with platform.worker(scheduler, {StepKind.BUILD: kernel}):
-        view, _ = await scheduler.submit(job())
-        async for event in scheduler.events(view.id):
-            if "failure" in event.data:
-                clock.advance(5)  # so that the test need not wait for the next attempt
-    assert (await scheduler.job(view.id)).state is State.SUCCEEDED
-    assert attempts == [1, 2, 3]
 
 
 async def test_an_abort_cancels_the_running_handler_within_two_seconds(
@@ -219,23 +183,6 @@ async def test_a_doubled_bell_runs_the_step_once(platform: Platform) -> None:
         for view, _ in views:
             assert (await finished(scheduler, view.id)).state is State.SUCCEEDED
     assert len(runs) == len(set(runs)) == 5
-
-
-async def test_jobs_of_higher_priority_begin_sooner(
-    platform: Platform, scheduler: Scheduler
-) -> None:
-    order: list[int] = []
-
-    async def kernel(step: StepContext) -> BuildResult:
-        order.append(step.assignment.job_id)
-        return BUILT
-
-    for priority in (0, -5, 7, 0):
-        await scheduler.submit(job().model_copy(update={"priority": priority}))
-    async with platform.worker(scheduler, {StepKind.BUILD: kernel}):
-        for number in (1, 2, 3, 4):
-            await finished(scheduler, number)
-    assert order == [3, 1, 4, 2]
 
 
 async def test_a_worker_that_vanished_is_replaced(

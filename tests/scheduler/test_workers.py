@@ -122,7 +122,7 @@ async def test_a_lease_that_expires_while_the_worker_still_works(
     assert told == ["queued", "running", "queued", "running", "succeeded"]
 
 
-async def test_a_result_that_is_sent_twice_counts_once(platform: Platform, port: int) -> None:
+async def test_a_result_counts_once_and_not_after_an_abort(platform: Platform, port: int) -> None:
     async with (
         serving(platform, port) as scheduler,
         HttpWorkerCalls(f"http://127.0.0.1:{port}") as dispatch,
@@ -133,6 +133,13 @@ async def test_a_result_that_is_sent_twice_counts_once(platform: Platform, port:
         assert answers == [True] * 3
         assert await dispatch.finish(assignment.lease, badly("user"))
         assert (await scheduler.job(view.id)).state is State.SUCCEEDED
+        view, _ = await scheduler.submit(job())
+        [assignment] = (await dispatch.claim(claim_of())).assignments
+        await scheduler.abort(view.id)
+        assert not await dispatch.report(assignment.lease, "late\n", None)
+        assert not await dispatch.finish(assignment.lease, WELL)
+        assert not await dispatch.release(assignment.lease)
+        assert (await scheduler.job(view.id)).state is State.ABORTED
 
 
 class SlowReports(HttpWorkerCalls):
@@ -167,20 +174,6 @@ async def test_the_log_is_whole_when_the_result_is_there(
         working.cancel()
         await asyncio.gather(working, return_exceptions=True)
     assert "".join(one.data["text"] for one in events if one.kind == "log") == "a line\n"
-
-
-async def test_a_result_after_an_abort_is_refused(platform: Platform, port: int) -> None:
-    async with (
-        serving(platform, port) as scheduler,
-        HttpWorkerCalls(f"http://127.0.0.1:{port}") as dispatch,
-    ):
-        view, _ = await scheduler.submit(job())
-        [assignment] = (await dispatch.claim(claim_of())).assignments
-        await scheduler.abort(view.id)
-        assert not await dispatch.report(assignment.lease, "late\n", None)
-        assert not await dispatch.finish(assignment.lease, WELL)
-        assert not await dispatch.release(assignment.lease)
-        assert (await scheduler.job(view.id)).state is State.ABORTED
 
 
 async def test_an_abort_reaches_a_worker_that_hears_no_signals_within_two_seconds(
@@ -276,19 +269,6 @@ async def test_a_worker_that_is_told_to_stop_gives_its_steps_back_at_once(
             await until(scheduler, view.id, lambda view: view.state is State.QUEUED)
         assert await process.ended() == 0
         assert list(tmp_path.glob("work-*/*")) == []
-
-
-async def test_a_killed_worker_is_noticed_by_its_lease(
-    platform: Platform, port: int, tmp_path: Path
-) -> None:
-    async with serving(platform, port) as scheduler:
-        view, _ = await scheduler.submit(doing("nap"))
-        async with worker(port, tmp_path) as process:
-            await process.began("nap")
-            process.send(signal.SIGKILL)
-        async with worker(port, tmp_path):
-            view = await finished(scheduler, view.id)
-    assert (view.state, view.steps[0].attempt) == (State.SUCCEEDED, 2)
 
 
 async def test_a_killed_worker_is_noticed_long_before_its_lease_ends_and_nobody_else_loses_any(

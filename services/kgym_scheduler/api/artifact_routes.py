@@ -140,6 +140,7 @@ async def download(
         "Content-Disposition": f"attachment; filename*=UTF-8''{quote(artifact.name, safe='')}",
         "X-Content-Type-Options": "nosniff",
     }
+    # RFC 9110, section 13.1.5: a range is sent only if the file is still the one of `If-Range`.
     try:
         part = parse_range(range_ if if_range in {None, etag} else None, artifact.size)
     except UnsatisfiableRange:

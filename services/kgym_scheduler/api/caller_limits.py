@@ -55,6 +55,7 @@ class Quota:
 
     async def take(self, submitter: str, new: int = 1) -> None:
         """Count new jobs; raise TooMany if the submitter would have more than it may."""
+        # Counting at each submission would make ten thousand of them quadratic.
         now = time.monotonic()
         known = self._known.get(submitter, (-math.inf, 0))
         if now >= known[0] + COUNT_SECONDS:

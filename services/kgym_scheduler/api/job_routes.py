@@ -251,6 +251,7 @@ async def events(
     """Stream the job's past and future events until it has finished."""
     with contextlib.ExitStack() as slot:
         slot.enter_context(request.app.streams.opened(caller_of(request).name))
+        # Before the stream: a missing job has to be a 404, not a stream that ends at once.
         await scheduler.followers.check(job_id)
         events = _event_stream(scheduler, job_id, last_event_id)
         return EventStream(events, slot.pop_all())

@@ -29,7 +29,7 @@ from kgym import sqlite
 from kgym.errors import Conflict, InfrastructureError, UserError
 
 CONNECT_SECONDS = 5.0
-# Connections for reading.
+# Connections for reading. Slow counts take turns (`KeptCounts`), so that they leave some free.
 READERS = 4
 # Connections to PostgreSQL for writing.
 WRITERS = 6
@@ -57,6 +57,8 @@ class Database:
         elif driver == "postgresql+asyncpg":
             # The same few statements all the time: planning one takes longer than executing it.
             planned = {"plan_cache_mode": "force_generic_plan"}
+            # Writers lock what they change, and have to see what others committed before: READ
+            # COMMITTED. Readers run several statements on one state: REPEATABLE READ.
             self._writer = _postgresql(url, WRITERS, "READ COMMITTED", planned)
             self._reader = _postgresql(url, READERS, "REPEATABLE READ", {})
         else:
@@ -168,6 +170,7 @@ def _postgresql(
                 # Every statement has an index. Without this, plans that were made while the
                 # tables were small would scan them for ever.
                 "enable_seqscan": "off",
+                # A scheduler that hangs or is cut off must not keep its locks.
                 "idle_in_transaction_session_timeout": f"{sqlite.BUSY_SECONDS:g}s",
                 **settings,
             },

@@ -57,6 +57,7 @@ MOST = 10_000
 
 MINUTE, HOUR, DAY = timedelta(minutes=1), timedelta(hours=1), timedelta(days=1)
 PIECES: Mapping[Piece, timedelta] = {"minute": MINUTE, "hour": HOUR, "day": DAY}
+# How far back each view goes: some 360 points, as many as a chart can show.
 FARTHEST: Mapping[Piece, timedelta] = {
     "minute": timedelta(hours=6),
     "hour": timedelta(days=14),
@@ -128,7 +129,7 @@ class KeptCounts:
         return cast(T, kept.value)
 
     async def close(self) -> None:
-        """End what is being counted."""
+        """Cancel pending counts."""
         tasks = list(self._renewing.values())
         for task in tasks:
             task.cancel()
@@ -174,7 +175,7 @@ class Counts:
         self._past_turn = asyncio.Lock()
 
     async def close(self) -> None:
-        """End what is being counted."""
+        """Cancel pending counts."""
         await self._kept.close()
 
     async def unfinished(self, submitter: str) -> int:

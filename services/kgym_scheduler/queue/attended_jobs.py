@@ -23,6 +23,7 @@ class Wanted:
 
     def __contains__(self, job_id: int) -> bool:
         """Return whether the job may run."""
+        # Numbers ascend, so all jobs submitted since the start are above `after`.
         asked = job_id in self.then or job_id > self.after
         return job_id in self.first or (asked and job_id not in self.never)
 

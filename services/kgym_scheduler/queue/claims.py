@@ -52,6 +52,7 @@ async def serve(
     # Read after the wait for the lanes: at an earlier time, steps that were queued meanwhile would
     # not be due yet.
     now = await clock.now(connection)
+    # One more than wanted, to learn whether steps are left for other workers.
     candidates = await _candidates(connection, now, lanes, claim.want + 1, wanted)
     chosen, left = candidates[: claim.want], candidates[claim.want :]
     assignments, changed = await _lease(connection, now, now + duration, claim, chosen)
@@ -72,6 +73,8 @@ async def _candidates(
     if wanted is not None:
         values |= {"first": list(wanted.first), "then": list(wanted.then)}
         values |= {"never": list(wanted.never), "after": wanted.after}
+    # The first of each lane, not of all: each lane is read in the order of its index, up to the
+    # limit. The statement depends only on the number of lanes, so that it is cached.
     rows = (await connection.execute(_firsts(len(lanes), wanted is None), values)).all()
     return _in_order(rows, wanted.first if wanted else ())
 

@@ -336,6 +336,7 @@ class Changes:
         if not changed:
             return {}
         queued = [step for job in changed for step in job.queued]
+        # No notice for a step that waits for its retry: the sweep sends it after the pause.
         due = [step for step in queued if step.not_before == self._now]
         notified = await lanes_to_notify(self._connection, {step.lane for step in due})
         await self._write_attempts(changed)

@@ -16,6 +16,7 @@ async def expire(
     connection: AsyncConnection, now: datetime, leases: Sequence[uuid.UUID]
 ) -> list[Changed]:
     """End the attempts whose lease has expired: retry each, or fail its step."""
+    # Checked again under the lock: a report may have extended a lease since it was looked up.
     changes = await Changes.load_held(connection, now, leases)
     for lease in leases:
         job, step = changes.held(lease)

@@ -17,6 +17,7 @@ _HELD = (
 
 async def take(connection: AsyncConnection, lease: uuid.UUID, name: str) -> bool:
     """Lock the name for the lease unless another running one holds it; return if it is held."""
+    # Locks of ended attempts are removed here, so that no ending has to know of them.
     running = exists().where(RUNNING, steps.c.lease == holds.c.lease)
     await connection.execute(delete(holds).where(~running))
     if await connection.scalar(select(steps.c.id).where(RUNNING, steps.c.lease == lease)) is None:

@@ -61,6 +61,8 @@ def fail(change: JobChange, step: Step, outcome: str, failure: Failure, **values
 
 def fail_or_retry(change: JobChange, step: Step, failure: Failure, artifacts: str) -> None:
     """Fail the step if the cause is the user's or no attempt is left; else retry it later."""
+    # A failure by the user's input, e.g. a patch that does not compile, is a result: it would fail
+    # again.
     if failure.cause == "infrastructure" and step.tries < MAX_ATTEMPTS:
         change.requeue(
             step,

@@ -140,6 +140,7 @@ async def _insert(
     facet_rows = [row for job in added for row in _facet_rows(now, *job)]
     await connection.execute(plain_insert(facets), facet_rows)
     await connection.execute(plain_insert(events), [_event_row(now, job_id) for job_id in job_ids])
+    # Turns come late in the transaction: their rows stay locked until its end.
     notified = await lanes_to_notify(connection, {lane_ids[s.places[0]] for s in new})
     turns = await fair_queue.give_turns(connection, Counter(s.queue for s in new))
     step_rows = []

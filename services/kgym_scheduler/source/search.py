@@ -104,6 +104,8 @@ def _glob_expression(item: str, *, braces: bool) -> str:
 
 def compiled(pattern: str, *, ignore_case: bool = False) -> Any:
     """Return the compiled expression, which matches single lines; raise UserError `bad_pattern`."""
+    # RE2, not `re`: hostile expressions backtrack for ever there, and here take linear time. Bytes
+    # as Latin-1, because not all sources are UTF-8.
     options = re2.Options()
     options.never_nl = True
     options.log_errors = False
@@ -227,6 +229,7 @@ def _definitions(view: View, name: bytes) -> list[Definition]:
         if text and symbols.is_c(path) and len(text) <= source_archive.SEARCHED:
             rows = [_row(symbol) for symbol in symbols.symbols(text) if symbol.name == name]
             definitions += [_definition(path, text, row) for row in rows]
+    # Variables last: a function, macro or type of the same name is more often meant.
     definitions.sort(key=lambda d: (d.kind == "variable", d.path, d.line))
     return definitions
 

@@ -33,7 +33,8 @@ MOST = 8 << 30
 OPEN = 4
 # Maximum number of concurrent looks.
 THREADS = 4
-# How long a look waits for its archive to come from storage.
+# How long a look waits for its archive from storage. Then the client has to ask again: the fetch
+# goes on, and no connection has to stay open for it.
 LOAD_SECONDS = 10.0
 
 # Maximum number of steps whose trees are cached.

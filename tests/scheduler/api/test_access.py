@@ -1,6 +1,7 @@
 """Every route says who may use it, and what nobody has opened is closed."""
 
 from collections.abc import AsyncIterator, Callable
+from typing import Any
 
 import httpx
 import pytest
@@ -14,6 +15,7 @@ from kgym_scheduler.api.app import create_app
 from kgym_scheduler.database.tokens import Tokens
 from kgym_scheduler.scheduler import Scheduler
 from tests.scheduler.api.test_app import problem
+from tests.scheduler.parts import served
 
 pytestmark = pytest.mark.anyio
 
@@ -27,10 +29,7 @@ def url(sqlite_url: str) -> str:
 async def http(scheduler: Scheduler) -> AsyncIterator[httpx.AsyncClient]:
     """A client without a token, of a scheduler that asks for one."""
     await Tokens(scheduler.store.database).create("alice", ["read"])
-    async with (
-        serve(create_app(scheduler)) as address,
-        httpx.AsyncClient(base_url=address.url, trust_env=False, timeout=60) as client,
-    ):
+    async with served(scheduler) as client:
         yield client
 
 
@@ -67,18 +66,19 @@ async def test_a_route_that_does_not_say_who_may_use_it_keeps_the_scheduler_from
             pass
 
 
-async def test_a_path_is_everybodys_by_all_of_its_methods_or_none(scheduler: Scheduler) -> None:
+@pytest.mark.parametrize(
+    ("path", "access", "complaint"),
+    [
+        ("/healthz", needs(Scope.ADMIN), "/healthz is open for some of its methods only"),
+        ("/files/{name}", EVERYBODY, "cannot have parameters"),
+    ],
+)
+async def test_what_is_everybodys_is_one_path_by_all_of_its_methods(
+    scheduler: Scheduler, path: str, access: Any, complaint: str
+) -> None:
     app = create_app(scheduler)
-    app.add_api_route("/healthz", _answer, methods=["POST"], dependencies=[needs(Scope.ADMIN)])
-    with pytest.raises(RuntimeError, match="/healthz is open for some of its methods only"):
-        async with serve(app):
-            pass
-
-
-async def test_what_is_everybodys_is_one_path(scheduler: Scheduler) -> None:
-    app = create_app(scheduler)
-    app.add_api_route("/files/{name}", _answer, dependencies=[EVERYBODY])
-    with pytest.raises(RuntimeError, match="cannot have parameters"):
+    app.add_api_route(path, _answer, methods=["POST"], dependencies=[access])
+    with pytest.raises(RuntimeError, match=complaint):
         async with serve(app):
             pass
 
@@ -97,6 +97,17 @@ async def test_paths_that_nobody_has_opened_need_a_token(
     problem(await http.get(path), 401, "token_needed")
 
 
-@pytest.mark.parametrize("path", ["/healthz", "/v1/readyz", "/docs", "/swagger/swagger-ui.css"])
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/healthz",
+        "/readyz",
+        "/v1/healthz",
+        "/v1/readyz",
+        "/docs",
+        "/openapi.json",
+        "/swagger/swagger-ui.css",
+    ],
+)
 async def test_open_paths_do_not(http: httpx.AsyncClient, path: str) -> None:
     assert (await http.get(path)).status_code == 200

@@ -12,7 +12,7 @@ import httpx
 import pytest
 from sqlalchemy import text as sql
 
-from kgym.api.jobs import EVENTS, Artifact, JobRequest, Progress
+from kgym.api.jobs import EVENTS, Artifact, Progress
 from kgym.api.steps import StepKind
 from kgym.api.worker_calls import AttemptEnding
 from kgym.errors import UserError
@@ -22,7 +22,17 @@ from kgym.worker.context import StepContext
 from kgym_scheduler.api.app import create_app
 from kgym_scheduler.database.connection import Database
 from kgym_scheduler.scheduler import Scheduler
-from tests.scheduler.parts import BUILD, BUILT, WELL, Platform, badly, claim_of, job, reproduce
+from tests.scheduler.parts import (
+    BUILD,
+    BUILT,
+    WELL,
+    Platform,
+    badly,
+    claim_of,
+    job,
+    reproduce,
+    take,
+)
 
 pytestmark = pytest.mark.anyio
 
@@ -52,6 +62,9 @@ async def test_a_submitted_job_is_created_at_a_location(http: httpx.AsyncClient)
     shown = await http.get(response.headers["location"])
     assert shown.json() == response.json() | {"last_event": 1}
     assert shown.json()["steps"][0]["spec"] == JOB["steps"][0]
+    created = shown.json()["created_at"]
+    assert created.endswith("Z")
+    assert abs((datetime.now(UTC) - datetime.fromisoformat(created)).total_seconds()) < 60
 
 
 @pytest.mark.parametrize(
@@ -77,12 +90,6 @@ async def test_a_plain_submission_is_answered_as_one_that_goes_through_the_frame
         if answer.status_code == 422:
             assert problem(answer, 422, "invalid_request")["errors"]
     assert answers[0] == answers[1]
-
-
-async def test_times_are_in_utc(http: httpx.AsyncClient) -> None:
-    created = (await http.post("/v1/jobs", json=JOB)).json()["created_at"]
-    assert created.endswith("Z")
-    assert abs((datetime.now(UTC) - datetime.fromisoformat(created)).total_seconds()) < 60
 
 
 async def test_an_idempotency_key_gives_the_first_job_again(http: httpx.AsyncClient) -> None:
@@ -221,42 +228,6 @@ async def test_an_unforeseen_error_is_a_problem_without_its_innards(
     assert "Traceback" not in json.dumps(document)
 
 
-async def test_lists_are_paged_and_filtered(http: httpx.AsyncClient) -> None:
-    for number in range(3):
-        await http.post("/v1/jobs", json=JOB | {"tags": [f"n:{number % 2}"]})
-    first = (await http.get("/v1/jobs", params={"limit": 2})).json()
-    second = (await http.get("/v1/jobs", params={"cursor": first["next"]})).json()
-    assert [view["id"] for view in first["jobs"] + second["jobs"]] == [3, 2, 1]
-    assert second["next"] is None
-    tagged = (await http.get("/v1/jobs", params={"tag": "n:0", "state": "queued"})).json()
-    assert [view["id"] for view in tagged["jobs"]] == [3, 1]
-
-
-async def test_tags_are_replaced(http: httpx.AsyncClient) -> None:
-    await http.post("/v1/jobs", json=JOB)
-    response = await http.put("/v1/jobs/1/tags", json=["one", "two"])
-    assert response.json()["tags"] == ["one", "two"]
-    problem(await http.put("/v1/jobs/1/tags", json=["a b"]), 422, "invalid_request")
-
-
-async def test_abort_and_restart(http: httpx.AsyncClient) -> None:
-    await http.post("/v1/jobs", json=JOB)
-    for _ in range(2):
-        assert (await http.post("/v1/jobs/1/abort")).json()["state"] == "aborted"
-    restarted = await http.post("/v1/jobs/1/restart", params={"from_step": 0})
-    assert restarted.json()["state"] == "queued"
-
-
-async def test_references_to_jobs_that_cannot_be_used_are_refused(
-    http: httpx.AsyncClient,
-) -> None:
-    body = json.loads(JobRequest(steps=[reproduce(0, 42)]).model_dump_json())
-    document = problem(await http.post("/v1/jobs", json=body), 422, "bad_reference")
-    assert document["errors"] == [
-        {"location": "body.steps.0.build", "message": "there is no step 0 of job 42"}
-    ]
-
-
 # --- events and logs ------------------------------------------------------------------------
 
 
@@ -273,29 +244,15 @@ async def test_events_are_sent_until_the_job_has_finished(
 ) -> None:
     await http.post("/v1/jobs", json=JOB)
     reading = asyncio.create_task(sse(http))
-    [assignment] = (await scheduler.claim(claim_of())).assignments
+    assignment = await take(scheduler)
     await scheduler.report(assignment.lease, "made\n", None)
     await scheduler.finish(assignment.lease, WELL)
     messages = await reading
-    assert [message[0] for message in messages] == [
-        "id: 1",
-        "id: 2",
-        "id: 3",
-        "id: 4",
-        "event: end",
-    ]
+    heads = [message[0] for message in messages]
+    assert heads == [*(f"id: {number}" for number in range(1, 5)), "event: end"]
     assert [m[1] for m in messages[:4]] == ["event: state"] * 2 + ["event: log", "event: state"]
     event = json.loads(messages[2][2].removeprefix("data: "))
     assert (event["job"], event["step"], event["data"]["text"]) == (1, 0, "made\n")
-
-
-async def test_events_go_on_after_the_last_one_seen(
-    http: httpx.AsyncClient, scheduler: Scheduler
-) -> None:
-    await http.post("/v1/jobs", json=JOB)
-    await scheduler.abort(1)
-    messages = await sse(http, {"Last-Event-ID": "1"})
-    assert [message[0] for message in messages] == ["id: 2", "event: end"]
 
 
 async def test_a_follower_after_a_restart_need_not_hear_the_old_end(
@@ -307,10 +264,8 @@ async def test_a_follower_after_a_restart_need_not_hear_the_old_end(
     assert again["last_event"] == (await http.get("/v1/jobs/1")).json()["last_event"]
     await http.post("/v1/jobs/1/abort")
     messages = await sse(http, {"Last-Event-ID": str(again["last_event"])})
-    assert [message[0] for message in messages] == [
-        f"id: {again['last_event'] + 1}",
-        "event: end",
-    ]
+    heads = [message[0] for message in messages]
+    assert heads == [f"id: {again['last_event'] + 1}", "event: end"]
 
 
 @pytest.mark.thorough
@@ -340,7 +295,7 @@ async def test_the_log_is_plain_text_by_step_and_attempt(
 ) -> None:
     await scheduler.submit(job(BUILD, BUILD))
     for step_id in (1, 2):
-        [assignment] = (await scheduler.claim(claim_of())).assignments
+        assignment = await take(scheduler)
         await scheduler.report(assignment.lease, f"step {step_id}\n", None)
         await scheduler.finish(assignment.lease, WELL)
     log = await http.get("/v1/jobs/1/log")
@@ -377,12 +332,11 @@ async def artifact(
 URL = "/v1/jobs/1/steps/0/artifacts/vmlinux"
 
 
-async def test_artifacts_are_listed(http: httpx.AsyncClient, artifact: Artifact) -> None:
+async def test_an_artifact_is_sent_whole(http: httpx.AsyncClient, artifact: Artifact) -> None:
     listed = (await http.get("/v1/jobs/1/steps/0/artifacts")).json()
     assert json.loads(artifact.model_dump_json()) in listed
-
-
-async def test_an_artifact_is_sent_whole(http: httpx.AsyncClient, artifact: Artifact) -> None:
+    head = await http.head(URL)
+    assert (head.headers["content-length"], head.content) == (str(artifact.size), b"")
     response = await http.get(URL)
     assert response.status_code == 200
     assert response.content == CONTENT
@@ -392,21 +346,10 @@ async def test_an_artifact_is_sent_whole(http: httpx.AsyncClient, artifact: Arti
     assert response.headers["content-disposition"] == "attachment; filename*=UTF-8''vmlinux"
 
 
-async def test_head_tells_the_size_without_the_content(
-    http: httpx.AsyncClient, artifact: Artifact
-) -> None:
-    response = await http.head(URL)
-    assert response.headers["content-length"] == str(artifact.size)
-    assert response.content == b""
-
-
 RANGES = [
-    ("bytes=0-0", 0, 1),
     ("bytes=5-9", 5, 10),
     ("bytes=1048570-1048590", 1048570, 1048591),
-    ("bytes=2097000-", 2097000, 2097152),
     ("bytes=-100", 2097052, 2097152),
-    ("bytes=2097150-9999999", 2097150, 2097152),
 ]
 
 
@@ -416,19 +359,8 @@ async def test_one_range_is_sent_as_asked(http: httpx.AsyncClient, artifact: Art
         assert response.status_code == 206
         assert response.content == CONTENT[start:stop]
         assert response.headers["content-range"] == f"bytes {start}-{stop - 1}/{len(CONTENT)}"
-
-
-async def test_a_range_that_may_be_ignored_gives_the_whole(
-    http: httpx.AsyncClient, artifact: Artifact
-) -> None:
-    for range_ in ("bytes=0-1,5-6", "lines=1-2", "bytes=9-3", "bytes=x"):
-        response = await http.get(URL, headers={"Range": range_})
-        assert (response.status_code, len(response.content)) == (200, len(CONTENT))
-
-
-async def test_a_range_behind_the_end_is_refused(
-    http: httpx.AsyncClient, artifact: Artifact
-) -> None:
+    response = await http.get(URL, headers={"Range": "bytes=0-1,5-6"})
+    assert (response.status_code, len(response.content)) == (200, len(CONTENT))
     response = await http.get(URL, headers={"Range": "bytes=2097152-"})
     problem(response, 416, "range_not_satisfiable")
     assert response.headers["content-range"] == "bytes */2097152"
@@ -454,7 +386,7 @@ async def test_an_empty_artifact_is_sent(
     http: httpx.AsyncClient, platform: Platform, scheduler: Scheduler, tmp_path: Path
 ) -> None:
     await scheduler.submit(job())
-    [assignment] = (await scheduler.claim(claim_of())).assignments
+    assignment = await take(scheduler)
     (tmp_path / "vmlinux").touch()
     key = f"steps/{assignment.step_id}/{assignment.lease.hex}/vmlinux"
     kept = await platform.storage.put(key, tmp_path / "vmlinux")
@@ -470,16 +402,6 @@ async def test_the_scheduler_says_that_it_lives_and_is_ready(http: httpx.AsyncCl
     for prefix in ("", "/v1"):
         assert (await http.get(f"{prefix}/healthz")).json() == {"status": "ok"}
         assert (await http.get(f"{prefix}/readyz")).json() == {"status": "ready"}
-
-
-async def test_workers_and_queues_are_shown(http: httpx.AsyncClient, scheduler: Scheduler) -> None:
-    await scheduler.submit(job())
-    await scheduler.submit(job())
-    await scheduler.claim(claim_of("one"))
-    [worker] = (await http.get("/v1/workers")).json()
-    assert (worker["id"], worker["running"][0]["job"]) == ("one", 1)
-    queues = {queue["kind"]: queue for queue in (await http.get("/v1/queues")).json()}
-    assert (queues["build"]["queued"], queues["build"]["running"]) == (1, 1)
 
 
 async def test_the_documentation_is_where_the_root_leads(http: httpx.AsyncClient) -> None:

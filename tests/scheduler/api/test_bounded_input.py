@@ -15,8 +15,6 @@ from kgym.api.steps import (
     Diagnostic,
     Failure,
     Reproducer,
-    ReproduceSpec,
-    StepRef,
     VmShape,
 )
 from kgym.api.steps.base import DETAILS
@@ -29,7 +27,7 @@ from kgym_scheduler.job_store import JobStore
 from kgym_scheduler.scheduler import Scheduler
 from tests.conftest import NewRun
 from tests.scheduler.api.test_app import problem
-from tests.scheduler.parts import BUILD, WELL, claim_of, job, reproduce
+from tests.scheduler.parts import BUILD, WELL, claim_of, end, job, reproduce
 
 pytestmark = [pytest.mark.anyio, pytest.mark.attack]
 
@@ -151,36 +149,25 @@ async def test_a_compiler_that_fits_no_column_is_refused(
 
 
 def test_the_largest_needs_fit_their_column() -> None:
-    programs = [
-        Reproducer(kind="syz", text="# {}\nr0 = openat()\n", syzkaller=f"{number:040x}")
-        for number in range(9)
-    ]
-    spec = ReproduceSpec(
-        build=StepRef(step=0),
-        reproducer=programs[0],
-        others=programs[1:],
-        vm=VmShape(cpus=64, memory=1 << 20),
-    )
+    text = "# {}\nr0 = openat()\n"
+    programs = [Reproducer(kind="syz", text=text, syzkaller=f"{n:040x}") for n in range(9)]
+    runs = {"reproducer": programs[0], "others": programs[1:]}
+    spec = reproduce().model_copy(update={**runs, "vm": VmShape(cpus=64, memory=1 << 20)})
     width = tables.lanes.c.needs.type
     assert isinstance(width, String)
-    described = [
-        f"{said} {major}.2.6"
-        for said in ("gcc (GCC)", "clang version")
-        for major in (*range(30), 999)
-    ]
-    compilers = [BUILD.model_copy(update={"compiler": one}).needs() for one in described]
-    largest = [spec.needs(), *compilers]
-    assert all(
-        len(one.model_dump_json(exclude_defaults=True)) <= (width.length or 0) for one in largest
-    )
+    majors = (*range(30), 999)
+    names = [f"{name} {n}.2.6" for name in ("gcc (GCC)", "clang version") for n in majors]
+    compilers = [BUILD.model_copy(update={"compiler": name}).needs() for name in names]
+    for needs in (spec.needs(), *compilers):
+        assert len(needs.model_dump_json(exclude_defaults=True)) <= (width.length or 0)
 
 
 # --- what programs say is cut ---------------------------------------------------------------
 
 
 def test_what_programs_say_is_cut_where_it_is_too_long() -> None:
-    said = Diagnostic(file="f" * 5000, severity="error", message="m" * 100_000)
-    assert (len(said.file), len(said.message)) == (1000, 10_000)
+    diagnostic = Diagnostic(file="f" * 5000, severity="error", message="m" * 100_000)
+    assert (len(diagnostic.file), len(diagnostic.message)) == (1000, 10_000)
     failure = Failure(cause="user", reason="r" * 999, message="m" * (1 << 20))
     assert (len(failure.reason), len(failure.message)) == (100, 200_000)
     most = Failure(cause="user", reason="r", message="m", details={"output": "x" * DETAILS})
@@ -253,8 +240,7 @@ async def test_a_job_whose_result_cannot_be_read_is_shown_and_breaks_no_list(
 ) -> None:
     await store.submit(job(BUILD, reproduce()))
     await store.submit(job())
-    claimed, _ = await store.claim(claim_of())
-    await store.finish(claimed.assignments[0].lease, WELL)
+    await end(store)
     await spoil(store, 1, result='{"kind":"build","seconds":{"make":null}}', artifacts="[1]")
     listed = (await store.page(JobFilter())).jobs
     assert [one.id for one in listed] == [2, 1]

@@ -3,9 +3,7 @@
 import asyncio
 import contextlib
 import time
-from collections.abc import AsyncIterator
 
-import httpx
 import pytest
 
 from kgym.api.jobs import JobFilter
@@ -13,14 +11,12 @@ from kgym.client import AsyncClient, Client, Refused
 from kgym.errors import TooMany
 from kgym.web import request_limits
 from kgym.web.request_limits import Rates
-from kgym.web.server import serve
 from kgym_scheduler.api import caller_limits
-from kgym_scheduler.api.app import create_app
 from kgym_scheduler.api.caller_limits import CallerLimits, SubmittedBytes
 from kgym_scheduler.database.tokens import Tokens
 from kgym_scheduler.scheduler import Scheduler
 from tests.scheduler.api.test_app import JOB, problem
-from tests.scheduler.parts import job
+from tests.scheduler.parts import job, served
 
 pytestmark = pytest.mark.anyio
 
@@ -28,15 +24,6 @@ pytestmark = pytest.mark.anyio
 @pytest.fixture
 def url(sqlite_url: str) -> str:
     return sqlite_url
-
-
-@contextlib.asynccontextmanager
-async def served(scheduler: Scheduler, limits: CallerLimits) -> AsyncIterator[httpx.AsyncClient]:
-    async with (
-        serve(create_app(scheduler, limits)) as address,
-        httpx.AsyncClient(base_url=address.url, trust_env=False, timeout=60) as client,
-    ):
-        yield client
 
 
 # --- requests a second ----------------------------------------------------------------------

@@ -4,7 +4,7 @@ import asyncio
 import json
 import resource
 from collections.abc import AsyncIterator, Callable
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from typing import Any
 
 import pytest
@@ -13,7 +13,7 @@ from kgym.web.connection_limits import ConnectionLimits
 from kgym.web.server import serve
 from kgym_scheduler.api.app import create_app
 from kgym_scheduler.scheduler import Scheduler
-from tests.scheduler.parts import claim_of, job
+from tests.scheduler.parts import job, take
 
 pytestmark = [pytest.mark.anyio, pytest.mark.attack]
 GET = b"GET /v1/healthz HTTP/1.1\r\nHost: localhost\r\n"
@@ -170,15 +170,14 @@ async def test_a_body_has_to_come_in_time(scheduler: Scheduler) -> None:
 @pytest.mark.thorough
 async def test_an_answer_is_not_kept_for_who_does_not_read(scheduler: Scheduler) -> None:
     await scheduler.submit(job())
-    [assignment] = (await scheduler.claim(claim_of())).assignments
+    assignment = await take(scheduler)
     for _ in range(40):
         await scheduler.report(assignment.lease, "x" * 500_000, None)
     async with served(scheduler, stall_seconds=1) as connect, connect(FOLLOW) as socket:
         assert await socket.status() == 200
         await asyncio.sleep(3)
-        with pytest.raises(
-            (asyncio.IncompleteReadError, ConnectionError)
-        ):  # else it goes on: the job has not ended
+        cut = asyncio.IncompleteReadError, ConnectionError
+        with pytest.raises(cut):  # else it goes on: the job has not ended
             await socket.reader.readexactly(40 * 500_000)
 
 
@@ -202,23 +201,23 @@ async def test_an_idle_connection_and_a_stream_outlast_a_heads_time(scheduler: S
 
 
 @pytest.mark.parametrize("said", [b"", GET])
-async def test_half_open_connections_lock_nobody_out(scheduler: Scheduler, said: bytes) -> None:
-    async with served(scheduler, connections=20) as connect:
-        half_open = [connect(said) for _ in range(60)]
-        for one in half_open:
-            await one.__aenter__()
+@pytest.mark.parametrize("network", ["127.0.0.1", "127.0.1.{}"])
+async def test_half_open_connections_lock_nobody_out(
+    scheduler: Scheduler, said: bytes, network: str
+) -> None:
+    async with served(scheduler, connections=20) as connect, AsyncExitStack() as half_open:
+        for number in range(60):
+            await half_open.enter_async_context(connect(said, network.format(number)))
         for of in ("127.0.0.1", "127.0.0.2"):
             async with connect(GET + b"\r\n", of) as socket:
                 assert await socket.status() == 200
-        for one in half_open:
-            await one.__aexit__(None, None, None)
 
 
 async def test_who_has_a_request_under_way_gives_way_to_nobody(scheduler: Scheduler) -> None:
     await scheduler.submit(job())
     async with served(scheduler, connections=8) as connect:
-        streams = [connect(FOLLOW) for _ in range(4)]
-        sockets = [await stream.__aenter__() for stream in streams]
+        streams = AsyncExitStack()
+        sockets = [await streams.enter_async_context(connect(FOLLOW)) for _ in range(4)]
         assert [await socket.status() for socket in sockets] == [200] * 4
         async with connect(GET + b"\r\n") as fifth:
             await fifth.refused(503, "too_many_connections")
@@ -228,21 +227,9 @@ async def test_who_has_a_request_under_way_gives_way_to_nobody(scheduler: Schedu
         for socket in sockets:
             assert b"aborted" in await socket.reader.readuntil(b"event: end")
             await socket.reader.readuntil(b"\r\n0\r\n\r\n")  # the answer is whole
-        for stream in streams:
-            await stream.__aexit__(None, None, None)
+        await streams.aclose()
         async with connect(GET + b"\r\n") as fifth:
             assert await fifth.status() == 200
-
-
-async def test_addresses_together_lock_nobody_out(scheduler: Scheduler) -> None:
-    async with served(scheduler, connections=20) as connect:
-        half_open = [connect(GET, f"127.0.1.{n}") for n in range(60)]
-        for one in half_open:
-            await one.__aenter__()
-        async with connect(GET + b"\r\n", "127.0.0.2") as socket:
-            assert await socket.status() == 200
-        for one in half_open:
-            await one.__aexit__(None, None, None)
 
 
 def test_the_process_asks_for_the_descriptors_that_it_may_have() -> None:

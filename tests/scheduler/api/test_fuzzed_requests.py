@@ -16,8 +16,6 @@ import pytest
 from kgym.api.jobs import Artifact, JobFilter, JobRequest, Progress
 from kgym.api.steps import Calibration, CheckSpec, Edit, Failure, MinimizeSpec, Patch, StepRef
 from kgym.api.worker_calls import AttemptEnding
-from kgym.web.server import serve
-from kgym_scheduler.api.app import create_app
 from kgym_scheduler.scheduler import Scheduler
 from tests.conftest import SEED
 from tests.scheduler.parts import BUILD, BUILT, REPRODUCED, claim_of, job, reproduce
@@ -98,15 +96,6 @@ def url(sqlite_url: str) -> str:
 @pytest.fixture
 def chance() -> random.Random:
     return random.Random(SEED)
-
-
-@pytest.fixture
-async def http(scheduler: Scheduler) -> AsyncIterator[httpx.AsyncClient]:
-    async with (
-        serve(create_app(scheduler)) as address,
-        httpx.AsyncClient(base_url=address.url, trust_env=False, timeout=60) as client,
-    ):
-        yield client
 
 
 async def send(http: httpx.AsyncClient, path: str, text: str) -> httpx.Response:

@@ -11,7 +11,6 @@ import pytest
 from pydantic import ValidationError
 from sqlalchemy import select
 
-from kgym.api.bulk import JOBS
 from kgym.api.groups import GroupFilter
 from kgym.api.jobs import JobFilter, JobRequest
 from kgym.api.states import State
@@ -26,7 +25,7 @@ from kgym_scheduler.database.tokens import Tokens
 from kgym_scheduler.job_store import JobStore
 from kgym_scheduler.scheduler import Scheduler
 from tests.scheduler.api.test_app import problem
-from tests.scheduler.parts import WELL, badly, claim_of, job
+from tests.scheduler.parts import badly, end, job
 
 pytestmark = pytest.mark.anyio
 
@@ -56,8 +55,7 @@ async def test_a_group_counts_the_jobs_that_its_submitter_has_given_its_name(
 ) -> None:
     await store.submit_all([grouped("a"), grouped("b"), grouped("a"), grouped(None)], None, "me")
     await store.submit(grouped("a"), None, "you")
-    claimed, _ = await store.claim(claim_of())
-    await store.finish(claimed.assignments[0].lease, WELL)
+    await end(store)
     view = await store.group("me", "a")
     assert (view.name, view.submitter, view.jobs, view.resolved) == ("a", "me", 2, 0)
     assert (view.states, view.verdicts) == ({State.SUCCEEDED: 1, State.QUEUED: 1}, {})
@@ -166,8 +164,7 @@ async def test_an_abort_ends_what_is_left_of_ones_own_group(
     alice, bob, root = await user("alice"), await user("bob"), await user("root", "admin")
     ids = (await alice.submit_all([grouped("night"), grouped("night"), grouped("day")])).jobs
     theirs = await bob.submit(grouped("night"))
-    claimed, _ = await store.claim(claim_of())
-    await store.finish(claimed.assignments[0].lease, badly("user"))
+    await end(store, badly("user"))
     assert (await alice.abort_group("night")).aborted == ids[1:2]
     states = [await store.state(one) for one in (*ids, theirs.id)]
     assert states == ["failed", "aborted", "queued", "queued"]
@@ -180,17 +177,6 @@ async def test_an_abort_ends_what_is_left_of_ones_own_group(
     assert [one.state for one in [r async for r in alice.group_results("night")]] == [
         *[State.FAILED, State.ABORTED]
     ]
-
-
-async def test_an_abort_takes_a_thousand_jobs_and_says_that_there_are_more(
-    store: JobStore,
-) -> None:
-    await store.submit_all([grouped("big")] * JOBS, None, "me")
-    await store.submit_all([grouped("big")], None, "me")
-    done, _ = await store.abort_group("me", "big", "me")
-    assert (len(done.aborted), done.more) == (JOBS, True)
-    done, _ = await store.abort_group("me", "big", "me")
-    assert (len(done.aborted), done.more) == (1, False)
 
 
 async def test_results_come_as_csv_that_a_spreadsheet_cannot_run(

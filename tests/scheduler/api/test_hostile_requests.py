@@ -1,19 +1,17 @@
 """Requests that are made to be costly, or to be taken for others: a clear answer, soon."""
 
 import asyncio
-import json
 import time
-from collections.abc import AsyncIterator
 
 import httpx
 import pytest
 
-from kgym.web.server import Address, serve
+from kgym.web.server import serve
 from kgym_scheduler.api.app import create_app
 from kgym_scheduler.api.caller_limits import CallerLimits
 from kgym_scheduler.scheduler import Scheduler
 from tests.scheduler.api.test_app import JOB, problem
-from tests.scheduler.parts import job
+from tests.scheduler.parts import job, served
 
 pytestmark = [pytest.mark.anyio, pytest.mark.attack]
 LONG = {"Content-Type": "application/json"}
@@ -22,18 +20,6 @@ LONG = {"Content-Type": "application/json"}
 @pytest.fixture
 def url(sqlite_url: str) -> str:
     return sqlite_url
-
-
-@pytest.fixture
-async def address(scheduler: Scheduler) -> AsyncIterator[Address]:
-    async with serve(create_app(scheduler)) as address:
-        yield address
-
-
-@pytest.fixture
-async def http(address: Address) -> AsyncIterator[httpx.AsyncClient]:
-    async with httpx.AsyncClient(base_url=address.url, trust_env=False, timeout=60) as client:
-        yield client
 
 
 # --- costly ---------------------------------------------------------------------------------
@@ -45,22 +31,13 @@ async def test_a_query_of_many_names_is_refused_unread(http: httpx.AsyncClient, 
         problem(await http.get(f"{path}?{query}"), 414, "query_too_long")
 
 
-async def test_each_unknown_name_of_a_query_is_named_once(http: httpx.AsyncClient) -> None:
+async def test_of_many_faults_the_first_are_told_and_their_number(http: httpx.AsyncClient) -> None:
     query = "&".join(f"n{n}&n{n}" for n in range(24))
     document = problem(await http.get(f"/v1/jobs?{query}"), 422, "invalid_request")
     assert document["error_count"] == 24
     assert [error["location"] for error in document["errors"]] == [f"query.n{n}" for n in range(20)]
-
-
-def wrong(items: int) -> bytes:
-    """A job with so many items of the wrong kind."""
-    steps = [JOB["steps"][0] | {"colour": "red", f"unknown{n}": [1]} for n in range(items)]
-    return json.dumps({"steps": steps}).encode()
-
-
-async def test_of_many_faults_the_first_are_told_and_their_number(http: httpx.AsyncClient) -> None:
-    response = await http.post("/v1/jobs", content=wrong(90), headers=LONG)
-    document = problem(response, 422, "invalid_request")
+    steps = [JOB["steps"][0] | {"colour": "red", f"unknown{n}": [1]} for n in range(90)]
+    document = problem(await http.post("/v1/jobs", json={"steps": steps}), 422, "invalid_request")
     assert (len(document["errors"]), document["error_count"]) == (20, 180)
 
 
@@ -129,10 +106,7 @@ async def test_streams_that_are_opened_at_once_are_counted(scheduler: Scheduler)
 
 
 async def test_jobs_that_are_submitted_at_once_are_counted(scheduler: Scheduler) -> None:
-    async with (
-        serve(create_app(scheduler, CallerLimits(unfinished_jobs=5))) as address,
-        httpx.AsyncClient(base_url=address.url, trust_env=False, timeout=60) as http,
-    ):
+    async with served(scheduler, CallerLimits(unfinished_jobs=5)) as http:
         answers = await asyncio.gather(*(http.post("/v1/jobs", json=JOB) for _ in range(30)))
         assert [answer.status_code for answer in answers].count(201) == 5
 
@@ -170,10 +144,10 @@ async def test_a_number_in_a_path_is_digits(http: httpx.AsyncClient, number: str
     ],
 )
 async def test_what_another_sites_page_could_send_changes_nothing(
-    http: httpx.AsyncClient, address: Address, headers: dict[str, str]
+    http: httpx.AsyncClient, headers: dict[str, str]
 ) -> None:
     await http.post("/v1/jobs", json=JOB)
-    own = f"127.0.0.1:{address.port}"
+    own = f"127.0.0.1:{http.base_url.port}"
     headers = {name: value.replace("{own}", own) for name, value in headers.items()}
     problem(await http.post("/v1/jobs/1/abort", headers=headers), 403, "foreign_page")
     assert (await http.get("/v1/jobs/1")).json()["state"] == "queued"

@@ -1,8 +1,6 @@
 """What Prometheus is told, and whether the scheduler is ready."""
 
 import asyncio
-import contextlib
-from collections.abc import AsyncIterator
 from pathlib import Path
 
 import httpx
@@ -14,12 +12,20 @@ from kgym.transport.artifact_storage import LocalStorage
 from kgym.transport.bus import InProcessBus
 from kgym.transport.rabbitmq import RabbitBus
 from kgym.web import metrics
-from kgym.web.server import serve
 from kgym_cli.platforms.servers import free_port
-from kgym_scheduler.api.app import create_app
 from kgym_scheduler.scheduler import Scheduler
 from tests.scheduler.api.test_app import problem
-from tests.scheduler.parts import BUILT, WELL, Clock, Platform, badly, claim_of, job
+from tests.scheduler.parts import (
+    BUILT,
+    WELL,
+    Clock,
+    Platform,
+    badly,
+    claim_of,
+    job,
+    served,
+    take,
+)
 
 pytestmark = pytest.mark.anyio
 
@@ -27,21 +33,6 @@ pytestmark = pytest.mark.anyio
 @pytest.fixture(autouse=True)
 def _fresh(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(metrics, "FRESH_SECONDS", 0.0)
-
-
-@contextlib.asynccontextmanager
-async def served(scheduler: Scheduler) -> AsyncIterator[httpx.AsyncClient]:
-    async with (
-        serve(create_app(scheduler)) as address,
-        httpx.AsyncClient(base_url=address.url, trust_env=False, timeout=60) as client,
-    ):
-        yield client
-
-
-@pytest.fixture
-async def http(scheduler: Scheduler) -> AsyncIterator[httpx.AsyncClient]:
-    async with served(scheduler) as client:
-        yield client
 
 
 async def samples(http: httpx.AsyncClient) -> dict[str, float]:
@@ -83,7 +74,7 @@ async def test_attempts_are_counted_by_their_outcome(
         AttemptEnding(result=BUILT.model_copy(update={"tree_cached": True})),
     ]
     for ending in endings:
-        [assignment] = (await scheduler.claim(claim_of())).assignments
+        assignment = await take(scheduler)
         clock.advance(5)
         await scheduler.finish(assignment.lease, ending)
     told = await samples(http)
@@ -99,7 +90,7 @@ async def test_lost_workers_are_counted_and_steps_given_back_are_no_retries(
 ) -> None:
     async with platform.scheduler(alone=True) as scheduler, served(scheduler) as http:
         await scheduler.submit(job())
-        [assignment] = (await scheduler.claim(claim_of())).assignments
+        assignment = await take(scheduler)
         await scheduler.release(assignment.lease)
         assert "kgym_retries_total build" not in await samples(http)
         await scheduler.claim(claim_of())

@@ -8,15 +8,7 @@ import pytest
 from kgym.api.capabilities import Capabilities
 from kgym.api.jobs import JobRequest
 from kgym.api.states import State
-from kgym.api.steps import (
-    CheckSpec,
-    Patch,
-    Reproducer,
-    ReproduceSpec,
-    StepKind,
-    StepRef,
-    StepResult,
-)
+from kgym.api.steps import CheckSpec, Patch, Reproducer, StepKind, StepResult
 from kgym.api.worker_calls import WorkerInfo
 from kgym.errors import InfrastructureError, UserError
 from kgym.worker.context import StepContext
@@ -41,7 +33,7 @@ def built_by(compiler: str) -> JobRequest:
 
 def syz(commit: str | None = None) -> JobRequest:
     program = Reproducer(kind="syz", text="getpid()\n", syzkaller=commit)
-    return job(BUILD, ReproduceSpec(build=StepRef(step=0), reproducer=program))
+    return job(BUILD, reproduce(0).model_copy(update={"reproducer": program}))
 
 
 def has(*compilers: str, syzkaller: tuple[str, ...] = ()) -> Capabilities:
@@ -49,59 +41,33 @@ def has(*compilers: str, syzkaller: tuple[str, ...] = ()) -> Capabilities:
     return Capabilities(compilers=names, cores=4, memory=1 << 20, syzkaller=list(syzkaller))
 
 
-@pytest.mark.parametrize(
-    ("workers", "request_", "reason", "words", "location"),
-    [
-        (
-            [("one", BOTH, has("gcc", "gcc-12")), ("two", BOTH, has("gcc", "bullseye/gcc-10"))],
-            built_by("gcc-9"),
-            "no_compiler",
-            "no worker has gcc-9; there are bullseye/gcc-10.*KGYM_ARCHIVES",
-            "body.steps.0.compiler",
-        ),
-        (
-            [("one", BOTH[:1], has()), ("two", (StepKind.CHECK,), has("bullseye/gcc-10"))],
-            built_by("gcc-10"),
-            "no_compiler",
-            "no worker has gcc-10",
-            "body.steps.0.compiler",
-        ),
-        (
-            [("poor", BOTH, has())],
-            syz(),
-            "no_syzkaller",
-            "no worker has syzkaller's binaries; give",
-            "body.steps.1.reproducer",
-        ),
-        (
-            [("rich", BOTH, has(syzkaller=("default",)))],
-            syz(COMMIT),
-            "no_syzkaller",
-            f"of commit {COMMIT}",
-            "body.steps.1.reproducer",
-        ),
-        (
-            [("builder", BOTH[:1], has(syzkaller=("default",))), ("poor", BOTH, has())],
-            syz(),
-            "no_syzkaller",
-            "syzkaller",
-            "body.steps.1.reproducer",
-        ),
-    ],
-)
+POOR, RICH = has(), has(syzkaller=("default",))
+GCC_10 = has("gcc", "bullseye/gcc-10")
+IMAGE = "no worker has gcc-9; there are bullseye/gcc-10.*KGYM_ARCHIVES"
+BINARIES = "no worker has syzkaller's binaries; give"
+REFUSED = [
+    ([("one", BOTH, has("gcc-12")), ("two", BOTH, GCC_10)], built_by("gcc-9"), IMAGE),
+    ([("one", BOTH[:1], POOR), ("two", (StepKind.CHECK,), GCC_10)], built_by("gcc-10"), "gcc-10"),
+    ([("poor", BOTH, POOR)], syz(), BINARIES),
+    ([("rich", BOTH, RICH)], syz(COMMIT), f"of commit {COMMIT}"),
+    ([("builder", BOTH[:1], RICH), ("poor", BOTH, POOR)], syz(), BINARIES),
+]
+
+
+@pytest.mark.parametrize(("workers", "request_", "words"), REFUSED)
 async def test_it_is_refused_and_told_what_there_is(
     scheduler: Scheduler,
     workers: list[tuple[str, tuple[StepKind, ...], Capabilities]],
     request_: JobRequest,
-    reason: str,
     words: str,
-    location: str,
 ) -> None:
     for name, kinds, capabilities in workers:
         await scheduler.claim(claim_of(name, 0, kinds, capabilities))
     with pytest.raises(UserError, match=words) as caught:
         await scheduler.submit(request_)
-    assert caught.value.reason == reason
+    runs = len(request_.steps) > 1
+    assert caught.value.reason == ("no_syzkaller" if runs else "no_compiler")
+    location = "body.steps.1.reproducer" if runs else "body.steps.0.compiler"
     error = {"location": location, "message": caught.value.message}
     assert caught.value.details["errors"] == [error]
     with pytest.raises(UserError, match=words):

@@ -14,17 +14,22 @@ from kgym_scheduler.retention import artifact_retention
 from kgym_scheduler.retention.artifact_retention import ArtifactPolicy, OldFiles
 from kgym_scheduler.scheduler import Scheduler
 from tests.scheduler.api.test_app import problem
-from tests.scheduler.parts import BUILD, BUILT, Platform, badly, claim_of, job, reproduce
+from tests.scheduler.parts import (
+    BUILD,
+    BUILT,
+    Platform,
+    badly,
+    claim_of,
+    end,
+    job,
+    reproduce,
+    take,
+)
 
 pytestmark = pytest.mark.anyio
 
 SIZE = 1000
 DAY = timedelta(days=1)
-
-
-async def claim(scheduler: Scheduler) -> Assignment:
-    [assignment] = (await scheduler.claim(claim_of())).assignments
-    return assignment
 
 
 class Kept:
@@ -44,7 +49,7 @@ class Kept:
     async def build(self, *more: StepSpec) -> int:
         """Run the build of a new job, which leaves one file; return the job's id."""
         view, _ = await self.scheduler.submit(job(BUILD, *more))
-        assignment = await claim(self.scheduler)
+        assignment = await take(self.scheduler)
         kept = await self.put(assignment)
         await self.scheduler.finish(assignment.lease, AttemptEnding(result=BUILT, artifacts=[kept]))
         return view.id
@@ -125,16 +130,16 @@ async def test_what_began_to_be_needed_after_the_plan_stays(kept: Kept) -> None:
 
 async def test_files_of_results_that_were_not_accepted_go(kept: Kept) -> None:
     await kept.scheduler.submit(job())
-    lost = await claim(kept.scheduler)
+    lost = await take(kept.scheduler)
     await kept.put(lost)
     await kept.scheduler.release(lost.lease)
-    failed = await claim(kept.scheduler)
+    failed = await take(kept.scheduler)
     kept_log = await kept.put(failed, "step.log")
     await kept.scheduler.finish(
         failed.lease, badly("infrastructure").model_copy(update={"artifacts": [kept_log]})
     )
     kept.clock.advance(10)
-    running = await claim(kept.scheduler)
+    running = await take(kept.scheduler)
     await kept.put(running)
     assert await kept.plan(ArtifactPolicy()) == []  # somebody may still read them
     kept.clock.advance(2 * 86400)
@@ -176,8 +181,7 @@ async def test_a_job_cannot_build_on_what_is_gone(kept: Kept) -> None:
 
 async def test_a_step_whose_input_went_meanwhile_fails_by_the_users_cause(kept: Kept) -> None:
     await kept.build(reproduce(0))
-    [assignment] = (await kept.scheduler.claim(claim_of())).assignments
-    await kept.scheduler.finish(assignment.lease, badly("user"))
+    await end(kept.scheduler, badly("user"))
     kept.clock.advance(100 * 86400)
     await kept.apply(ArtifactPolicy())
     await kept.scheduler.restart(1, 1)
@@ -192,7 +196,7 @@ async def test_a_restart_makes_them_again(kept: Kept, http: httpx.AsyncClient) -
     kept.clock.advance(100 * 86400)
     await kept.apply(ArtifactPolicy())
     await kept.scheduler.restart(1, 0)
-    assignment = await claim(kept.scheduler)
+    assignment = await take(kept.scheduler)
     again = await kept.put(assignment)
     await kept.scheduler.finish(assignment.lease, AttemptEnding(result=BUILT, artifacts=[again]))
     response = await http.get("/v1/jobs/1/steps/0/artifacts/vmlinux")
@@ -205,7 +209,7 @@ async def test_a_restart_makes_them_again(kept: Kept, http: httpx.AsyncClient) -
 async def test_long_logs_of_old_jobs_leave_a_note(kept: Kept) -> None:
     for text in ("long " * 400, "short"):
         await kept.scheduler.submit(job())
-        assignment = await claim(kept.scheduler)
+        assignment = await take(kept.scheduler)
         for _ in range(3):
             await kept.scheduler.report(assignment.lease, f"{text}\n", None)
         await kept.scheduler.finish(assignment.lease, AttemptEnding(result=BUILT))
@@ -224,7 +228,7 @@ async def test_long_logs_of_old_jobs_leave_a_note(kept: Kept) -> None:
 
 async def test_logs_of_unfinished_jobs_stay(kept: Kept) -> None:
     await kept.scheduler.submit(job())
-    assignment = await claim(kept.scheduler)
+    assignment = await take(kept.scheduler)
     await kept.scheduler.report(assignment.lease, "long " * 400, None)
     kept.clock.advance(100 * 86400)
     assert (

@@ -8,10 +8,10 @@ import pytest
 from kgym.api.storage import StorageView, warning
 from kgym.web.server import serve
 from kgym_scheduler.api.app import create_app
-from kgym_scheduler.retention.upkeep import Upkeep
+from kgym_scheduler.retention.upkeep import DAYS, Upkeep
 from kgym_scheduler.scheduler import Scheduler
-from tests.scheduler.parts import BUILD, Platform, job
-from tests.scheduler.retention.test_artifact_retention import SIZE, Kept, claim
+from tests.scheduler.parts import BUILD, Platform, job, take
+from tests.scheduler.retention.test_artifact_retention import SIZE, Kept
 
 pytestmark = pytest.mark.anyio
 
@@ -21,12 +21,16 @@ def kept(scheduler: Scheduler, platform: Platform, tmp_path: Path) -> Kept:
     return Kept(scheduler, platform, tmp_path)
 
 
+def upkeep_of(kept: Kept, budget: int | None = None, days: float = DAYS) -> Upkeep:
+    return Upkeep(kept.scheduler.store.database, kept.storage, budget=budget, days=days)
+
+
 async def test_what_is_stored_is_told_by_kind_and_job(kept: Kept, tmp_path: Path) -> None:
     first = await kept.build()
     (tmp_path / "image").write_bytes(b"i" * 300)
     await kept.storage.put("suitecache/a/image", tmp_path / "image")
     await kept.storage.put_base(tmp_path / "image")
-    upkeep = Upkeep(kept.scheduler.store.database, kept.storage, budget=500)
+    upkeep = upkeep_of(kept, budget=500)
     async with (
         serve(create_app(kept.scheduler, upkeep=upkeep)) as address,
         httpx.AsyncClient(base_url=address.url, trust_env=False, timeout=60) as http,
@@ -52,7 +56,7 @@ async def test_a_folder_of_a_strange_name_is_counted_and_stops_nothing(
     (tmp_path / "file").write_bytes(b"x" * 10)
     for name in ("z" * 32, "0" * 31 + "g", "a-b", "9" * 40):
         await kept.storage.put(f"steps/1/{name}/file", tmp_path / "file")
-    used = await Upkeep(kept.scheduler.store.database, kept.storage, budget=None).use()
+    used = await upkeep_of(kept).use()
     assert {one.kind: one.bytes for one in used.kinds}["artifacts"] == 40
     assert used.jobs == []
 
@@ -60,15 +64,15 @@ async def test_a_folder_of_a_strange_name_is_counted_and_stops_nothing(
 async def test_above_the_budget_the_oldest_artifacts_of_finished_jobs_go(kept: Kept) -> None:
     old, new = await kept.build(), await kept.build()
     view, _ = await kept.scheduler.submit(job(BUILD))
-    running = await claim(kept.scheduler)
+    running = await take(kept.scheduler)
     await kept.put(running)
-    whole = (await Upkeep(kept.scheduler.store.database, kept.storage, budget=None).use()).bytes
-    upkeep = Upkeep(kept.scheduler.store.database, kept.storage, budget=whole - SIZE)
+    whole = (await upkeep_of(kept).use()).bytes
+    upkeep = upkeep_of(kept, budget=whole - SIZE)
     assert await upkeep.remove_old() == SIZE
     assert (await kept.scheduler.job(old)).steps[0].artifacts_gone_at
     assert (await kept.scheduler.job(old)).steps[0].result
     assert (await kept.scheduler.job(new)).steps[0].artifacts_gone_at is None
-    tight = Upkeep(kept.scheduler.store.database, kept.storage, budget=1)
+    tight = upkeep_of(kept, budget=1)
     assert await tight.remove_old() == SIZE  # what runs keeps its own
     assert [one.job for one in (await tight.use()).jobs] == [view.id]
     assert len(await kept.storage.sizes("steps", 2)) == 1
@@ -78,7 +82,7 @@ async def test_old_artifacts_go_and_what_is_asked_for_stays(kept: Kept, tmp_path
     (tmp_path / "base").write_bytes(b"b" * 5000)
     base = await kept.storage.put_base(tmp_path / "base")
     number = await kept.build()
-    upkeep = Upkeep(kept.scheduler.store.database, kept.storage, budget=None, days=0)
+    upkeep = upkeep_of(kept, budget=None, days=0)
     assert await upkeep.remove_old() == SIZE
     assert (await kept.scheduler.job(number)).steps[0].artifacts_gone_at
     assert await kept.storage.has_base(base)
