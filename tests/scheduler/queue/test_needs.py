@@ -44,7 +44,7 @@ def has(*compilers: str, syzkaller: tuple[str, ...] = ()) -> Capabilities:
 POOR, RICH = has(), has(syzkaller=("default",))
 GCC_10 = has("gcc", "bullseye/gcc-10")
 IMAGE = "no worker has gcc-9; there are bullseye/gcc-10.*KGYM_ARCHIVES"
-BINARIES = "no worker has syzkaller's binaries; give"
+BINARIES = "no worker has syzkaller's binaries; "
 REFUSED = [
     ([("one", BOTH, has("gcc-12")), ("two", BOTH, GCC_10)], built_by("gcc-9"), IMAGE),
     ([("one", BOTH[:1], POOR), ("two", (StepKind.CHECK,), GCC_10)], built_by("gcc-10"), "gcc-10"),
