@@ -1,4 +1,4 @@
-"""The dump that a crashed guest takes of itself: the only way on hosts without a hypervisor's dump.
+"""The dump that a crashed guest takes of itself: the only way if the provider cannot take one.
 
 The kernel reserves memory (`crashkernel=`) into which guest/inside/kexec.c loads a small capture
 kernel; a panic starts it. It prints one line on the console, answers SSH, and sends what

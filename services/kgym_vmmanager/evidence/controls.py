@@ -249,7 +249,7 @@ class _Guest:
     # --- the last one ---------------------------------------------------------------------------
 
     async def _raise_fatal(self) -> None:
-        """Raise the fault after which the kernel is to panic."""
+        """Raise the fatal fault, and see whether the kernel panics."""
         await self._set({"panic_on_warn": 1, "panic_on_oops": 1})
         name = self._share.fatal
         if name is ControlName.PANIC:
@@ -261,13 +261,13 @@ class _Guest:
             return
         title = await self._title(TITLES[name])
         self._note(name, title, self._instead())
-        # A kernel that is told not to panic at reports, or that gave none, has to be made to.
+        # A kernel that does not panic at this report, or gave none, is made to panic.
         if ended.returned and not (title and self._controls.detectors.panics):
             ended = await self._end_by("panic")
         self._judge_panic(ended)
 
     async def _end_by(self, fault: str) -> "_End":
-        """Raise a fault, and wait until the kernel panicked or went on."""
+        """Raise a fault; wait until the kernel has panicked or gone on."""
         await self._begin_anew()
         raising = asyncio.create_task(self._shell.do(f"echo {fault} >{_RAISE}", _PANIC_SECONDS))
         try:
@@ -276,7 +276,8 @@ class _Guest:
                 if self._console.watch.panicked:
                     break
                 await asyncio.sleep(_POLL_SECONDS)
-            # For the rest of the report, and to see whether anything goes on after a panic.
+            # Time for the rest of the report, and for a panic that does not stop the kernel to
+            # show.
             await asyncio.sleep(_AFTER_SECONDS)
             await self._console.catch_up()
             return _end(raising, panicked=self._console.watch.panicked)

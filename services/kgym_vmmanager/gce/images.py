@@ -58,7 +58,7 @@ class Images:
             await asyncio.shield(asyncio.create_task(self._delete(run, made)))
 
     async def make(self, run: StepContext, name: str, folder: Path, deadline: float) -> None:
-        """Create an image of the disk in the folder; the sweeper goes by `deadline` (Unix time)."""
+        """Create an image of the disk in the folder; the sweeper deletes it after `deadline`."""
         marks = labels(self._owner, run.assignment.lease, uuid.uuid4(), deadline)
         await self._upload(run, name, folder / boot_disk.PACKED, marks, "no_kernel_image")
 

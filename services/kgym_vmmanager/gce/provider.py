@@ -7,6 +7,7 @@ import time
 import uuid
 from collections.abc import AsyncIterator, Callable
 from contextlib import ExitStack, asynccontextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -114,20 +115,14 @@ class Gce:
             return self._opened
 
 
+@dataclass(frozen=True, slots=True)
 class _Opened:
     """The connections and servers that the first step opens."""
 
-    def __init__(
-        self,
-        compute: Compute,
-        server: KernelServer,
-        images: Images,
-        stack: contextlib.AsyncExitStack,
-    ) -> None:
-        self.compute = compute
-        self.server = server
-        self.images = images
-        self.stack = stack
+    compute: Compute
+    server: KernelServer
+    images: Images
+    stack: contextlib.AsyncExitStack
 
 
 class GceHost:
@@ -166,7 +161,8 @@ class GceHost:
 
     def command_line(self, shape: VmShape, words: str) -> str:
         """Return the kernel's command line, which limits CPUs and memory to the shape."""
-        # Machine types come in steps, so the machine may be larger than the shape.
+        # Machine types come in steps, so the machine may be larger than the shape. The helper
+        # replaces `kgym_net=dhcp` by its own lease, as not every tested kernel can ask for one.
         line = kernel_words(shape, self.by_hand, words)
         own = [f"nr_cpus={shape.cpus}", f"mem={shape.memory}M", "kgym_net=dhcp"]
         return " ".join([*line, *own, *shape.append.split()])
@@ -323,13 +319,12 @@ class GceHost:
         return self._sums[path]
 
 
+@dataclass(frozen=True, slots=True)
 class _Making:
-    """The creation of one VM: the zones that were tried, and a label by which it is recognised."""
+    """The creation of one VM: a label by which it is recognised, and the request in each zone."""
 
-    def __init__(self) -> None:
-        self.boot = uuid.uuid4()
-        # The request in each zone.
-        self.tried: dict[str, asyncio.Task[None]] = {}
+    boot: uuid.UUID = field(default_factory=uuid.uuid4)
+    tried: dict[str, asyncio.Task[None]] = field(default_factory=dict)
 
     def has_made(self, instance: Any) -> bool:
         """Return whether an instance of this name was made by this request."""

@@ -141,8 +141,8 @@ async def prepare(
 
 async def _syzkallers(run: StepContext, folder: Path) -> dict[str, Path]:
     """Fetch the syzkaller programs that steps have built; return their folders by commit."""
-    # Only steps of this job's own kind are believed: a tarball does not tell its commit, so
-    # whoever had stored programs under a commit's name would have to be trusted.
+    # Not from storage by commit: a tarball does not contain its commit's id, so anyone could store
+    # other programs under it. A job's own steps show what they were built from.
     folders: dict[str, Path] = {}
     for number in range(len(run.spec(ReproduceSpec).syzkaller)):
         name = syzkaller_input(number)
@@ -232,7 +232,7 @@ def _boots_before(baseline: ReproduceResult | None, accelerator: str) -> list[fl
 
 
 def _ends_before(baseline: ReproduceResult | None, known: Calibration | None) -> list[RunEnd]:
-    """Return how runs on the unpatched kernel ended, as far as is known."""
+    """Return the known ends of runs on the unpatched kernel."""
     ends = list(known.ends) if known else []
     return ends + (calibration.ends_of(baseline.instances) if baseline else [])
 

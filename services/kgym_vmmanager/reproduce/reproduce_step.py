@@ -101,7 +101,9 @@ class Reproduce:
             completed=judgement.completed,
             requested=group.requested,
             baseline=baseline.verdict if baseline else None,
-            unseen_chance=_unseen_chance(baseline, judgement.completed),
+            unseen_chance=unseen_chance(baseline.crashed, baseline.completed, judgement.completed)
+            if baseline
+            else None,
             time=plan.time.seconds,
             calibration=known,
             confidence=confidence,
@@ -186,12 +188,6 @@ def _confidence_in_words(confidence: float | None, known: Calibration | None) ->
     return [
         f"were the bug still there, the chance of that is at most {1 - confidence:.2%}: {shown}"
     ]
-
-
-def _unseen_chance(baseline: ReproduceResult | None, completed: int) -> float | None:
-    if baseline is None:
-        return None
-    return unseen_chance(baseline.crashed, baseline.completed, completed)
 
 
 def _work_findings(

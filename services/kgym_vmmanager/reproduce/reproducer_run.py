@@ -6,6 +6,7 @@ import secrets
 import time
 from collections import Counter
 from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
 
 from kgym.api.steps import InstanceOutcome
 from kgym.api.syz_program import Executed
@@ -33,8 +34,9 @@ _SYZ_SECONDS = 120.0
 _SYZ_SUMMARY = 1000
 
 
+@dataclass
 class Session:
-    """Runs the reproducer for its `time` by the host's clock.
+    """Runs the reproducer for its time by the host's clock.
 
     `on_time` is called with the seconds so far. An instance does not count as survived if too few
     runs `completed`, or if not all calls of `syz`, a program of syzkaller's, were executed.
@@ -43,27 +45,19 @@ class Session:
     # The host keeps the time: an emulated guest's clock was seen to run 2.8 times too fast, and 74
     # s of the guest took 42 s. So the runner goes on until its stdin ends.
 
-    def __init__(
-        self,
-        time: RunTime,
-        limits: InstanceLimits,
-        console: Console,
-        output: Console,
-        on_time: Callable[[float], None],
-        completed: CompletedRuns,
-        syz: str | None = None,
-    ) -> None:
-        self._time = time
-        self._limits = limits
-        self._console = console
-        self._output = output
-        self._on_time = on_time
-        self._completed = completed
-        self._syz = syz
-        self._syz_output = b""
-        self._log = RunnerLog()
-        self._lives: list[tuple[float, RunnerLog]] = []  # of runners that were killed
-        self._begin = self._heard = 0.0
+    _time: RunTime
+    _limits: InstanceLimits
+    _console: Console
+    _output: Console
+    _on_time: Callable[[float], None]
+    _completed: CompletedRuns
+    _syz: str | None = None
+    _syz_output: bytes = b""
+    _log: RunnerLog = field(default_factory=RunnerLog)
+    # Seconds and logs of runners that were killed.
+    _lives: list[tuple[float, RunnerLog]] = field(default_factory=list)
+    _begin: float = 0.0
+    _heard: float = 0.0
 
     @property
     def seconds(self) -> float:

@@ -98,16 +98,8 @@ async def pack(folder: Path) -> None:
 
 async def unpack(folder: Path) -> None:
     """Unpack the disk that `pack` made."""
-    argv: list[str | Path] = [
-        "zstd",
-        "-d",
-        "-q",
-        "-f",
-        "--sparse",
-        folder / PACKED,
-        "-o",
-        folder / DISK,
-    ]
+    flags = ("-d", "-q", "-f", "--sparse")
+    argv: list[str | Path] = ["zstd", *flags, folder / PACKED, "-o", folder / DISK]
     await proc.run(argv, timeout=_PACK_SECONDS)
 
 

@@ -2,6 +2,7 @@
 
 import subprocess
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -11,20 +12,33 @@ from kgym_vmmanager.evidence import smoke
 from kgym_vmmanager.guest import guest_image
 
 
-def failures(
-    text: str, outcome: InstanceOutcome = InstanceOutcome.SURVIVED
-) -> list[tuple[str, str]]:
+def failures(text: str, outcome: Any = InstanceOutcome.SURVIVED) -> list[tuple[str, str]]:
     result = InstanceResult(number=2, outcome=outcome, detail="WARNING in f")
     return [(finding.reason, finding.message) for finding in smoke.findings(result, text)]
 
 
-def test_a_kernel_that_does_all_gives_none() -> None:
-    assert failures("ok mount\nskip tcp socket: Function not implemented\ndone\n") == []
+FAILS = "fork: Cannot allocate memory"
+CRASHED = "the smoke test ended with crash: WARNING in f"
+BROKEN = "the smoke test broke off; its last words: ok fo"
 
 
-def test_what_fails_is_a_finding() -> None:
-    text = "ok mount\nfail fork fork: Cannot allocate memory\ndone\n"
-    assert failures(text) == [("fork", "fork fork: Cannot allocate memory")]
+@pytest.mark.parametrize(
+    ("text", "outcome", "expected"),
+    [
+        ("ok mount\nskip tcp socket: not there\ndone\n", InstanceOutcome.SURVIVED, []),
+        (f"fail fork {FAILS}\ndone\n", InstanceOutcome.SURVIVED, [("fork", f"fork {FAILS}")]),
+        ("ok mount\nok fo", InstanceOutcome.SURVIVED, [("broke_off", BROKEN)]),
+        ("", InstanceOutcome.CRASH, [("crash", CRASHED)]),
+        ("", InstanceOutcome.STOPPED, []),
+        # lines that no smoke test prints
+        (f"fail\nfail \nfail {'x' * 90}\ndone\n", InstanceOutcome.SURVIVED, []),
+        ("fail \x1b[2J\nfail a/b c\ndone\n", InstanceOutcome.SURVIVED, []),
+    ],
+)
+def test_each_end_of_the_smoke_test_has_its_findings(
+    text: str, outcome: InstanceOutcome, expected: list[tuple[str, str]]
+) -> None:
+    assert failures(text, outcome) == expected
 
 
 @pytest.mark.thorough
@@ -34,29 +48,6 @@ def test_half_a_million_failures_are_a_few_findings() -> None:
     assert len(named) <= 41
     assert named[-1][0] == "too_many"
     assert sum(len(reason) + len(message) for reason, message in named) < 20_000
-
-
-@pytest.mark.parametrize(
-    "line", ["fail", "fail ", f"fail {'x' * 90}", "fail \x1b[2J", "fail a/b c"]
-)
-def test_lines_that_no_smoke_test_prints_are_none(line: str) -> None:
-    assert failures(f"{line}\ndone\n") == []
-
-
-def test_a_test_that_breaks_off_is_a_finding() -> None:
-    assert failures("ok mount\nok fo") == [
-        ("broke_off", "the smoke test broke off; its last words: ok fo")
-    ]
-
-
-def test_a_crash_is_a_finding() -> None:
-    assert failures("", InstanceOutcome.CRASH) == [
-        ("crash", "the smoke test ended with crash: WARNING in f")
-    ]
-
-
-def test_one_that_was_stopped_tells_nothing() -> None:
-    assert failures("", InstanceOutcome.STOPPED) == []
 
 
 @pytest.mark.anyio

@@ -81,6 +81,10 @@ async def test_the_console_is_read_up_to_the_moment(opened: Opened, boot: Boot) 
         await vm.catch_up()
         assert vm.console_until > before
         assert vm.console_gap == ""
+    async with opened(image="resets") as host, host.running(boot, Heard()) as vm:
+        async with asyncio.timeout(60):
+            await vm.stopped.wait()
+        assert vm.why_stopped == "guest-reset"
 
 
 async def test_a_gap_in_the_console_is_told(
@@ -99,13 +103,6 @@ async def test_a_gap_in_the_console_is_told(
         assert vm.console_gap == "10 bytes from byte 0 on"
 
 
-async def test_a_guest_that_resets_has_stopped(opened: Opened, boot: Boot) -> None:
-    async with opened(image="resets") as host, host.running(boot, Heard()) as vm:
-        async with asyncio.timeout(60):
-            await vm.stopped.wait()
-        assert vm.why_stopped == "guest-reset"
-
-
 async def test_a_kernel_that_the_helper_refuses_takes_an_image_of_its_own(
     opened: Opened, boot: Boot
 ) -> None:
@@ -120,6 +117,12 @@ async def test_a_kernel_that_the_helper_refuses_takes_an_image_of_its_own(
             async with host.running(boot, Heard()):
                 pass
         assert caught.value.reason == "no_kernel_image"  # there is no bucket to give it by
+    async with opened(image="fails") as host:
+        async with host.running(boot, Heard()) as vm, asyncio.timeout(60):
+            while vm.trouble is None:
+                await asyncio.sleep(0.05)
+        assert vm.trouble.reason == "helper_failed"
+        assert vm.trouble.message == "in the VM: no metadata"
 
 
 @pytest.mark.attack
@@ -133,17 +136,6 @@ async def test_words_of_the_kernel_are_not_the_helpers(compute: Compute) -> None
     helped = GceVm(compute, Place("z", spot=True), "one", 1, ("", 1), lambda _: None, helped=True)
     helped.take(b"kgym: helper starts the kernel\n[ 0.0] kexec: x\n" + refused)
     assert isinstance(helped.trouble, VmLost)
-
-
-async def test_what_fails_in_the_helper_is_told(opened: Opened, boot: Boot) -> None:
-    async with opened(image="fails") as host, host.running(boot, Heard()) as vm:
-        async with asyncio.timeout(60):
-            while vm.trouble is None:
-                await asyncio.sleep(0.05)
-        assert (vm.trouble.reason, vm.trouble.message) == (
-            "helper_failed",
-            "in the VM: no metadata",
-        )
 
 
 async def test_a_vm_that_is_gone_while_it_is_dumped_is_why_there_is_no_dump(
@@ -203,20 +195,10 @@ async def test_where_there_is_no_room_at_the_lower_price_it_is_the_higher(
             pass
     tried = [request["scheduling"]["provisioningModel"] for request in cloud.made]
     assert tried == ["SPOT", "SPOT", "STANDARD", "STANDARD"]  # and what had none is remembered
-
-
-async def test_a_zone_without_room_leads_to_the_next(
-    cloud: CloudCompute, opened: Opened, boot: Boot
-) -> None:
     cloud.exhausted.add("zone-a")
     async with opened() as host, host.running(boot, Heard()):
         assert [instance.zone for instance in cloud.all()] == ["zone-b"]
-
-
-async def test_no_room_anywhere_is_the_infrastructures(
-    cloud: CloudCompute, opened: Opened, boot: Boot
-) -> None:
-    cloud.exhausted |= {"zone-a", "zone-b"}
+    cloud.exhausted.add("zone-b")
     async with opened() as host:
         with pytest.raises(InfrastructureError) as caught:
             async with host.running(boot, Heard()):

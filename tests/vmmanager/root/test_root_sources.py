@@ -81,10 +81,10 @@ async def step(new_run: NewRun, tmp_path: Path, root: RootImage, **more: Any) ->
     return run
 
 
-def follow(run: StepContext, before: StepContext | None, used: UsedRoot) -> None:
+def follow(run: StepContext, before: StepContext, used: UsedRoot) -> None:
     """Hand the step what an earlier one has left, whose guests started from this root."""
-    left = before.artifacts if before else []
-    run.assignment.inputs["root"] = Input(result=ran(Verdict.NO_CRASH, root=used), artifacts=left)
+    result = ran(Verdict.NO_CRASH, root=used)
+    run.assignment.inputs["root"] = Input(result=result, artifacts=before.artifacts)
 
 
 @pytest.fixture
@@ -128,43 +128,25 @@ async def test_a_step_starts_from_the_very_disk_of_an_earlier_one(
         first = run
 
 
-async def test_an_earlier_step_without_a_disk_is_refused(
-    new_run: NewRun, hosts: NewHost, tmp_path: Path
-) -> None:
-    run = await step(new_run, tmp_path, EARLIER)
-    follow(run, None, UsedRoot())
-    with pytest.raises(UserError, match="no disk: an initramfs") as error:
-        await prepared(run, hosts("cache"))
-    assert error.value.reason == "bad_root_image"
-
-
 @pytest.mark.thorough
-async def test_an_earlier_step_that_kept_nothing_is_refused(
-    new_run: NewRun, hosts: NewHost, tmp_path: Path
+@pytest.mark.parametrize(
+    ("bundle", "change", "words"),
+    [
+        ("none", {}, "left none: its `bundle` is `none`"),
+        ("on_demand", {"sha256": "0" * 64}, "damaged"),
+        ("on_demand", {"format": None}, "no disk: an initramfs"),
+    ],
+)
+async def test_an_earlier_step_without_the_disk_is_refused(
+    new_run: NewRun, hosts: NewHost, tmp_path: Path, bundle: str, change: dict[str, Any], words: str
 ) -> None:
-    root = image(tmp_path)
-    first = await step(new_run, tmp_path, root, bundle="none")
+    first = await step(new_run, tmp_path, image(tmp_path), bundle=bundle)
     before = await prepared(first, hosts("one"), take)
     await keep_bundle(first, before)
     assert before.plan.disk is not None
     run = await step(new_run, tmp_path, EARLIER)
-    follow(run, first, before.plan.disk.used)
-    with pytest.raises(UserError, match="left none: its `bundle` is `none`") as error:
-        await prepared(run, hosts("other"))
-    assert error.value.reason == "bad_root_image"
-
-
-@pytest.mark.thorough
-async def test_a_disk_that_is_not_that_of_the_earlier_step_is_refused(
-    new_run: NewRun, hosts: NewHost, tmp_path: Path
-) -> None:
-    first = await step(new_run, tmp_path, image(tmp_path))
-    before = await prepared(first, hosts("one"), take)
-    await keep_bundle(first, before)
-    assert before.plan.disk is not None
-    run = await step(new_run, tmp_path, EARLIER)
-    follow(run, first, before.plan.disk.used.model_copy(update={"sha256": "0" * 64}))
-    with pytest.raises(UserError, match="damaged") as error:
+    follow(run, first, before.plan.disk.used.model_copy(update=change))
+    with pytest.raises(UserError, match=words) as error:
         await prepared(run, hosts("other"))
     assert error.value.reason == "bad_root_image"
 

@@ -14,22 +14,32 @@ def value(argv: list[str], option: str) -> str:
     return argv[argv.index(option) + 1]
 
 
-def test_the_first_report_panics_and_the_guest_stays_as_it_was() -> None:
-    words = kernel_command_line(VmShape(), KVM).split()
-    assert {"panic_on_warn=1", "oops=panic", "kasan.fault=panic", "panic=0"} <= set(words)
+@pytest.mark.parametrize(
+    ("shape", "probed", "has", "lacks"),
+    [
+        # the first report panics, and the guest stays as it was
+        ({}, KVM, "panic_on_warn=1 oops=panic kasan.fault=panic panic=0", "no_timer_check"),
+        ({}, KVM, "console=ttyS0", "watchdog_thresh=60"),
+        # an emulated guest gets patient watchdogs and the right clock
+        ({}, TCG, "watchdog_thresh=60 tsc_early_khz=2000000 no_timer_check acpi=off", ""),
+        ({"cpus": 2}, TCG, "nokaslr", "acpi=off"),
+    ],
+)
+def test_the_kernel_gets_what_its_machine_needs(
+    shape: dict[str, int], probed: Probed, has: str, lacks: str
+) -> None:
+    words = kernel_command_line(VmShape(**shape), probed).split()
     assert words[0] == "console=ttyS0"
+    assert set(has.split()) <= set(words)
+    assert lacks not in words
 
 
 def test_what_the_shape_appends_comes_last() -> None:
-    words = kernel_command_line(VmShape(append="panic=5  kmemleak=on"), TCG).split()
-    assert words[-2:] == ["panic=5", "kmemleak=on"]
-
-
-def test_what_dumps_and_traces_add_gives_way_to_what_the_shape_appends() -> None:
-    argv = qemu_arguments(VmShape(append="crashkernel=0"), TCG, "crashkernel=64M trace_buf_size=9")
-    words = value(argv, "-append").split()
-    assert words.index("crashkernel=64M") < words.index("crashkernel=0")
-    assert "trace_buf_size=9" in words
+    first = "crashkernel=64M trace_buf_size=9"
+    shape = VmShape(append="crashkernel=0  kmemleak=on")
+    words = value(qemu_arguments(shape, TCG, first), "-append").split()
+    assert words[-2:] == ["crashkernel=0", "kmemleak=on"]
+    assert set(first.split()) <= set(words[:-2])
 
 
 def test_the_capture_kernel_has_the_console_and_the_clock() -> None:
@@ -37,29 +47,11 @@ def test_the_capture_kernel_has_the_console_and_the_clock() -> None:
     assert capture_command_line(KVM).split()[0] == "console=ttyS0"
 
 
-def test_an_emulated_guest_gets_patient_watchdogs_and_the_right_clock() -> None:
-    words = kernel_command_line(VmShape(), TCG).split()
-    assert {"watchdog_thresh=60", "tsc_early_khz=2000000", "no_timer_check"} <= set(words)
-    own = kernel_command_line(VmShape(), KVM).split()
-    assert not {"watchdog_thresh=60", "no_timer_check"} & set(own)
-
-
-@pytest.mark.parametrize(("cpus", "off"), [(1, True), (2, False)])
-def test_acpi_is_off_for_one_cpu_only(cpus: int, off: bool) -> None:
-    assert ("acpi=off" in kernel_command_line(VmShape(cpus=cpus), TCG).split()) is off
-
-
-def test_the_shape_is_the_vms() -> None:
+def test_the_machine_is_the_shapes_and_only_loopback_reaches_the_guest() -> None:
     argv = qemu_arguments(VmShape(cpus=3, memory=700), TCG)
     assert (value(argv, "-smp"), value(argv, "-m")) == ("3", "700")
-
-
-def test_the_accelerator_is_the_proven_one() -> None:
-    assert value(qemu_arguments(VmShape(), TCG), "-accel").startswith("tcg,")
+    assert value(argv, "-accel").startswith("tcg,")
     assert value(qemu_arguments(VmShape(), KVM), "-accel") == "kvm"
-
-
-def test_the_guest_reaches_nothing_and_only_loopback_reaches_it() -> None:
-    network = value(qemu_arguments(VmShape(), TCG), "-netdev")
+    network = value(argv, "-netdev")
     assert "restrict=on" in network
     assert "hostfwd=tcp:127.0.0.1:0-:22" in network
