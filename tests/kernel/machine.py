@@ -6,14 +6,12 @@ import subprocess
 import time
 from functools import partial
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from kgym.api.jobs import JobRequest
-from kgym.api.steps import VmShape
+from kgym.api.steps import StepSpec, VmShape
 from kgym.bugs import bundle
-from kgym.client import Client
 from kgym.host import sandbox
-from kgym_cli.platforms.embedded_platform import Platform
 from kgym_vmmanager.dump.guest_memory import Dump, Scene
 from kgym_vmmanager.dump.hypervisor_dump import Hypervisor
 from kgym_vmmanager.guest import cpio
@@ -22,9 +20,17 @@ from kgym_vmmanager.guest.guest_image import guest_image
 from kgym_vmmanager.guest.ssh import Ssh
 from kgym_vmmanager.vm.accelerator import best_accelerator
 from kgym_vmmanager.vm.qemu import QemuVm, qemu_arguments
+from tests.conftest import fetched, kgym
 
 INIT = Path(__file__).with_name("machine_init.sh").read_text()
 FILE = "kernel/watch_queue.c"
+
+
+def submitted(*steps: StepSpec) -> dict[str, Any]:
+    """Run a job of these steps; return it once it has succeeded."""
+    _, job = kgym("job", "submit", "-", "--wait", stdin=JobRequest(steps=list(steps)))
+    assert job["state"] == "succeeded", job
+    return job
 
 
 class Guest(NamedTuple):
@@ -34,19 +40,16 @@ class Guest(NamedTuple):
     console: str
 
 
-def traced_kernel(data: Path, folder: Path) -> None:
+def traced_kernel(folder: Path) -> None:
     """Build the kernel of the first shipped bug with records in the file that has it.
 
-    Leaves `kernel`, `vmlinux` and `program`, its reproducer, in the folder; compiled
-    trees are kept in the data folder.
+    Leaves `kernel`, `vmlinux` and `program`, its reproducer, in the folder.
     """
     bug = bundle.load("watch-queue-filter")
     build = bug.build.model_copy(update={"instrument": [FILE]})
-    request = JobRequest(steps=[build])
-    with Platform(data) as platform, Client(platform.url) as client:
-        job = client.wait(client.submit(request).id)
-        client.download(job.id, 0, "bzImage", folder / "kernel")
-        client.download(job.id, 0, "vmlinux", folder / "vmlinux")
+    job = submitted(build)
+    fetched(job, 0, "bzImage", folder).rename(folder / "kernel")
+    fetched(job, 0, "vmlinux", folder)
     argv = ["gcc", "-static", "-x", "c", "-", "-o", folder / "program"]
     repro = next(iter(bug.reproducers)).text
     subprocess.run(argv, input=repro, text=True, check=True, timeout=60)

@@ -5,10 +5,10 @@ from typing import Any
 
 import pytest
 
-from kgym.api.jobs import JobRequest
 from kgym.api.steps import CheckSpec, Edit, Patch, StepSpec
 from kgym.bugs import bundle
 from tests.conftest import kgym
+from tests.kernel.machine import submitted
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(3600)]
 
@@ -21,10 +21,7 @@ def checked(*patches: Patch, **changes: Any) -> list[dict[str, Any]]:
     spec: StepSpec = CheckSpec(
         source=build.source, config=build.config, patches=list(patches), **changes
     )
-    request = JobRequest(steps=[spec])
-    _, job = kgym("job", "submit", "-", "--wait", stdin=request)
-    assert job["state"] == "succeeded", job
-    answers: list[dict[str, Any]] = job["steps"][0]["result"]["patches"]
+    answers: list[dict[str, Any]] = submitted(spec)["steps"][0]["result"]["patches"]
     return answers
 
 

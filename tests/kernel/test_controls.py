@@ -10,10 +10,9 @@ from typing import Any
 
 import pytest
 
-from kgym.api.jobs import JobRequest
 from kgym.api.steps import Edit, Patch, Reproducer, ReproduceSpec, StepRef, VmShape
 from kgym.bugs import bundle
-from tests.conftest import kgym
+from tests.kernel.machine import submitted
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1200)]
 
@@ -83,9 +82,7 @@ def tried(edits: list[Edit], program: str = CALLS, **shape: Any) -> dict[str, An
         bundle="none",
         **shape,
     )
-    _, job = kgym("job", "submit", "-", "--wait", stdin=JobRequest(steps=[build, reproduce]))
-    assert job["state"] == "succeeded", job
-    result: dict[str, Any] = job["steps"][1]["result"]
+    result: dict[str, Any] = submitted(build, reproduce)["steps"][1]["result"]
     return result
 
 
@@ -147,9 +144,7 @@ def test_a_patch_that_only_our_object_does_not_compile_with_is_built_and_blocked
     patch = Patch(name="fix", edits=[edit("include/trace/events/sched.h", line, line + trap)])
     build = bundle.load("watch-queue-filter").build
     spec = build.model_copy(update={"patches": [patch], "review": ["fix"]})
-    _, job = kgym("job", "submit", "-", "--wait", stdin=JobRequest(steps=[spec]))
-    assert job["state"] == "succeeded", job
-    result = job["steps"][0]["result"]
+    result = submitted(spec)["steps"][0]["result"]
     assert result["controls_lacking"] == {}
     (dropped,) = (
         finding for finding in result["findings"] if finding["reason"] == "control_dropped"

@@ -5,17 +5,15 @@ import shutil
 import sqlite3
 from contextlib import closing
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from kgym.api.jobs import JobRequest
-from kgym.api.steps import ReproduceSpec, StepRef, StepSpec, VmShape
+from kgym.api.steps import ReproduceSpec, StepRef, VmShape
 from kgym.bugs import bundle
 from kgym.trace.trace_files import load
 from kgym_builder.suitecache.compiled_trees import INDEX
 from tests.conftest import DATA, fetched, kgym
-from tests.kernel.machine import FILE, crash_and_dump
+from tests.kernel.machine import FILE, crash_and_dump, submitted
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(7200)]
 
@@ -23,12 +21,6 @@ BUG = "watch-queue-filter"
 UNCLEAR = "not_understood"
 FOLDERS = ("fs/", "net/core/", "mm/", "kernel/")
 SCRIPT = "ls -R /proc/self >/dev/null\necho c >/proc/sysrq-trigger\n"
-
-
-def submitted(*steps: StepSpec) -> dict[str, Any]:
-    _, job = kgym("job", "submit", "-", "--wait", stdin=JobRequest(steps=list(steps)))
-    assert job["state"] == "succeeded", job
-    return job
 
 
 def compiled_files() -> list[str]:

@@ -8,6 +8,7 @@ from kgym.api.jobs import JobRequest
 from kgym.api.steps import Edit, Patch
 from kgym.bugs import bundle
 from tests.conftest import kgym
+from tests.kernel.machine import submitted
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(3600)]
 
@@ -19,9 +20,7 @@ def built(*patches: Patch) -> tuple[dict[str, Any], dict[str, str]]:
     """Build the shipped kernel with patches; return the result, and the images' SHA-256."""
     build = bundle.load(BUG).build
     spec = build.model_copy(update={"patches": [*build.patches, *patches], "cache": "fresh"})
-    _, job = kgym("job", "submit", "-", "--wait", stdin=JobRequest(steps=[spec]))
-    assert job["state"] == "succeeded", job
-    step = job["steps"][0]
+    step = submitted(spec)["steps"][0]
     sums = {artifact["name"]: artifact["sha256"] for artifact in step["artifacts"]}
     return step["result"], {name: sums[name] for name in IMAGES}
 

@@ -48,7 +48,7 @@ class Crashed:
 @pytest.fixture(scope="module")
 def crashed(tmp_path_factory: pytest.TempPathFactory) -> Crashed:
     folder = tmp_path_factory.mktemp("crashed")
-    traced_kernel(DATA, folder)
+    traced_kernel(folder)
     guest = crash_and_dump(folder, DATA / "cache", script=SCRIPT, shape=VmShape(cpus=2, memory=512))
     console = folder / "console.log"
     words = ("--vmlinux", folder / "vmlinux", "--output", folder / "out")

@@ -63,12 +63,14 @@ async def test_a_crash_is_recognised_soon(new_step: NewStep, cache: Path) -> Non
 
 
 @pytest.mark.attack
-async def test_what_a_program_prints_is_no_report_of_the_kernels(perform: Perform) -> None:
-    titles = ["KASAN: use-after-free Write in forged_function", "memory leak in forged_function"]
-    body = "forge(); sleep(1); return 0;"
+async def test_a_leak_counts_and_reports_that_the_program_prints_do_not(perform: Perform) -> None:
+    """A forged report would end the instance at once; the leak shows when the time is over."""
+    title, forged = "memory leak in kgym_control_lose", "memory leak in forged_function"
+    titles = [title, forged, "KASAN: use-after-free Write in forged_function"]
+    body = 'forge(); raise_fault("leak"); sleep(60);'
     result = await perform(program(body), time=8, titles=titles, append="kmemleak=on")
-    assert [instance.outcome for instance in result.instances] == [InstanceOutcome.SURVIVED]
-    assert result.title is None
+    (instance,) = result.instances
+    assert (instance.outcome, instance.title) == (InstanceOutcome.CRASH, title), result.reason
 
 
 async def test_programs_of_both_kinds_take_turns(
@@ -78,7 +80,7 @@ async def test_programs_of_both_kinds_take_turns(
     others = [Reproducer(kind="syz", text=text)]
     run = await new_step(
         program("sleep(30); return 0;"),
-        time=20,
+        time=8,
         instances=2,
         others=others,
         stop_at_first_crash=False,
@@ -100,13 +102,6 @@ async def test_a_reboot_is_no_verdict(perform: Perform) -> None:
     result = await perform(program("sleep(1); reboot(RB_AUTOBOOT);"))
     assert result.verdict is Verdict.INCONCLUSIVE
     assert result.instances[0].outcome is InstanceOutcome.REBOOTED
-
-
-async def test_a_leak_is_found_when_the_programs_time_is_over(perform: Perform) -> None:
-    title = "memory leak in kgym_control_lose"
-    body = 'raise_fault("leak"); sleep(60);'
-    result = await perform(program(body), titles=[title], append="kmemleak=on")
-    assert (result.verdict, result.title) == (Verdict.SAME_CRASH, title), result.reason
 
 
 @pytest.mark.exhaustive
