@@ -59,6 +59,12 @@ def syzkaller(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+def without_kernel(argv: list[str]) -> list[str]:
+    """Return QEMU's command line for a VM that boots from its disk, or from nothing."""
+    gone = {argv.index(option) for option in ("-kernel", "-initrd", "-append")}
+    return [word for at, word in enumerate(argv) if not {at, at - 1} & gone]
+
+
 NewStep = Callable[..., Awaitable[StepContext]]
 Perform = Callable[..., Awaitable[ReproduceResult]]
 

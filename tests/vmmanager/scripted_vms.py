@@ -48,7 +48,21 @@ IMPATIENT = InstanceLimits(
 """For guests that are silent, or do not answer."""
 
 
-class Guest(paramiko.ServerInterface):
+class OpenServer(paramiko.ServerInterface):
+    """An SSH server that lets everybody in."""
+
+    def check_auth_publickey(self, username: str, key: paramiko.PKey) -> int:
+        """Accept any key."""
+        del username, key
+        return paramiko.AUTH_SUCCESSFUL
+
+    def check_channel_request(self, kind: str, chanid: int) -> int:
+        """Allow sessions."""
+        del kind, chanid
+        return paramiko.OPEN_SUCCEEDED
+
+
+class Guest(OpenServer):
     """A guest that boots, runs its program again and again, and survives.
 
     Subclasses misbehave: each method is one thing that a guest does, on a thread of its own.
@@ -84,16 +98,6 @@ class Guest(paramiko.ServerInterface):
         """Return the status and the output of any other command."""
         del command
         return 0, b""
-
-    def check_auth_publickey(self, username: str, key: paramiko.PKey) -> int:
-        """Let everybody in."""
-        del username, key
-        return paramiko.AUTH_SUCCESSFUL
-
-    def check_channel_request(self, kind: str, chanid: int) -> int:
-        """Allow sessions."""
-        del kind, chanid
-        return paramiko.OPEN_SUCCEEDED
 
     def check_channel_exec_request(self, channel: paramiko.Channel, command: bytes) -> bool:
         """Run the command beside the connection."""

@@ -28,6 +28,7 @@ from kgym_vmmanager.reproduce.reproducer_run import Session
 from kgym_vmmanager.vm.instance_ending import InstanceEnded, InstanceEnding
 from kgym_vmmanager.vm.provider import InstanceLimits
 from tests.conftest import SEED
+from tests.vmmanager.scripted_vms import OpenServer
 
 pytestmark = pytest.mark.anyio
 
@@ -68,19 +69,11 @@ def talk(dice: random.Random) -> Iterator[bytes]:
                 yield b""
 
 
-class Guest(paramiko.ServerInterface):
+class Guest(OpenServer):
     """Lets everybody in, and answers every command with the talk of its seed."""
 
     def __init__(self, seed: str, over: threading.Event) -> None:
         self.dice, self.over = random.Random(seed), over
-
-    def check_auth_publickey(self, username: str, key: paramiko.PKey) -> int:
-        del username, key
-        return paramiko.AUTH_SUCCESSFUL
-
-    def check_channel_request(self, kind: str, chanid: int) -> int:
-        del kind, chanid
-        return paramiko.OPEN_SUCCEEDED
 
     def check_channel_exec_request(self, channel: paramiko.Channel, command: bytes) -> bool:
         if self.dice.random() < 0.03:

@@ -15,6 +15,7 @@ from kgym.host import sandbox
 from kgym_vmmanager.vm.accelerator import Accelerator, Probed
 from kgym_vmmanager.vm.disk_room import MOST_WRITTEN, SPARE, DiskRoom, overlay_bytes
 from kgym_vmmanager.vm.qemu import DISK, QemuVm, qemu_arguments
+from tests.vmmanager.conftest import without_kernel
 
 pytestmark = pytest.mark.anyio
 
@@ -97,9 +98,7 @@ async def test_a_guest_that_writes_more_than_it_may_is_stopped(
 ) -> None:
     folder, most, printed = writer(256 * MIB), 24 * MIB, bytearray()
     argv = qemu_arguments(VmShape(memory=256), Probed(accelerator=Accelerator.TCG), "", "raw")
-    for option in ("-kernel", "-initrd", "-append"):
-        at = argv.index(option)
-        del argv[at : at + 2]
+    argv = without_kernel(argv)
     async with QemuVm.running(argv, folder, printed.extend, most) as vm, asyncio.timeout(60):
         while not vm.exceeded:
             assert vm.trouble is None

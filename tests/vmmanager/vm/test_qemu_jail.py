@@ -20,6 +20,7 @@ from kgym_vmmanager.vm.qemu import QemuVm, qemu_arguments
 from kgym_vmmanager.vm.qemu_jail import confined
 from tests.conftest import ROOT
 from tests.host.test_sandbox import NOT_ROOT
+from tests.vmmanager.conftest import without_kernel
 
 pytestmark = [pytest.mark.anyio, pytest.mark.thorough]
 
@@ -133,9 +134,7 @@ async def test_an_early_death_of_qemu_is_told_in_its_words(tmp_path: Path) -> No
 async def test_a_qemu_that_dies_at_any_moment_is_a_named_error(tmp_path: Path) -> None:
     """Killed while its monitor is opened: by then it may have a socket, an answer, or neither."""
     argv = qemu_arguments(VmShape(memory=256), Probed(accelerator=Accelerator.TCG))
-    for option in ("-kernel", "-initrd", "-append"):
-        at = argv.index(option)
-        del argv[at : at + 2]
+    argv = without_kernel(argv)
     for number in range(12):
         folder = sandbox.prepare(tmp_path / f"vm-{number}")
         killer = threading.Timer(0.02 * number, kill_users_of, [str(folder), argv[0]])
