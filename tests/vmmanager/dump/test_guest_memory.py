@@ -137,5 +137,5 @@ def test_kdump_takes_a_capture_kernel_which_is_an_earlier_build(fake_build: Buil
         spec(dump="hypervisor", capture=StepRef(step=1))
     last = spec(dump="kdump", capture=StepRef(step=1))
     assert JobRequest(steps=[fake_build, fake_build, last])
-    with pytest.raises(ValidationError, match="not an earlier one"):
+    with pytest.raises(ValidationError, match="not an earlier step"):
         JobRequest(steps=[fake_build, last])

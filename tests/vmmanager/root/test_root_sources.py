@@ -188,8 +188,8 @@ async def test_a_kernel_that_cannot_start_from_a_disk_is_refused(
         ({"step": "reproduce_before"}, None),
         ({"job": 3, "step": 1}, None),
         ({"step": 0}, "is not a `reproduce` step"),
-        ({"step": 3}, "not an earlier one"),
-        ({"step": 9}, "not an earlier one"),
+        ({"step": 3}, "not an earlier step"),
+        ({"step": 9}, "not an earlier step"),
     ],
 )
 def test_a_job_names_an_earlier_step_that_reproduces(ref: dict[str, Any], why: str | None) -> None:
