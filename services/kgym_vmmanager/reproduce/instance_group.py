@@ -100,8 +100,8 @@ class InstanceGroup:
 
     @property
     def sample(self) -> list[int]:
-        """The instances that were neither started nor stopped because another one crashed."""
-        # Only they measure how often the bug shows; the others would bias the rate.
+        """The instances that measure how often the bug shows."""
+        # Without the first ones if a crash may stop them: such a selection would bias the rate.
         first = self.spec.instances if self.spec.stop_at_first_crash else 0
         return list(range(first, self.requested))
 
