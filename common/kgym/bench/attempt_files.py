@@ -6,7 +6,7 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
-from kgym.bench.attempt_record import AttemptRecord
+from kgym.bench.attempt_record import AttemptRecord, first_fault
 from kgym.errors import NotFound, UserError
 
 NAME = "attempts.jsonl"
@@ -70,6 +70,4 @@ def _attempt(line: bytes, where: str) -> AttemptRecord:
     try:
         return AttemptRecord.model_validate_json(line)
     except ValidationError as error:
-        first = error.errors()[0]
-        place = ".".join(map(str, first["loc"]))
-        raise UserError("bad_attempts", f"{where}: {place}: {first['msg']}") from error
+        raise UserError("bad_attempts", f"{where}: {first_fault(error)}") from error

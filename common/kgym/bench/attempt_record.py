@@ -3,7 +3,7 @@
 from enum import StrEnum
 from typing import Annotated
 
-from pydantic import Field
+from pydantic import Field, ValidationError
 
 from kgym.api.steps import Count, Sha256, Strict
 
@@ -45,6 +45,7 @@ class Setup(Strict):
     dollars: Cost | None = Field(None, description="limit of one attempt; null: none")
 
     def __str__(self) -> str:
+        # Tables, folders and logs show a setup like this; empty parts are left out.
         words = [self.agent, self.settings, self.model]
         words += ["feedback"] * self.feedback + ["oracle"] * self.oracle
         words += [f"${self.dollars:g}"] if self.dollars is not None else []
@@ -130,3 +131,9 @@ class AttemptRecord(Attempt):
 
     setup: Setup
     diff: Text | None = None
+
+
+def first_fault(error: ValidationError) -> str:
+    """Return the first wrong field of a record, and the reason."""
+    first = error.errors()[0]
+    return f"{'.'.join(map(str, first['loc']))}: {first['msg']}"

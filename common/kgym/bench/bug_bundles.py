@@ -16,6 +16,7 @@ from kgym.bench.bug_record import (
     Function,
 )
 from kgym.bench.dataset import Dataset
+from kgym.bench.dataset_files import refuse_used
 from kgym.bench.tried_bug import Base, tried_bug
 from kgym.bugs import bundle
 from kgym.bugs.bug import Bug
@@ -105,8 +106,7 @@ def write_bundles(dataset: Dataset, folder: Path, base: Base = "parent") -> None
 
     A bug with a bundle of its own is refused: it is tried by that bundle.
     """
-    if folder.exists() and any(folder.iterdir()):
-        raise UserError("folder_in_use", f"{folder} is not empty: name a new folder")
+    refuse_used(folder)
     for record in dataset.bugs:
         if record.bundle is not None:
             raise UserError(

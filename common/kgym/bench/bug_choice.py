@@ -84,6 +84,7 @@ def split(dataset: Dataset, cutoff: datetime) -> tuple[Dataset, Dataset]:
 
     Bugs whose fix has no known date are in neither (Live-kBench section 5.2).
     """
+    # A model may have seen a fix that was committed before its cutoff.
     known = [(bug, bug.fixed) for bug in dataset.bugs if bug.fixed is not None]
     day = cutoff.date().isoformat()
     before = [bug for bug, fixed in known if fixed <= cutoff]

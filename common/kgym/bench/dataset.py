@@ -14,7 +14,7 @@ from typing import Annotated
 from pydantic import Field, ValidationError
 
 from kgym.api.steps import Sha256, Strict
-from kgym.bench.attempt_record import Words
+from kgym.bench.attempt_record import Words, first_fault
 from kgym.bench.bug_record import BugRecord
 from kgym.errors import NotFound, UserError
 
@@ -69,7 +69,7 @@ class Dataset(Strict):
                 bugs=tuple(by_id[bug_id] for bug_id in sorted(by_id)),
             )
         except ValidationError as error:
-            raise UserError("bad_dataset", _first(error)) from error
+            raise UserError("bad_dataset", first_fault(error)) from error
 
     def __len__(self) -> int:
         return len(self.bugs)
@@ -137,7 +137,7 @@ def read_about(folder: Path) -> About:
     except OSError as error:
         raise NotFound("no_dataset", f"{folder} holds no dataset: {error.strerror}") from error
     except ValidationError as error:
-        raise UserError("bad_dataset", f"{folder / ABOUT}: {_first(error)}") from error
+        raise UserError("bad_dataset", f"{folder / ABOUT}: {first_fault(error)}") from error
 
 
 def load(folder: Path) -> Dataset:
@@ -167,9 +167,4 @@ def _bug(line: bytes, where: str) -> BugRecord:
     try:
         return BugRecord.model_validate_json(line)
     except ValidationError as error:
-        raise UserError("bad_dataset", f"{where}: {_first(error)}") from error
-
-
-def _first(error: ValidationError) -> str:
-    first = error.errors()[0]
-    return f"{'.'.join(map(str, first['loc']))}: {first['msg']}"
+        raise UserError("bad_dataset", f"{where}: {first_fault(error)}") from error

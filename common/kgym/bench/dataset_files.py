@@ -104,7 +104,8 @@ def _named(row: object) -> Iterator[str]:
 
 def write_kbenchsyz(dataset: Dataset, folder: Path) -> None:
     """Write one JSON file per bug into a new folder; raise UserError `folder_in_use`."""
-    _new(folder)
+    refuse_used(folder)
+    folder.mkdir(parents=True, exist_ok=True)
     for bug in dataset.bugs:
         text = json.dumps(syzbot_data.write(bug), indent=2)
         (folder / f"{bug.id}.json").write_text(text + "\n")
@@ -180,7 +181,8 @@ def write_live_kbench(
     dataset: Dataset, folder: Path, form: Literal["parquet", "jsonl"] = "jsonl"
 ) -> None:
     """Write both tables into a new folder; raise UserError `folder_in_use`, `no_pyarrow`."""
-    _new(folder)
+    refuse_used(folder)
+    folder.mkdir(parents=True, exist_ok=True)
     now = datetime.now(UTC).isoformat()
     bugs = [_live_kbench_row(bug, now) for bug in dataset.bugs]
     about = dataset.about
@@ -278,10 +280,10 @@ def _pyarrow() -> tuple[Any, Any]:
         ) from error
 
 
-def _new(folder: Path) -> None:
+def refuse_used(folder: Path) -> None:
+    """Raise UserError `folder_in_use` if a folder exists and is not empty."""
     if folder.exists() and any(folder.iterdir()):
         raise UserError("folder_in_use", f"{folder} is not empty: name a new folder")
-    folder.mkdir(parents=True, exist_ok=True)
 
 
 def _bytes(path: Path, most: int) -> bytes:

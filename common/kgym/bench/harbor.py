@@ -14,6 +14,7 @@ from kgym.api.steps import GitSource
 from kgym.bench.bug_bundles import bundle_files
 from kgym.bench.bug_record import BugRecord, Crash
 from kgym.bench.dataset import Dataset
+from kgym.bench.dataset_files import refuse_used
 from kgym.bench.tried_bug import tried_bug
 from kgym.bugs.bundle_folder import toml
 from kgym.errors import UserError
@@ -103,8 +104,7 @@ def write(
 
     Raises UserError `folder_in_use`, `no_tasks`.
     """
-    if folder.exists() and any(folder.iterdir()):
-        raise UserError("folder_in_use", f"{folder} is not empty: name a new folder")
+    refuse_used(folder)
     left_out: dict[str, str] = {}
     for bug in dataset.bugs:
         files = task(bug, dataset.name, options)

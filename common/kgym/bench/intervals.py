@@ -48,6 +48,7 @@ class Bootstrap:
         if bugs < 1:
             raise ValueError("an interval takes at least one bug")
         self._bugs, self._draws, self._seed = bugs + 2, draws, seed
+        # Small draws are kept for all figures of a page; large ones are repeated from the seed.
         few = self._bugs * draws <= HELD
         self._held = list(self._parts()) if few else None
 

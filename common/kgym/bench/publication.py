@@ -189,6 +189,7 @@ async def _remove_others(
 ) -> None:
     """Remove the replaced version, and those of killed publishes."""
     # A younger folder without an index may belong to a publish that is still in progress.
+    # Removed only after the new index is in place: readers may still use the old version.
     ages = await store.ages(name, 1)
     for folder, age in ages.items():
         version = folder.rpartition("/")[2]

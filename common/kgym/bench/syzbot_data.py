@@ -12,6 +12,7 @@ from typing import Annotated, Any
 
 from pydantic import AfterValidator, AliasChoices, BaseModel, ConfigDict, Field, ValidationError
 
+from kgym.bench.attempt_record import first_fault
 from kgym.bench.bug_record import (
     BugRecord,
     Cause,
@@ -125,9 +126,7 @@ def read(data: Mapping[str, Any], where: str, **known: Any) -> BugRecord:
             | known
         )
     except ValidationError as error:
-        first = error.errors()[0]
-        place = ".".join(map(str, first["loc"]))
-        raise UserError("bad_bug_data", f"{where}: {place}: {first['msg']}") from error
+        raise UserError("bad_bug_data", f"{where}: {first_fault(error)}") from error
 
 
 def write(record: BugRecord) -> dict[str, Any]:
@@ -194,6 +193,7 @@ def _crash(crash: _Crash, report: FoundText) -> Crash:
 
 def _repository(link: str | None) -> str | None:
     """Return the URL of the repository, from that of a commit's page."""
+    # cgit, GitHub and Gitiles put the commit after the repository's path.
     for end in _REPOSITORY_END:
         if link and end in link:
             return link.partition(end)[0]

@@ -9,6 +9,7 @@ from pydantic import ValidationError
 
 from kgym.api.agent.nodes import CauseCommit, CauseFunction
 from kgym.api.steps import BuildSpec, GitSource, KernelConfig, Patch, Reproducer
+from kgym.bench.attempt_record import first_fault
 from kgym.bench.bug_record import BugRecord, Crash, Function
 from kgym.bugs import bundle
 from kgym.bugs.bug import Bug
@@ -50,9 +51,7 @@ def tried_bug(
             bug = _on_commit(record, base, instances, seconds)
         return replace(bug, cause=cause_of(record))
     except ValidationError as error:
-        first = error.errors()[0]
-        where = ".".join(map(str, first["loc"]))
-        raise UserError("not_triable", f"{record.id}: {where}: {first['msg']}") from error
+        raise UserError("not_triable", f"{record.id}: {first_fault(error)}") from error
 
 
 def fix_of(record: BugRecord) -> Patch | None:

@@ -220,6 +220,7 @@ class _Bisection:
             raise _error(job)
         job = await ended_job.shown_again(self.client, job.id, patience=options.sweep.patience)
         history = histories.parse(await self._text(job.id))
+        # A truncated list would silently leave out commits, perhaps the culprit.
         if (history.commits[-1].id, len(history)) != (result.commit, result.commits):
             raise InfrastructureError("bad_history", f"the list of job {job.id} is not whole")
         ends = (result.commit, result.since) if options.fix else (result.since, result.commit)
@@ -269,6 +270,7 @@ class _Bisection:
             else:
                 quiet = seen.completed - seen.crashed
                 search.record_test(number, crashed=seen.saw is Saw.CRASH, quiet=quiet)
+            # Up to 20 s for 100,000 commits: not on the event loop.
             choice = await asyncio.to_thread(search.next)
             done += 1
             tell(
@@ -313,6 +315,7 @@ class _Bisection:
     async def _tried(
         self, commit: Commit, number: int, measured: _Measured
     ) -> tuple[_Seen, JobView]:
+        # The same commit may be tested again: the tag makes it another job.
         self.times[number] += 1
         request = self._at(commit.id).sighting(measured.job, measured.effort)
         tags = [*request.tags, f"test={self.times[number]}"]

@@ -65,6 +65,7 @@ def parse(text: str) -> History:
         numbers[name] = len(commits)
         commits.append(Commit(name, tuple(parents), subject[:_SUBJECT]))
     history = History(commits)
+    # Commits off the path to the last one cannot be told apart by any test.
     if not commits or not all(history.before(len(commits) - 1)):
         raise _bad("commits that do not lead to the last one")
     return history

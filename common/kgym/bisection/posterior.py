@@ -124,6 +124,7 @@ class Search:
             if commit in self.skipped:
                 continue
             parts = parts or 0 < inside < len(wanted)
+            # Prefer commits far from skipped ones, weighed against how well they halve.
             far = broken[commit]
             value = min(mass, 1 - mass) * (far / (far + _NEIGHBOURS) if self.skipped else 1)
             if value > most:

@@ -207,6 +207,7 @@ def _vm(vm: VmShape, folder: Path) -> VmShape:
 
 def _reproducer(table: ProgramTable, folder: Path) -> Reproducer:
     text = _text(_holder(table, folder), table.file)
+    # With a wrong program, the bundle's calibration and title would be of another bug.
     if table.sha256 not in {None, sha256(text.encode()).hexdigest()}:
         message = f"{folder}: {table.file} is not the program with this SHA-256: {table.sha256}"
         raise UserError("bad_bundle", message)

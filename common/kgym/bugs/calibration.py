@@ -66,6 +66,7 @@ class Effort:
 
 def crash_times(instances: Sequence[InstanceResult], titles: Sequence[str]) -> list[float]:
     """Return the sorted seconds to each crash with one of the titles (or any, without titles)."""
+    # The same likeness as for a verdict: a calibration must not count other crashes.
     from kgym.bugs.verdict import likeness  # noqa: PLC0415 - its imports take 0.1 s
 
     return sorted(
@@ -98,6 +99,7 @@ def measured(result: ReproduceResult, titles: Sequence[str]) -> Calibration | No
         and instance.runs  # else it was stopped before the program ran for the first time
         and (instance.run_seconds or 0) >= max(times[-1], _RESOLUTION)
     ]
+    # A quiet run proves nothing about later times than its own.
     whole = result.time if survived and result.time else 0
     return Calibration(
         runs=len(crashed) + len(survived) + len(stopped),

@@ -233,6 +233,7 @@ def _answer(job: JobView, results: list[ReproduceResult], good: list[bool]) -> A
         return None
     if (answer := failed(job)) is not None:
         return answer
+    # A user can only trust "no" if every run came to a verdict.
     open_ = any(result.verdict is Verdict.INCONCLUSIVE for result in results)
     if open_ or job.state is not State.SUCCEEDED:
         return Answer.INFRASTRUCTURE
@@ -261,6 +262,7 @@ def _reason(
 def _crash(results: list[ReproduceResult]) -> ReproduceResult | None:
     """Return the last result with the bug's own crash, or else with any crash."""
     crashed = [result for result in results if result.title is not None]
+    # Without the fix, the crash is the bug's own; with it, another one may follow.
     same = [result for result in crashed if result.verdict is Verdict.SAME_CRASH]
     return next(reversed(same or crashed), None)
 

@@ -102,6 +102,7 @@ async def _to_its_end(submission: Coroutine[None, None, JobView]) -> JobView:
     try:
         return await asyncio.shield(task)
     except asyncio.CancelledError:
+        # The request may already be on its way: give it half a second to be answered.
         await asyncio.wait([task], timeout=_ANSWER_SECONDS)
         task.cancel()
         raise

@@ -38,6 +38,7 @@ def bounded(text: str, most: int) -> str:
 
 def quoted(tag: str, text: str, most: int) -> str:
     """Return untrusted text between tags: bounded, and unable to close them."""
+    # A space breaks our tags in the text; control characters could hide text in a terminal.
     safe = _TAG.sub("< ", _CONTROLS.sub("\ufffd", text.replace("\r\n", "\n").strip("\n")))
     return f"<{tag}>\n{bounded(safe, most)}\n</{tag}>"
 

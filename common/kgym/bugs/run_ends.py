@@ -59,6 +59,7 @@ def completed(named: Sequence[str], before: Iterable[RunEnd]) -> CompletedRuns:
     seen: Counter[End] = Counter()
     for run_end in before:
         seen[run_end.how, run_end.value] += run_end.count
+    # The bundle knows best; then what was seen; then the convention.
     if named:
         good, known = {_end(words) for words in named}, f"the bundle says: {', '.join(named)}"
     elif seen:

@@ -150,6 +150,7 @@ class _Sweep:
                     )
                 )
             else:
+                # Models often write the same patch: trying each copy would prove nothing more.
                 content = candidate.patch.model_dump_json(exclude={"name"})
                 copies.setdefault(content, []).append(candidate)
         run = _BugSweep(self, subject, {ones[0].name: ones for ones in copies.values()})
@@ -311,6 +312,7 @@ class _BugSweep:
 
 def tag(patch: str) -> str:
     """Return the tag of jobs that try a patch of this name."""
+    # The end of a name differs, as of paths: keep it.
     return f"patch={_UNTAGGED.sub('_', patch)[-90:]}"
 
 

@@ -131,6 +131,7 @@ def tried(pair: Pair, job: JobView, accepted: Collection[str]) -> Row:
         facts["compiler_substitution"] = built.result.compiler_substitution
     why = next((step.failure for step in job.steps if step.failure is not None), None)
     reason = came_to.reason or f"job {job.id} is {job.state}"
+    # The check compiles only the changed files; the whole build may fail in others.
     if why is not None and why.cause == "user" and why.reason in NOT_BUILT:
         return pair.row(Outcome.DOES_NOT_COMPILE, why.message, **facts)
     if came_to.answer not in {Answer.YES, Answer.NO} or run is None or trial is None:

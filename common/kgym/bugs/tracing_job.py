@@ -78,6 +78,7 @@ def traced(request: JobRequest, how: Tracing) -> JobRequest:
         reproduce=StepRef(step=BEFORE),
         files=list(how.files),
     )
+    # An instrumented kernel is another kernel: the calibration tag no longer holds.
     untrue = trusted_tags.false(request.tags, [*steps, minimize])
     tags = [tag for tag in request.tags if tag not in untrue]
     return request.model_copy(update={"steps": [*steps, minimize], "tags": tags})

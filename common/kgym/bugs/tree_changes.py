@@ -54,6 +54,7 @@ def changes(tree: SourceTree) -> str:
     """
     with tempfile.TemporaryDirectory(prefix="kgym-tree-") as own:
         place = _borrowed(tree, Path(own))
+        # Plain output whatever the configuration says, and no external programs.
         words = ("--no-color", "--no-ext-diff", "--no-textconv", "--no-renames", "--src-prefix=a/")
         diff = git(tree.folder, "diff", *words, "--dst-prefix=b/", tree.base, more=place)
     return diff_text.decode(diff.encode(errors="surrogateescape"), str(tree.folder))

@@ -137,6 +137,7 @@ async def _run(
         return await running
     loop = asyncio.get_running_loop()
     begun = loop.time()
+    # An agent without a model would loop on refusals until its hours are over.
     ended = asyncio.create_task(proxy.exhausted.wait())
     try:
         await asyncio.wait([running, ended], return_when=asyncio.FIRST_COMPLETED)

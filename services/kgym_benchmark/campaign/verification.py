@@ -87,6 +87,7 @@ class Verification:
         try:
             verified = await asyncio.shield(task)
         except Exception:
+            # The next attempt with this change tries again.
             self._tasks.pop(key, None)
             raise
         self._known[key] = verified

@@ -205,6 +205,7 @@ class Fetcher:
                 body = file.read(most + 1)
         except (OSError, EOFError, zlib.error, ValidationError):
             return None, None
+        # A file torn by a crash is fetched again.
         if about.url != url or len(body) > most:
             return None, None
         whole = hashlib.sha256(body).hexdigest() == about.sha256

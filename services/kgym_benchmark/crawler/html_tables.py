@@ -92,6 +92,7 @@ class _Reader(HTMLParser):
 
     def handle_data(self, data: str) -> None:
         """Add text to the cell."""
+        # Bounded: a hostile cell could be as large as the page, in as many parts.
         if self._cell is not None and len(self._text) < TEXT:
             self._text.append(data[:TEXT])
 

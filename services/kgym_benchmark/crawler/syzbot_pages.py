@@ -16,6 +16,7 @@ from urllib.parse import parse_qs, urlsplit
 from pydantic import BaseModel, Field, ValidationError
 
 from kgym.bench import syzbot_data
+from kgym.bench.attempt_record import first_fault
 from kgym.bench.bug_record import BugRecord, Status
 from kgym.bench.dataset import MOST
 from kgym.errors import InfrastructureError, UserError
@@ -68,7 +69,7 @@ def listed(body: bytes, where: str) -> list[Listed]:
     try:
         page = _List.model_validate(_object(body, where))
     except ValidationError as error:
-        raise changed_layout(where, _first(error)) from error
+        raise changed_layout(where, first_fault(error)) from error
     bugs = []
     for bug in page.bugs or ():
         key = _key(bug.link)
@@ -159,8 +160,3 @@ def _object(body: bytes, where: str) -> Mapping[str, Any]:
     if not isinstance(value, dict):
         raise changed_layout(where, "not a JSON object")
     return value
-
-
-def _first(error: ValidationError) -> str:
-    first = error.errors()[0]
-    return f"{'.'.join(map(str, first['loc']))}: {first['msg']}"

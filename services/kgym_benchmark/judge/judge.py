@@ -206,6 +206,7 @@ def _read(path: Path) -> Iterable[Vote]:
         return
     if path.stat().st_size > LONGEST:
         raise UserError("bad_votes", f"{path} has over {LONGEST >> 20} MiB")
+    # A killed process may have left half a line; its vote is asked for again.
     written = path.read_bytes()
     whole = written[: written.rfind(b"\n") + 1]
     if whole != written:

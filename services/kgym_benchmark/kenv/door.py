@@ -98,6 +98,7 @@ class Door:
         task = asyncio.current_task()
         assert task is not None
         try:
+            # Further connections are closed unanswered: an agent must not exhaust descriptors.
             if len(self._open) < MOST_OPEN:
                 self._open.add(task)
                 answer = await self._heard(reader)

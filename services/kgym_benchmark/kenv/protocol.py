@@ -71,6 +71,7 @@ def observation(run: KernelRun) -> Observation:
         )
         text = f"Compilation error, builder's log at: `/root/{BUILD_LOG}`"
         return Observation(text, {**more, BUILD_LOG: log})
+    # As in Live-kBench: a kernel that does not crash is all that an agent learns.
     if run.outcome is Outcome.RESOLVED or run.answer == _NO_CRASH:
         return Observation("No crash reproduced.", {**more, BUILD_LOG: None, REPORT: None})
     if run.title is not None or run.outcome is Outcome.NOT_COMPILED:

@@ -112,6 +112,7 @@ def _inside(layer: Path, path: str) -> Path | None:
     parts = Path(path).parts
     if ".." in parts or Path(path).is_absolute():
         return None
+    # Links could lead out of the layer, to files of this machine.
     for part in parts:
         if here.is_symlink():
             return None
@@ -166,6 +167,7 @@ async def _layer(
         env=GIT,
         timeout=_SECONDS,
     )
+    # Overlayfs needs its work folder only while it is mounted.
     for rest in (out, folder / "layer" / "work"):
         await asyncio.to_thread(sandbox.remove, rest)
 

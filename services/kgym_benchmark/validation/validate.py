@@ -258,6 +258,7 @@ class _Validation:
 
     def _deterministic(self, bug: Bug, known: Calibration) -> None:
         options, counts = self.options, (known.crashed, known.runs)
+        # A racy bug is fine as long as proving a fix does not take too many runs.
         wanted = calibration.effort(known, calibration.CONFIDENCES[0])
         if wanted is None or wanted.instances > options.most_runs:
             needed = f"{wanted.instances} runs" if wanted else "more runs than can be"

@@ -1,16 +1,16 @@
 """The parser of console logs: finds crashes and makes their reports."""
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from kgym.crash.report import crash_lines
 from kgym.crash.report.blamed_file import guilty_file
-from kgym.crash.report.crash_report import CrashReport, Executor
+from kgym.crash.report.crash_report import CrashReport, Executor, Frame
 from kgym.crash.report.description import Description, describe
 from kgym.crash.report.excerpt import MAX_LENGTH, Excerpt, excerpt
 from kgym.crash.report.families import Family
-from kgym.crash.report.stack import alloc_stack, crash_stack, free_stack
+from kgym.crash.report.frames import parse_crashed, parse_frame
 
 _LATER_LENGTH = 1 << 14
 _MAX_ANNOUNCEMENTS = 400
@@ -36,6 +36,16 @@ _TASK = re.compile(
     # lockdep
     r"|^(.+)/([0-9]+) (?:is (?:trying|freeing|leaving)|just changed|\[HC[0-9])",
     re.MULTILINE,
+)
+_TRACE = re.compile(r"Call [Tt]race:|Backtrace:|backtrace(?: \(crc [0-9a-f]+\))?:")
+_OWN_TRACE = "stack backtrace:"
+_ALLOCATED = re.compile(
+    r"Allocated(?: by task [0-9]+.*)?:|allocated by task [0-9]+|was created at:"
+)
+_FREED = re.compile(r"Freed(?: by task [0-9]+.*)?:|freed by task [0-9]+")
+_END = re.compile(
+    r"\s*$|Modules linked in|---\[ end|={20}|The buggy address|Memory state|R?IP: 0033:"
+    r"|unreferenced object|Kernel panic|INFO: |Exception stack"
 )
 
 
@@ -115,7 +125,7 @@ def _assemble(log: _Log, report: Excerpt, description: Description) -> CrashRepo
         corrupted_reason=corrupted,
         suppressed=log.suppressed,
         panicked=log.last_panic >= report.start,
-        frames=crash_stack(lines),
+        frames=_crash_stack(lines),
         text=text,
         start=report.start,
         end=report.end,
@@ -124,8 +134,8 @@ def _assemble(log: _Log, report: Excerpt, description: Description) -> CrashRepo
         pid=pid,
         cpu=cpu,
         guilty_file=guilty_file(body),
-        alloc_stack=alloc_stack(lines),
-        free_stack=free_stack(lines),
+        alloc_stack=_alloc_stack(lines),
+        free_stack=_free_stack(lines),
     )
 
 
@@ -137,3 +147,53 @@ def _who(body: str) -> tuple[str | None, int | None, int | None]:
         return (place[3], int(place[2]), int(place[1])) if place else (None, None, None)
     task, pid = (group for group in named.groups() if group is not None)
     return task, int(pid), int(place[1]) if place and place[2] == pid else None
+
+
+# --- stack traces: of the crash, of the object's allocation, and of its release -----------------
+
+
+def _crash_stack(lines: Sequence[str]) -> tuple[Frame, ...]:
+    """Return the crashing stack, beginning with the instruction in the register dump, if any."""
+    start = _stack_start(lines)
+    if start is None:
+        return _frames(lines, 1)
+    crashed = next((frame for line in lines[1:start] if (frame := parse_crashed(line))), None)
+    frames = _frames(lines, start + 1)
+    if crashed and (not frames or frames[0] != crashed):
+        return (crashed, *frames)
+    return frames
+
+
+def _alloc_stack(lines: Sequence[str]) -> tuple[Frame, ...]:
+    """Return the allocation stack of the memory at fault; empty if the report has none."""
+    return _stack_after(lines, _ALLOCATED)
+
+
+def _free_stack(lines: Sequence[str]) -> tuple[Frame, ...]:
+    """Return the free stack of the memory at fault; empty if the report has none."""
+    return _stack_after(lines, _FREED)
+
+
+def _stack_start(lines: Sequence[str]) -> int | None:
+    """Return where the stack begins: lockdep prints other tasks' traces before the report's own."""
+    own = next((i for i, line in enumerate(lines) if _OWN_TRACE in line), 0)
+    traces = (i for i, line in enumerate(lines) if i > own and _TRACE.search(line))
+    return next(traces, None)
+
+
+def _stack_after(lines: Sequence[str], heading: re.Pattern[str]) -> tuple[Frame, ...]:
+    for number, line in enumerate(lines):
+        if heading.search(line):
+            return _frames(lines, number + 1)
+    return ()
+
+
+def _frames(lines: Sequence[str], start: int) -> tuple[Frame, ...]:
+    frames: list[Frame] = []
+    for line in lines[start:]:
+        frame = parse_frame(line)
+        if frame:
+            frames.append(frame)
+        elif frames and (_END.match(line) or _TRACE.search(line)):
+            break
+    return tuple(frames)

@@ -3,8 +3,7 @@
 from kgym.crash.report.families.bug import BUG
 from kgym.crash.report.families.family import Family, Format
 from kgym.crash.report.families.info import INFO
-from kgym.crash.report.families.other import OTHERS, REBOOT
-from kgym.crash.report.families.programs import LEAKED_OBJECT, PROGRAMS
+from kgym.crash.report.families.other import LEAKED_OBJECT, OTHERS, PROGRAMS, REBOOT
 from kgym.crash.report.families.warning import WARNINGS
 
 # In order of precedence for a line with several markers.
