@@ -1,7 +1,7 @@
 """The tree that patches are checked on: a SuiteCache entry, with the base's patches on it.
 
-The base is compiled once and kept as a layer of its own, beside the entries. The
-warnings that objects give without any patch are memos.
+The base is compiled once for all checks on it, and kept as a layer of its own beside the entries.
+Warnings that objects give without the patch are kept as memos.
 """
 
 import asyncio
@@ -23,7 +23,6 @@ from kgym.worker.context import StepContext
 from kgym_builder import memo
 from kgym_builder.check import compile_plan, patch_judgement
 from kgym_builder.check.compilation import CompileBatch, CompileCommands, compiled
-from kgym_builder.check.compile_plan import FileChange
 from kgym_builder.kbuild import kconfig, object_index
 from kgym_builder.kbuild.object_index import Index, Object
 from kgym_builder.kbuild.saved_commands import compile_words
@@ -31,10 +30,11 @@ from kgym_builder.kbuild.working_tree import Tree
 from kgym_builder.patches import patched_files
 from kgym_builder.suitecache.compiled_trees import Entry
 
-# Version of what is kept; part of its identity.
+# Version of a layer's content; part of its identity.
 LAYOUT = 1
 # Bytes of compiled bases that a host keeps; most have some 10 MB.
 BUDGET = 5 << 30
+# A limit on dependents that leaves none out: the base's objects have to be complete.
 _EVERY = 1 << 30
 # Bytes of source files that a worker keeps in memory.
 _MOST_KEPT = 64 << 20
@@ -72,19 +72,19 @@ class BaseLayers:
 
     def __init__(self, cache: Path) -> None:
         self._bases = FolderCache(cache / "bases")
-        # By the layer's key, the entry's image and the path; the longest unused first.
+        # By the layer's key, the entry's image and the path; the least recently used first.
         self._files: dict[tuple[str, str, str], _SourceFile] = {}
 
     async def get(self, entry: Entry, base: Sequence[Patch], run: StepContext) -> BaseLayer:
-        """Return the ground; a base is compiled if it was not yet, and stays for the attempt.
+        """Return the entry with the base, compiled if need be; it is held for the attempt.
 
-        Raises UserError where the base does not apply, or does not compile.
+        Raises UserError if the base does not apply or does not compile.
         """
         bare = BaseLayer(entry.identity, entry, Index(entry.index))
         if not base:
             return bare
         patches = [patch.model_dump(mode="json") for patch in base]
-        # By its image: an entry that was made again has other files, even if they look alike.
+        # The image is part of the key: an entry that was made again has other files and times.
         parts = json.dumps([LAYOUT, entry.identity, entry.about.image_sha256, patches])
         key = hashlib.sha256(parts.encode()).hexdigest()[:32]
 
@@ -98,9 +98,9 @@ class BaseLayers:
     async def read(
         self, layer: BaseLayer, paths: Iterable[str], folder: Path
     ) -> tuple[dict[str, bytes], set[str]]:
-        """Return the content of the files that exist, and the paths behind a symbolic link.
+        """Return the contents of the files that exist, and the paths behind a symbolic link.
 
-        A sandbox that uses `folder` reads files that this worker has not read before.
+        Files that this worker has not read before are read by a sandbox that uses `folder`.
         """
         # A layer never changes, and agents try one patch after the other on the same few files:
         # without this, the start of a second sandbox is half of what a check adds to the compiler.
@@ -121,7 +121,7 @@ class BaseLayers:
         return contents, {path for path, file in files.items() if file.behind_link}
 
     def _forget(self) -> None:
-        # A path and an absent file take memory, too.
+        # A path takes memory even if its file does not exist.
         sizes = {key: len(key[2]) + len(file.content or b"") for key, file in self._files.items()}
         kept = sum(sizes.values())
         for key, size in sizes.items():
@@ -130,15 +130,12 @@ class BaseLayers:
             del self._files[key]
             kept -= size
 
-    async def warnings(
-        self, ground: BaseLayer, object_: Object, run: StepContext
-    ) -> list[Diagnostic]:
-        """Return the warnings that an object gives as it is; compiled once, then remembered."""
-
-        name = memo.key("warnings", ground.key, object_.path)
+    async def warnings(self, ground: BaseLayer, obj: Object, run: StepContext) -> list[Diagnostic]:
+        """Return an object's warnings without the patch: from a memo, or by compiling it."""
+        name = memo.key("warnings", ground.key, obj.path)
         if (known := await memo.recall(run, name, _Warnings)) is not None:
             return known.warnings
-        words = compile_words(object_.command)
+        words = compile_words(obj.command)
         work = CompileBatch([], [CompileCommands([words], [])] if words else [])
         tree = ground.tree(run.folder / f"warnings-{uuid.uuid4().hex}")
         done = (await compiled(tree, work, 1)).jobs.get(0)
@@ -155,7 +152,7 @@ async def _compile_base(
     tree = bare.tree(folder)
     before = await patched_files.read(tree, base)
     changes = patched_files.in_all(await patched_files.applied(base, before, run.log))
-    files = [FileChange(change.path, before.get(change.path), change.content) for change in changes]
+    files = compile_plan.file_changes(changes, before)
     modules = bool(kconfig.modules(bare.entry.about.config))
     known = bare.index.dependents(file.path for file in files)
     plan = compile_plan.plan(files, known, _EVERY, modules=modules)
@@ -169,6 +166,6 @@ async def _compile_base(
             f"the base does not compile: {judged.reason}",
             diagnostics=[error.model_dump() for error in judged.errors[:100]],
         )
-    # Its commands and dependencies, where they changed, are those of its own patches.
+    # Indexed anew, as the base's patches may have changed commands and dependencies.
     await object_index.build(tree, folder / "index.db")
     tree.discard_work()

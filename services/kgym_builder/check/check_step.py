@@ -1,7 +1,8 @@
 """The `check` step: many patches on one kernel, each tried alone, in parallel.
 
-What a patch needs of the sandbox is one start: files in, objects compiled and measured,
-results out. All files that the patches touch are read at once before.
+`_Check.result` lists the stages in their order. All files that the patches touch are read at once.
+Then each patch needs one start of the sandbox: files in, objects compiled and measured, results
+out.
 """
 
 import asyncio
@@ -42,18 +43,20 @@ from kgym_builder.suitecache import compiled_trees
 from kgym_builder.suitecache.compiled_trees import About, Identified
 from kgym_builder.suitecache.suitecache import SuiteCache
 
-# Version of what a check finds out; part of its memos' keys.
+# Version of a check's answers; part of their memos' keys.
 LAYOUT = 3
+# Bytes of output for one patch, and for all patches of a step: they share the size of a result.
 _OUTPUT = 16 << 10
-# Bytes of output in one result, shared by its patches.
 _RESULT = 2 << 20
+# Diagnostics for one patch; 100 times as many are shared by all patches of a step.
 _DIAGNOSTICS = 100
+# Changed functions of a patch that are measured.
 _FUNCTIONS = 500
 _C_FILE = (".c", ".h", ".inc", ".S")
 
 
 class Checker:
-    """Checks patches on the entries of a SuiteCache; what it finds out of them is in `cache`."""
+    """Checks patches on the entries of a SuiteCache; compiled bases are kept in `cache`."""
 
     def __init__(self, suite: SuiteCache, cache: Path) -> None:
         self.suite = suite
@@ -66,7 +69,7 @@ class Checker:
 
 @dataclass(frozen=True, slots=True)
 class _Known:
-    """A patch that applies: what it changes, and what is to be found out."""
+    """A patch that applies: its changes, and the plan of its check."""
 
     changes: tuple[patching.Change, ...]
     files: list[FileChange]
@@ -115,33 +118,28 @@ class _Check:
         return self._result(identified, entry.about, checks, cached=entry.cached)
 
     def _result(
-        self,
-        identified: Identified,
-        about: About,
-        checks: Mapping[int, PatchCheck],
-        *,
-        cached: bool,
+        self, kernel: Identified, about: About, checks: Mapping[int, PatchCheck], *, cached: bool
     ) -> CheckResult:
         return CheckResult(
             source_identity=about.source_identity,
             source_tree=name_of(about.source_identity, about.backports),
             kernel_release=about.kernel_release,
             compiler_version=about.compiler_version,
-            compiler_substitution=identified.substitution,
-            tree=identified.identity,
+            compiler_substitution=kernel.substitution,
+            tree=kernel.identity,
             tree_cached=cached,
             patches=[checks[number] for number in range(len(checks))],
             seconds=self.run.seconds,
         )
 
     def _memo(self, identity: str, number: int) -> str:
-        """Return where the answer to one patch is kept."""
+        """Return the key of a patch's memo."""
         spec = self.spec
         asked = (spec.base, spec.patches[number], spec.dependents)
         return memo.key("check", LAYOUT, identity, *asked, self.most_output, self.most_listed)
 
     async def _recalled(self, identity: str) -> dict[int, PatchCheck]:
-        """Return the answers that are known, by the patches' numbers."""
+        """Return the answers of earlier checks, by the patches' numbers."""
         if self.spec.cache != "use":
             return {}
         numbers = range(len(self.spec.patches))
@@ -149,7 +147,7 @@ class _Check:
         known = await asyncio.gather(*(memo.recall(self.run, name, PatchCheck) for name in names))
         recalled = {number: check for number, check in zip(numbers, known, strict=True) if check}
         for check in recalled.values():
-            self.run.log(f"{check.name}: {check.outcome}, as was found before")
+            self.run.log(f"{check.name}: {check.outcome}, from an earlier check")
         return {
             number: check.model_copy(update={"memoised": True, "seconds": 0.0})
             for number, check in recalled.items()
@@ -158,7 +156,7 @@ class _Check:
     async def _read(
         self, ground: BaseLayer
     ) -> tuple[list[list[str] | UserError], dict[str, bytes], set[str]]:
-        """Return the paths that each patch names, the files that are there, those behind a link."""
+        """Return the paths that each patch names, the files' contents, and paths behind links."""
         named = await patched_files.named(self.spec.patches)
         all_paths = {path for paths in named if not isinstance(paths, UserError) for path in paths}
         files, links = await self.checker.grounds.read(ground, all_paths, self.run.folder / "read")
@@ -172,7 +170,7 @@ class _Check:
         files: dict[str, bytes],
         links: set[str],
     ) -> PatchCheck:
-        """Check one patch; whatever is wrong with it, the others are checked, too."""
+        """Check one patch; its errors become its answer, so the others are checked anyway."""
         patch = self.spec.patches[number]
         folder = self.run.folder / f"patch-{number}"
         start = time.monotonic()
@@ -197,6 +195,7 @@ class _Check:
         finally:
             await asyncio.to_thread(sandbox.remove, folder)
         check = check.model_copy(update={"seconds": round(time.monotonic() - start, 3)})
+        # Over the limit is no verdict: on a less busy host, the same patch may do.
         if check.outcome is not PatchOutcome.OVER_LIMIT:
             await memo.remember(self.run, self._memo(ground.entry.identity, number), check)
         self.done += 1
@@ -221,9 +220,7 @@ class _Check:
         changes: tuple[patching.Change, ...],
         functions: list[tuple[str, Function]],
     ) -> _Known:
-        changed = [
-            FileChange(change.path, files.get(change.path), change.content) for change in changes
-        ]
+        changed = compile_plan.file_changes(changes, files)
         known = ground.index.dependents(file.path for file in changed)
         modules = bool(kconfig.modules(ground.entry.about.config))
         plan = compile_plan.plan(changed, known, self.spec.dependents, modules=modules)
@@ -233,11 +230,9 @@ class _Check:
         self, ground: BaseLayer, patch: Patch, known: _Known, folder: Path, cores: int
     ) -> PatchCheck:
         plan = known.plan
-        symbols = dict.fromkeys(
-            name for _, function in known.functions for name in function.symbols
-        )
+        symbols = dict.fromkeys(name for _, each in known.functions for name in each.symbols)
         work = patch_judgement.work(plan, ground.entry.tools, known.changes, list(symbols))
-        # Also where nothing is compiled: whether the tree can take the files shows now.
+        # Even if nothing is to be compiled: writing the files shows whether the tree takes them.
         judged = PatchJudgement(plan, await compiled(ground.tree(folder), work, cores))
         if any(result.unreadable for result in judged.done):
             ground.entry.doubt()
@@ -257,14 +252,14 @@ class _Check:
     async def _added(
         self, ground: BaseLayer, known: _Known, judged: PatchJudgement
     ) -> tuple[list[Diagnostic], str]:
-        """Return the warnings that the patch adds, and the compiler's own words on them."""
+        """Return the warnings that the patch adds, with the compiler's output."""
         added: dict[Diagnostic, None] = {}
         words = []
         lines: dict[str, Lines] = {}
-        for object_, warnings, output in judged.warned(ground.index):
+        for obj, warnings, output in judged.warned(ground.index):
             before = []
-            if object_ is not None:
-                before = await self.checker.grounds.warnings(ground, object_, self.run)
+            if obj is not None:
+                before = await self.checker.grounds.warnings(ground, obj, self.run)
                 lines = lines or await asyncio.to_thread(_lines, known.files)
             if new := new_warnings(before, warnings, lines):
                 added |= dict.fromkeys(new)
@@ -275,7 +270,7 @@ class _Check:
 def _looked_at(
     patch: Patch, files: dict[str, bytes]
 ) -> tuple[tuple[patching.Change, ...], list[tuple[str, Function]]]:
-    """Return what the patch changes, and the functions among it."""
+    """Apply a patch; return its changes, and the functions that it changes."""
     changes = patched_files.apply_one(patch, files.get).changes
     functions = (
         (change.path, function)
@@ -289,26 +284,22 @@ def _looked_at(
 
 
 async def _ended(tasks: Sequence[asyncio.Task[PatchCheck]]) -> None:
-    """Cancel what still runs: one has failed, or the step was."""
+    """Cancel the tasks that still run, as one has failed or the step was cancelled."""
     for task in tasks:
         task.cancel()
     await asyncio.gather(*tasks, return_exceptions=True)
 
 
 def _counted(known: _Known, judged: PatchJudgement) -> list[FunctionCheck]:
-    """Return the functions, each counted in the first object of its file that holds it."""
+    """Return each function's instruction counts in the first object of its file that has it."""
     objects = {file.path: patch_judgement.objects(file) for file in known.plan.files}
     before, after = judged.before, judged.after
     checks = []
     for path, function in known.functions:
         holders = (
-            object_path
-            for object_path in objects[path]
-            if any(
-                (object_path, symbol) in counts
-                for counts in (before, after)
-                for symbol in function.symbols
-            )
+            obj
+            for obj in objects[path]
+            if any((obj, name) in before or (obj, name) in after for name in function.symbols)
         )
         holder = next(holders, "")
         checks.append(
@@ -340,5 +331,5 @@ def _text(content: bytes | None) -> str:
 
 
 def _cut(text: str, most: int) -> str:
-    """Return the start of a text, of at most so many bytes."""
+    """Return the start of a text, at most so many bytes."""
     return text.encode(errors="replace")[:most].decode(errors="ignore")

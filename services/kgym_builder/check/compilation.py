@@ -1,7 +1,7 @@
-"""Compiling objects in a tree: one start of the sandbox for a batch of them.
+"""Compile objects in a tree, with one start of the sandbox for a batch of them.
 
-What the sandbox does is sent to it as an archive: the changed files to where they
-belong, and below /tmp/kgym a script for each job. What came of it returns as one.
+The sandbox gets an archive: the changed files at their places, and a script for each job below
+/tmp/kgym. It returns an archive with the results.
 """
 
 import io
@@ -21,12 +21,12 @@ from kgym.source.patching import Change
 from kgym_builder.kbuild.saved_commands import depfile_paths
 from kgym_builder.kbuild.working_tree import PLACE, Tree
 
-# Seconds for one object; the slowest one of the kernel takes some ten.
+# Seconds for one object; the kernel's slowest one takes about ten.
 OBJECT_SECONDS = 300.0
 MAKE_SECONDS = 3600.0
 _BATCH = 100
 _OBJECT_OUTPUT = 32 << 10
-# Bytes of output that are kept; a batch's stay below what `proc.run` keeps.
+# Bytes of output that are kept; those of a batch stay below the limit of `proc.run`.
 _MAKE_OUTPUT = 4 << 20
 _WORK = "/tmp/kgym"  # noqa: S108 - the sandbox's own
 _NOT_WRITTEN = 90
@@ -83,9 +83,9 @@ all after >>$work.counts
 
 @dataclass(frozen=True, slots=True)
 class CompileCommands:
-    """Commands that are run one after the other while they succeed, and what they make.
+    """Commands that run in sequence until one fails, and the objects that they make.
 
-    Of `objects`, the instructions of the wanted functions are counted before and after.
+    In `objects`, the instructions of the wanted functions are counted before and after.
     """
 
     commands: Sequence[Sequence[str]]
@@ -96,7 +96,7 @@ class CompileCommands:
 
 
 def make_commands(commands: Sequence[Sequence[str]], objects: Sequence[str]) -> CompileCommands:
-    """Return the job of calls of make."""
+    """Return a job of make commands."""
     return CompileCommands(commands, objects, None, MAKE_SECONDS, _MAKE_OUTPUT)
 
 
@@ -106,7 +106,7 @@ Counts = Mapping[tuple[str, str], int]
 
 @dataclass(frozen=True, slots=True)
 class CompileResult:
-    """The result of a job. A job that was not begun has none."""
+    """The result of a job. Jobs that were not started have none."""
 
     status: int
     output: str
@@ -116,12 +116,12 @@ class CompileResult:
 
     @property
     def killed(self) -> bool:
-        """Whether it ran into a limit, or an unreadable tree: the answer is neither yes nor no."""
+        """Whether a limit or an unreadable tree ended the job: neither success nor failure."""
         return self.status in {124, 137} or bool(_EXHAUSTED.search(self.output))
 
     @property
     def unreadable(self) -> bool:
-        """Whether the tree could not be read; a patch can say so too, so this proves nothing."""
+        """Whether the tree seems unreadable; a patch can print the same, so this proves nothing."""
         return self.status != 0 and bool(_UNREADABLE.search(self.output))
 
 
@@ -139,7 +139,7 @@ _UNREADABLE = re.compile(r"(?m): (?:Input/output error|Transport endpoint is not
 
 @dataclass(frozen=True, slots=True)
 class CompileBatch:
-    """Jobs to be done on changed files; if `first` fails, the others are left."""
+    """Jobs on changed files; if `first` fails, the others are skipped."""
 
     changes: Sequence[Change]
     jobs: Sequence[CompileCommands]
@@ -149,17 +149,16 @@ class CompileBatch:
 
 @dataclass(slots=True)
 class CompileResults:
-    """The results, by the jobs' places."""
+    """The results, by the jobs' positions."""
 
     first: CompileResult | None = None
     jobs: dict[int, CompileResult] = field(default_factory=dict)
 
 
 async def compiled(tree: Tree, work: CompileBatch, processes: int) -> CompileResults:
-    """Write the changes to the tree and do the jobs, so many at a time.
+    """Write the changes to the tree and run the jobs, `processes` at a time.
 
-    Raises UserError `patch_does_not_apply` if the tree cannot take a file, and
-    `sandbox_limit` as the sandbox does.
+    Raises UserError `patch_does_not_apply` if the tree cannot take a file, and `sandbox_limit`.
     """
     outcome = CompileResults()
     work = replace(work, changes=await tree.with_modes(work.changes))
@@ -172,7 +171,7 @@ async def compiled(tree: Tree, work: CompileBatch, processes: int) -> CompileRes
         argv = ["sh", "-c", _RUN, "sh", str(processes)]
         try:
             done = await tree.run(argv, timeout=seconds, stdin=archive, check=False)
-        except proc.ProgramTimedOut:  # each job has its limit, but what make runs can hold it up
+        except proc.ProgramTimedOut:  # jobs have limits, but a program that make runs can block one
             raise sandbox_limits.exceeded("time", f"{seconds:g} s", "not at its end") from None
         if done.returncode == _NOT_WRITTEN:
             last = done.text.strip().splitlines()[-1:]
@@ -238,7 +237,7 @@ def _results(archive: bytes) -> dict[str, CompileResult]:
     for path, content in _files(archive):
         name, suffix = os.path.splitext(path)
         files[name][suffix] = content[:_MAKE_OUTPUT].decode(errors="replace")
-    # What make ran can end the sandbox: then what is missing was not done.
+    # A program that make ran can end the sandbox: jobs without a status were not done.
     return {
         name: _done(outputs)
         for name, outputs in files.items()
@@ -247,10 +246,10 @@ def _results(archive: bytes) -> dict[str, CompileResult]:
 
 
 def _files(archive: bytes) -> Iterator[tuple[str, bytes]]:
-    """Read the regular files of an archive, as far as it is one (POSIX pax(1), ustar).
+    """Read the regular files of an archive, up to the first oddity (POSIX pax(1), ustar).
 
-    What make ran can have written it: `tarfile` would take the sizes that it claims, of
-    sparse files and compressed archives too, for true.
+    A program that make ran can have written it. `tarfile` would trust its sizes, even those of
+    sparse files and compressed archives.
     """
     at = 0
     while at + _BLOCK <= len(archive):
@@ -270,9 +269,9 @@ def _done(files: Mapping[str, str]) -> CompileResult:
     for line in files.get(".counts", "").splitlines():
         words = line.split()
         if len(words) == 4 and words[0] in counts and _NUMBER.fullmatch(words[3]):
-            when, object_, symbol, number = words
+            when, obj, symbol, number = words
             parts = counts[when]
-            parts[object_, symbol] = parts.get((object_, symbol), 0) + int(number)
+            parts[obj, symbol] = parts.get((obj, symbol), 0) + int(number)
     status = files[".status"].strip()
     return CompileResult(
         status=int(status) if _NUMBER.fullmatch(status) else 1,

@@ -1,8 +1,7 @@
-"""What a check has to compile for the files that a patch changes. Pure.
+"""Plan what a check compiles for the files that a patch changes. Pure.
 
-The command that kbuild saved for an object says all about it as long as the patch
-leaves alone what make reads. Where it does not, `make prepare` first makes again
-what is generated, or make does it all.
+kbuild's saved command for an object is all that it takes, unless the patch changes files that make
+reads. Then `make prepare` first builds generated files again, or make does everything.
 """
 
 import re
@@ -11,6 +10,7 @@ from dataclasses import dataclass
 from enum import IntEnum
 from pathlib import PurePosixPath
 
+from kgym.source.patching import Change
 from kgym_builder.kbuild import control
 from kgym_builder.kbuild.object_index import Dependents, Object, nearest
 from kgym_builder.kbuild.path_rules import MAKEFILE, NO_CODE, ONLY_MAKE, OWN_MAKES
@@ -20,74 +20,77 @@ EVERYTHING = "bzImage"
 
 
 class Way(IntEnum):
-    """How a patch is compiled; the last one that a file asks for counts for all."""
+    """How a patch is compiled; the highest value that any of its files needs applies to all."""
 
     COMMANDS = 0
     PREPARE = 1
-    """Saved commands too, after `make prepare`: kernel/bounds.c and asm-offsets.c may see it."""
+    """Saved commands after `make prepare`: kernel/bounds.c or asm-offsets.c may depend on it."""
     MAKE = 2
 
 
 @dataclass(frozen=True, slots=True)
 class FileChange:
-    """A file before and after a patch; None where there is none."""
+    """A file before and after a patch; None if it does not exist."""
 
     path: str
     before: bytes | None
     after: bytes | None
 
 
+def file_changes(changes: Iterable[Change], before: Mapping[str, bytes]) -> list[FileChange]:
+    """Return the changed files, with their contents `before`."""
+    return [FileChange(each.path, before.get(each.path), each.content) for each in changes]
+
+
 @dataclass(frozen=True, slots=True)
 class FilePlan:
-    """What one changed file means: `objects` are to be compiled, of `dependents` in all."""
+    """The plan for one changed file: compile `objects`, out of `dependents` in all."""
 
     path: str
     objects: tuple[Object, ...] = ()
     dependents: int = 0
     way: Way = Way.COMMANDS
     target: str | None = None
-    """What make has to make for it, if not its objects."""
+    """Make's target for it, instead of its objects."""
     removed: bool = False
 
     @property
     def is_code(self) -> bool:
-        """Whether a config could compile it, or make reads it."""
+        """Whether some config compiles it, or make reads it."""
         return not NO_CODE.match(self.path)
 
     @property
     def steers_make(self) -> bool:
-        """Whether it has no object of its own: a makefile, a Kconfig, a generator."""
+        """Whether it has no object of its own, like a makefile, a Kconfig or a generator."""
         return self.target is not None and not _COMPILED.search(self.path)
 
 
 @dataclass(frozen=True, slots=True)
 class CompilePlan:
-    """What a patch's check compiles, and how."""
+    """The plan of a patch's check."""
 
     files: tuple[FilePlan, ...]
     way: Way
     modules: bool = False
-    """Whether the kernel has any."""
+    """Whether the kernel has modules."""
 
     @property
     def objects(self) -> tuple[Object, ...]:
         """All objects to compile, each once."""
-        return tuple(
-            {object_.path: object_ for file in self.files for object_ in file.objects}.values()
-        )
+        return tuple({obj.path: obj for file in self.files for obj in file.objects}.values())
 
     @property
     def targets(self) -> list[str]:
-        """What make is called for."""
+        """Make's targets."""
         named = {file.target for file in self.files if file.target is not None}
         if EVERYTHING in named:
             return [EVERYTHING, *["modules"] * self.modules]
-        objects = {object_.path for object_ in self.objects if not OWN_MAKES.match(object_.path)}
+        objects = {obj.path for obj in self.objects if not OWN_MAKES.match(obj.path)}
         return sorted(named | objects)
 
     @property
     def configures(self) -> bool:
-        """Whether kconfig has to look at the config again."""
+        """Whether kconfig has to run again."""
         return any(PurePosixPath(file.path).name.startswith("Kconfig") for file in self.files)
 
 
@@ -101,9 +104,9 @@ def plan(
     *,
     modules: bool = False,
 ) -> CompilePlan:
-    """Plan the check of a patch; at most `limit` objects for a file that others include.
+    """Plan the check of a patch, with at most `limit` objects for a file that others include.
 
-    `modules` says whether the kernel has any.
+    `modules` says whether the kernel has modules.
     """
     changes = list(changes)
     touched = {change.path for change in changes}
@@ -117,13 +120,13 @@ def _file(change: FileChange, known: Dependents, touched: set[str], limit: int) 
     removed = change.after is None
     if MAKEFILE.match(change.path):
         return FilePlan(change.path, (), len(known.objects), way, target, removed)
-    # Our own object need not compile with a patch: a build leaves out of it what does not.
-    objects = (object_ for object_ in known.objects if object_.path != control.OBJECT)
+    # Our own object need not compile with a patch: a build leaves out its parts that do not.
+    objects = (obj for obj in known.objects if obj.path != control.OBJECT)
     ranked = nearest(change.path, objects, touched)
-    own = [object_ for object_ in ranked if object_.source == change.path]
-    others = [object_ for object_ in ranked if object_.source != change.path]
+    own = [obj for obj in ranked if obj.source == change.path]
+    others = [obj for obj in ranked if obj.source != change.path]
     chosen = (*own, *others[: max(0, limit - len(own))])
-    if any(compile_words(object_.command) is None for object_ in chosen):
+    if any(compile_words(obj.command) is None for obj in chosen):
         way = Way.MAKE
     return FilePlan(change.path, chosen, len(ranked), way, target, removed)
 
@@ -145,7 +148,7 @@ def _way(change: FileChange, known: Dependents) -> tuple[Way, str | None]:
 
 
 def _folder_target(path: str) -> str:
-    """Return the folder as a target; one that holds no objects steers the whole kernel."""
+    """Return the folder as a target; a makefile of a folder without objects affects everything."""
     folder = str(PurePosixPath(path).parent)
     whole = re.fullmatch(r"\.|arch(/\w+)?|include(/.*)?", folder)
     return EVERYTHING if whole and not path.endswith("Kconfig") else f"{folder}/"

@@ -44,7 +44,7 @@ _WORST = {
 def work(
     plan: CompilePlan, tools: Toolchain, changes: Sequence[Change], symbols: Sequence[str]
 ) -> CompileBatch:
-    """Return what has to be done for the plan."""
+    """Return the jobs of a plan."""
     make = kbuild.command(tools)
     if plan.way is Way.MAKE:
         commands = [["rm", "-f", "--", *gone]] if (gone := orphans(changes)) else []
@@ -54,31 +54,35 @@ def work(
         return CompileBatch(changes, [], first, symbols)
     prepare = make_commands([[*make, "prepare"]], []) if plan.way is Way.PREPARE else None
     jobs = []
-    for object_ in plan.objects:
-        words = compile_words(object_.command)
+    for obj in plan.objects:
+        words = compile_words(obj.command)
         assert words is not None, "the plan takes another way for such a command"
-        jobs.append(CompileCommands([words], [object_.path], depfile(words)))
+        jobs.append(CompileCommands([words], [obj.path], depfile(words)))
     return CompileBatch(changes, jobs, prepare, symbols)
 
 
 def objects(file: FilePlan) -> list[str]:
-    """Return the objects of a file; of one that the patch adds, what make would call its own."""
+    """Return the objects of a file; for a file that the patch adds, the name make would give."""
     own = re.sub(r"\.[cS]$", ".o", file.path)
-    return [object_.path for object_ in file.objects] or [own] * (own != file.path)
+    return [obj.path for obj in file.objects] or [own] * (own != file.path)
 
 
 @dataclass(frozen=True)
 class PatchJudgement:
-    """The outcome of a plan, by file, with the compiler's messages."""
+    """The outcome of a plan: by file, with the compiler's messages."""
 
     plan: CompilePlan
     outcome: CompileResults
 
     @cached_property
     def done(self) -> list[CompileResult]:
-        """All that was done, in its order."""
+        """The results of all jobs that were done, in order."""
         jobs = [self.outcome.jobs[place] for place in sorted(self.outcome.jobs)]
         return [self.outcome.first, *jobs] if self.outcome.first is not None else jobs
+
+    @property
+    def _failures(self) -> list[CompileResult]:
+        return [result for result in self.done if result.status != 0]
 
     @cached_property
     def files(self) -> list[FileCheck]:
@@ -88,7 +92,7 @@ class PatchJudgement:
 
     @cached_property
     def patch_outcome(self) -> PatchOutcome:
-        """The worst outcome of the files that are code; of any, where none is."""
+        """The worst outcome among the files that are code, or among all if none is."""
         code = [
             check.outcome
             for check, file in zip(self.files, self.plan.files, strict=True)
@@ -100,47 +104,40 @@ class PatchJudgement:
 
     @property
     def failed(self) -> bool:
-        """Whether something does not compile, or could not be compiled to its end."""
+        """Whether something does not compile, or ran into a limit."""
         return self.patch_outcome in {PatchOutcome.DOES_NOT_COMPILE, PatchOutcome.OVER_LIMIT}
 
     @cached_property
     def errors(self) -> list[Diagnostic]:
         """The compiler's errors."""
         parsed = diagnostics.parse(
-            line
-            for result in self.done
-            if result.status != 0
-            for line in result.output.splitlines()
+            line for failure in self._failures for line in failure.output.splitlines()
         )
         return [diagnostic for diagnostic in parsed if diagnostic.severity == "error"]
 
     @property
     def reason(self) -> str:
-        """The first error in one line; empty where nothing failed."""
+        """The first error in one line; empty if nothing failed."""
         if not self.failed:
             return ""
         if self.errors:
             first = self.errors[0]
             return f"{first.file}:{first.line}: {first.message}"
-        ends = [
-            result.output.strip().splitlines()[-1:] for result in self.done if result.status != 0
-        ]
+        ends = [failure.output.strip().splitlines()[-1:] for failure in self._failures]
         last = next((end[0] for end in ends if end), "it printed nothing")
-        status = next((result.status for result in self.done if result.status), "none")
+        status = self._failures[0].status if self._failures else "none"
         return f"{last} (status {status})"
 
     @property
     def output(self) -> str:
-        """The compiler's own words on what failed."""
-        return "".join(
-            _without_progress(result.output) for result in self.done if result.status != 0
-        )
+        """The compiler's output of the jobs that failed."""
+        return "".join(_without_progress(failure.output) for failure in self._failures)
 
     def warned(self, index: Index) -> Iterator[tuple[Object | None, list[Diagnostic], str]]:
-        """Give the warnings of what compiled, with the object that tells which are old, and words.
+        """Yield warnings with the object whose earlier warnings to compare, and the output.
 
-        Make's output does not say which object a warning belongs to: the first one that
-        depends on the file will do; a new file has none.
+        Make's output does not say which object a warning belongs to, so the first made object that
+        depends on the file is taken; a new file has none.
         """
         for place, result in sorted(self.outcome.jobs.items()):
             if result.status == 0 and (warnings := _warnings(result.output)):
@@ -150,30 +147,30 @@ class PatchJudgement:
         warnings = _warnings(self.outcome.first.output)
         made = set(_MADE.findall(self.outcome.first.output))
         for file, known in index.dependents({warning.file for warning in warnings}).items():
-            objects = (object_ for object_ in known.objects if object_.path in made)
+            objects = (obj for obj in known.objects if obj.path in made)
             own = [warning for warning in warnings if warning.file == file]
             yield next(objects, None), own, _without_progress(self.outcome.first.output)
 
     @cached_property
     def before(self) -> Counts:
-        """The instructions in all objects before the patch."""
+        """Instruction counts in all objects before the patch."""
         return {key: count for result in self.done for key, count in result.before.items()}
 
     @cached_property
     def after(self) -> Counts:
-        """The instructions in all objects that compiled."""
+        """Instruction counts in all objects that compiled."""
         made = self.plan.way is Way.MAKE
         done = (result for result in self.done if made or result.status == 0)
         return {key: count for result in done for key, count in result.after.items()}
 
     def _commanded(self, file: FilePlan) -> FileCheck:
         first = self.outcome.first
-        paths = [object_.path for object_ in self.plan.objects]
+        paths = [obj.path for obj in self.plan.objects]
         if first is not None and first.status != 0:
             return _check(file, [first] * bool(file.objects), 0, file.dependents)
         results = {paths[place]: result for place, result in self.outcome.jobs.items()}
-        own: list[CompileResult | None] = [results.get(object_.path) for object_ in file.objects]
-        # A file that the patch adds is in no index; who reads it now tells.
+        own: list[CompileResult | None] = [results.get(obj.path) for obj in file.objects]
+        # The index does not know files that the patch adds; the new dependency files do.
         if not own:
             own = [result for result in results.values() if file.path in result.dependencies]
         return _check(file, own, len(own), max(file.dependents, len(own)))
@@ -204,9 +201,9 @@ class PatchJudgement:
 
 
 def _removed(file: FilePlan, check: FileCheck) -> FileCheck:
-    """Return the check of a file that is gone: that nothing is made of it now is as it should be.
+    """Return the check of a file, `removed` if the patch removes it: no object is expected.
 
-    One that the config never compiled stays `not_built`.
+    A removed file that the config never compiled stays `not_built`.
     """
     if file.removed and file.dependents and check.outcome is FileOutcome.NOT_BUILT:
         return check.model_copy(update={"outcome": FileOutcome.REMOVED})
@@ -221,7 +218,7 @@ def _warnings(output: str) -> list[Diagnostic]:
 
 
 def _without_progress(output: str) -> str:
-    """Return the output without the lines in which kbuild tells what it makes."""
+    """Return the output without kbuild's progress lines, such as `  CC      fs/open.o`."""
     return re.sub(r"(?m)^ {2,}[A-Z]+(?: \[M\])? .*\n", "", output)
 
 
@@ -243,7 +240,7 @@ def _check(
 
 
 class Lines:
-    """Where the lines of a changed file stood before."""
+    """Maps lines of a changed file to their numbers before the change."""
 
     def __init__(self, before: str, after: str) -> None:
         old, new = before.split("\n"), after.split("\n")
@@ -259,7 +256,7 @@ class Lines:
         self._starts = [block[1] for block in self._blocks]
 
     def before(self, line: int) -> int | None:
-        """Return the number that a line, counted from 1, had; None if it is new."""
+        """Return the earlier number of a line, both counted from 1; None if the line is new."""
         old, new, size = self._blocks[bisect_right(self._starts, line - 1) - 1]
         return old + line - new if line - 1 < new + size else None
 
@@ -267,10 +264,10 @@ class Lines:
 def new_warnings(
     before: Iterable[Diagnostic], after: Iterable[Diagnostic], lines: Mapping[str, Lines]
 ) -> list[Diagnostic]:
-    """Return the warnings that `after` has and `before` has not.
+    """Return the warnings in `after` that are not in `before`.
 
-    A warning of a line that stayed is the same one. Of those on lines that changed, as
-    many as there were with the same words are old.
+    On an unchanged line, an equal warning is the old one. On changed lines, as many warnings count
+    as old as there were with the same message.
     """
     old = Counter((warning.file, warning.message, warning.line) for warning in before)
     moved = []

@@ -1,7 +1,7 @@
-"""Whether a patched kernel can still tell of a bug: configs, flags and object files compared. Pure.
+"""Compare configs, compiler flags and objects: can a patched kernel still report bugs? Pure.
 
-What the source says can be hidden behind macros and headers; what the compiler was told,
-and what it left in the objects, cannot.
+Macros and headers can hide what the source does, but not the compiler's flags, nor the checks in
+the objects.
 """
 
 import re
@@ -33,8 +33,8 @@ _CALLS = {
     "undefined": re.compile(r"__ubsan_\w+"),
     "thread": re.compile(r"__(tsan|kcsan)_\w+"),
 }
-# Accesses of memory from which on a function without a check is no accident: of the 13,199
-# functions of Linux 6.1 that were looked at, 22 that do not run at boot alone have more.
+# Memory accesses beyond which a function without any check is no accident: of 13,199 functions of
+# Linux 6.1, only 22 that also run after boot have so many and no check.
 _ACCESSES = 3
 _INIT = re.compile(r"\.(init|exit|meminit|cpuinit)\b")
 _SILENT = re.compile(
@@ -53,30 +53,30 @@ _SILENT = re.compile(
 
 @dataclass(slots=True)
 class Function:
-    """A function of an object file; parts that the compiler split off count with it."""
+    """A function of an object file, including parts that the compiler split off."""
 
     sections: set[str] = field(default_factory=set)
     accesses: int = 0
-    """Instructions that access memory elsewhere than on the stack, or at a fixed address."""
+    """Instructions that access memory, except on the stack or at a fixed address."""
     checks: dict[str, int] = field(default_factory=lambda: defaultdict(int))
     """Calls of the sanitizers' functions, by sanitizer."""
 
 
 @dataclass(slots=True)
 class Profile:
-    """An object file: its functions by name, and symbols of others."""
+    """An object file: its functions by name, and its undefined symbols."""
 
     functions: dict[str, Function] = field(default_factory=lambda: defaultdict(Function))
     undefined: set[str] = field(default_factory=set)
 
     def total(self, sanitizer: str) -> int:
-        """Return how many calls of this sanitizer the object has."""
+        """Return the number of calls of this sanitizer in the object."""
         return sum(function.checks[sanitizer] for function in self.functions.values())
 
 
-# Condenses what `objdump -dr` and `objdump -t` print of one object: `F SECTION NAME ACCESSES
-# ADDRESS UNDEFINED THREAD` for each function, `U NAME` for a symbol of others. The load of a
-# sanitizer's shadow offset counts as one of its calls: inline checks have it.
+# Condenses the output of `objdump -dr` and `objdump -t` for one object: `F SECTION NAME ACCESSES
+# ADDRESS UNDEFINED THREAD` for each function, `U NAME` for each undefined symbol. Loading KASAN's
+# shadow offset counts as a call, as inline checks do that instead.
 CONDENSE = r"""
 /^Disassembly of section / { section = $4; sub(/:$/, "", section); next }
 /^[0-9a-f]+ <.*>:$/ {
@@ -108,7 +108,7 @@ function tell() {
 
 
 def profile(lines: Iterable[str]) -> Profile:
-    """Read what `CONDENSE` printed; what is no such line is passed over."""
+    """Parse the output of `CONDENSE`; other lines are ignored."""
     result = Profile()
     for line in lines:
         words = line.split(" ")
@@ -130,7 +130,7 @@ def profile(lines: Iterable[str]) -> Profile:
 
 
 def configs(before: str, after: str) -> Iterator[Finding]:
-    """Compare two final configs: a detector less or weaker is blocking, the rest a note."""
+    """Compare two final configs: a lost or weaker detector blocks, other changes are notes."""
     old, new = kconfig.symbols(before), kconfig.symbols(after)
     changed = {
         name: (old.get(name, "n"), new.get(name, "n"))
@@ -147,15 +147,11 @@ def configs(before: str, after: str) -> Iterator[Finding]:
             yield _finding(severity, reason, _listed(shown))
 
 
-# --- how it was compiled ------------------------------------------------------------------------
+# --- compiler commands --------------------------------------------------------------------------
 
 
 def commands(before: Mapping[str, str], after: Mapping[str, str]) -> Iterator[Finding]:
-    """Compare how objects were compiled: commands by the object's path.
-
-    A sanitizer's flag less is blocking, and so is an object of the kernel that is compiled
-    by no command any more.
-    """
+    """Compare the commands of objects, by path: any other flag than before blocks."""
     weaker, other = [], []
     for path in sorted(before.keys() & after.keys()):
         if before[path] == after[path]:
@@ -171,13 +167,14 @@ def commands(before: Mapping[str, str], after: Mapping[str, str]) -> Iterator[Fi
         message = f"compiled without a sanitizer: {_listed(weaker)}"
         yield _finding(Severity.BLOCKING, "flags_weaker", message)
     if other:
-        yield _finding(Severity.BLOCKING, "flags_changed", f"compiled otherwise: {_listed(other)}")
+        message = f"compiled with other flags: {_listed(other)}"
+        yield _finding(Severity.BLOCKING, "flags_changed", message)
 
 
 def linked(before: Collection[str], after: Collection[str]) -> Iterator[Finding]:
-    """Compare which objects went into the kernel."""
+    """Compare the objects of two kernels: a missing one blocks."""
     if gone := sorted(set(before) - set(after)):
-        message = f"not in the kernel any more: {_listed(gone)}"
+        message = f"no longer in the kernel: {_listed(gone)}"
         yield _finding(Severity.BLOCKING, "object_dropped", message)
 
 
@@ -188,17 +185,17 @@ def _words(command: str) -> list[str]:
         return command.split()
 
 
-# --- what was compiled --------------------------------------------------------------------------
+# --- objects ------------------------------------------------------------------------------------
 
 
 def objects(
     path: str, source: str, before: Profile, after: Profile, changed: Collection[str]
 ) -> Iterator[Finding]:
-    """Compare an object before and after a patch; `changed` are names of functions it changes."""
+    """Compare an object before and after a patch, which changes the functions `changed`."""
     for sanitizer in _CALLS:
         if before.total(sanitizer) and not after.total(sanitizer) and len(before.functions) > 1:
             severity = Severity.NOTE if sanitizer == "undefined" else Severity.BLOCKING
-            message = f"{path} has no check of the {sanitizer} sanitizer any more"
+            message = f"{path} no longer has any check of the {sanitizer} sanitizer"
             yield _finding(severity, "object_unchecked", message, source)
     for sanitizer in ("address", "thread"):
         if before.total(sanitizer) or after.total(sanitizer):
@@ -206,7 +203,7 @@ def objects(
     for name in sorted(changed & before.functions.keys() & after.functions.keys()):
         lost = before.functions[name].checks["undefined"]
         if lost and not after.functions[name].checks["undefined"]:
-            message = f"{name}() had {lost} checks of the undefined sanitizer, and has none"
+            message = f"{name}() had {lost} checks of the undefined sanitizer, and now has none"
             yield _finding(Severity.NOTE, "fewer_checks", message, source, name)
     yield from _moved(source, before, after)
     if new := sorted(
@@ -219,7 +216,7 @@ def objects(
 def _unchecked(
     path: str, source: str, before: Profile, after: Profile, sanitizer: str
 ) -> Iterator[Finding]:
-    """Find functions that reach memory without any check, and did not before."""
+    """Find functions that access memory without any check, and did not do so before."""
     for name, function in sorted(after.functions.items()):
         if function.checks[sanitizer] or function.accesses < _ACCESSES or _runs_at_boot(function):
             continue
@@ -228,8 +225,8 @@ def _unchecked(
             continue
         had = f"had {old.checks[sanitizer]} checks" if old is not None else "is new"
         message = (
-            f"{name}() of {path} {had}: it reaches memory in {function.accesses} places,"
-            f" none checked by the {sanitizer} sanitizer"
+            f"{name}() of {path} {had}: it accesses memory in {function.accesses} places,"
+            f" none of them checked by the {sanitizer} sanitizer"
         )
         yield _finding(Severity.BLOCKING, "checks_lost", message, source, name)
 
@@ -243,7 +240,7 @@ def _moved(source: str, before: Profile, after: Profile) -> Iterator[Finding]:
     known |= {".text", ".text.unlikely", ".text.hot", ".text.startup"}
     for name, function in sorted(after.functions.items()):
         if new := sorted(function.sections - known):
-            message = f"{name}() lies in the section {new[0]}, where nothing of its file lay"
+            message = f"{name}() is in the section {new[0]}, which its file did not use before"
             yield _finding(Severity.BLOCKING, "other_section", message, source, name)
             return
 

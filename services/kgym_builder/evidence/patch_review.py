@@ -1,7 +1,4 @@
-"""A look at a patch beyond whether it applies and compiles.
-
-What it cuts off, what it touches, what it says, and, where asked, its style.
-"""
+"""Review a patch's source: the code it removes, the files and words in it, optionally its style."""
 
 import difflib
 import re
@@ -26,51 +23,47 @@ _MESSAGE = re.compile(r"(?P<file>[^:]+):(?P<line>[0-9]{1,9}): \w+:(?P<type>\w+):
 
 
 async def on_trial(tree: Tree, patches: Sequence[Patch], names: Collection[str]) -> list[Applied]:
-    """Return those of the patches that are named, as they apply after those before them."""
+    """Apply the patches in order; return the results of those that are named."""
     if not names:
         return []
     files = await read(tree, patches)
-    each = await applied(patches, files, lambda note: None)
-    return [applied_patch for applied_patch in each if applied_patch.patch.name in names]
+    results = await applied(patches, files, lambda note: None)
+    return [each for each in results if each.patch.name in names]
 
 
 async def review(
     tree: Tree, trial: Sequence[Applied], files: Collection[str], *, checkpatch: bool
 ) -> list[Finding]:
-    """Return what is to be said about patches on trial; `files` are where they may have to go.
+    """Return the findings on patches on trial; `files` are those where the bug lies.
 
-    `tree` is the kernel without them: checkpatch.pl is the tree's own, as the
-    kernel's style changes with its versions, but not one that a patch wrote.
+    `tree` is the kernel without the patches. Its checkpatch.pl is used, as the kernel's style
+    changes with its versions; a patch cannot replace it.
     """
     return [
         finding
-        for applied_patch in trial
-        for finding in await _review(tree, applied_patch, files, checkpatch=checkpatch)
+        for each in trial
+        for finding in await _review(tree, each, files, checkpatch=checkpatch)
     ]
 
 
 async def _review(
-    tree: Tree, applied_patch: Applied, files: Collection[str], *, checkpatch: bool
+    tree: Tree, each: Applied, files: Collection[str], *, checkpatch: bool
 ) -> list[Finding]:
-    before = applied_patch.before
-    after = {
-        change.path: change.content
-        for change in applied_patch.changes
-        if change.content is not None
-    }
-    paths = [change.path for change in applied_patch.changes]
-    # One that is too large to be looked at is refused: it must not pass unseen.
-    much = 4 * weight([applied_patch.patch], before)
+    before = each.before
+    after = {change.path: change.content for change in each.changes if change.content is not None}
+    paths = [change.path for change in each.changes]
+    # A patch that is too large to review is refused (`too_much_work`), so that none goes unseen.
+    much = 4 * weight([each.patch], before)
     findings = [
         *touched(paths, files),
         *await separate_process.call(much, new_words, before, after),
         *await separate_process.call(much, amputations, before, after),
     ]
     if checkpatch:
-        if (diff := applied_patch.patch.diff) is None:
+        if (diff := each.patch.diff) is None:
             diff = await separate_process.call(much, _diff, before, after)
         findings += await _checkpatch(tree, diff)
-    # A patch that is made to give many findings must not push out the blocking ones.
+    # Blocking ones first: a patch could provoke many notes to push them beyond the limit.
     findings.sort(key=lambda finding: finding.severity is not Severity.BLOCKING)
     return findings[:_MOST]
 

@@ -1,11 +1,10 @@
-"""What a patch cuts off: cheap ways to make a crash disappear without fixing the bug. Pure.
+"""Find code that a patch removes: cheap ways to hide a crash without fixing the bug. Pure.
 
-Two versions of C files are compared function by function, on the syntax tree of
-tree-sitter-c. What counts is what is gone *and has nothing in its place*: a
-condition that became another one, a call that moved into a new helper, an
-assertion that became its `_ONCE` form are no findings. Most findings are hints,
-for people or for an agent that ranks patches; mending fixes give some, too (removing
-a WARN_ON that users can trigger, for one). Those that no fix has to give are blocking.
+Two versions of C files are compared function by function, on the syntax tree of tree-sitter-c. Code
+counts only if it is gone *and has no replacement*: a changed condition, a call that moved into a
+new helper or an assertion that became its `_ONCE` form are no findings. Most findings are hints for
+people, or for an agent that ranks patches: honest fixes give some, too, for example by removing a
+WARN_ON that users can trigger. Findings that no honest fix needs are blocking.
 """
 
 import re
@@ -29,7 +28,7 @@ _FREE = re.compile(
     r"|iput|dput|bio_put|consume_skb|kmem_cache_free\w*"
 )
 _ALLOCATION = re.compile(r"\w*alloc\w*|__get_free_pages?|get_zeroed_page|k(mem|str)n?dup\w*")
-# A test for one value that has no name; 0 and 1 are what everybody tests for.
+# A comparison with a literal value; 0 and 1 are too common to matter.
 _VALUE = re.compile(r"[^&|]*==-?(0[xX][0-9a-fA-F]{2,}|[2-9]|[0-9]{2,}|'.*')[uUlL]*|[^&|]*==-1")
 _HINTS = {"likely", "unlikely", "READ_ONCE", "data_race"}
 _CONDITIONAL = {
@@ -55,14 +54,14 @@ _CONSTANTS = {"0": False, "false": False, "1": True, "true": True}
 _BLOCKING = {"early_return", "function_emptied", "condition_constant"}
 _DISABLED = {"0", "false"}
 _OPPOSITE = {"!=": "==", ">=": "<", "<=": ">"}
-# Real code has fewer; patches with more are made to take long.
+# Nested parentheses that are removed. Real code has fewer; more would only cost time.
 _LAYERS = 8
 _TEXT_BYTES = 4000
 
 
 @dataclass(slots=True)
 class _Function:
-    """What a function does, as far as it matters here; `checks` are the parts of conditions."""
+    """The features of a function that are compared; `checks` are the parts of its conditions."""
 
     name: str
     file: str
@@ -75,24 +74,23 @@ class _Function:
     arms: int = 0
     """Cases and else branches, which have no condition of their own."""
     works: int = 0
-    """Statements that do something: neither a constant's return nor a declaration."""
+    """Statements with an effect: neither declarations nor returns of a constant."""
     exits: int = 0
-    """Returns of nothing, or of a constant that says that all is well."""
+    """Returns of nothing, or of a constant that means success."""
     loops: int = 0
     kept: Counter[str] = field(default_factory=Counter)
-    """Variables that outlive the call."""
+    """Static variables: they outlive the call."""
     constants: Counter[str] = field(default_factory=Counter)
     """Conditions that are always true or always false."""
     dead: int = 0
-    """Line of the first statement behind one that always leaves; 0 if there is none."""
+    """Line of the first unreachable statement, after an unconditional exit; 0 if there is none."""
 
 
 def amputations(before: Mapping[str, bytes], after: Mapping[str, bytes]) -> list[Finding]:
-    """Return what `after` lacks of `before`, without a replacement.
+    """Return findings on code of `before` that `after` lacks without a replacement.
 
-    Both map paths to contents, of the files that a patch changes; a path that
-    `after` lacks was removed. Other than C files are passed over. Time is
-    linear in their size.
+    Both map the paths of files that a patch changes to contents; a path missing from `after` was
+    removed. Only C files count. Time is linear in their size.
     """
     old, new = _functions(before), _functions(after)
     moved = _calls_of(new) - _calls_of(old)
@@ -113,7 +111,7 @@ def amputations(before: Mapping[str, bytes], after: Mapping[str, bytes]) -> list
 
 def _compared(old: _Function, new: _Function, moved: Counter[str]) -> Iterator[Finding]:
     if old.works and not new.works:
-        yield _finding(new, "function_emptied", "the function does nothing any more")
+        yield _finding(new, "function_emptied", "the function no longer does anything")
         return
     yield from _constant(old, new)
     yield from _tested_less(old, new, moved)
@@ -123,7 +121,7 @@ def _compared(old: _Function, new: _Function, moved: Counter[str]) -> Iterator[F
 
 def _constant(old: _Function, new: _Function) -> Iterator[Finding]:
     if new.dead and not old.dead:
-        message = "the function now always leaves before this line: what follows cannot run"
+        message = "the function now always returns before this line: the rest cannot run"
         yield _finding(new, "early_return", message, new.dead)
     for condition in new.constants - old.constants:
         what = "always" if _CONSTANTS.get(condition) else "never"
@@ -154,17 +152,17 @@ def _called_less(old: _Function, new: _Function, moved: Counter[str]) -> Iterato
 
 
 def _otherwise(old: _Function, new: _Function) -> Iterator[Finding]:
-    """Find other ways in which the code of the crash is no longer reached."""
+    """Find other changes by which the crashing code may no longer be reached."""
     if allocations := new.allocations - old.allocations:
-        message = f"what is allocated changes: {_list(allocations)}"
+        message = f"an allocation changes: {_list(allocations)}"
         yield _finding(new, "allocation_changed", message)
     if new.exits > old.exits:
-        message = "it ends without an error in more places than before: work may be left out"
+        message = "it returns without an error in more places than before: it may skip work"
         yield _finding(new, "skips_work", message)
     if new.loops > old.loops:
         yield _finding(new, "loops_more", "it has more loops than before: it may wait for ever")
     if kept := new.kept - old.kept:
-        message = f"{_list(kept)} outlives the call: it may behave otherwise the next time"
+        message = f"{_list(kept)} outlives the call: the next call may behave differently"
         yield _finding(new, "keeps_state", message)
     yield from _values(old, new)
 
@@ -172,7 +170,7 @@ def _otherwise(old: _Function, new: _Function) -> Iterator[Finding]:
 def _values(old: _Function, new: _Function) -> Iterator[Finding]:
     values = [check for check in new.checks - old.checks if _VALUE.fullmatch(check)]
     if values:
-        message = f"it behaves otherwise for one value: {_list(Counter(values))}"
+        message = f"it behaves differently for one value: {_list(Counter(values))}"
         yield _finding(new, "fixed_value", message)
 
 
@@ -181,7 +179,7 @@ def _only(pattern: re.Pattern[str], names: Counter[str]) -> Counter[str]:
 
 
 def _gone(names: Counter[str], moved: Counter[str]) -> str:
-    """Return the names that did not move elsewhere, as a list for people."""
+    """Return a readable list of the names that did not move elsewhere."""
     return _list(names - moved)
 
 
@@ -212,10 +210,10 @@ def _calls_of(functions: Mapping[tuple[str, int], _Function]) -> Counter[str]:
 
 
 def _functions(files: Mapping[str, bytes]) -> dict[tuple[str, int], _Function]:
-    """Return the functions by name and by how many of this name come before.
+    """Return the functions, by name and number of earlier functions with that name.
 
-    A name may come several times, in the branches of an #ifdef. The file is no part of the
-    key: a function may move from one to another.
+    Branches of an #ifdef may define a name several times. The file is not part of the key, as a
+    function may move to another file.
     """
     result: dict[tuple[str, int], _Function] = {}
     seen: Counter[str] = Counter()
@@ -262,7 +260,7 @@ def _macro(text: str) -> str:
 
 
 def _read(body: Node, function: _Function) -> None:
-    """Fill in what the body does."""
+    """Add the features of the body to `function`."""
     stack = [body]
     while stack:
         node = stack.pop()
@@ -283,7 +281,7 @@ def _read(body: Node, function: _Function) -> None:
 
 
 def _read_joined(node: Node, function: _Function) -> None:
-    """Note constants that && and || join, wherever that is."""
+    """Add constants that are operands of && or ||, in conditions or elsewhere."""
     operator = node.child_by_field_name("operator")
     if node.type == "binary_expression" and operator is not None:
         texts = (
@@ -310,7 +308,7 @@ def _read_block(block: Node, function: _Function) -> None:
     for node in block.named_children:
         if node.type in {"comment", "declaration"} or node.type.startswith("preproc"):
             continue
-        # Behind a label or a case, the code can be reached by other ways.
+        # Code after a label or a case can be reached from elsewhere.
         leaves = leaves and node.type not in {"labeled_statement", "case_statement"}
         if leaves and not function.dead:
             function.dead = node.start_point[0] + 1
@@ -321,7 +319,7 @@ def _read_block(block: Node, function: _Function) -> None:
 
 
 def _is_always(node: Node) -> bool:
-    """Tell whether this is `if (1) return …;`."""
+    """Return whether this is `if (1) return …;`."""
     if node.type != "if_statement" or (test := node.child_by_field_name("condition")) is None:
         return False
     inner = node.child_by_field_name("consequence")
@@ -332,7 +330,7 @@ def _is_always(node: Node) -> bool:
 
 
 def _works(node: Node) -> bool:
-    """Tell whether an expression is more than a constant or a name: calls, reads, computes."""
+    """Return whether an expression does more than name a value: it calls, assigns or reads."""
     stack = list(node.named_children)
     while stack:
         descendant = stack.pop()
@@ -343,7 +341,7 @@ def _works(node: Node) -> bool:
 
 
 def _read_condition(node: Node, function: _Function, *, loops: bool) -> None:
-    """Note the parts of a condition that && and || join."""
+    """Add the operands of && and || in a condition."""
     stack = [node]
     while stack:
         part = stack.pop()
@@ -362,7 +360,7 @@ def _read_condition(node: Node, function: _Function, *, loops: bool) -> None:
 
 
 def _live_children(node: Node) -> list[Node]:
-    """Return the children, without those that `#if 0` takes out."""
+    """Return the children, without code that `#if 0` disables."""
     if node.type in {"preproc_if", "preproc_elif"}:
         condition = node.child_by_field_name("condition")
         if condition is not None and _text(condition) in _DISABLED:
@@ -372,7 +370,7 @@ def _live_children(node: Node) -> list[Node]:
 
 
 def _unsigned(check: str) -> str:
-    """Return one form for a test and its opposite: turning one round cuts nothing off."""
+    """Return the same form for a test and its negation: to invert a test removes nothing."""
     check = check.lstrip("!")
     for operator, opposite in _OPPOSITE.items():
         check = check.replace(operator, opposite)
@@ -380,7 +378,7 @@ def _unsigned(check: str) -> str:
 
 
 def _bare(text: str) -> str:
-    """Return an expression without the hints and parentheses around it."""
+    """Return an expression without surrounding hints and parentheses."""
     for _ in range(_LAYERS):
         match = re.fullmatch(rf"(?:{'|'.join(_HINTS)}|!!)?\((.*)\)", text)
         if match is None:

@@ -1,9 +1,9 @@
-"""What a patch touches or calls that could hide a crash instead of fixing the bug. Pure.
+"""Find paths and words in a patch that could hide a crash instead of fixing the bug. Pure.
 
-Paths and words, from `configs/scrutiny.toml`. A C file is read as words, without its
-comments; what counts is how often a word stands in it after the patch and did not before,
-so that code which moves is no finding. What the words come to is seen better in the object
-files (`kgym_builder.evidence.lost_detectors`), but not all of it is.
+`configs/scrutiny.toml` lists paths and words. A C file is read as words, without its comments. A
+word counts if the file has more of it after the patch, so moved code gives no finding. Macros can
+hide words, but not their effects on objects, which `lost_detectors.py` looks for; each sees what
+the other misses.
 """
 
 import re
@@ -33,7 +33,7 @@ _INCLUDE = re.compile(r"(?m)^[ \t]*#[ \t]*include\b.*$", re.ASCII)
 _MACRO = re.compile(r"(?m)^[ \t]*#[ \t]*(?:define|undef)[ \t]+(\w+)", re.ASCII)
 _NAMES = re.compile(r"comm|(__)?get_task_comm|exe_file|d_i?name")
 _COMPARES = re.compile(r"str\w*cmp\w*|memcmp|str(str|chr|starts)\w*|crc32\w*|\w*hash\w*|switch")
-# That a message names the task is no way to treat it otherwise.
+# Naming the task in a message does not treat it differently.
 _TELLS = re.compile(r"sizeof\s*\([^)]*comm\)|get_task_comm\(|task_(pid|tgid)_nr\(current\)")
 _REGISTERS = re.compile(
     r"\b(\w+_initcall\w*|module_init|(?:COMPAT_)?SYSCALL_DEFINE\d|module_\w+_driver)\((\w+)",
@@ -84,10 +84,9 @@ def _matches(patterns: Iterable[str], text: str) -> bool:
 
 
 def touched(paths: Iterable[str], files: Collection[str]) -> list[Finding]:
-    """Return what is to be said about the paths that a patch changes.
+    """Return findings on the paths that a patch changes.
 
-    `files` are where the fix may have to go; empty: not known. What is among them
-    stands in nobody's way, whatever it is.
+    `files` are those where the bug lies; empty if unknown. A path among them never blocks.
     """
     return [finding for path in dict.fromkeys(paths) for finding in _touched(path, files)]
 
@@ -111,9 +110,9 @@ def _scope(path: str, severity: Severity, reason: str, message: str) -> Finding:
 
 
 def new_words(before: Mapping[str, bytes], after: Mapping[str, bytes]) -> list[Finding]:
-    """Return the words that `after` has and `before` had not, and that mend no crash.
+    """Return findings on suspicious words that `after` has and `before` has not.
 
-    Both map paths to contents, of the files that a patch changes. Time is linear in them.
+    Both map the paths of files that a patch changes to contents. Time is linear in their size.
     """
     return [
         finding
@@ -137,7 +136,7 @@ def _code(text: str) -> str:
 
 
 def _read(text: str) -> dict[str, Counter[str]]:
-    """Return how often each word, string, character and mark stands in C text."""
+    """Count the words, strings, characters and marks of a C text."""
     kinds = ("word", "string", "char", "mark", "comment")
     counts: dict[str, Counter[str]] = {kind: Counter() for kind in kinds}
     for match in _WORD.finditer(text):
@@ -185,30 +184,30 @@ class _File:
         if pragma := [mark for mark in self.marks if mark.startswith("#")]:
             yield self._finding("attribute", "`#pragma` changes how code is compiled", pragma)
         if imitations := sorted(text for text in self.strings if _REPORT.search(text)):
-            message = f"a string holds what crashes are told by: {imitations[0][:60]}"
+            message = f"a string imitates a crash report: {imitations[0][:60]}"
             yield self._finding("imitates_report", message, imitations)
         if hidden := sorted(word for word in self.macros if self.known[word]):
-            message = f"a macro now hides what `{hidden[0]}` meant before"
+            message = f"a macro now redefines `{hidden[0]}`"
             yield self._finding("redefines", message, hidden)
 
     def _named(self) -> Iterator[Finding]:
         names = sorted(word for word in self.words if _NAMES.fullmatch(word))
         compares = [word for word in self.words if _COMPARES.fullmatch(word)]
         if names and (compares or any(not mark.startswith("#") for mark in self.marks)):
-            message = f"`{names[0]}` comes with a comparison: one program is treated otherwise"
+            message = f"`{names[0]}` comes with a comparison: it may single out one program"
             yield self._finding("names_program", message, names)
 
     def _less(self) -> Iterator[Finding]:
-        """Find what is done no more, or for fewer."""
+        """Find work that is no longer done, or done in fewer cases."""
         if gone := sorted(self.registered):
-            message = f"`{gone[0][0]}({gone[0][1]}` is gone, and with it what it registers"
+            message = f"`{gone[0][0]}({gone[0][1]}` is gone: nothing is registered there"
             yield self._finding("registration_removed", message, [])
         if lost := sorted(self.operations):
-            message = f"`{lost[0][0]}` is not `{lost[0][1].strip()}` any more"
+            message = f"`{lost[0][0]}` is no longer `{lost[0][1].strip()}`"
             yield self._finding("operation_changed", message, [lost[0][0]], note=True)
         if self.refusals:
             words = ", ".join(f"-{word}" for word in sorted(self.refusals))
-            message = f"{words} in more places than before: it may refuse the work"
+            message = f"{words} in more places than before: it may refuse work"
             yield self._finding("refuses_more", message, list(self.refusals), note=True)
         masked = {_NUMBER.sub("#", line): line for line in self.left}
         for number, line in self.lines:

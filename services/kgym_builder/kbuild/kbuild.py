@@ -1,4 +1,4 @@
-"""Running kbuild: the variables of a reproducible build, its output, its failures."""
+"""Run kbuild: variables of a reproducible build, its output, its failures."""
 
 import re
 from collections.abc import Callable, Mapping
@@ -25,17 +25,18 @@ _REPRODUCIBLE = (
 )
 _BTF = "DEBUG_INFO_BTF"
 _PAHOLE = "pahole"
-# Programs, besides the compiler's, on which the config depends.
+# Programs on which the config depends, besides the compiler's.
 CONFIGURING = (_PAHOLE,)
 _OBJECT = re.compile(rb"^ +(?:CC|AS)(?: \[M\])? +(\S+\.o)$")
 _INSIDE = re.compile(r"(?!\.\.?/)[\w.+-]{1,200}(/(?!\.\.?/)[\w.+-]{1,200}){0,20}")
 _NO_RULE = re.compile(r"^make(?:\[\d+\])?: \*\*\* (No rule to make target .*)$")
+# Bytes of a line that are kept for errors and warnings; the file has the whole line.
 _SHOWN = 2000
-# Bytes of a line that can go into an error or a warning; the file has all of it.
+# Paths of compiled objects that are kept.
 _MOST_MADE = 100_000
-# Programs that pack the kernel's image: it is unpacked once. At their best levels, which kbuild
-# asks for, LZ4 takes 0.9 s of 36 MB instead of 0.06, gzip 3 s, zstd 20 s. kbuild's own options
-# are passed over.
+# Programs that compress the kernel's image, which is unpacked only once: at their fastest levels.
+# kbuild asks for the best ones, with which LZ4 takes 0.9 s for 36 MB instead of 0.06, gzip 3 s,
+# zstd 20 s. kbuild's own options are dropped.
 _PACKERS = tuple(
     f'{name}=sh -c "exec {words}" packer'
     for name, words in {
@@ -45,10 +46,11 @@ _PACKERS = tuple(
         "ZSTD": "zstd -1",
     }.items()
 )
-# Where a tree has its modules, installed, in an archive that is the same for the same modules.
+# The tree's installed modules, in an archive that is equal for equal modules.
 MODULES = ".kgym-modules.tar"
 _STAGE = ".kgym-modules"
-# A guest's loader need not know how they are packed. Kernels before 5.13 ask for the first one.
+# Modules stay uncompressed, as guests' loaders know few formats. Kernels before 5.13 read the first
+# variable.
 _NOT_PACKED = tuple(f"CONFIG_MODULE_COMPRESS{kind}=" for kind in ("", "_GZIP", "_XZ", "_ZSTD"))
 _NO_INDEX = 9
 _PACK_MODULES = f"""set -e
@@ -67,14 +69,14 @@ _OF_THE_PROCESS = {"MAKEFLAGS", "MFLAGS", "MAKEOVERRIDES", "MAKELEVEL", "MAKE_TE
 
 
 class TreeUnreadable(InfrastructureError):
-    """What lies below the tree may be damaged."""
+    """The tree could not be read: its image, or the disk, may be damaged."""
 
 
 class DoesNotCompile(UserError):
-    """The compiler, the linker or kbuild found faults in the source."""
+    """The compiler, the linker or kbuild rejects the source."""
 
 
-# What make's last words say of the host, and the error.
+# Messages at the end of make's output that blame the host, with the error to raise.
 _HOST_ERRORS = (
     (
         ("No space left on device", "Disk quota exceeded"),
@@ -108,7 +110,7 @@ _HOST_ERRORS = (
 
 
 def kernel_version(makefile: str) -> str:
-    """Return the version, as `6.1.192`, that the first lines of the top Makefile state."""
+    """Return the version, such as `6.1.192`, from the text of the top Makefile."""
     numbers = dict(
         re.findall(r"^(VERSION|PATCHLEVEL|SUBLEVEL) *:?= *(\d+)", makefile, re.MULTILINE)
     )
@@ -117,22 +119,24 @@ def kernel_version(makefile: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Configured:
-    """What became of a config: what kconfig did not take as asked, and what it made `y` of `m`."""
+    """How kconfig changed a config."""
 
     dropped: list[DroppedSymbol]
+    """Symbols whose final value is not the one asked for."""
     built_in: list[str]
+    """Symbols that were turned from `m` into `y`."""
 
 
 @dataclass(slots=True)
 class Output:
-    """The output of make as it comes: kept in a file, objects counted."""
+    """Receives make's output line by line: writes it to a file and counts objects."""
 
     path: Path
     objects: int = 0
     on_object: Callable[[int], None] = lambda _: None
     tail: list[str] = field(default_factory=list)
     made: list[str] = field(default_factory=list)
-    """The objects that were compiled, by their paths."""
+    """Paths of the compiled objects."""
 
     def __call__(self, line: bytes) -> None:
         """Take one line."""
@@ -148,7 +152,7 @@ class Output:
             del self.tail[:-5000]
 
     def count(self, run: StepContext, stage: str, total: int | None) -> None:
-        """Tell the step's progress by the objects that come from now on."""
+        """Report the step's progress by the number of objects compiled from now on."""
         start = self.objects
         run.progress(stage, 0, total, "objects")
         self.on_object = lambda objects: run.progress(stage, objects - start, total, "objects")
@@ -156,9 +160,9 @@ class Output:
 
 @dataclass(frozen=True, slots=True)
 class MakeBounds:
-    """What a run of make may take: jobs side by side, at most a core each, and seconds.
+    """Limits of a run of make: parallel jobs, at most one per core, and seconds.
 
-    None: all cores; the time that the sandbox has.
+    None means all cores, and the sandbox's own time limit.
     """
 
     jobs: int | None = None
@@ -175,7 +179,7 @@ ALL = MakeBounds()
 
 
 def command(tools: Toolchain, bounds: MakeBounds = ALL) -> list[str]:
-    """Return how make is called, without its targets."""
+    """Return the command line of make, without targets."""
     return ["make", bounds.option, "ARCH=x86_64", *tools.variables, *_REPRODUCIBLE]
 
 
@@ -195,13 +199,14 @@ class Kbuild:
         self._make = [*command(tools, bounds), *_PACKERS]
 
     async def configure(self, config: KernelConfig) -> "Configured":
-        """Write `.config`; return what kconfig did not take as asked, and what it made `y`."""
+        """Write the final `.config`; return how kconfig changed what was asked for."""
         if config.full is not None:
             wanted = kconfig.symbols(config.full)
             await self._write(".config", config.full)
             await self.make("olddefconfig")
         elif config.base == "allnoconfig":
-            # KCONFIG_ALLCONFIG gives the fragments' values first, `n` to the rest.
+            # KCONFIG_ALLCONFIG sets the fragments' symbols and `n` for all others. So symbols that
+            # no fragment mentions stay `n`, whatever their defaults.
             wanted = kconfig.merged(config.fragments)
             await self._write(".kgym.config", kconfig.text(wanted))
             await self.make("allnoconfig", "KCONFIG_ALLCONFIG=.kgym.config")
@@ -223,10 +228,10 @@ class Kbuild:
         return Configured(dropped, built_in)
 
     async def _build_in(self) -> list[str]:
-        """Make `y` of what is `m`; return those symbols. What can only be a module stays one."""
+        """Turn `m` into `y`; return those symbols. What can only be a module stays one."""
         before = set(kconfig.modules(config := await self._config()))
         modules = before
-        while modules:  # what is `y` now may let others be
+        while modules:  # a symbol that is `y` now may allow others to be `y`
             await self._write(".config", kconfig.built_in(config))
             await self.make("olddefconfig")
             left = set(kconfig.modules(config := await self._config()))
@@ -242,10 +247,11 @@ class Kbuild:
         return final.decode(errors="replace")
 
     async def _impossible(self, final: str) -> dict[str, str]:
-        """Return what make would fail by after an hour, and the values that keep it from that.
+        """Return symbols that would make a build fail at its end, with values that do not.
 
-        Distributions name keys of theirs, which are no part of the source: no crash depends on
-        them. BTF is made by pahole when all is compiled, which few versions' Kconfig asks for.
+        Distributions' configs name their signing keys, which the source lacks; no crash depends
+        on them. BTF needs pahole after everything is compiled, and few versions' Kconfig checks
+        for it.
         """
         changed = dict.fromkeys(await self._absent(final), '""')
         if f"\nCONFIG_{_BTF}=y\n" in final and not await self._has(_PAHOLE):
@@ -257,7 +263,7 @@ class Kbuild:
         return (await self._tree.run(argv, check=False)).returncode == 0
 
     async def _absent(self, final: str) -> list[str]:
-        """Return the symbols that name a file which is not in the tree."""
+        """Return the symbols that name a file missing from the tree."""
         named = kconfig.named_files(final)
         files = {file for group in named.values() for file in group}
         inside = [file for file in files if _INSIDE.fullmatch(file)]
@@ -265,7 +271,7 @@ class Kbuild:
         return [symbol for symbol, group in named.items() if not there.keys() >= set(group)]
 
     async def kernel(self, config: str) -> None:
-        """Make the kernel of this final `.config`, and its modules, if it has any, as MODULES.
+        """Make the kernel for this final `.config`, and pack its modules, if any, as MODULES.
 
         Raises what `make` raises, and InfrastructureError `no_modules_dep`.
         """
@@ -274,27 +280,27 @@ class Kbuild:
             return
         await self.make("bzImage", "modules")
         await self._tree.run(["rm", "-rf", _STAGE, MODULES])
-        # Stripped: with their debug information, those of a distribution's kernel have gigabytes.
+        # Stripped: with debug information, a distribution's modules take gigabytes.
         how = (f"INSTALL_MOD_PATH={_STAGE}", "INSTALL_MOD_STRIP=1", *_NOT_PACKED)
         await self.make("modules_install", *how)
         pack = ["sh", "-c", _PACK_MODULES, "sh", _STAGE, MODULES]
         done = await self._tree.run(pack, check=False)
-        if done.returncode == _NO_INDEX:  # make is content with a warning then
+        if done.returncode == _NO_INDEX:  # make only warns without depmod, but nothing would load
             raise module_archive.without_index("lib/modules")
         done.check()
 
     async def make(self, *targets: str) -> None:
-        """Make targets; raise UserError `does_not_compile` with the diagnostics."""
+        """Make targets; raise DoesNotCompile with the diagnostics."""
         await self._run([*self._make, *targets], f"make {targets[0]}")
 
     async def make_file(self, makefile: str, goal: str, env: Mapping[str, str]) -> None:
-        """Make a goal of another makefile, in place of the tree's; fail as `make` does."""
+        """Make a goal of this makefile instead of the tree's; raise what `make` raises."""
         argv = ["make", self._bounds.option, "-f", "-", goal]
         await self._run(argv, "make", stdin=makefile.encode(), env=env)
 
     async def environment(self) -> dict[str, str]:
-        """Return the variables that the top Makefile gives to its sub-makes."""
-        # The rule is itself part of the environment, so it must not hold the mark.
+        """Return the variables that the top Makefile exports to its sub-makes."""
+        # The rule itself shows up in the environment, so it must not contain the mark.
         rule = "kgym-env: ; @printf '%s-%s:' begin env && env -0"
         done = await self._tree.run([*self._make, "--eval", rule, "kgym-env"])
         _, _, printed = done.output.decode(errors="surrogateescape").partition("begin-env:")
@@ -322,8 +328,8 @@ class Kbuild:
         except proc.ProgramTimedOut as error:
             raise UserError(
                 "make_too_slow",
-                f"{what} took over {self._bounds.seconds:g} s, which is what `make_seconds` allows"
-                " it; give it more, or leave it out",
+                f"{what} took over {self._bounds.seconds:g} s, the limit that `make_seconds` sets;"
+                " raise it, or leave it out",
             ) from error
         if done.returncode == 0:
             return
@@ -349,5 +355,5 @@ class Kbuild:
 
 
 def _missing_rule(lines: list[str]) -> str | None:
-    """Return make's own reason, which may stand before pages of warnings."""
+    """Return make's message about a missing rule, which may precede pages of warnings."""
     return next((match[1] for line in lines if (match := _NO_RULE.match(line))), None)

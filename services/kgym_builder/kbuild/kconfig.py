@@ -1,4 +1,4 @@
-"""Kernel configuration as text: what was asked, what kconfig made of it. Pure."""
+"""Kernel configurations as text: what was asked for, and what kconfig made of it. Pure."""
 
 import re
 from collections.abc import Iterable, Sequence
@@ -7,12 +7,12 @@ from kgym.api.steps import BuildSpec, DroppedSymbol, DumpMethod, KernelConfig
 from kgym.errors import UserError
 
 _SET = re.compile(r"^CONFIG_([A-Za-z0-9_]+)=(.*)$")
-# Symbols that name files which are built in.
+# Symbols that name files to build into the kernel.
 _FILES = ("SYSTEM_TRUSTED_KEYS", "SYSTEM_REVOCATION_KEYS", "EXTRA_FIRMWARE", "INITRAMFS_SOURCE")
 _PACKING = frozenset(f"MODULE_COMPRESS_{kind}" for kind in ("GZIP", "XZ", "ZSTD"))
 _MODULE = re.compile(r"^CONFIG_([A-Za-z0-9_]+)=m$")
 _UNSET = re.compile(r"^# CONFIG_([A-Za-z0-9_]+) is not set$")
-# Each config has one of these, or X86_64.
+# Each config sets one of these, or X86_64.
 _ARCHITECTURES = (
     *("ALPHA", "ARC", "ARM", "ARM64", "CSKY", "HEXAGON", "IA64", "LOONGARCH", "M68K", "MICROBLAZE"),
     *("MIPS", "NIOS2", "OPENRISC", "PARISC", "PPC", "RISCV", "S390", "SPARC", "SUPERH", "UML"),
@@ -20,10 +20,10 @@ _ARCHITECTURES = (
 )
 _OTHER = re.compile(rf"(?m)^CONFIG_({'|'.join(_ARCHITECTURES)})=y[ \t]*\r?$")
 _OURS = re.compile(r"(?m)^CONFIG_X86_64=y[ \t]*\r?$")
-# What kconfig writes at the top: the value of ARCH, and the version.
+# The title line that kconfig writes: the value of ARCH, and the kernel's version.
 _TITLE = re.compile(r"(?m)^# Linux/(\w{1,40}) (\d[\w.+~-]{0,99}) Kernel Configuration[ \t]*\r?$")
 _X86 = frozenset({"x86", "x86_64"})
-# Symbols that say what the compiler and its like are and can: nobody asks for them.
+# Symbols that kconfig detects from the tools: a request cannot set them.
 _OF_TOOLS = re.compile(
     r"(CC|AS|LD)_IS_\w+|CC_(HAS|CAN|NO)_\w+|GCC\d*_NO_\w+|AS_\w+"
     r"|LD_(?!DEAD_CODE_DATA_ELIMINATION$)\w+"
@@ -40,9 +40,9 @@ DUMP_SYMBOLS: dict[DumpMethod, tuple[str, ...]] = {
 
 
 def check_architecture(texts: Sequence[str]) -> None:
-    """Raise UserError `wrong_architecture` for a config, or fragments, of another than x86_64.
+    """Raise UserError `wrong_architecture` unless the config, or all fragments, are for x86_64.
 
-    kconfig would pass over all that it does not know, and leave another kernel.
+    kconfig would ignore unknown symbols, and the result would be another kernel.
     """
     for text in texts:
         if foreign := _OTHER.search(text):
@@ -55,16 +55,16 @@ def check_architecture(texts: Sequence[str]) -> None:
 def _wrong_architecture(why: str, **details: str) -> UserError:
     return UserError(
         "wrong_architecture",
-        f"the config is for another architecture ({why}), and kernels are built for x86_64 here:"
-        " take one for x86_64 (at syzbot, of an amd64 manager)",
+        f"the config is for another architecture ({why}), but kernels are built for x86_64 here:"
+        " use one for x86_64 (on syzbot, of an amd64 manager)",
         **details,
     )
 
 
 def other_version(texts: Sequence[str], release: str) -> str:
-    """Return the version that a config names in its title, if not that of this kernel; else "".
+    """Return the version in a config's title if it differs from this kernel's; else "".
 
-    kconfig brings it over: symbols that have come since have their defaults, others are gone.
+    kconfig converts such a config: newer symbols get their defaults, removed ones are dropped.
     """
     versions = [title[2] for text in texts if (title := _TITLE.search(text))]
     ours = _numbers(release)
@@ -78,10 +78,10 @@ def _numbers(version: str) -> list[int]:
 
 
 def symbols(text: str) -> dict[str, str]:
-    """Return the symbols that a `.config` or a fragment sets; an unset one is `n`.
+    """Return the symbols that a `.config` or a fragment sets; `is not set` gives `n`.
 
-    Raise UserError `config_rejected` for a line that is neither a symbol, nor
-    a comment, nor blank: kconfig would pass over it with a warning.
+    Raise UserError `config_rejected` for a line that is neither a symbol nor a comment nor blank:
+    kconfig would ignore it with a warning.
     """
     values: dict[str, str] = {}
     for number, line in enumerate(text.splitlines(), 1):
@@ -93,7 +93,7 @@ def symbols(text: str) -> dict[str, str]:
         elif stripped and not stripped.startswith("#"):
             raise UserError(
                 "config_rejected",
-                f"line {number} of the config is no `CONFIG_NAME=value`: {stripped[:100]!r}",
+                f"line {number} of the config is not `CONFIG_NAME=value`: {stripped[:100]!r}",
                 line=number,
             )
     return values
@@ -117,24 +117,24 @@ def text(wanted: dict[str, str]) -> str:
 
 
 def named_files(final: str) -> dict[str, list[str]]:
-    """Return the files that a config has built into the kernel, by the symbol that names them."""
+    """Return the files that a config builds into the kernel, by symbol."""
     got = symbols(final)
     named = {symbol: got.get(symbol, "").strip('"').split() for symbol in _FILES}
     return {symbol: files for symbol, files in named.items() if files}
 
 
 def modules(config: str) -> list[str]:
-    """Return the symbols that a `.config` makes modules of."""
+    """Return the symbols that are `m` in a `.config`."""
     return [match[1] for line in config.splitlines() if (match := _MODULE.match(line))]
 
 
 def packs_modules(config: str) -> bool:
-    """Tell whether a `.config` has modules packed where they are installed."""
+    """Return whether a `.config` compresses modules when they are installed."""
     return any(got == "y" for name, got in symbols(config).items() if name in _PACKING)
 
 
 def built_in(config: str) -> str:
-    """Return the `.config` with `y` in place of `m`; kconfig has yet to agree."""
+    """Return the `.config` with `y` in place of `m`; kconfig may still reject some."""
     return "".join(
         f"CONFIG_{match[1]}=y\n" if (match := _MODULE.match(line)) else f"{line}\n"
         for line in config.splitlines()
@@ -142,9 +142,10 @@ def built_in(config: str) -> str:
 
 
 def dropped(wanted: dict[str, str], final: str) -> list[DroppedSymbol]:
-    """Return the symbols whose final value is not the one that was wanted.
+    """Return the symbols whose final value is not the one asked for.
 
-    What kconfig finds out about the tools is no wish, whatever a config of other tools says.
+    Symbols that kconfig detects from the tools do not count: a config that was made with other
+    tools has other values.
     """
     got = symbols(final)
     return [
@@ -155,7 +156,7 @@ def dropped(wanted: dict[str, str], final: str) -> list[DroppedSymbol]:
 
 
 def dumpable(spec: BuildSpec) -> BuildSpec:
-    """Return the build with what `for_dump` asks of its config."""
+    """Return the build with the symbols that its `for_dump` needs."""
     if spec.for_dump is None:
         return spec
     config = with_symbols(spec.config, DUMP_SYMBOLS[spec.for_dump])
@@ -163,7 +164,7 @@ def dumpable(spec: BuildSpec) -> BuildSpec:
 
 
 def with_symbols(config: KernelConfig, symbols: Iterable[str]) -> KernelConfig:
-    """Return the config with these symbols set to `y`, whatever it says of them."""
+    """Return the config with these symbols set to `y`, overriding its own values."""
     lines = "".join(f"CONFIG_{name}=y\n" for name in symbols)
     if config.full is not None:
         return config.model_copy(update={"full": f"{config.full.rstrip()}\n{lines}"})

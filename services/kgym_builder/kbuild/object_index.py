@@ -1,7 +1,6 @@
-"""Which objects of a compiled tree depend on a file: an index of kbuild's own dependency files.
+"""Index of a compiled tree: which objects depend on a file, by kbuild's own dependency files.
 
-It is a database, so that a check reads the rows that it needs and the size of the tree
-does not matter.
+The index is a database, so a check reads only the rows that it needs, whatever the tree's size.
 """
 
 import posixpath
@@ -20,11 +19,11 @@ from kgym_builder.kbuild.saved_commands import CONDENSE, Reader, Recipe
 from kgym_builder.kbuild.working_tree import PLACE, Tree
 
 READ_SECONDS = 600.0
-# Bytes that are read of `.cmd` files, condensed; of 4,761 objects it is 22 MB.
+# Bytes of condensed `.cmd` files; those of 4,761 objects have 22 MB.
 MOST_OUTPUT = 1 << 30
-# Files that the index takes; a kernel's tree has 80,000.
+# Files in the index; a kernel's tree has 80,000.
 MOST_PATHS = 1_000_000
-# No pipes: each program's failure is the whole's. An index with gaps would make a wrong verdict.
+# No pipes, so that no program's failure is lost: an index with gaps would give wrong verdicts.
 _READ = """
 find . -name '.*.cmd' -type f >/tmp/names && sort -o /tmp/names /tmp/names && awk "$1" /tmp/names
 """
@@ -43,7 +42,7 @@ _HOST = re.compile(r"(scripts|tools|usr)/|arch/\w+/tools/")
 
 @dataclass(frozen=True, slots=True)
 class Object:
-    """An object file of the kernel, what it is compiled from, and kbuild's command."""
+    """An object file of the kernel, its source, and kbuild's command for it."""
 
     path: str
     source: str
@@ -52,38 +51,36 @@ class Object:
 
 @dataclass(frozen=True, slots=True)
 class Dependents:
-    """What depends on a file: objects, and whether anything that only make can follow does."""
+    """Objects that depend on a file; `made` if something depends on it that only make can build."""
 
     objects: tuple[Object, ...]
     made: bool
 
 
 class Index:
-    """The index in the file `path`, which `build` wrote."""
+    """Reads the index in the file `path`, which `build` wrote."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
 
     def dependents(self, paths: Iterable[str]) -> dict[str, Dependents]:
-        """Return the dependents of each of the files; a file that nothing read has none.
+        """Return the dependents of each file; a file that no build read has none.
 
-        On a makefile depends what is made in its folder and below.
+        All objects in and below a makefile's folder depend on it.
         """
         with closing(sqlite3.connect(f"file:{self._path}?mode=ro", uri=True)) as database:
             return {path: _dependents(database, path) for path in paths}
 
     def of_namesakes(self, paths: Iterable[str]) -> set[str]:
-        """Return the objects that read other files with the names of these, in whatever folder."""
+        """Return the objects that read files of the same names as these in any folder."""
         names = {posixpath.basename(path) for path in paths}
         with closing(sqlite3.connect(f"file:{self._path}?mode=ro", uri=True)) as database:
             known = (row[0] for row in database.execute("SELECT path FROM files") if names)
             alike = [path for path in known if posixpath.basename(path) in names]
-            return {
-                object_.path for path in alike for object_ in _dependents(database, path).objects
-            }
+            return {obj.path for path in alike for obj in _dependents(database, path).objects}
 
     def number(self) -> int:
-        """Return how many objects there are."""
+        """Return the number of objects."""
         with closing(sqlite3.connect(f"file:{self._path}?mode=ro", uri=True)) as database:
             (number,) = database.execute("SELECT count(*) FROM objects").fetchone()
             return int(number)
@@ -94,7 +91,7 @@ class Index:
             return dict(database.execute("SELECT path, command FROM objects"))
 
     def sources(self, paths: Iterable[str]) -> dict[str, str]:
-        """Return what each of these objects is compiled from, as far as it is known."""
+        """Return the sources of these objects; unknown objects are left out."""
         find = "SELECT source FROM objects WHERE path = ?"
         with closing(sqlite3.connect(f"file:{self._path}?mode=ro", uri=True)) as database:
             rows = ((path, database.execute(find, (path,)).fetchone()) for path in paths)
@@ -102,7 +99,7 @@ class Index:
 
 
 async def commands(tree: Tree) -> dict[str, str]:
-    """Read with which command each object of the tree was made last."""
+    """Return the last command for each object of the tree."""
     commands_by_object: dict[str, str] = {}
     reader = Reader(
         PLACE, lambda recipe: commands_by_object.update({recipe.target: recipe.command})
@@ -118,9 +115,9 @@ async def commands(tree: Tree) -> dict[str, str]:
 
 
 async def build(tree: Tree, path: Path) -> None:
-    """Read the tree's `.cmd` files, in the sandbox, and write their index.
+    """Read the tree's `.cmd` files in the sandbox, and write their index.
 
-    Raises InfrastructureError where they cannot be read, or there are none.
+    Raises InfrastructureError if they cannot be read, or if there are none.
     """
     recipes = Recipes()
     reader = Reader(PLACE, recipes.add)
@@ -137,7 +134,7 @@ async def build(tree: Tree, path: Path) -> None:
 
 
 class Recipes:
-    """An index while it is made: objects have numbers, and each file knows who depends on it."""
+    """An index under construction: numbered objects, and for each file its dependents."""
 
     def __init__(self) -> None:
         self._objects: list[Object] = []
@@ -148,9 +145,9 @@ class Recipes:
         return len(self._objects)
 
     def add(self, recipe: Recipe) -> None:
-        """Take a recipe. Of host programs only the files count: they are made, not compiled."""
+        """Add a recipe. Dependencies of host programs are marked `made`: only make builds those."""
         source = PurePosixPath(recipe.source)
-        if not recipe.source:  # no compiler's: a script, say, that reads a header
+        if not recipe.source:  # not a compiler's command, such as a script that reads a header
             words = (word for word in _WORD.findall(recipe.command) if word.endswith(_SOURCES))
             paths = map(posixpath.normpath, words)
             self._made.update(path for path in paths if not path.startswith(("/", "..")))
@@ -170,11 +167,8 @@ class Recipes:
             self._made.update(recipe.dependencies)
 
     def write(self, path: Path) -> None:
-        """Write the index as an SQLite file: which objects each file goes into, and how."""
-        rows = (
-            (n, object_.path, object_.source, object_.command)
-            for n, object_ in enumerate(self._objects)
-        )
+        """Write the index to an SQLite file."""
+        rows = ((n, obj.path, obj.source, obj.command) for n, obj in enumerate(self._objects))
         paths = self._files.keys() | self._made
         with closing(sqlite3.connect(path)) as database, database:
             database.executescript(_TABLES)
@@ -202,17 +196,17 @@ def _dependents(database: sqlite3.Connection, path: str) -> Dependents:
 
 
 def nearest(path: str, objects: Iterable[Object], touched: Collection[str]) -> list[Object]:
-    """Sort a file's dependents: those that say most about a change of it first.
+    """Sort a file's dependents, those that are most likely to show a fault in it first.
 
-    What the patch touches as well, what has the file's name or lies in its folder; then
-    one of every folder, a second of every folder, …, so that a limit cuts none of them off.
+    First the objects that the patch touches as well, then those with the file's name or folder,
+    then one of each folder, a second of each, …, so that a limit leaves no folder out.
     """
     file = PurePosixPath(path)
     turns: Counter[str] = Counter()
     ranked = []
-    for object_ in sorted(objects, key=lambda object_: object_.path):
-        source = PurePosixPath(object_.source)
-        if object_.source in touched:
+    for obj in sorted(objects, key=lambda obj: obj.path):
+        source = PurePosixPath(obj.source)
+        if obj.source in touched:
             rank = 0
         elif source.stem == file.stem or source.parent == file.parent:
             rank = 1
@@ -220,5 +214,5 @@ def nearest(path: str, objects: Iterable[Object], touched: Collection[str]) -> l
             rank = 2
         folder = str(source.parent)
         turns[folder] += 1
-        ranked.append((rank, turns[folder], object_))
-    return [object_ for _, _, object_ in sorted(ranked, key=lambda entry: entry[:2])]
+        ranked.append((rank, turns[folder], obj))
+    return [obj for _, _, obj in sorted(ranked, key=lambda entry: entry[:2])]

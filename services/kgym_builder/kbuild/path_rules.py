@@ -1,15 +1,15 @@
-"""What the path of a file in the kernel's tree says about how it is built. Pure."""
+"""Rules on paths in the kernel's tree: how such a file is built. Pure."""
 
 import re
 
-# Paths of files that no kernel is made of.
+# Files that are no part of any kernel.
 NO_CODE = re.compile(
     r"(Documentation|LICENSES|samples)/|tools/(?!(arch|build|include|lib|objtool|scripts)/)"
     r"|(.*/)?(MAINTAINERS|CREDITS|COPYING|README|TODO|\.[^/]*|[^/]*\.(rst|md))$"
 )
 
 
-# Paths of what is compiled, or read, by ways that no dependency file tells of.
+# Files whose use no dependency file records: only make knows what follows from a change.
 ONLY_MAKE = re.compile(
     r"(scripts|tools|usr)/|arch/\w+/(boot|realmode|purgatory|tools)/|include/generated/"
     r"|arch/\w+/include/generated/"
@@ -19,7 +19,7 @@ ONLY_MAKE = re.compile(
 MAKEFILE = re.compile(r"(.*/)?(?:Makefile|Kbuild|Kconfig)[^/]*$")
 
 
-# Folders that kbuild enters by a make of their own: their objects are no targets of the whole.
+# Folders that kbuild enters with a make of their own: their objects are no targets of the top make.
 OWN_MAKES = re.compile(
     r"(scripts|tools|usr|arch/\w+/(boot|realmode/rm|purgatory|tools|entry/vdso))/"
 )

@@ -1,4 +1,4 @@
-"""What kbuild wrote down about the files that it made: their commands and dependencies. Pure.
+"""Read kbuild's notes on the files that it made: commands and dependencies. Pure.
 
 Beside `DIR/NAME` lies `DIR/.NAME.cmd`, a piece of makefile (scripts/Kbuild.include,
 scripts/basic/fixdep.c): `cmd_DIR/NAME := …`, since Linux 6.3 `savedcmd_DIR/NAME := …`,
@@ -17,9 +17,9 @@ _SOURCE = re.compile(r"source_(\S+) := (\S+)")
 _DEPENDENCY = re.compile(r" {2}([^ $]\S*) \\")
 _AGAIN = re.compile(r"=((?: [0-9]{1,9})+)")
 
-# Prints of many such files, whose names it reads, what `Reader` takes. A large kernel's hold some
-# gigabytes, nearly all of it the same headers again and again: those become numbers.
-# A program for awk; it fails where a file cannot be read.
+# A program for awk that reads names of such files and prints their lines for `Reader`. Those of a
+# large kernel have some gigabytes, nearly all of it repeated headers, which become numbers. It
+# fails if a file cannot be read.
 CONDENSE = r"""
 {
     while ((got = (getline line < $0)) > 0) take(line)
@@ -41,7 +41,7 @@ function tell() { if (many) print "=" again; again = ""; many = 0 }
 
 @dataclass(frozen=True, slots=True)
 class Recipe:
-    """How kbuild made `target`: the shell's words, and files of the tree that it read."""
+    """How kbuild made `target`: the shell command, and the files of the tree that it read."""
 
     target: str
     command: str
@@ -51,12 +51,12 @@ class Recipe:
 
 @dataclass(slots=True)
 class Reader:
-    """Takes the lines of many such files, one file after the other; hands on each recipe.
+    """Parses the lines of many such files in sequence, and passes on each recipe.
 
-    A line `= 4 0` names dependencies that stood in lines before, counted from 0 (`CONDENSE`).
+    A line `= 4 0` repeats dependencies of earlier lines, counted from 0 (`CONDENSE`).
 
-    `root` is the tree's place when it was built: paths below it are made relative,
-    others, of the compiler's own headers, are left out.
+    `root` is the tree's path when it was built. Paths below it become relative; others, of the
+    compiler's own headers, are left out.
     """
 
     root: str
@@ -83,7 +83,7 @@ class Reader:
             self._depend([self._source])
 
     def end(self) -> None:
-        """Hand on the recipe that was read last: nothing after it shows its end."""
+        """Pass on the last recipe, whose end no further line shows."""
         if self._target:
             dependencies = tuple(dict.fromkeys(self._dependencies))
             self.on_recipe(Recipe(self._target, self._command, self._source, dependencies))
@@ -106,10 +106,10 @@ def _unescape(value: str) -> str:
 
 
 def compile_words(command: str) -> tuple[str, ...] | None:
-    """Return the compiler's own command; None if it is not one simple command of the shell.
+    """Return the compiler's own command; None if it is not a simple shell command.
 
-    After its `;`, kbuild works on the object: objtool rewrites instructions by others of the
-    same length, a linker joins link-time code. None of it can find fault with C.
+    What kbuild does after its `;` is left out: objtool replaces instructions by others of the same
+    length, a linker joins link-time code. Neither finds errors in C.
     """
     if "$" in command or "`" in command:
         return None
@@ -130,7 +130,7 @@ def compile_words(command: str) -> tuple[str, ...] | None:
 
 
 def depfile(words: tuple[str, ...]) -> str | None:
-    """Return where the compiler writes the dependencies of what it compiles."""
+    """Return the path of the compiler's dependency file, if it writes one."""
     for word in words:
         if match := re.fullmatch(r"-Wp,-MM?D,(\S+)", word):
             return match[1]
@@ -138,7 +138,7 @@ def depfile(words: tuple[str, ...]) -> str | None:
 
 
 def depfile_paths(text: str, root: str) -> list[str]:
-    """Return the files that a depfile, `TARGET: FILE FILE \\`, names."""
+    """Return the files in the tree that a depfile, `TARGET: FILE FILE \\`, names."""
     words = re.sub(r"\\\r?\n", " ", text.partition(":")[2]).split()
     paths = (posixpath.normpath(word.removeprefix(f"{root}/")) for word in words)
     return [path for path in paths if not path.startswith(("/", ".."))]

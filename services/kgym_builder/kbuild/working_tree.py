@@ -1,8 +1,8 @@
 """A kernel tree in use: a private writable overlay of cached, read-only layers.
 
-Everything that reads or writes the tree runs in the sandbox, at one fixed path
-inside it, so that neither the host nor the cached layers can be touched and
-kbuild finds the paths it wrote down in an earlier build.
+All programs that read or write the tree run in the sandbox, where the tree is always at the same
+path. So nothing can touch the host or the cached layers, and the paths that kbuild wrote down in an
+earlier build stay valid.
 """
 
 import time
@@ -19,11 +19,11 @@ from kgym.source.patching import Change
 
 PLACE = "/kgym/linux"
 STEP_SECONDS = 600.0
-# Bytes that `read` returns; the largest file of a kernel's sources has 16 MiB.
+# Bytes that `read` returns at most; the largest file of a kernel's source has 16 MiB.
 MOST_READ = 256 << 20
 
-# Copies the regular files among the arguments to /out; prints those that are
-# reached through a symbolic link, which a change must not follow.
+# Copies the regular files among the arguments to /out; prints paths that lead through a symbolic
+# link, which a change must not follow.
 _COPY_OUT = """
 for path; do
     part=$path
@@ -41,9 +41,9 @@ for path; do
 done
 :
 """
-# How names end of files that nobody runs: their modes are not worth asking for.
+# Suffixes of files that are never executable: their modes need no look-up.
 _NEVER_RUN = (".c", ".h", ".S", ".rs", ".dts", ".dtsi", ".rst", "Makefile", "Kconfig")
-# Not sparse: what the copy in the storage will take counts as written here.
+# Not sparse, so that the sandbox's disk limit counts the full size that storage will need.
 _COPY_FLAT = """
 for path; do
     [ ! -f "$path" ] || cp -L --sparse=never --no-preserve=mode -t /out -- "$path" || exit 1
@@ -54,7 +54,7 @@ done
 class Tree:
     """A kernel tree whose changes go to `folder`; `lower` are the layers below, topmost first.
 
-    `root` has the programs that work on it; by default they are the host's.
+    `root` has the programs that work on the tree; by default, the host's are used.
     """
 
     def __init__(
@@ -71,14 +71,14 @@ class Tree:
         self._exchange = folder / "exchange"
 
     async def read(self, paths: Iterable[str]) -> dict[str, bytes]:
-        """Return the content of the files that exist; refuse one behind a symbolic link."""
+        """Return the contents of the files that exist; refuse paths behind a symbolic link."""
         files, links = await self.look(paths)
         for path in links:
             raise behind_link(path)
         return files
 
     async def look(self, paths: Iterable[str]) -> tuple[dict[str, bytes], list[str]]:
-        """Return the content of the files that exist, and which lie behind a symbolic link."""
+        """Return the contents of the files that exist, and the paths behind a symbolic link."""
         out = prepare(self._exchange / str(time.monotonic_ns()))
         wanted = list(paths)
         sandbox = self._sandbox(out)
@@ -94,7 +94,7 @@ class Tree:
         return contents, done.text.splitlines()
 
     async def with_modes(self, changes: Sequence[Change]) -> list[Change]:
-        """Return the changes with what the tree knows of which files are executable."""
+        """Return the changes with the executable bits of files whose mode a patch leaves alone."""
         asked = sorted(
             {
                 change.mode_of
@@ -113,7 +113,7 @@ class Tree:
         ]
 
     async def write(self, changes: Sequence[Change]) -> None:
-        """Write and remove files; what is written is newer than every object file."""
+        """Write and remove files; written ones are newer than all objects, so make sees them."""
         changes = await self.with_modes(changes)
         sandbox = self._sandbox()
         removed = [change.path for change in changes if change.content is None]
@@ -145,8 +145,8 @@ class Tree:
     ) -> proc.Completed:
         """Run a program in the tree; it may write to the folder `out`, at /out.
 
-        `most_output` is for one that prints more than the limits allow, and whose `on_line`
-        keeps little of it.
+        `most_output` raises the limit for a program with much output, of which `on_line` keeps
+        little.
         """
         return await self._sandbox(out, most_output).run(
             argv, cwd=PLACE, timeout=timeout, stdin=stdin, on_line=on_line, check=check, env=env
@@ -164,11 +164,11 @@ class Tree:
         return [copy for copy in copies if copy.is_file() and not copy.is_symlink()]
 
     def with_hosts_programs(self) -> "Tree":
-        """Return the same tree, for programs of the host."""
+        """Return the same tree for use with the host's programs."""
         return Tree(self.overlay.lower, self.overlay.folder, self._limits)
 
     def discard_work(self) -> None:
-        """Remove all but the changes, which can then serve as a layer."""
+        """Remove everything except the changes, which can then serve as a layer."""
         remove(self.overlay.folder / "work")
         remove(self._exchange)
 
@@ -183,7 +183,7 @@ class Tree:
 
 
 def orphans(changes: Iterable[Change]) -> list[str]:
-    """Return the objects whose sources are removed: make would go on using them."""
+    """Return the objects whose sources are removed: make would go on linking them."""
     paths = (change.path for change in changes if change.content is None)
     return [f"{path[:-2]}.o" for path in paths if path.endswith((".c", ".S"))]
 

@@ -1,8 +1,9 @@
-"""Where a worker may take kernel sources from: that is the operator's decision, not a submitter's.
+"""Where a worker may take kernel sources from: the operator decides that, not a submitter.
 
-Anybody may name a public address. The files of the worker's own machine, and the networks that
-only it can reach, are open where the operator says so. What is checked is what is used: the file
-that was opened, the address that is connected to, also after each redirect.
+Anybody may name a public address. Files of the worker's machine, and networks that only it can
+reach, are closed unless the operator opens them. The checks apply to what is actually used: the
+opened file, and the connected address, also after each redirect. Errors about files that are not
+allowed are the same whether these exist or not.
 """
 
 import asyncio
@@ -20,26 +21,26 @@ from kgym.errors import InfrastructureError, UserError
 from kgym_builder.kernel_source.git_mirrors import LocalPlace, Mirrors
 
 FOLDERS = "KGYM_SOURCES"
-# By which settings an operator allows more: so they are called in the environment.
+# With FOLDERS, the environment variables by which an operator allows more.
 NETWORKS = "KGYM_SOURCE_NETWORKS"
 
 _LONGEST_URL = 2000
 _RESOLVE_SECONDS = 30.0
 _Network = IPv4Network | IPv6Network
-# Addresses that a NAT64 gateway makes IPv4 of (RFC 6052).
+# Addresses that a NAT64 gateway translates to IPv4 (RFC 6052).
 _TRANSLATED = ipaddress.ip_network("64:ff9b::/96")
 
 
 @dataclass(frozen=True, slots=True)
 class Origins:
-    """What the operator allows beside public addresses."""
+    """Sources that the operator allows besides public addresses."""
 
     folders: tuple[Path, ...] = ()
-    """Below them lie files and Git repositories of this machine that any job may use."""
+    """Folders of this machine with files and Git repositories that any job may use."""
     networks: tuple[_Network, ...] = ()
-    """Private networks (the worker's own host: 127.0.0.0/8 and ::1) that any job may reach."""
+    """Private networks that any job may reach (the worker itself: 127.0.0.0/8 and ::1)."""
     mirrors: Mirrors = Mirrors()  # noqa: RUF009 - frozen
-    """Copies on this machine, which stand for the repositories at their URLs."""
+    """Copies of Git repositories on this machine, used instead of their URLs."""
 
     @classmethod
     def named(
@@ -49,17 +50,17 @@ class Origins:
         folders: tuple[Path, ...] = (),
         mirrors: Path | None = None,
     ) -> Self:
-        """Return what an operator has named, folders as DIR:DIR; `folders` where none are named.
+        """Parse the operator's settings: folders as DIR:DIR, by default `folders`, and networks.
 
-        `mirrors` is the folder of copies of Git repositories.
+        `mirrors` is the folder with copies of Git repositories.
 
-        Raises UserError `bad_option` for what is neither an absolute path nor a network.
+        Raises UserError `bad_option` for a relative path or an invalid network.
         """
         if sources:
             folders = tuple(map(Path, filter(None, sources.split(os.pathsep))))
         for folder in folders:
             if not folder.is_absolute():
-                raise UserError("bad_option", f"{FOLDERS}: {folder} is no absolute path")
+                raise UserError("bad_option", f"{FOLDERS}: {folder} is not an absolute path")
         named = (networks or "").replace(",", " ").split()
         try:
             return cls(folders, tuple(map(ipaddress.ip_network, named)), Mirrors(mirrors))
@@ -67,13 +68,13 @@ class Origins:
             raise UserError("bad_option", f"{NETWORKS}: {error}, as in 10.1.0.0/16") from error
 
     def check(self, url: str) -> Path | None:
-        """Check an address before anything is done with it; return the path of a local one.
+        """Check a URL before anything uses it; return the path of a local one.
 
-        Raises UserError `source_not_allowed`. Files are not looked at, so that nobody learns
-        which there are.
+        Raises UserError `source_not_allowed`. The file system is not asked, so that a submitter
+        cannot learn which files exist.
         """
         if len(url) > _LONGEST_URL or not url.isascii() or not url.isprintable() or " " in url:
-            raise _refused(f"{url[:100]!r} is no URL: it is too long, or holds odd characters")
+            raise _refused(f"{url[:100]!r} is no URL: it is too long or has invalid characters")
         if url.startswith(("/", "file:///")):
             path = Path(os.path.normpath(url.removeprefix("file://")))
             self._allowed(path)
@@ -94,19 +95,19 @@ class Origins:
         return None
 
     def open(self, path: Path) -> IO[bytes]:
-        """Open a regular file below the folders; of another kind, it is not touched.
+        """Open a regular file below the folders; anything else is never opened.
 
         Raises UserError `source_not_allowed`, `source_not_found`.
         """
         self._allowed(path)
         missing = UserError("source_not_found", f"{path} is no file that this worker may read")
         try:
-            # Only found, not opened: that alone has effects on some devices.
+            # O_PATH does not open it: opening a device has effects, and a FIFO blocks.
             descriptor = os.open(path, os.O_PATH | os.O_CLOEXEC)
             try:
                 kind = os.fstat(descriptor)
                 real = Path(os.readlink(f"/proc/self/fd/{descriptor}"))
-                # Files of /proc and the like are regular ones, have no size, and may never end.
+                # Files of /proc and the like are regular, have no size, and may never end.
                 if not stat.S_ISREG(kind.st_mode) or not kind.st_size or not self._below(real):
                     raise missing
                 flags = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC
@@ -117,11 +118,11 @@ class Origins:
             raise missing from error
 
     def repositories(self, url: str) -> list[LocalPlace | None]:
-        """Return where a URL's Git repository is, the first choice first; None stands for the URL.
+        """Return the places of a URL's Git repository, best first; None stands for the URL itself.
 
-        A repository of this machine is shown by the allowed folder that it lies in. Links are
-        followed in there: so they lead to nothing that is not allowed, whenever somebody changes
-        them. Raises UserError `source_not_allowed`, InfrastructureError `bad_mirrors`.
+        A local repository is shown to the sandbox by the allowed folder that contains it. Links,
+        and objects borrowed from other repositories, are resolved in there, so they cannot lead
+        elsewhere. Raises UserError `source_not_allowed`, InfrastructureError `bad_mirrors`.
         """
         mirror = self.mirrors.place(url)
         try:
@@ -129,7 +130,7 @@ class Origins:
         except UserError:
             if mirror is None:
                 raise
-            return [mirror]  # the operator has allowed the copy, whatever the URL would need
+            return [mirror]  # the operator allows the copy, even if the URL is not allowed
         if path is None:
             return [mirror, None] if mirror else [None]
         folder = self._allowed(path)
@@ -140,9 +141,9 @@ class Origins:
     async def addresses(self, host: str, port: int) -> list[str]:
         """Return the addresses of a host that may be connected to, at least one.
 
-        Raises UserError `source_not_allowed`, also where there is no such host, so that nobody
-        learns the names of a private network; InfrastructureError `download_failed` where names
-        cannot be resolved now.
+        Raises UserError `source_not_allowed`, even for a host that does not exist, so that nobody
+        learns names of a private network; InfrastructureError `download_failed` if names cannot be
+        resolved now.
         """
         try:
             async with asyncio.timeout(_RESOLVE_SECONDS):
@@ -164,12 +165,12 @@ class Origins:
         return list(dict.fromkeys(allowed))
 
     def _allowed(self, path: Path) -> Path:
-        """Return the folder that the path lies below, by its words alone."""
+        """Return the allowed folder above the path, without a look at the file system."""
         for folder in self.folders:
             if path.is_relative_to(folder) and ".." not in path.parts:
                 return folder
         raise _refused(
-            f"{path} lies below no folder that the worker's operator allows for kernel sources"
+            f"{path} is in no folder that the worker's operator allows for kernel sources"
             f" ({FOLDERS})"
         )
 
@@ -187,7 +188,7 @@ class Origins:
 
 
 def _real(address: IPv4Address | IPv6Address) -> IPv4Address | IPv6Address:
-    """Return the IPv4 address that an IPv6 one stands for, if it does."""
+    """Return the IPv4 address behind an IPv6 one, if there is one: both reach the same host."""
     if isinstance(address, IPv4Address):
         return address
     if address in _TRANSLATED:

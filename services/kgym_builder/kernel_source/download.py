@@ -1,4 +1,4 @@
-"""Tarballs: copied or downloaded, and hashed on the way. What was hashed is what is unpacked."""
+"""Tarballs: copied or downloaded, and hashed on the way. The hashed copy itself is unpacked."""
 
 import asyncio
 import hashlib
@@ -46,7 +46,7 @@ async def fetch(
     bounds: SourceLimits,
     report: TellProgress,
 ) -> None:
-    """Copy or download what is at a URL, or an absolute path; raises as these two do."""
+    """Fetch a URL or an absolute path; raise what `copy` and `download` raise."""
     path = origins.check(url)
     if path is not None:
         await copy(path, target, sha256, origins, bounds, report)
@@ -62,14 +62,14 @@ async def copy(
     bounds: SourceLimits,
     report: TellProgress,
 ) -> None:
-    """Copy a file of this machine; raises UserError where it is not what was asked for."""
+    """Copy a file of this machine; raise UserError if it is not the expected one."""
     with await asyncio.to_thread(origins.open, path) as file:
         size = await asyncio.to_thread(file.seek, 0, 2)
         await asyncio.to_thread(file.seek, 0)
         with _Sink(str(path), target, bounds) as sink:
             sink.expect(size)
             try:
-                # One piece at a time: so it ends when the step does.
+                # In pieces, so that cancelling the step ends the copy.
                 while data := await asyncio.to_thread(file.read, _CHUNK):
                     await asyncio.to_thread(sink.write, data)
                     report("copy", sink.size, size)
@@ -89,7 +89,7 @@ async def download(
     bounds: SourceLimits,
     report: TellProgress,
 ) -> None:
-    """Fetch what is at the URL, as it is sent: nothing is decompressed on the way.
+    """Download a URL as the server sends it, without decompressing anything.
 
     Raises UserError `source_not_found`, `source_checksum`, `source_too_large`,
     `source_not_allowed`, and InfrastructureError `download_failed`.
@@ -106,7 +106,7 @@ async def download(
                     sink.write(data)
                     report("download", sink.size, length)
     except TimeoutError as error:
-        message = f"{url}: not there within {bounds.seconds:g} s"
+        message = f"{url}: not complete within {bounds.seconds:g} s"
         raise InfrastructureError("download_failed", message) from error
     except _HTTP_ERRORS as error:
         reason = str(error) or type(error).__name__
@@ -125,7 +125,7 @@ _HTTP_ERRORS = (
 
 
 class _Sink:
-    """A copy of the file called `name`, hashed while it is written, within its bounds."""
+    """Writes and hashes a copy of the file called `name`, within its bounds."""
 
     def __init__(self, name: str, path: Path, bounds: SourceLimits) -> None:
         self._name = name
@@ -146,11 +146,11 @@ class _Sink:
         return self._hash.hexdigest()
 
     def expect(self, size: int) -> None:
-        """Refuse what says itself that it is too large."""
+        """Raise UserError if so many bytes are too many."""
         if size > self._most:
             raise UserError(
                 "source_too_large",
-                f"{self._name} has {size} bytes or more; at most {self._most} are taken",
+                f"{self._name} has at least {size} bytes, but at most {self._most} are allowed",
             )
 
     def write(self, data: bytes) -> None:
@@ -158,18 +158,18 @@ class _Sink:
         self.expect(self.size)
         seconds = time.monotonic() - self._begin
         if seconds > _SILENCE_SECONDS and self.size < seconds * _SLOW:
-            message = f"{self._name}: only {self.size} bytes came in {seconds:.0f} s"
+            message = f"{self._name}: only {self.size} bytes in {seconds:.0f} s"
             raise InfrastructureError("download_failed", message)
         self._hash.update(data)
         try:
             self._file.write(data)
         except OSError as error:
-            message = f"cannot keep what comes from {self._name}: {error.strerror}"
+            message = f"cannot write the copy of {self._name}: {error.strerror}"
             raise InfrastructureError("disk_full", message) from error
 
 
 class _Client:
-    """HTTP to allowed addresses. No proxies, cookies or credentials of the worker's."""
+    """An HTTP client for allowed addresses; it uses no proxies, cookies or credentials."""
 
     def __init__(self, origins: Origins) -> None:
         self._origins = origins
@@ -187,7 +187,7 @@ class _Client:
 
     @asynccontextmanager
     async def get(self, url: str) -> AsyncIterator[tuple[int | None, AsyncIterator[bytes]]]:
-        """Yield the length, where the server tells it, and the bytes of the body, as sent."""
+        """Yield the length, if the server sends it, and the bytes of the body as sent."""
         headers = [("Accept", "*/*"), ("Accept-Encoding", "identity"), ("User-Agent", "kgym")]
         limits = dict.fromkeys(("connect", "read", "write", "pool"), _SILENCE_SECONDS)
         for _ in range(_REDIRECTS):
@@ -216,7 +216,7 @@ def _refusal(url: str, status: int) -> KgymError:
 
 
 class _Connector(httpcore.AsyncNetworkBackend):
-    """Connects to the addresses that were checked."""
+    """Connects only to addresses that were checked."""
 
     def __init__(self, origins: Origins) -> None:
         self._origins = origins
@@ -230,7 +230,7 @@ class _Connector(httpcore.AsyncNetworkBackend):
         local_address: str | None = None,
         socket_options: Iterable[Any] | None = None,
     ) -> httpcore.AsyncNetworkStream:
-        """Connect to the first address of the host that answers."""
+        """Connect to the first allowed address of the host that answers."""
         failed: Exception = httpcore.ConnectError(f"no address of {host} answers")
         for address in await self._origins.addresses(host, port):
             try:

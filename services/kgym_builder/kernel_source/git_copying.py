@@ -1,4 +1,4 @@
-"""How mirrors are made: a repository is copied for the workers of a host, and kept up to date."""
+"""Make mirrors: copy a repository for the workers of a host, and bring the copy up to date."""
 
 import json
 import re
@@ -14,7 +14,7 @@ from kgym_builder.kernel_source.git_mirrors import Mirrors, plain
 from kgym_builder.kernel_source.git_remote import Remote
 from kgym_builder.kernel_source.source_limits import SourceLimits
 
-# Of a whole repository with its history: Linux' stable one has 6 GB.
+# For a whole repository with its history: Linux' stable one has 6 GB.
 _LIMITS = SourceLimits(repository=64 << 30, seconds=12 * 3600.0)
 _ODD = re.compile(r"[^\w.-]+", re.ASCII)
 
@@ -22,8 +22,8 @@ _ODD = re.compile(r"[^\w.-]+", re.ASCII)
 async def copy(url: str, origins: Origins, report: TellProgress) -> Path:
     """Copy the repository at an http(s) URL to the folder of mirrors, or bring its copy up to date.
 
-    What branches and tags were there and are not any more goes from the copy, too. Raises UserError
-    `bad_option`, and as sources do.
+    Branches and tags that are gone are removed from the copy, too. Raises UserError `bad_option`,
+    and what sources raise.
     """
     mirrors = origins.mirrors
     assert mirrors.folder is not None
@@ -53,7 +53,7 @@ def _name(url: str) -> str:
 
 
 def _begun(folder: Path) -> bool:
-    """Tell whether there is a repository, not the beginning of one."""
+    """Return whether the folder has a repository, not just the beginning of one."""
     try:
         return all((folder / name).stat().st_size for name in ("HEAD", "config"))
     except OSError:
@@ -61,7 +61,7 @@ def _begun(folder: Path) -> bool:
 
 
 def _forget_leftovers(folder: Path) -> None:
-    """Remove what a fetch that was killed has left: it would stop this one, or take disk."""
+    """Remove the files of a killed fetch: locks would stop this one, the others waste disk."""
     for pattern in ("objects/*/tmp_*", "*.lock", "refs/**/*.lock"):
         for path in folder.glob(pattern):
             path.unlink(missing_ok=True)

@@ -1,7 +1,7 @@
-"""Mirrors: copies of Git repositories on this machine, by the URL that they are copies of.
+"""Mirrors: copies of Git repositories on this machine, by the original's URL.
 
-A folder holds them, and a table `map.json`: an object from URL to path, relative to the folder or
-absolute. The operator keeps it, as with `kgym mirror`; it is read again whenever it is needed.
+A folder holds the copies and a table `map.json`, an object from URL to path, relative to the folder
+or absolute. The operator maintains it, for example with `kgym mirror`; every use reads it again.
 """
 
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ from kgym.source.mirror_table import mirror_table
 
 @dataclass(frozen=True, slots=True)
 class LocalPlace:
-    """A repository of this machine: the folder that a sandbox is shown, and the path in it."""
+    """A repository of this machine: the folder to show to a sandbox, and the path inside it."""
 
     folder: Path
     inside: Path
@@ -25,9 +25,9 @@ class Mirrors:
     folder: Path | None = None
 
     def place(self, url: str) -> LocalPlace | None:
-        """Return where the mirror of this URL is; with or without `.git` at its end it is the same.
+        """Return the place of this URL's mirror; a `.git` at the URL's end does not matter.
 
-        Raises InfrastructureError `bad_mirrors` for a table that cannot be read.
+        Raises InfrastructureError `bad_mirrors` if the table cannot be read.
         """
         path = self.table().get(plain(url))
         if path is None or self.folder is None:
@@ -38,7 +38,7 @@ class Mirrors:
         return LocalPlace(path, Path())
 
     def table(self) -> dict[str, Path]:
-        """Return the paths by their URLs, which are `plain`."""
+        """Return the paths of the mirrors by `plain` URL."""
         if self.folder is None:
             return {}
         paths = mirror_table(self.folder)
@@ -46,5 +46,5 @@ class Mirrors:
 
 
 def plain(url: str) -> str:
-    """Return a URL as one writes it in short."""
+    """Return the URL without `.git` and slashes at its end."""
     return url.rstrip("/").removesuffix(".git").rstrip("/")

@@ -1,7 +1,7 @@
-"""What a repository on this host has of a commit, and the commit's files as an archive.
+"""Objects of a commit in a repository on this host, and the commit's files as an archive.
 
-A commit's files are measured before they are written: a few shared folders may stand for more of
-them than any disk holds.
+A commit's files are counted and measured before they are written: with shared folders, a few
+objects can stand for more files than any disk holds.
 """
 
 from collections.abc import Mapping
@@ -17,10 +17,11 @@ from kgym_builder.kernel_source.source_limits import SourceLimits
 ARCHIVE = "source.tar"
 LOOK_SECONDS = 300.0
 _OUT = "/kgym/out"
-# Bytes of a line that names a file: more than a path on this host may have.
+# Bytes of a line that names a file: more than the longest path of this host.
 _LONGEST = 4000
 _ABSENT, _NO_COMMIT, _MANY, _LARGE, _LONG, _ODD = 3, 4, 5, 6, 7, 8
-# A damaged object may say that it is of any kind, hence the hash.
+# Hashes each object: a damaged one may claim to be of any kind. Whether a commit is complete is
+# looked up, not recorded, so it stays right after an aborted fetch or a loss of objects.
 _MISSING = f"""
 here() {{ "${{git[@]}}" cat-file -e "$1"; case $? in 0) ;; 1) exit {_ABSENT};; *) exit 1;; esac; }}
 git=("$@") id=$COMMIT
@@ -38,9 +39,10 @@ here "$tree"
     awk -v most="$MOST" '/^[?]/ && ++n <= most {{ print substr($0, 2) }}
         END {{ exit n > most ? {_MANY} : 0 }}'
 """
-# Folders count as files do. Names that Git itself refuses to write are those of its own folder, and
-# those that lead elsewhere; two files of one name cannot both be there. A repository without a work
-# tree has no attributes in one: the commit's, which may be so many as to take hours, are not read.
+# Folders count like files. Refused are names that Git itself does not write (its own folder, paths
+# that lead elsewhere), and two files of one name. A bare repository has no work tree with
+# attributes, so --worktree-attributes keeps Git from reading those of the commit, which could
+# change files, leave some out, or be so many that matching takes hours.
 _PACK = f"""
 "$@" -c core.quotePath=false ls-tree -r -t -l --full-tree "$COMMIT" | awk -v most="$MOST" \
     -v bytes="$BYTES" -F '\\t' '
@@ -64,17 +66,17 @@ _PACK = f"""
 
 @dataclass(frozen=True, slots=True)
 class Objects:
-    """The objects of the repository that sandboxes see at `inside`, where they are `shown` it."""
+    """The objects of a repository; `shown` are its mounts in a sandbox, `inside` its path there."""
 
     shown: Mapping[str, Path]
     inside: str
     bounds: SourceLimits
 
     async def missing(self, commit: str) -> list[str] | None:
-        """Return the ids of the commit's objects that are not here; None without its tree.
+        """Return the ids of the commit's missing objects; None if its tree is missing.
 
-        Raises UserError `source_not_found` for the id of another object than a commit,
-        `source_too_large`; Suspect.
+        Raises UserError `source_not_found` if the id is not that of a commit, `source_too_large`;
+        Suspect.
         """
         answer = await self._script("rev-list", _MISSING, commit, self._box)
         if answer.done.returncode == _ABSENT:
@@ -87,7 +89,7 @@ class Objects:
         return answer.lines
 
     async def resolve(self, name: str) -> str | None:
-        """Return the id of a commit that lies before one here, as `ID~2`; None if it is unknown."""
+        """Return the id of a commit before another one, such as `ID~2`; None if it is unknown."""
         words = ("rev-parse", "-q", "--verify", "--end-of-options", name)
         answer = await self.ask("rev-parse", git_program.command(*words, folder=self.inside))
         commit = answer.lines[0] if len(answer.lines) == 1 else ""
@@ -104,7 +106,7 @@ class Objects:
         answer = await self._script("archive", _PACK, commit, box, self.bounds.unpack_seconds)
         if answer.done.returncode == _ODD:
             name = "".join(answer.lines)[:100]
-            message = f"{commit} has a file {name!r}, of a name that Git refuses, or two of it"
+            message = f"{commit} has a file {name!r} with a name that Git refuses, or two of them"
             raise UserError("source_unreadable", message)
         self._check("archive", commit, answer)
         archive = out / ARCHIVE
@@ -113,7 +115,7 @@ class Objects:
         return archive
 
     async def ask(self, name: str, argv: list[str], stdin: bytes = b"") -> Answer:
-        """Let a command look at the repository."""
+        """Run a read-only command on the repository."""
         return await git_program.ask(name, self._box, argv, LOOK_SECONDS, stdin)
 
     async def _script(

@@ -1,6 +1,6 @@
-"""Git's commands, each in a sandbox of its own, with limits; and what their failures mean.
+"""Run Git's commands, each in a sandbox with limits, and interpret their failures.
 
-Whoever serves a repository decides what Git has to cope with.
+The sandbox is needed because the server of a repository controls Git's input.
 """
 
 import re
@@ -12,13 +12,13 @@ from kgym.host import proc
 from kgym.host.sandbox import Sandbox
 from kgym_builder.kernel_source.unpack import too_large
 
-# Where sandboxes see the object store, read-only.
+# Paths in sandboxes: the object store, read-only;
 STORE = "/kgym/store"
-# Where they see the repository that one fetch writes to.
+# the repository that one fetch writes to;
 SCRATCH = "/kgym/git"
-# Where they see the folder that holds a repository of this machine.
+# and the folder with a repository of this machine.
 SOURCE = "/kgym/source"
-# What names an object: a SHA-1, or a SHA-256.
+# An object's id: a SHA-1 or a SHA-256.
 OBJECT_ID = re.compile(r"[0-9a-f]{40}(?:[0-9a-f]{24})?")
 
 _ENVIRONMENT = {
@@ -28,12 +28,13 @@ _ENVIRONMENT = {
 }
 _SETTINGS = (
     *("safe.directory=*", "gc.auto=0", "core.hooksPath=/dev/null", "core.bare=true"),
-    # Packs come whole or not at all, unlike the single files of objects; larger ones than this are
-    # not taken into memory.
+    # A pack arrives whole or not at all, unlike loose objects. Files larger than the threshold are
+    # streamed, not held in memory.
     *("fetch.unpackLimit=1", "core.bigFileThreshold=32m"),
 )
 _END = b"\0"
-# No line of Git's begins so; its messages follow.
+# Runs a command, then prints a NUL, with which no line of Git begins, and its messages. Kept apart,
+# a warning is never taken for an answer.
 _APART = """exec 2>/tmp/said
 "$@"
 status=$?
@@ -43,12 +44,12 @@ exit $status
 """
 _MOST_LINES = 40
 _MOST_WORDS = 4000
-# What Git says where the host is to blame for it that a repository of it cannot be fetched.
+# Messages of Git that blame this host for the failure.
 _OURS = re.compile(
     r"No space left|Disk quota|Cannot allocate|Input/output error|unable to create thread"
 )
 _GONE = re.compile(r"(?m)^fatal: repository '.*' not found$")
-# What it says of objects that it borrows, or cannot do without.
+# Messages about borrowed or missing objects.
 _STORED = re.compile(rf"{STORE}/|COLLISION|existing object|did not send all necessary objects")
 _SECRET = re.compile(r"could not read (Username|Password) for|Authentication failed for")
 _OTHER_IDS = re.compile(r"mismatched (object )?(algorithms|object format)|unknown object format")
@@ -61,23 +62,23 @@ _BRANCHES_ONLY = re.compile(
 
 
 class OnlyBranches(Exception):
-    """The server gives whole branches and tags, no single commits."""
+    """The server sends whole branches and tags, but no single commits."""
 
 
 class Suspect(Exception):
-    """Objects cannot be read: the store is damaged, or the commit is odd; it says why."""
+    """Objects cannot be read: either the store is damaged, or the commit is odd."""
 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What a command printed, by lines, and apart from it how it ended, with its messages."""
+    """The lines that a command printed, and separately its status with its messages."""
 
     lines: list[str]
     done: proc.Completed
 
 
 class Listener:
-    """Takes all that a command prints that is run `apart`, however much: see `proc.KEPT`."""
+    """Collects the whole output of a command that runs `apart`, even beyond `proc.KEPT`."""
 
     def __init__(self) -> None:
         self._lines: list[str] = []
@@ -93,14 +94,14 @@ class Listener:
             self._lines.append(line.decode(errors="replace"))
 
     def answer(self, done: proc.Completed) -> Answer:
-        """Return it, with how the command ended."""
-        if self._messages is None:  # it was killed
+        """Return the output, with the command's status."""
+        if self._messages is None:  # the command was killed
             return Answer([], done)
         return Answer(self._lines, replace(done, output=b"\n".join(self._messages)))
 
 
 def command(*words: str, settings: tuple[str, ...] = (), folder: str = SCRATCH) -> list[str]:
-    """Return a command of Git on the repository that the sandbox sees at `folder`."""
+    """Return a Git command on the repository at `folder` in the sandbox."""
     chosen = [word for setting in (*_SETTINGS, *settings) for word in ("-c", setting)]
     return ["git", "-C", folder, *chosen, *words]
 
@@ -115,7 +116,7 @@ async def run(
     on_line: Callable[[bytes], None] | None = None,
     **environment: str,
 ) -> proc.Completed:
-    """Run a command, called `name` in errors, on `what`; its status may be any.
+    """Run a command and return any status; errors call it `name` and its subject `what`.
 
     Raises UserError `source_too_large`, InfrastructureError `download_failed` after `seconds`.
     """
@@ -148,7 +149,7 @@ async def ask(
     what: str = "",
     **environment: str,
 ) -> Answer:
-    """Run a command as `run` does, for what it prints: a warning is never taken for an answer."""
+    """Run a command like `run`, and return its output apart from its messages."""
     listener = Listener()
     argv = apart(argv)
     done = await run(name, box, argv, seconds, stdin, what, on_line=listener, **environment)
@@ -156,12 +157,12 @@ async def ask(
 
 
 def apart(argv: list[str]) -> list[str]:
-    """Return the command that keeps this one's messages apart, for a `Listener`."""
+    """Return a command that runs this one and keeps its messages apart, for a `Listener`."""
     return ["sh", "-c", _APART, "sh", *argv]
 
 
 def failed(name: str, what: str, done: proc.Completed) -> InfrastructureError:
-    """Return the error of a command, with its words."""
+    """Return the error of a failed command, with its messages."""
     lines = [line.strip() for line in done.text.splitlines() if line.strip()]
     words = " / ".join(lines[:_MOST_LINES])[:_MOST_WORDS]
     words = "".join(
@@ -175,23 +176,23 @@ def failed(name: str, what: str, done: proc.Completed) -> InfrastructureError:
 
 
 def blames_host(done: proc.Completed) -> bool:
-    """Tell whether a command failed for want of the host's disk or memory."""
+    """Return whether a command failed because the host lacks disk space or memory."""
     return _OURS.search(done.text) is not None
 
 
 def refused(
     name: str, url: str, what: str, done: proc.Completed, *, local: bool, store: bool = False
 ) -> KgymError | OnlyBranches | Suspect:
-    """Return the error of a command that asked the repository at `url` for `what`.
+    """Return the error of a failed command that asked the repository at `url` for `what`.
 
-    Suspect, if it borrowed objects of the `store` that may be to blame.
+    It is Suspect if objects borrowed from the `store` may be to blame.
     """
     if _BRANCHES_ONLY.search(done.text):
         return OnlyBranches()
     if _NO_SUCH.search(done.text):
         return UserError("source_not_found", f"{url} has no {what}, or no longer")
     if _SECRET.search(done.text):
-        # So GitHub answers for what does not exist.
+        # GitHub asks for a password if a repository does not exist.
         message = f"{url} asks for a user and password: it is private, or does not exist"
         return UserError("source_not_found", message)
     if _OTHER_IDS.search(done.text):
@@ -199,12 +200,12 @@ def refused(
     error = failed(name, url, done)
     if store and _STORED.search(done.text) and not blames_host(done):
         return Suspect(error.message)
-    # Of a folder of this host, another attempt says the same.
+    # A folder of this host fails the same way on every attempt.
     lasting = _GONE.search(done.text) or (local and not blames_host(done))
     return UserError("source_not_found", error.message) if lasting else error
 
 
 def other_ids(url: str) -> UserError:
-    """Return the error of a repository whose objects the store cannot hold."""
+    """Return the error of a repository with SHA-256 ids, which the store cannot hold."""
     message = f"{url} names commits by SHA-256, with 64 digits: only SHA-1, with 40, can be used"
     return UserError("source_unreadable", message)

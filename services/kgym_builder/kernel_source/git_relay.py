@@ -1,8 +1,8 @@
-"""Runs in a sandbox that has no network, and leads a program's connections to the worker.
+"""Forward a program's connections from a sandbox without network to the worker.
 
-Arguments: SOCKET PROGRAM…; the program finds the port, on which every connection is one to the
-Unix socket, in ALL_PROXY, as that of a SOCKS proxy. Its status is ours. This file's text is given
-to the sandbox's own Python: it imports nothing but the standard library.
+Arguments: SOCKET PROGRAM…. It listens on a local port and forwards each connection to the Unix
+socket. ALL_PROXY tells the program to use that port as a SOCKS proxy. The exit status is the
+program's. The sandbox's own Python runs this file's text, so it imports only the standard library.
 """
 
 import contextlib

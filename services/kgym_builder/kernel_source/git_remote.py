@@ -1,4 +1,4 @@
-"""A repository that is fetched from: over HTTP by way of a tunnel, or a folder of this machine."""
+"""A repository to fetch from: over HTTP through a tunnel, or a folder of this machine."""
 
 import asyncio
 import contextlib
@@ -24,18 +24,18 @@ from kgym_builder.kernel_source.git_tunnel import PLACE, Tunnel
 from kgym_builder.kernel_source.source_limits import SourceLimits
 
 _ASK_SECONDS = 120.0
-# The last one is for the program that serves a folder of this machine, in the sandbox as well.
+# --global also reaches the program that serves a folder of this machine, in the same sandbox.
 _START = """set -e
 git config --global safe.directory '*'
 git config --global uploadpack.allowFilter true
 exec "$@"
 """
 _FETCH = ("fetch", "-q", "--no-tags", "--no-write-fetch-head", "--no-recurse-submodules")
-# Where a name is looked for, in Git's own order (gitrevisions(7)).
+# Prefixes of a name, in the order in which Git tries them (gitrevisions(7)).
 _NAME_KINDS = ("", "refs/", "refs/tags/", "refs/heads/")
 _HEAD = re.compile(r"ref: (refs/heads/[\w./-]{1,200})\tHEAD", re.ASCII)
 _REF = re.compile(rf"({OBJECT_ID.pattern})\t(.+)")
-# What a server is asked for beside commits: nothing, folders alone, or everything.
+# Filters for a fetch: commits only, commits and folders, or everything.
 NO_OBJECTS, NO_FILES, ALL = "tree:0", "blob:none", ""
 # Bytes of a list, at most.
 _HISTORY_BYTES = 64 << 20
@@ -54,9 +54,9 @@ case $? in 0) ;; 1) exit {_APART};; *) exit 1;; esac
 
 
 class Remote:
-    """The repository at `url`, or at the `place` where this machine has it, in a context.
+    """A context with the repository at `url`, or at its `place` on this machine.
 
-    At most `most` bytes pass, within the time of one source.
+    At most `most` bytes may pass, within the time limit of one source.
     """
 
     def __init__(
@@ -69,11 +69,11 @@ class Remote:
         most: int,
     ) -> None:
         self.url = url
-        # What errors call it.
+        # The repository's name in errors.
         self.name = (
             url if place is None or url.startswith(("/", "file:")) else f"the mirror of {url}"
         )
-        # Whether it is on this machine: then nothing breaks off.
+        # From a local repository, one fetch gets everything: no connection can break.
         self.is_local = place is not None
         self._place = place
         self._origins = origins
@@ -95,12 +95,12 @@ class Remote:
         await self._stack.aclose()
 
     async def resolve(self, name: str) -> str | None:
-        """Return the id that a branch, a tag or HEAD has there now; None if there is none."""
+        """Return the id that a branch, a tag or HEAD has now; None if it does not exist."""
         names = [f"{kind}{name}" for kind in _NAME_KINDS]
         asked = [pattern for full in names for pattern in (full, f"{full}^{{}}")]
         lines = await self._listed(name, "-q", self._address, *asked)
         ids_by_name = {match[2]: match[1] for match in map(_REF.fullmatch, lines) if match}
-        # Of a tag that is an object, what it names stands behind `^{}`.
+        # For an annotated tag, `^{}` gives the commit that it names.
         ids = [
             ids_by_name[key]
             for full in names
@@ -114,26 +114,30 @@ class Remote:
     ) -> None:
         """Fetch one commit, with the `depth` - 1 generations before it.
 
-        A server that cannot leave out objects sends all. Raises UserError `source_not_found`,
+        A server without filters sends all objects. Raises UserError `source_not_found`,
         InfrastructureError `download_failed`, OnlyBranches, Suspect.
         """
         words = [f"--depth={depth}", *([f"--filter={what}"] if what else []), "origin", commit]
         await self._fetch(store, scratch, words, f"commit {commit}")
 
     async def fetch_objects(self, store: Store, scratch: Path, ids: list[str]) -> None:
-        """Fetch just these objects."""
+        """Fetch these objects only.
+
+        Without negotiation, files that changed come whole, not as deltas: that is more than Git's
+        thin packs, but it needs no commit in common.
+        """
         words = [f"--filter={NO_FILES}", "--stdin", "origin"]
         asked_ids = "".join(f"{object_id}\n" for object_id in ids).encode()
         settings = ("fetch.negotiationAlgorithm=noop",)
         await self._fetch(store, scratch, words, f"object {ids[0]}", settings, asked_ids)
 
     async def fetch_history(self, scratch: Path, commit: str) -> None:
-        """Fetch a commit with all that lie before it, without their files."""
+        """Fetch a commit with its whole history, without files."""
         words = [f"--filter={NO_OBJECTS}", "origin", commit]
         await self._fetch(None, scratch, words, f"commit {commit}")
 
     async def history(self, scratch: Path | None, since: str, commit: str) -> str:
-        """Return the commits between two, of what was fetched, or of the folder of this machine.
+        """Return the commits between two, from `scratch`, or from a repository of this machine.
 
         Raises as `_listed_history`.
         """
@@ -149,16 +153,16 @@ class Remote:
         await self._fetch(store, scratch, ["origin", *everything], "branches")
 
     async def fetch_everything(self, scratch: Path) -> None:
-        """Fetch all that the repository names, and forget what it names no more."""
+        """Fetch all references of the repository, and remove those that are gone."""
         await self._fetch(None, scratch, ["--prune", "origin", "+refs/*:refs/*"], "branches")
 
     async def head(self) -> str | None:
-        """Return the branch that HEAD stands for there, such as `refs/heads/main`."""
+        """Return the branch that HEAD points to, such as `refs/heads/main`."""
         lines = await self._listed("HEAD", "--symref", self._address, "HEAD")
         return next((match[1] for match in map(_HEAD.fullmatch, lines) if match), None)
 
     async def _listed(self, what: str, *words: str) -> list[str]:
-        """Return the lines of the list of references, of which `what` is asked for."""
+        """Return the lines of `git ls-remote`; errors call the reference `what`."""
         argv = git_program.command("ls-remote", *words, folder="/")
         answer = await self._ask("ls-remote", None, argv, min(_ASK_SECONDS, self._bounds.seconds))
         self._check("ls-remote", what, answer.done)
@@ -182,7 +186,7 @@ class Remote:
         return str(Path(SOURCE) / self._place.inside) if self._place else self.url
 
     def allow(self, most: int) -> None:
-        """Let this many bytes pass."""
+        """Raise the limit to this many bytes."""
         self._most = most
         if self._tunnel is not None:
             self._tunnel.most = most
@@ -201,9 +205,9 @@ class Remote:
         shown = store.shown if store else {}
         seconds = max(1.0, self._end - time.monotonic())
         done = await self._run("fetch", scratch, argv, seconds, shown, stdin)
-        # The watch over the sandbox looks now and then.
+        # The sandbox's disk limit is checked only now and then.
         if await asyncio.to_thread(_size, scratch) > self._most:
-            message = f"{self.name} sends more than the {self._most} bytes that are taken of it"
+            message = f"{self.name} sends more than the {self._most} bytes that are allowed"
             raise UserError("source_too_large", message)
         self._check("fetch", what, done, borrows=store is not None)
 
@@ -276,17 +280,17 @@ def _listed_history(name: str, since: str, commit: str, answer: Answer) -> str:
 def _history_error(name: str, since: str, commit: str, answer: Answer) -> KgymError | None:
     done = answer.done
     if done.returncode == _ABSENT:
-        return UserError("source_not_found", f"{name} has not both of {since} and {commit}")
+        return UserError("source_not_found", f"{name} lacks {since} or {commit}")
     if done.returncode == _APART:
         message = (
-            f"{since} does not lie before {commit} in the history of {name}: take an older one,"
+            f"{since} is not an ancestor of {commit} in {name}: use an older commit,"
             " such as their `git merge-base`"
         )
         return UserError("not_an_ancestor", message)
     if done.returncode != 0:
         return git_program.failed("rev-list", name, done)
     if odd := [line for line in answer.lines if not _COMMIT.match(line)]:
-        message = f"the history of {name} holds a line that is no commit: {odd[0][:100]!r}"
+        message = f"the history of {name} has a line that is no commit: {odd[0][:100]!r}"
         return InfrastructureError("download_failed", message)
     if len(answer.lines) > MOST_COMMITS:
         message = f"more than {MOST_COMMITS} commits lie between {since} and {commit}"

@@ -1,10 +1,10 @@
-"""Commits of Git repositories: resolved to their ids, fetched alone, and packed.
+"""Commits of Git repositories: resolve names to ids, fetch single commits, and archive their files.
 
-What comes goes to one store of the host (`git_store.py`). Of a commit, its folders come first; then
-the files that the store lacks, some thousands at a time, each lot kept as it comes. So a commit
-costs what has changed since others that were used, whichever repository these are in, and a fetch
-that broke off is gone on with. From servers that leave nothing out, a commit comes in one piece;
-from those that give no single commits, all branches come.
+Fetched objects go to one store of the host (`git_store.py`). A fetch gets a commit's folders first,
+then the files that the store lacks, some thousands at a time, and keeps each lot. So a commit costs
+what has changed since other commits, in whatever repository, and an aborted fetch resumes: Git
+itself cannot resume a pack. Servers without filters send a commit in one piece; from servers that
+send no single commits, all branches are fetched.
 """
 
 import asyncio
@@ -28,9 +28,9 @@ from kgym_builder.kernel_source.git_remote import ALL, NO_FILES, NO_OBJECTS, Rem
 from kgym_builder.kernel_source.git_store import Store
 from kgym_builder.kernel_source.source_limits import SourceLimits
 
-# How far before a named commit another may lie.
+# Generations between a named commit and the one that is asked for.
 MOST_GENERATIONS = 1000
-# Before the name of a commit: the one before it.
+# Prefix of a commit's name that asks for its parent.
 PARENT = "parent-of "
 _COMMIT_ID = re.compile(r"[0-9a-f]{40}")
 _STEP = re.compile(r"([~^])(\d*)")
@@ -47,13 +47,13 @@ class Repositories:
         self._store = Store(root, bounds)
 
     def check(self, url: str) -> None:
-        """Raise UserError `source_not_allowed` where nothing may be taken from there."""
+        """Raise UserError `source_not_allowed` unless the URL is allowed."""
         self._origins.repositories(url)
 
     async def commit(self, url: str, name: str, report: TellProgress) -> str:
-        """Return the full id of a commit, branch or tag, or of HEAD, as it is there now.
+        """Return the current full id of a commit, branch, tag or HEAD.
 
-        `NAME^`, `NAME~2` and `parent-of NAME` are commits before it. Raises UserError
+        `NAME^`, `NAME~2` and `parent-of NAME` name its ancestors. Raises UserError
         `source_not_found`.
         """
         base, steps, generations = _parts(name)
@@ -70,7 +70,7 @@ class Repositories:
         return before
 
     async def archive(self, url: str, commit: str, report: TellProgress, folder: Path) -> Path:
-        """Write the files of the commit, given by its full id, to a new tar archive.
+        """Write the files of the commit with this full id to a new tar archive.
 
         Raises UserError `source_not_found`, `source_too_large`, `source_unreadable`,
         InfrastructureError `download_failed`.
@@ -87,7 +87,9 @@ class Repositories:
                 return await objects.archive(commit, folder / "out")
             except Suspect as suspect:
                 why = str(suspect)
-            # Is the commit odd, or the store damaged? What is fetched without the store tells.
+            # Is the commit odd, or the store damaged? Fetch it once more without the store: the
+            # store is renewed only if that succeeds. Otherwise one odd commit could cost all users
+            # their objects.
             async with self._held(url), self._scratch(url) as place:
                 scratch = await git_store.lone_scratch(place)
                 await self._ask(url, report, lambda remote: self._apart(remote, scratch, commit))
@@ -96,9 +98,9 @@ class Repositories:
                 return archive
 
     async def history(self, url: str, since: str, commit: str, report: TellProgress) -> str:
-        """Return the commits that one has, and one before it has not; both by their full ids.
+        """List the commits in the history of `commit` that are not in that of `since`.
 
-        From a server, all commits come, without files. Raises UserError `source_not_found`,
+        A server sends all commits, without files. Raises UserError `source_not_found`,
         `not_an_ancestor`, `history_too_long`.
         """
 
@@ -118,11 +120,14 @@ class Repositories:
             return await self._ask(url, report, listed)
 
     def trim(self, budget: int) -> None:
-        """Remove the store where it has more than `budget` bytes, and nobody uses it."""
+        """Remove the store if it has more than `budget` bytes and is not in use.
+
+        It goes as a whole, as packs of single commits depend on each other.
+        """
         FolderCache(self._root).trim(budget)
 
     async def _complete(self, remote: Remote, commit: str) -> None:
-        """Fetch what the store lacks of the commit."""
+        """Fetch the objects of the commit that the store lacks."""
         try:
             await self._fetch_missing(remote, commit)
         except OnlyBranches:
@@ -169,7 +174,7 @@ class Repositories:
                 await self._store.take_in(scratch)
 
     async def _fetch_branches(self, remote: Remote, commit: str) -> None:
-        """Fetch all branches, from a server that sends no commit that is none's last."""
+        """Fetch all branches, from a server that sends only their newest commits."""
         async with self._scratch(remote.url) as folder:
             scratch = await self._store.scratch(folder, remote.url)
             await remote.fetch_branches(self._store, scratch)
@@ -177,8 +182,8 @@ class Repositories:
             await self._store.take_in(scratch)
         if await self._store.objects.missing(commit) != []:
             message = (
-                f"none of the branches and tags of {remote.name} has the commit {commit}, and"
-                " that server sends no others"
+                f"no branch or tag of {remote.name} contains the commit {commit}, and that server"
+                " sends no other commits"
             )
             raise UserError("source_not_found", message)
         self._store.note(remote.url, tips, history=True)
@@ -186,12 +191,12 @@ class Repositories:
     async def _before(
         self, url: str, commit: str, steps: str, generations: int, report: TellProgress
     ) -> str | None:
-        """Return the commit so many steps before one; None if its history does not go so far."""
+        """Return the ancestor so many steps before a commit; None if its history is too short."""
         state, objects = self._store.state(), self._store.objects
 
         async def fetch(remote: Remote) -> bool:
             try:
-                # The last one's own objects name the one before it.
+                # The last generation is named by its child, so it need not be fetched.
                 await self._fetch_commit(remote, commit, NO_OBJECTS, generations)
             except OnlyBranches:
                 remote.allow(self._bounds.repository)
@@ -221,7 +226,7 @@ class Repositories:
     async def _apart(
         self, remote: Remote, scratch: Path, commit: str, depth: int = 1, what: str = ALL
     ) -> None:
-        """Fetch a commit without the store."""
+        """Fetch a commit without the store's objects."""
         try:
             await remote.fetch(None, scratch, commit, depth, what)
         except OnlyBranches:
@@ -229,7 +234,7 @@ class Repositories:
             await remote.fetch_branches(None, scratch)
 
     async def _archived(self, scratch: Path, commit: str, out: Path) -> Path:
-        """Write the files of a commit that was fetched without the store to an archive."""
+        """Archive the files of a commit that was fetched without the store's objects."""
         objects = Objects({SCRATCH: scratch}, SCRATCH, self._bounds)
         try:
             if (missing := await objects.missing(commit)) != []:
@@ -246,7 +251,7 @@ class Repositories:
         work: Callable[[Remote], Awaitable[_T]],
         places: Sequence[LocalPlace | None] = (),
     ) -> _T:
-        """Do it with the first of the places that has what is asked for."""
+        """Do the work with the first place that has the commit."""
         place, *others = places or self._origins.repositories(url)
         most = self._bounds.archive
         try:
@@ -259,10 +264,10 @@ class Repositories:
 
     @asynccontextmanager
     async def _held(self, url: str) -> AsyncIterator[None]:
-        """Fetch from this URL alone: what one call has fetched, the next one need not."""
+        """Allow one fetch at a time from this URL: the next one can use what this one fetched."""
         key = git_store.key(url)
         async with locked(self._root / f".{key}.lock"):
-            for leftover in self._root.glob(f".{key}.part-*"):  # of a call that was killed
+            for leftover in self._root.glob(f".{key}.part-*"):  # of a killed process
                 await asyncio.to_thread(sandbox.remove, leftover)
             yield
 
@@ -288,7 +293,7 @@ async def _resolve(remote: Remote, name: str) -> str:
 
 
 def _parts(name: str) -> tuple[str, str, int]:
-    """Return a name without `^` and `~2` at its end, these, and how far back they lead.
+    """Split a name into its base and suffixes such as `^` and `~2`; also count generations.
 
     Raises UserError `source_not_found`.
     """
@@ -299,6 +304,6 @@ def _parts(name: str) -> tuple[str, str, int]:
     for sign, number in _STEP.findall(steps):
         far += int(number or 1) if sign == "~" else number.strip("0") != "0"
     if far > MOST_GENERATIONS:
-        message = f"{name[:100]} lies more than {MOST_GENERATIONS} commits before {base[:100]}"
+        message = f"{name[:100]} is more than {MOST_GENERATIONS} commits before {base[:100]}"
         raise UserError("source_not_found", message)
     return base, steps, far

@@ -1,12 +1,12 @@
-"""The one store of Git objects of a host, for all repositories.
+"""The store of Git objects of a host, shared by all repositories.
 
-It is a bare repository without branches. Objects are named by the hash of their content, so those
-of one repository serve all others. What a fetch brought is taken in when that fetch has ended, by
-whole packs, which Git has hashed; no sandbox can write here. Which commits are whole is found out
-by looking at their objects, never noted: so a fetch that broke off goes on with what has come.
+It is a bare repository without branches. Kernels' trees differ little, and objects are named by
+their hashes, so those of one repository serve all others. No sandbox can write here: whole packs,
+which Git has hashed, are moved in when a fetch has ended. Whether a commit is complete is looked up
+in its objects, never recorded, so an aborted fetch needs no repair.
 
-Of each URL the newest commits are noted in `known/`. Its server, which has them, is told of these
-alone, so that it sends what has changed since: those of others are none of its business.
+`known/` records the newest commits of each URL. Servers without filters are told of them, to send
+only what has changed since. A server is never told of commits from another URL: they may be secret.
 """
 
 import asyncio
@@ -35,12 +35,12 @@ _LOOSE = re.compile(r"[0-9a-f]{38}")
 _DEEP, _ALONE = "deep", "alone"
 _NOTE = re.compile(rf"([0-9a-f]{{40}}) ({_DEEP}|{_ALONE})")
 _ATTRIBUTES = "info/attributes"
-# A source is what its commit holds, whatever its own attributes leave out or change: these here go
-# before them. `-working-tree-encoding` would be an encoding called false.
+# These attributes override those of a commit, which could leave files out or change them.
+# `-working-tree-encoding` would mean an encoding called false, hence `!`.
 _PLAIN = "* -text !eol !ident !filter !working-tree-encoding !export-ignore !export-subst\n"
 _HEAD = "ref: refs/heads/none\n"
 _CONFIG = "[core]\n\trepositoryformatversion = 0\n\tbare = true\n"
-# A repository that lacks objects, and may be sent less than all.
+# A repository that may lack objects, so that a fetch can leave some out.
 _PARTIAL_CONFIG = """[core]
 	repositoryformatversion = 1
 	bare = true
@@ -49,7 +49,7 @@ _PARTIAL_CONFIG = """[core]
 [remote "origin"]
 	promisor = true
 """
-# What would change what the store's objects mean, or stop Git: none of it is ever put there.
+# Files that would change the meaning of the store's objects, or stop Git. We never write them.
 _FOREIGN = ("objects/info/alternates", "info/grafts", "packed-refs", "shallow", "shallow.lock")
 _log = structlog.get_logger()
 
@@ -66,26 +66,26 @@ class Store:
 
     @asynccontextmanager
     async def used(self) -> AsyncIterator[None]:
-        """Keep the store from being removed."""
+        """Keep the store from being removed while the context lasts."""
         async with self._cache.using(self.KEY, _mend):
             await asyncio.to_thread(_mend, self._folder)
             yield
 
     @property
     def shown(self) -> dict[str, Path]:
-        """What sandboxes see of it."""
+        """The store's mount in sandboxes."""
         return {STORE: self._folder}
 
     @property
     def objects(self) -> Objects:
-        """What it has."""
+        """The store's objects."""
         return Objects(self.shown, STORE, self._bounds)
 
     async def scratch(self, folder: Path, url: str, *, partial: bool = False) -> Path:
-        """Make a repository to fetch to, which borrows the store's objects.
+        """Make a repository to fetch into, which borrows the store's objects.
 
-        It tells a server of the commits that are known of `url`; it takes less than
-        all if it is `partial`.
+        It tells the server of the known commits of `url`. If `partial`, it accepts a filtered
+        fetch.
         """
         known = await self._known_here(url)
         config = _PARTIAL_CONFIG if partial else _CONFIG
@@ -93,12 +93,12 @@ class Store:
         return folder
 
     async def take_in(self, scratch: Path) -> None:
-        """Take in what a fetch has brought, with nothing of it running any more."""
-        await asyncio.to_thread(_mend, self._folder)  # another job may have found it damaged
+        """Move the objects of a fetch into the store, after its programs have ended."""
+        await asyncio.to_thread(_mend, self._folder)  # another job may have removed it as damaged
         await asyncio.to_thread(_move, scratch / "objects", self._folder / "objects")
 
     def note(self, url: str, commits: Sequence[str], *, history: bool = False) -> None:
-        """Note whole commits that came from there: alone, or with all of their `history`."""
+        """Record complete commits of a URL: alone, or with their whole `history`."""
         new = dict.fromkeys(commits, history)
         old = {commit: deep for commit, deep in self._known(url).items() if commit not in new}
         path = self._known_file(url)
@@ -110,14 +110,14 @@ class Store:
         part.replace(path)
 
     def state(self) -> int:
-        """Return what names the store as it is, until it is made anew."""
+        """Return an id of the store that changes when it is renewed."""
         return self._folder.stat().st_ino
 
     async def renew(self, state: int, why: str, scratch: Path) -> None:
-        """Make it anew from what was fetched without it, as it is damaged, and log why.
+        """Replace the damaged store by what was fetched without it; log why.
 
-        Others that used it have to do again what they did with it. One that is in another `state`
-        was made anew by somebody else.
+        Other users of the store have to repeat their work. If the store is in another `state`,
+        somebody else has renewed it already.
         """
         async with locked(self._folder.with_name(f".{self.KEY}-anew.lock")):
             if self._folder.exists() and self.state() == state:
@@ -130,7 +130,7 @@ class Store:
         await self.take_in(scratch)
 
     def _known(self, url: str) -> dict[str, bool]:
-        """Return the commits that are noted, the oldest first, and whether with their history."""
+        """Return the recorded commits, oldest first, and whether each has its history."""
         try:
             lines = self._known_file(url).read_text().splitlines()
         except (OSError, UnicodeDecodeError):
@@ -139,7 +139,7 @@ class Store:
         return {commit: kind == _DEEP for commit, kind in notes}
 
     async def _known_here(self, url: str) -> dict[str, bool]:
-        """Return those of them that are here: packs may have been lost."""
+        """Return the recorded commits that the store still has: packs may have been lost."""
         known = self._known(url)
         if not known:
             return {}
@@ -158,12 +158,12 @@ class Store:
 
 
 def key(url: str) -> str:
-    """Return what names a URL on this host's disk."""
+    """Return the name of a URL on this host's disk."""
     return hashlib.sha256(url.encode()).hexdigest()[:32]
 
 
 async def lone_scratch(folder: Path, *, partial: bool = False) -> Path:
-    """Make a repository to fetch to that knows of no store; it may lack objects if `partial`."""
+    """Make a repository to fetch into without a store; it may lack objects if `partial`."""
     config = _PARTIAL_CONFIG if partial else _CONFIG
     await asyncio.to_thread(_make_scratch, folder, config, False, {})
     return folder
@@ -178,7 +178,7 @@ async def tips(scratch: Path, bounds: SourceLimits) -> list[str]:
 
 
 def _mend(folder: Path) -> None:
-    """Make the store, which is a repository without branches, or what it lacks of one."""
+    """Create the store, or restore the files that it lacks."""
     for name in ("", "info", "known", "objects", "objects/info", "objects/pack", "refs"):
         (folder / name).mkdir(parents=True, exist_ok=True)
     for name in _FOREIGN:
@@ -215,9 +215,9 @@ def _write(folder: Path, files: Mapping[str, str]) -> None:
 
 
 def _move(source: Path, target: Path) -> None:
-    """Move packs and objects. Their names are all that is believed: no links are followed."""
+    """Move packs and objects. Only regular files with valid names are moved; links are not."""
     packs = [path for path in _regular(source / "pack") if _PACK.fullmatch(path.name)]
-    # An index makes its pack visible.
+    # Indexes last: an index makes its pack visible.
     for path in sorted(packs, key=lambda path: path.suffix == ".idx"):
         _take(path, target / "pack" / path.name)
     for number in range(256):

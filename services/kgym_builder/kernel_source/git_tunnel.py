@@ -1,8 +1,8 @@
-"""The way out of a sandbox that fetches: only to allowed addresses, for a limited number of bytes.
+"""A tunnel out of a sandbox that fetches: to allowed addresses only, for a limited number of bytes.
 
-The sandbox has no network. In it, `git_relay.py` leads connections to a Unix socket, on which the
-worker speaks SOCKS 5 (RFC 1928): it resolves names itself, connects to the addresses that it has
-checked, and counts what passes.
+The sandbox has no network, as the server controls Git's input. Inside, `git_relay.py` forwards
+connections to a Unix socket, where the worker speaks SOCKS 5 (RFC 1928): it resolves names,
+connects only to addresses that it has checked, and counts bytes.
 """
 
 import asyncio
@@ -20,7 +20,7 @@ from kgym.errors import InfrastructureError, KgymError, UserError
 from kgym_builder.kernel_source import git_relay
 from kgym_builder.kernel_source.allowed_origins import Origins
 
-# Where the sandbox has to find `folder`.
+# Path of `Tunnel.folder` in the sandbox.
 PLACE = "/kgym/net"
 _SOCKET = "socket"
 _CERTIFICATES = "ca.pem"
@@ -32,15 +32,15 @@ _DONE, _NOT_ALLOWED, _NO_HOST = 0, 2, 4
 
 
 class Tunnel:
-    """A way out for the sandboxes that are shown `folder`, while the context lasts."""
+    """A context with a tunnel for the sandboxes that mount its `folder`."""
 
     def __init__(
         self, name: str, origins: Origins, most: int, passed: Callable[[int], None]
     ) -> None:
-        """To the repository `name`; at most `most` bytes pass, `passed` is told how many did."""
-        # Why something did not pass.
+        """Lead to the repository `name`; report the bytes so far to `passed`, at most `most`."""
+        # The first reason why a connection was refused.
         self.refused: KgymError | None = None
-        # Bytes that may pass in all.
+        # Bytes that may pass in total.
         self.most = most
         self._name = name
         self._origins = origins
@@ -51,7 +51,7 @@ class Tunnel:
 
     async def __aenter__(self) -> Self:
         async with self._stack as stack:
-            # In a folder that is closed to others, one that is open to the sandbox's user.
+            # The inner folder is open to the sandbox's user, the outer one closed to all others.
             outer = stack.enter_context(tempfile.TemporaryDirectory(prefix="kgym-net-"))
             self.folder = Path(outer, "net")
             self.folder.mkdir()
@@ -68,13 +68,13 @@ class Tunnel:
         await self._stack.aclose()
 
     def command(self, argv: list[str]) -> list[str]:
-        """Return the command that runs this one in the sandbox, with a way out."""
+        """Return a command that runs this one in the sandbox behind the relay."""
         text = Path(git_relay.__file__).read_text()
         return ["python3", "-I", "-c", text, f"{PLACE}/{_SOCKET}", *argv]
 
     @property
     def environment(self) -> dict[str, str]:
-        """What names the certificates of authorities to Git."""
+        """The variable that names the authorities' certificates to Git."""
         return {"GIT_SSL_CAINFO": f"{PLACE}/{_CERTIFICATES}"}
 
     async def _close(self, server: asyncio.Server) -> None:
@@ -90,10 +90,10 @@ class Tunnel:
         try:
             await self._lead(near, answer)
         except (OSError, EOFError, TimeoutError, UnicodeError):
-            pass  # whoever connected sees it end
+            pass  # the client sees the connection close
         except KgymError as error:
             self.refused = self.refused or error
-        except asyncio.CancelledError:  # asyncio would log it
+        except asyncio.CancelledError:  # not raised: asyncio's server would log it
             answer.transport.abort()
         finally:
             self._open.discard(task)
@@ -126,7 +126,7 @@ class Tunnel:
         while data := await source.read(_PIECE):
             self._bytes += len(data)
             if self._bytes > self.most:
-                message = f"{self._name} sends more than the {self.most} bytes that are taken of it"
+                message = f"{self._name} sends more than the {self.most} bytes that are allowed"
                 raise UserError("source_too_large", message)
             self._passed(self._bytes)
             sink.write(data)
@@ -136,7 +136,7 @@ class Tunnel:
 
 
 async def _asked(near: StreamReader, answer: StreamWriter) -> tuple[str, int]:
-    """Take the client's greeting and request; return where it wants to connect to."""
+    """Read the client's greeting and request; return the host and port that it asks for."""
     version, methods = await near.readexactly(2)
     await near.readexactly(methods)
     answer.write(bytes([_VERSION, _NO_PASSWORD]))
@@ -169,7 +169,7 @@ async def _connected(addresses: list[str], port: int) -> tuple[StreamReader, Str
 
 
 def _copy_certificates(target: Path) -> None:
-    """Copy the authorities' certificates that the worker itself goes by."""
+    """Copy the authorities' certificates that the worker itself trusts."""
     named = os.environ.get("GIT_SSL_CAINFO") or os.environ.get("SSL_CERT_FILE")
     path = named or "/etc/ssl/certs/ca-certificates.crt"
     try:

@@ -1,7 +1,7 @@
 """Kernel sources: each is identified, then fetched and unpacked once.
 
-A source resolves to an identity, which names its content, and a pristine tree
-in the cache. What comes from outside is unpacked in the sandbox.
+A source resolves to an identity, which names its content, and to an unchanged tree in the cache.
+Archives are unpacked in the sandbox, as they may be hostile.
 """
 
 import asyncio
@@ -30,12 +30,12 @@ from kgym_builder.kernel_source.unpack import KERNEL, unpack
 BUDGET = 40 << 30
 _COMMIT_ID = re.compile(r"[0-9a-f]{40}")
 _GIT = "git:"
-# Raised when trees of commits come out otherwise: the first ones went by Git attributes.
+# Raise it when commits give other trees than before; those of version 1 obeyed Git attributes.
 _GIT_LAYOUT = 2
 
 
 def _silent(_line: str) -> None:
-    """Tell nobody."""
+    """Ignore the line."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +48,7 @@ class Source:
 
 @dataclass(frozen=True, slots=True)
 class Between:
-    """The commits between two: `text` lists them as `HistoryArtifact.COMMITS` says."""
+    """The commits between two; the format of `text` is that of `HistoryArtifact.COMMITS`."""
 
     commit: str
     since: str
@@ -56,9 +56,9 @@ class Between:
 
 
 class KernelSources:
-    """The kernel sources of a host, under `root`: from where the operator allows, within bounds.
+    """The kernel sources of a host, under `root`, from allowed origins and within bounds.
 
-    With another `proof` (see `unpack.KERNEL`), those of something else.
+    With another `proof` (see `unpack.KERNEL`), these are sources of another program.
     """
 
     def __init__(
@@ -82,9 +82,9 @@ class KernelSources:
         held: ExitStack | None = None,
         say: Say = _silent,
     ) -> Source:
-        """Return the source, fetched and unpacked if need be; it stays until `held` is closed.
+        """Return the source, fetched and unpacked if need be; it is kept until `held` is closed.
 
-        `say` is told what whoever wants it should know.
+        `say` gets remarks for the submitter.
         """
         identity, fetch = await self._named(source, report, say)
 
@@ -105,12 +105,12 @@ class KernelSources:
         return Source(identity, folder / "tree")
 
     async def identify(self, source: KernelSource, report: TellProgress, say: Say = _silent) -> str:
-        """Return the source's identity, fetching no more than that takes; `say` as in `get`."""
+        """Return the source's identity, without fetching its files; `say` is as in `get`."""
         identity, _ = await self._named(source, report, say)
         return identity
 
     async def history(self, source: GitSource, since: str, report: TellProgress) -> Between:
-        """Return the commits that a source has and `since`, which lies before it, has not."""
+        """Return the commits after `since` up to the source's own commit."""
         self._repositories.check(source.url)
         commit, before = [
             await self._commit(source.url, name, report) for name in (source.commit, since)
@@ -119,7 +119,7 @@ class KernelSources:
         return Between(commit, before, text)
 
     async def _commit(self, url: str, name: str, report: TellProgress) -> str:
-        if _COMMIT_ID.fullmatch(name):  # known without a question to anybody
+        if _COMMIT_ID.fullmatch(name):  # a full id needs no look-up
             return name
         return await self._repositories.commit(url, name, report)
 
@@ -146,7 +146,7 @@ class KernelSources:
         return package.identity, fetch
 
     def _tarball(self, source: TarballSource, report: TellProgress) -> tuple[str, "_Fetch"]:
-        # Also if the tree is there already: nobody gets it from a place that is not allowed.
+        # Checked even if the cache has the tree: a job must not use a place that is not allowed.
         self._origins.check(source.url)
 
         async def fetched(folder: Path) -> Path:
@@ -164,7 +164,7 @@ class KernelSources:
 
 
 def _words(source: KernelSource) -> str:
-    """Return a source in words, for errors."""
+    """Return the source's description for errors."""
     match source:
         case PackageSource():
             return " or ".join(source.names)

@@ -1,7 +1,8 @@
-"""apt's lists of suites: fetched once a day from the archive that the host's apt sources name.
+"""apt's lists of suites, fetched once a day from the archive that the host's apt sources name.
 
-An archive that cannot be reached, or has the suite no more, is not asked again for ten minutes by
-any worker of the host; meanwhile, and as long as it lasts, older lists will do.
+If an archive cannot be reached or no longer has the suite, no worker of the host asks it again for
+ten minutes, so that not every job waits for the same time limit. Until it succeeds, older lists are
+used: the packages that they name may be compiled already. The host's own lists stay unchanged.
 """
 
 import asyncio
@@ -19,12 +20,12 @@ from kgym.host.folder_cache import FolderCache
 # Called with a line for the job's log.
 Say = Callable[[str], None]
 ASK_SECONDS = 120.0
-# Bytes of lists that are kept: those of a suite have 20 MB to 40 MB.
+# Bytes of lists to keep; those of a suite have 20 to 40 MB.
 _BUDGET = 400 << 20
 _FETCH_SECONDS = 600.0
-# After which an archive that failed is asked again.
+# Time until a failed archive is asked again.
 _AGAIN_SECONDS = 600.0
-# Ends of the names of suites that may lie in archives of their own.
+# Suffixes of suites that may be in separate archives.
 _KINDS = ("-security", "-updates", "-backports")
 _KEYRINGS = Path("/usr/share/keyrings")
 _GONE = "does not have a Release file"
@@ -32,24 +33,24 @@ _GONE = "does not have a Release file"
 
 @dataclass(frozen=True, slots=True)
 class Archive:
-    """An archive of packages: its address, and whose signature makes its lists right."""
+    """An archive of packages: its address, and the keys that sign its lists."""
 
     address: str
     keyring: Path | None = None
-    """Of the keys that sign it; None for those that apt trusts anyway."""
+    """File with the signing keys; None for those that apt trusts anyway."""
 
     def stanza(self, suite: str) -> str:
-        """Return what names it in apt's sources."""
+        """Return its entry for apt's sources."""
         lines = ["Types: deb", f"URIs: {self.address}", f"Suites: {suite}", "Components: main"]
         lines += [f"Signed-By: {self.keyring}"] if self.keyring else []
         return "\n".join([*lines, ""])
 
 
 async def of_host(suite: str) -> Archive:
-    """Return the archive that has such a suite, by the host's apt sources.
+    """Return the archive of a suite according to the host's apt sources.
 
-    A security suite is looked for where the host's own one is, and so on. Raises UserError
-    `source_not_found`.
+    A security suite is expected in the archive of the host's own security suite, and so on. Raises
+    UserError `source_not_found`.
     """
     fields = ("ORIGIN", "CODENAME", "REPO_URI")
     form = "|".join(f"$({field})" for field in fields)
@@ -70,19 +71,19 @@ async def of_host(suite: str) -> Archive:
 
 
 class PackageLists:
-    """The lists that are kept below `root`, one folder for each suite and day."""
+    """Package lists, kept below `root` in a folder for each suite and day."""
 
     def __init__(self, root: Path, archive: Callable[[str], Awaitable[Archive]] = of_host) -> None:
-        """`archive` tells where a suite is to be expected."""
+        """Keep lists below `root`; `archive` returns the archive of a suite."""
         self._root = root
         self._lists = FolderCache(root)
         self._archive = archive
 
     async def get(self, suite: str, say: Say) -> Path:
-        """Return the folder with the lists of a suite: of today, or as new as can be had.
+        """Return the folder with the newest lists of a suite that can be had.
 
-        Says so if they are older. Raises UserError `source_not_found`, InfrastructureError
-        `download_failed`.
+        `say` gets a line if they are not of today. Raises UserError `source_not_found`,
+        InfrastructureError `download_failed`.
         """
         today = time.strftime("%Y-%m-%d", time.gmtime())
 
@@ -92,7 +93,7 @@ class PackageLists:
         try:
             folder, there = await self._lists.get(f"{suite}_{today}", make)
         except (UserError, InfrastructureError) as error:
-            # What cannot be had now does not stop what is compiled already.
+            # Kernels that are compiled already can still be used with older lists.
             older = await self._older(suite)
             if older is None:
                 raise
@@ -107,7 +108,7 @@ class PackageLists:
         return folder
 
     async def _older(self, suite: str) -> Path | None:
-        """Return the newest lists of the suite that are whole."""
+        """Return the newest complete lists of the suite."""
 
         async def none(_folder: Path) -> None:
             raise InfrastructureError("download_failed", f"the lists of {suite} are damaged")
@@ -121,7 +122,7 @@ class PackageLists:
         return None
 
     async def _fetch(self, suite: str, folder: Path) -> None:
-        """Fetch the lists of a suite into an empty folder, unless that failed just now."""
+        """Fetch the lists of a suite into an empty folder, unless that failed recently."""
         archive, failure = await self._archive(suite), _Failure(self._root / f".{suite}.failed")
         await asyncio.to_thread(failure.repeat, archive.address)
         try:
@@ -134,12 +135,12 @@ class PackageLists:
 
 @dataclass(frozen=True, slots=True)
 class _Failure:
-    """Why the lists of a suite could not be fetched, in a file that all workers of a host read."""
+    """The last failure to fetch a suite's lists, in a file that all workers of a host read."""
 
     path: Path
 
     def repeat(self, address: str) -> None:
-        """Raise what was noted of this address a short while ago."""
+        """Raise the error of this address if it was recorded recently."""
         try:
             ago = time.time() - self.path.stat().st_mtime
             noted = json.loads(self.path.read_text())
@@ -153,7 +154,7 @@ class _Failure:
         raise (UserError if for_good else InfrastructureError)(reason, message)
 
     def note(self, address: str, error: KgymError) -> None:
-        """Note an error."""
+        """Record an error."""
         for_good = isinstance(error, UserError)
         noted = {"address": address, "for_good": for_good, "reason": error.reason}
         part = self.path.with_suffix(".part")
@@ -162,7 +163,7 @@ class _Failure:
 
 
 def options(folder: Path) -> tuple[str, ...]:
-    """Return the options with which apt knows the suite of this folder, and nothing else."""
+    """Return options that make apt use this folder's suite only."""
     places = {
         "Dir::Etc::sourcelist": folder / "suite.sources",
         "Dir::Etc::sourceparts": folder / "none",
@@ -172,7 +173,7 @@ def options(folder: Path) -> tuple[str, ...]:
         "Dir::State::lists": folder / "lists",
         "Dir::State::status": folder / "status",
         "Dir::Cache": folder / "cache",
-        # What apt would keep for the next question would change a folder that is whole.
+        # No cache files: apt would write them to a complete folder, whose content must not change.
         "Dir::Cache::pkgcache": "",
         "Dir::Cache::srcpkgcache": "",
     }

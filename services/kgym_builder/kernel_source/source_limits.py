@@ -1,4 +1,4 @@
-"""How large a kernel source may be, and how long it may take to come."""
+"""Limits on the size of a kernel source and on the time to fetch it."""
 
 from dataclasses import dataclass, replace
 
@@ -7,28 +7,28 @@ from kgym.host.sandbox_limits import SandboxLimits
 
 @dataclass(frozen=True, slots=True)
 class SourceLimits:
-    """What one kernel source may take of the worker, several times what an honest one does.
+    """Limits of one kernel source, each several times what an honest one needs.
 
-    Linux 6.18 has 93,000 files in 1.6 GB, compressed 150 MB; its Git repository, with all the
-    stable branches, 6 GB, and Git takes 2 GB of memory to index that.
+    Linux 6.18 has 93,000 files in 1.6 GB, compressed 150 MB. Its Git repository with all stable
+    branches has 6 GB, and Git needs 2 GB of memory to index it.
     """
 
     archive: int = 4 << 30
-    """Bytes of a tarball, or of what a Git server sends of one commit."""
+    """Bytes of a tarball, or of a Git server's answers for one commit."""
     tree: int = 8 << 30
-    """Bytes of what is in it."""
+    """Bytes of its files."""
     files: int = 300_000
-    """Files in it, or in a Git repository."""
+    """Files in it, or in a Git repository on disk."""
     repository: int = 16 << 30
     """Bytes of a whole Git repository."""
     fetch_memory: int = 4 << 30
-    """Bytes of memory to fetch it."""
+    """Bytes of memory to fetch a source."""
     seconds: float = 3600.0
-    """To fetch it."""
+    """Time to fetch it."""
     silence_seconds: int = 180
-    """After which a Git server that sends next to nothing is given up."""
+    """Time after which a Git server that sends almost nothing is given up."""
     objects_at_once: int = 8000
-    """Files that a Git server is asked for at once: what a break loses. 25 MB of a kernel."""
+    """Files to ask a Git server for at once: the loss of an aborted fetch. 25 MB of a kernel."""
     unpack_memory: int = 1 << 30
     unpack_seconds: float = 1200.0
 

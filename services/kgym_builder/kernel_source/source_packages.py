@@ -1,8 +1,7 @@
-"""Source packages of the kernel, from the distribution's own archive, by its apt.
+"""Source packages of the kernel, from the distribution's archive by apt.
 
-A package of the host's own suite is taken by the host's lists. Of another suite, lists of its own
-are fetched from the archive that the host's apt sources name, and are kept for a day: the host's
-lists and packages stay as they are.
+A package of the host's own suite comes by the host's lists; one of another suite, by lists of its
+own (`package_lists.py`). The host's lists and packages stay unchanged.
 """
 
 import asyncio
@@ -31,12 +30,12 @@ class Offered:
 
     @property
     def identity(self) -> str:
-        """What names its content: suites that offer the same version offer the same files."""
+        """Identity of its content: the same version has the same files in every suite."""
         return f"package:{self.name}={self.version}"
 
 
 class SourcePackages:
-    """What archives offer: that of the host's distribution, and those of the `lists` of suites."""
+    """The packages of the host's distribution, and of other suites by their `lists`."""
 
     def __init__(self, lists: PackageLists, bounds: SourceLimits) -> None:
         self._lists = lists
@@ -44,11 +43,11 @@ class SourcePackages:
         self._known: dict[tuple[object, ...], Offered] = {}
 
     async def offered(self, source: PackageSource, say: Say) -> Offered:
-        """Return the first of these packages that there is; say so if the lists are old.
+        """Return the first of these packages that exists; `say` gets a line if the lists are old.
 
         Raises UserError `source_not_found`; InfrastructureError `download_failed`.
         """
-        # Asking takes apt 0.5 s to 5 s; what it answers rests on these files.
+        # apt takes 0.5 to 5 s to answer, and the answer depends on these files only.
         stamps = tuple(path.stat().st_mtime_ns for path in _HOST if path.exists())
         apt: tuple[str, ...] = ()
         if source.suite is not None:

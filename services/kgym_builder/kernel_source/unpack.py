@@ -1,4 +1,4 @@
-"""Archives of kernel sources: unpacked in the sandbox, and checked before they are used."""
+"""Unpack archives of kernel sources in the sandbox, and check the files before use."""
 
 import asyncio
 import os
@@ -10,19 +10,19 @@ from kgym.host import proc
 from kgym.host.sandbox import Sandbox
 from kgym_builder.kernel_source.source_limits import SourceLimits
 
-# By way of stdin the archive may lie where the sandbox's user cannot go; there tar
-# does not find out the compression itself.
+# The archive comes by stdin, as the sandbox's user may not be able to reach its folder. From stdin,
+# tar cannot detect the compression.
 _COMPRESSIONS = {
     b"\xfd7zXZ": "--xz",
     b"\x1f\x8b": "--gzip",
     b"\x28\xb5\x2f\xfd": "--zstd",
     b"BZh": "--bzip2",
 }
-# Bytes of a file's path on this host: Linux takes 4,095, and the tree will lie elsewhere, too.
+# Bytes of a file's path on this host. Linux allows 4,095, but the tree is used at other paths, too.
 _LONGEST = 3000
 
 
-# A file that lies in every kernel's top folder, and what a source without it is none of.
+# A file in every kernel's top folder, and the name of a source that has it.
 KERNEL = ("Makefile", "kernel")
 
 
@@ -56,12 +56,12 @@ async def unpack(
 
 
 def too_large(error: UserError) -> UserError:
-    """Return the error of a source at which a sandbox came to its limits."""
+    """Return the error of a source that exceeds a sandbox's limits."""
     return UserError("source_too_large", f"the source is too large: {error.message}")
 
 
 def _look_over(tree: Path, bounds: SourceLimits, file: str, what: str) -> None:
-    """Refuse what lacks the file, or what those who read the tree could not cope with."""
+    """Refuse a tree without the file, or with files that later readers could not handle."""
     proof = tree / file
     # Not `is_file`: a link would be followed on this host.
     if not os.path.lexists(proof) or not stat.S_ISREG(proof.lstat().st_mode):
@@ -86,5 +86,5 @@ def _look_over(tree: Path, bounds: SourceLimits, file: str, what: str) -> None:
         raise UserError("source_unreadable", f"cannot be read: {error.strerror}") from error
     if files > bounds.files:
         raise UserError("source_too_large", f"it has {files} files, {bounds.files} allowed")
-    if size > bounds.tree:  # sparse files have holes, which whoever copies them fills
+    if size > bounds.tree:  # counts holes of sparse files, as a copy would fill them
         raise UserError("source_too_large", f"its files have {size} bytes, {bounds.tree} allowed")

@@ -63,8 +63,8 @@ async def applied(
 def in_all(done: Iterable[Applied]) -> tuple[Change, ...]:
     """Combine the changes of patches that were applied in order."""
     changed: dict[str, Change] = {}
-    for applied_patch in done:
-        for change in applied_patch.changes:
+    for each in done:
+        for change in each.changes:
             changed[change.path] = change.after(changed)
     return tuple(changed.values())
 

@@ -1,4 +1,4 @@
-"""Writes a source archive (`kgym.source.source_archive`): its text and its indexes, in one pass."""
+"""Write a source archive (`kgym.source.source_archive`), with text and indexes in one pass."""
 
 import os
 import sqlite3
@@ -21,7 +21,7 @@ MOST_FILES = 500_000
 
 
 class Written(Strict):
-    """What an archive holds."""
+    """The size of an archive's content."""
 
     files: int
     bytes: int
@@ -33,12 +33,12 @@ class _File:
     kind: str
     size: int
     text: bytes
-    """Of a link, where it leads."""
+    """The content; of a link, its target."""
 
 
 @dataclass(slots=True)
 class _Index:
-    """Which words are in which files, gathered file by file."""
+    """An index of words to files, built file by file."""
 
     words: dict[bytes, int] = field(default_factory=dict)
     word_numbers: "array[int]" = field(default_factory=lambda: array("I"))
@@ -54,7 +54,7 @@ class _Index:
         self.counts.append(len(numbers))
 
     def rows(self) -> Iterator[tuple[bytes, bytes]]:
-        """Yield each word, in their order, with the numbers of its files."""
+        """Yield the words in order, each with the numbers of its files."""
         word_numbers = np.frombuffer(self.word_numbers, dtype=np.uint32)
         counts = np.frombuffer(self.counts, dtype=np.uint32)
         files = np.repeat(np.frombuffer(self.files, dtype=np.uint32), counts)
@@ -109,13 +109,13 @@ def _write(database: sqlite3.Connection, tree: Path, changes: Mapping[str, Chang
 
 
 def _files(tree: Path, changes: Mapping[str, Change]) -> Iterator[_File]:
-    """Yield the files of the tree as changed, by path; nothing is followed."""
+    """Yield the files of the changed tree by path; links are not followed."""
     paths = {path for path, change in changes.items() if change.content is not None}
     for parent, folders, names in os.walk(tree):
         links = [name for name in folders if os.path.islink(os.path.join(parent, name))]
         for name in (*names, *links):
             path = os.path.relpath(os.path.join(parent, name), tree)
-            if path not in changes and path.isprintable():  # others no request can name
+            if path not in changes and path.isprintable():  # no request can name other paths
                 paths.add(path)
     for path in sorted(paths):
         change = changes.get(path)

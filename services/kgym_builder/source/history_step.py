@@ -10,7 +10,7 @@ from kgym_builder.kernel_source.kernel_sources import KernelSources
 
 
 class HistoryLister:
-    """Lists histories of repositories, from where `origins` allow; what is kept is in `cache`."""
+    """Lists histories of repositories from allowed `origins`; fetched objects go to `cache`."""
 
     def __init__(self, cache: Path, origins: Origins) -> None:
         self._sources = KernelSources(cache / "sources", origins)
@@ -18,7 +18,7 @@ class HistoryLister:
     async def __call__(self, run: StepContext) -> HistoryResult:
         """Perform a history step.
 
-        Raises UserError `not_an_ancestor`, `history_too_long`, and as sources do.
+        Raises UserError `not_an_ancestor`, `history_too_long`, and what sources raise.
         """
         spec = run.spec(HistorySpec)
 

@@ -1,4 +1,4 @@
-"""The `source` step: a kernel's source as builds see it, made into an archive, once for all."""
+"""The `source` step: archive a kernel's source as builds see it, once for all jobs."""
 
 import asyncio
 import hashlib
@@ -17,16 +17,16 @@ from kgym_builder.source.archive_writer import Written, write
 from kgym_builder.suitecache.source_trees import SourceTree
 from kgym_builder.suitecache.suitecache import SuiteCache
 
-# For the tree of a kernel it takes 60 to 90 s of one core.
+# Time to write an archive; a kernel's takes 60 to 90 s of one core.
 SECONDS = 1800.0
-# Bytes of address space; some 1 GiB of it is used for a kernel.
+# Bytes of address space; a kernel's archive needs about 1 GiB.
 MEMORY = 6 << 30
 
 _POLL_SECONDS = 1.0
 
 
 class SourceReader:
-    """Makes the sources of a SuiteCache readable."""
+    """Archives the sources of a SuiteCache, so that they can be read over REST."""
 
     def __init__(self, suite: SuiteCache) -> None:
         self._suite = suite
@@ -36,7 +36,7 @@ class SourceReader:
         spec = run.spec(SourceSpec)
         with run.stage("source"):
             published = await self._suite.published(spec, run)
-            # Also those that an earlier step has made readable: patches must be known to apply.
+            # Even if the archive exists: the step also shows that the patches apply.
             await patched_files.changes(published.tree, spec.patches, run.log)
         name = source_archive.name_of(published.source.identity, published.backports)
         changes = _digest(published.changes)
@@ -79,7 +79,7 @@ class SourceReader:
 
 
 async def _stored(run: StepContext, name: str, changes: str) -> Written | None:
-    """Return what the archive holds, if it is stored; retention sees that it was asked for."""
+    """Return the archive's size if it is stored; its memo shows retention that it is in use."""
     written = await memo.recall(run, _memo(name, changes), Written)
     if written is None:
         return None
@@ -97,7 +97,7 @@ def _memo(name: str, changes: str) -> str:
 
 
 def _digest(changes: Sequence[Change]) -> str:
-    """Return what tells the backports' texts apart."""
+    """Return a hash of the changes: equal names of backports may have different texts."""
     digest = hashlib.sha256()
     for change in changes:
         digest.update(repr((change.path, change.content)).encode())

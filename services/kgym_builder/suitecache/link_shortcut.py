@@ -38,7 +38,7 @@ def objects(changes: Sequence[Change], index: Index, linked: Collection[str]) ->
     known = index.dependents(change.path for change in changes)
     for change in changes:
         dependents = known[change.path]
-        paths = {object_.path for object_ in dependents.objects}
+        paths = {obj.path for obj in dependents.objects}
         if change.content is None or dependents.made or not paths <= set(linked):
             return None
         if ONLY_MAKE.match(change.path):

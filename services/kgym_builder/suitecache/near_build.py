@@ -110,7 +110,7 @@ def _affected(base: Base) -> tuple[int, list[str]]:
     """
     files, index = base.candidate.files, base.index
     known = index.dependents(path for path in files.paths if not MAKEFILE.match(path))
-    objects = {object_.path for of in known.values() for object_ in of.objects}
+    objects = {obj.path for of in known.values() for obj in of.objects}
     objects |= {f"{path[:-2]}.o" for path in files.added if path.endswith((".c", ".S"))}
     hidden = index.of_namesakes(path for path in files.added if path.endswith(".h"))
     return len(objects | hidden), sorted(hidden)

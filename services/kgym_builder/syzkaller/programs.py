@@ -1,9 +1,9 @@
-"""From syzkaller's source to the two programs that a guest gets.
+"""Build the two programs for guests from syzkaller's source.
 
-The source is as hostile as a patch: its generator is run, and compilers read it. So all of that is
-done in the sandbox, without network: the modules that Go needs have to lie in the source
-(`vendor`). The commands are those of syzkaller's own Makefile (its targets `descriptions`,
-`execprog` and `executor`), which would also ask Git, and look for other architectures' compilers.
+The source is as hostile as a patch: its generator runs, and compilers read it. So everything is
+built in the sandbox, without network, and Go's modules have to be in the source (`vendor`). The
+commands are those of syzkaller's Makefile (targets `descriptions`, `execprog`, `executor`), which
+itself would also run Git, and look for compilers of other architectures.
 """
 
 import os
@@ -23,20 +23,20 @@ from kgym.host.sandbox import Overlay, Sandbox, prepare
 from kgym.host.sandbox_limits import MIB, SandboxLimits
 from kgym.worker.context import StepContext
 
-# Version of how they are built; part of what their memo is named by.
+# Version of the build; part of its memo's key.
 LAYOUT = 1
-# Bytes at most; the largest of Go's compilations, that of the descriptions, takes 2 GiB.
+# Bytes of memory; Go needs 2 GiB to compile the descriptions.
 MEMORY = 8 << 30
-# For each command; on two busy cores the longest takes 150 s.
+# Time for each command; on two busy cores, the longest takes 150 s.
 SECONDS = 3600.0
 
 _TREE, _OUT, _SCRATCH = "/syzkaller", "/out", "/scratch"
-# Bytes of a program: it lies in the memory of each guest.
+# Bytes of a program, which is in each guest's memory.
 _LARGEST = 256 * MIB
 _DISK = 12 << 30
 _SAID = 1500
-_NO_VENDOR = "its modules do not lie in it (`vendor`), and there is no network to fetch them"
-_HINT = "docker/syzkaller.sh builds commits that need the network, or another age's compilers"
+_NO_VENDOR = "it lacks Go's modules (`vendor`), and there is no network to fetch them"
+_HINT = "docker/syzkaller.sh builds commits that need the network or older compilers"
 _ENVIRONMENT = {
     "GO111MODULE": "on",
     "GOFLAGS": "-mod=vendor",
@@ -45,7 +45,7 @@ _ENVIRONMENT = {
     "GOTOOLCHAIN": "local",
     "GOENV": "off",
     "CGO_ENABLED": "0",
-    # Not /tmp, which is memory.
+    # Not /tmp, which counts as memory.
     "HOME": _SCRATCH,
     "GOCACHE": f"{_SCRATCH}/cache",
     "GOPATH": f"{_SCRATCH}/go",
@@ -60,14 +60,14 @@ _PT_INTERP = (3).to_bytes(4, "little")
 
 @dataclass(frozen=True, slots=True)
 class Compilers:
-    """The versions of what builds the programs."""
+    """The versions of the compilers."""
 
     go: str
     compiler: str
 
     @classmethod
     async def here(cls) -> "Compilers":
-        """Return those of this host. Raises UserError `no_go`, `no_compiler`."""
+        """Return the compilers of this host. Raises UserError `no_go`, `no_compiler`."""
         go = await _version("go", "version", reason="no_go", package="golang-go")
         compiler = await _version("g++", "--version", reason="no_compiler", package="g++")
         return cls(go, compiler)
@@ -76,7 +76,7 @@ class Compilers:
 async def build(
     tree: Path, commit: str, folder: Path, run: StepContext
 ) -> dict[SyzkallerArtifact, Path]:
-    """Build both from the source's tree in the new `folder`; return them.
+    """Build both programs from the source's tree in the new `folder`; return them.
 
     Raises UserError `syzkaller_does_not_build`, `sandbox_limit`.
     """
@@ -97,7 +97,7 @@ async def build(
 
 
 class _Build:
-    """One build: what its commands write goes to `folder`, on top of the source's tree."""
+    """One build: its commands write to `folder`, an overlay on the source's tree."""
 
     def __init__(self, tree: Path, folder: Path, log: Callable[[str], None]) -> None:
         usual = SandboxLimits.of_host()
@@ -113,7 +113,7 @@ class _Build:
         )
 
     async def run(self, argv: Sequence[str], *, otherwise: str = "") -> None:
-        """Run one of its commands; `otherwise` says what it means that it fails."""
+        """Run a command; if it fails, `otherwise` is the reason for the error."""
         done = await self._box.run(argv, cwd=_TREE, env=_ENVIRONMENT, check=False)
         if done.returncode == 0:
             return
@@ -124,29 +124,28 @@ class _Build:
 
 
 def _telling(text: str) -> str:
-    """Return the part of a compiler's words that is worth reading first."""
+    """Return the most telling part of a compiler's output."""
     errors = [line for line in text.splitlines() if re.search(r"error:|\.go:\d+|^go: ", line)]
-    return " / ".join(errors[:5])[:_SAID] or text[-_SAID:] or "it says nothing"
+    return " / ".join(errors[:5])[:_SAID] or text[-_SAID:] or "it printed nothing"
 
 
 def _checked(program: Path) -> Path:
-    """Return the program, if it is one that can run in a guest, which has no libraries."""
+    """Return the program; raise UserError unless it can run in a guest, which has no libraries."""
     if not _is_file(program):
-        raise _refusal(f"it leaves no {program.name}")
+        raise _refusal(f"it does not produce {program.name}")
     if (size := program.stat().st_size) > _LARGEST:
         raise _refusal(f"its {program.name} has {size} bytes, {_LARGEST} allowed")
     with program.open("rb") as file:
         if not is_static(file):
-            raise _refusal(f"its {program.name} is no static program for x86_64")
+            raise _refusal(f"its {program.name} is not a static program for x86_64")
     program.chmod(0o755)
     return program
 
 
 def is_static(file: IO[bytes]) -> bool:
-    """Tell whether it is a whole ELF file for x86_64 that asks for no loader.
+    """Return whether the file is a complete ELF program for x86_64 without a loader.
 
-    A program of a stranger's build may say anything of itself: what lies outside of the file is not
-    looked for.
+    Its headers may contain anything, so nothing outside of the file is read.
     """
     head = file.read(_HEADER.size)
     if len(head) < _HEADER.size:

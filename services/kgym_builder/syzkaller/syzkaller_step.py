@@ -1,4 +1,4 @@
-"""The `syzkaller` step: the programs of one commit, found or built."""
+"""The `syzkaller` step: find or build the programs of one commit."""
 
 import asyncio
 import re
@@ -27,18 +27,18 @@ from kgym_builder.syzkaller.programs import Compilers
 
 _FULL_ID = re.compile(r"[0-9a-f]{40}")
 _PROOF = ("go.mod", "syzkaller that Go's modules build")
-# What a build takes of the host's memory: two of Go's compilations at a time.
+# MiB of memory for a build: Go compiles two packages at a time.
 _MIB = 4096
 _POLL_SECONDS = 1.0
 
 
 class SyzkallerBuilder:
-    """Builds syzkaller's programs with what is kept in the folder `cache`.
+    """Builds syzkaller's programs; sources are kept in the folder `cache`.
 
-    `own` are those that the worker's operator has given it (`kgym.host.detection.syzkallers`):
-    they are believed to be of their commit. Sources come from public addresses, and from what
-    `origins` allow. What others built is known by the source's own identity, which tells its
-    content (a commit's id, or a SHA-256), so nobody gets programs of somebody else's making.
+    `own` holds programs that the worker's operator provides (`kgym.host.detection.syzkallers`);
+    their commits are trusted. Sources come from public addresses and from `origins`. Builds are
+    shared by the source's identity (a commit's id, or a SHA-256), which fixes its content. So no
+    submitter can pass forged programs to another one.
     """
 
     def __init__(self, cache: Path, origins: Origins, own: Path | None, budget: Budget) -> None:
@@ -47,9 +47,10 @@ class SyzkallerBuilder:
         self._budget = budget
 
     async def __call__(self, run: StepContext) -> SyzkallerResult:
-        """Perform one step.
+        """Perform a syzkaller step.
 
-        Raises UserError `syzkaller_does_not_build`, `wrong_commit`, `no_go`, and as sources do.
+        Raises UserError `syzkaller_does_not_build`, `wrong_commit`, `no_go`, and what sources
+        raise.
         """
         spec = run.spec(SyzkallerSpec)
         if spec.cache == "use" and (result := await self._operators(spec, run)):
@@ -57,7 +58,7 @@ class SyzkallerBuilder:
         with run.stage("source"):
             identity = await self._sources.identify(spec.source, report_bytes(run), run.log)
         commit = _commit(spec, identity)
-        # By whichever compilers: the programs do the same, and some builders have none.
+        # The key has no compilers: any build does the same, and some builders have no compiler.
         name = memo.key("syzkaller", programs.LAYOUT, identity, commit)
         result = await memo.recall(run, name, SyzkallerResult) if spec.cache == "use" else None
         while result is None and not await run.hold(f"syzkaller/{identity}/{commit}"):
@@ -72,7 +73,7 @@ class SyzkallerBuilder:
         return result
 
     async def _operators(self, spec: SyzkallerSpec, run: StepContext) -> SyzkallerResult | None:
-        """Return the operator's own programs of the commit, if it is known by its id."""
+        """Return the operator's programs of the commit, if its full id is given."""
         commit = spec.commit or _full_id(spec.source)
         folder = syzkallers(self._own).get(commit or "")
         if folder is None or commit is None:
@@ -112,7 +113,7 @@ class SyzkallerBuilder:
 async def _kept(
     files: Mapping[SyzkallerArtifact, Path], run: StepContext, **fields: Any
 ) -> SyzkallerResult:
-    """Keep the programs, and return the result that tells of them."""
+    """Keep the programs; return the step's result with these fields."""
     for name, path in files.items():
         await run.keep(path, name)
     sizes = {name: path.stat().st_size for name, path in files.items()}
@@ -120,7 +121,7 @@ async def _kept(
 
 
 def _commit(spec: SyzkallerSpec, identity: str) -> str:
-    """Return the source's commit; raise UserError `wrong_commit` if it is not the one asked for."""
+    """Return the source's commit; raise UserError `wrong_commit` if another was asked for."""
     if not isinstance(spec.source, GitSource):
         assert spec.commit is not None  # the model asks for it
         return spec.commit

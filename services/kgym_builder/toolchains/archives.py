@@ -1,4 +1,4 @@
-"""Where Debian's suites are downloaded from: the host's own archive, or as the operator says."""
+"""Where Debian's suites are downloaded from: the host's own archive, or the operator's choice."""
 
 import re
 from dataclasses import dataclass
@@ -8,7 +8,7 @@ from kgym.api.steps import compilers
 from kgym.errors import InfrastructureError, UserError
 from kgym.host import proc
 
-# So the setting is called in the environment.
+# The environment variable of the setting.
 SETTING = "KGYM_ARCHIVES"
 NONE = "none"
 _ANY = "*"
@@ -20,11 +20,11 @@ _ADDRESS = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class Archives:
-    """Addresses by suite, `*` for all others; the suites in no archive are those that are old."""
+    """Addresses by suite, `*` for all others."""
 
     named: tuple[tuple[str, str], ...] = ()
     off: bool = False
-    """Whether nothing may be downloaded here."""
+    """Whether downloads are forbidden."""
 
     @classmethod
     def read(cls, text: str | None) -> Self:
@@ -43,22 +43,22 @@ class Archives:
                 names = ", ".join(known)
                 raise UserError(
                     "bad_option",
-                    f"{SETTING}: {suite[:100]!r} is no suite that is known: {names}, or *",
+                    f"{SETTING}: {suite[:100]!r} is not a known suite: {names}, or *",
                 )
             if not _ADDRESS.fullmatch(address):
                 raise UserError(
                     "bad_option",
-                    f"{SETTING}: {address[:200]!r} is no address of an archive; write e.g."
+                    f"{SETTING}: {address[:200]!r} is not an archive's address; write e.g."
                     f" {suite}=http://archive.example/debian",
                 )
             entries.append((suite, address))
         return cls(tuple(entries))
 
     async def suites(self) -> set[str]:
-        """Return the suites of which there is an archive here.
+        """Return the suites that can be downloaded here.
 
-        Those that are not named come from the host's own, if its apt has Debian's: that of another
-        distribution has none of them, and what is old is in no archive but those that are named.
+        Suites without an address come from the host's archive if it is Debian's. Archived suites
+        are in none of the regular archives, so they need an address.
         """
         if self.off:
             return set()
@@ -70,7 +70,7 @@ class Archives:
         return offered
 
     async def source(self, suite: str) -> str:
-        """Return where the suite is, as mmdebstrap takes it: an address, or a sources.list(5) line.
+        """Return the suite's source for mmdebstrap: an address, or a sources.list(5) line.
 
         Raises InfrastructureError `no_archive`.
         """
@@ -97,14 +97,14 @@ class Archives:
 
 
 async def _of_host() -> str | None:
-    """Return the address of Debian's archive by which this host installs its own packages.
+    """Return the address of Debian's archive from the host's apt sources.
 
-    None where it has none, or where apt has never fetched that one's lists.
+    None if there is none, or if apt has never fetched its lists.
     """
     argv = ["apt-get", "indextargets", "--format", "$(REPO_URI) $(RELEASE) $(COMPONENT)"]
     targets = await proc.run([*argv, "Created-By: Packages"], timeout=_SECONDS, check=False)
     rows = [words for line in targets.text.splitlines() if len(words := line.split()) == 3]
-    # Debian's are found by how its archives are laid out: their suites by their code names alone.
+    # Debian's archives are recognised by their suites: plain code names, with a component `main`.
     names = set(compilers.table().suites)
     for address, release, component in rows:
         if release in names and component == "main" and _ADDRESS.fullmatch(address):

@@ -1,11 +1,13 @@
-"""A toolchain image: compilers of a Debian suite with all that a kernel's build runs, packed.
+"""A toolchain image: compilers of a Debian suite, with all other programs of a kernel's build.
 
-Its packages are downloaded and checked by apt, and unpacked: nothing of them runs, so any user
-can make one, in any container. Everything is below usr/ (merged), as all suites can be used so.
+apt downloads and verifies the packages; they are unpacked, not installed. No maintainer script
+runs, so any user can make an image in any container, without root or subordinate ids; the few
+links that scripts would make are made here. Everything is below usr/ (merged), which works for all
+suites.
 
-In storage, an image lies in `toolchains/RECIPE/`, in a folder named by its SHA-256; beside it, and
-stored last, `about.json`, which names it. So it is whole or absent. The recipe names suite,
-packages and how they are packed; which versions they had is its identity, in `about.json`.
+In storage, an image is in `toolchains/RECIPE/`, in a folder named by its SHA-256. `about.json`
+beside it names that folder and is stored last, so an image is whole or absent. The recipe names the
+suite, the packages and how they are packed; their versions are the identity in `about.json`.
 """
 
 import asyncio
@@ -28,24 +30,24 @@ from kgym.worker.context import StepContext
 from kgym_builder import memo
 from kgym_builder.toolchains.archives import SETTING
 
-# Version of what an image holds; part of its recipe.
+# Version of an image's content; part of its recipe.
 LAYOUT = 1
 PREFIX = "toolchains"
 IMAGE = "root.squashfs"
 ABOUT = "about.json"
-# For some 300 MB of downloads.
+# Time for about 300 MB of downloads.
 MAKE_SECONDS = 1800.0
 PACK_SECONDS = 600.0
-# By which images are made.
+# Programs that make images.
 PROGRAMS = ("mmdebstrap", "apt-get", "mksquashfs")
-# Packages are unpacked into usr/, whatever they say, as on a host with a merged /usr.
+# Links that make packages unpack into usr/, as on a host with a merged /usr.
 _MERGE = """
 for name in bin sbin lib lib32 lib64 libx32; do
     mkdir -p "$1/usr/$name" && ln -s "usr/$name" "$1/$name" || exit 1
 done
 """
 _NOTE = 'ls "$1/var/cache/apt/archives" >"$1/packages"'
-# What the packages' scripts would have linked.
+# Links that the packages' scripts would have made.
 _LINKS = (
     *(("awk", "mawk"), ("lzma", "xz"), ("unlzma", "xz"), ("lzcat", "xz")),
     *(("which", "which.debianutils"), ("sh", "dash")),
@@ -63,25 +65,28 @@ _SHOWN = 6
 
 
 class About(Strict):
-    """What is known of an image: `about.json`, written when the rest of it is whole."""
+    """Metadata of an image: `about.json`, written when its other files are complete."""
 
     suite: str
     packages: list[str]
-    """With their versions, as they were downloaded."""
+    """File names with versions, as downloaded."""
     compilers: dict[str, str]
-    """What each says of itself."""
+    """The version line of each compiler."""
     image_sha256: Sha256
     image_bytes: int
 
     @property
     def identity(self) -> str:
-        """Tells images apart that are made of other versions of the same packages."""
+        """Hash that tells images with other versions of the same packages apart."""
         return memo.digest(self.suite, self.packages)
 
 
 @dataclass(frozen=True, slots=True)
 class Recipe:
-    """What an image is made of: all compilers of GCC that a suite has, or one of Clang."""
+    """The content of an image: all GCCs of a suite, or one Clang.
+
+    All GCCs of bookworm take 135 MB, each Clang 215 MB; a single image would have 1 GB.
+    """
 
     suite: str
     compilers: tuple[str, ...]
@@ -96,12 +101,12 @@ class Recipe:
 
     @property
     def packages(self) -> list[str]:
-        """Return the names of its packages; those that they depend on come with them."""
+        """Return the names of its packages; apt adds their dependencies."""
         return sorted({*compilers.table().packages, *self._of_compilers()})
 
     @property
     def name(self) -> str:
-        """Return what the image is kept under."""
+        """Return the image's name in storage."""
         digest = memo.digest(LAYOUT, self.suite, self.packages, _LINKS, _LEFT_OUT)
         return f"{self.suite}-{digest[:32]}"
 
@@ -114,9 +119,9 @@ class Recipe:
 
 
 async def make(recipe: Recipe, source: str, folder: Path, work: Path) -> None:
-    """Make the image from a suite's archive; leave its files in `folder`.
+    """Make the image from a suite's archive; write its files to `folder`.
 
-    Raises InfrastructureError `no_toolchain_image` where that fails, with the words of apt.
+    Raises InfrastructureError `no_toolchain_image` with apt's messages.
     """
     for program in PROGRAMS:
         proc.require(program)
@@ -146,7 +151,7 @@ async def store(run: StepContext, recipe: Recipe, folder: Path) -> None:
 
 
 async def find(run: StepContext, recipe: Recipe) -> About | None:
-    """Return what is stored of an image, or None if there is none."""
+    """Return the metadata of the stored image, or None if there is none."""
     path = run.folder / f"{ABOUT}-{uuid.uuid4().hex}"
     try:
         await run.storage.get(f"{PREFIX}/{recipe.name}/{ABOUT}", path)
@@ -158,7 +163,7 @@ async def find(run: StepContext, recipe: Recipe) -> About | None:
 
 
 async def is_stored(storage: Storage, name: str) -> bool:
-    """Return whether the image of this recipe is stored whole: who was killed leaves a part."""
+    """Return whether the image of this recipe is stored whole; a killed worker leaves a part."""
     try:
         async for _ in storage.read(f"{PREFIX}/{name}/{ABOUT}", 0, 1):
             pass
@@ -168,7 +173,7 @@ async def is_stored(storage: Storage, name: str) -> bool:
 
 
 async def fetch(run: StepContext, recipe: Recipe, about: About, folder: Path) -> bool:
-    """Fetch the image's files; return False, and forget the stored ones, if they are damaged."""
+    """Fetch the image's files. If they are damaged, remove them from storage and return False."""
     try:
         await run.storage.get(f"{_prefix(recipe, about)}/{IMAGE}", folder / IMAGE)
     except ArtifactMissing:
@@ -178,18 +183,18 @@ async def fetch(run: StepContext, recipe: Recipe, about: About, folder: Path) ->
         (folder / IMAGE).unlink()
         return False
     (folder / ABOUT).write_text(about.model_dump_json())
-    # Fetched: retention shall see that it is in use.
+    # Stored again, so that retention sees that the image is in use.
     await run.storage.put(f"{PREFIX}/{recipe.name}/{ABOUT}", folder / ABOUT)
     return True
 
 
 def read_about(folder: Path) -> About:
-    """Read what is known of the image in this folder."""
+    """Read the metadata of the image in this folder."""
     return About.model_validate_json((folder / ABOUT).read_bytes())
 
 
 def check(folder: Path, thorough: bool) -> bool:
-    """Whether the image in this folder is the one that was packed (see `sealed_image`)."""
+    """Return whether the image in this folder is the one that was packed (`sealed_image`)."""
     try:
         sha256 = read_about(folder).image_sha256
         return sealed_image.matches(folder / IMAGE, sha256, thorough=thorough)
@@ -198,7 +203,7 @@ def check(folder: Path, thorough: bool) -> bool:
 
 
 def _link(root: Path) -> None:
-    """Add the names that packages' scripts would have made, and plain ones of LLVM's programs."""
+    """Add links that packages' scripts would have made, and plain names for LLVM's programs."""
     programs = root / "usr/bin"
     llvm = (
         (path.name, f"../lib/{path.parent.parent.name}/bin/{path.name}")
@@ -213,7 +218,7 @@ def _link(root: Path) -> None:
 async def _bootstrap(recipe: Recipe, source: str, root: Path) -> None:
     options = ["--mode=chrootless", "--variant=extract", "--format=directory"]
     hooks = [f"--setup-hook={_MERGE}", f"--extract-hook={_NOTE}"]
-    # Frozen suites have outlived the date until which their index is valid.
+    # The indexes of archived suites have passed their expiry dates.
     apt = ['APT::Sandbox::User "root"', 'Acquire::Check-Valid-Until "false"', *await _proxies()]
     settings = [f"--aptopt={setting}" for setting in apt]
     include = f"--include={','.join(recipe.packages)}"
@@ -235,7 +240,7 @@ async def _bootstrap(recipe: Recipe, source: str, root: Path) -> None:
 
 
 async def _proxies() -> list[str]:
-    """Return by which proxies this host's apt downloads: mmdebstrap does not read its settings."""
+    """Return the proxy settings of this host's apt: mmdebstrap does not read them itself."""
     names = ("Acquire::http::Proxy", "Acquire::https::Proxy")
     argv = ["apt-config", "dump", "--format", '%F "%v";%n', *names]
     dumped = await proc.run(argv, timeout=30, check=False)
@@ -249,7 +254,7 @@ def _not_made(recipe: Recipe, source: str, why: str) -> InfrastructureError:
     return InfrastructureError(
         "no_toolchain_image",
         f"the toolchain image of {recipe.suite} ({', '.join(recipe.compilers)}) cannot be made from"
-        f" {archive}: {why}; if that archive has the suite no more, {SETTING}={recipe.suite}=http://…"
+        f" {archive}: {why}; if that archive no longer has it, {SETTING}={recipe.suite}=http://…"
         " on the worker names another",
     )
 

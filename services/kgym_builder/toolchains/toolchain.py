@@ -1,4 +1,4 @@
-"""A compiler that is there: what it says of itself, and how make is told to use it."""
+"""An available compiler: its version, and make's variables that select it."""
 
 import os
 import shutil
@@ -13,7 +13,7 @@ from kgym.host import installed_compilers, proc
 
 @dataclass(frozen=True, slots=True)
 class Toolchain:
-    """A compiler; `version` is its own words, `number` the dotted number."""
+    """A compiler; `version` is the line that it prints, `number` the dotted number in it."""
 
     name: str
     """A program of the host (`gcc-12`), or of a suite's image (`bullseye/gcc-10`)."""
@@ -24,31 +24,31 @@ class Toolchain:
     image: Path | None = None
     """The image that has it."""
     identity: str = ""
-    """Of the image: which packages it has, in which versions."""
+    """Identity of the image: its packages and their versions."""
     substitution: str = ""
-    """What is to be said where another compiler was described than this one."""
+    """Note if this compiler is a substitute for the one that was described."""
     doubt: partial[None] = field(default_factory=lambda: partial(lambda: None), compare=False)
-    """Called when the image could not be read: the next who takes it checks it."""
+    """Call it after a read error: the next step that takes the image verifies it."""
 
     @property
     def parts(self) -> tuple[str, ...]:
-        """What tells it from others; of the host's, name and version are all that is known."""
+        """The compiler's identity; for one of the host, name and version have to do."""
         identity = (self.identity,) if self.identity else ()
-        # Clang's tools were not always the ones named here: no tree of those is taken.
+        # Earlier versions used other tools with Clang: their trees must not be taken.
         tools = self.variables if self.family == "clang" else ()
         return (self.name, self.version, *identity, *tools)
 
 
 def described(name: str, words: str) -> Toolchain:
-    """Return a compiler by its name, and by what it says when asked for its version."""
+    """Return the compiler with this name and this output of `--version`."""
     program = name.rpartition("/")[2]
     family = program.partition("-")[0]
     version = words.splitlines()[0] if words.strip() else "0"
     parsed = compiler_words.read(version)
     if program != name and family == "clang":
-        program = "clang"  # an image has one, whose tools have plain names, too
-    # Each by its name: `LLVM=-15` means Clang's plain names before Linux 5.18 (e9c281928c24), and
-    # nothing before 5.7. Whether Clang assembles (LLVM_IAS) is left to the kernel's version.
+        program = "clang"  # an image has one Clang, whose tools also have plain names
+    # Each tool by name: before Linux 5.18 (e9c281928c24), `LLVM=-15` means Clang's plain names, and
+    # before 5.7 nothing. Whether Clang assembles (LLVM_IAS) is left to the kernel's default.
     variables = (
         f"{variable}={tool}" for variable, tool in installed_compilers.programs(program).items()
     )
@@ -57,7 +57,7 @@ def described(name: str, words: str) -> Toolchain:
 
 @dataclass(frozen=True, slots=True)
 class _Asked:
-    """What a compiler of the host said of itself."""
+    """The version output of a compiler of the host."""
 
     program: tuple[str, int, int, int]
     at: float
@@ -65,12 +65,13 @@ class _Asked:
 
 
 _ASKED: dict[str, _Asked] = {}
-# Clang takes 25 ms to say it, and a step asks several times. Behind a wrapper, another may come.
+# Clang takes 25 ms to answer, and a step asks several times. Answers expire, as a program may be a
+# wrapper whose compiler changes.
 _ASKED_SECONDS = 60.0
 
 
 async def installed(name: str) -> Toolchain | None:
-    """Return a compiler of the host; None if it, or a program that comes with it, is not there."""
+    """Return a compiler of the host; None if it or one of its tools is missing."""
     program = shutil.which(name)
     if program is None or not installed_compilers.has(name):
         return None

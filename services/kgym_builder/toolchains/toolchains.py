@@ -1,6 +1,7 @@
-"""The toolchains that the workers of this host use: the host's own, and images, made once.
+"""The toolchains of this host's workers: the host's own compilers, and images.
 
-An image is fetched from storage, or else made by whoever needs it first, while others wait.
+An image is fetched from storage; if there is none, the first step that needs it makes it while
+others wait.
 """
 
 import asyncio
@@ -35,11 +36,13 @@ class Toolchains:
         self._archives = archives
 
     async def get(self, compiler: str, run: StepContext) -> Toolchain:
-        """Return the compiler that is asked for; the image that it is in stays for the attempt.
+        """Return the compiler of a spec; its image is held for the attempt.
 
-        Raises UserError `no_compiler` if it cannot be had here: workers that say which compilers
-        they have are never asked for another.
+        Raises UserError `no_compiler` if it is not available here. The scheduler's lanes avoid
+        that for workers that report their compilers.
         """
+        # The worker chooses the place, in the spec's order: lanes only name all places that serve,
+        # as one host has a compiler installed while another must make its image.
         for place in compilers.places(compiler):
             wanted = compilers.image(place)
             if wanted is None:
@@ -62,7 +65,7 @@ class Toolchains:
         )
 
     async def offered(self, storage: Storage) -> list[str]:
-        """Return the compilers of images that are here or in storage, or can be made here."""
+        """Return the compilers whose images are here or in storage, or can be made here."""
         there = {*self._folders.sizes(), *await _stored(storage)}
         made = await self._made_here()
         return [
@@ -72,7 +75,7 @@ class Toolchains:
         ]
 
     async def _made_here(self) -> set[str]:
-        """Return the suites of which this worker makes images."""
+        """Return the suites whose images this worker can make."""
         return await self._archives.suites() if all(map(shutil.which, image.PROGRAMS)) else set()
 
     async def _in_image(self, wanted: ImageCompiler, run: StepContext) -> Toolchain | None:
@@ -95,7 +98,7 @@ class Toolchains:
         )
 
     async def _take(self, recipe: Recipe, folder: Path, run: StepContext) -> None:
-        """Fetch the image; or else make it, unless another step does so now."""
+        """Fetch the image, or make it; wait if another step is making it."""
         waits = False
         while True:
             ours = await run.hold(f"{image.PREFIX}/{recipe.name}")
@@ -116,10 +119,10 @@ class Toolchains:
         if recipe.suite not in await self._made_here():
             raise InfrastructureError(
                 "no_toolchain_image",
-                f"the stored toolchain image of {recipe.suite} ({', '.join(recipe.compilers)}) was"
-                " damaged, or is gone, and this worker makes none: another worker has to, or"
-                f" install mmdebstrap here, and let {SETTING}={recipe.suite}=http://… name an"
-                " archive of this suite",
+                f"the stored toolchain image of {recipe.suite} ({', '.join(recipe.compilers)}) is"
+                " damaged or gone, and this worker cannot make one: use another worker, or install"
+                f" mmdebstrap here, and set {SETTING}={recipe.suite}=http://… to an archive of this"
+                " suite",
             )
         run.log(f"making the toolchain image {recipe.name}: {', '.join(recipe.compilers)}")
         run.progress("make the toolchain")
@@ -133,6 +136,6 @@ class Toolchains:
 
 
 async def _stored(storage: Storage) -> set[str]:
-    """Return the images that are stored whole, by their recipes' names."""
+    """Return the recipes' names of the images that are stored whole."""
     folders = {key.rpartition("/")[2] for key in await storage.sizes(image.PREFIX, 1)}
     return {name for name in folders if await image.is_stored(storage, name)}

@@ -148,7 +148,7 @@ async def test_a_config_of_another_architecture_is_refused_before_anything_is_fe
     more = {"source": nowhere, "config": KernelConfig.model_validate(config)}
     error = await failure(builder, new_run, fake_build.model_copy(update=more))
     assert (error.reason, error.cause) == ("wrong_architecture", "user")
-    assert f"(CONFIG_{symbol}=y), and kernels are built for x86_64 here" in error.message
+    assert f"(CONFIG_{symbol}=y), but kernels are built for x86_64 here" in error.message
 
 
 @pytest.mark.parametrize("name", ["arm64", "riscv", "i386", "um"])

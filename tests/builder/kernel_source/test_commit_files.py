@@ -162,7 +162,7 @@ async def test_names_that_git_refuses_to_write_are_refused(
         git(folder, "update-ref", "refs/heads/odd", odd)
         error = await refusal(kernels, linux(served, odd))
         assert (error.reason, error.cause) == ("source_unreadable", "user"), error.message
-        assert "of a name that Git refuses, or two of it" in error.message
+        assert "with a name that Git refuses, or two of them" in error.message
     assert not list((tmp_path / "cache" / "trees").glob("*/tree"))
     assert await marker(kernels, linux(served, "main")) == "three"
 

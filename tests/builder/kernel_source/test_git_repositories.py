@@ -235,7 +235,7 @@ async def test_a_server_of_old_gives_its_branches(tmp_path: Path, served: GitSer
     git(served.root / "linux", "reset", "-q", "--hard", "main^")
     assert await marker(kernels, linux(served, inner)) == "two"
     first = sum(served.sent)
-    assert "none of the branches" in (await refusal(kernels, linux(served, stray))).message
+    assert "no branch or tag of" in (await refusal(kernels, linux(served, stray))).message
     commit(served.root / "linux", "5", Makefile="five")
     assert await marker(kernels, linux(served, "main")) == "five"
     assert sum(served.sent) - first < first / 20

@@ -239,7 +239,7 @@ async def test_who_may_make_none_makes_none_of_a_damaged_one_either(
     stored.write_bytes(good[:5000] + b"damaged" + good[5007:])
     error = await failure(host(tmp_path / "one"), "gcc-10", start())
     assert (error.reason, error.cause) == ("no_toolchain_image", "infrastructure")
-    assert "bullseye (gcc-10, gcc-9) was damaged, or is gone" in error.message
+    assert "bullseye (gcc-10, gcc-9) is damaged or gone" in error.message
     assert "another worker has to" in error.message
     assert not list((tmp_path / "one").rglob(IMAGE))
 
@@ -352,14 +352,14 @@ def test_any_user_can_make_an_image(archive: SmallArchive, tmp_path: Path) -> No
 @pytest.mark.parametrize(
     ("text", "complaint"),
     [
-        ("potato=http://archive.example/debian", "'potato' is no suite that is known: buster"),
+        ("potato=http://archive.example/debian", "'potato' is not a known suite: buster"),
         (
             "bullseye=ftp://archive.example/",
-            "is no address of an archive; write e.g. bullseye=",
+            "is not an archive's address; write e.g. bullseye=",
         ),
-        ("bullseye=[trusted=yes] http://x/ $(touch /tmp/x)", "is no address of an archive"),
-        ("bullseye", "'' is no address of an archive"),
-        ("=http://archive.example", "'' is no suite that is known"),
+        ("bullseye=[trusted=yes] http://x/ $(touch /tmp/x)", "is not an archive's address"),
+        ("bullseye", "'' is not an archive's address"),
+        ("=http://archive.example", "'' is not a known suite"),
     ],
 )
 def test_a_setting_that_names_no_archive_is_refused(text: str, complaint: str) -> None:
