@@ -132,6 +132,7 @@ class _Build:
             self.artifacts = (*ARTIFACTS, kbuild.MODULES)
         applies = await _known_to_apply(run, identified.identity, self.spec)
         entry = None if applies else await self._entry_for_later_steps(identified)
+        # `fresh` builds again on the same entry; `refresh` makes the entry anew, too (`take`).
         if self.spec.cache == "use" and (known := await self._recalled(identified)):
             return known
         with run.stage("tree"):

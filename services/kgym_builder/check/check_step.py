@@ -106,6 +106,7 @@ class _Check:
         with run.stage("read"):
             paths, files, links = await self._read(ground)
         with run.stage("patches"):
+            # Each patch has its own sandbox and overlay, so that none sees another one's files.
             numbers = [number for number in range(len(spec.patches)) if number not in checks]
             trials = [
                 asyncio.create_task(self._trial(ground, number, paths[number], files, links))
@@ -185,6 +186,7 @@ class _Check:
             changes, functions = await separate_process.call(much, _looked_at, patch, own)
             known = await asyncio.to_thread(self._known, ground, own, changes, functions)
             budget = self.checker.suite.budget
+            # A patch that needs make may compile anything: it gets all cores.
             wide = min(budget.cores, max(1, len(known.plan.objects)))
             wide = budget.cores if known.plan.way else wide
             async with budget.share(Use.CHECK, wide, wide * JOB_MIB) as cores:

@@ -69,6 +69,7 @@ async def _review(
 
 
 async def _checkpatch(tree: Tree, diff: str) -> list[Finding]:
+    # Some sources, such as a distribution's packages, may lack it.
     if not await tree.read([_SCRIPT]):
         return []
     try:

@@ -17,6 +17,7 @@ from kgym.source.patching import Change
 from kgym_builder.kbuild.kbuild import DoesNotCompile, Output
 from kgym_builder.kbuild.working_tree import Tree
 
+# Patches must not touch anything of this name (`refuse`).
 NAME = "kgym_control"
 SOURCE = Path(__file__).with_name("control.c").read_bytes()
 MAKEFILE = "kernel/Makefile"

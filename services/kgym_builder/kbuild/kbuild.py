@@ -217,6 +217,7 @@ class Kbuild:
             await self._write(".config", base + kconfig.text(wanted))
             await self.make("olddefconfig")
         final = await self._config()
+        # Only now, as these depend on kconfig's answers.
         if impossible := await self._impossible(final):
             await self._write(".config", final + kconfig.text(impossible))
             await self.make("olddefconfig")

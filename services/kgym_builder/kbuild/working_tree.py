@@ -95,6 +95,7 @@ class Tree:
 
     async def with_modes(self, changes: Sequence[Change]) -> list[Change]:
         """Return the changes with the executable bits of files whose mode a patch leaves alone."""
+        # A patch that does not mention a file's mode keeps it. Only the tree knows the mode.
         asked = sorted(
             {
                 change.mode_of

@@ -226,6 +226,7 @@ class Remote:
         silence = self._bounds.silence_seconds
         environment = {"GIT_HTTP_LOW_SPEED_LIMIT": "1000", "GIT_HTTP_LOW_SPEED_TIME": str(silence)}
         argv = ["sh", "-c", _START, "sh", *argv]
+        # ssh would lend the worker's keys, and git:// is not encrypted: both stay forbidden.
         if self._place is not None:
             shown[SOURCE] = await self._folder(self._place)
             environment["GIT_ALLOW_PROTOCOL"] = "file"

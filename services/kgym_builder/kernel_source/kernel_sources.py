@@ -96,6 +96,7 @@ class KernelSources:
                 await unpack(archive, prepare(folder / "tree"), self._bounds, self._proof)
             except UserError as error:
                 raise UserError(error.reason, f"{_words(source)}: {error.message}") from error
+            # The archive is as large as the tree, and never used again.
             shutil.rmtree(folder / "fetched", ignore_errors=True)
 
         folder, there = await self._cache.get(key(identity), make, held=held)

@@ -18,6 +18,10 @@ from kgym_builder.kbuild.path_rules import NO_CODE, ONLY_MAKE
 from kgym_builder.kbuild.working_tree import Tree
 from kgym_builder.suitecache.compiled_trees import About, Order
 
+# It asks the folder's makefile for what follows the compiler (objtool): up to Linux 5.16, kbuild
+# does not save that. It makes thin archives anew, as binutils 2.35 trusts the sizes in them. Faster
+# ways were rejected: `lld` links another kernel than the config's linker, and booting `vmlinux`
+# directly needs CONFIG_PVH and saves a second at most.
 _MAKEFILE = Path(__file__).with_name("link_shortcut.mk").read_text()
 # Created if no makefile lists an object. It is a file because messages may drown in warnings.
 _ONLY_MAKE = ".kgym-only-make"
@@ -39,6 +43,7 @@ def objects(changes: Sequence[Change], index: Index, linked: Collection[str]) ->
     for change in changes:
         dependents = known[change.path]
         paths = {obj.path for obj in dependents.objects}
+        # Removed files, assembly and generated files have effects that no dependency file records.
         if change.content is None or dependents.made or not paths <= set(linked):
             return None
         if ONLY_MAKE.match(change.path):

@@ -109,7 +109,8 @@ class SuiteCache:
         source_identity = await self._sources.identify(kernel, run)
         rules = [backport.model_dump() for backport in self._sources.backports(kernel)]
         parts = (LAYOUT, source_identity, kernel.config, *tools.parts, rules, str(control.SOURCE))
-        # An image's identity covers its programs; of the host's, their paths have to do.
+        # The backports' text is part of the key: two jobs with the same text share an entry. An
+        # image's identity covers its programs; of the host's, their paths have to do.
         own = () if tools.image else tuple(map(shutil.which, CONFIGURING))
         name = memo.key("config", _CONFIGURED, *parts, own)
         identified = await memo.recall(run, name, Identified)
@@ -175,6 +176,7 @@ class SuiteCache:
             made = True
 
         folder, _ = await self._folders.get(identity, make, fresh=fresh, held=run.held)
+        # After this step's own entry is held: what is in use is never removed.
         if gone := await asyncio.to_thread(self._folders.trim, self._most):
             run.log(f"removed from this host to stay within its budget: {', '.join(gone)}")
         layer, root = await self._images.layers(folder, tools, run, run.held)

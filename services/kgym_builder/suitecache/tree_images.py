@@ -69,6 +69,7 @@ class TreeImages:
         """Return the folder with the unpacked image."""
 
         async def make(unpacked: Path) -> None:
+            # In the sandbox, as images come from other workers by way of storage.
             tree = prepare(unpacked / "tree")
             sandboxed = Sandbox(readonly={"/image": image.parent}, writable={"/tree": tree})
             argv = ["unsquashfs", "-quiet", "-no-progress", "-force", "-dest", "/tree"]

@@ -138,7 +138,7 @@ def _checked(program: Path) -> Path:
     with program.open("rb") as file:
         if not is_static(file):
             raise _refusal(f"its {program.name} is not a static program for x86_64")
-    program.chmod(0o755)
+    program.chmod(0o755)  # whatever the build left
     return program
 
 

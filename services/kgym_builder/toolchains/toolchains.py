@@ -116,6 +116,7 @@ class Toolchains:
                 run.progress("waiting for the toolchain")
             waits = True
             await asyncio.sleep(_POLL_SECONDS)
+        # Checked again: the image that was stored when the step began may have turned out damaged.
         if recipe.suite not in await self._made_here():
             raise InfrastructureError(
                 "no_toolchain_image",
