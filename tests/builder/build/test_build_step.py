@@ -21,17 +21,13 @@ from kgym.api.steps import (
     Reproducer,
     TarballSource,
 )
-from kgym.errors import KgymError, UserError
+from kgym.errors import UserError
 from kgym_builder.build.build_step import Builder
 from kgym_builder.suitecache.suitecache import SuiteCache
+from tests.builder.conftest import FakeLinux
 from tests.conftest import ANYWHERE, ROOT, NewRun
 
 pytestmark = pytest.mark.anyio
-
-
-@pytest.fixture
-def builder(tmp_path: Path) -> Builder:
-    return Builder(SuiteCache(tmp_path / "cache", ROOT / "configs" / "backports", origins=ANYWHERE))
 
 
 def patched(spec: BuildSpec, *edits: Edit, diff: str | None = None) -> BuildSpec:
@@ -46,17 +42,9 @@ def edit(original: str, replacement: str, file: str = "kernel/watch_queue.c") ->
 REGRESS = edit("type >= WATCH_TYPE__NR", "type >= 100")
 
 
-async def failure(builder: Builder, new_run: NewRun, spec: BuildSpec) -> KgymError:
-    with pytest.raises(KgymError) as caught:
-        await builder(new_run(spec))
-    return caught.value
-
-
-async def test_a_build_leaves_kernel_config_and_log(
-    builder: Builder, new_run: NewRun, fake_build: BuildSpec
-) -> None:
-    run = new_run(fake_build)
-    result = await builder(run)
+async def test_a_build_leaves_kernel_config_and_log(linux: FakeLinux) -> None:
+    run = linux.new_run(linux.spec)
+    result = await linux.builder(run)
     names = {artifact.name for artifact in run.artifacts}
     assert names >= {"bzImage", "vmlinux", "System.map", "config", "build.log"}
     assert result.kernel_release == "6.1.0"
@@ -64,72 +52,58 @@ async def test_a_build_leaves_kernel_config_and_log(
     assert not result.tree_cached
 
 
-async def test_a_patched_build_compiles_only_what_the_patch_touches(
-    builder: Builder, new_run: NewRun, fake_build: BuildSpec
-) -> None:
-    await builder(new_run(fake_build))
-    result = await builder(new_run(patched(fake_build, REGRESS)))
+async def test_a_patched_build_compiles_only_what_the_patch_touches(linux: FakeLinux) -> None:
+    await linux.build()
+    result = await linux.build(patched(linux.spec, REGRESS))
     assert result.tree_cached
     assert result.objects_compiled == 1
 
 
-async def test_a_header_patch_compiles_every_file_that_includes_it(
-    builder: Builder, new_run: NewRun, fake_build: BuildSpec
-) -> None:
-    await builder(new_run(fake_build))
+async def test_a_header_patch_compiles_every_file_that_includes_it(linux: FakeLinux) -> None:
+    await linux.build()
     header = edit("int fork_one(int parent);", "int fork_one(int p);", "include/linux/kernel.h")
-    assert (await builder(new_run(patched(fake_build, header)))).objects_compiled == 4
+    assert (await linux.build(patched(linux.spec, header))).objects_compiled == 4
 
 
-async def test_the_same_build_gives_the_same_bytes(
-    builder: Builder, new_run: NewRun, fake_build: BuildSpec
-) -> None:
+async def test_the_same_build_gives_the_same_bytes(linux: FakeLinux) -> None:
     sums = []
     for cache in ("use", "refresh"):
-        run = new_run(fake_build.model_copy(update={"cache": cache}))
-        await builder(run)
+        run = linux.new_run(linux.spec.model_copy(update={"cache": cache}))
+        await linux.builder(run)
         sums.append({one.name: one.sha256 for one in run.artifacts if one.name != "build.log"})
     assert sums[0] == sums[1]
 
 
-async def test_a_patch_of_one_build_is_not_seen_by_the_next(
-    builder: Builder, new_run: NewRun, fake_build: BuildSpec
-) -> None:
-    again = fake_build.model_copy(update={"cache": "fresh"})
-    first, third = new_run(fake_build), new_run(again)
-    await builder(first)
-    await builder(new_run(patched(fake_build, REGRESS)))
-    result = await builder(third)
+async def test_a_patch_of_one_build_is_not_seen_by_the_next(linux: FakeLinux) -> None:
+    again = linux.spec.model_copy(update={"cache": "fresh"})
+    first, third = linux.new_run(linux.spec), linux.new_run(again)
+    await linux.builder(first)
+    await linux.build(patched(linux.spec, REGRESS))
+    result = await linux.builder(third)
     assert result.objects_compiled == 0
     assert first.artifacts[0].sha256 == third.artifacts[0].sha256
 
 
-async def test_two_builds_that_want_the_same_tree_make_it_once(
-    builder: Builder, new_run: NewRun, fake_build: BuildSpec
-) -> None:
-    results = await asyncio.gather(*(builder(new_run(fake_build)) for _ in range(3)))
+async def test_two_builds_that_want_the_same_tree_make_it_once(linux: FakeLinux) -> None:
+    results = await asyncio.gather(*(linux.build() for _ in range(3)))
     assert sorted(one.tree_cached for one in results) == [False, True, True]
 
 
-async def test_symbols_that_kconfig_drops_are_named(
-    builder: Builder, new_run: NewRun, fake_build: BuildSpec
-) -> None:
+async def test_symbols_that_kconfig_drops_are_named(linux: FakeLinux) -> None:
     config = KernelConfig(base="tinyconfig", fragments=["CONFIG_BASE=y\nCONFIG_NO_SUCH=y\n"])
-    result = await builder(new_run(fake_build.model_copy(update={"config": config})))
+    result = await linux.build(config=config)
     (dropped,) = result.dropped_symbols
     assert (dropped.symbol, dropped.wanted, dropped.got) == ("NO_SUCH", "y", "n")
     # Who asks for something else of which kconfig makes the same is told of that.
     config = KernelConfig(base="tinyconfig", fragments=["CONFIG_BASE=y\nCONFIG_OTHER=m\n"])
-    result = await builder(new_run(fake_build.model_copy(update={"config": config})))
+    result = await linux.build(config=config)
     assert result.memoised
     assert [one.symbol for one in result.dropped_symbols] == ["OTHER"]
 
 
-async def test_a_full_config_is_used_as_it_is(
-    builder: Builder, new_run: NewRun, fake_build: BuildSpec
-) -> None:
+async def test_a_full_config_is_used_as_it_is(linux: FakeLinux) -> None:
     config = KernelConfig(full="CONFIG_EXTRA=y\n# CONFIG_BASE is not set\n")
-    result = await builder(new_run(fake_build.model_copy(update={"config": config})))
+    result = await linux.build(config=config)
     assert result.dropped_symbols == []
 
 
@@ -142,22 +116,20 @@ async def test_a_full_config_is_used_as_it_is(
     ],
 )
 async def test_a_config_of_another_architecture_is_refused_before_anything_is_fetched(
-    builder: Builder, new_run: NewRun, fake_build: BuildSpec, config: dict[str, Any], symbol: str
+    linux: FakeLinux, config: dict[str, Any], symbol: str
 ) -> None:
     nowhere = TarballSource(url="/no/where.tar", sha256="0" * 64)
     more = {"source": nowhere, "config": KernelConfig.model_validate(config)}
-    error = await failure(builder, new_run, fake_build.model_copy(update=more))
+    error = await linux.failure(linux.spec.model_copy(update=more))
     assert (error.reason, error.cause) == ("wrong_architecture", "user")
     assert f"(CONFIG_{symbol}=y), but kernels are built for x86_64 here" in error.message
 
 
 @pytest.mark.parametrize("name", ["arm64", "riscv", "i386", "um"])
-async def test_a_config_is_refused_by_its_title(
-    builder: Builder, new_run: NewRun, fake_build: BuildSpec, name: str
-) -> None:
+async def test_a_config_is_refused_by_its_title(linux: FakeLinux, name: str) -> None:
     text = f"#\n# Linux/{name} 5.15.0 Kernel Configuration\n#\nCONFIG_BASE=y\n"
-    spec = fake_build.model_copy(update={"config": KernelConfig(full=text)})
-    error = await failure(builder, new_run, spec)
+    spec = linux.spec.model_copy(update={"config": KernelConfig(full=text)})
+    error = await linux.failure(spec)
     assert (error.reason, error.cause) == ("wrong_architecture", "user")
     assert f"# Linux/{name} 5.15.0 Kernel Configuration" in error.message
 
@@ -175,18 +147,16 @@ async def test_a_config_is_refused_by_its_title(
     ],
 )
 async def test_a_config_of_another_version_is_brought_over_and_that_is_told(
-    builder: Builder, new_run: NewRun, fake_build: BuildSpec, title: str, told: str
+    linux: FakeLinux, title: str, told: str
 ) -> None:
     text = f"#\n# {title}\n#\nCONFIG_BASE=y\n"
-    spec = fake_build.model_copy(update={"config": KernelConfig(full=text)})
+    spec = linux.spec.model_copy(update={"config": KernelConfig(full=text)})
     for memoised in (False, True):
-        result = await builder(new_run(spec))
+        result = await linux.build(spec)
         assert (result.memoised, result.config_version) == (memoised, told)
 
 
-async def test_what_a_config_says_of_its_compiler_is_no_wish(
-    builder: Builder, new_run: NewRun, fake_build: BuildSpec
-) -> None:
+async def test_what_a_config_says_of_its_compiler_is_no_wish(linux: FakeLinux) -> None:
     facts = (
         *('CC_VERSION_TEXT="gcc (Debian 10.2.1) 10.2.1"', "CC_IS_GCC=y", "GCC_VERSION=100201"),
         *("CLANG_VERSION=0", "AS_IS_GNU=y", "AS_VERSION=23502", "LD_IS_BFD=y", "LD_VERSION=23502"),
@@ -201,16 +171,13 @@ async def test_what_a_config_says_of_its_compiler_is_no_wish(
     )
     lines = [*(f"CONFIG_{one}" for one in facts), *(f"CONFIG_{one}=y" for one in wishes)]
     config = KernelConfig(full="\n".join(["CONFIG_BASE=y", *lines]) + "\n")
-    result = await builder(new_run(fake_build.model_copy(update={"config": config})))
+    result = await linux.build(config=config)
     assert [one.symbol for one in result.dropped_symbols] == list(wishes)
 
 
-async def test_a_config_that_speaks_of_other_architectures_is_taken(
-    builder: Builder, new_run: NewRun, fake_build: BuildSpec
-) -> None:
+async def test_a_config_that_speaks_of_other_architectures_is_taken(linux: FakeLinux) -> None:
     text = "CONFIG_BASE=y\n# CONFIG_X86_32 is not set\nCONFIG_ARM64_ERRATA=y\n"
-    config = KernelConfig(base="allnoconfig", fragments=[text])
-    result = await builder(new_run(fake_build.model_copy(update={"config": config})))
+    result = await linux.build(config=KernelConfig(base="allnoconfig", fragments=[text]))
     assert [one.symbol for one in result.dropped_symbols] == ["ARM64_ERRATA"]
 
 
@@ -219,50 +186,41 @@ async def test_a_config_that_speaks_of_other_architectures_is_taken(
     [("certs/ours.pem", '""'), ("/etc/keys.pem", '""'), ("../x", '""'), ("Makefile", None)],
 )
 async def test_files_that_a_config_names_and_the_source_lacks_are_left_out(
-    builder: Builder, new_run: NewRun, fake_build: BuildSpec, keys: str, got: str | None
+    linux: FakeLinux, keys: str, got: str | None
 ) -> None:
     config = KernelConfig(full=f'CONFIG_BASE=y\nCONFIG_SYSTEM_TRUSTED_KEYS="{keys}"\n')
-    result = await builder(new_run(fake_build.model_copy(update={"config": config})))
+    result = await linux.build(config=config)
     dropped = [(one.symbol, one.wanted, one.got) for one in result.dropped_symbols]
     assert dropped == ([("SYSTEM_TRUSTED_KEYS", f'"{keys}"', got)] if got else [])
 
 
-async def test_btf_is_left_out_and_said_where_nothing_can_make_it(
-    builder: Builder, new_run: NewRun, fake_build: BuildSpec
-) -> None:
-    config = KernelConfig(full="CONFIG_BASE=y\nCONFIG_DEBUG_INFO_BTF=y\n")
-    result = await builder(new_run(fake_build.model_copy(update={"config": config})))
+async def test_btf_is_left_out_and_said_where_nothing_can_make_it(linux: FakeLinux) -> None:
+    result = await linux.build(config=KernelConfig(full="CONFIG_BASE=y\nCONFIG_DEBUG_INFO_BTF=y\n"))
     dropped = [(one.symbol, one.wanted, one.got) for one in result.dropped_symbols]
     assert dropped == ([] if shutil.which("pahole") else [("DEBUG_INFO_BTF", "y", "n")])
 
 
-async def test_a_config_line_that_is_none_is_refused_with_its_number(
-    builder: Builder, new_run: NewRun, fake_build: BuildSpec
-) -> None:
+async def test_a_config_line_that_is_none_is_refused_with_its_number(linux: FakeLinux) -> None:
     config = KernelConfig(base="allnoconfig", fragments=["CONFIG_BASE=y\nmake it fast\n"])
-    spec = fake_build.model_copy(update={"config": config})
-    error = await failure(builder, new_run, spec)
+    spec = linux.spec.model_copy(update={"config": config})
+    error = await linux.failure(spec)
     assert (error.reason, error.details["line"]) == ("config_rejected", 2)
 
 
-async def test_what_make_finds_no_rule_for_is_told_before_all_warnings(
-    builder: Builder, new_run: NewRun, fake_build: BuildSpec
-) -> None:
+async def test_what_make_finds_no_rule_for_is_told_before_all_warnings(linux: FakeLinux) -> None:
     rule = edit("bzImage: arch", "bzImage: certs/none.pem arch", "Makefile")
     warns = edit("return parent + 1;", "int unused; return parent + 1;", "kernel/fork.c")
-    error = await failure(builder, new_run, patched(fake_build, rule, warns))
+    error = await linux.failure(patched(linux.spec, rule, warns))
     assert error.reason == "does_not_compile"
     assert error.message.startswith(
         "make bzImage failed: No rule to make target 'certs/none.pem', needed by 'bzImage'"
     )
 
 
-async def test_a_patch_that_does_not_compile_gives_file_line_and_message(
-    builder: Builder, new_run: NewRun, fake_build: BuildSpec
-) -> None:
-    run = new_run(patched(fake_build, edit("return 0;", "return zero;")))
+async def test_a_patch_that_does_not_compile_gives_file_line_and_message(linux: FakeLinux) -> None:
+    run = linux.new_run(patched(linux.spec, edit("return 0;", "return zero;")))
     with pytest.raises(UserError) as caught:
-        await builder(run)
+        await linux.builder(run)
     assert caught.value.reason == "does_not_compile"
     diagnostics = caught.value.details["diagnostics"]
     assert isinstance(diagnostics, list)
@@ -272,40 +230,38 @@ async def test_a_patch_that_does_not_compile_gives_file_line_and_message(
     assert "build.log" in {artifact.name for artifact in run.artifacts}
 
 
-async def test_an_undefined_reference_is_a_diagnostic_too(
-    builder: Builder, new_run: NewRun, fake_build: BuildSpec
-) -> None:
+async def test_an_undefined_reference_is_a_diagnostic_too(linux: FakeLinux) -> None:
     spec = patched(
-        fake_build,
+        linux.spec,
         edit("return 0;", "return length(0) + fork_two();"),
         edit("int fork_one", "int fork_two(void);\nint fork_one", "include/linux/kernel.h"),
     )
-    error = await failure(builder, new_run, spec)
+    error = await linux.failure(spec)
     assert "undefined reference to `fork_two'" in error.message
 
 
 async def test_a_patch_that_does_not_apply_fails_before_anything_is_built(
-    builder: Builder, new_run: NewRun, fake_build: BuildSpec, tmp_path: Path
+    linux: FakeLinux, tmp_path: Path
 ) -> None:
-    spec = patched(fake_build, diff="--- a/fs/open.c\n+++ b/fs/open.c\n@@ -3 +3 @@\n-no\n+yes\n")
-    error = await failure(builder, new_run, spec)
+    spec = patched(linux.spec, diff="--- a/fs/open.c\n+++ b/fs/open.c\n@@ -3 +3 @@\n-no\n+yes\n")
+    error = await linux.failure(spec)
     assert (error.reason, error.cause) == ("patch_does_not_apply", "user")
     assert not list((tmp_path / "storage").glob("suitecache/*"))
 
 
 async def test_a_patch_behind_a_symbolic_link_of_the_tree_is_refused(
-    builder: Builder, new_run: NewRun, fake_build: BuildSpec, tmp_path: Path
+    linux: FakeLinux, tmp_path: Path
 ) -> None:
     tree = tmp_path / "linked"
     subprocess.run(["cp", "-r", ROOT / "tests" / "fakelinux", tree], check=True, timeout=20)
     (tree / "out").symlink_to("/tmp")
-    spec = fake_build.model_copy(update={"source": committed(tree)})
+    spec = linux.spec.model_copy(update={"source": committed(tree)})
     diff = "--- /dev/null\n+++ b/out/x\n@@ -0,0 +1 @@\n+x\n"
-    assert (await failure(builder, new_run, patched(spec, diff=diff))).reason == "unsafe_patch"
+    assert (await linux.failure(patched(spec, diff=diff))).reason == "unsafe_patch"
 
 
 async def test_a_makefile_that_runs_code_reaches_neither_network_nor_host(
-    builder: Builder, new_run: NewRun, fake_build: BuildSpec, tmp_path: Path
+    linux: FakeLinux, tmp_path: Path
 ) -> None:
     secret = tmp_path / "secret"
     secret.write_text("the secret")
@@ -315,9 +271,9 @@ async def test_a_makefile_that_runs_code_reaches_neither_network_nor_host(
     )
     # What the spy saw takes the kernel image's place, so that the test can read it.
     show = edit("@objcopy -S $< $@", "@cp spy $@", "Makefile")
-    spec = patched(fake_build, edit("VERSION =", spy, "Makefile"), show)
-    run = new_run(spec)
-    await builder(run)
+    spec = patched(linux.spec, edit("VERSION =", spy, "Makefile"), show)
+    run = linux.new_run(spec)
+    await linux.builder(run)
     key = next(one.key for one in run.artifacts if one.name == "bzImage")
     seen = (tmp_path / "storage" / key).read_text()
     assert "the secret" not in seen
@@ -327,27 +283,27 @@ async def test_a_makefile_that_runs_code_reaches_neither_network_nor_host(
 
 
 async def test_an_artifact_that_is_a_link_to_a_host_file_is_not_followed(
-    builder: Builder, new_run: NewRun, fake_build: BuildSpec, tmp_path: Path
+    linux: FakeLinux, tmp_path: Path
 ) -> None:
     secret = tmp_path / "secret"
     secret.write_text("the secret")
-    spec = patched(fake_build, edit("@objcopy -S $< $@", f"@ln -sf {secret} $@", "Makefile"))
-    assert (await failure(builder, new_run, spec)).reason == "no_kernel"
+    spec = patched(linux.spec, edit("@objcopy -S $< $@", f"@ln -sf {secret} $@", "Makefile"))
+    assert (await linux.failure(spec)).reason == "no_kernel"
 
 
 async def test_an_aborted_build_is_gone_within_two_seconds_and_leaves_nothing(
-    builder: Builder, new_run: NewRun, fake_build: BuildSpec
+    linux: FakeLinux, tmp_path: Path
 ) -> None:
     marker = "9182.7364"
-    spec = patched(fake_build, edit("@objcopy -S $< $@", f"sleep {marker}", "Makefile"))
-    task = asyncio.create_task(builder(new_run(spec)))
+    spec = patched(linux.spec, edit("@objcopy -S $< $@", f"sleep {marker}", "Makefile"))
+    task = asyncio.create_task(linux.build(spec))
     await until(lambda: running(marker))
     start = time.monotonic()
     task.cancel()
     await asyncio.gather(task, return_exceptions=True)
     await until(lambda: not running(marker))
     assert time.monotonic() - start < 10  # 2 where nothing else runs
-    assert str(builder) not in Path("/proc/mounts").read_text()
+    assert str(tmp_path) not in Path("/proc/mounts").read_text()
 
 
 def running(marker: str) -> bool:
@@ -371,7 +327,7 @@ def committed(tree: Path) -> GitSource:
 
 
 async def test_a_git_source_is_mirrored_and_later_commits_are_fetched(
-    builder: Builder, new_run: NewRun, fake_build: BuildSpec, tmp_path: Path
+    linux: FakeLinux, tmp_path: Path
 ) -> None:
     tree = tmp_path / "git"
     subprocess.run(["cp", "-r", ROOT / "tests" / "fakelinux", tree], check=True, timeout=20)
@@ -381,9 +337,9 @@ async def test_a_git_source_is_mirrored_and_later_commits_are_fetched(
     second = committed(tree)
     releases = []
     for source in (first, second, GitSource(url=str(tree), commit="no-such-branch")):
-        spec = fake_build.model_copy(update={"source": source})
+        spec = linux.spec.model_copy(update={"source": source})
         try:
-            releases.append((await builder(new_run(spec))).kernel_release)
+            releases.append((await linux.build(spec)).kernel_release)
         except UserError as error:
             releases.append(error.reason)
     assert releases == ["6.1.0", "6.2.0", "source_not_found"]
@@ -391,12 +347,12 @@ async def test_a_git_source_is_mirrored_and_later_commits_are_fetched(
 
 
 async def test_jobs_that_fetch_the_same_repository_at_once_do_not_disturb_each_other(
-    builder: Builder, new_run: NewRun, fake_build: BuildSpec, tmp_path: Path
+    linux: FakeLinux, tmp_path: Path
 ) -> None:
     tree = tmp_path / "git"
     subprocess.run(["cp", "-r", ROOT / "tests" / "fakelinux", tree], check=True, timeout=20)
-    spec = fake_build.model_copy(update={"source": committed(tree)})
-    results = await asyncio.gather(*(builder(new_run(spec)) for _ in range(3)))
+    spec = linux.spec.model_copy(update={"source": committed(tree)})
+    results = await asyncio.gather(*(linux.build(spec) for _ in range(3)))
     assert {one.kernel_release for one in results} == {"6.1.0"}
 
 
@@ -411,16 +367,14 @@ async def test_jobs_that_fetch_the_same_repository_at_once_do_not_disturb_each_o
     ],
 )
 async def test_a_source_that_cannot_be_had_is_named(
-    builder: Builder, new_run: NewRun, fake_build: BuildSpec, source: TarballSource, reason: str
+    linux: FakeLinux, source: TarballSource, reason: str
 ) -> None:
-    spec = fake_build.model_copy(update={"source": source})
-    assert (await failure(builder, new_run, spec)).reason == reason
+    spec = linux.spec.model_copy(update={"source": source})
+    assert (await linux.failure(spec)).reason == reason
 
 
-async def test_a_compiler_that_is_not_installed_is_named(
-    builder: Builder, new_run: NewRun, fake_build: BuildSpec
-) -> None:
-    error = await failure(builder, new_run, fake_build.model_copy(update={"compiler": "gcc-3"}))
+async def test_a_compiler_that_is_not_installed_is_named(linux: FakeLinux) -> None:
+    error = await linux.failure(linux.spec.model_copy(update={"compiler": "gcc-3"}))
     assert (error.reason, error.cause) == ("no_compiler", "user")
     assert "no gcc-3; its compilers: " in error.message
 
@@ -451,9 +405,7 @@ async def test_a_backport_is_applied_where_its_rules_hold_and_its_original_stand
     assert result.backports == ["fits"]
 
 
-async def test_what_later_steps_rest_on_is_tried_before_anything_is_built(
-    builder: Builder, new_run: NewRun, fake_build: BuildSpec
-) -> None:
+async def test_what_later_steps_rest_on_is_tried_before_anything_is_built(linux: FakeLinux) -> None:
     good = Edit(file="kernel/fork.c", original="parent + 1", replacement="parent + 2")
     stale = Edit(file="kernel/fork.c", original="not there", replacement="")
 
@@ -461,21 +413,21 @@ async def test_what_later_steps_rest_on_is_tried_before_anything_is_built(
         ahead = Ahead(patches=[Patch(name="fix", edits=[edit])], programs=[Reproducer(text=text)])
         more: dict[str, object] = {"ahead": ahead}
         more |= {"config": KernelConfig(base="allnoconfig", fragments=[config])}
-        return fake_build.model_copy(update=more)
+        return linux.spec.model_copy(update=more)
 
     fine, wrong = "int main(void) { return 0; }", "int main(void) { return x; }"
     for config in ("CONFIG_EXTRA=y\n", "CONFIG_BASE=y\n"):  # never built, and built before
-        run = new_run(spec(stale, fine, config))
+        run = linux.new_run(spec(stale, fine, config))
         with pytest.raises(UserError, match="fix: the original of an edit stands 0 times"):
-            await builder(run)
+            await linux.builder(run)
         assert not (run.folder / "build.log").exists()
         with pytest.raises(UserError, match="the reproducer does not compile"):
-            await builder(new_run(spec(good, wrong, config)))
-        await builder(new_run(fake_build))  # of the second config
-    first = await builder(new_run(spec(good, fine, "CONFIG_BASE=y\n")))
-    again = await builder(new_run(spec(good, fine, "CONFIG_BASE=y\n")))
+            await linux.build(spec(good, wrong, config))
+        await linux.build()  # of the second config
+    first = await linux.build(spec(good, fine, "CONFIG_BASE=y\n"))
+    again = await linux.build(spec(good, fine, "CONFIG_BASE=y\n"))
     assert (first.memoised, again.memoised) == (True, True)
     assert "ahead" in first.seconds
-    new = await builder(new_run(spec(good, fine, "CONFIG_EXTRA=y\n")))
+    new = await linux.build(spec(good, fine, "CONFIG_EXTRA=y\n"))
     assert new.seconds["tree"] > new.seconds["make"]  # for which everything was built
     assert "ahead" not in again.seconds

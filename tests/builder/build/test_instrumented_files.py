@@ -8,17 +8,11 @@ import pytest
 from kgym.api.steps import BuildResult, BuildSpec, Edit, KernelConfig, Patch
 from kgym.errors import UserError
 from kgym.worker.context import StepContext
-from kgym_builder.build.build_step import Builder
-from kgym_builder.suitecache.suitecache import SuiteCache
-from tests.conftest import ANYWHERE, ROOT, NewRun
+from tests.builder.conftest import FakeLinux
+from tests.conftest import ROOT
 
 pytestmark = pytest.mark.anyio
 TRACING = "CONFIG_FTRACE=y\nCONFIG_ENABLE_DEFAULT_TRACERS=y\n"
-
-
-@pytest.fixture
-def builder(tmp_path: Path) -> Builder:
-    return Builder(SuiteCache(tmp_path / "cache", ROOT / "configs" / "backports", origins=ANYWHERE))
 
 
 @pytest.fixture
@@ -42,11 +36,11 @@ async def records(run: StepContext, folder: Path) -> list[str]:
 
 
 async def test_from_an_entry_only_the_instrumented_files_are_compiled(
-    builder: Builder, new_run: NewRun, traced: BuildSpec, tmp_path: Path
+    linux: FakeLinux, traced: BuildSpec, tmp_path: Path
 ) -> None:
-    plain = await builder(new_run(traced))
-    run = new_run(instrumented(traced, "fs/open.c", "kernel/sched.c"))
-    result = await builder(run)
+    plain = await linux.build(traced)
+    run = linux.new_run(instrumented(traced, "fs/open.c", "kernel/sched.c"))
+    result = await linux.builder(run)
     assert (result.tree, result.tree_cached, result.objects_compiled) == (plain.tree, True, 2)
     assert result.trace_symbols == []
     assert [(one.path, one.functions, one.objects) for one in result.instrumented] == [
@@ -57,44 +51,44 @@ async def test_from_an_entry_only_the_instrumented_files_are_compiled(
 
 
 async def test_records_are_put_into_what_the_patches_leave(
-    builder: Builder, new_run: NewRun, traced: BuildSpec, tmp_path: Path
+    linux: FakeLinux, traced: BuildSpec, tmp_path: Path
 ) -> None:
-    await builder(new_run(traced))
+    await linux.build(traced)
     more = "static int twice(int a)\n{\n\treturn a;\n}\n\nint fork_one(int parent)\n{\n\ttwice(1);"
     edit = Edit(file="kernel/fork.c", original="int fork_one(int parent)\n{", replacement=more)
-    run = new_run(instrumented(traced, "kernel/fork.c", patches=[Patch(edits=[edit])]))
-    result = await builder(run)
+    run = linux.new_run(instrumented(traced, "kernel/fork.c", patches=[Patch(edits=[edit])]))
+    result = await linux.builder(run)
     assert result.objects_compiled == 1
     said = [line.removeprefix("kgym:kernel/fork.c:") for line in await records(run, tmp_path)]
     assert said == ["main 0", "fork_one 1", "twice 2"]
 
 
 async def test_a_config_that_cannot_trace_gets_the_symbols_and_an_entry_of_its_own(
-    builder: Builder, new_run: NewRun, fake_build: BuildSpec
+    linux: FakeLinux,
 ) -> None:
-    plain = await builder(new_run(fake_build))
-    result = await builder(new_run(instrumented(fake_build, "fs/open.c")))
+    plain = await linux.build()
+    result = await linux.build(instrumented(linux.spec, "fs/open.c"))
     assert result.trace_symbols == ["FTRACE", "ENABLE_DEFAULT_TRACERS"]
     assert result.tree != plain.tree
     assert result.dropped_symbols == []
 
 
 async def test_the_same_records_are_not_built_twice_and_others_are(
-    builder: Builder, new_run: NewRun, traced: BuildSpec
+    linux: FakeLinux, traced: BuildSpec
 ) -> None:
     results: list[BuildResult] = []
     for paths in (["fs/open.c"], ["fs/open.c"], ["kernel/fork.c"], []):
-        results.append(await builder(new_run(instrumented(traced, *paths))))
+        results.append(await linux.build(instrumented(traced, *paths)))
     assert [one.memoised for one in results] == [False, True, False, False]
     assert results[0].instrumented == results[1].instrumented != results[2].instrumented
 
 
 async def test_files_that_must_not_be_traced_are_told_and_left_alone(
-    builder: Builder, new_run: NewRun, traced: BuildSpec
+    linux: FakeLinux, traced: BuildSpec
 ) -> None:
-    await builder(new_run(traced))
+    await linux.build(traced)
     paths = ["kernel/trace/trace.c", "kernel/bounds.c", "lib/extra.c"]
-    result = await builder(new_run(instrumented(traced, *paths)))
+    result = await linux.build(instrumented(traced, *paths))
     tracer, bounds, extra = result.instrumented
     assert tracer.reason == "it is the tracer: the ring buffer, trace_printk, its clock"
     assert bounds.reason is not None
@@ -103,24 +97,22 @@ async def test_files_that_must_not_be_traced_are_told_and_left_alone(
 
 
 async def test_a_file_that_is_not_there_is_refused_before_the_full_build(
-    builder: Builder, new_run: NewRun, traced: BuildSpec
+    linux: FakeLinux, traced: BuildSpec
 ) -> None:
-    run = new_run(instrumented(traced, "fs/open.c", "fs/no_such.c"))
-    with pytest.raises(UserError, match=r"does not have: fs/no_such\.c") as caught:
-        await builder(run)
+    run = linux.new_run(instrumented(traced, "fs/open.c", "fs/no_such.c"))
+    with pytest.raises(UserError, match=r"not in the tree: fs/no_such\.c") as caught:
+        await linux.builder(run)
     assert caught.value.reason == "no_such_file"
     assert run.artifacts == []
 
 
-async def test_a_file_that_a_patch_removes_is_refused(
-    builder: Builder, new_run: NewRun, traced: BuildSpec
-) -> None:
+async def test_a_file_that_a_patch_removes_is_refused(linux: FakeLinux, traced: BuildSpec) -> None:
     source = (ROOT / "tests" / "fakelinux" / "lib" / "extra.c").read_text().splitlines()
     lines = "".join(f"-{line}\n" for line in source)
     diff = f"--- a/lib/extra.c\n+++ /dev/null\n@@ -1,{len(source)} +0,0 @@\n{lines}"
     spec = instrumented(traced, "lib/extra.c", patches=[Patch(diff=diff)])
     with pytest.raises(UserError, match="extra"):
-        await builder(new_run(spec))
+        await linux.build(spec)
 
 
 @pytest.mark.parametrize(
@@ -134,12 +126,11 @@ def test_what_is_no_c_file_of_the_tree_is_refused(fake_build: BuildSpec, path: s
 
 
 async def test_the_lines_of_an_error_are_those_of_the_patched_file(
-    builder: Builder, new_run: NewRun, traced: BuildSpec
+    linux: FakeLinux, traced: BuildSpec
 ) -> None:
     edit = Edit(file="fs/open.c", original="return -1;", replacement="return none;")
     spec = instrumented(traced, "fs/open.c", patches=[Patch(edits=[edit])])
-    with pytest.raises(UserError) as caught:
-        await builder(new_run(spec))
-    diagnostics = caught.value.details["diagnostics"]
+    error = await linux.failure(spec)
+    diagnostics = error.details["diagnostics"]
     assert isinstance(diagnostics, list)
     assert (diagnostics[0]["file"], diagnostics[0]["line"]) == ("fs/open.c", 6)

@@ -14,18 +14,13 @@ from kgym.errors import InfrastructureError, UserError
 from kgym.source import module_archive
 from kgym.worker.context import StepContext
 from kgym_builder.build.build_step import Builder
-from kgym_builder.suitecache.suitecache import SuiteCache
-from tests.conftest import ANYWHERE, ROOT, NewRun
+from tests.builder.conftest import FakeLinux
+from tests.conftest import NewRun
 
 pytestmark = pytest.mark.anyio
 
 FRAGMENT = "CONFIG_BASE=y\nCONFIG_EXTRA=m\n"
 MODULE = "lib/modules/6.1.0/kernel/lib/extra.ko"
-
-
-@pytest.fixture
-def builder(tmp_path: Path) -> Builder:
-    return Builder(SuiteCache(tmp_path / "cache", ROOT / "configs" / "backports", origins=ANYWHERE))
 
 
 async def built(
@@ -43,44 +38,38 @@ async def archive(run: StepContext, folder: Path) -> Path:
     return path
 
 
-async def test_modules_are_built_installed_and_counted(
-    builder: Builder, new_run: NewRun, fake_build: BuildSpec, tmp_path: Path
-) -> None:
-    result, run = await built(builder, new_run, fake_build)
+async def test_modules_are_built_installed_and_counted(linux: FakeLinux, tmp_path: Path) -> None:
+    result, run = await built(linux.builder, linux.new_run, linux.spec)
     assert (result.modules, result.built_in, result.dropped_symbols) == (1, [], [])
     with tarfile.open(await archive(run, tmp_path)) as found:
         assert MODULE in found.getnames()
         assert not any(one.issym() for one in found.getmembers())  # `build` leads nowhere
 
 
-async def test_a_patch_of_a_module_is_in_the_archive(
-    builder: Builder, new_run: NewRun, fake_build: BuildSpec, tmp_path: Path
-) -> None:
-    _, first = await built(builder, new_run, fake_build)
+async def test_a_patch_of_a_module_is_in_the_archive(linux: FakeLinux, tmp_path: Path) -> None:
+    _, first = await built(linux.builder, linux.new_run, linux.spec)
     before = (await archive(first, tmp_path)).read_bytes()
     edit = Edit(file="lib/extra.c", original="= 1", replacement="= 2")
-    patched = fake_build.model_copy(update={"patches": [Patch(edits=[edit])]})
-    result, second = await built(builder, new_run, patched)
+    patched = linux.spec.model_copy(update={"patches": [Patch(edits=[edit])]})
+    result, second = await built(linux.builder, linux.new_run, patched)
     assert (result.objects_compiled, result.shortcut, result.modules) == (1, False, 1)
     assert (await archive(second, tmp_path)).read_bytes() != before
 
 
-async def test_built_in_instead_they_are_part_of_the_kernel_and_named(
-    builder: Builder, new_run: NewRun, fake_build: BuildSpec
-) -> None:
-    result, run = await built(builder, new_run, fake_build, modules="builtin")
+async def test_built_in_instead_they_are_part_of_the_kernel_and_named(linux: FakeLinux) -> None:
+    result, run = await built(linux.builder, linux.new_run, linux.spec, modules="builtin")
     assert (result.modules, result.built_in, result.dropped_symbols) == (0, ["EXTRA"], [])
     assert "modules.tar" not in {one.name for one in run.artifacts}
     assert result.objects_compiled == 5
-    again, _ = await built(builder, new_run, fake_build, modules="builtin")
+    again, _ = await built(linux.builder, linux.new_run, linux.spec, modules="builtin")
     assert (again.memoised, again.built_in) == (True, ["EXTRA"])
 
 
 async def test_modules_are_installed_unpacked_whatever_the_config_says(
-    builder: Builder, new_run: NewRun, fake_build: BuildSpec, tmp_path: Path
+    linux: FakeLinux, tmp_path: Path
 ) -> None:
     packed = f"{FRAGMENT}CONFIG_MODULE_COMPRESS_XZ=y\n"
-    result, run = await built(builder, new_run, fake_build, fragments=[packed])
+    result, run = await built(linux.builder, linux.new_run, linux.spec, fragments=[packed])
     assert (result.modules, result.dropped_symbols) == (1, [])
     with tarfile.open(await archive(run, tmp_path)) as found:
         names = found.getnames()
@@ -88,13 +77,11 @@ async def test_modules_are_installed_unpacked_whatever_the_config_says(
     assert f"{MODULE}.xz" not in names
 
 
-async def test_modules_that_no_guest_could_load_are_a_failure_with_a_name(
-    builder: Builder, new_run: NewRun, fake_build: BuildSpec
-) -> None:
+async def test_modules_that_no_guest_could_load_are_a_failure_with_a_name(linux: FakeLinux) -> None:
     edit = Edit(file="Makefile", original="6.1.0/modules.dep", replacement="6.1.0/modules.none")
-    patched = fake_build.model_copy(update={"patches": [Patch(edits=[edit])]})
+    patched = linux.spec.model_copy(update={"patches": [Patch(edits=[edit])]})
     with pytest.raises(InfrastructureError, match="depmod") as error:
-        await built(builder, new_run, patched)
+        await built(linux.builder, linux.new_run, patched)
     assert error.value.reason == "no_modules_dep"
 
 

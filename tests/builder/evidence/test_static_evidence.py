@@ -1,24 +1,15 @@
 """What a build says of a patch on trial: its kernel against the one without it."""
 
-from pathlib import Path
-
 import pytest
 
 from kgym.api.steps import BuildResult, BuildSpec, Edit, Finding, KernelConfig, Patch, Severity
-from kgym_builder.build.build_step import Builder
 from kgym_builder.evidence.static_evidence import MOST_OBJECTS
-from kgym_builder.suitecache.suitecache import SuiteCache
-from tests.conftest import ANYWHERE, ROOT, NewRun
+from tests.builder.conftest import FakeLinux
 
 pytestmark = pytest.mark.anyio
 
 FILE = "kernel/watch_queue.c"
 FIX = Edit(file=FILE, original="type >= WATCH_TYPE__NR", replacement="type < 0 || type >= 2")
-
-
-@pytest.fixture
-def builder(tmp_path: Path) -> Builder:
-    return Builder(SuiteCache(tmp_path / "cache", ROOT / "configs" / "backports", origins=ANYWHERE))
 
 
 def trial(spec: BuildSpec, *edits: Edit) -> BuildSpec:
@@ -30,31 +21,25 @@ def reasons(result: BuildResult) -> dict[str, Finding]:
     return {one.reason: one for one in result.findings}
 
 
-async def test_an_honest_fix_draws_nothing(
-    builder: Builder, new_run: NewRun, fake_build: BuildSpec
-) -> None:
-    result = await builder(new_run(trial(fake_build, FIX)))
+async def test_an_honest_fix_draws_nothing(linux: FakeLinux) -> None:
+    result = await linux.build(trial(linux.spec, FIX))
     assert result.findings == []
     assert {"review", "evidence"} <= result.seconds.keys()
 
 
-async def test_a_patch_that_is_not_on_trial_costs_nothing(
-    builder: Builder, new_run: NewRun, fake_build: BuildSpec
-) -> None:
-    spec = trial(fake_build, FIX).model_copy(update={"review": []})
-    assert "evidence" not in (await builder(new_run(spec))).seconds
+async def test_a_patch_that_is_not_on_trial_costs_nothing(linux: FakeLinux) -> None:
+    spec = trial(linux.spec, FIX).model_copy(update={"review": []})
+    assert "evidence" not in (await linux.build(spec)).seconds
 
 
-async def test_a_flag_that_is_lost_is_found_whoever_took_it(
-    builder: Builder, new_run: NewRun, fake_build: BuildSpec
-) -> None:
+async def test_a_flag_that_is_lost_is_found_whoever_took_it(linux: FakeLinux) -> None:
     flag = Edit(
         file="Makefile",
         original="ccflags-$(CONFIG_WERROR)",
         replacement="ccflags-y += -fno-sanitize=all\nccflags-$(CONFIG_WERROR)",
     )
-    run = new_run(trial(fake_build, FIX, flag))
-    found = reasons(await builder(run))
+    run = linux.new_run(trial(linux.spec, FIX, flag))
+    found = reasons(await linux.builder(run))
     assert found["flags_weaker"].severity is Severity.BLOCKING
     assert found["touches_build_system"].file == "Makefile"
     log = (run.folder / "step.log").read_text()
@@ -62,38 +47,32 @@ async def test_a_flag_that_is_lost_is_found_whoever_took_it(
     assert "kernel/watch_queue.o (-fno-sanitize=all)" in log
 
 
-async def test_a_symbol_of_the_config_that_is_lost_is_found(
-    builder: Builder, new_run: NewRun, fake_build: BuildSpec
-) -> None:
+async def test_a_symbol_of_the_config_that_is_lost_is_found(linux: FakeLinux) -> None:
     config = KernelConfig(base="allnoconfig", fragments=["CONFIG_BASE=y\nCONFIG_FTRACE=y\n"])
-    spec = fake_build.model_copy(update={"config": config})
+    spec = linux.spec.model_copy(update={"config": config})
     lost = Edit(file="Kconfig", original="FTRACE\n", replacement="")
-    found = reasons(await builder(new_run(trial(spec, FIX, lost))))
+    found = reasons(await linux.build(trial(spec, FIX, lost)))
     assert found["config_weaker"].message == "CONFIG_FTRACE is n, not y"
 
 
-async def test_what_was_found_is_remembered_with_the_build(
-    builder: Builder, new_run: NewRun, fake_build: BuildSpec
-) -> None:
+async def test_what_was_found_is_remembered_with_the_build(linux: FakeLinux) -> None:
     exit_ = Edit(file=FILE, original="\t\treturn -1;", replacement="\t\tmsleep(1);")
     declared = Edit(
         file=FILE, original="#define WATCH_TYPE__NR 2", replacement="#define WATCH_TYPE__NR 2\n"
         "static void msleep(int ms) { (void)ms; }"
     )  # fmt: skip
-    spec = trial(fake_build, exit_, declared)
-    first, second = [await builder(new_run(spec)) for _ in range(2)]
+    spec = trial(linux.spec, exit_, declared)
+    first, second = [await linux.build(spec) for _ in range(2)]
     assert (first.memoised, second.memoised) == (False, True)
     assert first.findings == second.findings
     assert "sleeps" in reasons(first)
     # Where the fix may have to go is part of the question.
     elsewhere = spec.model_copy(update={"files": ["fs/open.c"]})
-    assert "outside_files" in reasons(await builder(new_run(elsewhere)))
+    assert "outside_files" in reasons(await linux.build(elsewhere))
 
 
 @pytest.mark.thorough
-async def test_a_patch_that_hides_among_many_files_stands_in_its_own_way(
-    builder: Builder, new_run: NewRun, fake_build: BuildSpec
-) -> None:
+async def test_a_patch_that_hides_among_many_files_stands_in_its_own_way(linux: FakeLinux) -> None:
     diff = "".join(
         f"--- /dev/null\n+++ b/lib/many{number}.c\n@@ -0,0 +1 @@\n+int many{number};\n"
         for number in range(MOST_OBJECTS + 1)
@@ -104,6 +83,6 @@ async def test_a_patch_that_hides_among_many_files_stands_in_its_own_way(
         replacement="obj-y += $(patsubst %.c,%.o,$(wildcard lib/many*.c))\nobj-$(CONFIG_EXTRA)",
     )
     patches = [Patch(name="many", diff=diff), Patch(name="make", edits=[made])]
-    spec = fake_build.model_copy(update={"patches": patches, "review": ["many", "make"]})
-    found = reasons(await builder(new_run(spec)))
+    spec = linux.spec.model_copy(update={"patches": patches, "review": ["many", "make"]})
+    found = reasons(await linux.build(spec))
     assert found["objects_not_looked_at"].severity is Severity.BLOCKING

@@ -13,11 +13,10 @@ from hypothesis import strategies as st
 
 from kgym.api.steps import BuildSpec, CheckSpec, Edit, Patch, PatchOutcome, Severity, TarballSource
 from kgym.bugs.detectors import PARTS, WHOLE
-from kgym.errors import UserError
-from kgym_builder.build.build_step import Builder
 from kgym_builder.check.check_step import Checker
 from kgym_builder.kbuild import control
 from kgym_builder.suitecache.suitecache import SuiteCache
+from tests.builder.conftest import FakeLinux
 from tests.conftest import ANYWHERE, ROOT, NewRun
 
 pytestmark = pytest.mark.anyio
@@ -69,12 +68,11 @@ TOUCHES = {
 
 @pytest.mark.parametrize("patch", TOUCHES.values(), ids=TOUCHES)
 async def test_a_patch_that_touches_the_object_is_refused_as_its_authors_fault(
-    suite: SuiteCache, new_run: NewRun, with_makefile: BuildSpec, patch: Patch
+    linux: FakeLinux, with_makefile: BuildSpec, patch: Patch
 ) -> None:
-    with pytest.raises(UserError) as caught:
-        await Builder(suite)(new_run(with_makefile.model_copy(update={"patches": [patch]})))
-    assert caught.value.reason == "reserved"
-    assert "kgym_control" in caught.value.message
+    error = await linux.failure(with_makefile.model_copy(update={"patches": [patch]}))
+    assert error.reason == "reserved"
+    assert "kgym_control" in error.message
 
 
 async def test_a_check_refuses_it_as_a_build_does(
@@ -87,13 +85,10 @@ async def test_a_check_refuses_it_as_a_build_does(
     assert {one.details["reason"] for one in result.patches} == {"reserved"}
 
 
-async def test_a_tree_without_its_makefile_is_left_as_it_is(
-    suite: SuiteCache, new_run: NewRun, fake_build: BuildSpec
-) -> None:
+async def test_a_tree_without_its_makefile_is_left_as_it_is(linux: FakeLinux) -> None:
     patch = edit("kernel/Makefile", LINE, "")
-    with pytest.raises(UserError) as caught:
-        await Builder(suite)(new_run(fake_build.model_copy(update={"patches": [patch]})))
-    assert caught.value.reason == "patch_does_not_apply"
+    error = await linux.failure(linux.spec.model_copy(update={"patches": [patch]}))
+    assert error.reason == "patch_does_not_apply"
 
 
 # --- kernels and compilers that do not take it ----------------------------------------------------
@@ -218,14 +213,10 @@ def kernel(fake_build: BuildSpec, tmp_path: Path) -> Kernel:
 @pytest.mark.thorough
 @pytest.mark.parametrize(("other", "lost"), KERNELS.values(), ids=KERNELS)
 async def test_what_a_kernel_does_not_take_of_it_is_left_out_and_told(
-    suite: SuiteCache,
-    new_run: NewRun,
-    kernel: Kernel,
-    other: Mapping[str, str],
-    lost: set[str],
+    linux: FakeLinux, kernel: Kernel, other: Mapping[str, str], lost: set[str]
 ) -> None:
-    run = new_run(kernel(other))
-    result = await Builder(suite)(run)
+    run = linux.new_run(kernel(other))
+    result = await linux.builder(run)
     assert result.controls_lacking.keys() == lost
     assert all("error" in one or "undefined" in one for one in result.controls_lacking.values())
     system_map = next(one for one in run.artifacts if one.name == "System.map")
@@ -237,18 +228,16 @@ async def test_what_a_kernel_does_not_take_of_it_is_left_out_and_told(
     assert all(f"control left out: {part}: " in log for part in lost)
 
 
-async def test_a_source_without_the_place_for_it_has_none(
-    suite: SuiteCache, new_run: NewRun, fake_build: BuildSpec
-) -> None:
-    result = await Builder(suite)(new_run(fake_build))
+async def test_a_source_without_the_place_for_it_has_none(linux: FakeLinux) -> None:
+    result = await linux.build()
     assert result.controls_lacking == {WHOLE: "the source has no kernel/Makefile"}
 
 
 async def test_a_kernel_is_built_without_what_it_does_not_take_and_a_patch_must_take_the_rest(
-    suite: SuiteCache, new_run: NewRun, kernel: Kernel
+    linux: FakeLinux, kernel: Kernel
 ) -> None:
     spec = kernel({"linux/wait.h": "#error oh"})
-    result = await Builder(suite)(new_run(on_trial(spec, ESCAPES["its lock"][0])))
+    result = await linux.build(on_trial(spec, ESCAPES["its lock"][0]))
     assert result.controls_lacking.keys() == {"hung_task"}
     assert "#error oh" in result.controls_lacking["hung_task"]
     (dropped,) = (one for one in result.findings if one.reason == "control_dropped")
@@ -286,9 +275,9 @@ ESCAPES = {
 @pytest.mark.thorough
 @pytest.mark.parametrize(("edit", "part"), ESCAPES.values(), ids=ESCAPES)
 async def test_a_patch_that_it_does_not_compile_with_is_built_but_proves_nothing(
-    suite: SuiteCache, new_run: NewRun, kernel: Kernel, edit: Edit, part: str
+    linux: FakeLinux, kernel: Kernel, edit: Edit, part: str
 ) -> None:
-    result = await Builder(suite)(new_run(on_trial(kernel(TAKES_ALL), edit)))
+    result = await linux.build(on_trial(kernel(TAKES_ALL), edit))
     assert result.controls_lacking == {}  # as the kernel without the patch has them
     (finding,) = (one for one in result.findings if one.reason == "control_dropped")
     assert finding.severity is Severity.BLOCKING
@@ -298,27 +287,24 @@ async def test_a_patch_that_it_does_not_compile_with_is_built_but_proves_nothing
 
 @pytest.mark.thorough
 async def test_a_patch_is_not_blamed_for_what_the_kernel_does_not_take_without_it(
-    suite: SuiteCache, new_run: NewRun, kernel: Kernel
+    linux: FakeLinux, kernel: Kernel
 ) -> None:
     spec = kernel({"linux/wait.h": "#error oh"})
-    result = await Builder(suite)(
-        new_run(on_trial(spec, changed("linux/wait.h", "#error oh", "#error no")))
-    )
+    result = await linux.build(on_trial(spec, changed("linux/wait.h", "#error oh", "#error no")))
     assert result.controls_lacking.keys() == {"hung_task"}
     assert [one for one in result.findings if one.reason == "control_dropped"] == []
 
 
 @pytest.mark.thorough
 async def test_what_else_does_not_compile_is_the_patchs_fault_as_ever(
-    suite: SuiteCache, new_run: NewRun, kernel: Kernel
+    linux: FakeLinux, kernel: Kernel
 ) -> None:
     wrong = Edit(file="kernel/fork.c", original="return parent + 1;", replacement="return none;")
     spec = kernel(TAKES_ALL)
     for edits in ([wrong], [wrong, ESCAPES["its lock"][0]]):
-        with pytest.raises(UserError) as caught:
-            await Builder(suite)(new_run(on_trial(spec, *edits)))
-        assert caught.value.reason == "does_not_compile"
-        assert "kernel/fork.c" in caught.value.message
+        error = await linux.failure(on_trial(spec, *edits))
+        assert error.reason == "does_not_compile"
+        assert "kernel/fork.c" in error.message
 
 
 @pytest.mark.thorough

@@ -32,6 +32,11 @@ class GitServer:
     """What was asked for."""
     stopping: threading.Event = field(default_factory=threading.Event)
 
+    @property
+    def host(self) -> Path:
+        """The folder of a test, in which a host keeps what it fetches, beside the server's."""
+        return self.root.parent
+
     def answer(self, request: "_Request", body: bytes) -> bytes:
         """Return what the program answers, with its head."""
         path, _, query = request.path.partition("?")

@@ -65,16 +65,14 @@ def with_attributes(folder: Path) -> str:
 
 @pytest.mark.attack
 @pytest.mark.parametrize("way", ["by the store", "by a store of old", "apart"])
-async def test_attributes_leave_nothing_out_and_change_nothing(
-    tmp_path: Path, served: GitServer, way: str
-) -> None:
+async def test_attributes_leave_nothing_out_and_change_nothing(served: GitServer, way: str) -> None:
     name = with_attributes(served.root / "linux")
-    kernels = sources(tmp_path)
+    kernels = sources(served.host)
     if way != "by the store":
         await marker(kernels, linux(served, "main~2"))
-        shutil.rmtree(store(tmp_path) / "info")
+        shutil.rmtree(store(served.host) / "info")
     if way == "apart":
-        for pack in store(tmp_path).glob("objects/pack/*.pack"):
+        for pack in store(served.host).glob("objects/pack/*.pack"):
             pack.write_bytes(pack.read_bytes()[:-30] + bytes(30))
     tree = (await kernels.get(linux(served, name), Reports())).tree
     wanted, there = held(served.root / "linux", name), unpacked(tree)
@@ -83,7 +81,7 @@ async def test_attributes_leave_nothing_out_and_change_nothing(
 
 
 @pytest.mark.attack
-async def test_attributes_without_number_cost_nothing(tmp_path: Path, served: GitServer) -> None:
+async def test_attributes_without_number_cost_nothing(served: GitServer) -> None:
     folder = served.root / "linux"
     for number in range(400):
         (folder / f"{number}{'ab' * 50}").touch()
@@ -94,7 +92,7 @@ async def test_attributes_without_number_cost_nothing(tmp_path: Path, served: Gi
     entries = git(folder, "ls-tree", "main") + f"\n100644 blob {attributes}\t.gitattributes\n"
     many = git(folder, "commit-tree", git(folder, "mktree", stdin=entries.encode()), "-m", "x")
     git(folder, "update-ref", "refs/heads/many", many)
-    kernels = sources(tmp_path, SourceLimits(unpack_seconds=20, seconds=60))
+    kernels = sources(served.host, SourceLimits(unpack_seconds=20, seconds=60))
     assert await marker(kernels, linux(served, many)) == "three"
 
 
@@ -123,15 +121,15 @@ def nested(folder: Path, blob: bytes, width: int, depth: int) -> str:
     ids=["files", "bytes", "depth"],
 )
 async def test_a_commit_of_shared_folders_is_refused_before_anything_is_written(
-    tmp_path: Path, served: GitServer, blob: bytes, width: int, depth: int, words: str
+    served: GitServer, blob: bytes, width: int, depth: int, words: str
 ) -> None:
     limits = SourceLimits(files=2000, tree=32 << 20, seconds=60)
-    kernels, bomb = sources(tmp_path, limits), nested(served.root / "linux", blob, width, depth)
+    kernels, bomb = sources(served.host, limits), nested(served.root / "linux", blob, width, depth)
     other, most = asyncio.create_task(marker(kernels, linux(served, at(served, "main")))), [0]
 
     async def watch() -> None:
         while True:
-            written = (tmp_path / "cache" / "trees").glob("*/fetched/out/*")
+            written = (served.host / "cache" / "trees").glob("*/fetched/out/*")
             most.append(sum(path.stat().st_size for path in written if path.exists()))
             await asyncio.sleep(0.02)
 
@@ -152,10 +150,8 @@ async def test_a_commit_of_shared_folders_is_refused_before_anything_is_written(
 
 
 @pytest.mark.attack
-async def test_names_that_git_refuses_to_write_are_refused(
-    tmp_path: Path, served: GitServer
-) -> None:
-    folder, kernels = served.root / "linux", sources(tmp_path)
+async def test_names_that_git_refuses_to_write_are_refused(served: GitServer) -> None:
+    folder, kernels = served.root / "linux", sources(served.host)
     for name in (".git", ".GIT", "..", ".", "a/../b", "/etc", "d1", "linux/.git"):
         tree = subtree(folder, at(served, "main^{tree}"), name)
         odd = git(folder, "commit-tree", tree, "-m", "odd")
@@ -163,7 +159,7 @@ async def test_names_that_git_refuses_to_write_are_refused(
         error = await refusal(kernels, linux(served, odd))
         assert (error.reason, error.cause) == ("source_unreadable", "user"), error.message
         assert "with a name that Git refuses, or two of them" in error.message
-    assert not list((tmp_path / "cache" / "trees").glob("*/tree"))
+    assert not list((served.host / "cache" / "trees").glob("*/tree"))
     assert await marker(kernels, linux(served, "main")) == "three"
 
 
@@ -187,13 +183,13 @@ def git_bytes(folder: Path, tree: str) -> bytes:
     return made
 
 
-async def test_a_submodule_is_an_empty_folder(tmp_path: Path, served: GitServer) -> None:
+async def test_a_submodule_is_an_empty_folder(served: GitServer) -> None:
     folder = served.root / "linux"
     words = ("update-index", "--add", "--cacheinfo", f"160000,{'1' * 40},sub")
     git(folder, *words)
     git(folder, "commit", "-q", "-m", "sub")
     name = at(served, "main")
     source = GitSource(url=f"{served.url}/linux/.git", commit=name)
-    tree = (await sources(tmp_path).get(source, Reports())).tree
+    tree = (await sources(served.host).get(source, Reports())).tree
     assert (tree / "sub").is_dir()
     assert not list((tree / "sub").iterdir())

@@ -153,13 +153,11 @@ async def test_what_is_damaged_is_fetched_anew(
         git(store(tmp_path), "fsck", "--no-dangling")
 
 
-async def test_the_reason_is_logged_and_what_was_fetched_apart_is_kept(
-    tmp_path: Path, served: GitServer
-) -> None:
-    kernels, main = sources(tmp_path), at(served, "main")
+async def test_the_reason_is_logged_and_what_was_fetched_apart_is_kept(served: GitServer) -> None:
+    kernels, main = sources(served.host), at(served, "main")
     await marker(kernels, linux(served, main))
-    shutil.rmtree(tmp_path / "cache" / "trees")
-    zeros(store(tmp_path), main)
+    shutil.rmtree(served.host / "cache" / "trees")
+    zeros(store(served.host), main)
     with capture_logs() as logs:
         await marker(kernels, linux(served, main))
     (warning,) = logs
@@ -169,11 +167,11 @@ async def test_the_reason_is_logged_and_what_was_fetched_apart_is_kept(
 
 
 @pytest.mark.attack
-async def test_a_warning_is_never_taken_for_an_id(tmp_path: Path, served: GitServer) -> None:
+async def test_a_warning_is_never_taken_for_an_id(served: GitServer) -> None:
     """Of a damaged folder Git only warns, while files that others lack are missing."""
-    kernels, main = sources(tmp_path), at(served, "main")
+    kernels, main = sources(served.host), at(served, "main")
     await marker(kernels, linux(served, main))
-    broken(":d1")(store(tmp_path), main)
+    broken(":d1")(store(served.host), main)
     served.asked.clear()
     newer = commit(served.root / "linux", "4", Makefile="four")
     assert await marker(kernels, linux(served, newer)) == "four"
@@ -188,10 +186,10 @@ async def test_a_warning_is_never_taken_for_an_id(tmp_path: Path, served: GitSer
 
 
 @pytest.mark.attack
-async def test_a_store_stays_that_is_not_to_blame(tmp_path: Path, served: GitServer) -> None:
-    kernels, main = sources(tmp_path), at(served, "main")
+async def test_a_store_stays_that_is_not_to_blame(served: GitServer) -> None:
+    kernels, main = sources(served.host), at(served, "main")
     await marker(kernels, linux(served, main))
-    before = store(tmp_path).stat().st_ino
+    before = store(served.host).stat().st_ino
     error = await refusal(kernels, linux(served, f"{main}~9"))
     assert (error.reason, "does not go so far" in error.message) == ("source_not_found", True)
     raw = b"40000 d1\0" + bytes.fromhex(at(served, "main:Makefile"))
@@ -200,4 +198,4 @@ async def test_a_store_stays_that_is_not_to_blame(tmp_path: Path, served: GitSer
     odd = git(folder, "commit-tree", tree, "-m", "odd")
     git(folder, "update-ref", "refs/heads/odd", odd)
     await refusal(kernels, linux(served, odd))
-    assert store(tmp_path).stat().st_ino == before
+    assert store(served.host).stat().st_ino == before

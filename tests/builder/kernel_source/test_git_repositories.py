@@ -38,19 +38,17 @@ pytestmark = [pytest.mark.anyio, pytest.mark.thorough]
 # --- what comes -----------------------------------------------------------------------------
 
 
-async def test_one_commit_comes_without_its_history(tmp_path: Path, served: GitServer) -> None:
-    kernels = sources(tmp_path)
+async def test_one_commit_comes_without_its_history(served: GitServer) -> None:
+    kernels = sources(served.host)
     assert await marker(kernels, linux(served, at(served, "main^"))) == "two"
     # The commit, its folder, four folders in it, and files.
-    assert kept(tmp_path) == 1 + 1 + 4 + FILES + 1
+    assert kept(served.host) == 1 + 1 + 4 + FILES + 1
 
 
 @pytest.mark.parametrize("leaves_out", [True, False], ids=["filter", "no filter"])
-async def test_a_later_commit_costs_what_has_changed(
-    tmp_path: Path, served: GitServer, leaves_out: bool
-) -> None:
+async def test_a_later_commit_costs_what_has_changed(served: GitServer, leaves_out: bool) -> None:
     git(served.root / "linux", "config", "uploadpack.allowFilter", str(leaves_out).lower())
-    kernels = sources(tmp_path)
+    kernels = sources(served.host)
     assert await marker(kernels, linux(served, "main~2")) == "one"
     first = sum(served.sent)
     assert await marker(kernels, linux(served, "main")) == "three"
@@ -61,22 +59,20 @@ async def test_a_later_commit_costs_what_has_changed(
     assert sum(served.sent) - second < first / 50
 
 
-async def test_repositories_share_what_they_have_in_common(
-    tmp_path: Path, served: GitServer
-) -> None:
+async def test_repositories_share_what_they_have_in_common(served: GitServer) -> None:
     fork = served.root / "fork"
     shutil.copytree(served.root / "linux", fork)
     commit(fork, "other", Makefile="fork")
-    kernels = sources(tmp_path)
+    kernels = sources(served.host)
     await marker(kernels, linux(served, "main"))
     first = sum(served.sent)
     assert await marker(kernels, linux(served, "main", "fork")) == "fork"
     assert sum(served.sent) - first < first / 50
 
 
-async def test_progress_is_told_in_bytes(tmp_path: Path, served: GitServer) -> None:
+async def test_progress_is_told_in_bytes(served: GitServer) -> None:
     reports = Reports()
-    await sources(tmp_path, LOTS).get(linux(served, at(served, "main")), reports)
+    await sources(served.host, LOTS).get(linux(served, at(served, "main")), reports)
     assert reports.fetched == sorted(reports.fetched)
     assert reports.fetched[-1] >= sum(served.sent)
     assert len(set(reports.fetched)) > 5
@@ -103,7 +99,7 @@ async def test_progress_is_told_in_bytes(tmp_path: Path, served: GitServer) -> N
     ],
 )
 async def test_commits_are_named_as_git_names_them(
-    tmp_path: Path, served: GitServer, name: str, makefile: str
+    served: GitServer, name: str, makefile: str
 ) -> None:
     folder = served.root / "linux"
     git(folder, "tag", "-a", "-m", "x", "v1", "main~2")
@@ -112,25 +108,21 @@ async def test_commits_are_named_as_git_names_them(
     git(folder, "checkout", "-q", "-b", "merged", "main")
     git(folder, "merge", "-q", "--no-ff", "-m", "merge", "side")
     git(folder, "checkout", "-q", "main")
-    assert await marker(sources(tmp_path), linux(served, name)) == makefile
+    assert await marker(sources(served.host), linux(served, name)) == makefile
 
 
-async def test_the_parent_of_a_commit_by_its_id_is_asked_for_once(
-    tmp_path: Path, served: GitServer
-) -> None:
-    kernels, source = sources(tmp_path), linux(served, f"{at(served, 'main')}~2")
+async def test_the_parent_of_a_commit_by_its_id_is_asked_for_once(served: GitServer) -> None:
+    kernels, source = sources(served.host), linux(served, f"{at(served, 'main')}~2")
     assert await marker(kernels, source) == "one"
     asked = len(served.asked)
     assert await marker(kernels, source) == "one"
     assert len(served.asked) == asked
 
 
-async def test_names_of_nothing_are_refused_with_what_to_do(
-    tmp_path: Path, served: GitServer
-) -> None:
+async def test_names_of_nothing_are_refused_with_what_to_do(served: GitServer) -> None:
     folder = served.root / "linux"
     git(folder, "tag", "a-tree", "main^{tree}")
-    kernels = sources(tmp_path)
+    kernels = sources(served.host)
     for name, words in {
         "no-such": "a commit is named by its id of 40 digits",
         at(served, "main")[:12]: "a commit is named by its id of 40 digits",
@@ -150,32 +142,30 @@ async def test_names_of_nothing_are_refused_with_what_to_do(
     ("name", "makefile"), [("main^", "two"), ("parent-of main^", "one"), ("{inner}^", "one")]
 )
 async def test_a_server_of_old_has_the_commit_before_another(
-    tmp_path: Path, served: GitServer, name: str, makefile: str
+    served: GitServer, name: str, makefile: str
 ) -> None:
     served.newest_protocol = False
     inner = at(served, "main^")
-    kernels = sources(tmp_path)
+    kernels = sources(served.host)
     assert await marker(kernels, linux(served, name.format(inner=inner))) == makefile
     error = await refusal(kernels, linux(served, f"{inner}~9"))
     assert (error.reason, "does not go so far" in error.message) == ("source_not_found", True)
 
 
 @pytest.mark.attack
-async def test_odd_names_are_those_of_branches_and_tags_or_of_nothing(
-    tmp_path: Path, served: GitServer
-) -> None:
+async def test_odd_names_are_those_of_branches_and_tags_or_of_nothing(served: GitServer) -> None:
     folder = served.root / "linux"
     git(folder, "tag", "-a", "-m", "x", "inner", "main^")
     git(folder, "tag", "-a", "-m", "x", "outer", "inner")
     for name in ("a..b", "main.lock", "x/../main"):
         with pytest.raises(subprocess.CalledProcessError):
             git(folder, "branch", name)
-        error = await refusal(sources(tmp_path), linux(served, name))
+        error = await refusal(sources(served.host), linux(served, name))
         assert (error.reason, "no branch or tag" in error.message) == ("source_not_found", True)
     id_like = at(served, "main^")
     git(folder, "update-ref", f"refs/heads/{id_like}", "main")
     git(folder, "branch", "\u00e4/main", "main~2")
-    kernels = sources(tmp_path)
+    kernels = sources(served.host)
     for name, says in {
         id_like: "two",  # what looks like an id is one
         "\u00e4/main": "one",
@@ -189,48 +179,44 @@ async def test_odd_names_are_those_of_branches_and_tags_or_of_nothing(
 
 
 @pytest.mark.attack
-async def test_a_repository_with_ids_of_sha_256_is_refused_for_good(
-    tmp_path: Path, served: GitServer
-) -> None:
+async def test_a_repository_with_ids_of_sha_256_is_refused_for_good(served: GitServer) -> None:
     folder = served.root / "other"
     folder.mkdir()
     git(folder, "init", "-q", "-b", "main", "--object-format=sha256")
     long = commit(folder, "1", Makefile="one")
     for name in ("main", "main^", long, "1" * 40):
-        error = await refusal(sources(tmp_path), linux(served, name, "other"))
+        error = await refusal(sources(served.host), linux(served, name, "other"))
         assert error.cause == "user", error.message
         assert name == long or "by SHA-256" in error.message
 
 
-async def test_a_repository_that_asks_for_a_password_is_none(
-    tmp_path: Path, served: GitServer
-) -> None:
+async def test_a_repository_that_asks_for_a_password_is_none(served: GitServer) -> None:
     served.status = 401
     for name in ("main", "1" * 40):
-        error = await refusal(sources(tmp_path), linux(served, name))
+        error = await refusal(sources(served.host), linux(served, name))
         assert (error.reason, error.cause) == ("source_not_found", "user"), error.message
         assert "private, or does not exist" in error.message
 
 
 async def test_a_commit_that_left_its_branch_is_had_as_long_as_the_server_has_it(
-    tmp_path: Path, served: GitServer
+    served: GitServer,
 ) -> None:
     folder = served.root / "linux"
     left, gone = at(served, "main"), commit(folder, "4", Makefile="four")
     git(folder, "reset", "-q", "--hard", "main~2")
-    assert await marker(sources(tmp_path), linux(served, left)) == "three"
+    assert await marker(sources(served.host), linux(served, left)) == "three"
     git(folder, "reflog", "expire", "--expire=now", "--all")
     git(folder, "prune", "--expire=now")
-    error = await refusal(sources(tmp_path), linux(served, gone))
+    error = await refusal(sources(served.host), linux(served, gone))
     assert error.message == f"{served.url}/linux/.git has no commit {gone}, or no longer"
-    shutil.rmtree(tmp_path / "cache" / "trees")
+    shutil.rmtree(served.host / "cache" / "trees")
     # The store has what it has got.
-    assert await marker(sources(tmp_path), linux(served, left)) == "three"
+    assert await marker(sources(served.host), linux(served, left)) == "three"
 
 
-async def test_a_server_of_old_gives_its_branches(tmp_path: Path, served: GitServer) -> None:
+async def test_a_server_of_old_gives_its_branches(served: GitServer) -> None:
     served.newest_protocol = False
-    kernels = sources(tmp_path)
+    kernels = sources(served.host)
     inner, stray = at(served, "main^"), commit(served.root / "linux", "4", Makefile="four")
     git(served.root / "linux", "reset", "-q", "--hard", "main^")
     assert await marker(kernels, linux(served, inner)) == "two"
@@ -244,8 +230,8 @@ async def test_a_server_of_old_gives_its_branches(tmp_path: Path, served: GitSer
 # --- breaks, lies and floods ----------------------------------------------------------------
 
 
-async def test_a_fetch_that_broke_off_is_gone_on_with(tmp_path: Path, served: GitServer) -> None:
-    source, kernels = linux(served, at(served, "main")), sources(tmp_path, LOTS)
+async def test_a_fetch_that_broke_off_is_gone_on_with(served: GitServer) -> None:
+    source, kernels = linux(served, at(served, "main")), sources(served.host, LOTS)
     served.fault = lambda number, sent: sent[: len(sent) // 2] if number == 4 else sent
     error = await refusal(kernels, source)
     assert (error.reason, error.cause) == ("download_failed", "infrastructure")
@@ -257,36 +243,32 @@ async def test_a_fetch_that_broke_off_is_gone_on_with(tmp_path: Path, served: Gi
 
 @pytest.mark.attack
 @pytest.mark.parametrize("number", [pytest.param(0, marks=pytest.mark.exhaustive), 2])
-async def test_a_server_that_stalls_is_given_up(
-    tmp_path: Path, served: GitServer, number: int
-) -> None:
+async def test_a_server_that_stalls_is_given_up(served: GitServer, number: int) -> None:
     served.fault = lambda at, sent: None if at == number else sent
     async with asyncio.timeout(40):
-        error = await refusal(sources(tmp_path, LOTS), linux(served, at(served, "main")))
+        error = await refusal(sources(served.host, LOTS), linux(served, at(served, "main")))
     assert (error.reason, error.cause) == ("download_failed", "infrastructure")
     assert "Operation too slow" in error.message
     assert served.url in error.message
 
 
 @pytest.mark.attack
-async def test_bytes_that_are_not_what_their_hash_says_are_not_taken(
-    tmp_path: Path, served: GitServer
-) -> None:
+async def test_bytes_that_are_not_what_their_hash_says_are_not_taken(served: GitServer) -> None:
     def changed(number: int, sent: bytes) -> bytes:
         middle = len(sent) // 2
         return sent if number else sent[:middle] + bytes([sent[middle] ^ 1]) + sent[middle + 1 :]
 
     served.fault = changed
-    kernels = sources(tmp_path)
+    kernels = sources(served.host)
     error = await refusal(kernels, linux(served, at(served, "main")))
     assert error.reason == "download_failed"
-    assert kept(tmp_path) == 0
+    assert kept(served.host) == 0
     assert await marker(kernels, linux(served, "main")) == "three"
 
 
 @pytest.mark.attack
 async def test_a_server_that_sends_other_objects_than_it_was_asked_for_is_told_so(
-    tmp_path: Path, served: GitServer
+    served: GitServer,
 ) -> None:
     first: list[bytes] = []
 
@@ -296,20 +278,18 @@ async def test_a_server_that_sends_other_objects_than_it_was_asked_for_is_told_s
 
     served.fault = repeated
     source = linux(served, at(served, "main"))
-    error = await refusal(sources(tmp_path, LOTS), source)
+    error = await refusal(sources(served.host, LOTS), source)
     assert error.reason == "download_failed"
     assert error.message.startswith(f"`git fetch` of {source.url} ended with status ")
     assert "remote did not send all necessary objects" in error.message
 
 
 @pytest.mark.attack
-async def test_a_flood_is_cut_off_and_what_was_there_stays(
-    tmp_path: Path, served: GitServer
-) -> None:
+async def test_a_flood_is_cut_off_and_what_was_there_stays(served: GitServer) -> None:
     limits = SourceLimits(archive=2 << 20, objects_at_once=10, seconds=60)
-    kernels, good = sources(tmp_path, limits), at(served, "main")
+    kernels, good = sources(served.host, limits), at(served, "main")
     await marker(kernels, linux(served, good))
-    objects = kept(tmp_path)
+    objects = kept(served.host)
     folder = served.root / "linux"
     (folder / "flood").write_bytes(os.urandom(8 << 20))
     flood = commit(folder, "flood")
@@ -317,19 +297,19 @@ async def test_a_flood_is_cut_off_and_what_was_there_stays(
     assert (error.reason, error.cause) == ("source_too_large", "user")
     assert error.message.startswith(f"{served.url}/linux/.git sends more than")
     assert sum(served.sent[-1:]) > 4 << 20
-    assert objects <= kept(tmp_path) < objects + 5
+    assert objects <= kept(served.host) < objects + 5
     asked = len(served.asked)
-    shutil.rmtree(tmp_path / "cache" / "trees")
+    shutil.rmtree(served.host / "cache" / "trees")
     assert await marker(kernels, linux(served, good)) == "three"
     assert len(served.asked) == asked
 
 
 @pytest.mark.attack
-async def test_a_server_is_not_told_of_others_commits(tmp_path: Path, served: GitServer) -> None:
+async def test_a_server_is_not_told_of_others_commits(served: GitServer) -> None:
     secret = served.root / "secret"
     shutil.copytree(served.root / "linux", secret)
     hidden = commit(secret, "hidden", Makefile="hidden")
-    kernels = sources(tmp_path)
+    kernels = sources(served.host)
     await marker(kernels, linux(served, hidden, "secret"))
     served.asked.clear()
     await marker(kernels, linux(served, "main"))
@@ -342,29 +322,27 @@ async def test_a_server_is_not_told_of_others_commits(tmp_path: Path, served: Gi
 # --- the store ------------------------------------------------------------------------------
 
 
-async def test_what_a_killed_fetch_left_is_removed(tmp_path: Path, served: GitServer) -> None:
-    kernels = sources(tmp_path)
+async def test_what_a_killed_fetch_left_is_removed(served: GitServer) -> None:
+    kernels = sources(served.host)
     await marker(kernels, linux(served, "main^"))
-    (known,) = (store(tmp_path) / "known").iterdir()
-    left = store(tmp_path).parent / f".{known.name}.part-1"
+    (known,) = (store(served.host) / "known").iterdir()
+    left = store(served.host).parent / f".{known.name}.part-1"
     (left / "objects").mkdir(parents=True)
     assert await marker(kernels, linux(served, "main")) == "three"
     assert not left.exists()
 
 
-async def test_objects_that_were_lost_are_fetched_again(tmp_path: Path, served: GitServer) -> None:
-    kernels = sources(tmp_path)
+async def test_objects_that_were_lost_are_fetched_again(served: GitServer) -> None:
+    kernels = sources(served.host)
     await marker(kernels, linux(served, "main^"))
-    for pack in list(store(tmp_path).glob("objects/pack/*"))[:8]:
+    for pack in list(store(served.host).glob("objects/pack/*"))[:8]:
         pack.unlink()
     assert await marker(kernels, linux(served, "main")) == "three"
 
 
 @pytest.mark.attack
-async def test_a_commit_that_cannot_be_written_down_costs_others_nothing(
-    tmp_path: Path, served: GitServer
-) -> None:
-    kernels, good = sources(tmp_path), linux(served, at(served, "main"))
+async def test_a_commit_that_cannot_be_written_down_costs_others_nothing(served: GitServer) -> None:
+    kernels, good = sources(served.host), linux(served, at(served, "main"))
     await marker(kernels, good)
     folder = served.root / "linux"
     # A file whose content is a folder.
@@ -374,22 +352,20 @@ async def test_a_commit_that_cannot_be_written_down_costs_others_nothing(
     git(folder, "update-ref", "refs/heads/odd", odd)
     error = await refusal(kernels, linux(served, odd))
     assert error.reason in {"source_unreadable", "download_failed", "source_not_found"}
-    assert store(tmp_path).exists()
-    shutil.rmtree(tmp_path / "cache" / "trees")
+    assert store(served.host).exists()
+    shutil.rmtree(served.host / "cache" / "trees")
     asked = len(served.asked)
     assert await marker(kernels, good) == "three"
     assert len(served.asked) == asked
 
 
-async def test_the_store_goes_when_it_has_grown_beyond_its_budget(
-    tmp_path: Path, served: GitServer
-) -> None:
-    await marker(sources(tmp_path), linux(served, "main"))
-    repositories = Repositories(store(tmp_path).parent, Origins(), LOTS)
+async def test_the_store_goes_when_it_has_grown_beyond_its_budget(served: GitServer) -> None:
+    await marker(sources(served.host), linux(served, "main"))
+    repositories = Repositories(store(served.host).parent, Origins(), LOTS)
     repositories.trim(100 << 20)
-    assert store(tmp_path).exists()
+    assert store(served.host).exists()
     repositories.trim(1000)
-    assert not store(tmp_path).exists()
+    assert not store(served.host).exists()
 
 
 # --- mirrors --------------------------------------------------------------------------------
@@ -407,9 +383,9 @@ def mirrors(tmp_path: Path, served: GitServer) -> Path:
 
 
 async def test_a_mirror_stands_for_its_url_and_what_it_lacks_comes_from_there(
-    tmp_path: Path, served: GitServer, mirrors: Path
+    served: GitServer, mirrors: Path
 ) -> None:
-    kernels = sources(tmp_path, mirrors=mirrors)
+    kernels = sources(served.host, mirrors=mirrors)
     assert await marker(kernels, linux(served, at(served, "main^"))) == "two"
     assert await marker(kernels, linux(served, "main")) == "three"
     other = GitSource(url="git://example.org/linux.git", commit="parent-of main^")
@@ -423,20 +399,18 @@ async def test_a_mirror_stands_for_its_url_and_what_it_lacks_comes_from_there(
 
 
 async def test_a_table_of_mirrors_that_cannot_be_read_is_the_operators_fault(
-    tmp_path: Path, served: GitServer, mirrors: Path
+    served: GitServer, mirrors: Path
 ) -> None:
     for text in ("[]", '{"a": 1}', "{", "[" * 100_000):
         (mirrors / "map.json").write_text(text)
-        error = await refusal(sources(tmp_path, mirrors=mirrors), linux(served, "main"))
+        error = await refusal(sources(served.host, mirrors=mirrors), linux(served, "main"))
         assert (error.reason, error.cause) == ("bad_mirrors", "infrastructure")
     (mirrors / "map.json").unlink()
-    assert await marker(sources(tmp_path, mirrors=mirrors), linux(served, "main")) == "three"
+    assert await marker(sources(served.host, mirrors=mirrors), linux(served, "main")) == "three"
 
 
-async def test_a_copy_is_made_brought_up_to_date_and_used(
-    tmp_path: Path, served: GitServer
-) -> None:
-    mirrors = Mirrors(tmp_path / "mirrors")
+async def test_a_copy_is_made_brought_up_to_date_and_used(served: GitServer) -> None:
+    mirrors = Mirrors(served.host / "mirrors")
     origins = Origins((), LOOPBACK, mirrors)
     url = f"{served.url}/linux/.git"
     await git_copying.copy(url, origins, Reports())
@@ -455,18 +429,16 @@ async def test_a_copy_is_made_brought_up_to_date_and_used(
     assert not any(leftover.exists() for leftover in left)
     assert git(path, "for-each-ref", "--format=%(refname)") == "refs/heads/main"
     served.asked.clear()
-    kernels = sources(tmp_path, mirrors=mirrors.folder)
+    kernels = sources(served.host, mirrors=mirrors.folder)
     for name in ("HEAD", "main", newer):
         assert await marker(kernels, linux(served, name)) == "four"
     assert not served.asked
 
 
-async def test_a_copy_that_others_keep_is_left_alone(
-    tmp_path: Path, served: GitServer, mirrors: Path
-) -> None:
+async def test_a_copy_that_others_keep_is_left_alone(served: GitServer, mirrors: Path) -> None:
     (mirrors / "map.json").write_text(json.dumps({f"{served.url}/linux": "/srv/linux.git"}))
     origins = Origins((Path("/"),), LOOPBACK, Mirrors(mirrors))
-    for url in (f"{served.url}/linux", str(tmp_path)):
+    for url in (f"{served.url}/linux", str(served.host)):
         with pytest.raises(UserError) as caught:
             await git_copying.copy(url, origins, Reports())
         assert caught.value.reason == "bad_option"

@@ -26,6 +26,7 @@ from kgym_builder.source.source_step import SourceReader
 from kgym_builder.suitecache import backports
 from kgym_builder.suitecache.suitecache import SuiteCache
 from kgym_builder.toolchains.toolchain import Toolchain
+from tests.builder.conftest import FakeLinux
 from tests.conftest import ANYWHERE, ROOT, NewRun
 
 pytestmark = [pytest.mark.anyio, pytest.mark.thorough]
@@ -64,15 +65,15 @@ def builder(suite: SuiteCache) -> Builder:
 
 @pytest.mark.parametrize("change", [own(), as_diff()], ids=["edits", "diff"])
 async def test_a_job_brings_its_own_which_makes_another_kernel(
-    builder: Builder, new_run: NewRun, fake_build: BuildSpec, change: Backport
+    linux: FakeLinux, change: Backport
 ) -> None:
-    without = await builder(new_run(fake_build))
-    first = await builder(new_run(with_own(fake_build, change)))
+    without = await linux.build()
+    first = await linux.build(with_own(linux.spec, change))
     assert without.backports == []
     (name,) = first.backports
     assert name.startswith("loop@")
     assert len({without.tree, first.tree}) == len({without.source_tree, first.source_tree}) == 2
-    again = await builder(new_run(with_own(fake_build, change)))
+    again = await linux.build(with_own(linux.spec, change))
     assert (again.tree, again.backports, again.tree_cached) == (first.tree, [name], True)
 
 
@@ -91,13 +92,9 @@ async def test_checks_and_readable_sources_have_them_too(
     assert (seen.source_tree, seen.backports) == (built.source_tree, built.backports)
 
 
-async def test_two_texts_of_one_name_are_two_kernels(
-    builder: Builder, new_run: NewRun, fake_build: BuildSpec
-) -> None:
-    one = await builder(new_run(with_own(fake_build, own())))
-    other = await builder(
-        new_run(with_own(fake_build, own(replacement="\twhile (0 != text[n])\n")))
-    )
+async def test_two_texts_of_one_name_are_two_kernels(linux: FakeLinux) -> None:
+    one = await linux.build(with_own(linux.spec, own()))
+    other = await linux.build(with_own(linux.spec, own(replacement="\twhile (0 != text[n])\n")))
     assert one.backports != other.backports
     assert len({one.tree, other.tree}) == len({one.source_tree, other.source_tree}) == 2
 
@@ -119,19 +116,17 @@ async def test_two_texts_of_one_name_are_two_kernels(
     ],
 )
 async def test_what_does_not_fit_or_is_there_already_is_left_out(
-    builder: Builder, new_run: NewRun, fake_build: BuildSpec, change: Backport
+    linux: FakeLinux, change: Backport
 ) -> None:
-    without = await builder(new_run(fake_build))
-    result = await builder(new_run(with_own(fake_build, change)))
+    without = await linux.build()
+    result = await linux.build(with_own(linux.spec, change))
     assert (result.backports, result.tree) == ([], without.tree)
 
 
-async def test_a_jobs_own_that_does_not_apply_says_where(
-    builder: Builder, new_run: NewRun, fake_build: BuildSpec
-) -> None:
+async def test_a_jobs_own_that_does_not_apply_says_where(linux: FakeLinux) -> None:
     for change in (own(original="\tno such line\n"), own(original="n")):
         with pytest.raises(UserError) as caught:
-            await builder(new_run(with_own(fake_build, change)))
+            await linux.build(with_own(linux.spec, change))
         assert caught.value.reason == "patch_does_not_apply"
         assert "backport loop" in caught.value.message
         assert FILE in caught.value.message
@@ -159,12 +154,10 @@ def test_two_of_one_name_and_odd_names_are_refused(fake_build: BuildSpec) -> Non
 
 
 @pytest.mark.attack
-async def test_a_backport_cannot_change_the_object_that_raises_faults(
-    builder: Builder, new_run: NewRun, fake_build: BuildSpec
-) -> None:
+async def test_a_backport_cannot_change_the_object_that_raises_faults(linux: FakeLinux) -> None:
     diff = "--- /dev/null\n+++ b/kernel/kgym_control.c\n@@ -0,0 +1 @@\n+int x;\n"
     with pytest.raises(UserError):
-        await builder(new_run(with_own(fake_build, Backport(name="loop", diff=diff))))
+        await linux.build(with_own(linux.spec, Backport(name="loop", diff=diff)))
 
 
 VERSIONS = st.tuples(*[st.integers(0, 30)] * 3)

@@ -4,8 +4,9 @@ import asyncio
 import hashlib
 import shutil
 import time
-from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -25,21 +26,23 @@ from tests.scheduler.parts import Clock, Platform
 
 pytestmark = [pytest.mark.anyio, pytest.mark.thorough]
 
-Host = Callable[..., Builder]
+
+@dataclass(frozen=True, slots=True)
+class Host:
+    """Gives builders of hosts that share the storage and nothing else; `spec` is a build."""
+
+    folder: Path
+    new_run: NewRun
+    spec: BuildSpec
+
+    def __call__(self, name: str = "one", **settings: Any) -> Builder:
+        folder, backports = self.folder / name, ROOT / "configs" / "backports"
+        return Builder(SuiteCache(folder, backports, origins=ANYWHERE, **settings))
 
 
 @pytest.fixture
-def host(tmp_path: Path) -> Host:
-    """Return the builder of a host; hosts share the storage, and nothing else."""
-
-    def make(name: str = "one", **settings: object) -> Builder:
-        return Builder(
-            SuiteCache(
-                tmp_path / name, ROOT / "configs" / "backports", origins=ANYWHERE, **settings
-            )
-        )  # type: ignore[arg-type]
-
-    return make
+def host(tmp_path: Path, new_run: NewRun, fake_build: BuildSpec) -> Host:
+    return Host(tmp_path, new_run, fake_build)
 
 
 def patched(spec: BuildSpec, number: int = 100) -> BuildSpec:
@@ -68,20 +71,18 @@ def log(run: StepContext) -> str:
     return (run.folder / "step.log").read_text()
 
 
-async def test_requests_that_come_to_the_same_config_share_an_entry(
-    host: Host, new_run: NewRun, fake_build: BuildSpec
-) -> None:
+async def test_requests_that_come_to_the_same_config_share_an_entry(host: Host) -> None:
     other = KernelConfig(full="CONFIG_BASE=y\n")
-    first = await host()(new_run(fake_build))
-    second = await host()(new_run(fake_build.model_copy(update={"config": other})))
+    first = await host()(host.new_run(host.spec))
+    second = await host()(host.new_run(host.spec.model_copy(update={"config": other})))
     assert (first.tree, second.tree_cached) == (second.tree, True)
 
 
 async def test_another_host_fetches_the_entry_and_needs_no_source(
-    host: Host, new_run: NewRun, fake_build: BuildSpec, tmp_path: Path
+    host: Host, tmp_path: Path
 ) -> None:
-    await host()(new_run(fake_build))
-    run = new_run(patched(fake_build))
+    await host()(host.new_run(host.spec))
+    run = host.new_run(patched(host.spec))
     result = await host("two")(run)
     assert result.tree_cached
     assert result.objects_compiled == 1
@@ -89,58 +90,54 @@ async def test_another_host_fetches_the_entry_and_needs_no_source(
     assert not (tmp_path / "two" / "sources").exists()
 
 
-async def test_workers_of_a_host_that_want_the_same_image_fetch_it_once(
-    host: Host, new_run: NewRun, fake_build: BuildSpec
-) -> None:
-    await host()(new_run(fake_build))
-    runs = [new_run(patched(fake_build, number)) for number in range(3)]
+async def test_workers_of_a_host_that_want_the_same_image_fetch_it_once(host: Host) -> None:
+    await host()(host.new_run(host.spec))
+    runs = [host.new_run(patched(host.spec, number)) for number in range(3)]
     await asyncio.gather(*(host("two")(run) for run in runs))
     assert sum("fetched the entry from storage" in log(run) for run in runs) == 1
 
 
 @pytest.mark.parametrize("damage", ["truncate", "overwrite"])
-async def test_a_damaged_image_is_fetched_again(
-    host: Host, new_run: NewRun, fake_build: BuildSpec, tmp_path: Path, damage: str
-) -> None:
+async def test_a_damaged_image_is_fetched_again(host: Host, tmp_path: Path, damage: str) -> None:
     worker = host()
-    await worker(new_run(fake_build))
+    await worker(host.new_run(host.spec))
     before = image(tmp_path / "one").read_bytes()
     with image(tmp_path / "one").open("r+b") as file:
         file.truncate(1000) if damage == "truncate" else file.write(b"\0" * 96)
-    run = new_run(patched(fake_build))
+    run = host.new_run(patched(host.spec))
     assert (await worker(run)).tree_cached
     assert "fetched the entry from storage" in log(run)
     assert image(tmp_path / "one").read_bytes() == before
 
 
 async def test_an_entry_whose_stored_image_is_damaged_is_built_again(
-    host: Host, new_run: NewRun, fake_build: BuildSpec, tmp_path: Path
+    host: Host, tmp_path: Path
 ) -> None:
-    await host()(new_run(fake_build))
+    await host()(host.new_run(host.spec))
     with image(tmp_path / "storage").open("r+b") as file:
         file.write(b"\0" * 96)
-    run = new_run(patched(fake_build))
+    run = host.new_run(patched(host.spec))
     assert not (await host("two")(run)).tree_cached
     assert "the stored entry is damaged" in log(run)
-    assert (await host("three")(new_run(fresh(fake_build)))).tree_cached
+    assert (await host("three")(host.new_run(fresh(host.spec)))).tree_cached
 
 
 async def test_an_image_that_could_not_be_read_is_checked_when_next_taken(
-    host: Host, new_run: NewRun, fake_build: BuildSpec, tmp_path: Path
+    host: Host, tmp_path: Path
 ) -> None:
     suite = SuiteCache(tmp_path / "one", ROOT / "configs" / "backports", origins=ANYWHERE)
-    run = new_run(fake_build)
+    run = host.new_run(host.spec)
     with run.held:
         entry = await suite.take(
-            fake_build, await suite.identify(fake_build, run), run, Output(run.folder / "build.log")
+            host.spec, await suite.identify(host.spec, run), run, Output(run.folder / "build.log")
         )
         entry.doubt()
     (tmp_path / "one" / "suitecache" / f".{entry.identity}.seal").write_text("[]")
     with image(tmp_path / "one").open("r+b") as file:
         file.write(b"\0" * 96)
-    run = new_run(fake_build)
+    run = host.new_run(host.spec)
     await suite.take(
-        fake_build, await suite.identify(fake_build, run), run, Output(run.folder / "build.log")
+        host.spec, await suite.identify(host.spec, run), run, Output(run.folder / "build.log")
     )
     assert "fetched the entry from storage" in log(run)
 
@@ -154,30 +151,30 @@ async def test_an_image_that_could_not_be_read_is_checked_when_next_taken(
     ],
 )
 async def test_the_kernel_is_the_same_however_the_tree_comes_and_the_log_says_how(
-    host: Host, new_run: NewRun, fake_build: BuildSpec, ways: tuple[Way, ...], said: str
+    host: Host, ways: tuple[Way, ...], said: str
 ) -> None:
     if "squashfuse" in ways[:1] and shutil.which("squashfuse") is None:
         pytest.skip("squashfuse is not installed")
-    first, second = new_run(fake_build), new_run(fresh(patched(fake_build)))
-    await host()(new_run(patched(fake_build)))
+    first, second = host.new_run(host.spec), host.new_run(fresh(patched(host.spec)))
+    await host()(host.new_run(patched(host.spec)))
     await host("two", ways=ways)(first)
     result = await host("two", ways=ways)(second)
     assert result.objects_compiled == 1
     assert said in log(second)
-    third = new_run(fresh(patched(fake_build)))
+    third = host.new_run(fresh(patched(host.spec)))
     await host()(third)
     assert hashes(second) == hashes(third)
 
 
 async def test_a_host_keeps_to_its_budget_by_removing_what_is_not_in_use(
-    host: Host, new_run: NewRun, fake_build: BuildSpec, tmp_path: Path
+    host: Host, tmp_path: Path
 ) -> None:
     builder = host(most=1)
-    run = new_run(fake_build)
+    run = host.new_run(host.spec)
     with run.held:
         first = await builder(run)
     config = KernelConfig(full="CONFIG_BASE=y\nCONFIG_EXTRA=y\n")
-    second = await builder(new_run(fake_build.model_copy(update={"config": config})))
+    second = await builder(host.new_run(host.spec.model_copy(update={"config": config})))
     assert not (tmp_path / "one" / "suitecache" / first.tree).exists()
     assert (tmp_path / "one" / "suitecache" / second.tree).exists()
 
@@ -213,10 +210,8 @@ async def test_hosts_that_need_the_same_entry_at_once_build_it_once(
     assert sorted(built) == [False, False, True]
 
 
-async def test_the_same_build_is_answered_from_the_first_also_elsewhere(
-    host: Host, new_run: NewRun, fake_build: BuildSpec
-) -> None:
-    first, second = new_run(patched(fake_build)), new_run(patched(fake_build))
+async def test_the_same_build_is_answered_from_the_first_also_elsewhere(host: Host) -> None:
+    first, second = host.new_run(patched(host.spec)), host.new_run(patched(host.spec))
     done = await host()(first)
     known = await host("two")(second)
     assert (done.memoised, known.memoised) == (False, True)
@@ -224,10 +219,8 @@ async def test_the_same_build_is_answered_from_the_first_also_elsewhere(
     assert {one.key for one in first.artifacts}.isdisjoint(one.key for one in second.artifacts)
 
 
-async def test_an_answer_outlives_the_artifacts_of_the_first_job(
-    host: Host, new_run: NewRun, fake_build: BuildSpec
-) -> None:
-    runs = [new_run(patched(fake_build)) for _ in range(3)]
+async def test_an_answer_outlives_the_artifacts_of_the_first_job(host: Host) -> None:
+    runs = [host.new_run(patched(host.spec)) for _ in range(3)]
     await host()(runs[0])
     await host()(runs[1])
     await runs[0].storage.remove(runs[0].key("x").removesuffix("/x"))
@@ -236,40 +229,38 @@ async def test_an_answer_outlives_the_artifacts_of_the_first_job(
         assert b"".join([part async for part in runs[2].storage.read(one.key, 0, one.size)])
 
 
-async def test_a_build_whose_artifacts_are_gone_is_done_again(
-    host: Host, new_run: NewRun, fake_build: BuildSpec
-) -> None:
-    first = new_run(patched(fake_build))
+async def test_a_build_whose_artifacts_are_gone_is_done_again(host: Host) -> None:
+    first = host.new_run(patched(host.spec))
     await host()(first)
     await first.storage.remove("steps")
-    again = new_run(patched(fake_build))
+    again = host.new_run(patched(host.spec))
     assert not (await host()(again)).memoised
     assert {one.name for one in again.artifacts} == {one.name for one in first.artifacts}
 
 
 @pytest.mark.parametrize("cache", ["fresh", "refresh"])
-async def test_a_build_that_is_wanted_fresh_is_done(
-    host: Host, new_run: NewRun, fake_build: BuildSpec, cache: str
-) -> None:
-    await host()(new_run(patched(fake_build)))
-    spec = patched(fake_build).model_copy(update={"cache": cache})
-    result = await host()(new_run(spec))
+async def test_a_build_that_is_wanted_fresh_is_done(host: Host, cache: str) -> None:
+    await host()(host.new_run(patched(host.spec)))
+    spec = patched(host.spec).model_copy(update={"cache": cache})
+    result = await host()(host.new_run(spec))
     assert not result.memoised
     assert result.tree_cached == (cache == "fresh")
-    assert (await host()(new_run(patched(fake_build)))).memoised
+    assert (await host()(host.new_run(patched(host.spec)))).memoised
 
 
 async def test_patched_kernels_are_kept_as_what_they_differ_in_from_the_unpatched(
-    host: Host, new_run: NewRun, fake_build: BuildSpec
+    host: Host,
 ) -> None:
-    runs = [new_run(fake_build), new_run(patched(fake_build)), new_run(patched(fake_build))]
+    specs = (host.spec, patched(host.spec), patched(host.spec))
+    runs = [host.new_run(spec) for spec in specs]
     for run in runs:
         await host()(run)
-    named = [{one.name: one.key.partition("~")[2] for one in run.artifacts} for run in runs]
+    named = [{each.name: each.key.partition("~")[2] for each in run.artifacts} for run in runs]
     assert named[0]["vmlinux"]
     assert await runs[0].storage.has_base(named[0]["vmlinux"])
     assert named[1]["vmlinux"] == named[2]["vmlinux"] == named[0]["vmlinux"]
     for run in runs:
-        for one in run.artifacts:
-            data = b"".join([part async for part in run.storage.read(one.key, 0, one.size)])
-            assert hashlib.sha256(data).hexdigest() == one.sha256
+        for artifact in run.artifacts:
+            parts = run.storage.read(artifact.key, 0, artifact.size)
+            data = b"".join([part async for part in parts])
+            assert hashlib.sha256(data).hexdigest() == artifact.sha256
