@@ -201,20 +201,21 @@ class Kbuild:
     async def configure(self, config: KernelConfig) -> "Configured":
         """Write the final `.config`; return how kconfig changed what was asked for."""
         if config.full is not None:
-            wanted = kconfig.symbols(config.full)
-            await self._write(".config", config.full)
-            await self.make("olddefconfig")
-        elif config.base == "allnoconfig":
-            # KCONFIG_ALLCONFIG sets the fragments' symbols and `n` for all others. So symbols that
-            # no fragment mentions stay `n`, whatever their defaults.
-            wanted = kconfig.merged(config.fragments)
-            await self._write(".kgym.config", kconfig.text(wanted))
-            await self.make("allnoconfig", "KCONFIG_ALLCONFIG=.kgym.config")
+            wanted, lines = kconfig.symbols(config.full), config.full
         else:
             wanted = kconfig.merged(config.fragments)
-            await self.make(str(config.base))
-            base = (await self._tree.read([".config"]))[".config"].decode(errors="replace")
-            await self._write(".config", base + kconfig.text(wanted))
+            lines = kconfig.text(wanted)
+        if config.base == "allnoconfig":
+            # KCONFIG_ALLCONFIG sets the fragments' symbols and `n` for all others. So symbols that
+            # no fragment mentions stay `n`, whatever their defaults.
+            await self._write(".kgym.config", lines)
+            await self.make("allnoconfig", "KCONFIG_ALLCONFIG=.kgym.config")
+        else:
+            base = ""
+            if config.base is not None:
+                await self.make(config.base)
+                base = await self._config()
+            await self._write(".config", base + lines)
             await self.make("olddefconfig")
         final = await self._config()
         # Only now, as these depend on kconfig's answers.

@@ -85,7 +85,8 @@ async def apply_to(
     """
     files = await patched_files.read(tree, backports, ("Makefile", control.MAKEFILE))
     version = kernel_version(files.get("Makefile", b"").decode(errors="replace"))
-    done = await apply([each for each in backports if fits(each, version, tools)], files)
+    fitting = [each for each in backports if fits(each, version, tools)]
+    done = await apply(fitting, files)
     log(f"backports: {', '.join(done.names) or 'none'}")
     if done.left_out:
         names = ", ".join(done.left_out)

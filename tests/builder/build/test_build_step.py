@@ -70,7 +70,13 @@ async def test_the_same_build_gives_the_same_bytes(linux: FakeLinux) -> None:
     for cache in ("use", "refresh"):
         run = linux.new_run(linux.spec.model_copy(update={"cache": cache}))
         await linux.builder(run)
-        sums.append({one.name: one.sha256 for one in run.artifacts if one.name != "build.log"})
+        sums.append(
+            {
+                artifact.name: artifact.sha256
+                for artifact in run.artifacts
+                if artifact.name != "build.log"
+            }
+        )
     assert sums[0] == sums[1]
 
 
@@ -86,7 +92,7 @@ async def test_a_patch_of_one_build_is_not_seen_by_the_next(linux: FakeLinux) ->
 
 async def test_two_builds_that_want_the_same_tree_make_it_once(linux: FakeLinux) -> None:
     results = await asyncio.gather(*(linux.build() for _ in range(3)))
-    assert sorted(one.tree_cached for one in results) == [False, True, True]
+    assert sorted(result.tree_cached for result in results) == [False, True, True]
 
 
 async def test_symbols_that_kconfig_drops_are_named(linux: FakeLinux) -> None:
@@ -98,7 +104,7 @@ async def test_symbols_that_kconfig_drops_are_named(linux: FakeLinux) -> None:
     config = KernelConfig(base="tinyconfig", fragments=["CONFIG_BASE=y\nCONFIG_OTHER=m\n"])
     result = await linux.build(config=config)
     assert result.memoised
-    assert [one.symbol for one in result.dropped_symbols] == ["OTHER"]
+    assert [each.symbol for each in result.dropped_symbols] == ["OTHER"]
 
 
 async def test_a_full_config_is_used_as_it_is(linux: FakeLinux) -> None:
@@ -169,16 +175,16 @@ async def test_what_a_config_says_of_its_compiler_is_no_wish(linux: FakeLinux) -
         *("CC_OPTIMIZE_FOR_SIZE", "LD_DEAD_CODE_DATA_ELIMINATION", "GCC_PLUGINS", "RUST"),
         *("CC_STACKPROTECTOR", "MODVERSIONS"),
     )
-    lines = [*(f"CONFIG_{one}" for one in facts), *(f"CONFIG_{one}=y" for one in wishes)]
+    lines = [*(f"CONFIG_{each}" for each in facts), *(f"CONFIG_{each}=y" for each in wishes)]
     config = KernelConfig(full="\n".join(["CONFIG_BASE=y", *lines]) + "\n")
     result = await linux.build(config=config)
-    assert [one.symbol for one in result.dropped_symbols] == list(wishes)
+    assert [each.symbol for each in result.dropped_symbols] == list(wishes)
 
 
 async def test_a_config_that_speaks_of_other_architectures_is_taken(linux: FakeLinux) -> None:
     text = "CONFIG_BASE=y\n# CONFIG_X86_32 is not set\nCONFIG_ARM64_ERRATA=y\n"
     result = await linux.build(config=KernelConfig(base="allnoconfig", fragments=[text]))
-    assert [one.symbol for one in result.dropped_symbols] == ["ARM64_ERRATA"]
+    assert [each.symbol for each in result.dropped_symbols] == ["ARM64_ERRATA"]
 
 
 @pytest.mark.parametrize(
@@ -190,13 +196,13 @@ async def test_files_that_a_config_names_and_the_source_lacks_are_left_out(
 ) -> None:
     config = KernelConfig(full=f'CONFIG_BASE=y\nCONFIG_SYSTEM_TRUSTED_KEYS="{keys}"\n')
     result = await linux.build(config=config)
-    dropped = [(one.symbol, one.wanted, one.got) for one in result.dropped_symbols]
+    dropped = [(each.symbol, each.wanted, each.got) for each in result.dropped_symbols]
     assert dropped == ([("SYSTEM_TRUSTED_KEYS", f'"{keys}"', got)] if got else [])
 
 
 async def test_btf_is_left_out_and_said_where_nothing_can_make_it(linux: FakeLinux) -> None:
     result = await linux.build(config=KernelConfig(full="CONFIG_BASE=y\nCONFIG_DEBUG_INFO_BTF=y\n"))
-    dropped = [(one.symbol, one.wanted, one.got) for one in result.dropped_symbols]
+    dropped = [(each.symbol, each.wanted, each.got) for each in result.dropped_symbols]
     assert dropped == ([] if shutil.which("pahole") else [("DEBUG_INFO_BTF", "y", "n")])
 
 
@@ -274,7 +280,7 @@ async def test_a_makefile_that_runs_code_reaches_neither_network_nor_host(
     spec = patched(linux.spec, edit("VERSION =", spy, "Makefile"), show)
     run = linux.new_run(spec)
     await linux.builder(run)
-    key = next(one.key for one in run.artifacts if one.name == "bzImage")
+    key = next(artifact.key for artifact in run.artifacts if artifact.name == "bzImage")
     seen = (tmp_path / "storage" / key).read_text()
     assert "the secret" not in seen
     assert "root:" not in seen
@@ -353,7 +359,7 @@ async def test_jobs_that_fetch_the_same_repository_at_once_do_not_disturb_each_o
     subprocess.run(["cp", "-r", ROOT / "tests" / "fakelinux", tree], check=True, timeout=20)
     spec = linux.spec.model_copy(update={"source": committed(tree)})
     results = await asyncio.gather(*(linux.build(spec) for _ in range(3)))
-    assert {one.kernel_release for one in results} == {"6.1.0"}
+    assert {result.kernel_release for result in results} == {"6.1.0"}
 
 
 @pytest.mark.parametrize(

@@ -28,7 +28,7 @@ def instrumented(spec: BuildSpec, *paths: str, **more: object) -> BuildSpec:
 
 async def records(run: StepContext, folder: Path) -> list[str]:
     """Run the kernel that was built; return what it recorded."""
-    (vmlinux,) = (one for one in run.artifacts if one.name == "vmlinux")
+    (vmlinux,) = (artifact for artifact in run.artifacts if artifact.name == "vmlinux")
     await run.storage.get(vmlinux.key, folder / "vmlinux")
     (folder / "vmlinux").chmod(0o755)
     done = subprocess.run([folder / "vmlinux"], capture_output=True, timeout=10, check=False)
@@ -79,7 +79,7 @@ async def test_the_same_records_are_not_built_twice_and_others_are(
     results: list[BuildResult] = []
     for paths in (["fs/open.c"], ["fs/open.c"], ["kernel/fork.c"], []):
         results.append(await linux.build(instrumented(traced, *paths)))
-    assert [one.memoised for one in results] == [False, True, False, False]
+    assert [result.memoised for result in results] == [False, True, False, False]
     assert results[0].instrumented == results[1].instrumented != results[2].instrumented
 
 

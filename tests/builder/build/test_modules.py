@@ -32,7 +32,7 @@ async def built(
 
 
 async def archive(run: StepContext, folder: Path) -> Path:
-    (kept,) = [one for one in run.artifacts if one.name == "modules.tar"]
+    (kept,) = [artifact for artifact in run.artifacts if artifact.name == "modules.tar"]
     path = folder / "modules.tar"
     await run.storage.get(kept.key, path)
     return path
@@ -43,7 +43,7 @@ async def test_modules_are_built_installed_and_counted(linux: FakeLinux, tmp_pat
     assert (result.modules, result.built_in, result.dropped_symbols) == (1, [], [])
     with tarfile.open(await archive(run, tmp_path)) as found:
         assert MODULE in found.getnames()
-        assert not any(one.issym() for one in found.getmembers())  # `build` leads nowhere
+        assert not any(member.issym() for member in found.getmembers())  # `build` leads nowhere
 
 
 async def test_a_patch_of_a_module_is_in_the_archive(linux: FakeLinux, tmp_path: Path) -> None:
@@ -59,7 +59,7 @@ async def test_a_patch_of_a_module_is_in_the_archive(linux: FakeLinux, tmp_path:
 async def test_built_in_instead_they_are_part_of_the_kernel_and_named(linux: FakeLinux) -> None:
     result, run = await built(linux.builder, linux.new_run, linux.spec, modules="builtin")
     assert (result.modules, result.built_in, result.dropped_symbols) == (0, ["EXTRA"], [])
-    assert "modules.tar" not in {one.name for one in run.artifacts}
+    assert "modules.tar" not in {artifact.name for artifact in run.artifacts}
     assert result.objects_compiled == 5
     again, _ = await built(linux.builder, linux.new_run, linux.spec, modules="builtin")
     assert (again.memoised, again.built_in) == (True, ["EXTRA"])
@@ -100,8 +100,8 @@ def member(name: str, kind: bytes = tarfile.REGTYPE, **what: Any) -> tarfile.Tar
 
 def make_archive(path: Path, *members: tarfile.TarInfo, form: int = tarfile.USTAR_FORMAT) -> Path:
     with tarfile.open(path, "w", format=form) as archive:
-        for one in members:
-            archive.addfile(one, io.BytesIO(bytes(one.size)))
+        for member in members:
+            archive.addfile(member, io.BytesIO(bytes(member.size)))
     return path
 
 
@@ -128,9 +128,9 @@ def test_files_are_found_with_their_places(tmp_path: Path, form: int) -> None:
     folders = (member(name, tarfile.DIRTYPE) for name in ("lib", "lib/modules", RELEASE))
     files = (member(FILE, size=1000), member(INDEX, size=512), member(f"{RELEASE}/b.ko.xz"))
     path = make_archive(tmp_path / "modules.tar", *folders, *files, form=form)
-    found = [(one.name, one.begin, one.size) for one in module_archive.files(path)]
+    found = [(file.name, file.begin, file.size) for file in module_archive.files(path)]
     with tarfile.open(path) as ours:
-        assert found == [(one.name, one.offset_data, one.size) for one in ours if one.isfile()]
+        assert found == [(each.name, each.offset_data, each.size) for each in ours if each.isfile()]
     assert len(found) == 3
     assert module_archive.count(path) == 2
 
@@ -138,7 +138,7 @@ def test_files_are_found_with_their_places(tmp_path: Path, form: int) -> None:
 def test_a_long_name_is_read(tmp_path: Path) -> None:
     name = f"{RELEASE}/{'/'.join(['x' * 50] * 3)}/a.ko"
     path = make_archive(tmp_path / "modules.tar", member(name), member(INDEX))
-    assert [one.name for one in module_archive.files(path)] == [name, INDEX]
+    assert [file.name for file in module_archive.files(path)] == [name, INDEX]
 
 
 @pytest.mark.attack

@@ -79,7 +79,7 @@ def checks(checker: Checker, new_run: NewRun, fake_check: CheckSpec) -> Checks:
 
 
 def files(check: PatchCheck) -> dict[str, tuple[str, int, int]]:
-    return {one.path: (one.outcome, one.objects, one.dependents) for one in check.files}
+    return {each.path: (each.outcome, each.objects, each.dependents) for each in check.files}
 
 
 async def test_a_patch_that_compiles_says_so_with_what_it_changes(checks: Checks) -> None:
@@ -127,7 +127,7 @@ async def test_one_bad_patch_never_spoils_the_others(checks: Checks) -> None:
         added(f"{deep}/{'y' * 300}.h", "int x;"),
         edits((WATCH, "return 0;", "return 1;")),
     )
-    outcomes = [one.outcome for one in result.patches]
+    outcomes = [check.outcome for check in result.patches]
     assert outcomes == ["does_not_apply"] * 4 + ["compiles"]
     assert result.patches[0].details["reason"] == "unsafe_patch"
 
@@ -138,7 +138,7 @@ async def test_patches_do_not_see_each_other(checks: Checks) -> None:
         edits((WATCH, "static unsigned char", "int zero;\nstatic unsigned char")),
         edits((WATCH, "return 0;", "return 2;")),
     )
-    outcomes = [one.outcome for one in result.patches]
+    outcomes = [check.outcome for check in result.patches]
     assert outcomes == ["does_not_compile", "compiles", "compiles"]
 
 
@@ -251,7 +251,7 @@ async def test_a_makefile_and_the_file_that_it_adds_go_through_make(checks: Chec
     check = await checks.one(Patch(diff=patch))
     assert (check.outcome, check.through_make) == ("compiles", True)
     assert files(check)["kernel/new.c"] == ("compiles", 1, 1)
-    new = {one.name: one for one in check.functions}["new_one"]
+    new = {each.name: each for each in check.functions}["new_one"]
     assert (new.instructions_before, bool(new.instructions_after)) == (None, True)
 
 
@@ -328,8 +328,8 @@ async def test_of_many_patches_only_the_new_ones_are_checked(checks: Checks) -> 
     known, new = (edits((WATCH, "return 0;", f"return {number};")) for number in (1, 2))
     await checks.one(known)
     result = await checks.result(new, known)
-    assert [one.memoised for one in result.patches] == [False, True]
-    assert [one.outcome for one in result.patches] == ["compiles"] * 2
+    assert [check.memoised for check in result.patches] == [False, True]
+    assert [check.outcome for check in result.patches] == ["compiles"] * 2
 
 
 async def test_another_worker_answers_from_the_first_without_fetching_the_entry(
@@ -371,7 +371,7 @@ async def test_a_removed_function_has_no_instructions_after(checks: Checks) -> N
     check = await checks.one(
         edits(("kernel/fork.c", text, ""), ("kernel/fork.c", " + fork_one(0)", ""))
     )
-    removed = {one.name: one for one in check.functions}["fork_one"]
+    removed = {each.name: each for each in check.functions}["fork_one"]
     assert removed.instructions_before
     assert removed.instructions_after is None
 

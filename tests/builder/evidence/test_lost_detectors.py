@@ -39,7 +39,7 @@ long twice(struct item *item) { freed(item); return start(item) + start(item->ne
 
 
 def grave(found: list[Finding]) -> set[str]:
-    return {one.reason for one in found if one.severity is Severity.BLOCKING}
+    return {finding.reason for finding in found if finding.severity is Severity.BLOCKING}
 
 
 @pytest.mark.parametrize(

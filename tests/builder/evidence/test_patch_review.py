@@ -65,9 +65,9 @@ async def test_the_kernels_checkpatch_looks_at_the_style(tmp_path: Path, form: s
     trial = await on_trial(tree, [patch], ["it"])
     found = await review(tree, trial, [], checkpatch=True)
     assert await review(tree, trial, [PATH], checkpatch=False) == []
-    assert {"TRAILING_WHITESPACE", "SPACING"} <= {one.reason for one in found}
-    assert {one.check for one in found} == {"checkpatch"}
-    assert {(one.file, one.line) for one in found} == {(PATH, number)}
+    assert {"TRAILING_WHITESPACE", "SPACING"} <= {finding.reason for finding in found}
+    assert {finding.check for finding in found} == {"checkpatch"}
+    assert {(finding.file, finding.line) for finding in found} == {(PATH, number)}
 
 
 @needs_source

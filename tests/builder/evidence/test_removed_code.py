@@ -55,7 +55,7 @@ def after(old: str, new: str, more: str = "") -> list[Finding]:
 
 
 def reasons(found: list[Finding]) -> list[str]:
-    return [one.reason for one in found]
+    return [finding.reason for finding in found]
 
 
 @pytest.mark.parametrize(
@@ -103,9 +103,10 @@ def reasons(found: list[Finding]) -> list[str]:
 def test_what_is_cut_off_is_found(old: str, new: str, reason: str, named: str) -> None:
     found = after(old, new)
     assert reason in reasons(found)
-    (one,) = [one for one in found if one.reason == reason]
-    assert named in one.message
-    assert (one.check, one.file, one.function) == ("amputation", "kernel/take.c", "take")
+    (finding,) = [finding for finding in found if finding.reason == reason]
+    assert named in finding.message
+    assert (finding.check, finding.function) == ("amputation", "take")
+    assert finding.file == "kernel/take.c"
 
 
 @pytest.mark.parametrize(
@@ -119,7 +120,7 @@ def test_what_is_cut_off_is_found(old: str, new: str, reason: str, named: str) -
 )
 def test_what_no_fix_has_to_do_stands_in_the_way(new: str, grave: bool) -> None:
     found = after("\tput(item);\n", new)
-    assert any(one.severity is Severity.BLOCKING for one in found) == grave
+    assert any(finding.severity is Severity.BLOCKING for finding in found) == grave
 
 
 def test_a_finding_names_the_line() -> None:
@@ -222,8 +223,8 @@ def of_patches(*patches: patching.Patch) -> list[Finding]:
             files[path] = (SOURCES[0] / path).read_bytes()
         return files.get(path)
 
-    for one in patches:
-        changes = patching.apply(one, read).changes
+    for each in patches:
+        changes = patching.apply(each, read).changes
         before = {change.path: files[change.path] for change in changes}
         files |= {change.path: change.content or b"" for change in changes}
     return amputations(before, {path: files[path] for path in before})

@@ -18,7 +18,7 @@ def trial(spec: BuildSpec, *edits: Edit) -> BuildSpec:
 
 
 def reasons(result: BuildResult) -> dict[str, Finding]:
-    return {one.reason: one for one in result.findings}
+    return {finding.reason: finding for finding in result.findings}
 
 
 async def test_an_honest_fix_draws_nothing(linux: FakeLinux) -> None:

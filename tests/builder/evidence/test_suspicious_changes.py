@@ -35,7 +35,7 @@ def after(old: str, new: str) -> list[Finding]:
 
 
 def grave(found: list[Finding]) -> set[str]:
-    return {one.reason for one in found if one.severity is Severity.BLOCKING}
+    return {finding.reason for finding in found if finding.severity is Severity.BLOCKING}
 
 
 @pytest.mark.parametrize(
@@ -78,8 +78,8 @@ def grave(found: list[Finding]) -> set[str]:
 def test_a_word_that_hides_a_crash_stands_in_the_way(new: str, reason: str) -> None:
     found = after("\tcopy(item);\n", f"\t{new}\n\tcopy(item);\n")
     assert reason in grave(found)
-    (one,) = [one for one in found if one.reason == reason]
-    assert (one.check, one.file) == ("detector", PATH)
+    (finding,) = [finding for finding in found if finding.reason == reason]
+    assert (finding.check, finding.file) == ("detector", PATH)
 
 
 @pytest.mark.parametrize(

@@ -82,7 +82,7 @@ async def test_a_check_refuses_it_as_a_build_does(
         source=with_makefile.source, config=with_makefile.config, patches=list(TOUCHES.values())
     )
     result = await Checker(suite, tmp_path / "cache")(new_run(spec))
-    assert {one.details["reason"] for one in result.patches} == {"reserved"}
+    assert {check.details["reason"] for check in result.patches} == {"reserved"}
 
 
 async def test_a_tree_without_its_makefile_is_left_as_it_is(linux: FakeLinux) -> None:
@@ -218,8 +218,8 @@ async def test_what_a_kernel_does_not_take_of_it_is_left_out_and_told(
     run = linux.new_run(kernel(other))
     result = await linux.builder(run)
     assert result.controls_lacking.keys() == lost
-    assert all("error" in one or "undefined" in one for one in result.controls_lacking.values())
-    system_map = next(one for one in run.artifacts if one.name == "System.map")
+    assert all("error" in each or "undefined" in each for each in result.controls_lacking.values())
+    system_map = next(artifact for artifact in run.artifacts if artifact.name == "System.map")
     await run.storage.get(system_map.key, run.folder / "map")
     symbols = set(re.findall(r"kgym_control_(\w+)", (run.folder / "map").read_text()))
     assert ("raise" in symbols) == (WHOLE not in lost)
@@ -240,7 +240,7 @@ async def test_a_kernel_is_built_without_what_it_does_not_take_and_a_patch_must_
     result = await linux.build(on_trial(spec, ESCAPES["its lock"][0]))
     assert result.controls_lacking.keys() == {"hung_task"}
     assert "#error oh" in result.controls_lacking["hung_task"]
-    (dropped,) = (one for one in result.findings if one.reason == "control_dropped")
+    (dropped,) = (finding for finding in result.findings if finding.reason == "control_dropped")
     assert "`lockdep`" in dropped.message
 
 
@@ -279,7 +279,7 @@ async def test_a_patch_that_it_does_not_compile_with_is_built_but_proves_nothing
 ) -> None:
     result = await linux.build(on_trial(kernel(TAKES_ALL), edit))
     assert result.controls_lacking == {}  # as the kernel without the patch has them
-    (finding,) = (one for one in result.findings if one.reason == "control_dropped")
+    (finding,) = (each for each in result.findings if each.reason == "control_dropped")
     assert finding.severity is Severity.BLOCKING
     assert ("none of the controls" if part == WHOLE else f"`{part}`") in finding.message
     assert "kgym_control.c" in finding.message
@@ -292,7 +292,7 @@ async def test_a_patch_is_not_blamed_for_what_the_kernel_does_not_take_without_i
     spec = kernel({"linux/wait.h": "#error oh"})
     result = await linux.build(on_trial(spec, changed("linux/wait.h", "#error oh", "#error no")))
     assert result.controls_lacking.keys() == {"hung_task"}
-    assert [one for one in result.findings if one.reason == "control_dropped"] == []
+    assert [finding for finding in result.findings if finding.reason == "control_dropped"] == []
 
 
 @pytest.mark.thorough
@@ -316,7 +316,7 @@ async def test_a_check_leaves_it_out(
     spec = CheckSpec(source=build.source, config=build.config, patches=patches)
     result = await Checker(suite, tmp_path / "cache")(new_run(spec))
     bad = (PatchOutcome.DOES_NOT_COMPILE, PatchOutcome.OVER_LIMIT)
-    assert [one.name for one in result.patches if one.outcome in bad] == []
+    assert [check.name for check in result.patches if check.outcome in bad] == []
 
 
 # --- what compilers say -------------------------------------------------------------------------
@@ -324,7 +324,7 @@ async def test_a_check_leaves_it_out(
 
 def test_its_parts_are_those_that_verdicts_know() -> None:
     parts = re.findall(rb"#ifndef kgym_control_without_(\w+)", control.SOURCE)
-    assert {one.decode() for one in parts} == PARTS.keys() - {WHOLE}
+    assert {each.decode() for each in parts} == PARTS.keys() - {WHOLE}
 
 
 @pytest.mark.parametrize("part", PARTS)
@@ -403,7 +403,7 @@ def test_what_is_complained_of_is_read_from_what_compilers_and_linkers_say(
     assert control.failing([noise[0], *lines, noise[1]]).keys() == parts
 
 
-@given(st.lists(st.text() | st.sampled_from([one for said, _ in SAID.values() for one in said])))
+@given(st.lists(st.text() | st.sampled_from([each for said, _ in SAID.values() for each in said])))
 def test_whatever_is_said_names_parts_in_few_words(lines: list[str]) -> None:
     found = control.failing(lines)
     assert found.keys() <= PARTS.keys()

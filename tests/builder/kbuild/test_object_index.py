@@ -19,7 +19,7 @@ HEADERS = 800
 
 def cmd_file(number: int) -> str:
     path = f"drivers/part{number % 50}/file{number}"
-    headers = "".join(f"  include/linux/header{one}.h \\\n" for one in range(HEADERS))
+    headers = "".join(f"  include/linux/header{number}.h \\\n" for number in range(HEADERS))
     return (
         f"cmd_{path}.o := gcc -c -o {path}.o {path}.c\n\nsource_{path}.o := {path}.c\n\n"
         f"deps_{path}.o := \\\n{headers}\n{path}.o: $(deps_{path}.o)\n\n$(deps_{path}.o):\n"
@@ -38,7 +38,7 @@ async def test_a_large_tree_has_an_index(tmp_path: Path) -> None:
     found = Index(tmp_path / "index.db").dependents(
         ["include/linux/header799.h", "drivers/part7/file57.c", "drivers/part7/Makefile", "none.h"]
     )
-    assert [len(one.objects) for one in found.values()] == [OBJECTS, 1, OBJECTS // 50, 0]
+    assert [len(finding.objects) for finding in found.values()] == [OBJECTS, 1, OBJECTS // 50, 0]
 
 
 async def test_a_tree_without_commands_has_none(tmp_path: Path) -> None:
@@ -51,7 +51,7 @@ async def test_a_tree_without_commands_has_none(tmp_path: Path) -> None:
 def test_an_index_of_more_files_than_a_kernel_has_is_refused() -> None:
     recipes = Recipes()
     for number in range(10):
-        headers = tuple(f"{number}/{one}.h" for one in range(100_000))
+        headers = tuple(f"{number}/{each}.h" for each in range(100_000))
         recipes.add(Recipe(f"{number}.o", "gcc", f"{number}.c", headers))
     with pytest.raises(UserError, match="1,000,000 files") as error:
         recipes.add(Recipe("x.o", "gcc", "x.c", ("one/more.h",)))

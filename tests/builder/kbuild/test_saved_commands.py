@@ -92,15 +92,15 @@ def test_condensed_they_say_the_same(files: list[list[int]]) -> None:
     texts = [KERNEL, *(cmd_file(number, headers) for number, headers in enumerate(files))]
     plain, short = read("".join(texts)), read(condensed(*texts))
     assert [replace(one, dependencies=()) for one in short] == [
-        replace(one, dependencies=()) for one in plain
+        replace(each, dependencies=()) for each in plain
     ]
-    assert [set(one.dependencies) for one in short] == [set(one.dependencies) for one in plain]
+    assert [set(each.dependencies) for each in short] == [set(each.dependencies) for each in plain]
 
 
 def test_what_many_read_is_named_once() -> None:
     text = condensed(*(cmd_file(number, list(range(1200))) for number in range(20)))
     assert (text.count("include/7.h"), text.count("wildcard")) == (1, 0)
-    assert [len(one.dependencies) for one in read(text)] == [1201] * 20
+    assert [len(each.dependencies) for each in read(text)] == [1201] * 20
 
 
 def test_a_file_that_cannot_be_read_is_a_failure(tmp_path: Path) -> None:

@@ -56,7 +56,7 @@ async def listed(kernels: KernelSources, url: str, since: str, last: str) -> lis
 
 
 def words(subjects: list[str]) -> set[str]:
-    return {one.split(":")[0] for one in subjects}
+    return {each.split(":")[0] for each in subjects}
 
 
 async def test_a_folder_tells_its_commits_with_those_of_merged_branches(
@@ -67,7 +67,7 @@ async def test_a_folder_tells_its_commits_with_those_of_merged_branches(
     assert set(subjects) == {"side 1", "side 2", "one", "merge", "two"}
     assert subjects[-2:] == ["merge", "two"]
     assert await listed(kernels, str(repository), "side", "main") == ["one", "merge", "two"]
-    ends = [git(repository, "rev-parse", one) for one in ("old", "main")]
+    ends = [git(repository, "rev-parse", each) for each in ("old", "main")]
     assert len(await listed(kernels, str(repository), *ends)) == 5
 
     source = GitSource(url=str(repository), commit="main")
@@ -88,7 +88,7 @@ async def test_a_server_sends_commits_without_files(
     kernels = KernelSources(tmp_path / "cache", Origins((), LOOPBACK))
     url = f"{served.url}/linux/.git"
     assert len(await listed(kernels, url, "old", "main")) == 5
-    ends = [git(served.root / "linux", "rev-parse", one) for one in ("side", "main~1")]
+    ends = [git(served.root / "linux", "rev-parse", each) for each in ("side", "main~1")]
     assert await listed(kernels, url, *ends) == ["one", "merge"]
     assert not list((tmp_path / "cache" / "repositories").glob(".*.part-*"))
 

@@ -94,7 +94,7 @@ async def test_a_server_that_fails_is_asked_once_and_again_after_ten_minutes(
         assert {(one.reason, one.cause) for one in errors} == {
             ("download_failed", "infrastructure")
         }
-        first, *others = sorted((one.message for one in errors), key=len)
+        first, *others = sorted((error.message for error in errors), key=len)
         assert "500" in first
         assert all(one.startswith(f"{first} (so it was ") for one in others)
         host.broken = False

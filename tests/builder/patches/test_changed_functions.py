@@ -55,7 +55,7 @@ KINDS = {
 
 
 def names(text: str) -> list[str]:
-    return [one.name for one in functions(text)]
+    return [function.name for function in functions(text)]
 
 
 def test_only_definitions_of_functions_are_found() -> None:
@@ -75,13 +75,13 @@ def test_what_the_kernel_writes_has_its_name_and_symbols(text: str) -> None:
 def test_both_branches_of_a_conditional_hold_a_function() -> None:
     text = "#ifdef A\nint f(void)\n{\n\treturn 1;\n}\n#else\nint f(void) { return 0; }\n#endif\n"
     assert names(text) == ["f", "f"]
-    assert [one.name for one in changed(text, text.replace("return 0", "return 2"))] == ["f"]
+    assert [change.name for change in changed(text, text.replace("return 0", "return 2"))] == ["f"]
 
 
 def test_a_change_touches_the_functions_that_it_adds_removes_or_alters() -> None:
     before = ORDINARY + "int gone(void)\n{\n}\n"
     after = ORDINARY.replace("return 1", "return 2") + "int come(void)\n{\n}\n"
-    assert {one.name for one in changed(before, after)} == {"first", "gone", "come"}
+    assert {change.name for change in changed(before, after)} == {"first", "gone", "come"}
 
 
 def test_a_change_between_functions_touches_none() -> None:

@@ -71,7 +71,7 @@ async def test_a_large_patch_leaves_the_event_loop_free(
         with pytest.raises(UserError, match="takes too long"):
             await applied
     else:
-        assert [one.path for one in patched_files.in_all(await applied)] == ["large.c"]
+        assert [each.path for each in patched_files.in_all(await applied)] == ["large.c"]
     took = asyncio.get_running_loop().time() - started
     ticking.cancel()
     assert longest < took / 2  # held up for the whole work before, whatever the host's speed
@@ -81,7 +81,7 @@ async def test_a_patch_of_every_size_gives_the_same(tree: Tree) -> None:
     small = Patch(edits=[Edit(file="./small.c", original="int a", replacement="int b")])
     for more in ((), (edits(40),)):
         changed = await patched_files.changes(tree, [small, *more], lambda note: None)
-        found = {one.path: one.content for one in changed}
+        found = {change.path: change.content for change in changed}
         assert found["small.c"] == b"int b;\n"
         assert set(found) == {"small.c", *(["large.c"] if more else [])}
 

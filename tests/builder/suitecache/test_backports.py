@@ -150,7 +150,7 @@ def test_two_of_one_name_and_odd_names_are_refused(fake_build: BuildSpec) -> Non
     spec = fake_build.model_dump()
     for wrong in ([own(), own()], [own().model_copy(update={"name": "../x"})]):
         with pytest.raises(ValidationError):
-            BuildSpec.model_validate(spec | {"backports": [one.model_dump() for one in wrong]})
+            BuildSpec.model_validate(spec | {"backports": [each.model_dump() for each in wrong]})
 
 
 @pytest.mark.attack
@@ -184,14 +184,14 @@ def test_short_versions_end_in_zeros() -> None:
 
 @pytest.mark.parametrize("path", sorted((ROOT / "configs/backports").glob("*.toml")), ids=str)
 async def test_each_shipped_one_applies_once_where_its_rules_let_it(path: Path) -> None:
-    (one,) = (one for one in backports.load(path.parent) if one.name == path.stem)
-    assert one.references
-    assert one.when.kernel_before
+    (each,) = (each for each in backports.load(path.parent) if each.name == path.stem)
+    assert each.references
+    assert each.when.kernel_before
     assert set(tomllib.loads(path.read_text())) == {"summary", "references", "when", "edits"}
-    before = {edit.file: f"first\n{edit.original}last\n".encode() for edit in one.edits}
-    done = await backports.apply([one], before)
-    assert done.names == [one.name]
+    before = {edit.file: f"first\n{edit.original}last\n".encode() for edit in each.edits}
+    done = await backports.apply([each], before)
+    assert done.names == [each.name]
     after = {change.path: change.content for of in done.applied for change in of.changes}
     assert set(after) == set(before)
-    again = await backports.apply([one], {name: text or b"" for name, text in after.items()})
-    assert again.left_out == [one.name]
+    again = await backports.apply([each], {name: text or b"" for name, text in after.items()})
+    assert again.left_out == [each.name]

@@ -59,7 +59,9 @@ def fresh(spec: BuildSpec) -> BuildSpec:
 
 
 def hashes(run: StepContext) -> dict[str, str]:
-    return {one.name: one.sha256 for one in run.artifacts if one.name != "build.log"}
+    return {
+        artifact.name: artifact.sha256 for artifact in run.artifacts if artifact.name != "build.log"
+    }
 
 
 def image(folder: Path) -> Path:
@@ -206,7 +208,7 @@ async def test_hosts_that_need_the_same_entry_at_once_build_it_once(
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-    built = [isinstance(one, BuildResult) and not one.tree_cached for one in results]
+    built = [isinstance(result, BuildResult) and not result.tree_cached for result in results]
     assert sorted(built) == [False, False, True]
 
 
@@ -216,7 +218,9 @@ async def test_the_same_build_is_answered_from_the_first_also_elsewhere(host: Ho
     known = await host("two")(second)
     assert (done.memoised, known.memoised) == (False, True)
     assert hashes(first) == hashes(second)
-    assert {one.key for one in first.artifacts}.isdisjoint(one.key for one in second.artifacts)
+    assert {artifact.key for artifact in first.artifacts}.isdisjoint(
+        artifact.key for artifact in second.artifacts
+    )
 
 
 async def test_an_answer_outlives_the_artifacts_of_the_first_job(host: Host) -> None:
@@ -225,8 +229,9 @@ async def test_an_answer_outlives_the_artifacts_of_the_first_job(host: Host) -> 
     await host()(runs[1])
     await runs[0].storage.remove(runs[0].key("x").removesuffix("/x"))
     assert (await host()(runs[2])).memoised
-    for one in runs[2].artifacts:
-        assert b"".join([part async for part in runs[2].storage.read(one.key, 0, one.size)])
+    for artifact in runs[2].artifacts:
+        parts = runs[2].storage.read(artifact.key, 0, artifact.size)
+        assert b"".join([part async for part in parts])
 
 
 async def test_a_build_whose_artifacts_are_gone_is_done_again(host: Host) -> None:
@@ -235,7 +240,9 @@ async def test_a_build_whose_artifacts_are_gone_is_done_again(host: Host) -> Non
     await first.storage.remove("steps")
     again = host.new_run(patched(host.spec))
     assert not (await host()(again)).memoised
-    assert {one.name for one in again.artifacts} == {one.name for one in first.artifacts}
+    assert {artifact.name for artifact in again.artifacts} == {
+        artifact.name for artifact in first.artifacts
+    }
 
 
 @pytest.mark.parametrize("cache", ["fresh", "refresh"])

@@ -19,7 +19,7 @@ def elf(*kinds: int, table: int = 64, count: int | None = None) -> bytes:
     number = len(kinds) if count is None else count
     ident = b"\x7fELF\x02\x01\x01" + bytes(9)
     head = struct.pack("<HHIQQQIHHHHHH", 2, 62, 1, 0x401000, table, 0, 0, 64, 56, number, 64, 0, 0)
-    return ident + head + b"".join(struct.pack("<IIQQQQQQ", one, *(7,) * 7) for one in kinds)
+    return ident + head + b"".join(struct.pack("<IIQQQQQQ", each, *(7,) * 7) for each in kinds)
 
 
 def static(content: bytes) -> bool:

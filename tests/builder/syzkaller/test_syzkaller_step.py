@@ -90,7 +90,7 @@ class Build:
 
     async def fetched(self, name: str) -> Path:
         """Return the program that the last step left, ready to run."""
-        (artifact,) = (one for one in self.run.artifacts if one.name == name)
+        (artifact,) = (each for each in self.run.artifacts if each.name == name)
         path = self._folder / f"{self.run.assignment.lease.hex}-{name}"
         await self.run.storage.get(artifact.key, path)
         path.chmod(0o755)
@@ -192,8 +192,8 @@ func main() {{
     # The Go of some versions writes through the link, and fails; linkers put a file in its place.
     with contextlib.suppress(UserError):
         await build(packed(tmp_path, {"sys/syz-sysgen/main.go": generator}))
-    for one in build.run.artifacts:
-        assert (await build.fetched(one.name)).read_bytes().startswith(b"\x7fELF")
+    for artifact in build.run.artifacts:
+        assert (await build.fetched(artifact.name)).read_bytes().startswith(b"\x7fELF")
 
 
 async def test_an_operators_own_programs_are_taken(build: Build, tmp_path: Path) -> None:

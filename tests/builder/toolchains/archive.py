@@ -31,8 +31,8 @@ class SmallArchive:
 
     def publish(self, release: str = "1") -> None:
         """Write the packages with this version, and their index."""
-        known = [one for one in compilers.images() if one.suite == self.suite]
-        names = sorted({name for one in known for name in Recipe.of(one).packages})
+        known = [compiler for compiler in compilers.images() if compiler.suite == self.suite]
+        names = sorted({name for each in known for name in Recipe.of(each).packages})
         versions = dict(_versions(self.suite))
         index = ""
         for name in names:

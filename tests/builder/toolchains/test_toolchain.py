@@ -33,7 +33,7 @@ def test_its_number_is_the_version_that_it_says(name: str, words: str, number: s
 def test_each_tool_of_a_clang_is_named_as_old_kernels_know_no_other_way() -> None:
     assert described("clang", "").variables == LLVM
     assert described("bookworm/clang-15", "").variables == LLVM  # in an image of its own
-    assert described("clang-15", "").variables == tuple(f"{one}-15" for one in LLVM)
+    assert described("clang-15", "").variables == tuple(f"{tool}-15" for tool in LLVM)
     assert described("gcc-12", "").variables == ("CC=gcc-12", "HOSTCC=gcc-12")
     assert described("bullseye/gcc-10", "").variables == ("CC=gcc-10", "HOSTCC=gcc-10")
 
@@ -51,7 +51,7 @@ async def test_a_clang_of_the_host_without_its_tools_is_none(
 ) -> None:
     # One that no host has: where Clang 15 is installed, its own would take the place.
     monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
-    tools = {one.partition("=")[2] + "-99" for one in LLVM}
+    tools = {tool.partition("=")[2] + "-99" for tool in LLVM}
     for tool in tools:
         (tmp_path / tool).write_text("#!/bin/sh\necho 'Debian clang version 99.0.1'\n")
         (tmp_path / tool).chmod(0o755)

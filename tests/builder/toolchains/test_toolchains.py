@@ -141,7 +141,7 @@ async def test_two_that_want_it_at_once_make_it_once(
     found = await asyncio.gather(
         *(one.get("gcc-10", run) for one, run in zip([*hosts, hosts[0]], runs, strict=True))
     )
-    assert len({one.image for one in found}) == 1
+    assert len({finding.image for finding in found}) == 1
     assert sum("making the toolchain" in log(run) for run in runs if run.take_news()[0]) == 1
 
 
@@ -160,7 +160,7 @@ async def hosts(tmp_path: Path) -> AsyncIterator[tuple[Scheduler, Attempts]]:
             for _ in range(count):
                 await scheduler.submit(job())
             claimed = (await scheduler.claim(claim_of(want=count))).assignments
-            folders = [tmp_path / "attempts" / one.lease.hex for one in claimed]
+            folders = [tmp_path / "attempts" / each.lease.hex for each in claimed]
             for folder in folders:
                 folder.mkdir(parents=True)
             storage = platform.storage
@@ -191,8 +191,8 @@ async def test_hosts_that_want_it_at_once_make_it_once(
                 for number, run in enumerate(runs)
             )
         )
-    assert len({one.identity for one in found}) == 1
-    assert len({one.image for one in found}) == 3
+    assert len({finding.identity for finding in found}) == 1
+    assert len({finding.image for finding in found}) == 3
     assert sum("making the toolchain image" in log(run) for run in runs) == 1
     assert sum("fetched the toolchain image" in log(run) for run in runs) == 2
 
@@ -330,7 +330,7 @@ def test_any_user_can_make_an_image(archive: SmallArchive, tmp_path: Path) -> No
     own = tmp_path / "nobody"
     own.mkdir()
     shutil.chown(own, 65534, 65534)
-    above = [one for one in tmp_path.parents if one.name.startswith(("pytest-", "popen-"))]
+    above = [each for each in tmp_path.parents if each.name.startswith(("pytest-", "popen-"))]
     for folder in (tmp_path, *above, archive.folder):
         folder.chmod(folder.stat().st_mode | 0o755)
     done = subprocess.run(
@@ -414,7 +414,7 @@ async def test_a_host_without_debians_archive_offers_nothing_that_it_could_not_m
     error = await failure(Toolchains(tmp_path / "one"), "bullseye/gcc-10", start())
     assert (error.reason, error.cause) == ("no_compiler", "user")
     named = host(tmp_path / "one", archive.line)
-    assert {one.partition("/")[0] for one in await named.offered(storage)} == {"bullseye"}
+    assert {each.partition("/")[0] for each in await named.offered(storage)} == {"bullseye"}
     assert (await named.get("bullseye/gcc-10", start())).number == "10.2.1"
     # What has been stored serves hosts that cannot make it.
     other = Toolchains(tmp_path / "two")
