@@ -73,6 +73,17 @@ def kill_and_await_another(client: Client, kind: StepKind) -> None:
     until(lambda: workers(client, kind) - known, 60)
 
 
+def kgym(data: Path, *words: str) -> "subprocess.CompletedProcess[bytes]":
+    """Run a command with this data folder."""
+    return subprocess.run(
+        [sys.executable, "-m", "kgym_cli", *words],
+        env={**os.environ, "KGYM_DATA": str(data)},
+        capture_output=True,
+        check=False,
+        timeout=60,
+    )
+
+
 def pid_of(worker: str) -> int:
     return int(worker.split(":")[1])
 
@@ -87,14 +98,8 @@ def test_a_job_runs_through_broker_database_and_worker(up: Up, fake_build: Build
 def test_commands_find_it_by_its_data_folder(up: Up) -> None:
     with up.client() as client:
         until(lambda: len(client.workers()) == len(StepKind), 60)
-    done = subprocess.run(
-        [sys.executable, "-m", "kgym_cli", "worker", "list", "--json"],
-        env={**os.environ, "KGYM_DATA": str(up.data)},
-        capture_output=True,
-        check=True,
-        timeout=60,
-    )
-    kinds = [one["kinds"] for one in json.loads(done.stdout)]
+    listed = json.loads(kgym(up.data, "worker", "list", "--json").stdout)
+    kinds = [worker["kinds"] for worker in listed]
     assert sorted(kinds) == sorted([kind] for kind in StepKind)
 
 
@@ -135,26 +140,14 @@ def test_a_drained_worker_ends_and_stays_away(up: Up) -> None:
 
 
 def test_another_platform_on_the_same_folder_is_refused(up: Up) -> None:
-    done = subprocess.run(
-        [sys.executable, "-m", "kgym_cli", "up", "--distributed", "--port", "0"],
-        env={**os.environ, "KGYM_DATA": str(up.data)},
-        capture_output=True,
-        check=False,
-        timeout=60,
-    )
+    done = kgym(up.data, "up", "--distributed", "--port", "0")
     assert done.returncode == 2
     assert up.url.encode() in done.stderr
 
 
 def test_a_port_in_use_is_named_and_nothing_is_started(up: Up, tmp_path: Path) -> None:
     port = up.url.rpartition(":")[2]
-    done = subprocess.run(
-        [sys.executable, "-m", "kgym_cli", "up", "--distributed", "--port", port],
-        env={**os.environ, "KGYM_DATA": str(tmp_path / "other")},
-        capture_output=True,
-        check=False,
-        timeout=60,
-    )
+    done = kgym(tmp_path / "other", "up", "--distributed", "--port", port)
     assert (done.returncode, f"port {port}".encode() in done.stderr) == (2, True)
     assert not list(tmp_path.glob("other/log/*"))
 

@@ -18,9 +18,8 @@ from typing import Any
 
 from sqlalchemy import Row, delete, exists, insert, select, update
 
-from kgym.api.jobs import JobRequest
-from kgym.api.steps import Kernel, Strict
-from kgym.errors import Conflict, Forbidden, NotFound, UserError
+from kgym.api.steps import Strict
+from kgym.errors import Conflict, NotFound, UserError
 from kgym.web.scopes import Caller, Scope
 from kgym_scheduler.database.connection import Database
 from kgym_scheduler.database.tables import LOCAL, VALID, tokens
@@ -37,25 +36,6 @@ class Submitter(Caller):
 
     priority: int = 0
     """The highest priority that its jobs may have."""
-
-    def check(self, request: JobRequest) -> None:
-        """Raise Forbidden if the job would harm others' jobs: by its priority, or by `refresh`."""
-        if request.priority > self.priority and not self.may(Scope.ADMIN):
-            raise Forbidden(
-                "priority_too_high",
-                f"the token {self.name!r} allows a priority of {self.priority} at most, not"
-                f" {request.priority}; `kgym token create --priority` makes one that allows more",
-                limit=self.priority,
-            )
-        refreshed = any(
-            isinstance(spec, Kernel) and spec.cache == "refresh" for spec in request.steps
-        )
-        if refreshed and not self.may(Scope.ADMIN):
-            raise Forbidden(
-                "refresh_needs_admin",
-                "`cache: refresh` makes anew what all others build on, and takes the scope admin;"
-                " `fresh` does the step again on the entry that there is",
-            )
 
 
 # The caller from this machine as long as there are no tokens.
