@@ -16,22 +16,12 @@ from tests.hosts.deployments import TEXT, deployment
 
 pytestmark = pytest.mark.thorough  # Google's library takes seconds to import
 
-ALL = [
-    "addresses/kgym-farm",
-    "disks/kgym-farm-build",
-    "disks/kgym-farm-scheduler",
-    "firewalls/kgym-farm-clients",
-    "firewalls/kgym-farm-ssh",
-    "firewalls/kgym-farm-workers",
-    "instances/kgym-farm-build",
-    "instances/kgym-farm-scheduler",
-    "networks/kgym-farm",
-    "routers/kgym-farm",
-    "subnetworks/kgym-farm",
-    "kgym-farm-scheduler@kgym-test.iam.gserviceaccount.com",
-    "kgym-farm-worker@kgym-test.iam.gserviceaccount.com",
-    "bucket/kgym-test-farm",
-]
+ALL = ["addresses/kgym-farm", "disks/kgym-farm-build", "disks/kgym-farm-scheduler"]
+ALL += [f"firewalls/kgym-farm-{name}" for name in ("clients", "ssh", "workers")]
+ALL += ["instances/kgym-farm-build", "instances/kgym-farm-scheduler"]
+ALL += ["networks/kgym-farm", "routers/kgym-farm", "subnetworks/kgym-farm"]
+ALL += [f"kgym-farm-{who}@kgym-test.iam.gserviceaccount.com" for who in ("scheduler", "worker")]
+ALL += ["bucket/kgym-test-farm"]
 
 
 @pytest.fixture

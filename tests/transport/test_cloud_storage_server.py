@@ -1,6 +1,7 @@
-"""The server that stands for Google Cloud Storage keeps what the service promises.
+"""The emulator of Google Cloud Storage behaves like the service where no test of ours shows it.
 
-It is asked by Google's own client, and by bare HTTP where that hides what is other.
+It is called by Google's own client, and by plain HTTP for what that hides. Ranges, pages and
+generations are covered by the tests of our storage.
 """
 
 import base64
@@ -12,14 +13,11 @@ from typing import Any
 
 import google_crc32c
 import httpx
-import hypothesis
-import hypothesis.strategies as st
 import pytest
-from google.api_core.exceptions import BadRequest, Conflict, NotFound, PreconditionFailed
+from google.api_core.exceptions import BadRequest, NotFound, PreconditionFailed
 from google.auth.credentials import AnonymousCredentials
 from google.cloud import storage
 
-from tests.google.cloud_storage.buckets import Buckets, Conditions
 from tests.google.cloud_storage.server import CloudStorage
 
 QUARTER = 256 << 10
@@ -50,11 +48,6 @@ def crc32c(data: bytes) -> str:
 
 
 # --- preconditions ---------------------------------------------------------------------------
-
-
-def test_a_bucket_is_made_once(cloud: CloudStorage, bucket: Any) -> None:
-    with pytest.raises(Conflict):
-        bucket.client.create_bucket("b")
 
 
 @pytest.mark.parametrize("size", [10, 2 * QUARTER])
@@ -146,42 +139,6 @@ def test_a_wrong_checksum_is_refused_and_nothing_appears(
     assert cloud.buckets.page("b").objects == []
 
 
-# --- downloads -------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("asked", "status", "content"),
-    [
-        ("bytes=2-4", 206, b"234"),
-        ("bytes=7-", 206, b"789"),
-        ("bytes=8-100", 206, b"89"),
-        ("bytes=-3", 206, b"789"),
-        ("bytes=10-", 416, None),
-        ("lines=1-2", 200, b"0123456789"),
-    ],
-)
-def test_a_range_is_given(
-    cloud: CloudStorage, http: httpx.Client, asked: str, status: int, content: bytes | None
-) -> None:
-    cloud.replace("b", "a", b"0123456789")
-    answer = http.get("/download/storage/v1/b/b/o/a?alt=media", headers={"Range": asked})
-    assert answer.status_code == status
-    if content is None:
-        assert answer.headers["Content-Range"] == "bytes */10"
-    else:
-        assert answer.content == content
-        assert answer.headers["X-Goog-Hash"] == f"crc32c={crc32c(b'0123456789')}"
-
-
-def test_of_a_generation_only_that_is_given(cloud: CloudStorage, http: httpx.Client) -> None:
-    cloud.replace("b", "a", b"first")
-    first = cloud.buckets.get("b", "a").generation
-    path = f"/download/storage/v1/b/b/o/a?alt=media&generation={first}"
-    assert http.get(path).content == b"first"
-    cloud.replace("b", "a", b"second")
-    assert http.get(path).status_code == 404
-
-
 # --- copies ----------------------------------------------------------------------------------
 
 
@@ -209,29 +166,3 @@ def test_a_copy_has_what_its_source_had_or_only_what_is_said(
     other.content_type = "text/y"
     other.rewrite(source)
     assert (other.metadata, other.content_type) == ({"other": "2"}, "text/y")
-
-
-# --- lists -----------------------------------------------------------------------------------
-
-_NAMES = st.lists(st.text("ab/~", min_size=1, max_size=6), unique=True, max_size=30)
-
-
-@hypothesis.given(_NAMES, st.text("ab/", max_size=2), st.integers(1, 5))
-@hypothesis.settings(max_examples=100)
-def test_a_list_in_pages_is_the_list(
-    tmp_path_factory: pytest.TempPathFactory, names: list[str], prefix: str, most: int
-) -> None:
-    buckets = Buckets(tmp_path_factory.mktemp("pages"))
-    buckets.create("b")
-    for name in names:
-        file = buckets.new_file()
-        file.touch()
-        buckets.insert("b", name, file, {}, Conditions())
-    objects: list[str] = []
-    token: str | None = ""
-    while token is not None:
-        page = buckets.page("b", prefix, token, most)
-        assert len(page.objects) <= most
-        objects += [stored.name for stored in page.objects]
-        token = page.token
-    assert objects == sorted(name for name in names if name.startswith(prefix))

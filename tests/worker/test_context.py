@@ -12,19 +12,11 @@ from kgym.api.worker_calls import Input
 from kgym.errors import InfrastructureError, UserError
 from kgym.transport.artifact_storage import ArtifactMissing
 from kgym.worker.context import StepContext
-from kgym_scheduler.database.connection import upgrade
 from kgym_scheduler.scheduler import Scheduler
 from tests.conftest import NewRun
-from tests.scheduler.parts import BUILD, BUILT, Clock, Platform, job, reproduce
+from tests.scheduler.parts import BUILD, BUILT, Platform, job, reproduce
 
 pytestmark = pytest.mark.anyio
-
-
-@pytest.fixture
-async def platform(tmp_path: Path) -> Platform:
-    url = f"sqlite+aiosqlite:///{tmp_path / 'kgym.db'}"
-    await upgrade(url)
-    return Platform(url, tmp_path, Clock())
 
 
 @pytest.fixture

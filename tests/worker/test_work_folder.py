@@ -12,8 +12,7 @@ from kgym.api.states import State
 from kgym.api.steps import BuildResult, StepKind
 from kgym.worker.context import StepContext
 from kgym.worker.work_folder import own_folder, remove_left
-from kgym_scheduler.database.connection import upgrade
-from tests.scheduler.parts import BUILT, Clock, Platform, job
+from tests.scheduler.parts import BUILT, Platform, job
 
 pytestmark = pytest.mark.anyio
 
@@ -89,10 +88,9 @@ async def test_many_that_start_and_stop_at_once_keep_their_folders(tmp_path: Pat
     assert list(tmp_path.iterdir()) == []
 
 
-async def test_replicas_start_and_stop_beside_a_step_that_runs(tmp_path: Path) -> None:
-    url = f"sqlite+aiosqlite:///{tmp_path / 'kgym.db'}"
-    await upgrade(url)
-    platform = Platform(url, tmp_path, Clock())
+async def test_replicas_start_and_stop_beside_a_step_that_runs(
+    platform: Platform, tmp_path: Path
+) -> None:
     begun, go_on = asyncio.Event(), asyncio.Event()
 
     async def build(run: StepContext) -> BuildResult:
