@@ -53,10 +53,8 @@ class Accounts:
         kept = {
             "type": "service_account",
             "project_id": "kgym-test",
-            "private_key_id": secrets.token_hex(20),
             "private_key": text.decode(),
             "client_email": email,
-            "client_id": "1",
             "token_uri": token_uri,
         }
         path.write_text(json.dumps(kept))

@@ -51,16 +51,12 @@ class Stored:
     def resource(self) -> dict[str, Any]:
         """Return its description, as the JSON API has it."""
         return {
-            "kind": "storage#object",
-            "id": f"{self.bucket}/{self.name}/{self.generation}",
             "name": self.name,
             "bucket": self.bucket,
             "generation": str(self.generation),
             "metageneration": str(self.metageneration),
             "size": str(self.size),
             "crc32c": self.crc32c,
-            "etag": base64.b64encode(f"{self.generation}/{self.metageneration}".encode()).decode(),
-            "storageClass": "STANDARD",
             "timeCreated": _moment(self.created),
             "updated": _moment(self.updated),
             "mediaLink": f"/download/storage/v1/b/{self.bucket}/o/{quote(self.name, safe='')}",
@@ -82,11 +78,7 @@ class Conditions:
 
         def number(name: str) -> int | None:
             text = query.get(f"if{kind}{name}")
-            if text is None:
-                return None
-            if not text.isdecimal():
-                raise Refusal(400, "invalid", f"if{kind}{name} is no number: {text!r}")
-            return int(text)
+            return None if text is None else int(text)
 
         return cls(number("GenerationMatch"), number("MetagenerationMatch"))
 

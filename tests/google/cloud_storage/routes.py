@@ -39,15 +39,9 @@ class Routes(Exchange):
         self.send(204, {})
 
     def _list_objects(self, match: "re.Match[str]", query: Query) -> None:
-        most = query.get("maxResults", "1000")
-        if not most.isdecimal() or not int(most):
-            raise Refusal(400, "invalid", f"Invalid maxResults {most}")
-        page = self.cloud.buckets.page(
-            unquote(match[1]),
-            query.get("prefix", ""),
-            query.get("pageToken", ""),
-            int(most),
-        )
+        most = int(query.get("maxResults", "1000"))
+        prefix, token = query.get("prefix", ""), query.get("pageToken", "")
+        page = self.cloud.buckets.page(unquote(match[1]), prefix, token, most)
         document: dict[str, Any] = {"kind": "storage#objects"}
         if page.objects:
             document["items"] = [stored.resource for stored in page.objects]
@@ -56,25 +50,21 @@ class Routes(Exchange):
         self.send_json(document)
 
     def _show_object(self, match: "re.Match[str]", query: Query) -> None:
-        generation = int(query["generation"]) if "generation" in query else None
-        name, conditions = unquote(match[2]), Conditions.of(query)
-        stored = self.cloud.buckets.get(unquote(match[1]), name, generation, conditions)
+        bucket, name = unquote(match[1]), unquote(match[2])
+        stored = self.cloud.buckets.get(bucket, name, _generation(query), Conditions.of(query))
         if query.get("alt") == "media":
             self.send_object(stored)
         else:
             self.send_json(stored.resource)
 
     def _patch_object(self, match: "re.Match[str]", query: Query) -> None:
-        generation = int(query["generation"]) if "generation" in query else None
-        stored = self.cloud.buckets.patch(
-            unquote(match[1]), unquote(match[2]), self.json(), generation, Conditions.of(query)
-        )
+        bucket, name, conditions = unquote(match[1]), unquote(match[2]), Conditions.of(query)
+        stored = self.cloud.buckets.patch(bucket, name, self.json(), _generation(query), conditions)
         self.send_json(stored.resource)
 
     def _delete_object(self, match: "re.Match[str]", query: Query) -> None:
-        generation = int(query["generation"]) if "generation" in query else None
-        conditions = Conditions.of(query)
-        self.cloud.buckets.delete(unquote(match[1]), unquote(match[2]), generation, conditions)
+        bucket, name = unquote(match[1]), unquote(match[2])
+        self.cloud.buckets.delete(bucket, name, _generation(query), Conditions.of(query))
         self.send(204, {})
 
     def _rewrite_object(self, match: "re.Match[str]", query: Query) -> None:
@@ -83,9 +73,8 @@ class Routes(Exchange):
         if writable(own) and "contentType" not in own:
             message = "You must specify the content type of the destination object."
             raise Refusal(400, "required", message)
-        generation = int(query["sourceGeneration"]) if "sourceGeneration" in query else None
-        conditions = Conditions.of(query, "Source")
-        source = self.cloud.buckets.get(bucket, name, generation, conditions)
+        generation = _generation(query, "sourceGeneration")
+        source = self.cloud.buckets.get(bucket, name, generation, Conditions.of(query, "Source"))
         before, done = self.cloud.rewrites.pop(query.get("rewriteToken", ""), (source, 0))
         if before.generation != source.generation:
             raise Refusal(400, "invalid", "The rewrite token is of another object.")
@@ -198,8 +187,8 @@ class Routes(Exchange):
         headers = {name.lower(): value for name, value in self.headers.items()}
         path = urlsplit(self.path).path
         self.cloud.accounts.check_signature(self.command, path, query, headers)
-        generation = int(query["generation"]) if "generation" in query else None
-        self.send_object(self.cloud.buckets.get(unquote(match[1]), unquote(match[2]), generation))
+        bucket, name = unquote(match[1]), unquote(match[2])
+        self.send_object(self.cloud.buckets.get(bucket, name, _generation(query)))
 
     def _bare_put(self, match: "re.Match[str]", _: Query) -> None:
         with (self.cloud.folder / f"bare-{match[1]}").open("wb") as sink:
@@ -211,6 +200,10 @@ class Routes(Exchange):
             size = file.seek(0, 2)
             self.send(200, {"Content-Length": str(size)})
             self.send_bytes(file, 0, size)
+
+
+def _generation(query: Query, name: str = "generation") -> int | None:
+    return int(query[name]) if name in query else None
 
 
 _OBJECT = r"/storage/v1/b/([^/]+)/o/([^/]+)"
