@@ -147,6 +147,7 @@ class Deployment(Strict):
         zones = [*self.zones, *filter(None, [self.scheduler.zone])]
         if len({zone.rpartition("-")[0] for zone in zones}) > 1:
             raise ValueError(f"the zones are in several regions: {', '.join(zones)}")
+        # Names and labels of hosts are made from the pool's name.
         if "scheduler" in self.pools:
             raise ValueError("no pool can be named scheduler: that is the scheduler's host")
         # 16 more: the scheduler, and addresses that Google reserves in each subnetwork.

@@ -17,6 +17,7 @@ ENTRIES = 5000
 # Characters of a line that a search shows.
 LONGEST_LINE = 1000
 
+# May be empty, unlike TreePath: that is the tree's top.
 _Path = Annotated[str, Field(max_length=1000, description="path in the tree; `` is its top")]
 _LineNumber = Annotated[int, Field(ge=1, lt=1 << 31)]
 

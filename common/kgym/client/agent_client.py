@@ -134,6 +134,7 @@ class AgentClient:
                 ) as stream:
                     if stream.response.is_error:
                         raise _refused(await stream.response.aread(), stream.response.status_code)
+                    # A lost connection is reopened after the last received event.
                     async for sent in stream.aiter_sse():
                         if sent.event == "end":
                             return

@@ -386,6 +386,7 @@ class AsyncClient:
         while not download.complete:
             try:
                 if (link := await self._fetch(download)) is not None:
+                    # The next request gets from the scheduler what the storage does not deliver.
                     await self._fetch_from_storage(download, link)
             except httpx.TransportError as error:
                 await asyncio.sleep(download.retries.pause(self._http.base_url, error))

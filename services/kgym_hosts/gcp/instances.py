@@ -108,6 +108,7 @@ class Instances:
         """
         base = f"{base_name(self._deployment)}-{pool}"
         taken = {host.name for host in there}
+        # The lowest free numbers, so that a second loop chooses the same names and conflicts.
         free = (name for n in count(1) if (name := f"{base}-{n}") not in taken)
         names = [base] if pool == SCHEDULER else list(islice(free, number))
         with ThreadPoolExecutor(_AT_ONCE) as threads:
@@ -129,6 +130,7 @@ class Instances:
             try:
                 self._make(pool, name, zone, machine)
             except InfrastructureError as failed:
+                # Only capacity differs between zones: any other error would come again.
                 if failed.reason not in {"cloud_stockout", "cloud_quota"}:
                     raise
                 error = failed
@@ -220,6 +222,7 @@ class Instances:
         if isinstance(machine, Pool) and machine.spot:
             body["scheduling"] = {
                 "provisioning_model": "SPOT",
+                # The loop makes a new host; a stopped one would still be billed for its disk.
                 "instance_termination_action": "DELETE",
                 "automatic_restart": False,
             }
@@ -233,6 +236,7 @@ class Instances:
         # cloud restarts, need nobody to log in to them.
         deployment = self._deployment
         metadata = {
+            # Only the deployment's own key may log in, not those of the whole project.
             "block-project-ssh-keys": "TRUE",
             "enable-oslogin": "FALSE",
             "enable-guest-attributes": "TRUE",

@@ -1,6 +1,7 @@
 #!/bin/sh
-# The startup script of a pool's host. It keeps a worker running until that is drained; then the machine stops, and
-# `kgym gcp scale` removes it. What it prints is in the host's journal, and on its serial port.
+# The startup script of a pool's host. It keeps a worker running until the worker is drained; then the machine stops, and
+# `kgym gcp scale` removes it. A stopped machine is visible to any loop, later too; a worker that has left is not.
+# The output goes to the host's journal and serial port.
 set -u
 export HOME="${HOME:-/root}" KGYM_DATA="${KGYM_DATA:-/var/lib/kgym}"
 
@@ -9,9 +10,9 @@ metadata="http://${GCE_METADATA_HOST:-metadata.google.internal}/computeMetadata/
 about() { get -H 'Metadata-Flavor: Google' "$metadata/$1"; }
 string() { tr -d '\n' | sed "s/.*\"$1\" *: *\"\([^\"]*\)\".*/\1/"; }
 
-# Of Secret Manager: the workers' token in the first line, and after it the certificate by which they know the scheduler, where
-# that is not of a public authority. Nothing where the deployment names no secret. No secret stands among a command's words.
-told() {
+# Print the secret from Secret Manager: the workers' token in the first line, then the scheduler's certificate unless a public
+# authority issued it; nothing without a secret in the deployment. Secrets go through pipes: other users see a command's words.
+read_secret() {
     secret=$(about attributes/kgym-secret) || return 0
     about service-accounts/default/token | string access_token | sed 's/^/Authorization: Bearer /' |
         get -H @- "${SECRET_MANAGER_EMULATOR_HOST:-https://secretmanager.googleapis.com}/v1/$secret/versions/latest:access" |
@@ -19,7 +20,7 @@ told() {
 }
 
 run() {
-    secret=$(told) || return 1
+    secret=$(read_secret) || return 1
     KGYM_TOKEN=$(printf "%s\n" "$secret" | head -n 1)
     export KGYM_TOKEN
     mkdir -p "$KGYM_DATA"

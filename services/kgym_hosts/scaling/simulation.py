@@ -61,6 +61,7 @@ class _SimulatedHost:
     since: float
     state: HostState = "starting"
     running: int = 0
+    # The observation is kept until something changes: most hosts are the same in most decisions.
     seen: Host | None = None
 
     def snapshot(self) -> Host:
@@ -101,6 +102,7 @@ class Simulation:
         """Simulate until all steps have ended and hosts are removed, or the time is over."""
         self._free = {pool.name: deque() for pool in self.limits.pools}
         for kind in StepKind:
+            # Recent durations only, as `kgym gcp scale` reads those of the last hour.
             self._queues[kind], self._took[kind] = deque(), deque(maxlen=50)
         self._coming = len(steps)
         memory = Memory()

@@ -39,6 +39,7 @@ class SyzkallerSpec(Step):
 
     @model_validator(mode="after")
     def _has_a_commit(self) -> "SyzkallerSpec":
+        # Git proves its commit; an archive proves only its own SHA-256.
         if self.commit is None and isinstance(self.source, TarballSource):
             raise ValueError("a tarball does not contain its commit: give `commit`")
         return self
