@@ -90,7 +90,7 @@ def trajectory(
     turns = list(_turns(form, data))
     notes = None
     if not turns:
-        notes = "the agent's own steps are not known: this is what it printed"
+        notes = "the agent's own steps are unknown: this is its output"
         turns = [("agent", "", None, log.decode(errors="replace"))]
     return _made(turns, agent=agent, session=session, dollars=dollars, notes=notes)
 

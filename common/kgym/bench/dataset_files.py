@@ -257,7 +257,7 @@ def _rows(path: Path) -> Iterable[object]:
                 for batch in file.iter_batches(batch_size=100):
                     yield from batch.to_pylist()
         except (OSError, ValueError) as error:  # pyarrow's errors are both
-            raise UserError("bad_bug_data", f"{path} is no Parquet file: {error}") from error
+            raise UserError("bad_bug_data", f"{path} is not a Parquet file: {error}") from error
         return
     data = _bytes(path, FILE)
     if path.suffix == ".jsonl":
@@ -267,7 +267,7 @@ def _rows(path: Path) -> Iterable[object]:
         return
     rows = _json(data, path)
     if not isinstance(rows, list):
-        raise UserError("bad_bug_data", f"{path}: a list of rows is wanted")
+        raise UserError("bad_bug_data", f"{path}: expected a list of rows")
     yield from rows
 
 
@@ -301,7 +301,7 @@ def _json(data: bytes | str, where: object) -> object:
     try:
         return json.loads(data)
     except (ValueError, RecursionError) as error:
-        raise UserError("bad_bug_data", f"{where} is no JSON: {error}") from error
+        raise UserError("bad_bug_data", f"{where} is not JSON: {error}") from error
 
 
 def _parsed(text: object, where: str) -> object:
@@ -310,7 +310,7 @@ def _parsed(text: object, where: str) -> object:
 
 def _object(value: object, where: object) -> Row:
     if not isinstance(value, dict):
-        raise UserError("bad_bug_data", f"{where}: an object is wanted")
+        raise UserError("bad_bug_data", f"{where}: expected an object")
     return value
 
 
@@ -319,7 +319,7 @@ def _strings(value: object, where: str) -> Sequence[str] | None:
     if values is None:
         return None
     if not isinstance(values, list) or not all(isinstance(value, str) for value in values):
-        raise UserError("bad_bug_data", f"{where}: a list of texts is wanted")
+        raise UserError("bad_bug_data", f"{where}: expected a list of strings")
     return values
 
 
@@ -330,5 +330,5 @@ def time_of(value: object, where: str) -> datetime | None:
     try:
         time = datetime.fromisoformat(str(value))
     except ValueError as error:
-        raise UserError("bad_bug_data", f"{where}: {value!r} is no time") from error
+        raise UserError("bad_bug_data", f"{where}: {value!r} is not a time") from error
     return time if time.tzinfo else time.replace(tzinfo=UTC)

@@ -82,7 +82,7 @@ def results(path: Path, judge: str | None = None) -> Imported:
 class _Database:
     def __init__(self, path: Path) -> None:
         if not path.is_file():
-            raise NotFound("no_dataset", f"{path} is no file")
+            raise NotFound("no_dataset", f"{path} is not a file")
         self._path = path
         self._connection = sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)
         self._connection.row_factory = sqlite3.Row

@@ -387,7 +387,7 @@ def _seen(job: JobView) -> _Seen | None:
 
 
 def _answers(job: JobView) -> bool:
-    """Return whether a job has its final answer; one that a machine has failed has not."""
+    """Return whether a job has its final answer; a failure of a machine is not final."""
     if (user := failed(job)) is not None:
         return user is Answer.USER
     result = reproduced(job.step(BEFORE))

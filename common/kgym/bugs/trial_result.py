@@ -116,7 +116,7 @@ class TrialResult(Strict):
         """
         before, after = job.step(BEFORE), job.step(AFTER)
         if before is None:
-            raise ValueError(f"job {job.id} is no trial: it has no step `{BEFORE}`")
+            raise ValueError(f"job {job.id} is not a trial: it has no step `{BEFORE}`")
         trial = resolution_of(job, accepted) or Resolution(False, ())
         built = next((s.result for s in job.steps if isinstance(s.result, BuildResult)), None)
         return TrialResult(

@@ -89,7 +89,7 @@ def _adapter(name: str) -> Adapter:
 def _folder(name: str, home: Path) -> Path:
     path = _there(name, home)
     if path is None or not path.is_dir():
-        raise UserError("bad_campaign", f"{home / name} is no folder")
+        raise UserError("bad_campaign", f"{home / name} is not a folder")
     return path
 
 

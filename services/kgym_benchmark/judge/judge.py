@@ -215,7 +215,7 @@ def _read(path: Path) -> Iterable[Vote]:
         try:
             yield Vote.model_validate_json(line)
         except ValidationError as error:
-            raise UserError("bad_votes", f"{path}:{number} is no vote") from error
+            raise UserError("bad_votes", f"{path}:{number} is not a vote") from error
 
 
 class Agreement(Strict):

@@ -17,7 +17,7 @@ def _old(format_: Format) -> Format:
     )
     if "RCU" in format_.message or "{func}" in format_.title:
         return renamed
-    # the lock wanted is to blame, whoever wants it
+    # blame the wanted lock, whichever task wants it
     wanted = (*format_.then[:1], r"at: (?:{PC} +)?{FUNC}")
     return dataclasses.replace(
         renamed, title=renamed.title.replace("{frame}", "{func}"), walk=None, then=wanted
