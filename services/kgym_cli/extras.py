@@ -54,6 +54,7 @@ def _brought() -> Iterator[tuple[str, str]]:
     """Yield (extra, distribution) from the installed package's metadata."""
     from importlib import metadata  # noqa: PLC0415 - it takes longer than most commands need
 
+    # The installed metadata, not pyproject.toml, which a wheel does not contain.
     for text in metadata.requires(PACKAGE) or ():
         match = _REQUIREMENT.fullmatch(text)
         if match is not None:

@@ -31,5 +31,6 @@ def _use_utf_8() -> None:
     encoding = locale.getencoding()
     if not sys.flags.utf8_mode and encoding.upper().replace("_", "-") not in {"UTF-8", "UTF8"}:
         os.environ.setdefault("PYTHONIOENCODING", f"{encoding}:replace")
+        # UTF-8 mode (PEP 540) can only be chosen before the interpreter starts.
         os.environ["PYTHONUTF8"] = "1"
         os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])  # noqa: S606

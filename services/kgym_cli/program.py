@@ -104,6 +104,7 @@ def run() -> int:
         status = Exit.UNREAD
     except OSError as error:
         status = _failed(error)
+    # Until here, signals interrupt; from now on, nothing is left to clean up.
     for number in (signal.SIGINT, signal.SIGTERM):
         if signal.getsignal(number) is _interrupt:
             signal.signal(number, signal.SIG_DFL)

@@ -495,6 +495,7 @@ class SettingOption(click.Option):
     """Option of a setting: shown with variable and default, its value stored in the settings."""
 
     def __init__(self, setting: Setting[Any]) -> None:
+        # A default that depends on other settings is only known after all options are read.
         fixed = None if callable(setting.default) or setting.default_words else setting.default
         super().__init__(
             [setting.option],

@@ -52,6 +52,7 @@ class Assets:
 @cache
 def assets() -> Assets:
     """Read all files once; raise InfrastructureError `front_end_missing` without packages."""
+    # A wheel has no node_modules, a checkout no packages folder.
     folder = _PACKAGED if _PACKAGED.is_dir() else _INSTALLED
     paths = {name: folder / name for name in PACKAGED_FILES}
     paths |= {str(path.relative_to(_OWN)): path for path in _OWN.rglob("*") if path.is_file()}

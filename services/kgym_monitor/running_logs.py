@@ -28,6 +28,7 @@ class _Log:
     """A log so far, and the last event of the job that it contains."""
 
     def __init__(self) -> None:
+        # Most logs are short: they never touch the disk.
         self._file: IO[bytes] = tempfile.SpooledTemporaryFile(IN_MEMORY)  # noqa: SIM115
         self._reading = asyncio.Lock()
         self._last_event = 0

@@ -69,6 +69,7 @@ class SessionCheck:
         word = request.cookies.get(cookie_name(request), "")
         session = self._sessions.find(word) if word else None
         if session is not None:
+            # Checked on every request: a revoked token ends its sessions.
             caller = await self._tokens.caller(session.token)
             if caller is not None:
                 session.caller = caller

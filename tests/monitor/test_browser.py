@@ -82,7 +82,7 @@ def test_a_job_is_followed_to_its_end_without_reloading(reader: Reader, site: Si
     log = page.locator(".log-view")
     expect(log).to_contain_text("fs/held")
     expect(page.locator("#job-live progress").first).to_be_visible()
-    expect(page.locator(".timeline li").nth(1)).to_contain_text("begins when step 0 has succeeded")
+    expect(page.locator(".timeline li").nth(1)).to_contain_text("starts when step 0 has succeeded")
     site.showcase.let_go.set()
     expect(page.locator("#job-live")).to_have_attribute("data-final", "yes")
     expect(page.locator("#job-live .head").first).to_contain_text("no crash")

@@ -106,6 +106,8 @@ def request_of(
     else:
         asked |= {"strategy": strategies.load(strategy or "forest")}
     asked |= {"limits": chosen} if chosen is not None else {}
+    # The agent has the shipped bugs as well. Any other bundle must reach it: as a path if it sees
+    # this machine's files, otherwise packed into the request.
     if not bugs.is_shipped(name):
         own = Path(bugs.named(name)[0]).resolve()
         asked |= {"folder": str(Path(name).resolve())} if here else {"bundle": packed(own)}
@@ -198,6 +200,7 @@ def platforms(
         run: "Stored", bug: "Bug", strategy: "Strategy", submitted: "Submitted"
     ) -> "AsyncIterator[Platform]":
         async with AsyncClient(url, token) as client:
+            # Run ids start from 1 in each runs folder, and several folders may use one scheduler.
             group = f"fix-{run.id}-{run.key[:8]}"
             asked = run.request
             known = await asyncio.to_thread(window, asked.model)

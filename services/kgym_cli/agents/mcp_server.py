@@ -151,6 +151,7 @@ class _Offered:
                 beats += 1
                 await context.report_progress(beats, message=stage)
 
+        # Progress goes by time, not by stage: a build may spend minutes in one stage.
         beating = asyncio.create_task(beat())
         try:
             return await self._jobs.call(answered(do(progress)))

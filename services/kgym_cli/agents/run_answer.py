@@ -117,6 +117,7 @@ async def follow(agent: "AgentCalls", run: int, author: str | None, after: int =
     view = await agent.show(run)
     if not view.ranked:
         return FixAnswer.of(view)
+    # Rank 1 is the best fix; others are available through `kgym run patch --number`.
     patch, report = await agent.patch(run, 1, author), await agent.report(run)
     return FixAnswer.of(view, patch, report)
 

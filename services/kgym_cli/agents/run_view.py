@@ -69,6 +69,7 @@ class RunProgress:
         message = " ".join(f"run {self.run}: {self.headline}".split())
         root = Tree(escape(message[:_MOST]))
         branches: dict[str | None, Tree] = {None: root}
+        # Four lines are left for the headline, the number of hidden nodes, the cost and the cursor.
         for node in list(self.nodes.values())[: max(1, height - 4)]:
             branch = branches.get(node.parent, root)
             branches[node.name] = branch.add(self._node(node))

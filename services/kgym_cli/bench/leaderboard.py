@@ -41,6 +41,7 @@ def show(report: Report) -> None:
 def _rank(numbered: tuple[int, SetupFigures]) -> tuple[float, int]:
     number, setup = numbered
     crr = setup.passed[Figure.CRR]
+    # Numbers stay those of the report, so that --compare means the same setups as in its JSON.
     return (-(crr.value if crr else 0.0), number)
 
 

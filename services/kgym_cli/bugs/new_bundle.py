@@ -54,6 +54,7 @@ class NewBundle:
             raise UserError("bad_option", "this kernel needs --config FILE, or --fragment FILE")
         try:
             folder.mkdir(parents=True, exist_ok=True)
+            # Copies, not links: the bundle must still build after its sources have moved.
             for name, path in self._files().items():
                 shutil.copyfile(path, folder / name)
             self.write_toml(folder)

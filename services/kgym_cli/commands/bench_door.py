@@ -110,6 +110,8 @@ async def _serve(door: _Door, place: tuple[str, int]) -> None:
             run if door.feedback else None,
             door.kernel_runs,
             _tell,
+            # A container's network may reach other machines, and run_kernel executes whatever it is
+            # sent.
             secret=secrets.token_urlsafe(24),
         )
         async with answering.on_port(*place) as endpoint:

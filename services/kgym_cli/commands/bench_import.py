@@ -118,6 +118,7 @@ def import_(
         dataset = Dataset.of(
             name, dataset.bugs, description=dataset.description, source=dataset.source
         )
+    # Read before the dataset is saved, so that a bad database leaves nothing behind.
     imported = None if attempts is None else karena.results(source, judge).attempts
     about = dataset.save(into)
     if attempts is not None and imported is not None:

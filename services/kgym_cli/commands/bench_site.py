@@ -45,6 +45,8 @@ def site(benchmark: str, into: Path, attempts: tuple[Path, ...], as_json: bool) 
     from kgym_monitor.benchmarks import site as files  # noqa: PLC0415 - needs the extra
 
     folder = Path(benchmark)
+    # A folder wins over a published benchmark of the same name: it can be renamed, the other
+    # cannot.
     if (folder / dataset.ABOUT).is_file():
         source = _of_folder(folder, attempts)
     elif attempts:

@@ -235,6 +235,8 @@ def _wanted(
     if repo is None or bad is None:
         message = f"the kernel of {bug.name} is not a Git commit: give --repo and --bad"
         raise UserError("no_history", message)
+    # Git's own rule: only a URL or an scp-like address has a colon. Workers have other working
+    # directories, so paths must be absolute.
     url = repo if ":" in repo else str(Path(repo).expanduser().absolute())
     try:
         for commit in (good, bad):

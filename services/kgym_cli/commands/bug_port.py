@@ -125,6 +125,7 @@ def port(
     # take days.
     run = _Run(PortOptions(sweep, attempts, 2, seconds, only_reverse=dry_run), as_json=as_json)
     bug_count = len(subjects) + len(unread)
+    # Unreadable bugs are rows of the table, too: a campaign of hundreds must not fail for one file.
     people.print(f"{group}: {bug_count} bugs on {len(kernels)} kernels", markup=False)
     try:
         run.refuse(kernels, unread)

@@ -259,6 +259,7 @@ def _try(
         raise UserError("bad_option", "--fix and --no-fix exclude each other.")
     patch = patch_file(fix) if fix is not None else bug.fix
     with scheduler(work=True) as client:
+        # All measurements of this bug on this kernel count together, whoever made them.
         wanted = replace(wanted, known=earlier_jobs.known(client, bug))
         if patch is not None and not no_fix:
             _tell_effort(bug, wanted)

@@ -56,6 +56,7 @@ def check(
     loaded = bugs.load(bug).built_by(compiler)
     given = [_given(path) for path in patches]
     readable = [patch for patch in given if isinstance(patch, Patch)]
+    # Nothing is submitted for patches that no builder could apply.
     if not readable:
         words = (check.reason for check in given if isinstance(check, PatchCheck))
         raise UserError("binary_patch", "; ".join(words))

@@ -115,6 +115,7 @@ def fix(
     async def ask(agent: "AgentCalls") -> FixAnswer:
         run = await agent.start(request)
         people.print(f"run {run}")
+        # --no-watch only makes sense with a service: a run in this process ends with it.
         if agent_service is not None and not watch:
             return FixAnswer.of(await agent.show(run))
         return await follow(agent, run, author)

@@ -169,6 +169,7 @@ async def _stored_entries(age: timedelta, budget: int, *, apply: bool) -> list[d
 
 def _old_entries(folder: Path, age: float, budget: int) -> list[folder_cache.CachedFolder]:
     """Return entries unused for `age` seconds, and the least recently used ones over budget."""
+    # Least recently used first, so that the loop removes these until the rest fits the budget.
     entries = sorted(folder_cache.entries(folder), key=lambda entry: entry.used_at)
     total = sum(entry.size for entry in entries)
     old = []

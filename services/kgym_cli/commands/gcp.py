@@ -149,6 +149,8 @@ def down(deployment: Path, endpoint: str | None, emulated: bool, as_json: bool) 
     """
     parts: list[CloudPart] = []
     project, data = read_deployment(deployment).project, settings().data
+    # `down` must succeed after the emulated server was killed: there is nothing left but its
+    # folder.
     if emulated and emulated_project.find(data, project) is None:
         emulated_project.forget(data, project)
     else:
@@ -268,6 +270,7 @@ def _times(price: float | None, hosts: int) -> float | None:
 
 def _sum(parts: list[float | None]) -> float | None:
     known = [part for part in parts if part is not None]
+    # An unknown price makes the sum unknown: counted as 0, it would look cheap.
     return round(sum(known), 4) if len(known) == len(parts) else None
 
 

@@ -268,6 +268,7 @@ def _wait(client: Client, jobs: Sequence[tuple[JobView, int]], *, as_json: bool)
         label = f"job {job.id} " if len(jobs) > 1 else ""
         done = follow(client, job, last, label=label)
         _print(client, done, as_json=as_json)
+        # Statuses are ordered by severity: negative, bad input, platform failure.
         worst = max(worst, exit_status(conclusion(done).answer))
     leave(worst)
 

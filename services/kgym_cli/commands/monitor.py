@@ -113,6 +113,8 @@ def _pictures(checkout: Path, words: list[str]) -> Iterator[tuple[PictureAnswer,
         assert process.stdout is not None
         try:
             for line in process.stdout:
+                # The process reports errors as JSON lines, too, so that they keep their family and
+                # reason.
                 answer = json.loads(line)
                 if "error" in answer:
                     kind = UserError if answer["cause"] == "user" else InfrastructureError

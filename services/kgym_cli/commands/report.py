@@ -121,6 +121,7 @@ def _each(
     if cpus < 2:
         yield map
         return
+    # Forked: a spawned process would import the parser for longer than it parses.
     with ProcessPoolExecutor(cpus, mp_context=get_context("fork")) as pool:
         yield lambda work, items: pool.map(work, items, chunksize=_WORTH_A_PROCESS // 4)
 

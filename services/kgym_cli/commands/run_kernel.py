@@ -83,6 +83,7 @@ def run_kernel(
         # If this machine's own platform is gone, waiting for it is useless: nothing restarts it.
         patience=60 if settings().server else 0,
     )
+    # Changes are computed with Git settings of our own: an agent may have written the tree's.
     diff = tree_changes.changes(source) if source else patch_file(patch or Path("-")).diff or ""
     with address(work=True, quiet=True) as (url, token):
         row = asyncio.run(_run(url, token, bugs.load(named), diff, options, source))

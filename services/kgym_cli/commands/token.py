@@ -132,6 +132,8 @@ def forget(as_json: bool) -> None:
 
     This undoes the first `kgym token create`, and only works on this machine's own platform.
     """
+    # SQLite is this machine's own platform; a server's database has other users, who would lose
+    # access.
     if not database_url().startswith("sqlite"):
         raise UserError("shared_database", "the database is shared: revoke its tokens one by one")
     count = _on_tokens(lambda tokens: tokens.forget())

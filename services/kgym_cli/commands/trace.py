@@ -93,6 +93,7 @@ def extract(
         text = None if log is None else _report_text(log).decode(errors="replace")
         parts_folder = Path(folder, "out")
         answer = _look_into(_plain(dump, folder), parts_folder, vmlinux, text)
+        # A damaged part of a dump must not cost the others.
         kept = [extracted.name for extracted in answer.parts if extracted.error is None]
         for name in kept:
             (parts_folder / name).replace(output / name)

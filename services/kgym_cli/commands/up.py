@@ -97,6 +97,7 @@ def _distributed() -> None:
     from kgym.host import process_logs  # noqa: PLC0415
     from kgym_cli.platforms.distributed_platform import Distributed  # noqa: PLC0415
 
+    # Only restarts of parts are worth a line here.
     process_logs.configure(level=logging.WARNING)  # each part has a log of its own
     chosen = settings()
     with Distributed(

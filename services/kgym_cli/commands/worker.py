@@ -67,6 +67,7 @@ def worker(context: click.Context) -> None:
         if chosen.emulated:
             folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
             buckets = getattr(open_storage(chosen.storage, chosen.cache), "url", "")
+            # Emulated VMs fetch kernels from the emulated bucket, if artifacts are there.
             provider: Provider | None = stack.enter_context(emulated_provider(folder, buckets))
         else:
             provider = provider_of(chosen)

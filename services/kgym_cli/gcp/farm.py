@@ -59,6 +59,7 @@ class Farm:
         """Connect to its scheduler; raise UserError `no_server` if none is known."""
         from kgym.client import Client  # noqa: PLC0415 - as above
 
+        # An emulated project's scheduler wins over --server: its hosts work for no other.
         server = self.project.scheduler if self.project else settings().server or self.server
         if server is None:
             message = (

@@ -120,6 +120,8 @@ def _streams(data: bytes, new: Callable[[], Any], most: int) -> Iterator[bytes]:
     """Yield the streams' content in pieces of at most `most` bytes (0: unlimited)."""
     at = 0
     for _ in range(_STREAMS):
+        # Concatenated streams are one file (RFC 1952, section 2.2), as pigz, pxz and log rotation
+        # write.
         stream = new()
         while at < len(data) and not stream.eof:
             piece: bytes | None = data[at : at + _PIECE]
@@ -154,6 +156,7 @@ async def _by_zstd(data: bytes, most: int) -> tuple[list[bytes], int]:
     with tempfile.TemporaryFile() as file:
         file.write(data)
         file.seek(0)
+        # Python 3.11 has no zstd; the program is needed by artifacts anyway.
         process = await proc.spawn(["zstd", "-dcqq"], stdin=file)
         pieces, size = [], 0
         try:

@@ -29,5 +29,6 @@ class Moment(click.ParamType[datetime]):
 
 def complete_bug(_: click.Context, __: click.Parameter, begun: str) -> list[CompletionItem]:
     """Complete the name of a shipped bug, or else a folder."""
+    # From an index: loading the bundles would take longer than a shell waits.
     matches = [CompletionItem(name) for name in shipped.names() if name.startswith(begun)]
     return matches or [CompletionItem(begun, type="dir")]

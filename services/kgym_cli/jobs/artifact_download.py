@@ -114,6 +114,7 @@ def pack(client: Client, job: JobView, step: StepView, folder: Path, *, quiet: b
     """Download the parts of a step's bundle and pack them below `folder`."""
     number = build_job(job, step)
     there = job if number == job.id else client.job(number)
+    # Parts stay until the archive is written: a second attempt does not download them again.
     parts = folder / f".{step.number}-bundle"
     files = []
     for member in members(job, step, there):
@@ -125,6 +126,8 @@ def pack(client: Client, job: JobView, step: StepView, folder: Path, *, quiet: b
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         _pack(files, part := path.with_name(f".{NAME}.part"))
+        # The archive is packed beside its place, so that an interrupted one is never taken for
+        # whole.
         part.replace(path)
         shutil.rmtree(parts)
         with path.open("rb") as file:

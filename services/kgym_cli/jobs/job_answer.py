@@ -192,6 +192,8 @@ def _crash(client: "Client", job: int, step: StepView) -> StepCrash | None:
     seen = sorted(step.result.instances, key=lambda other: other.title != title)
     for other in seen:
         name = InstanceArtifact.REPORT_JSON.of(other.number)
+        # An instance without a report (it hung, or was cut off) is skipped like one that is too
+        # large.
         if sizes.get(name, _LARGEST_REPORT + 1) > _LARGEST_REPORT:
             continue
         try:

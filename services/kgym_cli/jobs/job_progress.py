@@ -41,6 +41,7 @@ def follow(client: "Client", job: JobView, last: int = 0, *, label: str = "") ->
             f"not started, as no command waits for them: jobs {', '.join(map(str, left))}"
             " (`kgym job wait` or `abort` one; `kgym up` runs all)"
         )
+    # Bars would fill a log file with control sequences.
     show = _Bars(job, label) if people.is_terminal else _Lines(people, label)
     with show.shown(), waiting.Watch(client, job.id, show.waits) as watch:
         watch.saw(job)

@@ -116,6 +116,7 @@ class View:
         line = f"{len(self.rows)} of {sum(self.pairs.values())}"
         left = sum(pair.stage is not Stage.CHECK for pair in self.stages.values())
         if left and self._first is not None and self._tried >= _KNOWN_FROM:
+            # Trials run in parallel, so the pace is measured over all of them.
             seconds = left * (time.monotonic() - self._first) / self._tried
             line += f"; {left} to try, about {waiting.duration(seconds)}"
         return line

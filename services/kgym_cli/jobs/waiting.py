@@ -70,6 +70,7 @@ class Watch:
             if self._ended.wait(pause) or not self._queued.is_set():
                 pause = FIRST_SECONDS
                 continue
+            # Doubled: a step in a long queue is asked about less and less.
             pause = min(2 * pause, LAST_SECONDS)
             try:
                 job = self._client.job(self._job_id)

@@ -116,6 +116,7 @@ def print_table(*columns: str, rows: Iterable[Sequence[str]]) -> None:
         return
     lines = [columns, *([_cell(cell) for cell in row] for row in rows)]
     widths = [max(map(cell_len, column)) for column in zip(*lines, strict=True)]
+    # Padded by display width: CJK titles take two columns a character.
     for line in lines:
         cells = (
             text + " " * (width - cell_len(text)) for text, width in zip(line, widths, strict=True)

@@ -19,6 +19,7 @@ _BUCKET = re.compile(r"gs://([a-z0-9][\w.-]{1,221})/?((?:[\w][\w.+-]*/?)*)", re.
 @asynccontextmanager
 async def open_bus(url: str | None) -> AsyncIterator[Bus]:
     """Context manager: the bus at `amqp://…`. Without a URL, workers poll every second."""
+    # Without a broker there are no notices; workers poll, which is enough for a few of them.
     if url is None:
         yield InProcessBus()
         return

@@ -134,6 +134,7 @@ class Distributed:
         return self.urls[0]
 
     def __enter__(self) -> Self:
+        # The lock is taken first, so that a second platform never touches the data of the first.
         self._lock = take(self.data)
         try:
             remove_left(self.data / "work")
@@ -241,6 +242,7 @@ class Distributed:
 
     def _worker(self, number: int, shape: WorkerShape) -> Program:
         name = f"worker-{number}"
+        # Workers are spread over the schedulers: any of them serves all jobs.
         server = self.urls[number % len(self.urls)]
         kinds = ("--kinds", ",".join(shape.kinds), "--slots", str(shape.slots))
         folder = ("--folder", str(self.data / "work" / name))

@@ -150,6 +150,7 @@ class Platform:
             bus = InProcessBus()
             storage = self._storage or LocalStorage(self._data / "artifacts")
             url = f"sqlite+aiosqlite:///{self._data / 'kgym.db'}"
+            # Migrated under the data folder's lock: no other process has the database open.
             await upgrade(url)
             shared, cache, provider = await _shared(url), self._cache, self._provider
             has = equipment(
@@ -189,6 +190,7 @@ class Platform:
                     lock, running_platform.Running(self.url, self._stays, owner=self._owner)
                 )
                 self._started.set()
+                # A command that only reads starts the platform, too; it must not start builds.
                 await self._working.wait()
                 async with asyncio.TaskGroup() as group:
                     group.create_task(asyncio.to_thread(remove_left, folder.parent))

@@ -87,6 +87,7 @@ def emulated_platform(data: Path) -> Iterator[tuple[str, str]]:
     checkout = extras.require_checkout("--emulated")
     extras.require(*extras.ONE_MACHINE, "gcp")
     folder = data / "emulated"
+    # Left by a killed command: emulated VMs and buckets do not survive their servers.
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
     with ExitStack() as stack:

@@ -30,6 +30,7 @@ def run(
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, task.cancel if task else loop.stop)
+        # A stop by signal is a success: the exit status is 0.
         with contextlib.suppress(asyncio.CancelledError):
             await main
 

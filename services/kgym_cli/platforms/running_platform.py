@@ -35,6 +35,8 @@ def running(data: Path) -> Running | None:
     try:
         with (data / ADDRESS).open() as file:
             try:
+                # A lock instead of a pid file: the kernel releases it even after SIGKILL, and ids
+                # are reused.
                 fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
             except BlockingIOError:
                 return Running(**json.load(file))

@@ -26,6 +26,8 @@ def usable_data_folder() -> Path:
     folder = settings().data
     try:
         folder.mkdir(parents=True, exist_ok=True)
+        # Writing is tried: permissions, read-only mounts and a full disk all show up here, with one
+        # message.
         with tempfile.TemporaryFile(dir=folder) as file:
             file.write(b"x")
     except OSError as error:

@@ -122,6 +122,7 @@ class Server(Program, ABC):
         super().__init__(folder.name, [], folder / "log")
         self.folder = folder
         self.host = host
+        # Fixed for the server's life: after a crash, clients reconnect to the same address.
         self.port = free_port(host)
         folder.mkdir(parents=True, exist_ok=True)
         self._user = _user(self.user) if os.geteuid() == 0 else None

@@ -85,6 +85,7 @@ def _log(data: Path) -> Path:
 
 def main() -> None:
     """Run the platform on the data folder in argv[1] until no client is left."""
+    # Through SystemExit, so that the platform's context releases VMs and builds.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
     # Imported late: `platform_of`, which every command imports, does not need these.
     from kgym.host import process_logs  # noqa: PLC0415

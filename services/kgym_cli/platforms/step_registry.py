@@ -190,6 +190,7 @@ class Registered:
 
 
 REGISTRY: Mapping[StepKind, Registered] = {
+    # Builds use all cores of a host through make -j, so two at once would only compete.
     StepKind.BUILD: Registered(_builder, Service.BUILDER),
     StepKind.CHECK: Registered(_checker, Service.BUILDER, side_by_side=True),
     StepKind.SOURCE: Registered(_reader, Service.BUILDER, side_by_side=True),

@@ -25,6 +25,7 @@ def provider_of(chosen: Settings) -> "Provider | None":
         "gce_zones": chosen.gce_zones,
         "gce_address": chosen.gce_address,
     }
+    # All missing options are named at once.
     if missing := [name for name, value in named.items() if not value]:
         options = ", ".join(f"--{name.replace('_', '-')}" for name in missing)
         raise UserError("bad_setting", f"--provider gce also needs {options}", setting=missing[0])

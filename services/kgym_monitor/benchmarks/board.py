@@ -106,6 +106,7 @@ class Choice:
         self.runs = {number: self.results.runs(setup) for number, setup in self.setups}
         self.most = max(self.runs.values(), default=0)
         tried = [runs for runs in self.runs.values() if runs]
+        # By default the largest k that all setups have reached: their figures are comparable.
         self.k = query.runs(self.most) or min(tried, default=1)
 
     def by_number(self, number_text: str | None) -> tuple[int, Setup] | None:
@@ -175,6 +176,7 @@ def bugs(benchmark: Benchmark, query: BoardQuery) -> dict[str, Any]:
     """Return the contents of the list of bugs, hardest first."""
     choice = Choice(benchmark, query)
     tried = {setup: choice.results.solved(setup, choice.k) for _, setup in choice.setups}
+    # A setup without runs on these bugs has not failed on them.
     ready = {setup: resolved for setup, resolved in tried.items() if choice.results.runs(setup)}
     lines = _bug_lines(choice, choice.bugs, ready, choice.by_bug("crr"))
     start = _place(query)

@@ -11,6 +11,7 @@ from kgym.bench.attributes import ATTRIBUTES
 from kgym.bench.bug_choice import BugChoice
 from kgym.bench.bug_record import BugFacts
 from kgym.errors import UserError
+from kgym_monitor.pages import wording
 from kgym_monitor.pages.bug_filter import Typed
 
 # Conditions with comma-separated values.
@@ -79,9 +80,7 @@ class BoardQuery(Typed):
         try:
             choice = BugChoice.model_validate(given)
         except ValidationError as error:
-            first = error.errors(include_url=False, include_input=False)[0]
-            where = ".".join(map(str, first["loc"]))
-            raise UserError("bad_filter", f"{where}: {first['msg']}") from error
+            raise UserError("bad_filter", wording.fault(error)) from error
         if self.side not in {None, "before", "after"}:
             raise UserError("bad_filter", "side must be before or after")
         if self.cutoff is None:
@@ -138,6 +137,7 @@ def _moment(name: str, text: str, *, end: bool = False) -> datetime:
         moment = datetime.fromisoformat(text)
     except ValueError as error:
         raise UserError("bad_filter", f"{name}: {text[:40]!r} is not a date") from error
+    # A model whose cutoff is a day knows that day.
     if end and len(text) == len("2025-01-31"):
         moment = moment.replace(hour=23, minute=59, second=59)
     return moment if moment.tzinfo else moment.replace(tzinfo=UTC)

@@ -64,6 +64,7 @@ class HeldBenchmarks:
             task = asyncio.create_task(self._read(name, index))
             reading = self._reading[name] = Reading(index.attempts, task)
             task.add_done_callback(lambda task: self._finish(name, task))
+        # Reading goes on when the page is left: the next one finds it further.
         done, _ = await asyncio.wait({reading.task}, timeout=PATIENCE)
         return reading.task.result() if done else reading
 

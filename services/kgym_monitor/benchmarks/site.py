@@ -94,6 +94,7 @@ def write(source: SiteSource, folder: Path) -> int:
         count += 1
     _write_assets(beside / "assets")
     (beside / MARK).touch()
+    # The new site is complete before the old one is removed.
     shutil.rmtree(folder, ignore_errors=True)
     beside.replace(folder)
     return count

@@ -9,6 +9,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from kgym.api.bugs import BugFilter
 from kgym.api.steps import Strict
 from kgym.api.suitecache import EntryFilter
+from kgym_monitor.pages import wording
 
 # Most rows on a page.
 PAGE = 50
@@ -42,8 +43,7 @@ class Typed(BaseModel):
         try:
             return kind.model_validate({**self.model_dump(), "limit": PAGE}), None
         except ValidationError as error:
-            first = error.errors(include_url=False, include_input=False)[0]
-            return None, f"{'.'.join(map(str, first['loc']))}: {first['msg']}"
+            return None, wording.fault(error)
 
 
 class BugQuery(Typed):

@@ -66,6 +66,7 @@ def _of_diff(diff: str) -> Iterator[tuple[str, Line]]:
         if hunk := _HUNK.match(text):
             old, new, within = int(hunk[1]), int(hunk[2]), True
             yield path, Line("hunk", text)
+        # Between hunks: headers of Git, of Subversion, or prose of a mail.
         elif not within or text.startswith(("diff ", "Index: ")):
             within = False
             if text.startswith(("+++ ", "--- ")) and not text.endswith("/dev/null"):

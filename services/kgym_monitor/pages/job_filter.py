@@ -5,9 +5,10 @@ from datetime import UTC, date, datetime, time, timedelta
 from typing import Any
 from urllib.parse import urlencode
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict
 
 from kgym.api.jobs import JobFilter
+from kgym_monitor.pages import wording
 
 # Jobs on a page: rendering more would exceed 50 ms.
 PAGE = 30
@@ -47,8 +48,8 @@ class JobQuery(BaseModel):
         """Error for the reader, if any."""
         try:
             self._read()
-        except (ValidationError, ValueError) as error:
-            return _words(error)
+        except ValueError as error:  # pydantic's is one, too
+            return wording.fault(error)
         return None
 
     @property
@@ -88,20 +89,9 @@ class JobQuery(BaseModel):
         return self.address(cursor=cursor, trail=trail)
 
     def _read(self) -> JobFilter:
-        typed = {
-            "text",
-            "state",
-            "verdict",
-            "kind",
-            "bug",
-            "entry",
-            "tag",
-            "group",
-            "submitter",
-            "cursor",
-        }
+        dates_and_own = {"after", "before", "mine", "trail"}
         conditions: dict[str, Any] = {
-            **self.model_dump(include=typed | {"cursor"}),
+            **self.model_dump(exclude=dates_and_own),
             "mine": self.mine == "yes",
             "created_after": _day(self.after),
             "created_before": _day(self.before, timedelta(days=1)),
@@ -118,10 +108,3 @@ def _day(text: str | None, later: timedelta = timedelta()) -> datetime | None:
         return datetime.combine(date.fromisoformat(text), time(), UTC) + later
     except (ValueError, OverflowError):
         raise ValueError(f"{text!r} is not a day such as 2026-01-31") from None
-
-
-def _words(error: ValidationError | ValueError) -> str:
-    if isinstance(error, ValidationError):
-        first = error.errors(include_url=False, include_input=False)[0]
-        return f"{'.'.join(map(str, first['loc']))}: {first['msg']}"
-    return str(error)

@@ -20,6 +20,7 @@ TEXT_ENDINGS = (".log", ".txt", ".json", ".sh", "config", "System.map")
 
 def focus(job: JobView) -> int:
     """Return the most interesting step: failed, running, or the last one."""
+    # Readers come for a failure first, then for what is happening.
     for wanted in (State.FAILED, State.RUNNING, State.QUEUED, State.ABORTED):
         numbers = [step.number for step in job.steps if step.state is wanted]
         if numbers:

@@ -13,7 +13,7 @@ from kgym.api.agent.runs import Limits, RunFilter, RunState, RunSummary, RunView
 from kgym.api.agent.steps import RunStep
 from kgym.api.steps import Patch
 from kgym.errors import NotFound, UserError
-from kgym_monitor.pages import diff_lines
+from kgym_monitor.pages import diff_lines, wording
 from kgym_monitor.pages.diff_lines import ShownPatch
 
 # Most runs on a page.
@@ -132,6 +132,7 @@ def hidden(query: str) -> list[str]:
 
 def cycle(run: RunView, node: Node, steps: Sequence[RunStep]) -> dict[str, Any]:
     """Return the contents of a debug cycle's part of the page."""
+    # Only questions have tokens; builds and checks have no price.
     priced = [step.price for step in steps if step.tokens is not None]
     known = [price for price in priced if price is not None]
     jobs = [job for step in steps for job in step.jobs]
@@ -192,7 +193,7 @@ class RunQuery(BaseModel):
         try:
             self._read()
         except ValidationError as error:
-            return _fault(error)
+            return wording.fault(error)
         return None
 
     @property
@@ -231,14 +232,7 @@ def limits(before: Limits, dollars: str, tokens: str, builds: str, hours: str) -
             values["seconds"] = float(hours) * 3600
         return Limits.model_validate(values)
     except ValueError as error:
-        raise UserError("bad_limits", _fault(error)) from error
-
-
-def _fault(error: ValueError) -> str:
-    if isinstance(error, ValidationError):
-        first = error.errors(include_url=False, include_input=False)[0]
-        return f"{'.'.join(map(str, first['loc']))}: {first['msg']}"
-    return str(error)
+        raise UserError("bad_limits", wording.fault(error)) from error
 
 
 def query(path: str, **values: object) -> str:

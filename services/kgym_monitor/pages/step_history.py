@@ -120,6 +120,7 @@ class StepHistory:
 
 def begin(at: datetime, piece: timedelta) -> datetime:
     """Return the start of the piece that contains a time, in UTC."""
+    # Pieces are aligned to the epoch: a chart's columns do not move between polls.
     epoch = datetime.fromtimestamp(0, UTC)
     return epoch + (at - epoch) // piece * piece
 

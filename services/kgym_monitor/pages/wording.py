@@ -3,6 +3,8 @@
 import math
 from datetime import UTC, datetime
 
+from pydantic import ValidationError
+
 from kgym.api.jobs import JobView, StepView
 from kgym.api.states import State
 from kgym.api.steps import ReproduceResult, StepKind, Verdict
@@ -39,6 +41,14 @@ KINDS = {
 def visible(text: object) -> str:
     """Return text with visible control characters: an escape sequence reads `␛[31m`."""
     return str(text).replace("\r\n", "\n").translate(_VISIBLE)
+
+
+def fault(error: ValueError) -> str:
+    """Return what is wrong with a form, for the reader: pydantic's own text repeats the input."""
+    if isinstance(error, ValidationError):
+        first = error.errors(include_url=False, include_input=False)[0]
+        return f"{'.'.join(map(str, first['loc']))}: {first['msg']}"
+    return str(error)
 
 
 def duration(seconds: float | None) -> str:

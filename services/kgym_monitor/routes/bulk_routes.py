@@ -42,6 +42,7 @@ async def ask_to_abort(request: Request) -> HTMLResponse:
 async def ask_to_restart(request: Request) -> HTMLResponse:
     """Ask the same for finished jobs in the filter's state; without one, ask for the state."""
     query = JobQuery.read(request.query_params)
+    # The scheduler restarts jobs of one state at a time, so the reader chooses it.
     if query.state in FINAL:
         return await _ask(request, "restart", query)
     counts = await asyncio.gather(

@@ -12,12 +12,11 @@ from kgym.web.access import needs
 from kgym.web.scopes import Scope
 from kgym_monitor.monitor_state import session_of, state_of
 from kgym_monitor.pages import check_results
+from kgym_monitor.routes.output_routes import JobId, Number
 
 # Patches on a page.
 PAGE = 100
 
-JobId = Annotated[int, Path(ge=1, lt=1 << 63)]
-Number = Annotated[int, Path(ge=0, lt=100)]
 
 readers = APIRouter(
     prefix="/jobs/{job_id}/steps/{number}/patches", dependencies=[needs(Scope.READ)]

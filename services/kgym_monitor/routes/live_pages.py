@@ -98,6 +98,7 @@ async def answer_poll(
             message = f"no answer from the scheduler within {READ_SECONDS:g} s"
             raise InfrastructureError("scheduler_away", message) from None
 
+    # Shared answers differ only by whether jobs can be selected.
     whose = session.caller.name if private else session.caller.may(Scope.SUBMIT)
     key = (request.url.path, request.url.query, whose)
     answer = await state.shared.get(key, SHARED_SECONDS, ask)

@@ -55,7 +55,7 @@ async def artifact(request: Request, job_id: JobId, number: Number, name: Name) 
     headers = {"Content-Disposition": f"attachment; filename*=UTF-8''{quote(name, safe='')}"}
     first = await anext(content, b"")
     return StreamingResponse(
-        _chain(first, content), headers=headers, media_type="application/octet-stream"
+        chain(first, content), headers=headers, media_type="application/octet-stream"
     )
 
 
@@ -146,10 +146,11 @@ def _kernel(job: JobView, step: StepView) -> tuple[object, str | None]:
 
 async def _text(content: AsyncIterator[bytes]) -> Response:
     first = await anext(content, b"")  # errors must occur before the status line is sent
-    return StreamingResponse(_chain(first, content), media_type="text/plain; charset=utf-8")
+    return StreamingResponse(chain(first, content), media_type="text/plain; charset=utf-8")
 
 
-async def _chain(first: bytes, rest: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+async def chain(first: bytes, rest: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+    """Yield the first part, then the others."""
     yield first
     async for part in rest:
         yield part

@@ -22,7 +22,7 @@ from kgym.web.access import needs
 from kgym.web.scopes import Scope
 from kgym_monitor.monitor_state import session_of, state_of
 from kgym_monitor.pages import instance_consoles
-from kgym_monitor.routes.output_routes import JobId, Number, step_of
+from kgym_monitor.routes.output_routes import JobId, Number, chain, step_of
 
 # Most bundles compressed at a time, by one thread each.
 PACKING = 2
@@ -71,7 +71,7 @@ async def bundle(request: Request, job_id: JobId, number: Number) -> Response:
     first = await anext(content)  # errors must occur before the status line is sent
     name = f"job-{job_id}-step-{number}-{NAME}"
     return StreamingResponse(
-        _chain(first, content),
+        chain(first, content),
         headers={"Content-Disposition": f'attachment; filename="{name}"'},
         media_type="application/gzip",
     )
@@ -98,9 +98,3 @@ async def _packed(client: AsyncClient, files: Sequence[Member]) -> AsyncIterator
             raise InfrastructureError("artifact_corrupt", message)
         yield begun + archive.end_file()
     yield archive.end()
-
-
-async def _chain(first: bytes, rest: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
-    yield first
-    async for part in rest:
-        yield part

@@ -3,7 +3,7 @@
 import asyncio
 from typing import Annotated
 
-from fastapi import APIRouter, Depends, Path, Query, Request
+from fastapi import APIRouter, Depends, Query, Request
 from fastapi.responses import HTMLResponse, RedirectResponse
 
 from kgym.api.jobs import Artifact, JobView, StepView
@@ -12,13 +12,12 @@ from kgym.errors import NotFound
 from kgym.web.access import needs
 from kgym.web.scopes import Scope
 from kgym_monitor.monitor_state import session_of, state_of
+from kgym_monitor.routes.output_routes import JobId, Number, step_of
 from kgym_monitor.traces.call_list import Part
 from kgym_monitor.traces.held_traces import HeldTrace
 from kgym_monitor.traces.trace_query import TraceQuery
 from kgym_monitor.traces.trace_view import PartQuery, TraceView
 
-JobId = Annotated[int, Path(ge=1, lt=1 << 63)]
-Number = Annotated[int, Path(ge=0, lt=100)]
 Time = Annotated[int | None, Query(ge=0, lt=1 << 64, description="ns of the trace clock")]
 Place = Annotated[int | None, Query(ge=0, lt=1 << 53)]
 
@@ -124,9 +123,7 @@ async def show_part(
 
 
 def _traced(job: JobView, number: int) -> tuple[StepView, MinimizeResult]:
-    if number >= len(job.steps):
-        raise NotFound("step_not_found", f"job {job.id} has {len(job.steps)} steps")
-    step = job.steps[number]
+    step = step_of(job, number)
     if not isinstance(step.result, MinimizeResult):
         why = f"; the step is {step.state}" if isinstance(step.spec, MinimizeSpec) else ""
         raise NotFound("no_trace", f"step {number} of job {job.id} has no trace{why}")

@@ -67,6 +67,7 @@ class HeldTraces:
                 f"{artifact.name} has {artifact.size >> 20} MiB, but pages show traces up to"
                 f" {MOST_BYTES >> 20} MiB: download it and use `kgym trace show`",
             )
+        # One at a time: a search takes a whole core.
         async with self._lock:
             held = self._held.get(artifact.sha256)
             if held is None:

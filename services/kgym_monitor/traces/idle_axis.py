@@ -117,6 +117,7 @@ def _typical(times: Times) -> float:
     """Return the median pause, of a sample if there are many; at least 1 ns."""
     if len(times) < 2:
         return 1.0
+    # The median of a sample is close enough, and sorting ten million pauses takes a second.
     step = max(1, (len(times) - 1) // _SAMPLES)
     lengths = np.sort(times[1::step] - times[:-1:step])
     return max(1.0, float(lengths[(len(lengths) - 1) // 2]))

@@ -153,6 +153,7 @@ def find(trace: Trace, words: str, window: Window) -> list[FoundFunction]:
     first = np.full(len(trace.functions), -1, np.int64)
     listed = np.zeros(len(trace.functions), bool)
     listed[numbers] = True
+    # In chunks of a million: intermediate arrays stay below 10 MB.
     for piece in _pieces(part(trace, window)) if numbers else ():
         at = np.flatnonzero(listed[trace.function[piece]])
         seen, places, many = np.unique(
