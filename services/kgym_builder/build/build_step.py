@@ -267,12 +267,7 @@ class _Build:
             await _apply_later_patches(self.run, identified.identity, self.spec, tree)
 
         return await self.suite.take(
-            self.spec,
-            identified,
-            self.run,
-            self.output,
-            objects=self.spec.objects,
-            trial=trial,
+            self.spec, identified, self.run, self.output, objects=self.spec.objects, trial=trial
         )
 
     async def _changes(self, tree: Tree) -> tuple[Change, ...]:

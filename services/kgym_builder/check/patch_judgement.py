@@ -193,10 +193,7 @@ class PatchJudgement:
             outcome = FileOutcome.COMPILES if own & made else FileOutcome.NOT_BUILT
         count = len(own & made)
         return FileCheck(
-            path=file.path,
-            outcome=outcome,
-            objects=count,
-            dependents=max(file.dependents, count),
+            path=file.path, outcome=outcome, objects=count, dependents=max(file.dependents, count)
         )
 
 

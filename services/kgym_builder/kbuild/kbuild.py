@@ -87,11 +87,7 @@ _HOST_ERRORS = (
         ),
     ),
     (
-        (
-            "Killed signal terminated program",
-            "Cannot allocate memory",
-            "virtual memory exhausted",
-        ),
+        ("Killed signal terminated program", "Cannot allocate memory", "virtual memory exhausted"),
         (InfrastructureError, "out_of_memory", "the compiler was killed"),
     ),
     (
@@ -187,11 +183,7 @@ class Kbuild:
     """Make in one tree with one toolchain."""
 
     def __init__(
-        self,
-        tree: Tree,
-        tools: Toolchain,
-        output: Output,
-        bounds: MakeBounds = ALL,
+        self, tree: Tree, tools: Toolchain, output: Output, bounds: MakeBounds = ALL
     ) -> None:
         self._tree = tree
         self._output = output

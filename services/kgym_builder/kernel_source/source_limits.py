@@ -47,9 +47,5 @@ class SourceLimits:
     def _limits(self, memory: int, disk: int) -> SandboxLimits:
         usual = SandboxLimits.of_host()
         return replace(
-            usual,
-            memory=min(memory, usual.memory),
-            disk=disk,
-            files=self.files,
-            output=16 << 20,
+            usual, memory=min(memory, usual.memory), disk=disk, files=self.files, output=16 << 20
         )

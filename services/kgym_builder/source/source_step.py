@@ -64,13 +64,7 @@ class SourceReader:
         with run.stage("index"):
             async with self._suite.budget.share(Use.CHECK, 1, 2 * JOB_MIB):
                 written = await separate_process.within(
-                    SECONDS,
-                    MEMORY,
-                    write,
-                    published.source.tree,
-                    published.changes,
-                    changes,
-                    path,
+                    SECONDS, MEMORY, write, published.source.tree, published.changes, changes, path
                 )
         with run.stage("store"):
             await run.storage.put(source_archive.key_of(name), path, move=True)

@@ -42,8 +42,7 @@ class Archives:
             if suite != _ANY and suite not in known:
                 names = ", ".join(known)
                 raise UserError(
-                    "bad_option",
-                    f"{SETTING}: {suite[:100]!r} is not a known suite: {names}, or *",
+                    "bad_option", f"{SETTING}: {suite[:100]!r} is not a known suite: {names}, or *"
                 )
             if not _ADDRESS.fullmatch(address):
                 raise UserError(

@@ -266,9 +266,7 @@ async def test_a_makefile_that_breaks_make_does_not_compile(checks: Checks) -> N
     assert "extraneous 'endif'" in check.reason
 
 
-async def test_a_warning_that_the_patch_adds_is_told_and_old_ones_are_not(
-    checks: Checks,
-) -> None:
+async def test_a_warning_that_the_patch_adds_is_told_and_old_ones_are_not(checks: Checks) -> None:
     old = (WATCH, "static unsigned char", "static int unused_before;\nstatic unsigned char")
     new = (WATCH, "return 0;", "int unused_now;\n\treturn 0;")
     base = [edits(old)]
@@ -290,9 +288,7 @@ async def test_a_warning_does_not_compile_where_the_config_says_so(
     assert "unused" in check.reason
 
 
-async def test_the_base_lies_below_every_patch_and_is_what_counts_as_before(
-    checks: Checks,
-) -> None:
+async def test_the_base_lies_below_every_patch_and_is_what_counts_as_before(checks: Checks) -> None:
     base = [edits((WATCH, "type >= WATCH_TYPE__NR", "type >= 100 || type == 50"))]
     fix = edits((WATCH, "type >= 100 || type == 50", "type >= WATCH_TYPE__NR"))
     unfixed = await checks.one(edits((WATCH, "type >= WATCH_TYPE__NR", "type >= 100")))

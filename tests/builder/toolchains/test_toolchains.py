@@ -353,10 +353,7 @@ def test_any_user_can_make_an_image(archive: SmallArchive, tmp_path: Path) -> No
     ("text", "complaint"),
     [
         ("potato=http://archive.example/debian", "'potato' is not a known suite: buster"),
-        (
-            "bullseye=ftp://archive.example/",
-            "is not an archive's address; write e.g. bullseye=",
-        ),
+        ("bullseye=ftp://archive.example/", "is not an archive's address; write e.g. bullseye="),
         ("bullseye=[trusted=yes] http://x/ $(touch /tmp/x)", "is not an archive's address"),
         ("bullseye", "'' is not an archive's address"),
         ("=http://archive.example", "'' is not a known suite"),
