@@ -57,6 +57,12 @@ async def test_it_inherits_no_file_of_the_worker(tmp_path: Path) -> None:
     assert "memfd" not in seen
 
 
+async def test_a_relative_folder_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    await sh(Sandbox(writable={"/out": prepare(Path("out"))}), "touch /out/file")
+    assert (tmp_path / "out" / "file").exists()
+
+
 async def test_it_writes_nowhere_but_to_its_folders_and_temporary_files() -> None:
     script = "for d in / /usr /dev /proc /tmp /dev/shm; do touch $d/x && echo in $d; done 2>&-; :"
     assert await sh(Sandbox(), script) == "in /tmp\nin /dev/shm\n"

@@ -248,7 +248,8 @@ class Sandbox:
         self._binds += [how, source, inside]
 
     def _stage(self, how: str, what: str) -> str:
-        self._mounts += [how, what]
+        # nsenter changes the working directory, from which a relative path would start.
+        self._mounts += [how, os.path.abspath(what) if how == "bind" else what]
         return f"{_STAGE}/{len(self._mounts) // 2 - 1}"
 
     def _stage_overlay(self, overlay: Overlay) -> str:
