@@ -76,6 +76,7 @@ def with_agent(
     agent_service = None if own else service()
     if agent_service is not None:
         return interruptible(_remote(ask, *agent_service))
+    # Reading runs needs no platform: they are files in the runs folder.
     with address(work=True) if work else nullcontext(("", None)) as (url, token):
         return interruptible(_local(ask, url, token, opener(record)))
 

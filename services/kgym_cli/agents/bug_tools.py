@@ -96,6 +96,7 @@ class BugTools:
         """Return lines of a file, with a patch applied."""
         most = first + LINES - 1
         over = [as_patch(patch)] if patch.strip() else []
+        # The scheduler applies the patch in memory; no tree is written for a look.
         look = FileLook(path=path, first=first, last=min(last or most, most), patches=over)
         read = await self._client.read_source(await self._source_job(), look)
         lines = enumerate(read.text.splitlines(), read.first)

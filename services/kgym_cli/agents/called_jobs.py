@@ -73,6 +73,7 @@ class CalledJobs:
     async def _end(self, jobs: set[int]) -> None:
         """Abort jobs after the grace period, unless another call waits for them by then."""
         await asyncio.sleep(self._pause)
+        # Callers share jobs: the same change is the same job, so another call may still need it.
         await self._abort(jobs.difference(*self._calls.values()))
 
     async def _abort(self, jobs: Collection[int]) -> None:

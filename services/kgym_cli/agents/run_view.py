@@ -104,6 +104,7 @@ async def watch(run: int, events: AsyncIterator[Event]) -> None:
             show()
             await asyncio.sleep(_REFRESH_SECONDS)
 
+    # Redrawn by time, not by event: a forest of hundreds of nodes gets many events a second.
     with live_view.shown(progress.tree) as show:
         showing = asyncio.create_task(refresh(show))
         try:

@@ -45,6 +45,8 @@ async def _serve(chosen: Settings, url: str, token: str | None) -> None:
         streams=chosen.streams,
     )
     folder = usable_data_folder() / FOLDER
+    # Like a platform's data folder, the runs folder has one owner: two services would resume a run
+    # twice.
     with await asyncio.to_thread(running_platform.take, folder) as lock:
         async with (
             hosted(url, token, allowed(chosen.agent_models)) as own,

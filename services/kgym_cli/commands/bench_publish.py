@@ -43,6 +43,7 @@ def publish(folder: Path, attempts: tuple[Path, ...], name: str | None, as_json:
     attempts atomically. The bugs of a benchmark never change: give another dataset another name.
     """
     whole = dataset.load(folder)
+    # A dataset may be published before anything was attempted on it.
     own = folder / attempt_files.NAME
     files = attempts or ((own,) if own.exists() else ())
     benchmark = publication.checked_name(name or whole.name)

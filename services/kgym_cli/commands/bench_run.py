@@ -56,6 +56,7 @@ def run(
     from kgym_cli.bench import campaign_run  # noqa: PLC0415
 
     campaign = subjects.read(description)
+    # Relative paths in CAMPAIGN.toml are relative to it, wherever the command runs.
     home = description.absolute().parent
     chosen_subjects = subjects.load(campaign, home)
     if chosen_subjects.unbundled:

@@ -74,7 +74,11 @@ def watch(
     while True:
         begun = datetime.now().astimezone()
         fetcher = Fetcher(
-            folder / "pages", sites.all, pause=asked.crawl_pause, lately=max_age * 3600
+            # Only these hosts: links in crawled pages are not followed elsewhere.
+            folder / "pages",
+            sites.all,
+            pause=asked.crawl_pause,
+            lately=max_age * 3600,
         )
         try:
             visit_result = visit(folder, sites, fetcher, options, _tell)

@@ -112,6 +112,7 @@ def _asked(given: dict[str, Any]) -> dict[str, Any]:
     wanted = dict(given)
     missing = [name for name in ("kernel", "repro") if not wanted[name]]
     if not sys.stdin.isatty():
+        # Scripts and agents have no terminal: a prompt would hang them.
         if missing:
             names = " and ".join(f"--{name}" for name in missing)
             raise UserError("bad_option", f"give {names}: there is no terminal to ask at")

@@ -37,6 +37,7 @@ def source(name: str, folder: Path, as_json: bool) -> None:
 
     done = write(bug, folder, settings().data)
     shipped = bugs.is_shipped(name)
+    # So that `run_kernel`, called in the tree, needs no --bug.
     tree_changes.remember(done.folder, name if shipped else str(Path(name).absolute()))
     if as_json:
         print_json(

@@ -177,6 +177,7 @@ def _listed(client: Client, text: str | None, limit: int) -> EntryPage:
     entries: list[EntryView] = []
     cursor: str | None = None
     while True:
+        # The scheduler answers at most 200 entries at a time.
         size = min(_PAGE, limit - len(entries))
         page = client.suitecache(EntryFilter(text=text, cursor=cursor, limit=size))
         entries += page.entries

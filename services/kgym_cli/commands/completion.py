@@ -69,6 +69,7 @@ def _read_by(start: Path, script: Path) -> None:
     """Source the script in the shell's start file, replacing an earlier line."""
     there = start.read_text(errors="surrogateescape") if start.exists() else ""
     if _MARK in there:
+        # The script's path may have changed since.
         kept = [line for line in there.splitlines(keepends=True) if _MARK not in line]
         there = "".join(kept)
     if there and not there.endswith("\n"):

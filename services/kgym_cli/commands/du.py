@@ -42,6 +42,7 @@ def du(as_json: bool) -> None:
     with scheduler(work=False) as client:
         stored = client.storage()
     local = None
+    # Folders of another machine cannot be measured from here.
     if chosen.server is None:
         local = [LocalUse(folder=name, bytes=_size(chosen.data / name)) for name in _LOCAL]
     answer = DuAnswer(storage=stored, local=local)

@@ -176,6 +176,7 @@ def simulate(
     since = datetime.now(UTC) - timedelta(hours=hours)
     wanted = JobFilter(created_after=since, brief=True, limit=200)
     with cloud.scheduler() as client:
+        # One more than needed tells whether earlier jobs were cut off.
         jobs = list(islice(client.jobs(wanted), MOST_JOBS + 1))
     outcome = Simulation(limits).run(recorded(jobs[:MOST_JOBS], since))
     answer = SimulationAnswer(

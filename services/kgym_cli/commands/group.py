@@ -141,6 +141,7 @@ def abort(name: str, submitter: str | None, as_json: bool) -> None:
     """Abort a group's unfinished jobs; running steps are killed."""
     with scheduler(work=False) as client:
         done = client.abort_group(name, submitter)
+        # The scheduler aborts a bounded number of jobs per call.
         while done.more:
             again = client.abort_group(name, submitter)
             both = [*done.aborted, *again.aborted]

@@ -37,6 +37,7 @@ def mcp(tree: Path | None) -> None:
     if tree is not None and source is None:
         raise UserError("bad_tree", f"{tree.absolute()} is not in a Git repository")
     bug = bugs.load(settings().bug or remembered(source))
+    # Quiet: some clients show stderr to the model.
     with address(work=True, quiet=True) as (url, token):
         try:
             asyncio.run(_serve(url, token, bug, source))

@@ -35,6 +35,7 @@ def mirror(url: str | None, as_json: bool) -> None:
 
     chosen = settings()
     folder = chosen.mirrors.absolute()
+    # Created even without URL, so that workers can be pointed at it before the first copy.
     folder.mkdir(parents=True, exist_ok=True)
     origins = Origins.named(chosen.sources, chosen.source_networks, mirrors=folder)
     if url is not None:

@@ -136,6 +136,7 @@ def resume(
         return await follow(agent, run_id, author, seen)
 
     view = with_agent(lambda agent: agent.show(run_id))
+    # As in `kgym fix`: a tape is a file of this machine.
     own = view.model.startswith(REPLAY) or record is not None
     answer = with_agent(ask, work=True, own=own, record=record)
     answer = written(answer, out or Path(f"{answer.run.bug}-run{run_id}.patch"))

@@ -56,6 +56,7 @@ async def _serve(chosen: Settings, limits: "CallerLimits") -> None:
     from kgym_scheduler.source.sources import Sources  # noqa: PLC0415
 
     database = database_url()
+    # Migrations run under a database lock, so several schedulers may start at once.
     await upgrade(database)
     storage = open_storage(chosen.storage, chosen.cache)
     async with (

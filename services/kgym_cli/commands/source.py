@@ -187,6 +187,7 @@ def _opened(tree: str, how: dict[str, Any]) -> Iterator[tuple["Client", int, dic
     """Yield a client, the job whose tree is read, and common arguments of requests."""
     patches = [patch_file(path) for path in how["patches"]]
     common = {"patches": patches, "step": how["step"]}
+    # Digits are always a job: a bundle's folder of such a name can be given as ./12.
     if tree.isascii() and tree.isdecimal():
         with scheduler(work=False) as client:
             yield client, int(tree), common

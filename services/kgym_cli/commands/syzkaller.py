@@ -80,6 +80,7 @@ def build(source: str, commit: str | None, output: Path | None, fresh: bool, as_
     spec = _spec(source, commit).model_copy(update={"cache": "fresh" if fresh else "use"})
     with scheduler(work=True) as client:
         job = follow(client, client.submit(JobRequest(steps=[spec])))
+        # Artifacts are downloaded before the client closes: the commands' platform may end with it.
         result = job.steps[0].result
         built = result if isinstance(result, SyzkallerResult) else None
         kept = output or settings().syzkaller

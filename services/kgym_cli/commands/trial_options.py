@@ -46,6 +46,7 @@ class CompilerWords(click.ParamType[str]):
     ) -> str:
         """Return the value unchanged; refuse unknown compilers."""
         try:
+            # Checked here, not after the job has waited in a queue.
             compilers.asked(str(value))
         except ValueError as error:
             self.fail(str(error), param, ctx)

@@ -124,6 +124,7 @@ def _spawn(checkout: Path, folder: Path) -> "subprocess.Popen[bytes]":
     with (folder / "log").open("ab") as log:
         return subprocess.Popen(
             [sys.executable, "-m", "tests.google.cloud_project", str(folder.absolute())],
+            # A session of its own: Ctrl-C in the terminal of `up` must not end the project.
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=log,

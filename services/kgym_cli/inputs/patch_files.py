@@ -53,6 +53,7 @@ def find(bugs: Iterable[Bug], places: Iterable[Path]) -> Found:
     names = [bug.name for bug in bugs]
     paths: dict[str, list[Path]] = {name: [] for name in names}
     left_out = []
+    # A folder that is named twice counts once; order decides the order of rows.
     for place in dict.fromkeys(places):
         for own in paths.values():
             own.extend([place] if place.is_file() else _patches(place))

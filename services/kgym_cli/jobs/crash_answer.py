@@ -52,4 +52,5 @@ class CrashAnswer(Answer):
     @classmethod
     def of(cls, report: CrashReport | None) -> Self:
         """Return the answer for a crash report, or for a log without one."""
+        # Defaults stand for a log without a crash, so every key exists in either case.
         return cls() if report is None else cls.model_validate(report.as_dict())

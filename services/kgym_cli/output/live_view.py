@@ -23,5 +23,6 @@ def shown(view: Callable[[int], RenderableType]) -> Iterator[Callable[[], None]]
     if not lives():
         yield lambda: None
         return
+    # No refresh thread of rich's: callers redraw from their event loop.
     with Live(console=people, auto_refresh=False, transient=True) as live:
         yield lambda: live.update(view(people.height), refresh=True)

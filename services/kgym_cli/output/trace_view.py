@@ -56,6 +56,7 @@ def _add(root: Tree, calls: list[TraceCall]) -> None:
             at.add(f"[dim]… {call.omitted} records left out[/]")
         branch = at.add(_line(call, file))
         file = call.pattern[-1].file
+        # Later calls are nested below the innermost frame so far.
         if call.frame is not None:
             at = branch
 

@@ -34,6 +34,7 @@ async def _run(url: str, token: str | None, work: Work, options: SweepOptions) -
     loop, task = asyncio.get_running_loop(), asyncio.current_task()
     assert task is not None
     for number in (signal.SIGINT, signal.SIGTERM):
+        # `nohup` ignores SIGINT on purpose.
         if signal.getsignal(number) is not signal.SIG_IGN:
             loop.add_signal_handler(number, task.cancel)
     async with AsyncClient(url, token) as client:

@@ -62,6 +62,7 @@ class Clients:
 
     def work(self) -> bool:
         """Return whether any client waits for jobs."""
+        # A client holds it shared: somebody waits for a job.
         if not _lock(self._waiting, fcntl.LOCK_EX):
             return True
         fcntl.flock(self._waiting, fcntl.LOCK_UN)
