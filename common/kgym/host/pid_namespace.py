@@ -64,6 +64,11 @@ _lock = threading.Lock()
 _running: "tuple[subprocess.Popen[bytes], PidNamespace] | None" = None
 
 
+def running() -> PidNamespace | None:
+    """Return this process's namespace if it is running; does not block."""
+    return _running[1] if _running is not None and _running[0].poll() is None else None
+
+
 def current() -> PidNamespace:
     """Return this process's namespace; create it on first use, or if it has died.
 
@@ -71,8 +76,8 @@ def current() -> PidNamespace:
     """
     global _running  # noqa: PLW0603 - one for the whole process
     with _lock:
-        if _running is not None and _running[0].poll() is None:
-            return _running[1]
+        if (space := running()) is not None:
+            return space
         if _running is not None:
             _end(_running[0])
         _running = _start()

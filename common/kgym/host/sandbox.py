@@ -190,7 +190,9 @@ class Sandbox:
             if on_line is not None:
                 on_line(line)
 
-        space = await asyncio.to_thread(pid_namespace.current)
+        # Only the first sandbox waits for a thread: to wake one takes up to a millisecond.
+        if (space := pid_namespace.running()) is None:
+            space = await asyncio.to_thread(pid_namespace.current)
         with (
             sandbox_watchdog.SandboxStatus(space) as status,
             _file(syscall_filter.program()) as rules,
