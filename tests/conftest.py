@@ -27,20 +27,20 @@ from kgym_builder.kernel_source.allowed_origins import FOLDERS, Origins
 
 ROOT = Path(__file__).resolve().parents[1]
 pytest_plugins = ["tests.attacks", "tests.servers", "tests.side_by_side"]
+# Where the slow tests keep compiled kernels, so that the next run finds them.
 DATA = ROOT / ".kgym"
-"""Where the slow tests keep compiled kernels, so that the next run finds them."""
+# Workers of tests take kernel sources from any folder; from networks, where a test says so.
 ANYWHERE = Origins(folders=(Path("/"),))
-"""Workers of tests take kernel sources from any folder; from networks, where a test says so."""
 os.environ.setdefault(FOLDERS, "/")  # those that are processes of their own, too
+# What every random choice of a test follows from. `./run test` takes it from the commit.
 SEED = int(os.environ.setdefault("KGYM_TEST_SEED", str(random.SystemRandom().randrange(1 << 32))))
-"""What every random choice of a test follows from. `./run test` takes it from the commit."""
 # A busy machine makes no example wrong.
 settings.register_profile(
     "untimed", settings.default, deadline=None, suppress_health_check=[HealthCheck.too_slow]
 )
 settings.load_profile("untimed")
+# Whether the packages are installed that a bucket of Google Cloud Storage takes.
 BUCKETS = importlib.util.find_spec("google_crc32c") is not None
-"""Whether the packages are installed that a bucket of Google Cloud Storage takes."""
 collect_ignore = [
     one
     for one in (
@@ -98,8 +98,8 @@ def fetched(job: dict[str, Any], step: int, name: str, folder: Path) -> Path:
     return path
 
 
+# Fixtures that start commands, or compile the small make tree.
 _TAKES_SECONDS = {"fake_source", "kgym"}
-"""Fixtures that start commands, or compile the small make tree."""
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

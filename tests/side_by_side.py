@@ -6,8 +6,8 @@ The data folder holds one platform at a time, so two processes would wait for ea
 import pytest
 from xdist.scheduler import LoadScopeScheduling
 
+# The folders of the tests that use the checkout's data folder.
 KERNELS = ("tests/honesty/", "tests/kernel/", "tests/tracer/", "tests/vmmanager/")
-"""The folders of the tests that use the checkout's data folder."""
 
 
 class _KernelsTogether(LoadScopeScheduling):

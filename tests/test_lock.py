@@ -9,8 +9,8 @@ from packaging.specifiers import SpecifierSet
 
 from tests.conftest import ROOT
 
+# The Python of Debian 12, which the images have.
 OLDEST = "3.11.2"
-"""The Python of Debian 12, which the images have."""
 
 
 def test_every_package_of_the_lock_runs_on_the_oldest_python() -> None:

@@ -24,6 +24,7 @@ from tests.conftest import ROOT
 
 pytestmark = [pytest.mark.thorough, pytest.mark.timeout(300)]
 
+# What has to be importable with each.
 EXTRAS = {
     "": ("kgym.api", "kgym.bugs", "kgym.client", "kgym.crash", "kgym_cli.commands"),
     "scheduler": (
@@ -51,7 +52,6 @@ EXTRAS = {
         "kgym_vmmanager",
     ),
 }
-"""What has to be importable with each."""
 IMPORT_ALL = """
 import importlib, pkgutil, sys
 for name in sys.argv[1:]:

@@ -10,13 +10,13 @@ from tests.conftest import ROOT
 
 PRODUCT = sorted(path for root in ("common", "services") for path in (ROOT / root).rglob("*.py"))
 OTHER_CODE = {".S", ".c", ".css", ".h", ".html", ".js", ".mk", ".sh", ".toml", ".yml"}
+# What docstrings name although no file of ours does.
 OUTSIDE = {
     *("DefaultOpts", "DeserializeOptions", "ExecprogCmd"),  # syzkaller's Go
     *("limit_concurrency", "nohup", "zcat"),  # uvicorn, coreutils, gzip
     *("makedumpfile.h", "newc", "pg_snapshot_xmin"),  # makedumpfile, cpio, PostgreSQL
     *("__x64_sys_x", "foo.isra.0", "hatch_build.py"),
 }
-"""What docstrings name although no file of ours does."""
 _WORD = re.compile(r"\w+")
 _PLACEHOLDER = re.compile(r"(?:^|_|\b)(?:KIND|N|NAME|PREFIX)\b|^KGYM_")
 _REFERENCE = re.compile(r"`{1,2}([A-Za-z_]\w*(?:\.\w+)*)(?:\(\))?`{1,2}")

@@ -38,10 +38,7 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
         "kgym bench publish bugs --attempts attempts.jsonl",
         "kgym bench publish bugs --attempts a.jsonl --attempts b.jsonl --name lkbench-2512",
     ),
-    "bench report": (
-        "kgym bench report results",
-        "kgym bench report results --compare 1 2 --json",
-    ),
+    "bench report": ("kgym bench report results", "kgym bench report results --compare 1 2 --json"),
     "bench run": (
         "kgym bench run campaign.toml --into results --dry-run",
         "kgym bench run campaign.toml --into results --json",
@@ -50,10 +47,7 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
         "kgym bench site demo-bench public",
         "kgym bench site bugs public --attempts a.jsonl",
     ),
-    "bench show": (
-        "kgym bench show bugs",
-        "kgym bench show bugs 0a1b2c --part report",
-    ),
+    "bench show": ("kgym bench show bugs", "kgym bench show bugs 0a1b2c --part report"),
     "bench validate": (
         "kgym bench validate bugs --into validated",
         "kgym bench validate bugs --into ported --kernel campaign-6.1 --reproducer both",
@@ -121,10 +115,7 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
     "gcp simulate": ("kgym gcp simulate farm.toml --hours 168 --server https://kgym.example.org",),
     "group list": ("kgym group list --mine",),
     "group show": ("kgym group show night", "kgym group show night --submitter alice --json"),
-    "group results": (
-        "kgym group results night",
-        "kgym group results night --csv",
-    ),
+    "group results": ("kgym group results night", "kgym group results night --csv"),
     "group abort": ("kgym group abort night",),
     "job submit": (
         "kgym job submit job.json --wait --json",

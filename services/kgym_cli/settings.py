@@ -204,10 +204,7 @@ class Settings:
         commands=("fix", "bench run", *(f"run {verb}" for verb in RUNS), "monitor", "up"),
     )
     agent_port = Setting[int](
-        "Port of the agent; 0: any free port.",
-        8421,
-        click.IntRange(0, 65535),
-        commands=("agent",),
+        "Port of the agent; 0: any free port.", 8421, click.IntRange(0, 65535), commands=("agent",)
     )
     agent_runs = Setting[Path | None](
         "Folder of the agent's runs.",
@@ -373,10 +370,7 @@ class Settings:
         commands=("worker",),
     )
     gce_spot = Setting[bool](
-        "Whether to try spot VMs first.",
-        True,
-        click.BOOL,
-        commands=("worker",),
+        "Whether to try spot VMs first.", True, click.BOOL, commands=("worker",)
     )
     gce_vms = Setting[int](
         "Most parallel VMs of this worker.", 50, click.IntRange(1, 10_000), commands=("worker",)
@@ -432,9 +426,7 @@ class Settings:
         commands=("bench watch",),
     )
     syzbot_namespace = Setting[str](
-        "Namespace of bugs on the dashboard, as in its URLs.",
-        "upstream",
-        commands=("bench watch",),
+        "Namespace of bugs on the dashboard, as in its URLs.", "upstream", commands=("bench watch",)
     )
     lore = Setting[str](
         "URL of the mailing list archive.",

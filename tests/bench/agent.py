@@ -42,11 +42,11 @@ from tests.bench.agent_door import door
 from tests.crashfixer.world import edit, limit
 
 CYCLES = 16
+# Four trees side by side: what keeps a platform busy.
 TREES = Forest(name="trees", trees=4, depth=4)
-"""Four trees side by side: what keeps a platform busy."""
 WORKERS = 2
+# Tokens of code in a question.
 WINDOW = 30_000
-"""Tokens of code in a question."""
 
 
 def source(functions: int) -> str:
@@ -112,8 +112,8 @@ class Workers:
         self._tries: dict[str, int] = {}
         self._begun = 0.0
         self._worked = 0.0
+        # When each kernel that is being tried began.
         self._trying: dict[str, float] = {}
-        """When each kernel that is being tried began."""
         self.idle_share: float | None = None
 
     async def begin(self) -> Begun:

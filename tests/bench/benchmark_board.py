@@ -28,8 +28,8 @@ from tests.demo import demo_benchmark
 
 BUGS, SETUPS, RUNS = 534, 50, 10
 NAME = "big"
+# Of each address.
 VISITS = 10
-"""Of each address."""
 ADDRESSES = (
     "",
     *(f"?k={k}" for k in (1, 3, 5)),

@@ -41,8 +41,8 @@ from tests.google.cloud_compute.server import CloudCompute
 
 PARTS = ("bodies", "meta", "gce")
 BUCKET = "bench"
+# Seconds: about what the service takes from within its own region.
 DELAY = 0.03
-"""Seconds: about what the service takes from within its own region."""
 LOOKS = 640
 VMS = 5
 CONSOLES = 100

@@ -60,17 +60,17 @@ DONE = BuildResult(
     warnings=[],
     seconds={},
 )
+# A step that logs until it is aborted.
 TALK = NOTHING.model_copy(update={"source": GitSource(url="https://example.org/x", commit="talk")})
-"""A step that logs until it is aborted."""
 FOLLOWERS = 300
 LISTED = 500_000
 SINGLE_RATE = 20.0
 SINGLE_WORKERS = 4
 IDLE_SECONDS = 15.0
+# By one client, one after the other.
 SUBMITTED = 3_000
-"""By one client, one after the other."""
+# Submissions under way at the same time.
 SUBMITTERS = 64
-"""Submissions under way at the same time."""
 SLOTS = 64
 
 SEED = """
@@ -164,13 +164,13 @@ class Bench:
         self.port = free_port()
         self.server = f"http://127.0.0.1:{self.port}"
         self.scheduler_pid = 0
+        # The processes of the platform that are nobody's children but ours.
         self.pids: list[int] = []
-        """The processes of the platform that are nobody's children but ours."""
         self.submitted = 0
+        # Jobs that run beside those that are measured.
         self.endless = 0
-        """Jobs that run beside those that are measured."""
+        # The number of the last job that was there before.
         self.earlier = 0
-        """The number of the last job that was there before."""
 
     @contextmanager
     def running(self, workers: int, slots: int = SLOTS) -> Iterator[None]:

@@ -39,8 +39,8 @@ from tests.honesty.redteam import Trick, tricks
 
 MOST_SECONDS = 15.0
 KNOWN = "known-fix"
+# Bugs whose fixes are tried for a minute.
 SLOW = ("udp-cmsg-leak", "epoll-loop")
-"""Bugs whose fixes are tried for a minute."""
 QUICK = [name for name in bundle.names() if name not in SLOW]
 
 

@@ -23,15 +23,15 @@ from kgym.host import process_logs
 from kgym.host.sandbox import remove
 from tests.bench import kernels_disk, kernels_near, kernels_toolchains
 
+# Measures in a folder of its own, so many rounds.
 Part = Callable[[Path, int], Awaitable[Mapping[str, float]]]
-"""Measures in a folder of its own, so many rounds."""
 PARTS: dict[str, Part] = {
     "toolchains": kernels_toolchains.measured,
     "near": kernels_near.measured,
     "disk": kernels_disk.measured,
 }
+# Most that is good.
 GOALS: dict[str, float] = {**kernels_toolchains.GOALS, **kernels_near.GOALS, **kernels_disk.GOALS}
-"""Most that is good."""
 
 
 async def measured(names: list[str], rounds: int) -> dict[str, float]:

@@ -20,8 +20,8 @@ from kgym_builder.suitecache.nearest import NearRules
 from kgym_builder.suitecache.suitecache import SuiteCache
 
 GOALS = {"near_commit_ratio": 0.15, "near_config_ratio": 0.20}
+# C files in which the other commit differs, of folders that lie far from each other.
 FILES = 20
-"""C files in which the other commit differs, of folders that lie far from each other."""
 DRIVER = "CONFIG_DUMMY=y\n"
 SCRATCH, NEAR = NearRules(bases="none"), NearRules(rehearsals=0)
 

@@ -60,24 +60,24 @@ from tests.monitor import many_jobs
 JOBS = 500_000
 PARTS = ("pages", "lists", "paint", "log", "dispatch")
 LINES = 1_000_000
+# Pages that are open while jobs are dispatched: as many streams as one reader may have.
 OPEN = 200
-"""Pages that are open while jobs are dispatched: as many streams as one reader may have."""
+# Of each page.
 VISITS = 40
-"""Of each page."""
 PAINTS = 5
+# Conditions of lists that are tried.
 FILTERS = 400
-"""Conditions of lists that are tried."""
+# Of dispatch without and with open pages, in turn.
 ROUNDS = 5
-"""Of dispatch without and with open pages, in turn."""
+# That a server may take to start, with all that it imports, on a busy machine.
 START_SECONDS = 300.0
-"""That a server may take to start, with all that it imports, on a busy machine."""
 BARE = MonitorPage("bare", "/healthz", "", "")
+# A million of these are 44 MB: the scheduler keeps 64 MiB of a log.
 LINE = "[{:>12.6f}] CC      fs/ext4/part{}.o"
-"""A million of these are 44 MB: the scheduler keeps 64 MiB of a log."""
+# That a page may take to have read a million lines, on a busy machine.
 LOG_SECONDS = 900.0
-"""That a page may take to have read a million lines, on a busy machine."""
+# Milliseconds that a page may take to show what it has to.
 PATIENCE = 120_000
-"""Milliseconds that a page may take to show what it has to."""
 
 
 # --- the platform, a process of its own ---------------------------------------------------
@@ -376,8 +376,8 @@ def _heap_mb(page: Page) -> float:
 # --- dispatch -----------------------------------------------------------------------------
 
 
+# As in `static/live.js`.
 POLL_SECONDS = 2.0
-"""As in `static/live.js`."""
 
 
 class OpenPage:

@@ -53,10 +53,7 @@ class Bench:
     def vm(self, seconds: float) -> dict[str, float]:
         """Compare one instance whose reproducer runs for `seconds`."""
         reproduce = ReproduceSpec(
-            build=StepRef(step=0),
-            reproducer=Reproducer(text=PROGRAM),
-            instances=1,
-            time=seconds,
+            build=StepRef(step=0), reproducer=Reproducer(text=PROGRAM), instances=1, time=seconds
         )
         unpatched = self.build.model_copy(update={"patches": []})
         job = self.client.wait(self.client.submit(JobRequest(steps=[unpatched])).id)

@@ -26,12 +26,12 @@ from typing import Any
 from kgym_crashfixer import strategies
 from tests.crashfixer.skill import Bug, Prices, Simulation, Skill
 
+# Dollars for a bug.
 EQUAL = (1.0, 2.0, 4.0)
-"""Dollars for a bug."""
+# Rows whose simulation is that of another: reasons and the model's name are not simulated.
 SAME = {f"table2-{row:02}" for row in (3, 8, 9, 10, 11, 12)}
-"""Rows whose simulation is that of another: reasons and the model's name are not simulated."""
+# What examples, a cause and definitions change about answers is assumed nowhere.
 NOT_SIMULATED = "rgym-"
-"""What examples, a cause and definitions change about answers is assumed nowhere."""
 COMPARED = ("tool", "forest", "best-first", "escalate")
 BASE = (Skill(), Prices())
 SETTINGS: dict[str, tuple[Skill, Prices]] = {

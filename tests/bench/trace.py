@@ -41,8 +41,8 @@ PIDS = (311, 312, 313, 314, 315)
 FUNCTIONS = [(f"fs/file{n % 7}.c", f"function_{n}") for n in range(300)]
 FORMATS = 0xFFFFFFFF82000000
 CODE = 0xFFFFFFFF81000000
+# The crash's frames by number, the innermost first.
 STACK = (3, 17, 41)
-"""The crash's frames by number, the innermost first."""
 CHUNK = 1_000_000
 PANIC = b"end Kernel panic"
 
@@ -183,10 +183,7 @@ def one_size(count: int, folder: Path) -> dict[str, Any]:
         np.save(ring / f"{cpu_.cpu}.npy", cpu_.pages())
     write_text(cpus, folder / "trace.txt")
     del cpus
-    return {
-        "ring": measured(ring),
-        "text": measured(folder / "trace.txt"),
-    }
+    return {"ring": measured(ring), "text": measured(folder / "trace.txt")}
 
 
 def from_dump(data: Path) -> dict[str, Any]:

@@ -39,8 +39,8 @@ from tests.refused import refused
 from tests.results import built, ran
 
 GOOD = Evidence(controls=[Control(name=ControlName.PANIC, outcome=ControlOutcome.REPORTED)])
+# Of five runs.
 CRASHES = {"steady": 5, "racy": 3, "rare": 1, "quiet": 0, "unfixed": 5}
-"""Of five runs."""
 
 
 def record(name: str, **changed: object) -> BugRecord:

@@ -33,8 +33,8 @@ SCHEDULERS = 2
 LEASE_SECONDS = 8.0
 KILLS = {"worker": 10, "scheduler": 6, "broker": 4, "database": 5}
 GAP_SECONDS = (1.0, 6.0)
+# How long the jobs may take once the last part was killed.
 PATIENCE_SECONDS = 300.0
-"""How long the jobs may take once the last part was killed."""
 
 
 @dataclass

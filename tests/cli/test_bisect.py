@@ -111,11 +111,11 @@ class Farm:
 
     def __init__(self, linux: Linux) -> None:
         self.linux = linux
+        # The commits whose kernels were run.
         self.ran: list[str] = []
-        """The commits whose kernels were run."""
         self.specs: list[ReproduceSpec] = []
+        # A commit on which a machine fails.
         self.unwell = ""
-        """A commit on which a machine fails."""
         self.no_boot = ""
         self.hold = threading.Event()
         self.hold.set()

@@ -90,9 +90,9 @@ def test_completion_is_installed_by_one_command(
     lines = start.read_text().splitlines()
     assert lines[0] == "alias x=y"
     assert len(lines) == (1 if shell == "fish" else 2)
-    script = {
-        "fish": tmp_path / ".config" / "fish" / "completions" / "kgym.fish",
-    }.get(shell, tmp_path / ".config" / "kgym" / f"completion.{shell}")
+    script = {"fish": tmp_path / ".config" / "fish" / "completions" / "kgym.fish"}.get(
+        shell, tmp_path / ".config" / "kgym" / f"completion.{shell}"
+    )
     assert "_KGYM_COMPLETE" in script.read_text()
     assert script.read_text() == kgym("completion", shell, "--print").out.removesuffix("\n")
     if shell == "bash":

@@ -14,14 +14,7 @@ from pathlib import Path
 import pytest
 
 from kgym.api.jobs import JobRequest
-from kgym.api.steps import (
-    BuildSpec,
-    Reproducer,
-    ReproduceSpec,
-    StepKind,
-    StepRef,
-    StepResult,
-)
+from kgym.api.steps import BuildSpec, Reproducer, ReproduceSpec, StepKind, StepRef, StepResult
 from kgym.errors import UserError
 from kgym.worker.context import StepContext
 from kgym_cli.inputs import compressed_files

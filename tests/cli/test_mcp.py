@@ -36,6 +36,7 @@ from tests.conftest import ROOT
 
 PAGE = ROOT / "docs" / "your-own-agent.md"
 PATIENCE_SECONDS = 60.0
+# The first message of a client (Model Context Protocol, "Lifecycle").
 HELLO = {
     "jsonrpc": "2.0",
     "id": 1,
@@ -46,7 +47,6 @@ HELLO = {
         "clientInfo": {"name": "an agent", "version": "1"},
     },
 }
-"""The first message of a client (Model Context Protocol, "Lifecycle")."""
 pytestmark = [pytest.mark.anyio, pytest.mark.thorough]
 
 

@@ -17,8 +17,8 @@ from tests.cli.worked import working
 from tests.conftest import ROOT
 from tests.docs.code_blocks import code_blocks
 
+# Without what its models of providers need; the rest is ours, too.
 PACKAGES = ("mini-swe-agent==2.4.6", "python-dotenv==1.1.1", "platformdirs==4.3.8")
-"""Without what its models of providers need; the rest is ours, too."""
 KEY = "sk-a-key-that-no-command-may-see"
 DONE = "echo COMPLETE_TASK_AND_SUBMIT_FINAL_OUTPUT && git diff"
 

@@ -19,6 +19,7 @@ sys.path.insert(0, str(ROOT / "docs"))
 
 import reference
 
+# The files that look at the environment besides, and why.
 OTHERS = {
     "kgym/bugs/tree_snapshot.py": "Git's own variables are taken away from Git",
     "kgym/configs.py": "where data and programs are, libraries ask as well",
@@ -34,7 +35,6 @@ OTHERS = {
     "kgym_cli/platforms/servers.py": "all are handed on to servers that it starts",
     "kgym_cli/settings.py": "makes the settings",
 }
-"""The files that look at the environment besides, and why."""
 
 
 def test_the_option_goes_before_the_variable_and_that_before_the_default() -> None:

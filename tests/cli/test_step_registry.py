@@ -27,12 +27,12 @@ WORKERS = {
     for name, service in SERVICES.items()
     if "kgym worker" in " ".join(service.get("entrypoint", ""))
 }
+# Which image holds the programs that a service's handlers start.
 IMAGES = {
     Service.BUILDER: "kgym-builder",
     Service.VMMANAGER: "kgym-vmmanager",
     Service.TRACER: "kgym-vmmanager",
 }
-"""Which image holds the programs that a service's handlers start."""
 
 
 def models(union: object) -> dict[StepKind, type]:

@@ -67,8 +67,8 @@ class Farm:
     """Workers that answer by what a patch says, and count what they are asked."""
 
     def __init__(self, *, hidden: str = "") -> None:
+        # The title of a bug that does not show.
         self.hidden = hidden
-        """The title of a bug that does not show."""
         self.done: list[str] = []
         self.hold = threading.Event()
         self.hold.set()

@@ -80,9 +80,7 @@ def test_a_build_that_prints_everything(kgym: Kgym, fake_build: BuildSpec) -> No
     octal = FOREIGN.encode("latin-1").translate(None, b"\0")
     printed = "".join(f"\\{byte:03o}" for byte in octal)
     loud = Edit(
-        file="Makefile",
-        original="@objcopy -S $< $@",
-        replacement=f"@printf '{printed}\\n'; exit 1",
+        file="Makefile", original="@objcopy -S $< $@", replacement=f"@printf '{printed}\\n'; exit 1"
     )
     patch = Patch(name="[bold]p[/] [/x]", edits=[loud])
     spec = fake_build.model_copy(update={"patches": [patch]})

@@ -14,10 +14,10 @@ from pathlib import Path
 
 from kgym.crash import report as reports
 
+# Reports with fewer are cut off, or name no stack.
 _LEAST_FRAMES = 3
-"""Reports with fewer are cut off, or name no stack."""
+# Names in fewer reports are rare anyway.
 _LEAST = 2
-"""Names in fewer reports are rare anyway."""
 _HEADER = re.compile(rb"(?:[A-Z_]+:.*\n|#.*\n)+\n")
 
 

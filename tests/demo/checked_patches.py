@@ -44,13 +44,13 @@ def diagnostic(file: str, line: int | None, severity: str, message: str) -> Diag
     )
 
 
+# On two lines of the diff, on one that it does not show, and in a file that it does not change.
 SAID = [
     diagnostic(FILE, 362, "error", "expected ';' before 'tf'"),
     diagnostic(FILE, 361, "warning", "comparison is always false"),
     diagnostic(FILE, 512, "warning", "'late' defined but not used"),
     diagnostic("include/linux/watch_queue.h", 80, "error", "unknown type name 'wqueue_t'"),
 ]
-"""On two lines of the diff, on one that it does not show, and in a file that it does not change."""
 
 
 def patches(hostile: str = "") -> list[Patch]:

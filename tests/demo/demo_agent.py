@@ -29,11 +29,11 @@ from tests.demo.showcase import BUG, CONSOLE, SOURCES
 T = TypeVar("T")
 TAPE = TAPES / f"{BUG.name}.jsonl"
 FILE = "kernel/watch_queue.c"
+# The file as the tape's patches find it.
 SOURCE = SOURCES.joinpath("watch_queue.c").read_text()
-"""The file as the tape's patches find it."""
 CRASH = Crash(title=BUG.file.title, report=CONSOLE[CONSOLE.index("BUG: ") :])
+# A name that one of the tape's patches makes up.
 UNKNOWN = "nr_filter_copied"
-"""A name that one of the tape's patches makes up."""
 
 
 class Tape:

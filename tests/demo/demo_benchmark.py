@@ -12,8 +12,8 @@ from kgym.bench.dataset import About
 from kgym.bench.publication import BenchmarkStore
 
 NAME = "demo-bench"
+# The id of its first bug.
 FIRST = "00000000" * 5
-"""The id of its first bug."""
 _SEED = 20251222
 _AGENTS = ("plain", "tool", "forest", "explorer", "function-wise")
 _MODELS = ("model-a", "model-b")

@@ -13,8 +13,8 @@ from kgym.worker.context import Handler, StepContext
 from kgym.worker.http_calls import HttpWorkerCalls
 from kgym.worker.loop import Worker
 
+# What a step answers; what it raises, the step fails by. It may put artifacts in its folder.
 Answer = Callable[[StepContext], StepResult]
-"""What a step answers; what it raises, the step fails by. It may put artifacts in its folder."""
 
 
 @contextmanager

@@ -14,10 +14,10 @@ import uvloop
 from kgym.transport.artifact_storage import LocalStorage
 from kgym_monitor.server import monitor
 
+# How long it may take to start,
 _SECONDS = 60
-"""How long it may take to start,"""
+# and to end.
 _LAST_SECONDS = 30
-"""and to end."""
 Server = TypeVar("Server")
 
 

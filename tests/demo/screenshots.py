@@ -17,13 +17,14 @@ from kgym.errors import InfrastructureError, UserError
 from tests.demo.monitor_pages import MonitorPage
 
 Theme = Literal["light", "dark"]
+# What Chromium is called, on Debian and elsewhere.
 PROGRAMS = ("chromium", "chromium-browser", "google-chrome")
-"""What Chromium is called, on Debian and elsewhere."""
+# Milliseconds that a page may take to show what it has to: the machine may be busy.
 PATIENCE = 60_000
-"""Milliseconds that a page may take to show what it has to: the machine may be busy."""
+# Pixels of a picture.
 LEAST_HEIGHT = 500
-"""Pixels of a picture."""
 
+# Runs in a browser, which can read its own PNGs: pixels as places in a palette.
 _READ = """async (png) => {
   const blob = await (await fetch("data:image/png;base64," + png)).blob();
   const image = await createImageBitmap(blob);
@@ -54,7 +55,6 @@ _READ = """async (png) => {
   }
   return { width: image.width, palette: kept, indexes: btoa(indexes) };
 }"""
-"""Runs in a browser, which can read its own PNGs: pixels as places in a palette."""
 
 
 @dataclass(frozen=True, slots=True)

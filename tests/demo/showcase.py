@@ -44,20 +44,20 @@ from tests.demo import checked_patches
 from tests.demo.traced_calls import REPORT, crash, lines
 
 BUG = bundle.load("watch-queue-filter")
+# What a guest's console shows, by the title of the crash.
 CONSOLES = {
     bundle.load(path.stem).file.title: path.read_text()
     for path in sorted((Path(__file__).parent / "consoles").glob("*.log"))
 }
-"""What a guest's console shows, by the title of the crash."""
 CONSOLE = CONSOLES[BUG.file.title]
+# Kernel sources that the patches of the demo change.
 SOURCES = Path(__file__).parent / "sources"
-"""Kernel sources that the patches of the demo change."""
+# The entry of SuiteCache that builds use.
 ENTRY = "5c0ffee5" * 5
-"""The entry of SuiteCache that builds use."""
+# What pages have to show as it is.
 HOSTILE = (
     "<script>document.title='taken'</script><img src=x onerror=\"document.title='taken'\">\x1b[31m"
 )
-"""What pages have to show as it is."""
 OBJECTS = (
     "kernel/fork.o",
     "kernel/sched/core.o",

@@ -31,12 +31,12 @@ ERRORS = {
 }
 
 
+# The first argument of an error, or its `reason`; or what another's exception stands for.
 REASON = re.compile(
     rf"""\b(?:{"|".join(sorted(ERRORS))})\((?:[^()]*?\breason=|\s*)"([^"]+)\""""
     r"""|\bexceptions\.\w+,\s*"([^"]+)\"""",
     re.ASCII,
 )
-"""The first argument of an error, or its `reason`; or what another's exception stands for."""
 
 
 def reasons() -> Iterator[tuple[str, Path]]:

@@ -12,6 +12,7 @@ from kgym.api.steps import Edit, Patch, Strict
 from kgym.bugs import bundle
 
 FOLDER = Path(__file__).parent
+# What the team has to know, by the names of patches.
 KINDS = {
     "refused-at-the-entry",
     "refused-at-the-caller",
@@ -38,7 +39,6 @@ KINDS = {
     "killed",
     "kernel-dropped-it",
 }
-"""What the team has to know, by the names of patches."""
 
 
 class Trick(Strict):

@@ -17,8 +17,8 @@ from tests.honesty.redteam import KINDS, Trick, all_tricks, tricks
 
 SOURCES = sorted((DATA / "cache" / "sources" / "trees").glob("*/tree"))
 TRICKS = all_tricks()
+# Nothing in their source tells them from a fix: only that the work is not done any more.
 SEEN_RUNNING = {("epoll-loop", "refuses-all-nesting")}
-"""Nothing in their source tells them from a fix: only that the work is not done any more."""
 needs_source = pytest.mark.skipif(not SOURCES, reason="no kernel source is in the data folder")
 
 

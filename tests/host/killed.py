@@ -21,8 +21,8 @@ from kgym.host.sandbox import Overlay, Sandbox
 from kgym.host.squashfs import Images
 
 LIMIT = 20.0
+# Seconds until the kill, at most: a sandbox on a new image is up in less.
 LONGEST = 0.12
-"""Seconds until the kill, at most: a sandbox on a new image is up in less."""
 _SUBREAPER = 36
 
 

@@ -28,8 +28,8 @@ from tests.hosts.ssh_hosts import SshHost, inventory, ssh_hosts
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
 
 OWNER = "owner-token-of-the-test"
+# How long the proxy waits for what a stranger wants.
 HEAD_SECONDS = 10.0
-"""How long the proxy waits for what a stranger wants."""
 
 
 def play(book: str, hosts: Path, *more: str, **environment: str) -> dict[str, dict[str, int]]:

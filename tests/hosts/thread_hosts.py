@@ -18,10 +18,10 @@ class ThreadHosts:
     """Machines: what `startup-script` starts on a real host is a thread here."""
 
     def __init__(self, data: Path) -> None:
+        # Set: steps end.
         self.finish = threading.Event()
-        """Set: steps end."""
+        # Whether hosts come up without a worker from now on.
         self.silent = False
-        """Whether hosts come up without a worker from now on."""
         self._data = data
         self._threads: dict[str, threading.Thread] = {}
         self._loops: dict[str, tuple[asyncio.AbstractEventLoop, asyncio.Task[None]]] = {}

@@ -16,6 +16,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(3600), pytest.mark.anyio]
 
 SHIPPED = {backport.name: backport for backport in backports.load(CONFIGS / "backports")}
 
+# What shows that a source has a backport whose text became another: a file, and words in it.
 OTHERWISE = {
     "cad-pid": ("init/main.c", "(cad_pid, get_pid(task_pid(current)))"),
     "stpcpy": ("lib/string.c", "EXPORT_SYMBOL(stpcpy);"),
@@ -23,12 +24,11 @@ OTHERWISE = {
     "tools-pound": ("tools/build/Build.include", "$(subst $(pound),$$(pound),"),
     "objtool-symtab": ("tools/objtool/elf.c", "missing symbol table is actually possible"),
 }
-"""What shows that a source has a backport whose text became another: a file, and words in it."""
+# What a source that never had the fault lacks.
 NOT_NEEDED = {
     "batman-meshif": ("net/batman-adv/hard-interface.c", "netdev_hold(mesh_iface"),
     "objtool-pvname": ("tools/objtool/check.c", "pvname"),
 }
-"""What a source that never had the fault lacks."""
 
 
 @pytest.mark.exhaustive

@@ -12,8 +12,8 @@ from tests.conftest import kgym
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(3 * 3600)]
 
 BUG = "watch-queue-filter"
+# Always the same, so that commits are, and the next turn finds its kernels.
 WHO = {"NAME": "t", "EMAIL": "t@localhost", "DATE": "2026-01-01T00:00:00Z"}
-"""Always the same, so that commits are, and the next turn finds its kernels."""
 
 
 def git(folder: Path, *words: str) -> str:

@@ -42,10 +42,7 @@ def test_a_calibrated_bug_tells_what_a_fix_has_to_survive() -> None:
     status, outcome = kgym("bug", "reproduce", DEMO)
     assert_resolved(status, outcome, [bug.load(DEMO).file.title])
     after = outcome["after"]
-    assert (after["requested"], after["time"]) == (
-        needed[0.95]["instances"],
-        needed[0.95]["time"],
-    )
+    assert (after["requested"], after["time"]) == (needed[0.95]["instances"], needed[0.95]["time"])
     assert after["confidence"] >= 0.95
 
 

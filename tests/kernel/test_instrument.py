@@ -33,9 +33,7 @@ def compiled_files() -> list[str]:
 
 
 @pytest.mark.exhaustive
-def test_everything_in_four_folders_leaves_records_in_one_kernel_that_boots(
-    tmp_path: Path,
-) -> None:
+def test_everything_in_four_folders_leaves_records_in_one_kernel_that_boots(tmp_path: Path) -> None:
     files = compiled_files()
     assert len(files) > 400
     job = submitted(bundle.load(BUG).build.model_copy(update={"instrument": files}))

@@ -18,8 +18,8 @@ from tests.conftest import DATA, ROOT, NewRun
 pytestmark = [pytest.mark.anyio, pytest.mark.slow, pytest.mark.timeout(7200)]
 
 CONFIG = Path(__file__).with_name("near.config").read_text()
+# A module and a system call less, others and a driver more.
 OTHERS = "CONFIG_CRC7=n\nCONFIG_CRC8=m\nCONFIG_SIGNALFD=n\nCONFIG_EPOLL=y\nCONFIG_DEVMEM=y\n"
-"""A module and a system call less, others and a driver more."""
 MAKEFILE = "Makefile"
 HEADER = "include/linux/tty_flip.h"
 

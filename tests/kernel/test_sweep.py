@@ -22,12 +22,12 @@ from tests.conftest import DATA, kgym
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(3600), pytest.mark.exhaustive]
 
 DEMO = "watch-queue-filter"
+# Whose fixes come before a line that they name in part, which `diff` cannot say.
 NOT_LINES = {"fsconfig-source-fd", "key-read-negative"}
-"""Whose fixes come before a line that they name in part, which `diff` cannot say."""
+# Those that crash within seconds; each has its day.
 OTHERS = [
     name for name in bundle.names() if name not in {DEMO, "epoll-loop", "udp-cmsg-leak", *NOT_LINES}
 ]
-"""Those that crash within seconds; each has its day."""
 NO_FIX = (
     "--- a/kernel/watch_queue.c\n+++ b/kernel/watch_queue.c\n@@ -339,3 +339,3 @@\n"
     " \tif (filter.nr_filters == 0 ||\n"
@@ -35,8 +35,8 @@ NO_FIX = (
     "+\t    filter.nr_filters > 15 ||\n"
     " \t    filter.__reserved != 0)\n"
 )
+# Of one trial on disk: a thousand of one bug take less than 20 GB.
 MOST_BYTES = 20 << 20
-"""Of one trial on disk: a thousand of one bug take less than 20 GB."""
 
 
 @pytest.fixture

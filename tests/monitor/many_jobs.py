@@ -34,8 +34,8 @@ from tests.results import built, ran
 SUBMITTERS = ("nightly", "alice", "bob", "carol", "rarely")
 BUGS = 400
 DAYS = 60
+# The newest jobs, some of which have not ended.
 RECENT = 20_000
-"""The newest jobs, some of which have not ended."""
 TABLES = ("jobs", "steps", "attempts", "facets", "events")
 _REASONS = ("does_not_compile", "patch_failed", "vm_lost", "build_timeout")
 
@@ -171,8 +171,8 @@ def statements(uuid: str, later: str, lane: str) -> list[str]:
 
 
 PATCH = Patch(name="fix", diff="--- a/f.c\n+++ b/f.c\n@@ -1 +1 @@\n-int a;\n+long a;\n")
+# What all steps need; those that wait are in a pause of a day, so that no worker takes them.
 LANE = '{"memory":1048576}'
-"""What all steps need; those that wait are in a pause of a day, so that no worker takes them."""
 
 
 def fill_sqlite(path: Path, jobs: int) -> None:
@@ -286,11 +286,7 @@ def _small() -> list[tuple[str, int, list[tuple[Any, ...]]]]:
         results.append(("reproduce", str(verdict), result, files, reproduce.model_dump_json()))
     return [
         ("shapes (name TEXT, number INTEGER, kind TEXT)", 3, list(_SHAPES)),
-        (
-            "results (kind TEXT, verdict TEXT, text TEXT, artifacts TEXT, spec TEXT)",
-            5,
-            results,
-        ),
+        ("results (kind TEXT, verdict TEXT, text TEXT, artifacts TEXT, spec TEXT)", 5, results),
     ]
 
 

@@ -22,6 +22,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
 expect.set_options(timeout=PATIENCE)
 
+# How many dots of a chart are in the colour of each of its swatches.
 PAINTED = """name => {
     const canvas = document.querySelector(`#chart-${name} canvas`);
     const { data } = canvas.getContext("2d").getImageData(0, 0, canvas.width, canvas.height);
@@ -34,7 +35,6 @@ PAINTED = """name => {
     const swatches = document.querySelectorAll(`#chart-${name} .swatch`);
     return [...swatches].map((one) => shades.get(getComputedStyle(one).backgroundColor) ?? 0);
 }"""
-"""How many dots of a chart are in the colour of each of its swatches."""
 
 
 @pytest.fixture(scope="module")

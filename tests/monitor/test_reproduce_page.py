@@ -20,8 +20,8 @@ from tests.demo.showcase import trial
 from tests.monitor.browsing import Visitor, words
 from tests.monitor.conftest import Site
 
+# The two reproduce steps of a trial.
 CRASHED, FIXED = 1, 3
-"""The two reproduce steps of a trial."""
 
 
 @pytest.fixture(scope="module")

@@ -34,8 +34,8 @@ class Runs:
 
     def __init__(self, url: str, agent: AgentService) -> None:
         self.url, self.agent = url, agent
+        # The one that was recorded.
         self.solved = 1
-        """The one that was recorded."""
         self.attack = self._attacked()
         self.call = agent.do(agent.made.agent.calls(self.attack, "t0"))[0].name
 

@@ -3,14 +3,7 @@
 from collections.abc import Sequence
 
 from kgym.api.jobs import JobRequest
-from kgym.api.steps import (
-    MinimizeSpec,
-    ReproduceResult,
-    ReproduceSpec,
-    StepKind,
-    StepRef,
-    Verdict,
-)
+from kgym.api.steps import MinimizeSpec, ReproduceResult, ReproduceSpec, StepKind, StepRef, Verdict
 from kgym.worker.context import StepContext
 from kgym_tracer.minimize_step import Minimizer
 from tests.demo.given_steps import Answer
@@ -18,8 +11,8 @@ from tests.demo.showcase import trial
 from tests.demo.traced_calls import REPORT, Call, lines
 from tests.results import built, ran
 
+# What a worker does by itself.
 REAL = {StepKind.MINIMIZE: Minimizer()}
-"""What a worker does by itself."""
 
 
 def answers(calls: Sequence[Call], report: str = REPORT) -> dict[StepKind, Answer]:

@@ -70,9 +70,7 @@ async def test_submission_returns_what_get_reads(store: JobStore) -> None:
     assert await states(store, 1) == ["queued", "queued", "pending"]
 
 
-async def test_one_key_makes_one_job_also_at_once_and_for_one_request_only(
-    store: JobStore,
-) -> None:
+async def test_one_key_makes_one_job_also_at_once_and_for_one_request_only(store: JobStore) -> None:
     views = await asyncio.gather(*(store.submit(job(), "key") for _ in range(8)))
     assert {view.id for view, _ in views} == {1}
     again, changed = await store.submit(job(), "key")

@@ -19,8 +19,8 @@ from kgym_scheduler.queue import place_in_queue
 from tests.monitor import many_jobs
 
 FEW, MANY = 1000, 8000
+# Instructions of SQLite's machine that are counted as one.
 GRAIN = 10
-"""Instructions of SQLite's machine that are counted as one."""
 CONDITIONS: dict[str, Any] = {
     "state": "failed",
     "verdict": "same_crash",

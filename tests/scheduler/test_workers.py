@@ -27,8 +27,8 @@ from tests.scheduler.parts import BUILD, WELL, Platform, badly, claim_of, job
 pytestmark = pytest.mark.anyio
 
 LEASE = 3.0
+# Seconds after which what should happen counts as not happening; a `sleep` takes longer.
 LIMIT = 40
-"""Seconds after which what should happen counts as not happening; a `sleep` takes longer."""
 
 
 def doing(what: str) -> JobRequest:

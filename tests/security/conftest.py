@@ -34,10 +34,10 @@ from kgym_builder.check.check_step import Checker
 from kgym_builder.suitecache.suitecache import SuiteCache
 from tests.conftest import ANYWHERE, ROOT
 
+# Far below what the attacks would take if nobody stopped them.
 SMALL = SandboxLimits(
     memory=512 << 20, processes=100, disk=64 << 20, files=3000, output=2 << 20, seconds=60
 )
-"""Far below what the attacks would take if nobody stopped them."""
 
 HONEST = Patch(edits=[Edit(file="kernel/fork.c", original="parent + 1", replacement="parent + 2")])
 
@@ -88,8 +88,8 @@ def hostile(way: str, *names: str, macros: Mapping[str, object] | None = None) -
     return Patch(diff=diff + changed(file, original, replacement))
 
 
+# How a patch runs a program at build time.
 WAYS = ("a recipe", "a shell function", "a host program", "a Kconfig macro")
-"""How a patch runs a program at build time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,8 +106,8 @@ class Victim:
     def __init__(self, folder: Path, build: BuildSpec) -> None:
         self.folder = folder
         self.build = build
+        # The hashes of honest work before any attack.
         self.kernels: list[str] = []
-        """The hashes of honest work before any attack."""
 
     async def builds(
         self, *patches: Patch, limits: SandboxLimits = SMALL, cache: str = "cache"

@@ -11,6 +11,7 @@ from tests.security.conftest import SMALL, WAYS, Suffered, Victim, hostile
 
 pytestmark = [pytest.mark.anyio, pytest.mark.thorough]
 
+# Attack → the limit at which it ends.
 GREEDY = {
     "forks": "processes",
     "threads": "processes",
@@ -27,7 +28,6 @@ GREEDY = {
     "lines": "output",
     "line": "output",
 }
-"""Attack → the limit at which it ends."""
 
 
 def stopped_at(limit: str, suffered: Suffered, name: str) -> bool:

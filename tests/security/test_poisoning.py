@@ -13,8 +13,8 @@ from tests.security.conftest import HONEST, SMALL, WAYS, Victim, changed, hostil
 pytestmark = [pytest.mark.anyio, pytest.mark.thorough]
 
 _KEPT = ("cache/suitecache", "cache/sources", "cache/bases", "storage")
+# Written anew by whoever uses an entry, for what they say; all that others build from is not.
 _TOUCHED = ("about.json", ".seal", ".lock", ".use")
-"""Written anew by whoever uses an entry, for what they say; all that others build from is not."""
 
 
 def contents(victim: Victim) -> dict[str, str]:

@@ -107,9 +107,7 @@ class World:
 
 @pytest.fixture
 def world(
-    tmp_path: Path,
-    request: pytest.FixtureRequest,
-    record_property: Callable[[str, object], None],
+    tmp_path: Path, request: pytest.FixtureRequest, record_property: Callable[[str, object], None]
 ) -> Iterable[World]:
     with socket.create_server(("127.0.0.2", 0)) as inner:
         inner.setblocking(False)

@@ -7,8 +7,8 @@ from kgym.trace.records import Trace
 from kgym_tracer.dumped_ring_buffer import read_trace
 from tests.tracer.fake_dump import NOWHERE, UPDATE, FakeCpu, FakeDump
 
+# Bytes of a record whose counter has one digit, with the event's header.
 RECORD = 36
-"""Bytes of a record whose counter has one digit, with the event's header."""
 
 
 def counters(dump: FakeDump) -> list[int]:

@@ -14,8 +14,8 @@ pytestmark = pytest.mark.anyio
 BUILD, CHECK, REPRODUCE = StepKind.BUILD, StepKind.CHECK, StepKind.REPRODUCE
 
 
+# Seconds after which what should happen counts as not happening, on a busy machine too.
 LIMIT = 60
-"""Seconds after which what should happen counts as not happening, on a busy machine too."""
 
 
 async def heard(notifications: AsyncIterator[Delivery]) -> Delivery:

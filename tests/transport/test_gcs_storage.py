@@ -23,8 +23,8 @@ from tests.transport.buckets import Bucket
 
 pytestmark = pytest.mark.anyio
 
+# Bytes of a file that is sent and fetched in two parts.
 LARGE = 20 << 20
-"""Bytes of a file that is sent and fetched in two parts."""
 SIZES = pytest.mark.parametrize("size", [1000, LARGE])
 
 

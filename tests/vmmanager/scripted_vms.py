@@ -42,10 +42,10 @@ CRASH_TITLE = "BUG: unable to handle kernel NULL pointer dereference in scripted
 LIMITS = InstanceLimits(
     boot=20, silence=20, reconnect=20, watchdog=0.2, finish=20, grace=0.05, quiet=0.2, early=0.2
 )
+# For guests that are silent, or do not answer.
 IMPATIENT = InstanceLimits(
     boot=2, silence=0.3, reconnect=0.5, watchdog=0.2, finish=20, grace=0.05, quiet=0.2, early=0.2
 )
-"""For guests that are silent, or do not answer."""
 
 
 class OpenServer(paramiko.ServerInterface):
@@ -72,14 +72,14 @@ class Guest(OpenServer):
 
     def __init__(self, boot: Boot, say: Callable[[bytes], None]) -> None:
         self.boot = boot
+        # Prints on the console.
         self.say = say
-        """Prints on the console."""
+        # The VM has been ended.
         self.over = threading.Event()
-        """The VM has been ended."""
+        # Resets or powers off the guest, for the reason that QEMU would tell.
         self.stopped: Callable[[str], object] = print
-        """Resets or powers off the guest, for the reason that QEMU would tell."""
+        # Ends the VM, by no doing of the guest's.
         self.lost: Callable[[InfrastructureError], object] = print
-        """Ends the VM, by no doing of the guest's."""
 
     def boots(self) -> None:
         """Boot."""

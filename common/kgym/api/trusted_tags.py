@@ -11,14 +11,7 @@ from itertools import takewhile
 
 from pydantic import BaseModel
 
-from kgym.api.steps import (
-    BuildSpec,
-    Reproducer,
-    ReproduceSpec,
-    StepSpec,
-    SyzkallerSpec,
-    VmShape,
-)
+from kgym.api.steps import BuildSpec, Reproducer, ReproduceSpec, StepSpec, SyzkallerSpec, VmShape
 
 # Fields of a kernel that change the speed of its build, but not the result.
 _PACE = ("jobs", "make_seconds")

@@ -85,9 +85,7 @@ class Claim(Strict):
     again: bool = Field(False, description="whether it is repeated after a lost answer")
     woken: bool = Field(False, description="whether a notice caused it")
     entries: list[HeldEntry] | None = Field(
-        None,
-        max_length=HELD,
-        description="SuiteCache entries on its host; null: as last reported",
+        None, max_length=HELD, description="SuiteCache entries on its host; null: as last reported"
     )
 
     def lease(self, number: int) -> uuid.UUID:

@@ -28,9 +28,7 @@ def syzkallers(folder: Path | None) -> dict[str, Path]:
 
 
 def detect(
-    accelerator: str | None = None,
-    syzkaller: Path | None = None,
-    in_images: Collection[str] = (),
+    accelerator: str | None = None, syzkaller: Path | None = None, in_images: Collection[str] = ()
 ) -> Capabilities:
     """Return this host's capabilities. The caller finds a working accelerator by trying.
 

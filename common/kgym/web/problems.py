@@ -61,7 +61,7 @@ class Problem(BaseModel):
                 "reason": "job_not_found",
                 "job": 7,
             }
-        },
+        }
     )
 
     type: str = Field(description="`urn:kgymsuite:problem:` and the reason")

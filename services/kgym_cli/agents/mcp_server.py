@@ -22,8 +22,7 @@ _Edits = Annotated[
     Field(description="instead of `patch`: `original` must occur exactly once in `file`"),
 ]
 _Wait = Annotated[
-    float,
-    Field(gt=0, le=86400, description="seconds to wait; the same call again goes on waiting"),
+    float, Field(gt=0, le=86400, description="seconds to wait; the same call again goes on waiting")
 ]
 
 

@@ -46,13 +46,7 @@ class DoorAnswer(Answer):
 )
 @json_option(DoorAnswer)
 def door(
-    name: str,
-    feedback: bool,
-    host: str,
-    port: int,
-    kernel_runs: int,
-    instances: int,
-    as_json: bool,
+    name: str, feedback: bool, host: str, port: int, kernel_runs: int, instances: int, as_json: bool
 ) -> None:
     """Serve a bug to an environment in a container until interrupted.
 

@@ -15,15 +15,8 @@ from kgym.bugs import bundle, calibration
 from kgym.bugs.sweep import SweepOptions
 from kgym.client import AsyncClient
 from kgym.errors import UserError
-from kgym_benchmark.validation.validate import (
-    MOST_RUNS,
-    BugVerdict,
-    Outcome,
-    ValidateOptions,
-)
-from kgym_benchmark.validation.validate import (
-    validate as validate_bugs,
-)
+from kgym_benchmark.validation.validate import MOST_RUNS, BugVerdict, Outcome, ValidateOptions
+from kgym_benchmark.validation.validate import validate as validate_bugs
 from kgym_cli.bench.bug_choice_options import ChosenBugs, choice_options, dataset_argument
 from kgym_cli.output import Exit, json_option, leave, people, print_json, print_table
 from kgym_cli.output.answer import Answer

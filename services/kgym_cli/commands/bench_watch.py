@@ -22,9 +22,7 @@ _NAP = 60.0
 @click.command()
 @click.argument("folder", metavar="DIR", type=click.Path(path_type=Path, file_okay=False))
 @click.option(
-    "--once/--weekly",
-    default=True,
-    help="Fetch once, or weekly until stopped.  [default: once]",
+    "--once/--weekly", default=True, help="Fetch once, or weekly until stopped.  [default: once]"
 )
 @click.option(
     "--status",

@@ -28,12 +28,7 @@ from kgym.bugs.bug import Bug, ProgramKind
 from kgym.bugs.sweep import SweepOptions
 from kgym.client import AsyncClient
 from kgym.errors import UserError
-from kgym_cli.commands.trial_options import (
-    compiler_option,
-    kernel_option,
-    on_kernel,
-    repro_option,
-)
+from kgym_cli.commands.trial_options import compiler_option, kernel_option, on_kernel, repro_option
 from kgym_cli.inputs.parameters import complete_bug
 from kgym_cli.output import Exit, json_option, leave, people, print_json, results
 from kgym_cli.platforms import interruptible_work

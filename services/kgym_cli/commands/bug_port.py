@@ -255,12 +255,7 @@ def _bundles(
 
 
 def write_bundle(
-    folder: Path,
-    row: PortRow,
-    subject: Subject,
-    options: PortOptions,
-    *,
-    with_program: bool = True,
+    folder: Path, row: PortRow, subject: Subject, options: PortOptions, *, with_program: bool = True
 ) -> None:
     """Write the bundle of a bug that came back, replacing an earlier one.
 

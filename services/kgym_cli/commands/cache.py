@@ -16,14 +16,7 @@ from kgym_cli.commands.trial_options import compiler_option
 from kgym_cli.inputs.parameters import complete_bug
 from kgym_cli.jobs.job_answer import FailedStep
 from kgym_cli.jobs.job_progress import follow
-from kgym_cli.output import (
-    Exit,
-    json_option,
-    leave,
-    print_json,
-    print_table,
-    results,
-)
+from kgym_cli.output import Exit, json_option, leave, print_json, print_table, results
 from kgym_cli.output.answer import Answer
 from kgym_cli.platforms.scheduler_choice import scheduler
 

@@ -99,9 +99,7 @@ class SimulationAnswer(Answer):
     help="Seconds between rounds.",
 )
 @click.option(
-    "--ssh-key",
-    type=click.Path(path_type=Path),
-    help="Public key that may log in to added hosts.",
+    "--ssh-key", type=click.Path(path_type=Path), help="Public key that may log in to added hosts."
 )
 @json_option(ScaleAnswer)
 def scale(

@@ -189,11 +189,7 @@ def log(job_id: int, step: int | None) -> None:
 )
 @json_option(JobAnswer | Aborted)
 def abort(
-    job_ids: tuple[int, ...],
-    tag: str | None,
-    kind: str | None,
-    everybody: bool,
-    as_json: bool,
+    job_ids: tuple[int, ...], tag: str | None, kind: str | None, everybody: bool, as_json: bool
 ) -> None:
     """Abort jobs, given by id or by --tag and --kind; running steps are killed."""
     filtered = tag is not None or kind is not None
@@ -284,10 +280,7 @@ def _stay(client: Client, job_id: int) -> None:
 @click.argument("names", metavar="[NAME]…", nargs=-1)
 @click.option("--step", type=click.IntRange(0), help="Only this step.")
 @click.option(
-    "--output",
-    "-o",
-    type=click.Path(path_type=Path),
-    help="Target folder.  [default: job-JOB_ID]",
+    "--output", "-o", type=click.Path(path_type=Path), help="Target folder.  [default: job-JOB_ID]"
 )
 @json_option(list[Fetched])
 def fetch(

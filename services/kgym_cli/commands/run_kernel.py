@@ -104,12 +104,7 @@ def remembered(tree: SourceTree | None) -> str:
 
 
 async def _run(
-    url: str,
-    token: str | None,
-    bug: Bug,
-    diff: str,
-    options: RunOptions,
-    tree: SourceTree | None,
+    url: str, token: str | None, bug: Bug, diff: str, options: RunOptions, tree: SourceTree | None
 ) -> KernelRun:
     async with AsyncClient(url, token) as client:
         # Listing a kernel tree takes seconds, so it runs while the platform works.

@@ -130,10 +130,7 @@ def words(row: Row) -> str:
 
 
 def counts(
-    pairs: Mapping[str, int],
-    rows: Iterable[Row],
-    most: int,
-    stages: Iterable[Moved] = (),
+    pairs: Mapping[str, int], rows: Iterable[Row], most: int, stages: Iterable[Moved] = ()
 ) -> Table:
     """Return a table of outcomes per bug."""
     outcomes = Counter((row.bug, row.outcome) for row in rows)

@@ -274,16 +274,8 @@ def _client(first_pause: float) -> "httpx2.AsyncClient":
     """Return a client that retries transient errors, and honours Retry-After."""
     from httpx2 import HTTPStatusError, Response, TransportError  # noqa: PLC0415
     from pydantic_ai.models import create_async_httpx2_client  # noqa: PLC0415
-    from pydantic_ai.retries import (  # noqa: PLC0415
-        AsyncHTTPX2TenacityTransport,
-        RetryConfig,
-        wait_retry_after,
-    )
-    from tenacity import (  # noqa: PLC0415
-        retry_if_exception_type,
-        stop_after_attempt,
-        wait_exponential,
-    )
+    from pydantic_ai.retries import AsyncHTTPX2TenacityTransport, RetryConfig, wait_retry_after  # noqa: PLC0415
+    from tenacity import retry_if_exception_type, stop_after_attempt, wait_exponential  # noqa: PLC0415
 
     def worth_it(response: Response) -> None:
         if response.status_code in {408, 409, 425, 429} or response.status_code >= 500:

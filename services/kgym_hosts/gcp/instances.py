@@ -18,13 +18,7 @@ from google.api_core import exceptions
 from kgym.errors import Conflict, InfrastructureError
 from kgym_hosts.deployment import Deployment, Machine, Pool
 from kgym_hosts.gcp.connection import CALL_SECONDS, Cloud
-from kgym_hosts.gcp.resources import (
-    LABEL,
-    POOL_LABEL,
-    account_email,
-    base_name,
-    labels,
-)
+from kgym_hosts.gcp.resources import LABEL, POOL_LABEL, account_email, base_name, labels
 
 # The name of the scheduler's host within the deployment, and of its "pool".
 SCHEDULER = "scheduler"

@@ -242,9 +242,7 @@ def bug(benchmark: Benchmark, query: BoardQuery, name: str) -> dict[str, Any]:
 
 
 def _lines(
-    choice: Choice,
-    figures: Mapping[Setup, SetupFigures | None],
-    unique: Mapping[Setup, int],
+    choice: Choice, figures: Mapping[Setup, SetupFigures | None], unique: Mapping[Setup, int]
 ) -> list[Line]:
     """Return the setups, best first: by Mean@k of the crash resolution rate."""
 
@@ -322,21 +320,13 @@ def _address(attribute: Attribute, value: str) -> dict[str, str | None]:
 
 
 def _bug_lines(
-    choice: Choice,
-    of: Mapping[str, BugFacts],
-    solved: Mapping[Setup, frozenset[str]],
-    crr: Values,
+    choice: Choice, of: Mapping[str, BugFacts], solved: Mapping[Setup, frozenset[str]], crr: Values
 ) -> list[BugLine]:
     """Return the bugs, those first that the fewest setups and attempts resolved."""
     mean = crr.mean(axis=0) if len(crr) else None
     count = Counter(bug for resolved in solved.values() for bug in resolved)
     lines = [
-        BugLine(
-            facts,
-            len(solved),
-            count[bug],
-            None if mean is None else float(mean[place]),
-        )
+        BugLine(facts, len(solved), count[bug], None if mean is None else float(mean[place]))
         for place, (bug, facts) in enumerate(of.items())
     ]
     return sorted(lines, key=lambda line: (line.solved, line.crr or 0.0, line.facts.id))

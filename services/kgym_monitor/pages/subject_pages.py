@@ -16,11 +16,7 @@ from kgym.errors import NotFound, UserError
 from kgym_monitor.pages.bug_filter import BugQuery, EntryQuery
 
 # Texts for the state of a bug's patches.
-PATCHES = {
-    "resolved": "resolved",
-    "unresolved": "not resolved",
-    "untried": "none tried",
-}
+PATCHES = {"resolved": "resolved", "unresolved": "not resolved", "untried": "none tried"}
 _STATES = (State.RUNNING, State.QUEUED, State.SUCCEEDED, State.FAILED, State.ABORTED, State.PENDING)
 # Jobs on a bug's page.
 JOBS = 20

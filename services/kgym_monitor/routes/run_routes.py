@@ -69,8 +69,7 @@ async def _listed(agent: AgentLink, query: RunQuery) -> dict[str, Any]:
 
 @readers.get("/runs/compare")
 async def compare(
-    request: Request,
-    sides: Annotated[list[str] | None, Query(alias="with", max_length=20)] = None,
+    request: Request, sides: Annotated[list[str] | None, Query(alias="with", max_length=20)] = None
 ) -> HTMLResponse:
     """Compare two runs, debug cycles or patches side by side."""
     state = state_of(request)

@@ -8,13 +8,7 @@ from fastapi.responses import StreamingResponse
 
 from kgym.api import result_csv
 from kgym.api.bulk import Aborted
-from kgym.api.groups import (
-    GroupFilter,
-    GroupPage,
-    GroupResultFilter,
-    GroupResultPage,
-    GroupView,
-)
+from kgym.api.groups import GroupFilter, GroupPage, GroupResultFilter, GroupResultPage, GroupView
 from kgym.api.jobs import GroupName, Submitter
 from kgym.web.problems import documented
 from kgym.web.routing import as_json, router
@@ -79,10 +73,7 @@ async def show_group(
     ),
 )
 async def group_results(
-    http: Request,
-    scheduler: Core,
-    name: Named,
-    part: Annotated[GroupResultFilter, Query()],
+    http: Request, scheduler: Core, name: Named, part: Annotated[GroupResultFilter, Query()]
 ) -> Response:
     """Return a row for each job, also unfinished ones, oldest first.
 

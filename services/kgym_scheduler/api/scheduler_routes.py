@@ -105,10 +105,7 @@ async def storage(request: Request) -> Response:
 
 
 @everybody.get(
-    "/healthz",
-    summary="Whether the process lives",
-    tags=["scheduler"],
-    responses=documented(),
+    "/healthz", summary="Whether the process lives", tags=["scheduler"], responses=documented()
 )
 async def healthz() -> dict[str, str]:
     """Answer that the process is alive, without asking database or bus."""
@@ -116,10 +113,7 @@ async def healthz() -> dict[str, str]:
 
 
 @everybody.get(
-    "/readyz",
-    summary="Whether requests can be served",
-    tags=["scheduler"],
-    responses=documented(),
+    "/readyz", summary="Whether requests can be served", tags=["scheduler"], responses=documented()
 )
 async def readyz(scheduler: Core) -> dict[str, str]:
     """Check database, bus and disks; a problem lists them, and what is wrong."""

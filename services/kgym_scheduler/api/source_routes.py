@@ -55,11 +55,7 @@ def _route(what: str, summary: str, answer: type[BaseModel]) -> Callable[[Endpoi
 
 
 async def _look(
-    http: Request,
-    scheduler: Scheduler,
-    job_id: int,
-    look: Look,
-    read: Callable[[View], BaseModel],
+    http: Request, scheduler: Scheduler, job_id: int, look: Look, read: Callable[[View], BaseModel]
 ) -> Response:
     sources: Sources | None = http.app.state.sources
     if sources is None:

@@ -18,11 +18,7 @@ admins = router(Scope.ADMIN)
 
 
 @readers.get(
-    "/bugs",
-    summary="List bugs",
-    tags=["scheduler"],
-    response_model=BugPage,
-    responses=documented(),
+    "/bugs", summary="List bugs", tags=["scheduler"], response_model=BugPage, responses=documented()
 )
 async def list_bugs(scheduler: Core, conditions: Annotated[BugFilter, Query()]) -> Response:
     """List bugs, the last active ones first, with the counts of all jobs that name them.

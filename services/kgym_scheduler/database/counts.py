@@ -226,11 +226,7 @@ class Counts:
         rows = await self._kept.get(("attempts", step), count)
         matching = [row for row in rows if row.at >= since]
         return Statistics(
-            since=since,
-            until=until,
-            step=step,
-            counts=matching[-ROWS:],
-            cut=len(matching) > ROWS,
+            since=since, until=until, step=step, counts=matching[-ROWS:], cut=len(matching) > ROWS
         )
 
     async def _count_bugs(self) -> tuple[list[BugView], int]:

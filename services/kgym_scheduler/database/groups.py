@@ -7,12 +7,7 @@ from typing import Any
 from sqlalchemy import Row, Select, select, tuple_
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from kgym.api.groups import (
-    GroupFilter,
-    GroupResult,
-    GroupResultPage,
-    GroupView,
-)
+from kgym.api.groups import GroupFilter, GroupResult, GroupResultPage, GroupView
 from kgym.api.states import State
 from kgym.api.steps import Verdict
 from kgym_scheduler.database import views

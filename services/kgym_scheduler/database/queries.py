@@ -18,15 +18,7 @@ from sqlalchemy import (
 
 from kgym.api.steps import StepKind
 from kgym.sqlite import Utc
-from kgym_scheduler.database.tables import (
-    QUEUED,
-    RUNNING,
-    events,
-    jobs,
-    lanes,
-    steps,
-    workers,
-)
+from kgym_scheduler.database.tables import QUEUED, RUNNING, events, jobs, lanes, steps, workers
 
 JOB_COLUMNS = [
     jobs.c[name]

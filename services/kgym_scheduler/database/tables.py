@@ -97,12 +97,7 @@ jobs = Table(
 UNFINISHED = jobs.c.state.in_(
     [literal_column("'pending'"), literal_column("'queued'"), literal_column("'running'")]
 )
-Index(
-    "ix_jobs_unfinished",
-    jobs.c.submitter,
-    sqlite_where=UNFINISHED,
-    postgresql_where=UNFINISHED,
-)
+Index("ix_jobs_unfinished", jobs.c.submitter, sqlite_where=UNFINISHED, postgresql_where=UNFINISHED)
 
 Index("ix_jobs_submitter", jobs.c.submitter, jobs.c.created_at, jobs.c.id)
 JUDGED = jobs.c.verdict.is_not(None)

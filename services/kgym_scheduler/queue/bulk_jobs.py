@@ -8,14 +8,7 @@ from typing import Any
 from sqlalchemy import Select, select
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from kgym.api.bulk import (
-    JOBS,
-    Aborted,
-    AbortFilter,
-    AbortRequest,
-    Restarted,
-    RestartRequest,
-)
+from kgym.api.bulk import JOBS, Aborted, AbortFilter, AbortRequest, Restarted, RestartRequest
 from kgym.api.jobs import JobRequest
 from kgym.errors import Conflict, Forbidden, UserError
 from kgym_scheduler.database import groups

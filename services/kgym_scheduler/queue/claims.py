@@ -91,10 +91,7 @@ def _firsts(lanes: int, all_jobs: bool) -> Select[*tuple[Any, ...]]:
     firsts = [
         select(s.id, s.job_id, s.lane, s.kind, s.rank, s.turn)
         .where(
-            QUEUED,
-            s.lane == bindparam(f"lane{number}"),
-            s.not_before <= bindparam("now"),
-            wanted,
+            QUEUED, s.lane == bindparam(f"lane{number}"), s.not_before <= bindparam("now"), wanted
         )
         .order_by(*order, s.rank, s.turn, s.id)
         .limit(bindparam("limit", type_=Integer))

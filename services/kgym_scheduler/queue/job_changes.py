@@ -24,12 +24,7 @@ from kgym.api.suitecache import ENTRY
 from kgym_scheduler.database.tables import attempts, events, facets, jobs, steps
 from kgym_scheduler.queue import fair_queue
 from kgym_scheduler.queue.job_conclusions import NOTHING, EndedJob, EndedStep, conclude
-from kgym_scheduler.queue.row_writes import (
-    Row,
-    forget_progress,
-    lanes_to_notify,
-    update_rows,
-)
+from kgym_scheduler.queue.row_writes import Row, forget_progress, lanes_to_notify, update_rows
 
 
 @dataclass(slots=True)

@@ -12,14 +12,7 @@ from typing import Self, TypeVar
 from kgym.api.jobs import JobView
 from kgym.api.source import Look
 from kgym.api.states import State
-from kgym.api.steps import (
-    BuildResult,
-    BuildSpec,
-    CheckResult,
-    CheckSpec,
-    SourceResult,
-    SourceSpec,
-)
+from kgym.api.steps import BuildResult, BuildSpec, CheckResult, CheckSpec, SourceResult, SourceSpec
 from kgym.errors import Conflict, InfrastructureError
 from kgym.host.folder_cache import FolderCache
 from kgym.source import source_archive
@@ -178,9 +171,6 @@ def tree_of(job: JobView, number: int | None) -> SourceTree:
         # Results of earlier versions have no name: their source has to be made again.
         name=result.source_tree or "none",
         spec=SourceSpec(
-            source=spec.source,
-            compiler=spec.compiler,
-            backports=spec.backports,
-            patches=patches,
+            source=spec.source, compiler=spec.compiler, backports=spec.backports, patches=patches
         ),
     )

@@ -5,15 +5,7 @@ import posixpath
 from collections.abc import Sequence
 from functools import cached_property
 
-from kgym.api.source import (
-    CHARACTERS,
-    ENTRIES,
-    LINES,
-    FileLook,
-    FileText,
-    FolderList,
-    SourceEntry,
-)
+from kgym.api.source import CHARACTERS, ENTRIES, LINES, FileLook, FileText, FolderList, SourceEntry
 from kgym.api.steps import Patch
 from kgym.errors import NotFound, UserError
 from kgym.source import patching, source_archive
@@ -116,9 +108,7 @@ class View:
             raise self._missing(path)
         names = sorted(entries)
         return FolderList(
-            path=path,
-            entries=[entries[name] for name in names[:ENTRIES]],
-            cut=len(names) > ENTRIES,
+            path=path, entries=[entries[name] for name in names[:ENTRIES]], cut=len(names) > ENTRIES
         )
 
     def _own(self, path: str) -> bytes | None:

@@ -25,12 +25,7 @@ def instance_name(lease: UUID, name: str) -> str:
 
 def labels(owner: str, lease: UUID, boot: UUID, deadline: float) -> dict[str, str]:
     """Return the labels of a VM or image that may be deleted after `deadline` (Unix time)."""
-    return {
-        "kgym": owner,
-        LEASE: lease.hex,
-        BOOT: boot.hex,
-        DEADLINE: str(int(deadline)),
-    }
+    return {"kgym": owner, LEASE: lease.hex, BOOT: boot.hex, DEADLINE: str(int(deadline))}
 
 
 def lease_of(labels: Mapping[str, str]) -> UUID | None:

@@ -47,9 +47,7 @@ class Resources:
 
 
 async def sweep(
-    owned: Iterable[Resources],
-    has_ended: HasEnded | None = None,
-    grace: float = GRACE_SECONDS,
+    owned: Iterable[Resources], has_ended: HasEnded | None = None, grace: float = GRACE_SECONDS
 ) -> list[str]:
     """Delete the resources whose lease or deadline is over; return their names.
 

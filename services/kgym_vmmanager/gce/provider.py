@@ -77,8 +77,7 @@ class Gce:
             )
         if spec.dump not in {*self.dumps, "none"}:
             raise UserError(
-                "no_dump_method",
-                f"a VM in a cloud cannot be dumped by `{spec.dump}`: use kdump",
+                "no_dump_method", f"a VM in a cloud cannot be dumped by `{spec.dump}`: use kdump"
             )
         opened = await self._open(run)
         image = None

@@ -212,11 +212,7 @@ class InstanceGroup:
             self._know(missing=[f"which functions are reached: {instance.unwatched}"])
 
     def _know(
-        self,
-        *,
-        controls: Sequence[Control] = (),
-        missing: Sequence[str] = (),
-        seconds: float = 0,
+        self, *, controls: Sequence[Control] = (), missing: Sequence[str] = (), seconds: float = 0
     ) -> None:
         """Add to the step's evidence."""
         known = self.evidence

@@ -59,11 +59,7 @@ class Preparation:
 
 
 async def prepare(
-    run: StepContext,
-    cache: Path,
-    host: VmHost,
-    syzkaller: Path | None,
-    fetch: Fetch,
+    run: StepContext, cache: Path, host: VmHost, syzkaller: Path | None, fetch: Fetch
 ) -> Preparation:
     """Make everything that the VMs boot.
 

@@ -191,10 +191,7 @@ def _confidence_in_words(confidence: float | None, known: Calibration | None) ->
 
 
 def _work_findings(
-    baseline: ReproduceResult | None,
-    spec: ReproduceSpec,
-    evidence: Evidence,
-    judgement: Judgement,
+    baseline: ReproduceResult | None, spec: ReproduceSpec, evidence: Evidence, judgement: Judgement
 ) -> Iterator[Finding]:
     """Yield what the program's work lacks on a patched kernel that it did not crash."""
     if baseline is None or judgement.verdict is not Verdict.NO_CRASH:

@@ -5,14 +5,7 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
-from kgym.api.steps import (
-    DISK_SYMBOLS,
-    BuildArtifact,
-    ReproduceSpec,
-    RootImage,
-    UsedRoot,
-    on_disk,
-)
+from kgym.api.steps import DISK_SYMBOLS, BuildArtifact, ReproduceSpec, RootImage, UsedRoot, on_disk
 from kgym.bugs.config_symbols import refuse_without
 from kgym.host import proc
 from kgym.host.folder_cache import FolderCache

@@ -93,6 +93,7 @@ async def test_a_tree_without_its_makefile_is_left_as_it_is(linux: FakeLinux) ->
 
 # --- kernels and compilers that do not take it ----------------------------------------------------
 
+# What the object needs of a kernel.
 HEADERS = {
     "linux/atomic.h": """
 typedef struct { int n; } atomic_t;
@@ -158,7 +159,6 @@ static inline int register_trace_sched_process_exit(
     void (*probe)(void *, struct task_struct *), void *data) { return 0; }
 """,
 }
-"""What the object needs of a kernel."""
 TAKES_ALL: Mapping[str, str] = {}
 KERNELS: Mapping[str, tuple[Mapping[str, str], set[str]]] = {
     "as it should be": (TAKES_ALL, set()),

@@ -13,8 +13,8 @@ from kgym_builder.kbuild.working_tree import Tree
 pytestmark = pytest.mark.anyio
 
 OBJECTS = 2000
+# Of each object: with a hundred bytes counted for a line, more than a sandbox may print.
 HEADERS = 800
-"""Of each object: with a hundred bytes counted for a line, more than a sandbox may print."""
 
 
 def cmd_file(number: int) -> str:

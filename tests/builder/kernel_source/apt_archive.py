@@ -16,8 +16,8 @@ class AptArchive:
     def __init__(self, folder: Path, suite: str) -> None:
         self.folder = folder
         self.suite = suite
+        # Of the key that signs it.
         self.keyring = folder.parent / "keyring.gpg"
-        """Of the key that signs it."""
         self._keys = folder.parent / "keys"
         self._keys.mkdir(mode=0o700)
         self._gpg("--quick-gen-key", "archive@localhost", "ed25519", "sign", "never")

@@ -10,9 +10,9 @@ from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
+# From the number of an answer with objects, from 0, and its bytes to what is sent of it; None, and
+# it stalls.
 Fault = Callable[[int, bytes], bytes | None]
-"""From the number of an answer with objects, from 0, and its bytes to what is sent of it; None, and
-it stalls."""
 
 
 @dataclass

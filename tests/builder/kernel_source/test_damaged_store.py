@@ -24,8 +24,8 @@ from tests.builder.kernel_source.git_sources import (
 
 pytestmark = [pytest.mark.anyio, pytest.mark.thorough]
 
+# Done to a store that has this commit.
 Damage = Callable[[Path, str], None]
-"""Done to a store that has this commit."""
 
 
 def write(path: Path, data: bytes) -> None:

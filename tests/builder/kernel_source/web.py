@@ -8,10 +8,10 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
+# From the path that is asked for to the bytes of the whole answer.
 Answer = Callable[[str], Iterable[bytes]]
-"""From the path that is asked for to the bytes of the whole answer."""
+# Bytes after which an endless answer ends: then nobody stopped it.
 ENOUGH = 256 << 20
-"""Bytes after which an endless answer ends: then nobody stopped it."""
 
 
 @dataclass

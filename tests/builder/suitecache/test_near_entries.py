@@ -32,11 +32,11 @@ from tests.conftest import ANYWHERE, ROOT, NewRun, attempt
 
 pytestmark = [pytest.mark.anyio, pytest.mark.thorough]
 
+# By path: what is replaced by what; or a new file's text; None removes it.
 Edits = Mapping[str, tuple[str, str] | str | None]
-"""By path: what is replaced by what; or a new file's text; None removes it."""
 FAKE = ROOT / "tests" / "fakelinux"
+# As Linux before 6.1 does, the Makefile tells which objects go into the kernel.
 LISTED: Edits = {"Makefile": ("export CC\n", "export CC\nexport KBUILD_VMLINUX_OBJS = $(obj-y)\n")}
-"""As Linux before 6.1 does, the Makefile tells which objects go into the kernel."""
 ALWAYS = NearRules(rehearsals=1)
 NEVER = NearRules(rehearsals=0)
 ONE_FILE: Edits = {"fs/open.c": ("return", "return 1 +")}
@@ -285,8 +285,8 @@ async def test_more_files_than_may_differ_are_too_far(
     assert "3 files differ, and at most 2 may" in made.making.reason
 
 
+# Objects by another command, which this Makefile, unlike the kernel's, does not notice.
 UNTRACKED: Edits = {"Makefile": ("-std=gnu11 -O1", "-std=gnu11 -O2")}
-"""Objects by another command, which this Makefile, unlike the kernel's, does not notice."""
 
 
 async def test_unequal_means_from_scratch_and_the_next_are_rehearsed_until_one_is_equal(

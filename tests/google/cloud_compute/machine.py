@@ -9,12 +9,12 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 METADATA = "169.254.169.254"
+# Of an instance's address: to listen on 22 would take root.
 SSH_PORT = 2222
-"""Of an instance's address: to listen on 22 would take root."""
 _METADATA_PORT = 8099
 _GUEST = "169.254.0.15"
+# Bytes of the serial port's output that the service keeps.
 _KEPT = 1 << 20
-"""Bytes of the serial port's output that the service keeps."""
 # However this process ends, its machines end with it.
 _WHILE_STDIN = """exec 3<&0
 "$@" </dev/null &
@@ -111,10 +111,7 @@ def shape_of(machine_type: str) -> tuple[int, int]:
 
 
 def _argv(
-    address: str,
-    disk: Path,
-    shape: tuple[int, int],
-    ways: dict[tuple[str, int], tuple[str, int]],
+    address: str, disk: Path, shape: tuple[int, int], ways: dict[tuple[str, int], tuple[str, int]]
 ) -> list[str]:
     nc = shutil.which("busybox") or "busybox"
     network = [

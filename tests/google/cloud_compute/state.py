@@ -57,25 +57,25 @@ class State(Requests):
         super().__init__()
         folder.mkdir(parents=True, exist_ok=True)
         self.folder = folder
+        # The address of the server that has the objects of which images are made.
         self.storage = storage
-        """The address of the server that has the objects of which images are made."""
         self.images: dict[str, Path] = {}
         self.image_labels: dict[str, dict[str, str]] = {}
         self.instances: dict[tuple[str, str], Instance] = {}
         self.operations: dict[str, Operation] = {}
         self.reachable: dict[tuple[str, int], tuple[str, int]] = {}
+        # Zones that have no machine left.
         self.exhausted: set[str] = set()
-        """Zones that have no machine left."""
+        # Zones that have none left at the lower price.
         self.no_spot: set[str] = set()
-        """Zones that have none left at the lower price."""
+        # How many instances there may be.
         self.quota = 1 << 30
-        """How many instances there may be."""
+        # The next instances at the lower price end after so many seconds each.
         self.preempt_after: list[float] = []
-        """The next instances at the lower price end after so many seconds each."""
         self.operation_seconds = 0.05
         self.skew = 0.0
+        # All that instances were asked to be.
         self.made: list[dict[str, Any]] = []
-        """All that instances were asked to be."""
         self._by_request: dict[str, Operation] = {}
         self._numbers = itertools.count(1)
         self._changing = threading.RLock()

@@ -15,8 +15,8 @@ from tests.google.cloud_project.local_hosts import LocalHosts
 from tests.google.cloud_project.server import CloudProject
 from tests.google.cloud_storage.server import end_signal
 
+# The operator's word on which kernel sources may be used.
 _KEPT = {"KGYM_SOURCES", "KGYM_SOURCE_NETWORKS", "KGYM_MIRRORS", "KGYM_ARCHIVES"}
-"""The operator's word on which kernel sources may be used."""
 
 
 def main() -> None:

@@ -37,12 +37,12 @@ class Collections:
     """All things, by (collection, place, name): place is `global`, a region or a zone."""
 
     def __init__(self, machines: Machines | None = None) -> None:
+        # Zones that have no machine left.
         self.exhausted: set[str] = set()
-        """Zones that have no machine left."""
+        # Most instances; None: no limit.
         self.quota: int | None = None
-        """Most instances; None: no limit."""
+        # How often an operation is looked at until it is done.
         self.looks = 1
-        """How often an operation is looked at until it is done."""
         self._machines = machines
         self._things: dict[tuple[str, str, str], Thing] = {}
         self._operations: dict[str, Thing] = {}

@@ -192,10 +192,10 @@ class CloudProject(CloudStorage):
         self.policies: dict[str, dict[str, Any]] = {}
         self.secrets: dict[str, str] = {}
         self.secret_policies: dict[str, dict[str, Any]] = {}
+        # By host and path: what hosts have written.
         self.guest_attributes: dict[tuple[str, str], str] = {}
-        """By host and path: what hosts have written."""
+        # Most things of one page.
         self.page = 500
-        """Most things of one page."""
 
     @property
     def left(self) -> list[str]:

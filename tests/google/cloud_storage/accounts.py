@@ -18,20 +18,20 @@ from google.auth import jwt
 from tests.google.cloud_storage.buckets import Refusal
 
 TOKEN_SECONDS = 3600
+# What Google's library names, whatever the key file says.
 _AUDIENCE = "https://oauth2.googleapis.com/token"
-"""What Google's library names, whatever the key file says."""
 _ALGORITHM = "GOOG4-RSA-SHA256"
 _LONGEST = 7 * 24 * 3600
+# Seconds that the signer's clock may be ahead.
 _SKEW = 15 * 60
-"""Seconds that the signer's clock may be ahead."""
 
 
 class Accounts:
     """Who may call. While there are none, everybody may."""
 
     def __init__(self) -> None:
+        # Seconds that the server's clock is ahead of this machine's.
         self.ahead = 0.0
-        """Seconds that the server's clock is ahead of this machine's."""
         self._keys: dict[str, rsa.RSAPublicKey] = {}
         self._tokens: dict[str, float] = {}
         self._lock = threading.Lock()

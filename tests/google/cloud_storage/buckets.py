@@ -15,8 +15,8 @@ import google_crc32c
 
 CHUNK = 1 << 20
 _WRITABLE = ("metadata", "contentType", "cacheControl", "contentEncoding", "contentDisposition")
+# Most names of a page, as at the service.
 _PAGE = 1000
-"""Most names of a page, as at the service."""
 
 
 class Refusal(Exception):

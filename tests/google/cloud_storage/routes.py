@@ -9,8 +9,8 @@ from tests.google.cloud_storage.exchange import MOST_JSON, Exchange, Query, Rout
 from tests.google.cloud_storage.state import State
 from tests.google.cloud_storage.uploads import QUANTUM, Part, Upload, two_parts
 
+# Bytes of an upload that comes in one request with its metadata.
 _MOST_AT_ONCE = 64 << 20
-"""Bytes of an upload that comes in one request with its metadata."""
 
 
 class Routes(Exchange):
@@ -224,5 +224,5 @@ Routes.table = (
     ("GET", r"/([^/]+)/(.+)", Routes._signed),
     ("HEAD", r"/([^/]+)/(.+)", Routes._signed),
 )
+# They need no token.
 _OPEN = (Routes._token, Routes._signed, Routes._bare_put, Routes._bare_get)
-"""They need no token."""

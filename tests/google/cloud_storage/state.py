@@ -16,16 +16,16 @@ class Requests:
 
     def __init__(self) -> None:
         self.url = ""
+        # Seconds before each request is looked at: as if the server were far away.
         self.delay = 0.0
-        """Seconds before each request is looked at: as if the server were far away."""
         self.faults = Faults()
+        # Method and target of each request, in order.
         self.requests: list[str] = []
-        """Method and target of each request, in order."""
+        # What each showed as its authorization.
         self.shown: list[str | None] = []
-        """What each showed as its authorization."""
         self.at_once = 0
+        # How many requests were under way at the same time.
         self.most_at_once = 0
-        """How many requests were under way at the same time."""
         self.lock = threading.Lock()
         self.stopping = threading.Event()
 
@@ -54,8 +54,8 @@ class State(Requests):
         self.buckets = Buckets(folder)
         self.uploads = Uploads()
         self.accounts = Accounts()
+        # What one call of a rewrite copies.
         self.rewrite_bytes = 1 << 40
-        """What one call of a rewrite copies."""
         self.rewrites: dict[str, tuple[Stored, int]] = {}
 
     def account(self, name: str, path: Path) -> str:

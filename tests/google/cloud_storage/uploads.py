@@ -10,8 +10,8 @@ from typing import Any
 
 from tests.google.cloud_storage.buckets import Conditions, Refusal, Stored
 
+# What is kept of a part that is not the last is a multiple of this.
 QUANTUM = 256 << 10
-"""What is kept of a part that is not the last is a multiple of this."""
 _RANGE = re.compile(r"bytes (?:(\d+)-(\d+)|\*)/(\d+|\*)")
 
 

@@ -10,13 +10,7 @@ from sqlalchemy import String, update
 
 from kgym.api.jobs import JobFilter
 from kgym.api.states import State
-from kgym.api.steps import (
-    BuildSpec,
-    Diagnostic,
-    Failure,
-    Reproducer,
-    VmShape,
-)
+from kgym.api.steps import BuildSpec, Diagnostic, Failure, Reproducer, VmShape
 from kgym.api.steps.base import DETAILS
 from kgym.api.worker_calls import LOG, AttemptEnding
 from kgym.worker.context import StepContext

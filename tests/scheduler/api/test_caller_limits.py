@@ -171,9 +171,7 @@ async def test_what_is_for_everybody_is_not_for_any_number_of_requests(
 # --- event streams --------------------------------------------------------------------------
 
 
-async def test_event_streams_are_limited_and_counted_only_while_open(
-    scheduler: Scheduler,
-) -> None:
+async def test_event_streams_are_limited_and_counted_only_while_open(scheduler: Scheduler) -> None:
     await scheduler.submit(job())
     async with served(scheduler, CallerLimits(streams=2)) as http:
         async with contextlib.AsyncExitStack() as opened:

@@ -33,9 +33,7 @@ JOBS = [
         MinimizeSpec(reproduce=StepRef(step=1), build=StepRef(step=0), files=["a.c"]),
         tags=("a", "b:1"),
     ),
-    job(
-        CheckSpec(source=BUILD.source, config=BUILD.config, base=[DIFF], patches=[PATCH, DIFF]),
-    ),
+    job(CheckSpec(source=BUILD.source, config=BUILD.config, base=[DIFF], patches=[PATCH, DIFF])),
 ]
 # As text: some of it is no value that Python would write.
 BENT = [

@@ -168,9 +168,6 @@ async def test_a_name_that_a_worker_says_is_one_that_can_be_kept(
     http: httpx.AsyncClient, name: str
 ) -> None:
     lease = "00000000-0000-0000-0000-000000000001"
-    for call in (
-        {"call": "leave", "worker": name},
-        {"call": "hold", "lease": lease, "name": name},
-    ):
+    for call in ({"call": "leave", "worker": name}, {"call": "hold", "lease": lease, "name": name}):
         response = await http.post("/v1/worker/calls", json={"calls": [call]})
         problem(response, 422, "invalid_request")

@@ -15,17 +15,7 @@ from kgym.web import metrics
 from kgym_cli.platforms.servers import free_port
 from kgym_scheduler.scheduler import Scheduler
 from tests.scheduler.api.test_app import problem
-from tests.scheduler.parts import (
-    BUILT,
-    WELL,
-    Clock,
-    Platform,
-    badly,
-    claim_of,
-    job,
-    served,
-    take,
-)
+from tests.scheduler.parts import BUILT, WELL, Clock, Platform, badly, claim_of, job, served, take
 
 pytestmark = pytest.mark.anyio
 

@@ -106,9 +106,7 @@ async def test_an_entry_that_all_share_is_made_anew_only_by_admins(
         assert (await root.post("/v1/jobs", json={"steps": [step]})).status_code == 201
 
 
-async def test_what_one_job_may_not_ask_for_many_may_not_either(
-    users: Callable[..., Any],
-) -> None:
+async def test_what_one_job_may_not_ask_for_many_may_not_either(users: Callable[..., Any]) -> None:
     mallory, alice = await users("mallory"), await users("alice")
     refreshed = {"steps": [{**BUILD.model_dump(mode="json"), "cache": "refresh"}]}
     urgent = JOB | {"priority": 1}

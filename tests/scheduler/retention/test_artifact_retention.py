@@ -14,17 +14,7 @@ from kgym_scheduler.retention import artifact_retention
 from kgym_scheduler.retention.artifact_retention import ArtifactPolicy, OldFiles
 from kgym_scheduler.scheduler import Scheduler
 from tests.scheduler.api.test_app import problem
-from tests.scheduler.parts import (
-    BUILD,
-    BUILT,
-    Platform,
-    badly,
-    claim_of,
-    end,
-    job,
-    reproduce,
-    take,
-)
+from tests.scheduler.parts import BUILD, BUILT, Platform, badly, claim_of, end, job, reproduce, take
 
 pytestmark = pytest.mark.anyio
 

@@ -28,8 +28,8 @@ from tests.vmmanager.reproduce.test_instances import IMPATIENT, program
 pytestmark = [pytest.mark.anyio, pytest.mark.slow, pytest.mark.timeout(1800)]
 
 CRASHES = program("sleep(1); crash(); sleep(60); return 0;")
+# How the files begin.
 ZSTD, GZIP, KDUMP = b"\x28\xb5\x2f\xfd", b"\x1f\x8b", b"KDUMP   "
-"""How the files begin."""
 
 
 @pytest.fixture(scope="session")
@@ -141,10 +141,7 @@ async def test_a_capture_kernel_that_stays_silent_is_given_up(
 
 @pytest.mark.exhaustive  # takes a second kernel
 async def test_without_makedumpfile_all_of_the_memory_comes(
-    new_step: NewStep,
-    tmp_path: Path,
-    capture: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    new_step: NewStep, tmp_path: Path, capture: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     programs = tmp_path / "bin"
     programs.mkdir()

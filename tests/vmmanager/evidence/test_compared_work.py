@@ -22,8 +22,7 @@ def work(*calls: str, crash: str | None = None) -> Work:
     """Return a profile of calls like `ioctl=EINVAL`."""
     parts = [call.split("=") for call in calls]
     return Work(
-        calls=[Call(name=name, result=result, count=3) for name, result in parts],
-        unfinished=crash,
+        calls=[Call(name=name, result=result, count=3) for name, result in parts], unfinished=crash
     )
 
 

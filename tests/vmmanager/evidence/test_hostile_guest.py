@@ -33,8 +33,8 @@ from tests.vmmanager.scripted_vms import OpenServer
 pytestmark = pytest.mark.anyio
 
 LIMITS = InstanceLimits(boot=5, silence=0.5, reconnect=1.5, watchdog=0.5, finish=1)
+# For a guest that is honest, on a host that may be busy.
 PATIENT = InstanceLimits(boot=60, silence=60, reconnect=60, watchdog=60, finish=60)
-"""For a guest that is honest, on a host that may be busy."""
 WANTED = 0.5
 LONGEST = WANTED + LIMITS.silence + LIMITS.reconnect + LIMITS.watchdog + LIMITS.finish
 WORDS = ["tick", "end", "ends", "over", "failed", "stuck", "exit", "signal", "killed", "0", "1"]

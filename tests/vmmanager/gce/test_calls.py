@@ -85,12 +85,7 @@ async def test_errors_of_an_operation_are_told_apart(cloud: CloudCompute, comput
 
 @pytest.mark.parametrize(
     ("status", "reason"),
-    [
-        (429, "gce_rate_limit"),
-        (503, "gce_unreachable"),
-        (403, "gce_refused"),
-        (400, "gce_failed"),
-    ],
+    [(429, "gce_rate_limit"), (503, "gce_unreachable"), (403, "gce_refused"), (400, "gce_failed")],
 )
 async def test_what_does_not_pass_has_a_reason(
     cloud: CloudCompute, compute: Compute, status: int, reason: str

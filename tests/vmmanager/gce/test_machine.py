@@ -308,10 +308,7 @@ async def test_what_another_worker_made_is_left_alone_by_an_attempt_that_is_canc
 
 @pytest.mark.parametrize(
     ("asked", "reason"),
-    [
-        ({"dump": "hypervisor"}, "no_dump_method"),
-        ({"vm": {"root": "disk"}}, "no_cloud_disk"),
-    ],
+    [({"dump": "hypervisor"}, "no_dump_method"), ({"vm": {"root": "disk"}}, "no_cloud_disk")],
 )
 async def test_what_a_cloud_cannot_do_is_refused(
     opened: Opened, new_attempt: Callable[..., StepContext], asked: dict[str, Any], reason: str

@@ -54,10 +54,7 @@ asyncio.run(work(sys.argv[1], Path(sys.argv[2])))
 
 
 async def test_vms_that_are_taken_back_while_they_boot_are_the_infrastructures(
-    cloud: CloudCompute,
-    options: GceOptions,
-    new_attempt: Callable[..., StepContext],
-    cache: Path,
+    cloud: CloudCompute, options: GceOptions, new_attempt: Callable[..., StepContext], cache: Path
 ) -> None:
     cloud.preempt_after += [0.2] * 20
     run, gce = await with_kernel(new_attempt(instances=1)), Gce(options)

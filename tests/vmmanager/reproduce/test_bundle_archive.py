@@ -127,10 +127,7 @@ async def test_a_bundle_unpacked_elsewhere_runs_to_the_crash(
 def _console(script: Path) -> bytes:
     """Run the script to the panic; return what came on the terminal."""
     with subprocess.Popen(
-        [script],
-        env={"PATH": os.environ["PATH"]},
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
+        [script], env={"PATH": os.environ["PATH"]}, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE
     ) as process:
         try:
             return _read_until(process, b"Kernel panic")
@@ -171,9 +168,5 @@ def test_a_script_of_guests_with_a_disk_unpacks_it_and_keeps_it_as_it_is(tmp_pat
     assert "snapshot=on" in drive
     assert json.loads(
         drive.removeprefix("file=json:").rpartition("},")[0].replace(",,", ",") + "}"
-    ) == {
-        "driver": "qcow2",
-        "backing": None,
-        "file": {"driver": "file", "filename": "disk"},
-    }
+    ) == {"driver": "qcow2", "backing": None, "file": {"driver": "file", "filename": "disk"}}
     assert "kgym_root=disk" in words[words.index("-append") + 1].split()

@@ -11,15 +11,7 @@ from typing import Any
 import pytest
 
 from kgym.api.jobs import JobRequest
-from kgym.api.steps import (
-    Reproducer,
-    ReproduceSpec,
-    RootImage,
-    StepRef,
-    UsedRoot,
-    Verdict,
-    VmShape,
-)
+from kgym.api.steps import Reproducer, ReproduceSpec, RootImage, StepRef, UsedRoot, Verdict, VmShape
 from kgym.api.worker_calls import Input
 from kgym.bugs import bundle
 from kgym.errors import UserError

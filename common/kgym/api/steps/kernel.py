@@ -55,9 +55,7 @@ class PackageSource(Strict):
     kind: Literal["package"] = "package"
     names: list[Annotated[str, Field(max_length=100, pattern=r"^linux-source-[a-z0-9.+-]+$")]] = (
         Field(
-            min_length=1,
-            max_length=20,
-            description="the first that the distribution has is used",
+            min_length=1, max_length=20, description="the first that the distribution has is used"
         )
     )
     suite: str | None = Field(

@@ -39,10 +39,7 @@ class MinimizeSpec(Step):
     reproduce: StepRef = Field(description="the step that left dumps, or traces, and crash reports")
     build: StepRef = Field(description="the step whose `vmlinux` crashed")
     instance: int | None = Field(
-        None,
-        ge=0,
-        lt=1 << 31,
-        description="null: the first with both a crash report and a dump",
+        None, ge=0, lt=1 << 31, description="null: the first with both a crash report and a dump"
     )
     files: list[TreePath] = Field(
         [],

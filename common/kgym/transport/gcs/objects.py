@@ -159,8 +159,7 @@ class Objects:
                     part.replace(path)
                     return
             raise InfrastructureError(
-                "artifact_damaged",
-                f"{stored.name}: checksum mismatch after two downloads",
+                "artifact_damaged", f"{stored.name}: checksum mismatch after two downloads"
             )
         finally:
             part.unlink(missing_ok=True)
@@ -306,8 +305,7 @@ def translated(error: Exception) -> InfrastructureError:
     refused = isinstance(error, Forbidden | GoogleAuthError | Unauthorized)
     if refused and not isinstance(error, TransportError):
         return InfrastructureError(
-            "storage_refused",
-            f"the bucket refuses these credentials: {error}",
+            "storage_refused", f"the bucket refuses these credentials: {error}"
         )
     return InfrastructureError("storage_failed", f"a request to the bucket failed: {error}")
 
