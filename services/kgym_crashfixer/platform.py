@@ -74,7 +74,7 @@ class SchedulerPlatform:
         if wants_trace(self._strategy):
             shown, why = await self._jobs.trace(shown, list(texts))
             if why is not None:
-                notes.append(f"no trace of the crash could be had: {why}; the prompts have none")
+                notes.append(f"the crash could not be traced: {why}; the prompts have no trace")
         crash = shown.crash
         notes += (f"cut to the model's window: {text}" for text in self._cut(texts, crash).left_out)
         cause = _shortened(self._bug.cause, texts)
@@ -160,7 +160,7 @@ class SchedulerPlatform:
                     # The report first: a causing commit may have touched many files.
                     likely = self._likely(located, notes) if located else []
                     return list(dict.fromkeys([*likely, *changed]))
-                notes.append("the crash report names no file of its own: found by words instead")
+                notes.append("the crash report names no file: files were found by words")
         names = localisation.rare_functions(crash.report)
         documents = await self._tree.with_words(names)
         query = f"{crash.title}\n{crash.report}"
@@ -171,12 +171,14 @@ class SchedulerPlatform:
         if self._strategy.localisation != "cause":
             return []
         if self._bug.cause is None:
-            notes.append("the bug does not say which commit brought it in: by the report alone")
+            notes.append(
+                "the bug does not name the commit that introduced it: the report alone is used"
+            )
             return []
         paths = localisation.of_cause(self._bug.cause)
         if len(paths) > _FILES:
             notes.append(
-                f"{len(paths)} files of the commit that brought the bug in: {_FILES} are taken"
+                f"the commit that introduced the bug changes {len(paths)} files: {_FILES} are used"
             )
         return paths[:_FILES]
 
@@ -188,7 +190,7 @@ class SchedulerPlatform:
             )
         if len(located) > _FILES:
             others = ", ".join(localisation.paths(located[_FILES:]))
-            notes.append(f"less likely files, which are passed over: {others}")
+            notes.append(f"less likely files are not used: {others}")
         return localisation.paths(located[:_FILES])
 
     async def _texts(self, paths: Sequence[str], notes: list[str]) -> dict[str, str]:
@@ -197,7 +199,7 @@ class SchedulerPlatform:
             try:
                 texts[path] = await self._tree.whole(path)
             except NotCandidate as error:
-                notes.append(f"{path} is passed over: {error}")
+                notes.append(f"{path} is skipped: {error}")
         if not texts:
             raise UserError("no_files", f"none of the files can be changed: {'; '.join(notes)}")
         return texts

@@ -238,7 +238,7 @@ def _layout(program: Program, buffer: Object) -> Layout:
     ):  # since 6.8
         order = min(int(buffer.subbuf_order), LARGEST_ORDER)
     if offsetof(entries["trace_entry"], "type") or sizeof(program.type("unsigned long")) != 8:
-        raise UserError("no_trace", "the trace buffer of this architecture is not known")
+        raise UserError("no_trace", "trace buffers of this architecture are not supported")
     return Layout(
         size=int(program["PAGE_SIZE"]) << order,
         commit=offsetof(page, "commit"),

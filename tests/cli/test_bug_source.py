@@ -48,7 +48,7 @@ def test_a_source_that_cannot_be_had_leaves_no_folder(
     text = (bundle / "bug.toml").read_text()
     (bundle / "bug.toml").write_text(text.replace("type >= WATCH_TYPE__NR", "not there"))
     done = kgym("bug", "source", bundle, tmp_path / "tree")
-    assert (done.status, "stands 0 times" in done.err) == (2, True), done.err
+    assert (done.status, "occurs 0 times" in done.err) == (2, True), done.err
     assert not (tmp_path / "tree").exists()
 
 

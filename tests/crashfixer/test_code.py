@@ -60,8 +60,8 @@ def test_a_path_is_one_however_it_is_written() -> None:
 @pytest.mark.parametrize(
     ("wrong", "words"),
     [
-        (edit("int z;", "x"), "stands 0 times"),
-        (edit("a;", "x"), "stands 2 times|stands 3 times"),
+        (edit("int z;", "x"), "occurs 0 times"),
+        (edit("a;", "x"), "occurs [23] times"),
         (edit("int c;", "x", "fs/c.c"), "only these files"),
         (edit("int a;", "x", "../fs/a.c"), "only these files"),
         (edit("int a;", "int a;"), "changes nothing"),

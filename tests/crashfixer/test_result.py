@@ -178,4 +178,4 @@ def test_the_report_holds_the_evidence(tmp_path: Path) -> None:
     ):
         assert words in made.markdown, words
     unpriced = Spent(calls=2, unpriced_calls=2)
-    assert (unpriced.cost, unpriced.dollars) == ("cost not known", None)
+    assert (unpriced.cost, unpriced.dollars) == ("cost unknown", None)

@@ -74,7 +74,7 @@ def test_what_a_strategy_is_written_as_can_be_read_again() -> None:
             'kind = "forest"\n[cycle]\nquestions = "together"\nhypotheses = 1\npatches = 1\n',
             "several",
         ),
-        ('kind = "forest"\n[cycle]\nhypotheses = 0\nsummaries = "hypothesis"\n', "there is none"),
+        ('kind = "forest"\n[cycle]\nhypotheses = 0\nsummaries = "hypothesis"\n', "need hypotheses"),
         ('kind = "forest"\n[cycle]\nlooks = 1000\n', "looks"),
         ('kind = "escalate"\n[[phases]]\nstrategy = "nothing"\n', "no strategy nothing"),
         ('kind = "escalate"\n[[phases]]\nstrategy = "{file}"\n', "cannot be nested"),

@@ -61,7 +61,7 @@ def test_a_hunk_moves_to_the_only_other_place_and_says_so() -> None:
 
 def test_a_hunk_that_could_go_to_two_places_is_refused() -> None:
     error = refusal(hunk("twice.c", "-9,2 +9,2", " y\n-z\n+Z\n"))
-    assert "stand at several places" in error.message
+    assert "occur at several places" in error.message
 
 
 def test_many_hunks_that_all_stand_elsewhere_are_refused() -> None:
@@ -343,7 +343,7 @@ def test_a_new_file_of_a_patch_with_crlf_has_none() -> None:
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        (CHANGE.replace("\t", "        "), "stand from line 3 on, with other white space"),
+        (CHANGE.replace("\t", "        "), "occur from line 3 on, with other white space"),
         (
             "*** a/kernel/a.c\n--- b/kernel/a.c\n***************\n*** 1,2 ****\n! a\n  b\n"
             "--- 1,2 ----\n! c\n  b\n",

@@ -108,7 +108,7 @@ def _header(head: bytes) -> tuple[str, bytes, int]:
     # Extended headers and long names would change the meaning of the next header.
     if kind not in (*_FILE, _FOLDER):
         what = _KINDS.get(kind, f"of the unknown kind {kind!r}")
-        raise _refused(f"it holds {name[:200]!r}: {what}, where only files and folders may be")
+        raise _refused(f"it holds {name[:200]!r}: {what}; only files and folders are allowed")
     form = _FOLDER_NAME if kind == _FOLDER else _NAME
     if not form.fullmatch(name):
         raise _refused(f"it holds {name[:200]!r}, which is no file of a module")

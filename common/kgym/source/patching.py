@@ -339,7 +339,9 @@ def _apply_hunks(tree: _Tree, path: str, file: PatchedFile, text: str) -> str:
             note = f"{tree.name}: hunk {number} of {path} applied {distance:+d} lines away"
             tree.notes.append(note)
             if len(tree.notes) > _MOST_MOVED:
-                raise _conflict(tree.name, f"over {_MOST_MOVED} hunks stand elsewhere", path)
+                raise _conflict(
+                    tree.name, f"over {_MOST_MOVED} hunks are not at their stated lines", path
+                )
         done += lines.all[floor:at]
         done += new
         moved = at - stated
@@ -407,11 +409,11 @@ def _nearest(file: _Lines, old: list[str]) -> str:
     if not old:
         return "it adds lines beyond the end of the file"
     if len(file.places(old)[0]) > 1:
-        return "its lines stand at several places, none of them at the stated line"
+        return "its lines occur at several places, none of them at the stated line"
     lines = file.all
     if (line := _other_space(lines, old)) is not None:
         return (
-            f"its lines stand from line {line} on, with other white space: a mail program or a"
+            f"its lines occur from line {line} on, with other white space: a mail program or a"
             " copy from a web page has changed tabs or blanks; take the patch from its source"
         )
     wanted = {line for line in old if line.strip()}
@@ -459,7 +461,7 @@ def _apply_edit(tree: _Tree, edit: Edit) -> None:
         return
     count = text.count(edit.original)
     near = "" if count else "\n" + _nearest(_Lines(text), _Lines(edit.original).all)
-    what = f"the original of an edit stands {count} times in {path}, not once{near}"
+    what = f"the original of an edit occurs {count} times in {path}, not once{near}"
     raise _conflict(tree.name, what, path)
 
 

@@ -1,1 +1,1 @@
-"""Language models, and what stands in for them: tapes of earlier runs, and scripts."""
+"""Language models, and tapes of earlier runs in their place."""

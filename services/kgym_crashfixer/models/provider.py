@@ -212,7 +212,7 @@ def _model(name: str, key: str | None, client: "httpx2.AsyncClient") -> "Provide
 
 
 def _messages(question: Call, *, marked: bool) -> "list[ModelMessage]":
-    """Return what is sent; `marked`: with a mark behind what other questions begin with as well."""
+    """Return the messages for a question; `marked`: with a cache mark after the shared prefix."""
     from pydantic_ai import messages  # noqa: PLC0415
 
     prompt = question.prompt

@@ -231,8 +231,8 @@ def _markdown(made: Report) -> str:
         f"Bug `{made.bug}`, run {made.run}: strategy {made.strategy}, model {_line(made.model)}.",
         "",
         f"- Confidence that the crash is gone: {sure}",
-        f"- The crash on the unpatched kernel: job {made.job or 'not known'}",
-        f"- Found by debug cycle {made.fix.node}; {made.fix.agreement} came to this change",
+        f"- The crash on the unpatched kernel: job {made.job or 'unknown'}",
+        f"- Found by debug cycle {made.fix.node}; trees with this change: {made.fix.agreement}",
         f"- Took {spent.cost}, {spent.calls} questions, {spent.input_tokens} tokens in and"
         f" {spent.output_tokens} out, {spent.checks} checks, {spent.builds} kernels,"
         f" {spent.seconds:.0f} s",
@@ -241,7 +241,7 @@ def _markdown(made: Report) -> str:
         "",
     ]
     for run in made.evidence:
-        lines.append(f"- {run.verdict} (job {run.job or 'not known'}): {_line(run.reason)}")
+        lines.append(f"- {run.verdict} (job {run.job or 'unknown'}): {_line(run.reason)}")
         lines += [f"  - {f.severity}: {f.check}: {_line(f.message)}" for f in run.findings]
     if made.hypothesis:
         lines += ["", "## Hypothesis", "", *(f"> {line}" for line in _prose(made.hypothesis))]

@@ -1,1 +1,1 @@
-"""The search for a fix, pure: it asks for work and is told results; it does nothing itself."""
+"""The search for a fix. Pure: it asks for work and receives results."""

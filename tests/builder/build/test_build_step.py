@@ -424,7 +424,7 @@ async def test_what_later_steps_rest_on_is_tried_before_anything_is_built(linux:
     fine, wrong = "int main(void) { return 0; }", "int main(void) { return x; }"
     for config in ("CONFIG_EXTRA=y\n", "CONFIG_BASE=y\n"):  # never built, and built before
         run = linux.new_run(spec(stale, fine, config))
-        with pytest.raises(UserError, match="fix: the original of an edit stands 0 times"):
+        with pytest.raises(UserError, match="fix: the original of an edit occurs 0 times"):
             await linux.builder(run)
         assert not (run.folder / "build.log").exists()
         with pytest.raises(UserError, match="the reproducer does not compile"):

@@ -38,7 +38,7 @@ class Limits(Strict):
     dollars: float | None = Field(
         None, gt=0, le=1e6, description="by the model's prices; not for models of unknown price"
     )
-    # On by default, so that no run costs without bound; prices are not known for every model.
+    # On by default, so that no run costs without bound; some models have no known price.
     tokens: int = Field(20_000_000, ge=1, le=1 << 40, description="input and output")
     seconds: float = Field(86_400, gt=0, le=1e7)
     builds: int = Field(200, ge=1, le=100_000, description="patched kernels that are built and run")
@@ -116,8 +116,8 @@ class Spent(Strict):
         if self.dollars is not None:
             return f"${self.dollars:.2f}"
         if self.unpriced_calls == self.calls:
-            return "cost not known"
-        more = f"{self.unpriced_calls} calls whose price is not known"
+            return "cost unknown"
+        more = f"{self.unpriced_calls} calls of unknown price"
         return f"${self.known_dollars:.2f} and {more}"
 
 

@@ -77,7 +77,7 @@ class Cycle(Strict):
             if self.hypotheses <= 1 and self.patches == 1:
                 raise ValueError("`together` wants several hypotheses or patches")
         if self.summaries == "hypothesis" and not self.hypotheses:
-            raise ValueError("`summaries` cannot tell the hypothesis where there is none")
+            raise ValueError("`summaries` of `hypothesis` need hypotheses")
         return self
 
 
