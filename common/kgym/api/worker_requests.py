@@ -21,14 +21,14 @@ STAY_SECONDS = 10.0
 
 
 class ClaimCall(Strict):
-    """`WorkerCalls.claim`."""
+    """A worker\'s request for `WorkerCalls.claim`, with its arguments."""
 
     call: Literal["claim"] = "claim"
     claim: Claim
 
 
 class ReportCall(Strict):
-    """`WorkerCalls.report`."""
+    """A worker\'s request for `WorkerCalls.report`, with its arguments."""
 
     call: Literal["report"] = "report"
     lease: UUID
@@ -37,7 +37,7 @@ class ReportCall(Strict):
 
 
 class FinishCall(Strict):
-    """`WorkerCalls.finish`."""
+    """A worker\'s request for `WorkerCalls.finish`, with its arguments."""
 
     call: Literal["finish"] = "finish"
     lease: UUID
@@ -45,14 +45,14 @@ class FinishCall(Strict):
 
 
 class ReleaseCall(Strict):
-    """`WorkerCalls.release`."""
+    """A worker\'s request for `WorkerCalls.release`, with its arguments."""
 
     call: Literal["release"] = "release"
     lease: UUID
 
 
 class HoldCall(Strict):
-    """`WorkerCalls.hold`."""
+    """A worker\'s request for `WorkerCalls.hold`, with its arguments."""
 
     call: Literal["hold"] = "hold"
     lease: UUID
@@ -60,14 +60,14 @@ class HoldCall(Strict):
 
 
 class EndedCall(Strict):
-    """`WorkerCalls.ended`."""
+    """A worker\'s request for `WorkerCalls.ended`, with its arguments."""
 
     call: Literal["ended"] = "ended"
     lease: UUID
 
 
 class LeaveCall(Strict):
-    """`WorkerCalls.leave`."""
+    """A worker\'s request for `WorkerCalls.leave`, with its arguments."""
 
     call: Literal["leave"] = "leave"
     worker: WorkerId

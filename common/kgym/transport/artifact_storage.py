@@ -93,7 +93,7 @@ class Storage(Protocol):
         ...
 
     async def link(self, key: str) -> str | None:
-        """Return a temporary public URL of the file; None if there is none."""
+        """Return a temporary public URL of the file; None if this storage makes no URLs."""
         ...
 
     async def room(self) -> tuple[int, int] | None:

@@ -268,7 +268,7 @@ def _cells(row: Row) -> tuple[str, ...]:
 
 
 def _loaded(names: Sequence[str]) -> list[Bug]:
-    """Load the bugs; raise UserError `bad_option` if two folders have the same name."""
+    """Load the bugs of a sweep; raise UserError `bad_option` if two bugs have the same name."""
     loaded = [bugs.load(name) for name in dict.fromkeys(names)]
     # Rows, jobs and `DIR/BUG/*.patch` go by the bug's name.
     named = [bug.name for bug in loaded]

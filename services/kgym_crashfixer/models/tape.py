@@ -119,7 +119,7 @@ class Recorder:
         return self._model.name
 
     async def ask(self, call: Call) -> Reply:
-        """Ask the model and record its answer."""
+        """Ask the model, append its reply to the tape, and return it."""
         reply = await self._model.ask(call)
         line = Recorded(
             key=key(call),

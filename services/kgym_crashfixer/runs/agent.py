@@ -278,7 +278,7 @@ class Agent:
         return result.patch(await self._fix(run, number), author)
 
     async def report(self, run: int, number: int = 1) -> Report:
-        """Return the evidence for a fix."""
+        """Return the evidence for a fix; the best one has number 1."""
         return result.report(await self._fix(run, number))
 
     async def _fix(self, run: int, number: int) -> "result.RunFix":

@@ -175,7 +175,10 @@ def _free_stack(lines: Sequence[str]) -> tuple[Frame, ...]:
 
 
 def _stack_start(lines: Sequence[str]) -> int | None:
-    """Return where the stack begins: lockdep prints other tasks' traces before the report's own."""
+    """Return the index of the line where the report's own stack begins; None without a stack.
+
+    lockdep prints the traces of other tasks before it.
+    """
     own = next((i for i, line in enumerate(lines) if _OWN_TRACE in line), 0)
     traces = (i for i, line in enumerate(lines) if i > own and _TRACE.search(line))
     return next(traces, None)
