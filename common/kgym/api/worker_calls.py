@@ -57,6 +57,9 @@ class Assignment(Strict):
     lease: uuid.UUID = Field(description="sent with every call about the attempt")
     spec: StepSpec
     inputs: dict[str, Input] = Field(description="by their names in the spec")
+    local: bool = Field(
+        False, description="the job was submitted on the scheduler's machine, without a token"
+    )
 
 
 class AttemptEnding(Strict):

@@ -161,7 +161,7 @@ async def _serve(
     mirrors = chosen.mirrors.absolute()
     origins = Origins.named(chosen.sources, chosen.source_networks, mirrors=mirrors)
     storage = open_storage(chosen.storage, chosen.cache)
-    has = equipment(chosen, chosen.cache, origins, chosen.syzkaller, shared=True, provider=provider)
+    has = equipment(chosen, chosen.cache, origins, chosen.syzkaller, provider)
     look, does = await looking(kinds, has, storage), handlers(kinds, has)
     declared = await look()
     async with (

@@ -8,31 +8,35 @@ import asyncio
 import contextlib
 import secrets
 import threading
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Collection
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
 from kgym.api.capabilities import Capabilities
+from kgym.api.steps import StepKind, StepResult
 from kgym.errors import InfrastructureError
 from kgym.host.detection import detect
 from kgym.transport.artifact_storage import LocalStorage, Storage
 from kgym.transport.bus import InProcessBus
 from kgym.web.server import serve
+from kgym.worker.context import Handler, StepContext
 from kgym.worker.loop import Worker
 from kgym.worker.work_folder import remove_left
 from kgym_builder.kernel_source.allowed_origins import Origins
 from kgym_cli.platforms import running_platform
 from kgym_cli.platforms.step_registry import (
+    Equipment,
     entries,
     equipment,
     handlers,
+    near_rules,
     of_provider,
     workers_of_one_host,
 )
 from kgym_cli.settings import settings
 from kgym_scheduler.api.app import create_app
-from kgym_scheduler.database.connection import Database, upgrade
+from kgym_scheduler.database.connection import upgrade
 from kgym_scheduler.database.tokens import Tokens
 from kgym_scheduler.job_store import JobStore
 from kgym_scheduler.queue.attended_jobs import Attendance
@@ -152,29 +156,23 @@ class Platform:
             url = f"sqlite+aiosqlite:///{self._data / 'kgym.db'}"
             # Migrated under the data folder's lock: no other process has the database open.
             await upgrade(url)
-            shared, cache, provider = await _shared(url), self._cache, self._provider
-            has = equipment(
-                settings(),
-                cache,
-                _origins(shared),
-                self._syzkaller,
-                shared=shared,
-                provider=provider,
-            )
+            cache, provider = self._cache, self._provider
+            has = equipment(settings(), cache, _origins(()), self._syzkaller, provider)
 
             async def host() -> Capabilities:
                 offered = await has.toolchains.offered(storage)
                 capabilities = await asyncio.to_thread(detect, None, self._syzkaller, offered)
                 return of_provider(capabilities, provider)
 
-            # Before it listens: handlers' imports take seconds, during which it would not answer.
-            shapes = [
-                (shape.slots, handlers(shape.kinds, has), entries(shape.kinds, has))
-                for shape in workers_of_one_host()
-            ]
             folder = self._data / "work" / "workers"  # each worker has a subfolder
             attendance = None if self._stays else Attendance()
             store = JobStore(url, attendance=attendance, host=host)
+            tokens = Tokens(store.database)
+            # Before it listens: handlers' imports take seconds, during which it would not answer.
+            shapes = [
+                (shape.slots, _handlers(shape.kinds, has, tokens), entries(shape.kinds, has))
+                for shape in workers_of_one_host()
+            ]
             async with (
                 _closing(provider),
                 Scheduler(store, bus, storage, alone=True) as scheduler,
@@ -222,17 +220,32 @@ def _upkeep(scheduler: Scheduler, storage: Storage) -> Upkeep:
     return Upkeep(scheduler.store.database, storage, budget=budget, days=days)
 
 
-async def _shared(database: str) -> bool:
-    """Return whether others submit here too: until tokens exist, only the user does."""
-    opened = Database(database)
-    try:
-        return await Tokens(opened).needed()
-    finally:
-        await opened.close()
+def _handlers(
+    kinds: Collection[StepKind], has: Equipment, tokens: Tokens
+) -> dict[StepKind, Handler]:
+    """Return handlers that decide by a step's submitter, when it runs, what it may use.
+
+    The user of this machine may name any of its files as a source. Owners of tokens may not, even
+    if the first token was made after this platform started.
+    """
+    chosen, files = settings(), _origins((Path("/"),))
+    local = handlers(kinds, has.permitting(files, near_rules(chosen, alone=False)))
+    alone = handlers(kinds, has.permitting(files, near_rules(chosen, alone=True)))
+    others = handlers(kinds, has)
+
+    def handler(kind: StepKind) -> Handler:
+        async def perform(run: StepContext) -> StepResult:
+            if not run.assignment.local:
+                return await others[kind](run)
+            # Entries of the sources of others are no base for the user's own kernels either.
+            return await (local if await tokens.needed() else alone)[kind](run)
+
+        return perform
+
+    return {kind: handler(kind) for kind in kinds}
 
 
-def _origins(shared: bool) -> Origins:
-    """Return allowed origins of kernel sources: any file if only the user submits."""
-    own = () if shared else (Path("/"),)
+def _origins(folders: tuple[Path, ...]) -> Origins:
+    """Return the origins that the operator allows; `folders` if none are named."""
     chosen = settings()
-    return Origins.named(chosen.sources, chosen.source_networks, own, chosen.mirrors.absolute())
+    return Origins.named(chosen.sources, chosen.source_networks, folders, chosen.mirrors.absolute())

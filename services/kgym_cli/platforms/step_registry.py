@@ -94,6 +94,19 @@ class Equipment:
             near=self._near or NearRules(),
         )
 
+    def permitting(self, origins: "Origins", near: "NearRules") -> "Equipment":
+        """Return equipment with the same budget, compilers and folders, but other permissions."""
+        other = Equipment(
+            self.cache,
+            origins,
+            self.syzkaller,
+            make_seconds=self._make_seconds,
+            near=near,
+            provider=self.provider,
+        )
+        other.budget, other.toolchains = self.budget, self.toolchains
+        return other
+
     async def fetch(self, run: StepContext, url: str, sha256: str, target: Path, most: int) -> None:
         """Download a file of at most `most` bytes from an allowed origin of kernel sources."""
         from kgym_builder.kernel_source.download import fetch  # noqa: PLC0415
@@ -110,25 +123,28 @@ def equipment(
     cache: Path,
     origins: "Origins",
     syzkaller: Path | None,
-    *,
-    shared: bool,
     provider: "Provider | None" = None,
 ) -> Equipment:
-    """Return the equipment for the settings; `shared`: several people submit jobs."""
-    from kgym_builder.suitecache.nearest import NearRules  # noqa: PLC0415
-
-    # Where several people submit, only entries of distributions' sources are bases: an entry of
-    # somebody's own tree could poison the kernels that are made from it.
-    bases = chosen.near_entries or ("packages" if shared else "any")
+    """Return the equipment for steps that anybody with a token may have submitted."""
     return Equipment(
         cache,
         origins,
         syzkaller,
         chosen.archives,
         make_seconds=chosen.make_seconds,
-        near=NearRules(bases, chosen.near_rehearsals),
+        near=near_rules(chosen, alone=False),
         provider=provider,
     )
+
+
+def near_rules(chosen: "Settings", *, alone: bool) -> "NearRules":
+    """Return which SuiteCache entries others are made from; `alone`: there are no tokens."""
+    from kgym_builder.suitecache.nearest import NearRules  # noqa: PLC0415
+
+    # Where several people submit, only entries of distributions' sources are bases: an entry of
+    # somebody's own tree could poison the kernels that are made from it.
+    bases = chosen.near_entries or ("any" if alone else "packages")
+    return NearRules(bases, chosen.near_rehearsals)
 
 
 def _builder(has: Equipment) -> Handler:

@@ -17,7 +17,7 @@ from kgym.api.steps import Failure, StepKind, StepSpec
 from kgym.api.worker_calls import Assignment, Claim, Claimed, Input
 from kgym_scheduler.database import views
 from kgym_scheduler.database.clock import DatabaseClock
-from kgym_scheduler.database.tables import QUEUED, attempts, steps
+from kgym_scheduler.database.tables import LOCAL, QUEUED, attempts, jobs, steps
 from kgym_scheduler.database.tables import turns as turns_table
 from kgym_scheduler.queue import capability_lanes, fair_queue, step_inputs, step_rules
 from kgym_scheduler.queue.attended_jobs import Wanted
@@ -149,7 +149,7 @@ async def _lease(
         elif isinstance(given, Failure):
             step_rules.fail(job, step, "failed", given)
         else:
-            assignments.append(_assignment(job.id, step, lease, spec, given))
+            assignments.append(_assignment(job.id, job.submitter, step, lease, spec, given))
     return assignments, list((await changes.write(latest)).values())
 
 
@@ -165,6 +165,7 @@ async def _inputs(
 
 def _assignment(
     job_id: int,
+    submitter: str,
     step: Step | Row[*tuple[Any, ...]],
     lease: uuid.UUID,
     spec: StepSpec,
@@ -178,6 +179,7 @@ def _assignment(
         lease=lease,
         spec=spec,
         inputs=inputs,
+        local=submitter == LOCAL,
     )
 
 
@@ -189,8 +191,12 @@ async def _repeated(connection: AsyncConnection, claim: Claim) -> list[Assignmen
     leases = [claim.lease(number) for number in range(claim.want)]
     s, a = steps.c, attempts.c
     result = await connection.execute(
-        select(s.id, s.job_id, s.number, s.attempt, a.lease, s.spec, s.lease.label("held"))
+        select(
+            *(s.id, s.job_id, s.number, s.attempt, s.spec, s.lease.label("held")),
+            *(a.lease, jobs.c.submitter),
+        )
         .join(attempts, a.step_id == s.id)
+        .join(jobs, jobs.c.id == s.job_id)
         .where(a.lease.in_(leases))
     )
     if not (rows := result.all()):
@@ -203,5 +209,6 @@ async def _repeated(connection: AsyncConnection, claim: Claim) -> list[Assignmen
     for row in running:
         spec, given = inputs[row.id]
         if not isinstance(spec, Failure) and not isinstance(given, Failure):
-            assignments.append(_assignment(row.job_id, row, row.lease, spec, given))
+            given_step = row.job_id, row.submitter, row, row.lease
+            assignments.append(_assignment(*given_step, spec, given))
     return assignments
