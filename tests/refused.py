@@ -9,8 +9,10 @@ from kgym.errors import KgymError
 
 
 @contextmanager
-def refused(reason: str, match: str | None = None) -> Iterator[pytest.ExceptionInfo[KgymError]]:
-    """Expect a KgymError of this reason, whose words match."""
-    with pytest.raises(KgymError, match=match) as caught:
+def refused(
+    reason: str, match: str | None = None, kind: type[KgymError] = KgymError
+) -> Iterator[pytest.ExceptionInfo[KgymError]]:
+    """Expect an error of this reason and kind, whose words match."""
+    with pytest.raises(kind, match=match) as caught:
         yield caught
     assert caught.value.reason == reason

@@ -76,9 +76,7 @@ def test_a_shipped_bug_crashes_and_its_fix_holds(name: str) -> None:
 @pytest.mark.skipif(not SYZBOT.is_dir(), reason="the reference data is not beside the checkout")
 @pytest.mark.exhaustive
 @pytest.mark.parametrize("folder", sorted(SYZBOT.glob("*/")), ids=lambda path: path.name[:8])
-def test_a_syzbot_bug_laid_out_as_a_bundle_crashes_and_its_fix_holds(
-    folder: Path, tmp_path: Path
-) -> None:
+def test_a_syzbot_bug_crashes_and_its_fix_holds(folder: Path, tmp_path: Path) -> None:
     title = (folder / "title.txt").read_text().strip()
     for name in ("repro.c", "regress.patch"):
         shutil.copy(folder / name, tmp_path)

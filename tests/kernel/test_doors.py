@@ -40,9 +40,7 @@ def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         yield platform.url
 
 
-def test_an_agent_fixes_the_kernel_through_run_kernel(
-    url: str, python: Path, tmp_path: Path
-) -> None:
+def test_an_agent_fixes_the_kernel(url: str, python: Path, tmp_path: Path) -> None:
     """First as the page says, by hand; then the agent."""
     (tmp_path / ".venv").symlink_to(ROOT / ".venv")
     (block,) = (part.text for part in code_blocks(PAGE) if "bug source" in part.text)

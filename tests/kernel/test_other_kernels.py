@@ -21,9 +21,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(3600)]
         ("watch-queue-filter", "linux-6.1", "bookworm/clang-15"),
     ],
 )
-def test_a_shipped_bug_is_resolved_and_traced_on_another_kernel(
-    name: str, kernel: str, compiler: str
-) -> None:
+def test_a_bug_on_another_kernel(name: str, kernel: str, compiler: str) -> None:
     asked = ("--kernel", kernel, "--compiler", compiler, "--trace")
     status, outcome = kgym("bug", "reproduce", name, *asked)
     assert outcome["bug"] == f"{name}@{kernel}"

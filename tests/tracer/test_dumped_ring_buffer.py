@@ -47,9 +47,7 @@ def test_an_empty_buffer_has_no_records(dump: FakeDump) -> None:
     assert counters(dump) == []
 
 
-def test_a_buffer_that_went_round_is_read_from_its_head_to_the_writer(
-    dump: FakeDump, cpu: FakeCpu
-) -> None:
+def test_a_buffer_that_went_round_is_read(dump: FakeDump, cpu: FakeCpu) -> None:
     assert counters(dump) == [1, 2, 11, 12, 21, 22, 31, 32, 41, 42]
 
 
@@ -73,9 +71,7 @@ def test_a_head_that_the_writer_was_moving_is_the_head(dump: FakeDump, cpu: Fake
     assert counters(dump)[2:4] == [11, 12]
 
 
-def test_records_behind_the_commit_are_not_read_and_that_is_noted(
-    dump: FakeDump, cpu: FakeCpu
-) -> None:
+def test_records_behind_the_commit_are_not_read(dump: FakeDump, cpu: FakeCpu) -> None:
     # An interrupt wrote on, and went over to the next page, within a record of what it interrupted.
     cpu.point(commit=1, tail=2)
     cpu.count(committing=1)

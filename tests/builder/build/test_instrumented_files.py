@@ -10,6 +10,7 @@ from kgym.errors import UserError
 from kgym.worker.context import StepContext
 from tests.builder.conftest import FakeLinux
 from tests.conftest import ROOT
+from tests.refused import refused
 
 pytestmark = pytest.mark.anyio
 TRACING = "CONFIG_FTRACE=y\nCONFIG_ENABLE_DEFAULT_TRACERS=y\n"
@@ -35,9 +36,8 @@ async def records(run: StepContext, folder: Path) -> list[str]:
     return done.stdout.decode().splitlines()
 
 
-async def test_from_an_entry_only_the_instrumented_files_are_compiled(
-    linux: FakeLinux, traced: BuildSpec, tmp_path: Path
-) -> None:
+async def test_few_files_are_compiled(linux: FakeLinux, traced: BuildSpec, tmp_path: Path) -> None:
+    """From an entry, only the instrumented files are compiled."""
     plain = await linux.build(traced)
     run = linux.new_run(instrumented(traced, "fs/open.c", "kernel/sched.c"))
     result = await linux.builder(run)
@@ -50,9 +50,7 @@ async def test_from_an_entry_only_the_instrumented_files_are_compiled(
     assert await records(run, tmp_path) == ["kgym:fs/open.c:open_file 0"]
 
 
-async def test_records_are_put_into_what_the_patches_leave(
-    linux: FakeLinux, traced: BuildSpec, tmp_path: Path
-) -> None:
+async def test_records_follow_patches(linux: FakeLinux, traced: BuildSpec, tmp_path: Path) -> None:
     await linux.build(traced)
     more = "static int twice(int a)\n{\n\treturn a;\n}\n\nint fork_one(int parent)\n{\n\ttwice(1);"
     edit = Edit(file="kernel/fork.c", original="int fork_one(int parent)\n{", replacement=more)
@@ -63,9 +61,7 @@ async def test_records_are_put_into_what_the_patches_leave(
     assert said == ["main 0", "fork_one 1", "twice 2"]
 
 
-async def test_a_config_that_cannot_trace_gets_the_symbols_and_an_entry_of_its_own(
-    linux: FakeLinux,
-) -> None:
+async def test_a_config_that_cannot_trace_gets_symbols_and_an_entry(linux: FakeLinux) -> None:
     plain = await linux.build()
     result = await linux.build(instrumented(linux.spec, "fs/open.c"))
     assert result.trace_symbols == ["FTRACE", "ENABLE_DEFAULT_TRACERS"]
@@ -73,9 +69,7 @@ async def test_a_config_that_cannot_trace_gets_the_symbols_and_an_entry_of_its_o
     assert result.dropped_symbols == []
 
 
-async def test_the_same_records_are_not_built_twice_and_others_are(
-    linux: FakeLinux, traced: BuildSpec
-) -> None:
+async def test_the_same_records_are_built_once(linux: FakeLinux, traced: BuildSpec) -> None:
     results: list[BuildResult] = []
     for paths in (["fs/open.c"], ["fs/open.c"], ["kernel/fork.c"], []):
         results.append(await linux.build(instrumented(traced, *paths)))
@@ -83,9 +77,7 @@ async def test_the_same_records_are_not_built_twice_and_others_are(
     assert results[0].instrumented == results[1].instrumented != results[2].instrumented
 
 
-async def test_files_that_must_not_be_traced_are_told_and_left_alone(
-    linux: FakeLinux, traced: BuildSpec
-) -> None:
+async def test_untraceable_files_are_left_alone(linux: FakeLinux, traced: BuildSpec) -> None:
     await linux.build(traced)
     paths = ["kernel/trace/trace.c", "kernel/bounds.c", "lib/extra.c"]
     result = await linux.build(instrumented(traced, *paths))
@@ -96,13 +88,11 @@ async def test_files_that_must_not_be_traced_are_told_and_left_alone(
     assert result.objects_compiled == 0
 
 
-async def test_a_file_that_is_not_there_is_refused_before_the_full_build(
-    linux: FakeLinux, traced: BuildSpec
-) -> None:
+async def test_a_missing_file_is_refused_early(linux: FakeLinux, traced: BuildSpec) -> None:
+    """The full build has not begun."""
     run = linux.new_run(instrumented(traced, "fs/open.c", "fs/no_such.c"))
-    with pytest.raises(UserError, match=r"not in the tree: fs/no_such\.c") as caught:
+    with refused("no_such_file", r"not in the tree: fs/no_such\.c"):
         await linux.builder(run)
-    assert caught.value.reason == "no_such_file"
     assert run.artifacts == []
 
 
@@ -125,9 +115,7 @@ def test_what_is_no_c_file_of_the_tree_is_refused(fake_build: BuildSpec, path: s
         BuildSpec.model_validate(values)
 
 
-async def test_the_lines_of_an_error_are_those_of_the_patched_file(
-    linux: FakeLinux, traced: BuildSpec
-) -> None:
+async def test_errors_have_the_patched_files_lines(linux: FakeLinux, traced: BuildSpec) -> None:
     edit = Edit(file="fs/open.c", original="return -1;", replacement="return none;")
     spec = instrumented(traced, "fs/open.c", patches=[Patch(edits=[edit])])
     error = await linux.failure(spec)

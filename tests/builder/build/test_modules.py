@@ -10,12 +10,13 @@ from typing import Any
 import pytest
 
 from kgym.api.steps import BuildResult, BuildSpec, Edit, KernelConfig, Patch
-from kgym.errors import InfrastructureError, UserError
+from kgym.errors import InfrastructureError
 from kgym.source import module_archive
 from kgym.worker.context import StepContext
 from kgym_builder.build.build_step import Builder
 from tests.builder.conftest import FakeLinux
 from tests.conftest import NewRun
+from tests.refused import refused
 
 pytestmark = pytest.mark.anyio
 
@@ -65,9 +66,7 @@ async def test_built_in_instead_they_are_part_of_the_kernel_and_named(linux: Fak
     assert (again.memoised, again.built_in) == (True, ["EXTRA"])
 
 
-async def test_modules_are_installed_unpacked_whatever_the_config_says(
-    linux: FakeLinux, tmp_path: Path
-) -> None:
+async def test_modules_are_installed_unpacked(linux: FakeLinux, tmp_path: Path) -> None:
     packed = f"{FRAGMENT}CONFIG_MODULE_COMPRESS_XZ=y\n"
     result, run = await built(linux.builder, linux.new_run, linux.spec, fragments=[packed])
     assert (result.modules, result.dropped_symbols) == (1, [])
@@ -80,9 +79,8 @@ async def test_modules_are_installed_unpacked_whatever_the_config_says(
 async def test_modules_that_no_guest_could_load_are_a_failure_with_a_name(linux: FakeLinux) -> None:
     edit = Edit(file="Makefile", original="6.1.0/modules.dep", replacement="6.1.0/modules.none")
     patched = linux.spec.model_copy(update={"patches": [Patch(edits=[edit])]})
-    with pytest.raises(InfrastructureError, match="depmod") as error:
+    with refused("no_modules_dep", "depmod", kind=InfrastructureError):
         await built(linux.builder, linux.new_run, patched)
-    assert error.value.reason == "no_modules_dep"
 
 
 RELEASE = "lib/modules/6.1.0"
@@ -116,9 +114,8 @@ def claims(path: Path, size: bytes) -> Path:
 
 
 def refusal(path: Path) -> str:
-    with pytest.raises(UserError) as error:
+    with refused("bad_modules") as error:
         module_archive.files(path)
-    assert error.value.reason == "bad_modules"
     assert error.value.message.isprintable()
     return error.value.message
 
@@ -251,6 +248,5 @@ def test_no_archive_at_all_is_refused(tmp_path: Path) -> None:
 )
 def test_modules_without_an_index_are_nobodys_input(tmp_path: Path, others: list[str]) -> None:
     path = make_archive(tmp_path / "modules.tar", *map(member, [FILE, *others]))
-    with pytest.raises(InfrastructureError, match=f"no modules.dep in {RELEASE}") as error:
+    with refused("no_modules_dep", f"no modules.dep in {RELEASE}", kind=InfrastructureError):
         module_archive.count(path)
-    assert error.value.reason == "no_modules_dep"

@@ -93,9 +93,7 @@ async def test_a_patch_that_compiles_says_so_with_what_it_changes(checks: Checks
     assert function.instructions_after
 
 
-async def test_one_that_does_not_gives_file_line_message_and_the_compilers_words(
-    checks: Checks,
-) -> None:
+async def test_a_patch_that_does_not_compile_gives_its_errors(checks: Checks) -> None:
     check = await checks.one(edits((WATCH, "return 0;", "return zero;")))
     assert check.outcome == "does_not_compile"
     assert files(check) == {WATCH: ("does_not_compile", 1, 1)}
@@ -187,9 +185,8 @@ async def test_a_header_compiles_every_object_that_depends_on_it(checks: Checks)
     assert not check.through_make
 
 
-async def test_of_a_header_not_more_than_the_limit_and_the_patchs_own_files_first(
-    checks: Checks,
-) -> None:
+async def test_dependents_of_a_header_are_limited(checks: Checks) -> None:
+    """The patch's own files come first."""
     patch = edits(
         (HEADER, "int watch_filter(int type);", "long watch_filter(int type);"),
         (WATCH, "return 0;", "return 1;"),
@@ -307,9 +304,7 @@ async def test_a_base_that_does_not_compile_is_the_steps_own_failure(checks: Che
     assert caught.value.message.startswith(f"the base does not compile: {WATCH}:13")
 
 
-async def test_the_same_check_is_answered_from_the_first_unless_it_shall_be_fresh(
-    checks: Checks,
-) -> None:
+async def test_the_same_check_is_memoised_unless_fresh(checks: Checks) -> None:
     patch = edits((WATCH, "return 0;", "return 1;"))
     first = await checks.result(patch)
     again = await checks.result(patch)
@@ -328,9 +323,8 @@ async def test_of_many_patches_only_the_new_ones_are_checked(checks: Checks) -> 
     assert [check.outcome for check in result.patches] == ["compiles"] * 2
 
 
-async def test_another_worker_answers_from_the_first_without_fetching_the_entry(
-    checks: Checks, new_run: NewRun, tmp_path: Path
-) -> None:
+async def test_another_worker_answers(checks: Checks, new_run: NewRun, tmp_path: Path) -> None:
+    """It answers from the first one's result and does not fetch the entry."""
     patch = edits((WATCH, "return 0;", "return 3;"))
     first = await checks.one(patch, cache="refresh")
     elsewhere = tmp_path / "elsewhere"

@@ -124,9 +124,7 @@ def test_checks_are_counted_by_function(whole: Profile) -> None:
         '_Pragma("GCC push_options") __attribute__((no_sanitize("kernel-address")))',
     ],
 )
-def test_a_function_that_lost_its_checks_is_found(
-    tmp_path: Path, whole: Profile, attribute: str
-) -> None:
+def test_a_function_without_checks(tmp_path: Path, whole: Profile, attribute: str) -> None:
     assert compared(whole, compiled(tmp_path, SOURCE.replace("ATTRIBUTE", attribute))) == {
         "checks_lost"
     }
@@ -152,9 +150,7 @@ def test_a_function_that_moves_to_another_section_is_found(tmp_path: Path, whole
     assert "other_section" in compared(whole, compiled(tmp_path, marked))
 
 
-def test_a_symbol_that_silences_is_found_whatever_the_source_says(
-    tmp_path: Path, whole: Profile
-) -> None:
+def test_a_silencing_symbol_is_found(tmp_path: Path, whole: Profile) -> None:
     silent = SOURCE.replace("ATTRIBUTE", "").replace(
         "freed(item);", 'extern void harmless(void) __asm__("kasan_disable_current"); harmless();'
     )

@@ -25,9 +25,8 @@ def cut(name: str) -> Patch:
     return Patch(name=name, edits=[Edit(file=PATH, original=CHECK, replacement="")])
 
 
-async def test_a_build_reviews_the_patches_that_it_is_asked_to_and_no_other(
-    tmp_path: Path, new_run: NewRun, fake_build: BuildSpec
-) -> None:
+async def test_a_build_reviews(tmp_path: Path, new_run: NewRun, fake_build: BuildSpec) -> None:
+    """It reviews the patches that it is asked to review, and no others."""
     builder = Builder(
         SuiteCache(tmp_path / "cache", ROOT / "configs" / "backports", origins=ANYWHERE)
     )

@@ -67,9 +67,8 @@ TOUCHES = {
 
 
 @pytest.mark.parametrize("patch", TOUCHES.values(), ids=TOUCHES)
-async def test_a_patch_that_touches_the_object_is_refused_as_its_authors_fault(
-    linux: FakeLinux, with_makefile: BuildSpec, patch: Patch
-) -> None:
+async def test_touched_object(linux: FakeLinux, with_makefile: BuildSpec, patch: Patch) -> None:
+    """A patch that touches the object is refused, as its author's fault."""
     error = await linux.failure(with_makefile.model_copy(update={"patches": [patch]}))
     assert error.reason == "reserved"
     assert "kgym_control" in error.message
@@ -233,9 +232,7 @@ async def test_a_source_without_the_place_for_it_has_none(linux: FakeLinux) -> N
     assert result.controls_lacking == {WHOLE: "the source has no kernel/Makefile"}
 
 
-async def test_a_kernel_is_built_without_what_it_does_not_take_and_a_patch_must_take_the_rest(
-    linux: FakeLinux, kernel: Kernel
-) -> None:
+async def test_a_patch_must_take_what_the_kernel_takes(linux: FakeLinux, kernel: Kernel) -> None:
     spec = kernel({"linux/wait.h": "#error oh"})
     result = await linux.build(on_trial(spec, ESCAPES["its lock"][0]))
     assert result.controls_lacking.keys() == {"hung_task"}
@@ -274,9 +271,8 @@ ESCAPES = {
 
 @pytest.mark.thorough
 @pytest.mark.parametrize(("edit", "part"), ESCAPES.values(), ids=ESCAPES)
-async def test_a_patch_that_it_does_not_compile_with_is_built_but_proves_nothing(
-    linux: FakeLinux, kernel: Kernel, edit: Edit, part: str
-) -> None:
+async def test_it_breaks_a_patch(linux: FakeLinux, kernel: Kernel, edit: Edit, part: str) -> None:
+    """A patch that does not compile with the object is built, but proves nothing."""
     result = await linux.build(on_trial(kernel(TAKES_ALL), edit))
     assert result.controls_lacking == {}  # as the kernel without the patch has them
     (finding,) = (each for each in result.findings if each.reason == "control_dropped")
@@ -286,9 +282,7 @@ async def test_a_patch_that_it_does_not_compile_with_is_built_but_proves_nothing
 
 
 @pytest.mark.thorough
-async def test_a_patch_is_not_blamed_for_what_the_kernel_does_not_take_without_it(
-    linux: FakeLinux, kernel: Kernel
-) -> None:
+async def test_a_patch_is_not_blamed_for_the_kernel(linux: FakeLinux, kernel: Kernel) -> None:
     spec = kernel({"linux/wait.h": "#error oh"})
     result = await linux.build(on_trial(spec, changed("linux/wait.h", "#error oh", "#error no")))
     assert result.controls_lacking.keys() == {"hung_task"}
@@ -296,9 +290,7 @@ async def test_a_patch_is_not_blamed_for_what_the_kernel_does_not_take_without_i
 
 
 @pytest.mark.thorough
-async def test_what_else_does_not_compile_is_the_patchs_fault_as_ever(
-    linux: FakeLinux, kernel: Kernel
-) -> None:
+async def test_other_errors_are_the_patchs_fault(linux: FakeLinux, kernel: Kernel) -> None:
     wrong = Edit(file="kernel/fork.c", original="return parent + 1;", replacement="return none;")
     spec = kernel(TAKES_ALL)
     for edits in ([wrong], [wrong, ESCAPES["its lock"][0]]):
@@ -396,9 +388,7 @@ SAID = {
 
 
 @pytest.mark.parametrize(("lines", "parts"), SAID.values(), ids=SAID)
-def test_what_is_complained_of_is_read_from_what_compilers_and_linkers_say(
-    lines: list[str], parts: set[str]
-) -> None:
+def test_complaints_of_compilers_and_linkers(lines: list[str], parts: set[str]) -> None:
     noise = ["scripts/x.c:1:1: warning: kept", "make: *** [Makefile:1: vmlinux] Error 2"]
     assert control.failing([noise[0], *lines, noise[1]]).keys() == parts
 

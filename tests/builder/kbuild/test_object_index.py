@@ -4,11 +4,12 @@ from pathlib import Path
 
 import pytest
 
-from kgym.errors import InfrastructureError, UserError
+from kgym.errors import InfrastructureError
 from kgym_builder.kbuild import object_index
 from kgym_builder.kbuild.object_index import Index, Recipes
 from kgym_builder.kbuild.saved_commands import Recipe
 from kgym_builder.kbuild.working_tree import Tree
+from tests.refused import refused
 
 pytestmark = pytest.mark.anyio
 
@@ -53,6 +54,5 @@ def test_an_index_of_more_files_than_a_kernel_has_is_refused() -> None:
     for number in range(10):
         headers = tuple(f"{number}/{each}.h" for each in range(100_000))
         recipes.add(Recipe(f"{number}.o", "gcc", f"{number}.c", headers))
-    with pytest.raises(UserError, match="1,000,000 files") as error:
+    with refused("too_many_files", "1,000,000 files"):
         recipes.add(Recipe("x.o", "gcc", "x.c", ("one/more.h",)))
-    assert error.value.reason == "too_many_files"

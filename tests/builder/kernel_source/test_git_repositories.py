@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 
 from kgym.api.steps import GitSource
-from kgym.errors import UserError
 from kgym_builder.kernel_source import git_copying
 from kgym_builder.kernel_source.allowed_origins import Origins
 from kgym_builder.kernel_source.git_mirrors import Mirrors
@@ -32,6 +31,7 @@ from tests.builder.kernel_source.git_sources import (
     sources,
     store,
 )
+from tests.refused import refused
 
 pytestmark = [pytest.mark.anyio, pytest.mark.thorough]
 
@@ -98,9 +98,7 @@ async def test_progress_is_told_in_bytes(served: GitServer) -> None:
         pytest.param("main^0", "three", marks=pytest.mark.exhaustive),
     ],
 )
-async def test_commits_are_named_as_git_names_them(
-    served: GitServer, name: str, makefile: str
-) -> None:
+async def test_names_of_commits(served: GitServer, name: str, makefile: str) -> None:
     folder = served.root / "linux"
     git(folder, "tag", "-a", "-m", "x", "v1", "main~2")
     git(folder, "checkout", "-q", "-b", "side", "main")
@@ -141,9 +139,8 @@ async def test_names_of_nothing_are_refused_with_what_to_do(served: GitServer) -
 @pytest.mark.parametrize(
     ("name", "makefile"), [("main^", "two"), ("parent-of main^", "one"), ("{inner}^", "one")]
 )
-async def test_a_server_of_old_has_the_commit_before_another(
-    served: GitServer, name: str, makefile: str
-) -> None:
+async def test_parents_from_an_old_server(served: GitServer, name: str, makefile: str) -> None:
+    """Servers with version 1 of the protocol send no commit by its id."""
     served.newest_protocol = False
     inner = at(served, "main^")
     kernels = sources(served.host)
@@ -198,9 +195,7 @@ async def test_a_repository_that_asks_for_a_password_is_none(served: GitServer) 
         assert "private, or does not exist" in error.message
 
 
-async def test_a_commit_that_left_its_branch_is_had_as_long_as_the_server_has_it(
-    served: GitServer,
-) -> None:
+async def test_a_commit_without_a_branch_is_fetched_while_it_exists(served: GitServer) -> None:
     folder = served.root / "linux"
     left, gone = at(served, "main"), commit(folder, "4", Makefile="four")
     git(folder, "reset", "-q", "--hard", "main~2")
@@ -267,9 +262,7 @@ async def test_bytes_that_are_not_what_their_hash_says_are_not_taken(served: Git
 
 
 @pytest.mark.attack
-async def test_a_server_that_sends_other_objects_than_it_was_asked_for_is_told_so(
-    served: GitServer,
-) -> None:
+async def test_a_server_that_sends_other_objects_is_refused(served: GitServer) -> None:
     first: list[bytes] = []
 
     def repeated(number: int, sent: bytes) -> bytes:
@@ -382,9 +375,8 @@ def mirrors(tmp_path: Path, served: GitServer) -> Path:
     return folder
 
 
-async def test_a_mirror_stands_for_its_url_and_what_it_lacks_comes_from_there(
-    served: GitServer, mirrors: Path
-) -> None:
+async def test_a_mirror_stands_for_its_url(served: GitServer, mirrors: Path) -> None:
+    """Commits that it lacks come from the URL."""
     kernels = sources(served.host, mirrors=mirrors)
     assert await marker(kernels, linux(served, at(served, "main^"))) == "two"
     assert await marker(kernels, linux(served, "main")) == "three"
@@ -398,9 +390,7 @@ async def test_a_mirror_stands_for_its_url_and_what_it_lacks_comes_from_there(
     assert error.message.startswith("the mirror of git://example.org/linux.git has no commit")
 
 
-async def test_a_table_of_mirrors_that_cannot_be_read_is_the_operators_fault(
-    served: GitServer, mirrors: Path
-) -> None:
+async def test_bad_mirrors_are_the_operators_fault(served: GitServer, mirrors: Path) -> None:
     for text in ("[]", '{"a": 1}', "{", "[" * 100_000):
         (mirrors / "map.json").write_text(text)
         error = await refusal(sources(served.host, mirrors=mirrors), linux(served, "main"))
@@ -439,11 +429,9 @@ async def test_a_copy_that_others_keep_is_left_alone(served: GitServer, mirrors:
     (mirrors / "map.json").write_text(json.dumps({f"{served.url}/linux": "/srv/linux.git"}))
     origins = Origins((Path("/"),), LOOPBACK, Mirrors(mirrors))
     for url in (f"{served.url}/linux", str(served.host)):
-        with pytest.raises(UserError) as caught:
+        with refused("bad_option"):
             await git_copying.copy(url, origins, Reports())
-        assert caught.value.reason == "bad_option"
     before = (mirrors / "map.json").read_text()
-    with pytest.raises(UserError) as caught:
+    with refused("source_not_found"):
         await git_copying.copy(f"{served.url}/nothing", origins, Reports())
-    assert caught.value.reason == "source_not_found"
     assert (mirrors / "map.json").read_text() == before

@@ -84,9 +84,7 @@ async def hosting(tmp_path: Path) -> AsyncIterator[Host]:
         yield host
 
 
-async def test_a_server_that_fails_is_asked_once_and_again_after_ten_minutes(
-    tmp_path: Path,
-) -> None:
+async def test_a_server_that_fails_is_asked_again_after_ten_minutes(tmp_path: Path) -> None:
     async with hosting(tmp_path) as host:
         host.broken = True
         errors = await asyncio.gather(*(host.refusal() for _ in range(4)))

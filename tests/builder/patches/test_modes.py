@@ -62,7 +62,6 @@ async def modes(tmp_path: Path, *given: Patch) -> str:
         ([Patch(edits=[TEXT])], "tool.sh"),
     ],
 )
-async def test_a_patch_that_does_not_say_so_changes_no_mode(
-    tmp_path: Path, given: list[Patch], executable: str
-) -> None:
+async def test_modes_stay(tmp_path: Path, given: list[Patch], executable: str) -> None:
+    """A patch that states no mode changes none."""
     assert " ".join(sorted((await modes(tmp_path, *given)).split())) == executable

@@ -51,9 +51,7 @@ def rewrite() -> Patch:
 @pytest.mark.parametrize(
     ("patch", "refused"), [(edits(60), False), (edits(900), True), (rewrite(), False)]
 )
-async def test_a_large_patch_leaves_the_event_loop_free(
-    tree: Tree, patch: Patch, *, refused: bool
-) -> None:
+async def test_a_large_patch_blocks_nothing(tree: Tree, patch: Patch, *, refused: bool) -> None:
     files = await patched_files.read(tree, [patch])
     longest, before = 0.0, asyncio.get_running_loop().time()
 

@@ -28,9 +28,8 @@ class Watching(LocalStorage):
         return await super().put(key, path, move=move, base=base)
 
 
-async def test_source_and_tree_are_not_removed_while_a_build_uses_them(
-    new_run: NewRun, fake_build: BuildSpec, tmp_path: Path
-) -> None:
+async def test_used_entries_stay(new_run: NewRun, fake_build: BuildSpec, tmp_path: Path) -> None:
+    """Source and tree are not removed while a build uses them."""
     run = new_run(fake_build)
     run.storage = storage = Watching(tmp_path / "storage")
     storage.cache = tmp_path / "cache"

@@ -125,9 +125,7 @@ def test_a_kernel_that_exports_the_same_is_linked_once(exporting: Path) -> None:
         (EXPORTED.replace("EXPORT", ""), set()),
     ],
 )
-def test_what_a_change_exports_is_in_the_table(
-    exporting: Path, after: str, text: str, exported: set[str]
-) -> None:
+def test_exports_of_a_change(exporting: Path, after: str, text: str, exported: set[str]) -> None:
     (exporting / "helper.c").write_text(text)
     done = linked(exporting, "helper", goal="all", after=after)
     assert done.returncode == 0, done.stderr

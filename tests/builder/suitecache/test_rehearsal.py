@@ -110,18 +110,14 @@ async def test_a_link_of_objects_goes_beside_the_checks(kernel: Kernel) -> None:
 
 
 @pytest.mark.parametrize("exports", [{}, EXPORTS], ids=["alone", "modules"])
-async def test_a_link_of_the_whole_object_waits_for_it(
-    kernel: Kernel, exports: Mapping[str, str]
-) -> None:
+async def test_the_whole_object_is_linked(kernel: Kernel, exports: Mapping[str, str]) -> None:
     table = " .vmlinux.export.o" if exports else ""
     await kernel.make({**NOTES, **exports}, BY_WHOLE_OBJECT + table)
     assert await kernel.rehearsed() == "serial"
     await assert_patch_builds(kernel, "serial")
 
 
-async def test_what_make_does_besides_the_noted_commands_forbids_the_shortcut(
-    kernel: Kernel,
-) -> None:
+async def test_other_commands_forbid_the_shortcut(kernel: Kernel) -> None:
     """As a command of another rule than the compiler's, of which nothing is known."""
     await kernel.make(NOTES, "cp main.o vmlinux", after_compiling="echo objtool >>main.o")
     assert await kernel.rehearsed() == ""
@@ -141,9 +137,7 @@ OBJECTS = ("core/deep/main.o", "core/plain.o", "core/lost.o")
 
 
 @pytest.mark.parametrize("lost", [False, True], ids=["known", "unknown"])
-async def test_commands_that_kbuild_does_not_note_are_asked_for(
-    kernel: Kernel, *, lost: bool
-) -> None:
+async def test_commands_that_kbuild_does_not_note(kernel: Kernel, *, lost: bool) -> None:
     """As objtool's. An object's makefile may lie above it; where there is none, make is left."""
     listed = [name.removeprefix("core/") for name in OBJECTS[:2]]
     sources = {name: f"{name.removesuffix('.o')}.c" for name in OBJECTS}
@@ -224,9 +218,7 @@ async def test_a_link_that_is_not_known_forbids_the_shortcut(kernel: Kernel) -> 
     assert await kernel.rehearsed() == ""
 
 
-async def test_a_list_of_initcalls_that_the_link_goes_by_forbids_the_shortcut(
-    kernel: Kernel,
-) -> None:
+async def test_a_list_of_initcalls_forbids_the_shortcut(kernel: Kernel) -> None:
     """As with LTO: a patch that moves lines would leave initcalls out."""
     await kernel.make(NOTES, BY_WHOLE_OBJECT, then="touch .tmp_initcalls.lds")
     assert await kernel.rehearsed() == ""

@@ -80,9 +80,7 @@ async def test_requests_that_come_to_the_same_config_share_an_entry(host: Host) 
     assert (first.tree, second.tree_cached) == (second.tree, True)
 
 
-async def test_another_host_fetches_the_entry_and_needs_no_source(
-    host: Host, tmp_path: Path
-) -> None:
+async def test_another_host_needs_no_source(host: Host, tmp_path: Path) -> None:
     await host()(host.new_run(host.spec))
     run = host.new_run(patched(host.spec))
     result = await host("two")(run)
@@ -112,9 +110,7 @@ async def test_a_damaged_image_is_fetched_again(host: Host, tmp_path: Path, dama
     assert image(tmp_path / "one").read_bytes() == before
 
 
-async def test_an_entry_whose_stored_image_is_damaged_is_built_again(
-    host: Host, tmp_path: Path
-) -> None:
+async def test_a_damaged_image_is_built_again(host: Host, tmp_path: Path) -> None:
     await host()(host.new_run(host.spec))
     with image(tmp_path / "storage").open("r+b") as file:
         file.write(b"\0" * 96)
@@ -124,9 +120,7 @@ async def test_an_entry_whose_stored_image_is_damaged_is_built_again(
     assert (await host("three")(host.new_run(fresh(host.spec)))).tree_cached
 
 
-async def test_an_image_that_could_not_be_read_is_checked_when_next_taken(
-    host: Host, tmp_path: Path
-) -> None:
+async def test_a_doubtful_image_is_checked(host: Host, tmp_path: Path) -> None:
     suite = SuiteCache(tmp_path / "one", ROOT / "configs" / "backports", origins=ANYWHERE)
     run = host.new_run(host.spec)
     with run.held:
@@ -152,9 +146,8 @@ async def test_an_image_that_could_not_be_read_is_checked_when_next_taken(
         ((), "unpacked"),
     ],
 )
-async def test_the_kernel_is_the_same_however_the_tree_comes_and_the_log_says_how(
-    host: Host, ways: tuple[Way, ...], said: str
-) -> None:
+async def test_the_way_does_not_matter(host: Host, ways: tuple[Way, ...], said: str) -> None:
+    """The kernel is the same however the tree comes, and the log tells the way."""
     if "squashfuse" in ways[:1] and shutil.which("squashfuse") is None:
         pytest.skip("squashfuse is not installed")
     first, second = host.new_run(host.spec), host.new_run(fresh(patched(host.spec)))
@@ -168,9 +161,7 @@ async def test_the_kernel_is_the_same_however_the_tree_comes_and_the_log_says_ho
     assert hashes(second) == hashes(third)
 
 
-async def test_a_host_keeps_to_its_budget_by_removing_what_is_not_in_use(
-    host: Host, tmp_path: Path
-) -> None:
+async def test_a_host_keeps_to_its_budget(host: Host, tmp_path: Path) -> None:
     builder = host(most=1)
     run = host.new_run(host.spec)
     with run.held:
@@ -181,9 +172,8 @@ async def test_a_host_keeps_to_its_budget_by_removing_what_is_not_in_use(
     assert (tmp_path / "one" / "suitecache" / second.tree).exists()
 
 
-async def test_hosts_that_need_the_same_entry_at_once_build_it_once(
-    host: Host, fake_build: BuildSpec, tmp_path: Path
-) -> None:
+async def test_hosts_build_it_once(host: Host, fake_build: BuildSpec, tmp_path: Path) -> None:
+    """Hosts that need the same entry at once build it once."""
     url = f"sqlite+aiosqlite:///{tmp_path / 'kgym.db'}"
     await upgrade(url)
     platform = Platform(url, tmp_path, Clock())
@@ -255,9 +245,7 @@ async def test_a_build_that_is_wanted_fresh_is_done(host: Host, cache: str) -> N
     assert (await host()(host.new_run(patched(host.spec)))).memoised
 
 
-async def test_patched_kernels_are_kept_as_what_they_differ_in_from_the_unpatched(
-    host: Host,
-) -> None:
+async def test_patched_kernels_are_kept_as_differences(host: Host) -> None:
     specs = (host.spec, patched(host.spec), patched(host.spec))
     runs = [host.new_run(spec) for spec in specs]
     for run in runs:

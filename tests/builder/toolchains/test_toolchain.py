@@ -46,9 +46,7 @@ def test_other_tools_are_another_clang() -> None:
 
 
 @pytest.mark.anyio
-async def test_a_clang_of_the_host_without_its_tools_is_none(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_clang_without_its_tools(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     # One that no host has: where Clang 15 is installed, its own would take the place.
     monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
     tools = {tool.partition("=")[2] + "-99" for tool in LLVM}
@@ -67,9 +65,7 @@ async def test_a_clang_of_the_host_without_its_tools_is_none(
 
 
 @pytest.mark.anyio
-async def test_another_program_of_the_same_name_is_another_compiler(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_replaced_compiler(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
     numbers = []
     for number in ("98.1.0", "98.2.0"):

@@ -83,9 +83,7 @@ async def test_a_guest_that_hangs_leaves_one(new_step: NewStep, cache: Path) -> 
 
 
 @pytest.mark.parametrize("cpus", [1, pytest.param(2, marks=pytest.mark.exhaustive)])
-async def test_a_capture_kernel_saves_the_memory(
-    new_step: NewStep, cache: Path, capture: Path, cpus: int
-) -> None:
+async def test_a_capture_kernel(new_step: NewStep, cache: Path, capture: Path, cpus: int) -> None:
     run = await new_step(CRASHES, time=60, cpus=cpus, dump="kdump", capture=StepRef(step=1))
     result = await Reproduce(cache)(await with_capture(run, capture))
     assert result.verdict is Verdict.SAME_CRASH
@@ -109,9 +107,8 @@ async def failed(
 
 
 @pytest.mark.exhaustive  # takes a second kernel
-async def test_without_reserved_memory_there_is_the_verdict_and_the_reason(
-    new_step: NewStep, cache: Path, capture: Path
-) -> None:
+async def test_without_reserved_memory(new_step: NewStep, cache: Path, capture: Path) -> None:
+    """There is the verdict, and the reason for the missing dump."""
     result, failure, _ = await failed(new_step, cache, capture, append="crashkernel=0")
     assert (result.verdict, failure) == (Verdict.SAME_CRASH, DumpFailure.NO_RESERVATION)
 
@@ -126,9 +123,10 @@ async def test_what_is_no_kernel_is_refused(new_step: NewStep, cache: Path, tmp_
 
 
 @pytest.mark.exhaustive  # takes a second kernel
-async def test_a_capture_kernel_that_stays_silent_is_given_up(
+async def test_silent_capture(
     new_step: NewStep, cache: Path, capture: Path, tmp_path: Path
 ) -> None:
+    """A capture kernel that stays silent is given up."""
     image = bytearray(capture.read_bytes())
     entry = (image[0x1F1] + 1) * 512 + 0x200
     image[entry : entry + 3] = b"\xf4\xeb\xfd"  # hlt, again and again

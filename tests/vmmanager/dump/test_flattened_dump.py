@@ -29,9 +29,7 @@ def put_together(pieces: list[bytes], most: int = 1000) -> tuple[bytes, bool]:
 
 
 @given(PARTS, st.lists(st.integers(1, 4200), max_size=8))
-def test_it_is_the_same_however_it_comes_in(
-    parts: list[tuple[int, bytes]], cuts: list[int]
-) -> None:
+def test_any_pieces_give_the_same(parts: list[tuple[int, bytes]], cuts: list[int]) -> None:
     sent = stream(parts)
     at = [0, *sorted(cut for cut in cuts if cut < len(sent)), len(sent)]
     pieces = [sent[start:stop] for start, stop in pairwise(at)]

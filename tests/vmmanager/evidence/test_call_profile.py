@@ -188,7 +188,5 @@ def test_a_hostile_tracer_fills_no_memory() -> None:
         (InstanceOutcome.CRASH, "", "its trace broke off"),
     ],
 )
-def test_last_words_are_no_reason_for_missing_evidence(
-    outcome: InstanceOutcome, detail: str, why: str
-) -> None:
+def test_reasons_for_missing_evidence(outcome: InstanceOutcome, detail: str, why: str) -> None:
     assert why_unknown(InstanceEnding(outcome, detail)) == why

@@ -240,9 +240,7 @@ async def test_every_session_with_a_hostile_guest_ends(farm: Farm) -> None:
         (b"\x1b[2J\x1b]0;owned\x07bad\x08\n", "the program's last words: bad?"),
     ],
 )
-async def test_the_last_words_of_one_that_survives_are_told_printable(
-    farm: Farm, words: bytes, detail: str
-) -> None:
+async def test_last_words_are_printable(farm: Farm, words: bytes, detail: str) -> None:
     farm.limits, farm.kind = PATIENT, type("Saying", (Speaker,), {"words": words})
     ending, session, _ = await farm.session("speaker")
     assert (ending.outcome, ending.detail) == (InstanceOutcome.SURVIVED, detail)

@@ -35,9 +35,8 @@ BROKEN = "the smoke test broke off; its last words: ok fo"
         ("fail \x1b[2J\nfail a/b c\ndone\n", InstanceOutcome.SURVIVED, []),
     ],
 )
-def test_each_end_of_the_smoke_test_has_its_findings(
-    text: str, outcome: InstanceOutcome, expected: list[tuple[str, str]]
-) -> None:
+def test_findings(text: str, outcome: InstanceOutcome, expected: list[tuple[str, str]]) -> None:
+    """Each end of the smoke test has its findings."""
     assert failures(text, outcome) == expected
 
 

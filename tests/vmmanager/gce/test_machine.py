@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from kgym.api.steps import DumpFailure
-from kgym.errors import InfrastructureError, UserError
+from kgym.errors import InfrastructureError
 from kgym.worker.context import StepContext
 from kgym_vmmanager.cloud.labels import instance_name
 from kgym_vmmanager.cloud.zones import Place
@@ -22,6 +22,7 @@ from kgym_vmmanager.guest.console import Console
 from kgym_vmmanager.guest.ssh import Ssh
 from kgym_vmmanager.vm.provider import Boot, Vm, VmHost, VmLost
 from tests.google.cloud_compute.server import CloudCompute
+from tests.refused import refused
 from tests.vmmanager.gce.conftest import Opened
 
 pytestmark = [pytest.mark.anyio, pytest.mark.thorough]
@@ -45,9 +46,8 @@ class Heard:
                 await asyncio.sleep(0.05)
 
 
-async def test_it_has_no_rights_no_outer_address_and_an_end(
-    cloud: CloudCompute, opened: Opened, boot: Boot
-) -> None:
+async def test_its_resource(cloud: CloudCompute, opened: Opened, boot: Boot) -> None:
+    """It has no rights, no outer address, and an end."""
     async with opened() as host, host.running(boot, Heard()):
         (made,) = cloud.made
     assert "serviceAccounts" not in made
@@ -59,9 +59,7 @@ async def test_it_has_no_rights_no_outer_address_and_an_end(
     assert cloud.all() == []
 
 
-async def test_its_kernels_are_named_with_their_sums(
-    cloud: CloudCompute, opened: Opened, boot: Boot
-) -> None:
+async def test_kernels_have_their_sums(cloud: CloudCompute, opened: Opened, boot: Boot) -> None:
     async with opened() as host, host.running(boot, Heard()):
         (item,) = cloud.made[0]["metadata"]["items"]
     kernel, initrd, words, rest = item["value"].split("\n")
@@ -87,9 +85,7 @@ async def test_the_console_is_read_up_to_the_moment(opened: Opened, boot: Boot) 
         assert vm.why_stopped == "guest-reset"
 
 
-async def test_a_gap_in_the_console_is_told(
-    cloud: CloudCompute, opened: Opened, boot: Boot
-) -> None:
+async def test_a_gap_in_the_console(cloud: CloudCompute, opened: Opened, boot: Boot) -> None:
     cloud.faults.add("GET .*serialPort", "status", 503, times=1000)
     async with opened() as host, host.running(boot, Heard()) as vm:
         (instance,) = cloud.all()
@@ -103,9 +99,7 @@ async def test_a_gap_in_the_console_is_told(
         assert vm.console_gap == "10 bytes from byte 0 on"
 
 
-async def test_a_kernel_that_the_helper_refuses_takes_an_image_of_its_own(
-    opened: Opened, boot: Boot
-) -> None:
+async def test_a_refused_kernel_takes_an_image_of_its_own(opened: Opened, boot: Boot) -> None:
     async with opened(image="refuses") as host:
         async with host.running(boot, Heard()) as vm, asyncio.timeout(60):
             while vm.trouble is None:
@@ -138,9 +132,8 @@ async def test_words_of_the_kernel_are_not_the_helpers(compute: Compute) -> None
     assert isinstance(helped.trouble, VmLost)
 
 
-async def test_a_vm_that_is_gone_while_it_is_dumped_is_why_there_is_no_dump(
-    cloud: CloudCompute, opened: Opened, boot: Boot, tmp_path: Path
-) -> None:
+async def test_lost_dump(cloud: CloudCompute, opened: Opened, boot: Boot, tmp_path: Path) -> None:
+    """A VM that is gone during its dump is the reason for the missing dump."""
     console = Console(tmp_path / "console.log")
     async with opened() as host, host.running(boot, console.feed) as vm:
 
@@ -184,9 +177,8 @@ async def test_a_vm_that_is_gone_is_lost_and_told_why(
             await vm.catch_up()
 
 
-async def test_where_there_is_no_room_at_the_lower_price_it_is_the_higher(
-    cloud: CloudCompute, opened: Opened, boot: Boot
-) -> None:
+async def test_spot_then_standard(cloud: CloudCompute, opened: Opened, boot: Boot) -> None:
+    """Where there is no room at the lower price, the higher one is paid."""
     cloud.no_spot |= {"zone-a", "zone-b"}
     async with opened() as host:
         async with host.running(boot, Heard()):
@@ -200,15 +192,13 @@ async def test_where_there_is_no_room_at_the_lower_price_it_is_the_higher(
         assert [instance.zone for instance in cloud.all()] == ["zone-b"]
     cloud.exhausted.add("zone-b")
     async with opened() as host:
-        with pytest.raises(InfrastructureError) as caught:
+        with refused("gce_stockout", kind=InfrastructureError):
             async with host.running(boot, Heard()):
                 pass
-    assert caught.value.reason == "gce_stockout"
 
 
-async def test_it_is_deleted_though_all_answers_are_lost(
-    cloud: CloudCompute, opened: Opened, boot: Boot
-) -> None:
+async def test_lost_answers(cloud: CloudCompute, opened: Opened, boot: Boot) -> None:
+    """The VM is deleted though all answers are lost."""
     cloud.faults.add("POST .*/instances", "lost_answer", times=3)
     cloud.faults.add("DELETE ", "lost_answer", times=2)
     async with opened() as host, host.running(boot, Heard()):
@@ -217,9 +207,9 @@ async def test_it_is_deleted_though_all_answers_are_lost(
     assert len(cloud.made) == 1
 
 
-async def test_it_is_deleted_though_the_attempt_is_cancelled(
-    cloud: CloudCompute, opened: Opened, boot: Boot
-) -> None:
+async def test_a_cancelled_attempt(cloud: CloudCompute, opened: Opened, boot: Boot) -> None:
+    """Its VM is deleted."""
+
     async def live(vm: asyncio.Future[Vm]) -> None:
         async with opened() as host, host.running(boot, Heard()) as running:
             vm.set_result(running)
@@ -233,9 +223,8 @@ async def test_it_is_deleted_though_the_attempt_is_cancelled(
     assert cloud.all() == []
 
 
-async def test_it_is_deleted_though_the_attempt_is_cancelled_while_it_is_made(
-    cloud: CloudCompute, opened: Opened, boot: Boot
-) -> None:
+async def test_a_cancelled_insertion(cloud: CloudCompute, opened: Opened, boot: Boot) -> None:
+    """The VM is deleted though the attempt is cancelled while it is made."""
     async with opened() as host:
         cloud.delay = 0.5
 
@@ -259,10 +248,9 @@ async def test_what_another_worker_made_under_the_name_is_left_alone(
 ) -> None:
     run = new_attempt()
     async with opened(run) as first, first.running(boot, Heard()), opened(run) as second:
-        with pytest.raises(InfrastructureError) as caught:
+        with refused("vm_of_another", kind=InfrastructureError):
             async with second.running(boot, Heard()):
                 pass
-        assert caught.value.reason == "vm_of_another"
         name = instance_name(run.assignment.lease, boot.name)
         assert [instance.name for instance in cloud.all()] == [name]
 
@@ -313,7 +301,6 @@ async def test_what_another_worker_made_is_left_alone_by_an_attempt_that_is_canc
 async def test_what_a_cloud_cannot_do_is_refused(
     opened: Opened, new_attempt: Callable[..., StepContext], asked: dict[str, Any], reason: str
 ) -> None:
-    with pytest.raises(UserError) as caught:
+    with refused(reason):
         async with opened(new_attempt(**asked)):
             pass
-    assert caught.value.reason == reason

@@ -38,9 +38,7 @@ def shown(script: str) -> str:
         ("nonsense", [], "inet"),
     ],
 )
-def test_an_address_is_taken_from_the_command_line(
-    address: str, shows: list[str], lacks: str
-) -> None:
+def test_addresses_of_command_lines(address: str, shows: list[str], lacks: str) -> None:
     output = shown(ALONE.format(network(), address))
     assert all(words in output for words in shows), output
     assert lacks not in output

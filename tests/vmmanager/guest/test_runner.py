@@ -70,9 +70,7 @@ def left_over() -> bool:
         ("kill -SEGV $$", "signal 11", True),
     ],
 )
-def test_a_program_that_ends_is_run_again_and_again(
-    host: Host, script: str, end: str, is_quick: bool
-) -> None:
+def test_ended_programs_are_repeated(host: Host, script: str, end: str, is_quick: bool) -> None:
     log = host.run(script).log
     assert log.over
     assert log.runs > 2

@@ -94,9 +94,8 @@ async def test_it_is_packed_while_vms_that_boot_the_same_kernel_come_and_go(tmp_
 @pytest.mark.slow
 @pytest.mark.anyio
 @pytest.mark.timeout(600)
-async def test_a_bundle_unpacked_elsewhere_runs_to_the_crash(
-    new_step: NewStep, cache: Path, tmp_path: Path, kernel: Path
-) -> None:
+async def test_bundle_runs(new_step: NewStep, cache: Path, tmp_path: Path, kernel: Path) -> None:
+    """A bundle that is unpacked elsewhere runs to the crash."""
     run = await new_step(
         program("sleep(1); crash(); return 0;"), time=30, titles=["any"], bundle="whole"
     )

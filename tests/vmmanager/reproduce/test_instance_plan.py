@@ -17,9 +17,7 @@ from kgym_vmmanager.reproduce.instance_plan import Boots
         ([], 30.0, 180),
     ],
 )
-def test_a_boot_is_limited_by_ten_times_the_slowest_one(
-    own: list[float], elsewhere: float | None, limit: float
-) -> None:
+def test_the_limit_of_a_boot(own: list[float], elsewhere: float | None, limit: float) -> None:
     boots = Boots(own[:1])
     boots.slowest_elsewhere = elsewhere
     for seconds in own[1:]:

@@ -73,9 +73,7 @@ async def test_a_leak_counts_and_reports_that_the_program_prints_do_not(perform:
     assert (instance.outcome, instance.title) == (InstanceOutcome.CRASH, title), result.reason
 
 
-async def test_programs_of_both_kinds_take_turns(
-    new_step: NewStep, cache: Path, syzkaller: Path
-) -> None:
+async def test_both_kinds_take_turns(new_step: NewStep, cache: Path, syzkaller: Path) -> None:
     text = '#{"threaded":true,"repeat":true,"procs":3,"sandbox":"none"}\ngetpid()\ncrash()\n'
     others = [Reproducer(kind="syz", text=text)]
     run = await new_step(

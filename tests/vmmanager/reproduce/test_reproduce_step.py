@@ -229,9 +229,8 @@ async def test_a_chatty_program_survives(scripted_step: NewStep, cache: Path) ->
 
 
 @pytest.mark.thorough
-async def test_work_that_was_not_traced_before_is_reported_as_not_compared(
-    scripted_step: NewStep, perform_scripted: Perform, cache: Path
-) -> None:
+async def test_untraced(scripted_step: NewStep, perform_scripted: Perform, cache: Path) -> None:
+    """Work that was not traced before is reported as not compared."""
     before = await perform_scripted(Crashing)
     run = await scripted_step(time=0.3, evidence=True, baseline=StepRef(step=1))
     run.assignment.inputs["baseline"] = Input(result=before, artifacts=[])
@@ -292,9 +291,7 @@ async def test_a_crash_that_came_late_stops_the_others(perform_scripted: Perform
 
 
 @pytest.mark.thorough
-async def test_the_baseline_tells_what_a_fix_has_to_survive(
-    scripted_step: NewStep, cache: Path
-) -> None:
+async def test_what_a_fix_has_to_survive(scripted_step: NewStep, cache: Path) -> None:
     run = await scripted_step(time=100, baseline=StepRef(job=1, step=1), confidence=0.95)
     crashed = InstanceResult(
         number=0, outcome=InstanceOutcome.CRASH, run_seconds=1, title="a", boot_seconds=9
@@ -315,9 +312,7 @@ async def test_another_crash_does_not_stop_the_search(perform_scripted: Perform)
 
 @pytest.mark.attack
 @pytest.mark.parametrize("kind", [NeverEnding, Crashing])
-async def test_a_report_that_a_program_prints_is_not_the_kernels(
-    perform_scripted: Perform, kind: type[Guest]
-) -> None:
+async def test_forged_reports_do_not_count(perform_scripted: Perform, kind: type[Guest]) -> None:
     class Forging(kind):  # type: ignore[valid-type, misc]
         def runs(self, runner: Runner) -> None:
             runner.program_prints(CRASH.replace(b"scripted", b"forged"))
@@ -342,9 +337,8 @@ class RunningSyzkaller(Guest):
 
 
 @pytest.mark.attack
-async def test_a_program_of_which_calls_were_left_out_proves_nothing(
-    scripted_step: NewStep, cache: Path, syzkaller: Path
-) -> None:
+async def test_left_out_calls(scripted_step: NewStep, cache: Path, syzkaller: Path) -> None:
+    """A program of which calls were left out proves nothing."""
     text = '#{"threaded":true,"sandbox":"none"}\ngetpid()\nunknown$call(0x1)\n'
     run = await scripted_step(Reproducer(kind="syz", text=text), time=0.3)
     step = Reproduce(cache, syzkaller=syzkaller, provider=ScriptedVms(RunningSyzkaller))
@@ -353,9 +347,8 @@ async def test_a_program_of_which_calls_were_left_out_proves_nothing(
     assert "left out 1 of the program's calls: unknown$call" in result.reason
 
 
-async def test_a_program_of_syzkallers_tells_how_its_calls_ended(
-    scripted_step: NewStep, cache: Path, syzkaller: Path
-) -> None:
+async def test_ends_of_calls(scripted_step: NewStep, cache: Path, syzkaller: Path) -> None:
+    """A syzkaller program tells how its calls ended."""
     program = Reproducer(kind="syz", text="#{}\ngetpid()\n")
     step = Reproduce(cache, syzkaller=syzkaller, provider=ScriptedVms(RunningSyzkaller))
     result = await step(await scripted_step(program, time=0.3))
@@ -404,9 +397,7 @@ class HangingAtBoot(Guest):
 
 
 @pytest.mark.thorough
-async def test_guests_that_hang_while_booting_do_not_keep_the_host(
-    scripted_step: NewStep, cache: Path
-) -> None:
+async def test_hanging_guests_leave_the_host(scripted_step: NewStep, cache: Path) -> None:
     vms = ScriptedVms(HangingAtBoot, limits=IMPATIENT)
     run = await scripted_step(instances=4)
     result = await Reproduce(cache, Budget(2, 4096), provider=vms)(run)

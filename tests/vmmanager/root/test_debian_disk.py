@@ -11,6 +11,7 @@ from kgym.worker.context import StepContext
 from kgym_vmmanager.root import debian_disk
 from kgym_vmmanager.root.debian_disk import ABOUT, DISK, PACKED
 from tests.conftest import NewRun
+from tests.refused import refused
 
 pytestmark = [
     pytest.mark.anyio,
@@ -70,8 +71,7 @@ async def test_a_damaged_one_is_not_and_who_can_make_none_says_what_to_do(
     path.write_bytes(good[:-9] + b"x" + good[-8:] if content is None else content)
     folder = tmp_path / "disk"
     folder.mkdir()
-    with pytest.raises(InfrastructureError) as caught:
+    with refused("no_root_disk", kind=InfrastructureError) as caught:
         await debian_disk.make(run, folder)
-    assert caught.value.reason == "no_root_disk"
     assert "has no mmdebstrap" in caught.value.message
     assert "on one worker" in caught.value.message

@@ -51,9 +51,8 @@ async def test_a_program_runs_on_debian(new_step: NewStep, cache: Path) -> None:
 
 
 @pytest.mark.exhaustive
-async def test_an_image_needs_but_a_shell_and_is_left_as_it_was(
-    new_step: NewStep, cache: Path, tmp_path: Path
-) -> None:
+async def test_an_image_needs_a_shell(new_step: NewStep, cache: Path, tmp_path: Path) -> None:
+    """It needs nothing else, and is left unchanged."""
     root = image(tmp_path, "64M")
     done = await perform(cache, await new_step(WHERE, root=root, time=4))
     assert done.verdict is Verdict.NO_CRASH, done

@@ -14,7 +14,6 @@ from kgym.api.jobs import JobRequest
 from kgym.api.steps import Reproducer, ReproduceSpec, RootImage, StepRef, UsedRoot, Verdict, VmShape
 from kgym.api.worker_calls import Input
 from kgym.bugs import bundle
-from kgym.errors import UserError
 from kgym.worker.context import StepContext
 from kgym_vmmanager.guest.guest_image import guest_image
 from kgym_vmmanager.reproduce.preparation import Preparation, keep_bundle, prepare
@@ -22,6 +21,7 @@ from kgym_vmmanager.vm.accelerator import Accelerator, Probed
 from kgym_vmmanager.vm.disk_room import DiskRoom
 from kgym_vmmanager.vm.qemu_provider import LIMITS, QemuHost
 from tests.conftest import NewRun
+from tests.refused import refused
 from tests.results import built, ran
 
 pytestmark = pytest.mark.anyio
@@ -138,16 +138,13 @@ async def test_an_earlier_step_without_the_disk_is_refused(
     assert before.plan.disk is not None
     run = await step(new_run, tmp_path, EARLIER)
     follow(run, first, before.plan.disk.used.model_copy(update=change))
-    with pytest.raises(UserError, match=words) as error:
+    with refused("bad_root_image", words):
         await prepared(run, hosts("other"))
-    assert error.value.reason == "bad_root_image"
 
 
 @pytest.mark.thorough
 @pytest.mark.attack
-async def test_a_damaged_image_is_refused_and_not_kept(
-    new_run: NewRun, hosts: NewHost, tmp_path: Path
-) -> None:
+async def test_a_damaged_image_is_refused(new_run: NewRun, hosts: NewHost, tmp_path: Path) -> None:
     root = image(tmp_path, "qcow2")
     path = Path(str(root.url))
     path.write_bytes(path.read_bytes()[:70_000])
@@ -155,22 +152,19 @@ async def test_a_damaged_image_is_refused_and_not_kept(
     here = hosts("cache")
     for _ in range(2):
         run = await step(new_run, tmp_path, root)
-        with pytest.raises(UserError, match="qemu-img check says") as error:
+        with refused("bad_root_image", "qemu-img check says"):
             await prepared(run, here, take)
-        assert error.value.reason == "bad_root_image"
     assert not list((here / "roots").rglob("disk"))
 
 
-async def test_a_kernel_that_cannot_start_from_a_disk_is_refused(
-    new_run: NewRun, hosts: NewHost, tmp_path: Path
-) -> None:
+async def test_kernels_without_disks(new_run: NewRun, hosts: NewHost, tmp_path: Path) -> None:
+    """A kernel that cannot start from a disk is refused."""
     run = await step(new_run, tmp_path, image(tmp_path))
     (tmp_path / "config").write_text(CONFIG.replace("CONFIG_EXT4_FS=y", "CONFIG_EXT4_FS=m"))
     kept = await run.storage.put("steps/0/config", tmp_path / "config")
     run.assignment.inputs["build"] = Input(result=built(), artifacts=[kept])
-    with pytest.raises(UserError, match=r"EXT4_FS=y \(it is m\)") as error:
+    with refused("config_lacks", r"EXT4_FS=y \(it is m\)"):
         await prepared(run, hosts("cache"), take)
-    assert error.value.reason == "config_lacks"
 
 
 @pytest.mark.parametrize(

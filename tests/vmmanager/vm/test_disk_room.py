@@ -15,6 +15,7 @@ from kgym.host import sandbox
 from kgym_vmmanager.vm.accelerator import Accelerator, Probed
 from kgym_vmmanager.vm.disk_room import MOST_WRITTEN, SPARE, DiskRoom, overlay_bytes
 from kgym_vmmanager.vm.qemu import DISK, QemuVm, qemu_arguments
+from tests.refused import refused
 from tests.vmmanager.conftest import without_kernel
 
 pytestmark = pytest.mark.anyio
@@ -30,10 +31,9 @@ def test_a_guest_may_write_as_much_as_a_small_disk_has() -> None:
 
 async def test_what_cannot_be_written_is_refused_in_words(tmp_path: Path) -> None:
     free = shutil.disk_usage(tmp_path).free
-    with pytest.raises(InfrastructureError, match="MiB are free: free some space") as error:
+    with refused("disk_full", "MiB are free: free some space", kind=InfrastructureError):
         async with DiskRoom().held(tmp_path, 2 * free):
             pass
-    assert error.value.reason == "disk_full"
 
 
 async def test_who_has_no_room_waits_for_the_others_in_turn(tmp_path: Path) -> None:
@@ -93,9 +93,7 @@ def writer(tmp_path: Path) -> Callable[[int], Path]:
 
 @pytest.mark.thorough
 @pytest.mark.attack
-async def test_a_guest_that_writes_more_than_it_may_is_stopped(
-    writer: Callable[[int], Path],
-) -> None:
+async def test_a_guest_that_writes_too_much_is_stopped(writer: Callable[[int], Path]) -> None:
     folder, most, printed = writer(256 * MIB), 24 * MIB, bytearray()
     argv = qemu_arguments(VmShape(memory=256), Probed(accelerator=Accelerator.TCG), "", "raw")
     argv = without_kernel(argv)

@@ -25,9 +25,8 @@ def value(argv: list[str], option: str) -> str:
         ({"cpus": 2}, TCG, "nokaslr", "acpi=off"),
     ],
 )
-def test_the_kernel_gets_what_its_machine_needs(
-    shape: dict[str, int], probed: Probed, has: str, lacks: str
-) -> None:
+def test_command_line(shape: dict[str, int], probed: Probed, has: str, lacks: str) -> None:
+    """The kernel gets what its machine needs."""
     words = kernel_command_line(VmShape(**shape), probed).split()
     assert words[0] == "console=ttyS0"
     assert set(has.split()) <= set(words)
