@@ -17,18 +17,7 @@ from tests.kernel.machine import FILE, crash_and_dump, traced_kernel
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(3600)]
 
 # Two writers, each on a CPU, in a buffer that is too small for what they write.
-SCRIPT = """
-echo 16 > buffer_size_kb
-write='i=0
-while [ $i -lt 600 ]; do i=$((i+1)); echo "kgym:fs/$0.c:f$((i%7)) $i" > trace_marker; done'
-taskset 1 sh -c "$write" a &
-taskset 2 sh -c "$write" b &
-wait
-echo 1 > /proc/sys/kernel/printk # else the kernel's own words may stand within those lines
-echo "trace: begin"; cat trace; echo "trace: end"
-echo 7 > /proc/sys/kernel/printk
-/program
-"""
+SCRIPT = Path(__file__).with_name("two_writers.sh").read_text()
 
 
 @dataclass

@@ -16,26 +16,9 @@ CONFIG = (
     "CONFIG_KASAN=y\nCONFIG_DEFAULT_HUNG_TASK_TIMEOUT=120\nCONFIG_FS=y\n# CONFIG_NET is not set\n"
 )
 KASAN = ("-fsanitize=kernel-address", "-fasan-shadow-offset=0xdffffc0000000000")
-FLAGS = (
-    "-O2",
-    *KASAN,
-    "--param",
-    "asan-globals=1",
-    "--param",
-    "asan-stack=1",
-    "-mcmodel=kernel",
-    "-fno-pie",
-)
-SOURCE = """
-struct item { long a, b, c, d; struct item *next; };
-void freed(struct item *item);
-ATTRIBUTE long sum(struct item *item)
-{
-	return item->a + item->b + item->c + item->d + item->next->a;
-}
-static long start(struct item *item) { return item->a + item->b; }
-long twice(struct item *item) { freed(item); return start(item) + start(item->next); }
-"""
+PARAMETERS = ("--param=asan-globals=1", "--param=asan-stack=1")
+FLAGS = ("-O2", *KASAN, *PARAMETERS, "-mcmodel=kernel", "-fno-pie")
+SOURCE = Path(__file__).with_name("sum.c").read_text()
 
 
 def grave(found: list[Finding]) -> set[str]:

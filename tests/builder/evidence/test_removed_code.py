@@ -20,27 +20,7 @@ SOURCES = [
 ]
 SYZBOT = ROOT.parent / "shared" / "data" / "syzbot_bugs"
 
-BODY = """
-	struct item *item = find(table, id);
-	int ret = 0;
-
-	WARN_ON_ONCE(!table);
-	if (!item || item->size > MAX_SIZE)
-		return -EINVAL;
-	pr_debug("copying %d\\n", id);
-	switch (item->kind) {
-	case KIND_A:
-		ret = copy(item);
-		break;
-	case KIND_B:
-		ret = share(item);
-		break;
-	default:
-		ret = -EIO;
-	}
-	put(item);
-	return ret;
-"""
+BODY = Path(__file__).with_name("take_body.c").read_text()
 
 
 def source(body: str, more: str = "") -> dict[str, bytes]:
@@ -68,40 +48,20 @@ def reasons(found: list[Finding]) -> list[str]:
         ("\tput(item);\n", "#if 0\n\tput(item);\n#endif\n", "call_removed", "`put`"),
         ("\tput(item);\n", '\tpr_info("no put\\n");\n', "call_removed", "`put`"),
         ("\tint ret = 0;\n", "\tint ret = 0;\n\n\treturn 0;\n", "early_return", "returns"),
-        (
-            "\tint ret = 0;\n",
-            "\tint ret = 0;\n\n\tif (1)\n\t\treturn 0;\n",
-            "early_return",
-            "returns",
-        ),
+        (" = 0;\n", " = 0;\n\n\tif (1)\n\t\treturn 0;\n", "early_return", "returns"),
         ("(!item ||", "(0 && !item ||", "condition_constant", "never"),
         (BODY, "\n\treturn 0;\n", "function_emptied", "no longer does anything"),
         (BODY, "\n", "function_emptied", "no longer does anything"),
-        (
-            BODY,
-            "\n\t/* disabled */\n\treturn -EINVAL;\n",
-            "function_emptied",
-            "no longer does anything",
-        ),
+        (BODY, "\n\t/* disabled */\n\treturn -EINVAL;\n", "function_emptied", "no longer does"),
         ("\tdefault:\n\t\tret = -EIO;\n", "", "branch_removed", "1 fewer"),
         ("\tput(item);\n", "\tkeep(item);\n", "free_removed", "`put`"),
-        (
-            "\tint ret = 0;\n",
-            "\tint ret = 0;\n\n\tif (!id)\n\t\treturn 0;\n",
-            "skips_work",
-            "skip work",
-        ),
+        (" = 0;\n", " = 0;\n\n\tif (!id)\n\t\treturn 0;\n", "skips_work", "skip work"),
         ("\tput(item);\n", "\twhile (busy(item))\n\t\t;\n\tput(item);\n", "loops_more", "wait"),
         ("\tint ret = 0;\n", "\tint ret = 0;\n\tstatic int calls;\n", "keeps_state", "`intcalls;`"),
         ("(!item ||", "(!item || id == 100 ||", "fixed_value", "`id==100`"),
         ("(!item ||", "(!item || id == -1 ||", "fixed_value", "`id==-1`"),
         ("(!item ||", "(!item || id != 0x64 ||", "fixed_value", "`id==0x64`"),
-        (
-            "\tret = copy(item);\n",
-            "\tret = copy(kmalloc(64));\n",
-            "allocation_changed",
-            "`kmalloc(64)`",
-        ),
+        ("copy(item)", "copy(kmalloc(64))", "allocation_changed", "`kmalloc(64)`"),
         ("\treturn ret;\n", "\treturn false && ret;\n", "condition_constant", "never"),
     ],
 )

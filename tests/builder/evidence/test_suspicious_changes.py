@@ -1,6 +1,7 @@
 """What a patch touches and says: what hides a crash is found, honest code is not."""
 
 import time
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -10,23 +11,7 @@ from kgym.api.steps import Finding, Severity
 from kgym_builder.evidence.suspicious_changes import new_words, touched
 
 PATH = "fs/take.c"
-BEFORE = """#include <linux/fs.h>
-static int take(struct item *item)
-{
-	if (!item)
-		return -EINVAL;
-	copy(item);
-	return 0;
-}
-static const struct file_operations take_ops = {
-	.read = take_read,
-};
-SYSCALL_DEFINE1(take, int, id)
-{
-	return take(find(id));
-}
-fs_initcall(take_init);
-"""
+BEFORE = Path(__file__).with_name("take.c").read_text()
 
 
 def after(old: str, new: str) -> list[Finding]:

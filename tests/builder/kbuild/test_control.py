@@ -93,71 +93,8 @@ async def test_a_tree_without_its_makefile_is_left_as_it_is(linux: FakeLinux) ->
 # --- kernels and compilers that do not take it ----------------------------------------------------
 
 # What the object needs of a kernel.
-HEADERS = {
-    "linux/atomic.h": """
-typedef struct { int n; } atomic_t;
-#define atomic_inc(a) ((a)->n++)
-#define atomic_read(a) ((a)->n)
-""",
-    "linux/bug.h": """
-#define WARN(condition, ...) ((void)(condition))
-static inline void panic(const char *format, ...) { }
-""",
-    "linux/compiler.h": """
-#include <stdbool.h>
-#include <stddef.h>
-#define noinline __attribute__((noinline))
-#define __maybe_unused __attribute__((unused))
-#define READ_ONCE(x) (*(volatile __typeof__(x) *)&(x))
-#define WRITE_ONCE(x, value) (*(volatile __typeof__(x) *)&(x) = (value))
-#define OPTIMIZER_HIDE_VAR(x) __asm__("" : "+r"(x))
-""",
-    "linux/completion.h": """
-#include <linux/wait.h>
-#define DECLARE_COMPLETION(name) struct completion name
-static inline void complete_all(struct completion *one) { }
-static inline void wait_for_completion(struct completion *one) { }
-""",
-    "linux/debug_locks.h": "",
-    "linux/err.h": """
-#include <errno.h>
-#define PTR_ERR_OR_ZERO(pointer) ((pointer) == NULL)
-""",
-    "linux/kthread.h": "#define kthread_run(function, data, name) ((void)(function), (void *)data)",
-    "linux/moduleparam.h": """
-struct kernel_param;
-struct kernel_param_ops {
-    int (*set)(const char *value, const struct kernel_param *param);
-    int (*get)(char *buffer, const struct kernel_param *param);
-};
-#define module_param_cb(name, ops, arg, mode) const void *const kgym_##name = ops
-""",
-    "linux/mutex.h": """
-struct mutex { int n; };
-#define DEFINE_MUTEX(name) struct mutex name
-void mutex_unlock(struct mutex *lock);
-static inline void mutex_lock(struct mutex *lock) { lock->n++; }
-""",
-    "linux/sched.h": "struct task_struct { int n; };",
-    "linux/slab.h": """
-#include <stdlib.h>
-#define GFP_KERNEL 0
-#define kmalloc(size, flags) malloc(size)
-#define kfree(memory) free(memory)
-""",
-    "linux/string.h": """
-#include <string.h>
-#include <stdio.h>
-#define ARRAY_SIZE(array) (sizeof(array) / sizeof((array)[0]))
-#define scnprintf snprintf
-#define sysfs_streq(one, other) (strcmp(one, other) == 0)
-""",
-    "linux/wait.h": "struct completion { int n; };",
-    "trace/events/sched.h": """
-static inline int register_trace_sched_process_exit(
-    void (*probe)(void *, struct task_struct *), void *data) { return 0; }
-""",
-}
+HEADERS = Path(__file__).with_name("include")
+MUTEX = (HEADERS / "linux/mutex.h").read_text()
 TAKES_ALL: Mapping[str, str] = {}
 KERNELS: Mapping[str, tuple[Mapping[str, str], set[str]]] = {
     "as it should be": (TAKES_ALL, set()),
@@ -169,7 +106,10 @@ KERNELS: Mapping[str, tuple[Mapping[str, str], set[str]]] = {
         {"kasan", "leak", "hung_task"},
     ),
     "a symbol that is not exported": (
-        {"linux/mutex.h": HEADERS["linux/mutex.h"] + "#define mutex_lock mutex_unlock_nested\n"},
+        {
+            "linux/mutex.h": (HEADERS / "linux/mutex.h").read_text()
+            + "#define mutex_lock mutex_unlock_nested\n"
+        },
         {"lockdep"},
     ),
     "other parameters": (
@@ -183,10 +123,9 @@ Kernel = Callable[[Mapping[str, str]], BuildSpec]
 
 
 def with_headers(tree: Path, other: Mapping[str, str]) -> Path:
-    for path, text in {**HEADERS, **other}.items():
-        file = tree / "include" / path
-        file.parent.mkdir(parents=True, exist_ok=True)
-        file.write_text(f"#pragma once\n{text}\n")
+    shutil.copytree(HEADERS, tree / "include", dirs_exist_ok=True)
+    for path, text in other.items():
+        (tree / "include" / path).write_text(f"#pragma once\n{text}\n")
     return tree
 
 

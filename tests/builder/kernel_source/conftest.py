@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.builder.kernel_source.git_server import GitServer, git_serving
-from tests.builder.kernel_source.git_sources import FILES, commit, git
+from tests.builder.kernel_source.git_server import FILES, GitServer, commit, git, git_serving
 
 
 @pytest.fixture(scope="session")

@@ -9,37 +9,21 @@ import pytest
 
 from kgym.api.steps import GitSource
 from kgym_builder.kernel_source.source_limits import SourceLimits
-from tests.builder.kernel_source.git_server import GitServer
-from tests.builder.kernel_source.git_sources import (
+from tests.builder.kernel_source.git_server import (
+    GitServer,
     Reports,
-    at,
     commit,
     git,
+    git_bytes,
     held,
-    linux,
     marker,
     refusal,
-    sources,
-    store,
     unpacked,
 )
 
 pytestmark = [pytest.mark.anyio, pytest.mark.thorough]
 
-ATTRIBUTES = """[attr]hidden export-ignore
-*.lf text eol=lf
-*.crlf text eol=crlf
-*.auto text=auto eol=crlf
-*.old crlf=input
-*.ident ident
-*.subst export-subst
-*.utf16 text working-tree-encoding=UTF-16
-*.filter filter=lfs
-skipped export-ignore
-folder export-ignore
-*.hidden hidden
-.gitattributes export-ignore
-"""
+ATTRIBUTES = Path(__file__).with_name("odd.gitattributes").read_bytes()
 
 
 def with_attributes(folder: Path) -> str:
@@ -57,7 +41,7 @@ def with_attributes(folder: Path) -> str:
         (folder / name).write_bytes(both.encode())
     commit(folder, "files")
     # Not as a file there: Git would go by it at once.
-    attributes = git(folder, "hash-object", "-w", "--stdin", stdin=ATTRIBUTES.encode())
+    attributes = git(folder, "hash-object", "-w", "--stdin", stdin=ATTRIBUTES)
     git(folder, "update-index", "--add", "--cacheinfo", f"100644,{attributes},.gitattributes")
     git(folder, "commit", "-q", "-m", "attributes")
     return git(folder, "rev-parse", "HEAD")
@@ -67,14 +51,14 @@ def with_attributes(folder: Path) -> str:
 @pytest.mark.parametrize("way", ["by the store", "by a store of old", "apart"])
 async def test_attributes_leave_nothing_out_and_change_nothing(served: GitServer, way: str) -> None:
     name = with_attributes(served.root / "linux")
-    kernels = sources(served.host)
+    kernels = served.sources()
     if way != "by the store":
-        await marker(kernels, linux(served, "main~2"))
-        shutil.rmtree(store(served.host) / "info")
+        await marker(kernels, served.linux("main~2"))
+        shutil.rmtree(served.store / "info")
     if way == "apart":
-        for pack in store(served.host).glob("objects/pack/*.pack"):
+        for pack in served.store.glob("objects/pack/*.pack"):
             pack.write_bytes(pack.read_bytes()[:-30] + bytes(30))
-    tree = (await kernels.get(linux(served, name), Reports())).tree
+    tree = (await kernels.get(served.linux(name), Reports())).tree
     wanted, there = held(served.root / "linux", name), unpacked(tree)
     assert len(wanted) > 75
     assert there == wanted
@@ -85,29 +69,26 @@ async def test_attributes_without_number_cost_nothing(served: GitServer) -> None
     folder = served.root / "linux"
     for number in range(400):
         (folder / f"{number}{'ab' * 50}").touch()
-    commit(folder, "files")
+    served.commit("files")
     lines = b"*a*b*a*b*c x\n" * 300_000
-    attributes = git(folder, "hash-object", "-w", "--stdin", stdin=lines)
+    attributes = served.git("hash-object", "-w", "--stdin", stdin=lines)
     # Not by the index, whose commands go by them.
-    entries = git(folder, "ls-tree", "main") + f"\n100644 blob {attributes}\t.gitattributes\n"
-    many = git(folder, "commit-tree", git(folder, "mktree", stdin=entries.encode()), "-m", "x")
-    git(folder, "update-ref", "refs/heads/many", many)
-    kernels = sources(served.host, SourceLimits(unpack_seconds=20, seconds=60))
-    assert await marker(kernels, linux(served, many)) == "three"
+    entries = served.git("ls-tree", "main") + f"\n100644 blob {attributes}\t.gitattributes\n"
+    many = served.branch(served.git("mktree", stdin=entries.encode()))
+    kernels = served.sources(SourceLimits(unpack_seconds=20, seconds=60))
+    assert await marker(kernels, served.linux(many)) == "three"
 
 
-def nested(folder: Path, blob: bytes, width: int, depth: int) -> str:
+def nested(served: GitServer, blob: bytes, width: int, depth: int) -> str:
     """A commit with width^depth files, of which each level shares all that is below it."""
-    entry = "100644 blob " + git(folder, "hash-object", "-w", "--stdin", stdin=blob)
-    makefile = git(folder, "hash-object", "-w", "--stdin", stdin=b"bomb")
+    entry = "100644 blob " + served.git("hash-object", "-w", "--stdin", stdin=blob)
+    makefile = served.git("hash-object", "-w", "--stdin", stdin=b"bomb")
     for level in range(depth):
         tree = "".join(f"{entry}\tf{number}\n" for number in range(width))
         if level == depth - 1:
             tree += f"100644 blob {makefile}\tMakefile\n"
-        entry = "040000 tree " + git(folder, "mktree", stdin=tree.encode())
-    made = git(folder, "commit-tree", entry.split()[-1], "-m", "bomb")
-    git(folder, "update-ref", "refs/heads/bomb", made)
-    return made
+        entry = "040000 tree " + served.git("mktree", stdin=tree.encode())
+    return served.branch(entry.split()[-1])
 
 
 @pytest.mark.attack
@@ -124,8 +105,8 @@ async def test_a_commit_of_shared_folders_is_refused_before_anything_is_written(
     served: GitServer, blob: bytes, width: int, depth: int, words: str
 ) -> None:
     limits = SourceLimits(files=2000, tree=32 << 20, seconds=60)
-    kernels, bomb = sources(served.host, limits), nested(served.root / "linux", blob, width, depth)
-    other, most = asyncio.create_task(marker(kernels, linux(served, at(served, "main")))), [0]
+    kernels, bomb = served.sources(limits), nested(served, blob, width, depth)
+    other, most = asyncio.create_task(marker(kernels, served.linux(served.at("main")))), [0]
 
     async def watch() -> None:
         while True:
@@ -135,7 +116,7 @@ async def test_a_commit_of_shared_folders_is_refused_before_anything_is_written(
 
     # Only the other job writes files of its own, which are small.
     watching, begin = asyncio.create_task(watch()), time.monotonic()
-    error = await refusal(kernels, linux(served, bomb))
+    error = await refusal(kernels, served.linux(bomb))
     watching.cancel()
     assert (error.reason, error.cause) == (
         ("source_too_large" if "allowed" in words else "source_unreadable"),
@@ -146,50 +127,27 @@ async def test_a_commit_of_shared_folders_is_refused_before_anything_is_written(
     assert max(most) < 2 << 20
     assert time.monotonic() - begin < 40
     assert await other == "three"
-    assert await marker(kernels, linux(served, at(served, "main^"))) == "two"
+    assert await marker(kernels, served.linux(served.at("main^"))) == "two"
 
 
 @pytest.mark.attack
 async def test_names_that_git_refuses_to_write_are_refused(served: GitServer) -> None:
-    folder, kernels = served.root / "linux", sources(served.host)
+    kernels, blob = served.sources(), served.git("hash-object", "-w", "--stdin", stdin=b"x")
+    whole = git_bytes(served.root / "linux", "cat-file", "tree", "main^{tree}")
     for name in (".git", ".GIT", "..", ".", "a/../b", "/etc", "d1", "linux/.git"):
-        tree = subtree(folder, at(served, "main^{tree}"), name)
-        odd = git(folder, "commit-tree", tree, "-m", "odd")
-        git(folder, "update-ref", "refs/heads/odd", odd)
-        error = await refusal(kernels, linux(served, odd))
+        raw = whole + b"100644 " + name.encode() + b"\0" + bytes.fromhex(blob)
+        error = await refusal(kernels, served.linux(served.branch(raw)))
         assert (error.reason, error.cause) == ("source_unreadable", "user"), error.message
         assert "with a name that Git refuses, or two of them" in error.message
     assert not list((served.host / "cache" / "trees").glob("*/tree"))
-    assert await marker(kernels, linux(served, "main")) == "three"
-
-
-def subtree(folder: Path, tree: str, name: str) -> str:
-    """Return the tree with one more file of this name, whatever Git thinks of it."""
-    blob = git(folder, "hash-object", "-w", "--stdin", stdin=b"x")
-    mode = b"100644 "
-    whole = git_bytes(folder, tree) + mode + name.encode() + b"\0" + bytes.fromhex(blob)
-    words = ("hash-object", "-t", "tree", "-w", "--literally", "--stdin")
-    return git(folder, *words, stdin=whole)
-
-
-def git_bytes(folder: Path, tree: str) -> bytes:
-    """The bytes of a tree."""
-    entries = git(folder, "ls-tree", tree).splitlines()
-    made = b""
-    for entry in entries:
-        mode, _kind, rest = entry.split(" ", 2)
-        blob, _, path = rest.partition("\t")
-        made += mode.lstrip("0").encode() + b" " + path.encode() + b"\0" + bytes.fromhex(blob)
-    return made
+    assert await marker(kernels, served.linux("main")) == "three"
 
 
 async def test_a_submodule_is_an_empty_folder(served: GitServer) -> None:
-    folder = served.root / "linux"
-    words = ("update-index", "--add", "--cacheinfo", f"160000,{'1' * 40},sub")
-    git(folder, *words)
-    git(folder, "commit", "-q", "-m", "sub")
-    name = at(served, "main")
+    served.git("update-index", "--add", "--cacheinfo", f"160000,{'1' * 40},sub")
+    served.git("commit", "-q", "-m", "sub")
+    name = served.at("main")
     source = GitSource(url=f"{served.url}/linux/.git", commit=name)
-    tree = (await sources(served.host).get(source, Reports())).tree
+    tree = (await served.sources().get(source, Reports())).tree
     assert (tree / "sub").is_dir()
     assert not list((tree / "sub").iterdir())

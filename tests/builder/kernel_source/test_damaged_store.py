@@ -10,12 +10,10 @@ from pathlib import Path
 import pytest
 from structlog.testing import capture_logs
 
-from tests.builder.kernel_source.git_server import GitServer, git_serving
-from tests.builder.kernel_source.git_sources import (
-    at,
-    commit,
+from tests.builder.kernel_source.git_server import (
+    GitServer,
     git,
-    linux,
+    git_serving,
     marker,
     refusal,
     sources,
@@ -108,7 +106,7 @@ def whole(
     """A server, and a folder with a cache that has its newest commit; both stay as they are."""
     folder = tmp_path_factory.mktemp("whole")
     with git_serving(repository) as server:
-        asyncio.run(marker(sources(folder), linux(server, at(server, "main"))))
+        asyncio.run(marker(sources(folder), server.linux(server.at("main"))))
         shutil.rmtree(folder / "cache" / "trees")
         yield server, folder
 
@@ -140,26 +138,26 @@ async def test_what_is_damaged_is_fetched_anew(
 ) -> None:
     served, folder = whole
     subprocess.run(["cp", "-a", folder / "cache", tmp_path], check=True, timeout=20)
-    kernels, main = sources(tmp_path), at(served, "main")
+    kernels, main = sources(tmp_path), served.at("main")
     damage(store(tmp_path), main)
     says = {"{}": "three", "{}^": "two"}[name]
-    assert await marker(kernels, linux(served, name.format(main))) == says
+    assert await marker(kernels, served.linux(name.format(main))) == says
     # No damage is left.
     shutil.rmtree(tmp_path / "cache" / "trees")
     asked = len(served.asked)
-    assert await marker(kernels, linux(served, at(served, name.format("main")))) == says
+    assert await marker(kernels, served.linux(served.at(name.format("main")))) == says
     assert len(served.asked) == asked
     if name == "{}":  # what nobody has asked for since is as it was
         git(store(tmp_path), "fsck", "--no-dangling")
 
 
 async def test_the_reason_is_logged_and_what_was_fetched_apart_is_kept(served: GitServer) -> None:
-    kernels, main = sources(served.host), at(served, "main")
-    await marker(kernels, linux(served, main))
+    kernels, main = served.sources(), served.at("main")
+    await marker(kernels, served.linux(main))
     shutil.rmtree(served.host / "cache" / "trees")
-    zeros(store(served.host), main)
+    zeros(served.store, main)
     with capture_logs() as logs:
-        await marker(kernels, linux(served, main))
+        await marker(kernels, served.linux(main))
     (warning,) = logs
     assert warning["log_level"] == "warning"
     assert "is corrupt" in warning["why"]
@@ -169,12 +167,12 @@ async def test_the_reason_is_logged_and_what_was_fetched_apart_is_kept(served: G
 @pytest.mark.attack
 async def test_a_warning_is_never_taken_for_an_id(served: GitServer) -> None:
     """Of a damaged folder Git only warns, while files that others lack are missing."""
-    kernels, main = sources(served.host), at(served, "main")
-    await marker(kernels, linux(served, main))
-    broken(":d1")(store(served.host), main)
+    kernels, main = served.sources(), served.at("main")
+    await marker(kernels, served.linux(main))
+    broken(":d1")(served.store, main)
     served.asked.clear()
-    newer = commit(served.root / "linux", "4", Makefile="four")
-    assert await marker(kernels, linux(served, newer)) == "four"
+    newer = served.commit("4", Makefile="four")
+    assert await marker(kernels, served.linux(newer)) == "four"
     wanted = [
         line.split()[-1]
         for request in served.asked
@@ -187,15 +185,11 @@ async def test_a_warning_is_never_taken_for_an_id(served: GitServer) -> None:
 
 @pytest.mark.attack
 async def test_a_store_stays_that_is_not_to_blame(served: GitServer) -> None:
-    kernels, main = sources(served.host), at(served, "main")
-    await marker(kernels, linux(served, main))
-    before = store(served.host).stat().st_ino
-    error = await refusal(kernels, linux(served, f"{main}~9"))
+    kernels, main = served.sources(), served.at("main")
+    await marker(kernels, served.linux(main))
+    before = served.store.stat().st_ino
+    error = await refusal(kernels, served.linux(f"{main}~9"))
     assert (error.reason, "does not go so far" in error.message) == ("source_not_found", True)
-    raw = b"40000 d1\0" + bytes.fromhex(at(served, "main:Makefile"))
-    folder = served.root / "linux"
-    tree = git(folder, "hash-object", "-t", "tree", "-w", "--literally", "--stdin", stdin=raw)
-    odd = git(folder, "commit-tree", tree, "-m", "odd")
-    git(folder, "update-ref", "refs/heads/odd", odd)
-    await refusal(kernels, linux(served, odd))
-    assert store(served.host).stat().st_ino == before
+    raw = b"40000 d1\0" + bytes.fromhex(served.at("main:Makefile"))
+    await refusal(kernels, served.linux(served.branch(raw)))
+    assert served.store.stat().st_ino == before

@@ -12,8 +12,14 @@ from kgym.errors import UserError
 from kgym_builder.kernel_source.allowed_origins import Origins
 from kgym_builder.kernel_source.kernel_sources import KernelSources
 from kgym_builder.source.history_step import HistoryLister
-from tests.builder.kernel_source.git_server import GitServer, git_serving
-from tests.builder.kernel_source.git_sources import LOOPBACK, Reports, commit, git
+from tests.builder.kernel_source.git_server import (
+    LOOPBACK,
+    GitServer,
+    Reports,
+    commit,
+    git,
+    git_serving,
+)
 from tests.conftest import ANYWHERE, NewRun
 from tests.refused import refused
 

@@ -25,7 +25,7 @@ from kgym.errors import InfrastructureError, KgymError, UserError
 from kgym_builder.kernel_source.allowed_origins import Origins
 from kgym_builder.kernel_source.kernel_sources import KernelSources
 from kgym_builder.kernel_source.source_limits import SourceLimits
-from tests.builder.kernel_source.git_sources import commit, git
+from tests.builder.kernel_source.git_server import commit, git
 from tests.builder.kernel_source.web import files, ok, redirect, serving
 from tests.conftest import ANYWHERE
 from tests.refused import refused

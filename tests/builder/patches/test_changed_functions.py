@@ -1,29 +1,14 @@
 """The functions of C files as the kernel writes them."""
 
+from pathlib import Path
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kgym_builder.patches.changed_functions import changed, functions
 
-ORDINARY = """\
-/* int comment(void) { } */
-#include <linux/kernel.h>
-#define MACRO(x) do { \\
-\tint y = (x); } while (0)
-
-static const struct ops ops = { .open = first, };
-struct pair { int a; } __packed;
-static int table[] = { 1, 2 };
-
-static inline int first(const char *text)
-{
-\tif (text[0] == '}' || !strcmp(text, "{"))
-\t\treturn 1;
-\treturn 0;
-}
-EXPORT_SYMBOL(first);
-"""
+ORDINARY = Path(__file__).with_name("ordinary.c").read_text()
 
 KINDS = {
     "SYSCALL_DEFINE3(read, unsigned int, fd, char __user *, buf, size_t, n)\n{\n\treturn 0;\n}\n": (

@@ -28,33 +28,8 @@ pytestmark = pytest.mark.anyio
 go = pytest.mark.skipif(shutil.which("go") is None, reason="there is no Go (golang-go)")
 COMMIT = "1d849ab4d892af13a249f75628790b47e42b7c74"
 MAIN = "package main\n\nfunc main() {}\n"
-SOURCE = {
-    "go.mod": "module github.com/google/syzkaller\n\ngo 1.14\n",
-    "vendor/modules.txt": "",
-    # As the real one: the executor includes what the generator writes.
-    "sys/syz-sysgen/main.go": """package main
-
-import "os"
-
-func main() {
-	if os.WriteFile("executor/defs.h", []byte("#define ENDING 7\\n"), 0644) != nil {
-		os.Exit(1)
-	}
-}
-""",
-    "prog/meta.go": 'package prog\n\nvar GitRevision = "unknown"\n',
-    "tools/syz-execprog/main.go": """package main
-
-import (
-	"os"
-
-	"github.com/google/syzkaller/prog"
-)
-
-func main() { os.Stdout.WriteString(prog.GitRevision) }
-""",
-    "executor/executor.cc": '#include "defs.h"\nint main() { return ENDING; }\n',
-}
+SMALL = Path(__file__).with_name("source")
+SOURCE = {str(path.relative_to(SMALL)): path.read_text() for path in SMALL.rglob("*.*")}
 
 
 def packed(folder: Path, more: Mapping[str, str | None] = {}) -> TarballSource:

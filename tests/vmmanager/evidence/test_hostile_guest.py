@@ -205,13 +205,8 @@ def farm(tmp_path: Path) -> Farm:
 
 
 ENDINGS = {
-    *(
-        InstanceOutcome.SURVIVED,
-        InstanceOutcome.HUNG,
-        InstanceOutcome.SSH_LOST,
-        InstanceOutcome.START_FAILED,
-    ),
-    *(InstanceOutcome.ENDED_EARLY, InstanceOutcome.NOT_DONE),
+    *(InstanceOutcome.SURVIVED, InstanceOutcome.HUNG, InstanceOutcome.SSH_LOST),
+    *(InstanceOutcome.START_FAILED, InstanceOutcome.ENDED_EARLY, InstanceOutcome.NOT_DONE),
 }
 
 

@@ -1,0 +1,3 @@
+#pragma once
+#include <errno.h>
+#define PTR_ERR_OR_ZERO(pointer) ((pointer) == NULL)

@@ -1,0 +1,2 @@
+#include "defs.h"
+int main() { return ENDING; }

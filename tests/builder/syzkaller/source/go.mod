@@ -1,0 +1,3 @@
+module github.com/google/syzkaller
+
+go 1.14

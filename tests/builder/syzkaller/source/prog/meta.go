@@ -1,0 +1,3 @@
+package prog
+
+var GitRevision = "unknown"

@@ -1,0 +1,9 @@
+package main
+
+import (
+	"os"
+
+	"github.com/google/syzkaller/prog"
+)
+
+func main() { os.Stdout.WriteString(prog.GitRevision) }
