@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -32,10 +33,21 @@ class FakeLinux:
         return caught.value
 
 
+def suite_cache(folder: Path, **settings: Any) -> SuiteCache:
+    """Return the cache of a host that may take sources from anywhere."""
+    return SuiteCache(folder, ROOT / "configs" / "backports", origins=ANYWHERE, **settings)
+
+
 @pytest.fixture
-def builder(tmp_path: Path) -> Builder:
-    """A host's builder, which may take sources from anywhere."""
-    return Builder(SuiteCache(tmp_path / "cache", ROOT / "configs" / "backports", origins=ANYWHERE))
+def suite(tmp_path: Path) -> SuiteCache:
+    """The cache of the test's host."""
+    return suite_cache(tmp_path / "cache")
+
+
+@pytest.fixture
+def builder(suite: SuiteCache) -> Builder:
+    """The host's builder."""
+    return Builder(suite)
 
 
 @pytest.fixture

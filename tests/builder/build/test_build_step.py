@@ -386,9 +386,8 @@ async def test_backports_by_rule(tmp_path: Path, new_run: NewRun, fake_build: Bu
     (rules / "fixed-already.toml").write_text(
         f'summary = "x"\nreferences = ["here"]\n[when]\n{absent}'
     )
-    result = await Builder(SuiteCache(tmp_path / "cache", rules, origins=ANYWHERE))(
-        new_run(fake_build)
-    )
+    builder = Builder(SuiteCache(tmp_path / "cache", rules, origins=ANYWHERE))
+    result = await builder(new_run(fake_build))
     assert result.backports == ["fits"]
 
 

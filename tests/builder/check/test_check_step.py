@@ -9,8 +9,8 @@ from kgym.api.steps import BuildSpec, CheckResult, CheckSpec, Edit, KernelConfig
 from kgym.errors import UserError
 from kgym.host.squashfs import Way
 from kgym_builder.check.check_step import Checker
-from kgym_builder.suitecache.suitecache import SuiteCache
-from tests.conftest import ANYWHERE, ROOT, NewRun
+from tests.builder.conftest import suite_cache
+from tests.conftest import ROOT, NewRun
 
 pytestmark = pytest.mark.anyio
 
@@ -24,23 +24,8 @@ def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("cache")
 
 
-@pytest.fixture
-def checker(cache: Path) -> Checker:
-    return Checker(SuiteCache(cache, ROOT / "configs" / "backports", origins=ANYWHERE), cache)
-
-
-@pytest.fixture
-def fake_check(fake_build: BuildSpec) -> CheckSpec:
-    """A check of nothing much, on the small make tree."""
-    return check_of(fake_build, "CONFIG_BASE=y\n")
-
-
-def check_of(build: BuildSpec, config: str) -> CheckSpec:
-    return CheckSpec(
-        source=build.source,
-        config=KernelConfig(base="allnoconfig", fragments=[config]),
-        patches=[Patch(edits=[Edit(file="none", original="x", replacement="y")])],
-    )
+def config(text: str) -> KernelConfig:
+    return KernelConfig(base="allnoconfig", fragments=[text])
 
 
 def edits(*changes: tuple[str, str, str]) -> Patch:
@@ -74,8 +59,12 @@ class Checks:
 
 
 @pytest.fixture
-def checks(checker: Checker, new_run: NewRun, fake_check: CheckSpec) -> Checks:
-    return Checks(checker, new_run, fake_check)
+def checks(cache: Path, new_run: NewRun, fake_build: BuildSpec) -> Checks:
+    """Checks on the small make tree, by default with one symbol."""
+    nothing = edits(("none", "x", "y"))
+    base = config("CONFIG_BASE=y\n")
+    spec = CheckSpec(source=fake_build.source, config=base, patches=[nothing])
+    return Checks(Checker(suite_cache(cache), cache), new_run, spec)
 
 
 def files(check: PatchCheck) -> dict[str, tuple[str, int, int]]:
@@ -145,7 +134,7 @@ async def test_a_file_that_the_config_does_not_compile_is_not_built(checks: Chec
     assert (check.outcome, files(check)) == ("not_built", {"lib/extra.c": ("not_built", 0, 0)})
 
 
-AS_MODULE = KernelConfig(base="allnoconfig", fragments=["CONFIG_BASE=y\nCONFIG_EXTRA=m\n"])
+AS_MODULE = config("CONFIG_BASE=y\nCONFIG_EXTRA=m\n")
 
 
 async def test_a_module_is_compiled_as_one(checks: Checks) -> None:
@@ -225,17 +214,15 @@ async def test_a_header_of_what_make_generates_goes_through_make(checks: Checks)
     assert "no_number" in broken.reason
 
 
-async def test_an_assembly_file_and_its_header_go_through_make(
-    checker: Checker, new_run: NewRun, fake_build: BuildSpec
-) -> None:
-    checks = Checks(checker, new_run, check_of(fake_build, "CONFIG_ENTRY=y\n"))
+async def test_an_assembly_file_and_its_header_go_through_make(checks: Checks) -> None:
+    entry = config("CONFIG_ENTRY=y\n")
     for patch in (
         edits(("lib/entry.S", "ret", "nop\n\tret")),
         edits(("include/linux/entry.h", "1", "2")),
     ):
-        check = await checks.one(patch)
+        check = await checks.one(patch, config=entry)
         assert (check.outcome, check.through_make) == ("compiles", True)
-    broken = await checks.one(edits(("lib/entry.S", "ret", "return")))
+    broken = await checks.one(edits(("lib/entry.S", "ret", "return")), config=entry)
     assert (broken.outcome, broken.files[0].outcome) == ("does_not_compile",) * 2
 
 
@@ -276,11 +263,9 @@ async def test_a_warning_that_the_patch_adds_is_told_and_old_ones_are_not(checks
     assert moved.diagnostics == []
 
 
-async def test_a_warning_does_not_compile_where_the_config_says_so(
-    checker: Checker, new_run: NewRun, fake_build: BuildSpec
-) -> None:
-    checks = Checks(checker, new_run, check_of(fake_build, "CONFIG_WERROR=y\n"))
-    check = await checks.one(edits((WATCH, "return 0;", "int unused;\n\treturn 0;")))
+async def test_a_warning_does_not_compile_where_the_config_says_so(checks: Checks) -> None:
+    patch = edits((WATCH, "return 0;", "int unused;\n\treturn 0;"))
+    check = await checks.one(patch, config=config("CONFIG_WERROR=y\n"))
     assert check.outcome == "does_not_compile"
     assert "unused" in check.reason
 
@@ -328,8 +313,7 @@ async def test_another_worker_answers(checks: Checks, new_run: NewRun, tmp_path:
     patch = edits((WATCH, "return 0;", "return 3;"))
     first = await checks.one(patch, cache="refresh")
     elsewhere = tmp_path / "elsewhere"
-    suite = SuiteCache(elsewhere, ROOT / "configs" / "backports", origins=ANYWHERE)
-    other = Checks(Checker(suite, elsewhere), new_run, checks.spec)
+    other = Checks(Checker(suite_cache(elsewhere), elsewhere), new_run, checks.spec)
     again = await other.one(patch)
     assert (again.memoised, again.functions) == (True, first.functions)
     assert not list((elsewhere / "suitecache").glob("*/image.squashfs"))
@@ -347,8 +331,7 @@ async def test_a_check_finds_the_same_however_the_tree_comes(
         edits((HEADER, "int fork_one(int parent);", "int fork_one(int p);")),
     ]
     cache = tmp_path / "elsewhere"
-    suite = SuiteCache(cache, ROOT / "configs" / "backports", ways=ways, origins=ANYWHERE)
-    other = Checks(Checker(suite, cache), new_run, checks.spec)
+    other = Checks(Checker(suite_cache(cache, ways=ways), cache), new_run, checks.spec)
     one, two = [
         [check.model_copy(update={"seconds": 0.0}) for check in result.patches]
         for result in [await kind.result(*patches, cache="fresh") for kind in (other, checks)]

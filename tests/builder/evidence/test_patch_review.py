@@ -7,12 +7,11 @@ import pytest
 from kgym.api.steps import BuildSpec, Edit, Patch
 from kgym.bugs import bundle
 from kgym.source import patching
-from kgym_builder.build.build_step import Builder
 from kgym_builder.evidence.patch_review import on_trial, review
 from kgym_builder.evidence.removed_code import amputations
 from kgym_builder.kbuild.working_tree import Tree
-from kgym_builder.suitecache.suitecache import SuiteCache
-from tests.conftest import ANYWHERE, DATA, ROOT, NewRun
+from tests.builder.conftest import FakeLinux
+from tests.conftest import DATA
 
 pytestmark = pytest.mark.anyio
 
@@ -25,16 +24,13 @@ def cut(name: str) -> Patch:
     return Patch(name=name, edits=[Edit(file=PATH, original=CHECK, replacement="")])
 
 
-async def test_a_build_reviews(tmp_path: Path, new_run: NewRun, fake_build: BuildSpec) -> None:
+async def test_a_build_reviews(linux: FakeLinux) -> None:
     """It reviews the patches that it is asked to review, and no others."""
-    builder = Builder(
-        SuiteCache(tmp_path / "cache", ROOT / "configs" / "backports", origins=ANYWHERE)
-    )
     other = Patch(name="other", edits=[Edit(file=PATH, original="[8]", replacement="[16]")])
-    unasked = fake_build.model_copy(update={"patches": [other, cut("cut")]})
-    assert (await builder(new_run(unasked))).findings == []
-    run = new_run(unasked.model_copy(update={"review": ["cut"]}))
-    (one,) = (await builder(run)).findings
+    unasked = linux.spec.model_copy(update={"patches": [other, cut("cut")]})
+    assert (await linux.build(unasked)).findings == []
+    run = linux.new_run(unasked.model_copy(update={"review": ["cut"]}))
+    (one,) = (await linux.builder(run)).findings
     assert (one.check, one.reason, one.file) == ("amputation", "check_removed", PATH)
     assert "check_removed" in (run.folder / "step.log").read_text()
 

@@ -17,16 +17,11 @@ from kgym_builder.check.check_step import Checker
 from kgym_builder.kbuild import control
 from kgym_builder.suitecache.suitecache import SuiteCache
 from tests.builder.conftest import FakeLinux
-from tests.conftest import ANYWHERE, ROOT, NewRun
+from tests.conftest import ROOT, NewRun
 
 pytestmark = pytest.mark.anyio
 
 LINE = "obj-y += kgym_control.o"
-
-
-@pytest.fixture
-def suite(tmp_path: Path) -> SuiteCache:
-    return SuiteCache(tmp_path / "cache", ROOT / "configs" / "backports", origins=ANYWHERE)
 
 
 def packed(tree: Path, build: BuildSpec) -> BuildSpec:

@@ -54,16 +54,6 @@ def with_own(spec: BuildSpec, *of_the_job: Backport) -> BuildSpec:
     return spec.model_copy(update={"backports": list(of_the_job)})
 
 
-@pytest.fixture
-def suite(tmp_path: Path) -> SuiteCache:
-    return SuiteCache(tmp_path / "cache", ROOT / "configs" / "backports", origins=ANYWHERE)
-
-
-@pytest.fixture
-def builder(suite: SuiteCache) -> Builder:
-    return Builder(suite)
-
-
 @pytest.mark.parametrize("change", [own(), as_diff()], ids=["edits", "diff"])
 async def test_a_job_brings_its_own(linux: FakeLinux, change: Backport) -> None:
     without = await linux.build()

@@ -27,8 +27,8 @@ from kgym.worker.context import StepContext
 from kgym_builder.build.build_step import Builder
 from kgym_builder.suitecache.compiled_trees import INDEX, LOG, MAKING, read_about
 from kgym_builder.suitecache.nearest import NearRules
-from kgym_builder.suitecache.suitecache import SuiteCache
-from tests.conftest import ANYWHERE, ROOT, NewRun, attempt
+from tests.builder.conftest import suite_cache
+from tests.conftest import ROOT, NewRun, attempt
 from tests.refused import refused
 
 pytestmark = [pytest.mark.anyio, pytest.mark.thorough]
@@ -102,9 +102,7 @@ async def built_in(
     parent: Path, run: StepContext, rules: NearRules = ALWAYS, host: str = "one"
 ) -> Built:
     """Perform a build on a host below `parent`."""
-    backports = ROOT / "configs" / "backports"
-    suite = SuiteCache(parent / host, backports, origins=ANYWHERE, near=rules)
-    result = await Builder(suite)(run)
+    result = await Builder(suite_cache(parent / host, near=rules))(run)
     folder = parent / host / "suitecache" / result.tree
     making = EntryMaking.model_validate_json((folder / MAKING).read_text())
     return Built(run, making, folder, result.objects_compiled)
@@ -327,7 +325,7 @@ async def test_nobody_waits_for_an_entry_that_another_makes(build: Build, tmp_pa
     async with locked(folder / f".{base.folder.name}.lock"):
         made = await build(ONE_FILE)
     assert "could not be taken" in made.making.reason
-    assert "is being made" in made.log
+    assert "another process makes this entry" in made.log
 
 
 async def test_an_entry_of_an_earlier_version_is_no_base(build: Build, tmp_path: Path) -> None:
@@ -386,6 +384,7 @@ import asyncio, sys
 from pathlib import Path
 from kgym.api.steps import BuildSpec
 from tests.builder.suitecache.test_near_entries import NEVER, built_in
+from tests.builder.conftest import suite_cache
 from tests.conftest import attempt
 
 parent = Path(sys.argv[1])

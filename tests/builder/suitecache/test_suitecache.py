@@ -18,10 +18,10 @@ from kgym.worker.context import StepContext
 from kgym.worker.loop import Worker
 from kgym_builder.build.build_step import Builder
 from kgym_builder.kbuild.kbuild import Output
-from kgym_builder.suitecache.compiled_trees import IMAGE
-from kgym_builder.suitecache.suitecache import SuiteCache
+from kgym_builder.suitecache.compiled_trees import IMAGE, Entry
 from kgym_scheduler.database.connection import upgrade
-from tests.conftest import ANYWHERE, ROOT, NewRun
+from tests.builder.conftest import suite_cache
+from tests.conftest import NewRun
 from tests.scheduler.parts import Clock, Platform
 
 pytestmark = [pytest.mark.anyio, pytest.mark.thorough]
@@ -36,8 +36,7 @@ class Host:
     spec: BuildSpec
 
     def __call__(self, name: str = "one", **settings: Any) -> Builder:
-        folder, backports = self.folder / name, ROOT / "configs" / "backports"
-        return Builder(SuiteCache(folder, backports, origins=ANYWHERE, **settings))
+        return Builder(suite_cache(self.folder / name, **settings))
 
 
 @pytest.fixture
@@ -121,20 +120,21 @@ async def test_a_damaged_image_is_built_again(host: Host, tmp_path: Path) -> Non
 
 
 async def test_a_doubtful_image_is_checked(host: Host, tmp_path: Path) -> None:
-    suite = SuiteCache(tmp_path / "one", ROOT / "configs" / "backports", origins=ANYWHERE)
+    suite = suite_cache(tmp_path / "one")
+
+    async def taken(run: StepContext) -> Entry:
+        identity = await suite.identify(host.spec, run)
+        return await suite.take(host.spec, identity, run, Output(run.folder / "build.log"))
+
     run = host.new_run(host.spec)
     with run.held:
-        entry = await suite.take(
-            host.spec, await suite.identify(host.spec, run), run, Output(run.folder / "build.log")
-        )
+        entry = await taken(run)
         entry.doubt()
     (tmp_path / "one" / "suitecache" / f".{entry.identity}.seal").write_text("[]")
     with image(tmp_path / "one").open("r+b") as file:
         file.write(b"\0" * 96)
     run = host.new_run(host.spec)
-    await suite.take(
-        host.spec, await suite.identify(host.spec, run), run, Output(run.folder / "build.log")
-    )
+    await taken(run)
     assert "fetched the entry from storage" in log(run)
 
 
