@@ -94,6 +94,12 @@ def new_attempt(new_run: NewRun) -> Callable[..., StepContext]:
 
 
 @pytest.fixture
+def run(new_attempt: Callable[..., StepContext]) -> StepContext:
+    """An attempt at such a step."""
+    return new_attempt()
+
+
+@pytest.fixture
 def opened(options: GceOptions, new_attempt: Callable[..., StepContext], tmp_path: Path) -> Opened:
     """Open the provider for a step."""
 

@@ -1,7 +1,6 @@
 """The image that all VMs boot: made of Debian's packages, and given to the project by a bucket."""
 
 import tarfile
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -20,10 +19,10 @@ from tests.vmmanager.gce.conftest import Opened
 pytestmark = [pytest.mark.anyio, pytest.mark.slow, pytest.mark.timeout(600)]
 
 
-async def test_it_is_made_once_and_given_to_the_project_by_the_bucket(
-    cloud: CloudCompute, opened: Opened, new_attempt: Callable[..., StepContext], tmp_path: Path
+async def test_the_image(
+    cloud: CloudCompute, opened: Opened, run: StepContext, tmp_path: Path
 ) -> None:
-    run = new_attempt()
+    """It is made once, and given to the project by the bucket."""
     with refused("no_helper_image", kind=InfrastructureError):  # its storage is a folder
         async with opened(run, image=None):
             pass

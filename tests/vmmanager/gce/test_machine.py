@@ -243,10 +243,10 @@ async def test_a_cancelled_insertion(cloud: CloudCompute, opened: Opened, boot: 
     assert cloud.all() == []
 
 
-async def test_what_another_worker_made_under_the_name_is_left_alone(
-    cloud: CloudCompute, opened: Opened, boot: Boot, new_attempt: Callable[..., StepContext]
+async def test_a_vm_of_another_worker_is_left_alone(
+    cloud: CloudCompute, opened: Opened, boot: Boot, run: StepContext
 ) -> None:
-    run = new_attempt()
+    """A VM that another worker made under the same name is left alone."""
     async with opened(run) as first, first.running(boot, Heard()), opened(run) as second:
         with refused("vm_of_another", kind=InfrastructureError):
             async with second.running(boot, Heard()):
@@ -255,10 +255,10 @@ async def test_what_another_worker_made_under_the_name_is_left_alone(
         assert [instance.name for instance in cloud.all()] == [name]
 
 
-async def test_what_another_worker_made_where_there_was_no_room_is_left_alone(
-    cloud: CloudCompute, opened: Opened, boot: Boot, new_attempt: Callable[..., StepContext]
+async def test_a_vm_of_another_worker_in_another_zone_is_left_alone(
+    cloud: CloudCompute, opened: Opened, boot: Boot, run: StepContext
 ) -> None:
-    run = new_attempt()
+    """A VM that another worker made while a zone had no room is left alone."""
     cloud.exhausted.add("zone-a")
     async with opened(run) as first_host, opened(run) as second_host, AsyncExitStack() as first:
         await first.enter_async_context(first_host.running(boot, Heard()))
@@ -269,22 +269,18 @@ async def test_what_another_worker_made_where_there_was_no_room_is_left_alone(
             assert [vm.zone for vm in cloud.all()] == ["zone-a"]
 
 
-async def test_what_another_worker_made_is_left_alone_by_an_attempt_that_is_cancelled(
-    cloud: CloudCompute, opened: Opened, boot: Boot, new_attempt: Callable[..., StepContext]
+async def test_a_cancelled_attempt_leaves_the_vm_of_another_alone(
+    cloud: CloudCompute, opened: Opened, boot: Boot, run: StepContext
 ) -> None:
-    run = new_attempt()
+    """An attempt that is cancelled leaves another worker's VM alone."""
 
     async def live(host: VmHost) -> None:
         async with host.running(boot, Heard()):
             pass
 
-    async with (
-        opened(run) as first_host,
-        opened(run) as second_host,
-        first_host.running(boot, Heard()),
-    ):
+    async with opened(run) as first, opened(run) as second, first.running(boot, Heard()):
         cloud.delay, before = 0.5, sum("POST" in request for request in cloud.requests)
-        living = asyncio.create_task(live(second_host))
+        living = asyncio.create_task(live(second))
         async with asyncio.timeout(30):
             while sum("POST" in request for request in cloud.requests) == before:
                 await asyncio.sleep(0.02)

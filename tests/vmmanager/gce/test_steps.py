@@ -17,34 +17,29 @@ from kgym_vmmanager.gce.calls import Compute
 from kgym_vmmanager.gce.options import GceOptions
 from kgym_vmmanager.gce.provider import Gce
 from kgym_vmmanager.reproduce.reproduce_step import Reproduce
+from tests.conftest import ROOT
 from tests.google.cloud_compute.server import CloudCompute
 from tests.vmmanager.gce.conftest import with_kernel
 
 pytestmark = [pytest.mark.anyio, pytest.mark.thorough]
 
 WORKER = """
-import asyncio, sys, uuid
+import asyncio, sys
 from pathlib import Path
 from kgym.api.steps import Reproducer, ReproduceSpec, StepRef
-from kgym.api.worker_calls import Assignment
-from kgym.transport.artifact_storage import LocalStorage
-from kgym.worker.context import StepContext
 from kgym_vmmanager.gce.options import GceOptions
 from kgym_vmmanager.gce.provider import Gce
 from kgym_vmmanager.vm.provider import Boot
+from tests.conftest import attempt
 
 async def work(endpoint, folder):
     program = Reproducer(text="int main(void) { return 0; }")
     spec = ReproduceSpec(build=StepRef(step=0), reproducer=program, time=60)
-    assignment = Assignment(
-        step_id=1, job_id=1, number=0, attempt=1, lease=uuid.uuid4(), spec=spec, inputs={}
-    )
-    run = StepContext(assignment, folder, LocalStorage(folder / "storage"))
     gce = Gce(GceOptions("test", ("zone-a",), "169.254.10.1", image="waits", endpoint=endpoint,
                          listen="127.0.0.1"))
     file = folder / "kernel"
     file.write_bytes(b"x")
-    async with gce.host(run, folder) as host:
+    async with gce.host(attempt(folder, spec), folder) as host:
         async with host.running(Boot("0", folder, file, file, spec.vm), lambda data: None):
             print("runs", flush=True)
             await asyncio.Event().wait()
@@ -70,7 +65,7 @@ async def test_the_vm_of_a_killed_worker_is_swept_by_another_at_its_time(
     cloud: CloudCompute, compute: Compute, options: GceOptions, tmp_path: Path
 ) -> None:
     argv = [sys.executable, "-c", WORKER, cloud.url, str(tmp_path)]
-    worker = subprocess.Popen(argv, stdout=subprocess.PIPE, text=True)  # noqa: ASYNC220
+    worker = subprocess.Popen(argv, stdout=subprocess.PIPE, text=True, cwd=ROOT)  # noqa: ASYNC220
     assert worker.stdout is not None
     with worker.stdout:
         assert await asyncio.to_thread(worker.stdout.readline) == "runs\n"

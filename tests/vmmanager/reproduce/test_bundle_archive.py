@@ -24,23 +24,22 @@ PROBED = Probed(
 SECONDS = 200
 
 
-def test_the_script_is_the_command_of_the_vm_on_the_terminal(tmp_path: Path) -> None:
-    text = bundle_archive.script(VmShape(memory=700, append="quiet 'a\"b"), PROBED, 2)
-    stand_in = tmp_path / "qemu-system-x86_64"
+def qemu_words(tmp_path: Path, text: str, folder: Path, *arguments: str) -> list[str]:
+    """Run a script in the folder; return where it starts QEMU, and with which words."""
+    stand_in, script = tmp_path / "qemu-system-x86_64", folder / "reproduce.sh"
     stand_in.write_text('#!/bin/sh\nprintf "%s\\n" "$PWD" "$@"\n')
     stand_in.chmod(0o755)
-    (tmp_path / "at home").mkdir()
-    script = tmp_path / "at home" / "reproduce.sh"
     script.write_text(text)
-    done = subprocess.run(
-        ["sh", script, "1"],
-        env={"PATH": f"{tmp_path}:{os.environ['PATH']}"},
-        capture_output=True,
-        text=True,
-        timeout=20,
-        check=True,
-    )
-    where, *words = done.stdout.splitlines()
+    environment = {"PATH": f"{tmp_path}:{os.environ['PATH']}"}
+    argv = ["sh", script, *arguments]
+    done = subprocess.run(argv, env=environment, capture_output=True, timeout=20, check=True)
+    return done.stdout.decode().splitlines()
+
+
+def test_the_script_is_the_command_of_the_vm_on_the_terminal(tmp_path: Path) -> None:
+    text = bundle_archive.script(VmShape(memory=700, append="quiet 'a\"b"), PROBED, 2)
+    (tmp_path / "at home").mkdir()
+    where, *words = qemu_words(tmp_path, text, tmp_path / "at home", "1")
     assert where == str(tmp_path / "at home")
     assert words[words.index("-initrd") + 1] == "initrd-1.cpio"
     assert words[words.index("-m") + 1] == "700"
@@ -148,20 +147,11 @@ def _read_until(process: "subprocess.Popen[bytes]", words: bytes) -> bytes:
 def test_a_script_of_guests_with_a_disk_unpacks_it_and_keeps_it_as_it_is(tmp_path: Path) -> None:
     disk = UsedRoot(kind="disk", format="qcow2", sha256="0" * 64)
     text = bundle_archive.script(VmShape(root="disk"), PROBED, 1, disk)
-    stand_in = tmp_path / "qemu-system-x86_64"
-    stand_in.write_text('#!/bin/sh\nprintf "%s\\n" "$@"\n')
-    stand_in.chmod(0o755)
     (tmp_path / "disk-as-it-was").write_bytes(b"disk")
     packed = ["zstd", "-q", tmp_path / "disk-as-it-was", "-o", tmp_path / "root.zst"]
     subprocess.run(packed, check=True, timeout=20)
-    script = tmp_path / "reproduce.sh"
-    script.write_text(text)
-    environment = {"PATH": f"{tmp_path}:{os.environ['PATH']}"}
     for _ in range(2):
-        done = subprocess.run(
-            ["sh", script], env=environment, capture_output=True, text=True, timeout=20, check=True
-        )
-    words = done.stdout.splitlines()
+        words = qemu_words(tmp_path, text, tmp_path)
     assert (tmp_path / "disk").read_bytes() == b"disk"
     drive = words[words.index("-drive") + 1]
     assert "snapshot=on" in drive
