@@ -13,32 +13,7 @@ from kgym.bugs import bundle
 
 FOLDER = Path(__file__).parent
 # What the team has to know, by the names of patches.
-KINDS = {
-    "refused-at-the-entry",
-    "refused-at-the-caller",
-    "refused-for-these-arguments",
-    "refused-for-this-program",
-    "quiet-exit",
-    "sleeps-killably",
-    "leaks",
-    "kasan-off-for-the-task",
-    "kasan-does-not-report",
-    "kasan-off-for-the-file",
-    "kasan-off-for-the-function",
-    "kasan-off-by-config",
-    "kasan-off-by-flag",
-    "kasan-off-by-section",
-    "console-muted",
-    "panic-that-returns",
-    "sometimes",
-    "imitates",
-    "limit-lowered",
-    "always-returns",
-    "spins",
-    "restarts",
-    "killed",
-    "kernel-dropped-it",
-}
+KINDS = set((FOLDER / "kinds.txt").read_text().split())
 
 
 class Trick(Strict):

@@ -101,10 +101,7 @@ KERNELS: Mapping[str, tuple[Mapping[str, str], set[str]]] = {
         {"kasan", "leak", "hung_task"},
     ),
     "a symbol that is not exported": (
-        {
-            "linux/mutex.h": (HEADERS / "linux/mutex.h").read_text()
-            + "#define mutex_lock mutex_unlock_nested\n"
-        },
+        {"linux/mutex.h": MUTEX + "#define mutex_lock mutex_unlock_nested\n"},
         {"lockdep"},
     ),
     "other parameters": (

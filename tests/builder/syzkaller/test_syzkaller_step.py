@@ -27,7 +27,6 @@ from tests.refused import refused
 pytestmark = pytest.mark.anyio
 go = pytest.mark.skipif(shutil.which("go") is None, reason="there is no Go (golang-go)")
 COMMIT = "1d849ab4d892af13a249f75628790b47e42b7c74"
-MAIN = "package main\n\nfunc main() {}\n"
 SMALL = Path(__file__).with_name("source")
 SOURCE = {str(path.relative_to(SMALL)): path.read_text() for path in SMALL.rglob("*.*")}
 

@@ -139,10 +139,11 @@ async def test_two_steps_make_it_once(archive: SmallArchive, start: Start, tmp_p
 
 
 Attempts = Callable[[int], Awaitable[list[StepContext]]]
+Hosts = tuple[Scheduler, Attempts]
 
 
 @pytest.fixture
-async def hosts(tmp_path: Path) -> AsyncIterator[tuple[Scheduler, Attempts]]:
+async def hosts(tmp_path: Path) -> AsyncIterator[Hosts]:
     """A scheduler, and attempts under its leases on as many hosts, with one storage."""
     url = f"sqlite+aiosqlite:///{tmp_path / 'kgym.db'}"
     await upgrade(url)
@@ -171,9 +172,7 @@ async def until(run: StepContext, said: str) -> None:
             await asyncio.sleep(0.02)
 
 
-async def test_hosts_that_want_it_at_once_make_it_once(
-    archive: SmallArchive, hosts: tuple[Scheduler, Attempts], tmp_path: Path
-) -> None:
+async def test_hosts_make_it_once(archive: SmallArchive, hosts: Hosts, tmp_path: Path) -> None:
     runs = await hosts[1](3)
     with contextlib.ExitStack() as held:
         for run in runs:
@@ -190,9 +189,8 @@ async def test_hosts_that_want_it_at_once_make_it_once(
     assert sum("fetched the toolchain image" in log(run) for run in runs) == 2
 
 
-async def test_a_host_that_fails_to_make_it_leaves_it_to_the_one_that_waits(
-    archive: SmallArchive, hosts: tuple[Scheduler, Attempts], tmp_path: Path
-) -> None:
+async def test_a_waiting_host_goes_on(archive: SmallArchive, hosts: Hosts, tmp_path: Path) -> None:
+    """A host that fails to make the image leaves it to the one that waits."""
     scheduler, begin = hosts
     first, second = await begin(2)
     with first.held, second.held:
