@@ -14,10 +14,8 @@ door_overhead_s  from the call to the answer, without build and reproducer
 uncompilable_s   the whole answer for a patch that does not compile
 """
 
-import argparse
 import asyncio
 import functools
-import json
 import tempfile
 import time
 from collections.abc import AsyncIterator
@@ -40,6 +38,7 @@ from kgym_crashfixer.runs.run_store import RunStore, Stored
 from kgym_crashfixer.search.work import Check, Checked, Question, Result, Seen, Source, Try
 from tests.bench.agent_door import door
 from tests.crashfixer.world import edit, limit
+from tests.figures import parser, show
 
 CYCLES = 16
 # Four trees side by side: what keeps a platform busy.
@@ -215,15 +214,8 @@ async def figures() -> dict[str, Any]:
 
 def main() -> None:
     """Measure; print JSON, or a line for each figure."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--json", action="store_true")
-    arguments = parser.parse_args()
-    results = asyncio.run(figures()) | door()
-    if arguments.json:
-        print(json.dumps(results))
-        return
-    for name, value in results.items():
-        print(f"{name:16} {value}")
+    options = parser(__doc__).parse_args()
+    show(asyncio.run(figures()) | door(), options)
 
 
 if __name__ == "__main__":

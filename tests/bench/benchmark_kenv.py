@@ -5,7 +5,6 @@ env_ready_s      from the begin of an attempt until the agent's first command ru
 env_first_s      the same, of the first environment for this bug in a process
 run_kernel_s     of `/KBDr/run_kernel` for a patch that compiles, what it takes beyond the time that
                  the program runs in the VM (published: 1,199 s)
-uncompilable_s   of `/KBDr/run_kernel` for one that does not compile (published: 118 s)
 """
 
 import asyncio
@@ -61,13 +60,6 @@ async def _measured(url: str, token: str) -> dict[str, float]:
                 assert "Crash reproduced" in answer, answer
                 ready.append(times[0] - begun)
                 answered.append(times[2] - times[1] - SECONDS)
-            broken = []
-            for number in range(CALLS):
-                times, answer = await _timed(
-                    client, subject, tree, f"1s/^/#error {fresh + number}\\n/"
-                )
-                assert "Compilation error" in answer, answer
-                broken.append(times[2] - times[1])
     finally:
         await trees.close()
     middle = statistics.median(ready)
@@ -75,7 +67,6 @@ async def _measured(url: str, token: str) -> dict[str, float]:
         "env_ready_s": round(middle, 2),
         "env_first_s": round(first + middle, 2),
         "run_kernel_s": round(statistics.median(answered), 2),
-        "uncompilable_s": round(statistics.median(broken), 2),
     }
 
 

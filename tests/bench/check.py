@@ -6,41 +6,33 @@ check10  ten patches in one step, submitted to result; against ten times bare by
 mount    an empty command in the tree: what taking it costs
 """
 
-import argparse
 import asyncio
 import dataclasses
-import json
 import logging
 import os
 import shutil
 import statistics
-import sys
 import tempfile
-import uuid
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from time import monotonic
 
 from kgym.api.jobs import JobRequest
 from kgym.api.steps import CheckResult, CheckSpec, Patch
-from kgym.api.worker_calls import Assignment
 from kgym.bugs import bundle
 from kgym.bugs.bug import Bug
 from kgym.client import Client
 from kgym.configs import CONFIGS, data_folder
 from kgym.host import process_logs
 from kgym.host.sandbox import remove
-from kgym.transport.artifact_storage import LocalStorage
-from kgym.worker.context import StepContext
 from kgym_builder.kbuild.kbuild import Output
 from kgym_builder.kbuild.object_index import Index
 from kgym_builder.kbuild.saved_commands import compile_words
 from kgym_builder.suitecache.suitecache import Entry, SuiteCache
 from tests.alone import alone
 from tests.bench.build import add_config_options, of_config
-
-MOST_OVER = 1.0
-MOST_TIMES = 2.0
+from tests.conftest import attempt
+from tests.figures import parser, show
 
 
 def patches(bug: Bug, number: int) -> list[Patch]:
@@ -89,10 +81,7 @@ def submitted(client: Client, bug: Bug, number: int) -> float:
 async def with_entry(bug: Bug, work: Path, use: Callable[[Entry], Awaitable[float]]) -> float:
     """Take the entry as a step does, and use it."""
     first = spec(bug, 1)
-    assignment = Assignment(
-        step_id=1, job_id=1, number=0, attempt=1, lease=uuid.uuid4(), spec=first, inputs={}
-    )
-    run = StepContext(assignment, work, LocalStorage(data_folder() / "artifacts"))
+    run = attempt(work, first)
     suite = SuiteCache(data_folder() / "cache", CONFIGS / "backports")
     with run.held:
         identified = await suite.identify(first, run)
@@ -150,11 +139,10 @@ def measured(client: Client, bug: Bug, work: Path, rounds: int) -> dict[str, flo
 
 def main() -> None:
     """Measure, and print a table."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--json", action="store_true")
-    add_config_options(parser)
-    options = parser.parse_args()
+    words = parser(__doc__)
+    words.add_argument("--rounds", type=int, default=5)
+    add_config_options(words)
+    options = words.parse_args()
     bug = bundle.load(options.bug)
     if options.config:
         build = of_config(bug.build, options.config, options.compiler)
@@ -167,14 +155,7 @@ def main() -> None:
             results = measured(client, bug, work, options.rounds)
     finally:
         shutil.rmtree(work, ignore_errors=True)
-    if options.json:
-        sys.stdout.write(json.dumps({name: round(value, 3) for name, value in results.items()}))
-        sys.stdout.write("\n")
-        return
-    limits = {"check_over_s": MOST_OVER, "check10_ratio": MOST_TIMES}
-    for name, value in results.items():
-        limit = f"   at most {limits[name]:g}" if name in limits else ""
-        sys.stdout.write(f"{name:16}{value:8.3f}{limit}\n")
+    show(results, options, {"check_over_s": 1.0, "check10_ratio": 2.0})
 
 
 if __name__ == "__main__":

@@ -4,49 +4,30 @@ put_ratio     storing a file of 500 MB, over a bare PUT of it
 get_ratio     fetching it, over a bare GET into a file
 meta_per_s    looks at objects, 32 at a time, from a server that answers after 30 ms
 meta_ratio    the same over one at a time: at most 32
-vm_overhead_s        what a VM in the cloud takes to be asked for and deleted, beside its boot
-console_calls_per_s  looks at the consoles of 100 VMs, which may be 20 a second
 """
 
-import argparse
 import asyncio
-import contextlib
 import http.client
-import json
 import os
 import statistics
 import subprocess
 import sys
 import tempfile
 import time
-import uuid
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from kgym.api.steps import Reproducer, ReproduceSpec, StepRef
-from kgym.api.worker_calls import Assignment
-from kgym.transport.artifact_storage import LocalStorage
 from kgym.transport.gcs.connection import connect
 from kgym.transport.gcs.storage import CALLS, GcsStorage
-from kgym.worker.context import StepContext
-from kgym_vmmanager.cloud.zones import Place
-from kgym_vmmanager.gce.calls import Compute
-from kgym_vmmanager.gce.machine import GceVm
-from kgym_vmmanager.gce.options import GceOptions
-from kgym_vmmanager.gce.provider import Gce
-from kgym_vmmanager.vm.provider import Boot
-from tests.google.cloud_compute.server import CloudCompute
+from tests.figures import parser, show
 
-PARTS = ("bodies", "meta", "gce")
+PARTS = ("bodies", "meta")
 BUCKET = "bench"
 # Seconds: about what the service takes from within its own region.
 DELAY = 0.03
 LOOKS = 640
-VMS = 5
-CONSOLES = 100
-CONSOLE_SECONDS = 10.0
 
 
 @contextmanager
@@ -139,72 +120,13 @@ async def meta(opened: GcsStorage) -> dict[str, float]:
     return {"meta_per_s": many, "meta_ratio": many / alone}
 
 
-def machines(folder: Path) -> dict[str, float]:
-    """Start and delete VMs that boot nothing, and follow many consoles."""
-    with CloudCompute(folder / "compute") as cloud:
-        cloud.operation_seconds = 0.0
-        cloud.images["empty"] = folder / "empty.raw"
-        (folder / "empty.raw").write_bytes(bytes(1 << 20))
-        options = GceOptions(
-            project="bench",
-            zones=("zone",),
-            address="169.254.10.1",
-            listen="127.0.0.1",
-            image="empty",
-            endpoint=cloud.url,
-        )
-        return asyncio.run(_machines(folder, options, cloud))
-
-
-async def _machines(folder: Path, options: GceOptions, cloud: CloudCompute) -> dict[str, float]:
-    program = Reproducer(text="int main(void) { return 0; }")
-    spec = ReproduceSpec(build=StepRef(step=0), reproducer=program)
-    assignment = Assignment(
-        step_id=1, job_id=1, number=0, attempt=1, lease=uuid.uuid4(), spec=spec, inputs={}
-    )
-    run = StepContext(assignment, folder, LocalStorage(folder / "storage"))
-    kernel, initrd = folder / "kernel", folder / "initrd"
-    for path in (kernel, initrd):
-        path.write_bytes(bytes(1 << 20))
-    gce, took = Gce(options), []
-    async with gce.host(run, folder) as host:
-        for number in range(VMS):
-            boot = Boot(str(number), folder / "vm", kernel, initrd, spec.vm)
-            asked = time.monotonic()
-            async with host.running(boot, lambda _: None):
-                began = ended = time.monotonic()
-            took.append(began - asked + time.monotonic() - ended)
-    await gce.close()
-    rate = await consoles(options, cloud)
-    return {"vm_overhead_s": statistics.median(took), "console_calls_per_s": rate}
-
-
-async def consoles(options: GceOptions, cloud: CloudCompute) -> float:
-    """Follow a hundred consoles at once; return how many looks there are in a second."""
-    compute = Compute(options)
-    disks = [{"boot": True, "initialize_params": {"source_image": "empty"}}]
-    await compute.insert("zone", {"name": "one", "disks": disks}, "one")
-    async with contextlib.AsyncExitStack() as stack:
-        for _ in range(CONSOLES):
-            place = Place("zone", spot=False)
-            vm = GceVm(compute, place, "one", 1, ("127.0.0.1", 1), lambda _: None)
-            await stack.enter_async_context(vm.followed())
-        await asyncio.sleep(1)
-        before = sum("serialPort" in request for request in cloud.requests)
-        await asyncio.sleep(CONSOLE_SECONDS)
-        looks = sum("serialPort" in request for request in cloud.requests) - before
-    compute.close()
-    return looks / CONSOLE_SECONDS
-
-
 def main() -> None:
     """Print what was measured."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--json", action="store_true")
-    parser.add_argument("--parts", nargs="+", choices=PARTS, default=PARTS, help="all by default")
-    parser.add_argument("--mb", type=int, default=500)
-    parser.add_argument("--rounds", type=int, default=5)
-    options = parser.parse_args()
+    words = parser(__doc__)
+    words.add_argument("--parts", nargs="+", choices=PARTS, default=PARTS, help="all by default")
+    words.add_argument("--mb", type=int, default=500)
+    words.add_argument("--rounds", type=int, default=5)
+    options = words.parse_args()
     figures: dict[str, float] = {}
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
@@ -215,14 +137,7 @@ def main() -> None:
         if "meta" in options.parts:
             with storage(folder, DELAY) as (opened, _):
                 figures |= asyncio.run(meta(opened))
-        if "gce" in options.parts:
-            figures |= machines(folder)
-    figures = {name: round(value, 2) for name, value in figures.items()}
-    if options.json:
-        print(json.dumps(figures))
-    else:
-        for name, value in figures.items():
-            print(f"{name:12} {value:g}")
+    show(figures, options)
 
 
 if __name__ == "__main__":

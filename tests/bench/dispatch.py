@@ -9,13 +9,11 @@ submit_pipelined_per_s           submissions of one process with 64 under way
 jobs_per_s                       submitted, run and finished, as fast as they go
 followers_p99_ms                 latency_p99_ms while 300 clients follow one job that logs
 rss_growth_mb                    of the scheduler meanwhile, after the first tenth
-list_p95_ms                      a page of a list, filtered in every way, of 500,000 jobs more
 bare_commit_ms, bare_publish_ms  one INSERT with COMMIT; one confirmed publish until consumed
 """
 
 import argparse
 import asyncio
-import json
 import os
 import statistics
 import subprocess
@@ -31,8 +29,7 @@ from typing import IO, Self, cast
 import asyncpg  # type: ignore[import-untyped]
 import httpx
 
-from kgym.api.jobs import JobFilter, JobRequest
-from kgym.api.states import State
+from kgym.api.jobs import JobRequest
 from kgym.api.steps import BuildResult, BuildSpec, GitSource, KernelConfig, StepKind
 from kgym.client import AsyncClient
 from kgym.transport.artifact_storage import LocalStorage
@@ -43,6 +40,7 @@ from kgym.worker.loop import Worker
 from kgym_cli.platforms.process import run, settle
 from kgym_cli.platforms.servers import PostgreSQL, RabbitMQ, free_port
 from kgym_scheduler.scheduler import QUIET_SECONDS
+from tests.figures import parser, show
 
 NOTHING = BuildSpec(
     source=GitSource(url="https://example.org/linux.git", commit="v6.1"),
@@ -63,7 +61,6 @@ DONE = BuildResult(
 # A step that logs until it is aborted.
 TALK = NOTHING.model_copy(update={"source": GitSource(url="https://example.org/x", commit="talk")})
 FOLLOWERS = 300
-LISTED = 500_000
 SINGLE_RATE = 20.0
 SINGLE_WORKERS = 4
 IDLE_SECONDS = 15.0
@@ -72,24 +69,6 @@ SUBMITTED = 3_000
 # Submissions under way at the same time.
 SUBMITTERS = 64
 SLOTS = 64
-
-SEED = """
-INSERT INTO jobs (state, priority, submitter, created_at, updated_at, tags)
-    SELECT (ARRAY['succeeded','succeeded','failed','aborted'])[1 + i % 4], 0, 'seed',
-        now() - i * interval '1 second', now(), '["t:' || i % 50 || '"]'
-    FROM generate_series(1, $1::int) AS i;
-"""
-SEED_STEPS = """
-INSERT INTO steps (job_id, number, kind, lane, rank, turn, state, attempt, tries, artifacts, spec)
-    SELECT jobs.id, n, kind, (SELECT min(id) FROM lanes), 0, 0, jobs.state, 1, 1, '[]', $1
-    FROM jobs, (VALUES (0, 'build'), (1, 'reproduce')) AS s(n, kind) WHERE submitter = 'seed'
-"""
-SEED_FACETS = """
-INSERT INTO facets (job_id, facet, state, created_at)
-    SELECT id, facet, state, created_at FROM jobs,
-        LATERAL (VALUES ('kind:build'), ('kind:reproduce'), ('tag:t:' || id % 50)) AS f(facet)
-    WHERE submitter = 'seed'
-"""
 
 
 # --- the worker, a process of its own -----------------------------------------------------
@@ -246,9 +225,7 @@ class Bench:
         ):
             await asyncio.sleep(0.02)
         done = await connection.fetchval(
-            "SELECT count(*) FROM jobs"
-            " WHERE state = 'succeeded' AND submitter <> 'seed' AND id > $1",
-            self.earlier,
+            "SELECT count(*) FROM jobs WHERE state = 'succeeded' AND id > $1", self.earlier
         )
         if done != self.submitted:
             raise SystemExit(f"{done} of {self.submitted} jobs succeeded")
@@ -322,37 +299,6 @@ class Bench:
         self.submitted += jobs
         await self.finished()
         return jobs / (time.monotonic() - start), _rss_mb(self.scheduler_pid) - grown_from
-
-    async def lists(self, client: AsyncClient, jobs: int) -> list[float]:
-        """Return the milliseconds of listing, filtered in every way, sorted."""
-        connection = await _connect(self.database)
-        await connection.execute(SEED.replace("$1::int", str(jobs)))
-        await connection.execute(SEED_STEPS, NOTHING.model_dump_json(), timeout=600)
-        await connection.execute(SEED_FACETS, timeout=600)
-        await connection.execute("VACUUM ANALYZE", timeout=600)
-        middle = await connection.fetchval(
-            "SELECT created_at FROM jobs ORDER BY created_at OFFSET $1 LIMIT 1", jobs // 2
-        )
-        await connection.close()
-        wanted = [
-            JobFilter(**state, **kind, **tag, **before)
-            for state in (
-                {},
-                *({"state": wanted_state} for wanted_state in (State.FAILED, State.RUNNING)),
-            )
-            for kind in ({}, {"kind": StepKind.REPRODUCE})
-            for tag in ({}, {"tag": "t:7"}, {"tag": "absent"})
-            for before in ({}, {"created_before": middle})
-        ]
-        taken = []
-        for query in wanted * 6:
-            start = time.monotonic_ns()
-            page = await client.page(query)
-            if page.next:
-                await client.page(query.model_copy(update={"cursor": page.next}))
-                start += (time.monotonic_ns() - start) // 2
-            taken.append((time.monotonic_ns() - start) / 1e6)
-        return sorted(taken)
 
     async def bare_commit(self) -> float:
         """Return the milliseconds of one INSERT and COMMIT."""
@@ -455,8 +401,6 @@ async def measure(bench: Bench, options: argparse.Namespace) -> dict[str, float]
         figures["followers_p99_ms"] = _part(followed, 0.99)
         rate, growth = await bench.throughput(options.jobs)
         figures["jobs_per_s"], figures["rss_growth_mb"] = rate, growth
-        async with AsyncClient(bench.server) as client:
-            figures["list_p95_ms"] = _part(await bench.lists(client, options.listed), 0.95)
     with bench.running(SINGLE_WORKERS, 1):
         await bench.latency(2, SINGLE_RATE)  # to warm up
         figures["idle_cpu"] = await bench.idle_cpu()
@@ -474,15 +418,13 @@ async def measure(bench: Bench, options: argparse.Namespace) -> dict[str, float]
 
 def main() -> None:
     """Measure, and print the figures."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--json", action="store_true")
-    parser.add_argument("--jobs", type=int, default=100_000, help="as fast as they go")
-    parser.add_argument("--rate", type=float, default=50, help="jobs/s where latency is measured")
-    parser.add_argument("--seconds", type=float, default=20, help="of measuring latency")
-    parser.add_argument("--workers", type=int, default=1, help="worker processes")
-    parser.add_argument("--listed", type=int, default=LISTED, help="jobs in the list")
-    parser.add_argument("--worker", nargs=3, help=argparse.SUPPRESS)
-    options = parser.parse_args()
+    words = parser(__doc__)
+    words.add_argument("--jobs", type=int, default=100_000, help="as fast as they go")
+    words.add_argument("--rate", type=float, default=50, help="jobs/s where latency is measured")
+    words.add_argument("--seconds", type=float, default=20, help="of measuring latency")
+    words.add_argument("--workers", type=int, default=1, help="worker processes")
+    words.add_argument("--worker", nargs=3, help=argparse.SUPPRESS)
+    options = words.parse_args()
     if options.worker:
         server, folder, slots = options.worker
         run(work(server, os.environ["KGYM_BUS"], Path(folder), int(slots)))
@@ -492,12 +434,7 @@ def main() -> None:
         PostgreSQL(Path(folder) / "postgresql") as database,
         RabbitMQ(Path(folder) / "rabbitmq") as broker,
     ):
-        figures = asyncio.run(measure(Bench(Path(folder), database, broker), options))
-    if options.json:
-        sys.stdout.write(json.dumps(figures) + "\n")
-        return
-    for name, value in figures.items():
-        sys.stdout.write(f"{name:16}{value:10.2f}\n")
+        show(asyncio.run(measure(Bench(Path(folder), database, broker), options)), options)
 
 
 if __name__ == "__main__":

@@ -8,7 +8,6 @@ Each bug is crashed once; all of its patches share that.
 """
 
 import argparse
-import json
 import logging
 import statistics
 import sys
@@ -35,6 +34,7 @@ from kgym.client import Client
 from kgym.configs import data_folder
 from kgym.host import process_logs
 from tests.alone import alone
+from tests.figures import parser, show
 from tests.honesty.redteam import Trick, tricks
 
 MOST_SECONDS = 15.0
@@ -207,15 +207,14 @@ def run(
 
 def main() -> None:
     """Measure, and print a table."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--bug", action="append", choices=bundle.names(), help="only this one's")
-    parser.add_argument("--patch", action="append", help="only patches of this name")
-    parser.add_argument("--quick", action="store_true", help="not what compiles the whole kernel")
-    how = parser.add_mutually_exclusive_group()
+    words = parser(__doc__)
+    words.add_argument("--bug", action="append", choices=bundle.names(), help="only this one's")
+    words.add_argument("--patch", action="append", help="only patches of this name")
+    words.add_argument("--quick", action="store_true", help="not what compiles the whole kernel")
+    how = words.add_mutually_exclusive_group()
     how.add_argument("--static", dest="vms", action="store_const", const="none", default="some")
     how.add_argument("--all", dest="vms", action="store_const", const="all", help="VMs for all")
-    parser.add_argument("--json", action="store_true")
-    options = parser.parse_args()
+    options = words.parse_args()
     process_logs.configure(level=logging.WARNING)
     data_folder().mkdir(parents=True, exist_ok=True)
     with alone(data_folder()) as client:
@@ -227,11 +226,7 @@ def main() -> None:
             say=lambda line: print(line, file=sys.stderr, flush=True),
         )
     results = figures(trials, static=options.vms == "none")
-    if options.json:
-        sys.stdout.write(json.dumps(results) + "\n")
-    else:
-        for name, value in results.items():
-            sys.stdout.write(f"{name:20} {value}\n")
+    show(results, options)
     bad = results["hidden_unflagged"] or results["honest_refused"]
     sys.exit(1 if bad else 0)
 

@@ -1,19 +1,14 @@
 """What other kernels cost: those built by toolchain images, near ones, guests with disks.
 
 toolchain_s      a compiler in an image taken and mounted, once the image is made, by a new worker
-toolchain_ratio  processor time of bookworm's gcc-12 in its image, over the host's own gcc-12, on
-                 the same object of the shipped kernel; left out where the host has another one
 near_commit_ratio  seconds until there is the entry of a commit that differs in 20 C files from one
                  that is there, over those from scratch; sources and configs are known in both
 near_config_ratio  likewise, of a config with one driver more
 disk_boot_ratio  seconds from QEMU's start to ready, from Debian on ext4 over an initramfs
 """
 
-import argparse
 import asyncio
-import json
 import logging
-import sys
 import tempfile
 from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
@@ -22,6 +17,7 @@ from kgym.configs import data_folder
 from kgym.host import process_logs
 from kgym.host.sandbox import remove
 from tests.bench import kernels_disk, kernels_near, kernels_toolchains
+from tests.figures import parser, show
 
 # Measures in a folder of its own, so many rounds.
 Part = Callable[[Path, int], Awaitable[Mapping[str, float]]]
@@ -48,21 +44,13 @@ async def measured(names: list[str], rounds: int) -> dict[str, float]:
 
 def main() -> None:
     """Measure, and print a table."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--parts", nargs="+", choices=PARTS, default=list(PARTS))
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--json", action="store_true")
-    options = parser.parse_args()
+    words = parser(__doc__)
+    words.add_argument("--parts", nargs="+", choices=PARTS, default=list(PARTS))
+    words.add_argument("--rounds", type=int, default=5)
+    options = words.parse_args()
     process_logs.configure(level=logging.WARNING)
     data_folder().mkdir(parents=True, exist_ok=True)
-    figures = asyncio.run(measured(options.parts, options.rounds))
-    if options.json:
-        rounded = {name: round(value, 4) for name, value in figures.items()}
-        sys.stdout.write(json.dumps(rounded) + "\n")
-        return
-    for name, value in figures.items():
-        goal = f"   at most {GOALS[name]:g}" if name in GOALS else ""
-        sys.stdout.write(f"{name:20}{value:10.4f}{goal}\n")
+    show(asyncio.run(measured(options.parts, options.rounds)), options, GOALS)
 
 
 if __name__ == "__main__":

@@ -1,23 +1,20 @@
 """What an entry costs that is made from a near one (see `kernels.py`)."""
 
 import difflib
-import uuid
 from collections.abc import Mapping
 from pathlib import Path
 from time import monotonic
 
 from kgym.api.steps import Backport, BuildSpec
 from kgym.api.suitecache import EntryMaking
-from kgym.api.worker_calls import Assignment
 from kgym.bugs import bundle
 from kgym.configs import CONFIGS, data_folder
-from kgym.transport.artifact_storage import LocalStorage
-from kgym.worker.context import StepContext
 from kgym_builder.kbuild.kbuild import Output
 from kgym_builder.kbuild.object_index import Index
 from kgym_builder.suitecache.compiled_trees import INDEX, MAKING, linked_in
 from kgym_builder.suitecache.nearest import NearRules
 from kgym_builder.suitecache.suitecache import SuiteCache
+from tests.conftest import attempt
 
 GOALS = {"near_commit_ratio": 0.15, "near_config_ratio": 0.20}
 # C files in which the other commit differs, of folders that lie far from each other.
@@ -75,7 +72,7 @@ def other_source(source: Path, texts: Mapping[str, str]) -> Backport:
 async def _taken(spec: BuildSpec, work: Path, near: NearRules) -> tuple[float, Path, Path]:
     """Return the seconds until the entry was made and stored, its folder, and its source."""
     suite = SuiteCache(work / "cache", CONFIGS / "backports", near=near)
-    run = _run(work, spec)
+    run = attempt(work, spec)
     with run.held:
         published = await suite.published(spec, run)
         identified = await suite.identify(spec, run)
@@ -95,13 +92,3 @@ def _link_sources(there: Path, here: Path) -> None:
 
 def _making(entry: Path) -> EntryMaking:
     return EntryMaking.model_validate_json((entry / MAKING).read_text())
-
-
-def _run(work: Path, spec: BuildSpec) -> StepContext:
-    lease = uuid.uuid4()
-    folder = work / lease.hex
-    folder.mkdir()
-    assignment = Assignment(
-        step_id=1, job_id=1, number=0, attempt=1, lease=lease, spec=spec, inputs={}
-    )
-    return StepContext(assignment, folder, LocalStorage(work / "storage"))

@@ -4,7 +4,6 @@ page_p95_ms     server time of the slowest page, on SQLite or PostgreSQL; `pages
 page_cpu_ms     processor time of scheduler, database and monitor for the dearest page, which other
                 work on the machine does not stretch
 bare_p95_ms     the same of an answer without content, as the baseline of this run
-list_p95_ms     the scheduler's answer to any filter that the page of jobs can make, on either
 paint_s         first contentful paint of the slowest page, in headless Chromium
 log_mb          JavaScript heap, with the text that it holds, of a live log of 1,000,000 lines
 dispatch_ratio  from submission to start with 200 open pages, over the same without, at 20 jobs/s
@@ -16,8 +15,6 @@ fill_s          what it took to fill the slower of the databases
 import argparse
 import asyncio
 import contextlib
-import itertools
-import json
 import os
 import random
 import re
@@ -28,10 +25,9 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
-from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import httpx
@@ -55,18 +51,17 @@ from tests.demo.demo_agent import DemoAgent, demo_agent
 from tests.demo.given_steps import working
 from tests.demo.monitor_pages import MonitorPage
 from tests.demo.showcase import Showcase, trial
+from tests.figures import parser, show
 from tests.monitor import many_jobs
 
 JOBS = 500_000
-PARTS = ("pages", "lists", "paint", "log", "dispatch")
+PARTS = ("pages", "paint", "log", "dispatch")
 LINES = 1_000_000
 # Pages that are open while jobs are dispatched: as many streams as one reader may have.
 OPEN = 200
 # Of each page.
 VISITS = 40
 PAINTS = 5
-# Conditions of lists that are tried.
-FILTERS = 400
 # Of dispatch without and with open pages, in turn.
 ROUNDS = 5
 # That a server may take to start, with all that it imports, on a busy machine.
@@ -233,53 +228,6 @@ def visited(
 def _stolen() -> int:
     """Return the ticks in which the host ran something else instead (proc_stat(5), `steal`)."""
     return int(Path("/proc/stat").read_text().split(maxsplit=9)[8])
-
-
-# --- lists --------------------------------------------------------------------------------
-
-
-def filters(count: int) -> list[JobFilter]:
-    """Return conditions of each number and kind that the page of jobs can make, some of all."""
-    dice, now = random.Random(15), datetime.now(UTC)
-    values = {
-        "text": ["part_7", "sweep-9", "nowhere"],
-        "state": [State.FAILED, State.RUNNING, State.QUEUED, State.SUCCEEDED],
-        "verdict": ["same_crash", "inconclusive"],
-        "kind": [StepKind.REPRODUCE, StepKind.CHECK],
-        "bug": ["watch-queue-filter", "extid-0005", "extid-018f", "absent"],
-        "tag": ["model:a", "night:7", "night:58", "absent"],
-        "group": ["sweep-7", "sweep-99", "absent"],
-        "submitter": ["nightly", "rarely", "nobody"],
-        "created_after": [now - timedelta(days=days) for days in (55, 30, 2)],
-        "created_before": [now - timedelta(days=days) for days in (50, 20, 1)],
-        "mine": [True],
-    }
-    named = [
-        names
-        for number in range(len(values) + 1)
-        for names in itertools.combinations(values, number)
-    ]
-    few = [names for names in named if len(names) < 3]
-    many = dice.sample(named, max(0, count - len(few)))
-    return [
-        JobFilter.model_validate({name: dice.choice(values[name]) for name in names})
-        for names in [*few, *many]
-    ]
-
-
-def listed(scheduler: str, wanted: Iterable[JobFilter]) -> list[float]:
-    """Return the milliseconds of the scheduler's answers to these, the better of two, sorted."""
-    taken = []
-    with httpx.Client(base_url=scheduler, trust_env=False, timeout=60) as client:
-        for address in wanted:
-            asked = address.model_dump(mode="json", exclude_defaults=True)
-            twice = []
-            for _ in range(2):
-                begun = time.monotonic_ns()
-                client.get("/v1/jobs", params=asked).raise_for_status()
-                twice.append((time.monotonic_ns() - begun) / 1e6)
-            taken.append(min(twice))
-    return sorted(taken)
 
 
 # --- in the browser -----------------------------------------------------------------------
@@ -552,10 +500,6 @@ def _server(
             page_times.server[site.database], page_times.cpu[site.database] = taken, cpu
         bare, _ = visited(site.monitor, {"bare": BARE}, options.visits, [])["bare"]
         figures["bare_p95_ms"] = _part(bare, 0.95)
-    if "lists" in options.parts:
-        _say(f"{options.filters} filters on {site.database}")
-        answers = listed(site.scheduler, filters(options.filters))
-        figures["list_p95_ms"] = _part(answers, 0.95)
     return figures
 
 
@@ -586,19 +530,17 @@ def measure(options: argparse.Namespace) -> tuple[dict[str, float], dict[str, Fo
 
 def main() -> None:
     """Measure, and print the figures."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--json", action="store_true")
-    parser.add_argument("--jobs", type=int, default=JOBS, help="in the database")
-    parser.add_argument("--database", choices=["sqlite", "postgresql", "both"], default="both")
-    parser.add_argument("--parts", nargs="+", choices=PARTS, default=PARTS, help="all by default")
-    parser.add_argument("--visits", type=int, default=VISITS, help="of each page")
-    parser.add_argument("--paints", type=int, default=PAINTS, help="of each page")
-    parser.add_argument("--filters", type=int, default=FILTERS, help="of lists")
-    parser.add_argument("--lines", type=int, default=LINES, help="of the live log")
-    parser.add_argument("--seconds", type=float, default=10, help="of dispatch, in each round")
-    parser.add_argument("--rounds", type=int, default=ROUNDS, help="of dispatch")
-    parser.add_argument("--serve", nargs=2, help=argparse.SUPPRESS)
-    options = parser.parse_args()
+    words = parser(__doc__)
+    words.add_argument("--jobs", type=int, default=JOBS, help="in the database")
+    words.add_argument("--database", choices=["sqlite", "postgresql", "both"], default="both")
+    words.add_argument("--parts", nargs="+", choices=PARTS, default=PARTS, help="all by default")
+    words.add_argument("--visits", type=int, default=VISITS, help="of each page")
+    words.add_argument("--paints", type=int, default=PAINTS, help="of each page")
+    words.add_argument("--lines", type=int, default=LINES, help="of the live log")
+    words.add_argument("--seconds", type=float, default=10, help="of dispatch, in each round")
+    words.add_argument("--rounds", type=int, default=ROUNDS, help="of dispatch")
+    words.add_argument("--serve", nargs=2, help=argparse.SUPPRESS)
+    options = words.parse_args()
     if options.serve:
         data, port = options.serve
         serve(Path(data), int(port))
@@ -613,14 +555,7 @@ def main() -> None:
         }
         for name, page in sorted(measured.items(), key=lambda of: -of[1].p95())
     }
-    if options.json:
-        sys.stdout.write(json.dumps({**figures, "pages": table}) + "\n")
-        return
-    for name, value in figures.items():
-        sys.stdout.write(f"{name:28}{value:10.2f}\n")
-    for name, values in table.items():
-        text = "  ".join(f"{key} {value:g}" for key, value in values.items())
-        sys.stdout.write(f"{name:28}{text}\n")
+    show({**figures, "pages": table}, options)
 
 
 if __name__ == "__main__":

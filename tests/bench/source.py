@@ -7,8 +7,6 @@ symbol  a name: called once, a dozen times, everywhere
 Each look is another one, so that nothing is answered from what the one before left.
 """
 
-import argparse
-import json
 import random
 import statistics
 import sys
@@ -21,6 +19,7 @@ from kgym.bugs import bundle
 from kgym.client import Client
 from kgym.configs import data_folder
 from tests.alone import alone
+from tests.figures import parser, show
 
 BUG = "watch-queue-filter"
 MOST_MS = 100.0
@@ -101,12 +100,9 @@ class Looks:
 
 def main() -> int:
     """Measure and print; fail if a look takes longer than it may."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
-    )
-    parser.add_argument("--number", type=int, default=200, help="looks of each kind")
-    parser.add_argument("--json", action="store_true")
-    options = parser.parse_args()
+    words = parser(__doc__)
+    words.add_argument("--number", type=int, default=200, help="looks of each kind")
+    options = words.parse_args()
     with alone(data_folder()) as client:
         begin = monotonic()
         job = client.wait(client.submit(bundle.load(BUG).source()).id)
@@ -123,9 +119,7 @@ def main() -> int:
         for kind, took in times.items()
     }
     figures |= {"ready_s": round(ready, 1), "looks": options.number, "seed": SEED}
-    print(
-        json.dumps(figures) if options.json else "\n".join(f"{k}: {v}" for k, v in figures.items())
-    )
+    show(figures, options)
     return int(any(p95(took) > MOST_MS for took in times.values()))
 
 

@@ -20,7 +20,6 @@ from collections import Counter
 from collections.abc import Iterable
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict, replace
-from pathlib import Path
 from typing import Any
 
 from kgym_crashfixer import strategies
@@ -156,13 +155,10 @@ def main() -> None:
     parser.add_argument("--first", type=int, default=0, help="seed of the first bug")
     parser.add_argument("--others", type=int, default=400, help="bugs of each other setting")
     parser.add_argument("--processes", type=int, default=os.cpu_count())
-    parser.add_argument("--seconds", type=float, help="begin no more work after so long")
-    parser.add_argument("--save", type=Path, help="write the figures so far to this file")
     arguments = parser.parse_args()
     begun = time.monotonic()
     last = arguments.first + arguments.bugs
     sums: dict[tuple[str, str], Counter[str]] = {}
-    figures: dict[str, Any] = {}
     jobs = [
         ("as stated", tuple(names()), range(at, min(at + 5, last)))
         for at in range(arguments.first, last, 5)
@@ -173,18 +169,11 @@ def main() -> None:
         for setting in SETTINGS
         if setting != "as stated"
     ]
-    ends = begun + (arguments.seconds or float("inf"))
     with ProcessPoolExecutor(arguments.processes) as pool:
-        for some, until in ((others, (begun + ends) / 2), (jobs, ends)):
-            for at in range(0, len(some), arguments.processes * 4):
-                if time.monotonic() > until:
-                    break
-                for sums_of_part in pool.map(part, some[at : at + arguments.processes * 4]):
-                    for key, more in sums_of_part.items():
-                        sums.setdefault(key, Counter()).update(more)
-                figures = answer(sums, time.monotonic() - begun)
-                if arguments.save:
-                    arguments.save.write_text(json.dumps(figures, indent=1))
+        for sums_of_part in pool.map(part, [*others, *jobs]):
+            for key, more in sums_of_part.items():
+                sums.setdefault(key, Counter()).update(more)
+    figures = answer(sums, time.monotonic() - begun)
     if arguments.json:
         print(json.dumps(figures))
         return

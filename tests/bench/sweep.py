@@ -7,13 +7,10 @@ bare_compile_s  the compiler alone on the file that they change, before and afte
 each_ratio      broken_each_s by bare_compile_s, shared by the cores
 """
 
-import argparse
 import asyncio
-import json
 import logging
 import os
 import shutil
-import sys
 import tempfile
 import uuid
 from pathlib import Path
@@ -28,11 +25,11 @@ from kgym.configs import data_folder
 from kgym.host import process_logs
 from tests.alone import platform_alone
 from tests.bench.check import bare, patches
+from tests.figures import parser, show
 
 BUG = bundle.load("watch-queue-filter")
 PATCHES = 200
 BROKEN = 150
-MOST_EACH = 0.5
 
 
 def candidates(run: str) -> list[Candidate]:
@@ -81,9 +78,7 @@ async def measured(url: str) -> dict[str, float]:
 
 def main() -> None:
     """Measure, and print a table."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--json", action="store_true")
-    options = parser.parse_args()
+    options = parser(__doc__).parse_args()
     process_logs.configure(level=logging.WARNING)
     with platform_alone(data_folder()) as platform:
         with Client(platform.url) as client:  # the entry and the base are made once
@@ -97,14 +92,7 @@ def main() -> None:
             shutil.rmtree(work, ignore_errors=True)
     results["bare_compile_s"] = compiler = (before + after) / 2
     results["each_ratio"] = results["broken_each_s"] / (compiler / (os.cpu_count() or 1))
-    if options.json:
-        sys.stdout.write(
-            f"{json.dumps({name: round(value, 3) for name, value in results.items()})}\n"
-        )
-        return
-    for name, value in results.items():
-        limit = f"   at most {MOST_EACH:g}" if name == "broken_each_s" else ""
-        sys.stdout.write(f"{name:16}{value:8.3f}{limit}\n")
+    show(results, options, {"broken_each_s": 0.5})
 
 
 if __name__ == "__main__":

@@ -1,9 +1,8 @@
-"""How long it takes from millions of records to a minimal trace, and from a panic to it.
+"""How long it takes from millions of records to a minimal trace.
 
 ring   parse the ring-buffer bytes and minimise
 text   the same from the text of tracefs
 The records are made up: threads that go through calls of a few files, two CPUs.
-dump   from the panic of a real guest to its minimal trace, by the hypervisor's dump
 """
 
 import argparse
@@ -14,7 +13,6 @@ import tempfile
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -22,17 +20,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kgym.api.steps import TraceStack
-from kgym.bugs import bundle, tracing_job
-from kgym.bugs.tracing_job import TraceResult
-from kgym.client import Client
 from kgym.configs import data_folder
 from kgym.crash.report import Frame
-from kgym.errors import KgymError
 from kgym.trace import trace_files
 from kgym.trace.minimal_trace import Crash, minimize
 from kgym.trace.records import Function, Trace
 from kgym.trace.ring_buffer import Key, Layout, RingParser
-from tests.alone import alone
+from tests.figures import parser, show
 
 ROOT = Path(__file__).resolve().parents[2]
 CPUS = 2
@@ -44,7 +38,6 @@ CODE = 0xFFFFFFFF81000000
 # The crash's frames by number, the innermost first.
 STACK = (3, 17, 41)
 CHUNK = 1_000_000
-PANIC = b"end Kernel panic"
 
 _EVENT = np.dtype(
     {
@@ -186,54 +179,12 @@ def one_size(count: int, folder: Path) -> dict[str, Any]:
     return {"ring": measured(ring), "text": measured(folder / "trace.txt")}
 
 
-def from_dump(data: Path) -> dict[str, Any]:
-    """Crash real guests of 1 GiB; the time is from the panic to the end of the minimize step.
-
-    Without a bundle, which is packed with the lowest priority: on a busy host, it is
-    what the reproduce step waits for.
-    """
-    bug = bundle.load("watch-queue-filter")
-    request = tracing_job.traced(bug.job(None), tracing_job.tracing(bug, [], "hypervisor"))
-    build, reproduce, *others = request.steps
-    reproduce = reproduce.model_copy(update={"bundle": "none"})
-    request = request.model_copy(update={"steps": [build, reproduce, *others]})
-    try:
-        with alone(data) as client:
-            number = client.submit(request).id
-            panic = _panic(data / "work", client, number)
-            job = client.wait(number)
-    except (KgymError, OSError) as error:
-        return {"seconds": None, "reason": f"{type(error).__name__}: {error}"[-500:]}
-    about, last = TraceResult.of(job), job.steps[-1]
-    if about.trace is None or panic is None or last.started_at is None:
-        return {"seconds": None, "reason": about.reason or "no panic was seen"}
-    assert last.finished_at is not None
-    return {
-        "seconds": (last.finished_at - panic).total_seconds(),
-        "reproduce_s": (last.started_at - panic).total_seconds(),
-        "dump_s": max(dump.seconds for dump in about.dumps),
-        "minimize_s": about.seconds["total"],
-        "frames": about.trace.anchor.frames,
-    }
-
-
-def _panic(work: Path, client: Client, job: int) -> datetime | None:
-    """Return when the first console of the job told of a panic, None if the job ends without."""
-    while not client.job(job).state.final:
-        for _ in range(25):
-            if any(PANIC in path.read_bytes() for path in work.glob("**/console-*.log")):
-                return datetime.now(UTC)
-            time.sleep(0.02)
-    return None
-
-
 def main() -> None:
     """Measure, and print what was measured."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--records", type=int, default=10_000_000)
-    parser.add_argument("--measure", type=Path, help=argparse.SUPPRESS)
-    parser.add_argument("--json", action="store_true")
-    options = parser.parse_args()
+    words = parser(__doc__)
+    words.add_argument("--records", type=int, default=10_000_000)
+    words.add_argument("--measure", type=Path, help=argparse.SUPPRESS)
+    options = words.parse_args()
     if options.measure:
         sys.stdout.write(json.dumps(measure(options.measure)) + "\n")
         return
@@ -241,29 +192,18 @@ def main() -> None:
     with tempfile.TemporaryDirectory(prefix="bench-", dir=data_folder()) as folder:
         quarter = one_size(options.records // 4, Path(folder))
         whole = one_size(options.records, Path(folder))
-    dump = from_dump(data_folder())
     results = {
         "records": whole["ring"]["records"],
         "ring_s": whole["ring"]["seconds"],
         "text_s": whole["text"]["seconds"],
         "peak_rss_mb": max(whole[form]["peak_rss_mb"] for form in ("ring", "text")),
-        "dump_to_trace_s": dump["seconds"],
-        "dump_to_trace_reason": dump.get("reason"),
         # 1 is linear: four times the records took four times the time.
         **{
             f"{form}_growth": whole[form]["seconds"] / quarter[form]["seconds"] / 4
             for form in ("ring", "text")
         },
-        "details": {"quarter": quarter, "whole": whole, "dump": dump},
     }
-    if options.json:
-        sys.stdout.write(json.dumps(results) + "\n")
-        return
-    for name, value in results.items():
-        if name != "details":
-            sys.stdout.write(
-                f"{name:22}{value:.2f}\n" if isinstance(value, float) else f"{name:22}{value}\n"
-            )
+    show(results, options)
 
 
 if __name__ == "__main__":

@@ -2,7 +2,9 @@
 
 import json
 import os
+import subprocess
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -50,6 +52,18 @@ def kgym(data: Path) -> Kgym:
         return Answer(status, out.decode(), err.decode())
 
     return run
+
+
+@contextmanager
+def small_disk(folder: Path, size: str) -> Iterator[None]:
+    """Mount a small file system on a new folder; only root may."""
+    folder.mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={size}", "kgym", folder], check=True)
+    try:
+        yield
+    finally:
+        # What a command has started may take a moment longer to end.
+        subprocess.run(["umount", "--lazy", folder], check=True)
 
 
 @pytest.fixture

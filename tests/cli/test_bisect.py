@@ -30,9 +30,10 @@ from kgym_cli.platforms.embedded_platform import Platform
 from kgym_cli.platforms.step_registry import Equipment, handlers
 from tests.builder.kernel_source.test_git_repositories import git
 from tests.cli.conftest import Kgym
-from tests.cli.test_sweep import At, begun, jobs_of, platform_process
+from tests.cli.test_sweep import begun, jobs_of, platform_process
 from tests.cli.worked import working
 from tests.conftest import ROOT
+from tests.demo import given_steps
 from tests.results import built, ran
 
 pytestmark = pytest.mark.thorough
@@ -207,7 +208,7 @@ def test_the_commit_of_a_merged_branch_is_found_by_real_builds(
         if tested["saw"] != "skipped"
     )
     assert again.status == 0
-    assert f"{linux.commits['cause']} brought the bug: 9" in again.out
+    assert f"{linux.commits['cause']} introduced the bug: 9" in again.out
     assert farm.ran == ran_once  # nothing ran twice
     # Ten runs measure the bug, to their end; tests rest on that, and ask for evidence.
     first, *others = farm.specs
@@ -247,7 +248,7 @@ def test_killed_it_goes_on_and_no_job_is_submitted_twice(
     words = ("bisect", bundle, "--good", linux.commits["good"])
     with (
         platform_process(data) as (process, url),
-        working(At(url), data, farm.answers, history),  # type: ignore[arg-type]
+        given_steps.working(url, data, farm.answers, history),
         begun(data, "--server", url, *words) as command,
     ):
         assert farm.held.wait(120)

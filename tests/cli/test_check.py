@@ -137,7 +137,7 @@ def test_patches_are_taken_as_people_have_them_and_a_bad_one_stands_alone(
     assert list(outcomes) == list(mails)
     bad = {name: words for name, (outcome, words) in outcomes.items() if outcome != "compiles"}
     assert list(bad) == ["zeroes", "spaced", "nothing"]
-    assert "holds zero bytes" in bad["zeroes"]
+    assert "contains NUL bytes" in bad["zeroes"]
     assert "with other white space" in bad["spaced"]
     assert "changes nothing" in bad["nothing"]
 

@@ -18,7 +18,7 @@ from kgym.api.steps import BuildSpec, Edit, Patch
 from kgym.client import Client
 from kgym_cli.platforms import running_platform
 from kgym_cli.platforms.embedded_platform import Platform
-from tests.cli.conftest import Kgym
+from tests.cli.conftest import Kgym, small_disk
 
 LOG = """\
 [    1.0] Run /init as init process
@@ -44,13 +44,6 @@ def test_a_report_is_parsed_to_json(kgym: Kgym, tmp_path: Path) -> None:
     assert crash["title"] == "KASAN: use-after-free Read in demo_release"
     assert set(crash) >= {"title", "alt_titles", "type", "corrupted", "report", "frames"}
     assert "demo_release" in [frame["function"] for frame in crash["frames"]]
-
-
-def test_several_logs_give_an_array_in_their_order(kgym: Kgym, tmp_path: Path) -> None:
-    (tmp_path / "crash.log").write_text(LOG)
-    (tmp_path / "calm.log").write_text("[    1.0] Run /init as init process\n")
-    both = kgym("report", "parse", tmp_path / "calm.log", tmp_path / "crash.log", "--json").json
-    assert [crash["title"] is None for crash in both] == [True, False]
 
 
 def test_the_shipped_bugs_are_listed_and_shown(kgym: Kgym) -> None:
@@ -162,9 +155,7 @@ def test_a_full_disk_is_the_cause_and_the_job_can_be_restarted(
     )
     spec = fake_build.model_copy(update={"patches": [Patch(edits=[fill])]})
     request = JobRequest(steps=[spec]).model_dump_json()
-    data.mkdir()
-    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=4m", "kgym", data], check=True)
-    try:
+    with small_disk(data, "4m"):
         done = kgym("job", "submit", "-", "--wait", "--json", stdin=request)
         failure = done.json["steps"][0]["failure"]
         assert (done.status, failure["cause"], failure["reason"]) == (
@@ -176,8 +167,6 @@ def test_a_full_disk_is_the_cause_and_the_job_can_be_restarted(
         subprocess.run(["mount", "-o", "remount,size=400m", data], check=True)
         again = kgym("job", "restart", done.json["id"], "--wait", "--json")
         assert (again.status, again.json["state"]) == (0, "succeeded")
-    finally:
-        subprocess.run(["umount", data], check=True)
 
 
 def slow_job(fake_build: BuildSpec, marker: str) -> JobRequest:
@@ -244,7 +233,7 @@ def test_a_killed_platform_loses_no_job(kgym: Kgym, data: Path, fake_build: Buil
         assert job.steps[0].attempt == 2
 
 
-def wait_for(condition: Callable[[], bool], limit: float = 30.0) -> None:
+def wait_for(condition: Callable[[], bool], limit: float = 60.0) -> None:
     end = time.monotonic() + limit
     while not condition():
         assert time.monotonic() < end, "waited in vain"

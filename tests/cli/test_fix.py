@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -42,6 +43,29 @@ def mending(handler: Handler) -> None:
     answer(answers.get(purpose_of(text), "<choice>1</choice>"))(handler)
 
 
+def model_of(endpoint: Endpoint) -> str:
+    return f"openai-chat:gpt-4o@http://127.0.0.1:{endpoint.server_port}/v1"
+
+
+@contextmanager
+def agent_service(data: Path, model: str) -> Iterator[None]:
+    """Run `kgym agent`, which ends well."""
+    service = subprocess.Popen(
+        [sys.executable, "-m", "kgym_cli", "agent", "--agent-port", "0", "--agent-models", model],
+        env={**os.environ, "KGYM_DATA": str(data)},
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        assert service.stderr is not None
+        assert any(line.startswith("agent: http://127.0.0.1:") for line in service.stderr)
+        yield
+    finally:
+        service.terminate()
+        service.communicate(timeout=60)
+    assert service.returncode == 0
+
+
 def line() -> str:
     path = Path(__file__).parents[1] / "fakelinux" / FILE
     return next(line for line in path.read_text().splitlines() if line.startswith("int "))
@@ -76,7 +100,7 @@ def test_a_fix_is_found_written_recorded_and_replayed(
     kgym: Kgym, farm: Farm, mine: Path, tmp_path: Path, data: Path, endpoint: Endpoint
 ) -> None:
     endpoint.script = [mending]
-    model = f"openai-chat:gpt-4o@http://127.0.0.1:{endpoint.server_port}/v1"
+    model = model_of(endpoint)
     tape, out = tmp_path / "tape.jsonl", tmp_path / "out.patch"
     how = ("--strategy", tmp_path / "small.toml", "--files", FILE, "--out", out, "--json")
     fixed = kgym("fix", mine, "--model", model, "--record", tape, "--window", 30_000, *how)
@@ -127,7 +151,7 @@ def test_a_scheduler_that_goes_away_during_a_run_is_waited_for(
     mine: Path, tmp_path: Path, data: Path, endpoint: Endpoint
 ) -> None:
     endpoint.script = [mending]
-    model = f"openai-chat:gpt-4o@http://127.0.0.1:{endpoint.server_port}/v1"
+    model = model_of(endpoint)
     how = ["--strategy", tmp_path / "small.toml", "--files", FILE, "--out", tmp_path / "out.patch"]
     farm = Farm(traces=False, hold_at="run mends")
     with farming(data, farm) as first:
@@ -153,7 +177,7 @@ def test_a_bug_that_does_not_show_costs_nothing(
     kgym: Kgym, farm: Farm, mine: Path, tmp_path: Path, endpoint: Endpoint
 ) -> None:
     farm.shows = False
-    model = f"openai-chat:gpt-4o@http://127.0.0.1:{endpoint.server_port}/v1"
+    model = model_of(endpoint)
     fixed = kgym("fix", mine, "--model", model, "--files", FILE, "--json")
     assert (fixed.status, endpoint.asked) == (1, []), fixed.err
     assert fixed.json["run"]["reason"].startswith("does_not_reproduce")
@@ -163,26 +187,14 @@ def test_an_agent_service_carries_runs_out(
     kgym: Kgym, farm: Farm, mine: Path, tmp_path: Path, data: Path, endpoint: Endpoint
 ) -> None:
     endpoint.script = [mending]
-    model = f"openai-chat:gpt-4o@http://127.0.0.1:{endpoint.server_port}/v1"
-    service = subprocess.Popen(
-        [sys.executable, "-m", "kgym_cli", "agent", "--agent-port", "0", "--agent-models", model],
-        env={**os.environ, "KGYM_DATA": str(data)},
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-    try:
-        assert service.stderr is not None
-        assert any(line.startswith("agent: http://127.0.0.1:") for line in service.stderr)
+    model = model_of(endpoint)
+    with agent_service(data, model):
         here = ("--strategy", tmp_path / "small.toml", "--files", FILE, "--no-watch", "--json")
         refused = kgym("fix", "watch-queue-filter", "--model", f"{model}x", *here)
         assert (refused.status, refused.json["reason"]) == (2, "model_not_allowed"), refused.err
         local = kgym("fix", mine, "--model", model, *here)
         assert (local.status, local.json["reason"]) == (2, "bad_bundle"), local.err
         assert kgym("run", "list", "--json").json["runs"] == []
-    finally:
-        service.terminate()
-        service.communicate(timeout=30)
-    assert service.returncode == 0
 
 
 @pytest.mark.parametrize(

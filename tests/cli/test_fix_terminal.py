@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from tests.cli.conftest import Kgym
-from tests.cli.test_fix import FILE, farm, mending, mine
+from tests.cli.test_fix import FILE, agent_service, farm, mending, mine, model_of
 from tests.crashfixer.farm import Farm
 from tests.crashfixer.test_models import Endpoint, Handler, answer, endpoint, refuse
 
@@ -80,16 +80,12 @@ def terminal(data: Path, *words: object, columns: int = 80) -> Iterator[Terminal
         os.close(master)
 
 
-def model(endpoint: Endpoint) -> str:
-    return f"openai-chat:gpt-4o@http://127.0.0.1:{endpoint.server_port}/v1"
-
-
 def test_ctrl_c_ends_the_run_and_its_jobs_and_says_how_to_go_on(
     kgym: Kgym, farm: Farm, mine: Path, tmp_path: Path, data: Path, endpoint: Endpoint
 ) -> None:
     endpoint.script = [mending]
     farm.hold_at = "run mends"
-    how = ("--strategy", tmp_path / "small.toml", "--files", FILE, "--model", model(endpoint))
+    how = ("--strategy", tmp_path / "small.toml", "--files", FILE, "--model", model_of(endpoint))
     with terminal(data, "fix", mine, *how) as shown:
         shown.until(farm.held.is_set)
         shown.until(lambda: b"try" in shown.shown)
@@ -111,7 +107,7 @@ def test_ctrl_c_while_the_bug_is_shown_leaves_no_job(
     kgym: Kgym, farm: Farm, mine: Path, data: Path, endpoint: Endpoint
 ) -> None:
     farm.hold_at = "run"
-    with terminal(data, "fix", mine, "--files", FILE, "--model", model(endpoint)) as shown:
+    with terminal(data, "fix", mine, "--files", FILE, "--model", model_of(endpoint)) as shown:
         shown.until(farm.held.is_set)
         shown.press(CTRL_C)
         assert shown.to_its_end() == 130, shown.shown
@@ -124,17 +120,8 @@ def test_ctrl_c_leaves_the_run_of_a_service_alone(
     kgym: Kgym, farm: Farm, data: Path, endpoint: Endpoint
 ) -> None:
     farm.hold_at = "run"
-    words = ["agent", "--agent-port", "0", "--agent-models", model(endpoint)]
-    service = subprocess.Popen(
-        [sys.executable, "-m", "kgym_cli", *words],
-        env={**os.environ, "KGYM_DATA": str(data)},
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-    try:
-        assert service.stderr is not None
-        assert any(line.startswith("agent: http://127.0.0.1:") for line in service.stderr)
-        how = ("--files", FILE, "--model", model(endpoint))
+    with agent_service(data, model_of(endpoint)):
+        how = ("--files", FILE, "--model", model_of(endpoint))
         with terminal(data, "fix", "watch-queue-filter", *how) as shown:
             shown.until(farm.held.is_set)
             shown.press(CTRL_C)
@@ -143,9 +130,6 @@ def test_ctrl_c_leaves_the_run_of_a_service_alone(
         assert kgym("run", "show", 1, "--json").json["state"] == "running"
         assert kgym("run", "stop", 1, "--json").json["state"] == "stopped"
         assert_none_goes_on(kgym)
-    finally:
-        service.terminate()
-        service.communicate(timeout=60)
 
 
 def assert_none_goes_on(kgym: Kgym) -> None:
@@ -170,7 +154,7 @@ def test_what_a_model_and_a_bug_say_steers_no_terminal(
     (mine / "bug.toml").write_text(
         bundle_text.replace(f'"{title}"', json.dumps(f"{title} {HOSTILE}"))
     )
-    how = ("--strategy", tmp_path / "small.toml", "--files", FILE, "--model", model(endpoint))
+    how = ("--strategy", tmp_path / "small.toml", "--files", FILE, "--model", model_of(endpoint))
     out = ("--out", tmp_path / "out.patch")
     shown = b""
     for words in (("fix", mine, *how, *out), ("run", "show", 1), ("run", "list")):
@@ -187,7 +171,7 @@ def test_off_a_terminal_each_thing_is_a_line_of_its_own_and_whole(
 ) -> None:
     long = f"{'word ' * 300}end"
     endpoint.script = [refuse(400, f"no\n{long}")]
-    how = ("--strategy", tmp_path / "small.toml", "--files", FILE, "--model", model(endpoint))
+    how = ("--strategy", tmp_path / "small.toml", "--files", FILE, "--model", model_of(endpoint))
     done = kgym("fix", mine, *how)
     assert done.status == 1, done.err
     refusals = [line for line in done.err.splitlines() if "question_refused" in line]

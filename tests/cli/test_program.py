@@ -13,7 +13,7 @@ import pytest
 from kgym.configs import data_folder
 from kgym_cli.lazy import LazyGroup
 from kgym_cli.program import COMMANDS, cli
-from tests.cli.conftest import Kgym
+from tests.cli.conftest import Kgym, small_disk
 from tests.conftest import ROOT
 
 KGYM = [sys.executable, "-m", "kgym_cli"]
@@ -215,40 +215,22 @@ def test_a_data_folder_that_cannot_be_used_is_named(
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root may mount a small file system")
-@pytest.mark.parametrize("words", [["job", "list"], ["token", "list"]])
+@pytest.mark.parametrize("command", ["job", "token"])
 @pytest.mark.parametrize(
-    ("how", "status", "message"), [("ro", 2, "Read-only"), ("full", 3, "No space")]
+    ("spare", "status", "message"),
+    [(None, 2, "Read-only"), (0, 3, "No space"), (4096, 3, ""), (40_000, 3, "")],
 )
 def test_a_disk_that_takes_nothing_is_named(
-    kgym: Kgym, data: Path, words: list[str], how: str, status: int, message: str
+    kgym: Kgym, data: Path, command: str, spare: int | None, status: int, message: str
 ) -> None:
-    data.mkdir()
-    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=64k", "kgym", data], check=True)
-    try:
-        if how == "ro":
+    with small_disk(data, "64k"):
+        if spare is None:
             subprocess.run(["mount", "-o", "remount,ro", data], check=True)
         else:
-            (data / "big").write_bytes(bytes(1 << 16))
-        refused = kgym(*words)
+            (data / "big").write_bytes(bytes((1 << 16) - spare))
+        refused = kgym(command, "list")
         assert (refused.status, len(refused.err.splitlines())) == (status, 1), refused.err
         assert message in refused.err
-    finally:
-        subprocess.run(["umount", data], check=True)
-
-
-@pytest.mark.parametrize("spare", [4096, 40_000])
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root may mount a small file system")
-def test_a_disk_that_is_full_before_the_platform_listens(
-    kgym: Kgym, data: Path, spare: int
-) -> None:
-    data.mkdir()
-    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=64k", "kgym", data], check=True)
-    try:
-        (data / "big").write_bytes(bytes((1 << 16) - spare))
-        refused = kgym("job", "list")
-        assert (refused.status, len(refused.err.splitlines())) == (3, 1), refused.err
-    finally:
-        subprocess.run(["umount", data], check=True)
 
 
 def test_the_data_folder_is_the_checkouts_own(monkeypatch: pytest.MonkeyPatch) -> None:

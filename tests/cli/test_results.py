@@ -67,7 +67,7 @@ def test_what_a_command_has_done_goes_to_stdout(kgym: Kgym, idle: Platform, buil
     for words, wrong in ((["--step", 7], "job 1 has no step 7"), ([], "there is no job 2")):
         missing = kgym("job", "log", 1 if words else 2, *words)
         assert (missing.status, wrong in missing.err) == (2, True), missing.err
-    assert "would go" in kgym("gc").out
+    assert "can be removed with --apply" in kgym("gc").out
     kgym("token", "create", "alice", "--scope", "read")
     assert "revoked" in kgym("token", "revoke", "alice").out
     assert "up to date" in kgym("db", "upgrade").out

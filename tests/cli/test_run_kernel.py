@@ -198,7 +198,7 @@ def test_what_is_missing_is_said(farm: Told, run: Run, tree: Path, tmp_path: Pat
     git(tree, "config", "--unset", "kgym.bug")
     edit(tree, "mends")
     done = run()
-    assert (done.status, "which bug?" in done.err) == (2, True)
+    assert (done.status, "give --bug or KGYM_BUG" in done.err) == (2, True)
     assert run("--json", KGYM_BUG=BUG).json["outcome"] == "resolved"
     done = run("--tree", tmp_path)
     assert (done.status, "is not in a Git repository" in done.err) == (2, True)

@@ -13,11 +13,13 @@ from pathlib import Path
 import pytest
 
 from kgym.api.jobs import JobRequest
-from kgym.api.steps import BuildSpec, Edit, Patch
+from kgym.api.steps import BuildSpec
 from kgym_cli.platforms.platform_clients import joined
 from kgym_cli.platforms.running_platform import is_taken, running
 from kgym_cli.platforms.shared_platform import platform_of
 from tests.cli.conftest import Kgym
+from tests.cli.test_commands import running as sleeping
+from tests.cli.test_commands import slow_job, wait_for
 
 pytestmark = [pytest.mark.timeout(240), pytest.mark.thorough]
 
@@ -48,24 +50,9 @@ def start(data: Path, tmp_path: Path) -> Iterator[Start]:
     wait_for(lambda: not is_taken(data))
 
 
-def wait_for(condition: Callable[[], bool]) -> None:
-    end = time.monotonic() + PATIENCE_SECONDS
-    while not condition():
-        assert time.monotonic() < end, "waited in vain"
-        time.sleep(0.05)
-
-
-def sleeping(marker: str) -> bool:
-    argv = ["pgrep", "-f", f"^sleep {marker}"]
-    return subprocess.run(argv, check=False, capture_output=True).returncode == 0
-
-
 def small(build: BuildSpec, marker: str | None = None) -> JobRequest:
     """A job with a build of the small tree; with a marker, it sleeps until it is killed."""
-    if marker is None:
-        return JobRequest(steps=[build])
-    edit = Edit(file="Makefile", original="@objcopy -S $< $@", replacement=f"sleep {marker}")
-    return JobRequest(steps=[build.model_copy(update={"patches": [Patch(edits=[edit])]})])
+    return JobRequest(steps=[build]) if marker is None else slow_job(build, marker)
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])

@@ -1,6 +1,5 @@
 """Every kind of steps has its models, a handler and a worker, on one host and in containers."""
 
-import re
 from pathlib import Path
 from typing import Any, get_args
 
@@ -87,5 +86,3 @@ def test_the_containers_do_every_kind_once_where_its_programs_are() -> None:
         assert {IMAGES[REGISTRY[kind].service] for kind in kinds} == {worker["image"]}
         done += kinds
     assert sorted(done) == sorted(StepKind)
-    targets = set(re.findall(r"^FROM \S+ AS (\S+)", (ROOT / "docker/Dockerfile").read_text(), re.M))
-    assert {worker["build"]["target"] for worker in WORKERS.values()} <= targets

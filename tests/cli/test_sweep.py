@@ -9,7 +9,6 @@ import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -42,6 +41,7 @@ from kgym_cli.platforms.embedded_platform import Platform
 from tests.cli.conftest import Kgym
 from tests.cli.test_commands import wait_for
 from tests.cli.worked import working
+from tests.demo import given_steps
 from tests.results import built, ran
 
 BUG = "watch-queue-filter"
@@ -49,13 +49,6 @@ SECOND = "epoll-loop"
 INSTEAD = "gcc-12 (Debian 12.2.0) instead of gcc 9"
 GOOD = Evidence(controls=[Control(name=ControlName.PANIC, outcome=ControlOutcome.REPORTED)])
 BROKEN = Diagnostic(file="drivers/a.c", line=7, severity="error", message="expected ';'")
-
-
-@dataclass(frozen=True)
-class At:
-    """A platform of another process."""
-
-    url: str
 
 
 def diff(word: str) -> str:
@@ -307,7 +300,7 @@ def test_a_sweep_goes_on_after_command_and_platform_were_killed(
     farm.hold.clear()
     with platform_process(data) as (process, url):
         words = ("--server", url, "sweep", BUG, "--patches", patches, "--name", "mine")
-        with working(At(url), data, farm.answers), begun(data, *words):
+        with given_steps.working(url, data, farm.answers), begun(data, *words):
             assert farm.held.wait(60)
             process.kill()
             process.wait()

@@ -14,21 +14,14 @@ COMMIT = "1d849ab4d892af13a249f75628790b47e42b7c74"
     [
         (["nothing"], "names no source of syzkaller"),
         ([COMMIT[:12]], "names no source of syzkaller"),
-        (["https://example.org/x@main", "--commit", "main"], "no full commit id"),
+        (["https://example.org/x@main", "--commit", "main"], "is not a full commit id"),
+        ([__file__], "--commit"),
     ],
 )
 def test_what_names_no_source_is_refused(kgym: Kgym, words: list[str], message: str) -> None:
     done = kgym("syzkaller", "build", *words, "--json")
     assert (done.status, done.json["reason"]) == (2, "bad_option")
     assert message in done.json["detail"]
-
-
-def test_a_tarball_needs_its_commit(kgym: Kgym, tmp_path: Path) -> None:
-    tarball = tmp_path / "syzkaller.tar"
-    tarball.touch()
-    done = kgym("syzkaller", "build", tarball, "--json")
-    assert (done.status, done.json["reason"]) == (2, "bad_option")
-    assert "--commit" in done.json["detail"]
 
 
 @pytest.mark.thorough

@@ -2,9 +2,8 @@
 
 import asyncio
 import threading
-from collections.abc import Coroutine, Iterator
-from concurrent.futures import Future
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Coroutine, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
@@ -19,6 +18,7 @@ from kgym_crashfixer.models.model import Call, Model
 from kgym_crashfixer.models.tape import Recorder, Replay
 from tests.crashfixer.agents import Guesser, Made, agent, guess, request
 from tests.crashfixer.world import edit, limit
+from tests.demo.monitored import threaded
 from tests.demo.showcase import HOSTILE
 
 T = TypeVar("T")
@@ -82,37 +82,22 @@ class AgentService:
 @contextmanager
 def agent_service(folder: Path, scheduler: str) -> Iterator[AgentService]:
     """Serve an agent whose tokens are this scheduler's while the context lasts."""
-    started: Future[AgentService] = Future()
-    loop, stop = asyncio.new_event_loop(), asyncio.Event()
     going = threading.Event()
     going.set()
     say: dict[str, Model] = {}
 
-    async def main() -> None:
+    @asynccontextmanager
+    async def opened(loop: asyncio.AbstractEventLoop) -> AsyncIterator[AgentService]:
         async with (
             agent(folder, lambda: say["model"]) as made,
             SchedulerTokens(scheduler) as tokens,
             serve(create_app(made.agent, tokens)) as address,
         ):
-            started.set_result(AgentService(address.url, made, loop, going, say))
-            await stop.wait()
+            yield AgentService(address.url, made, loop, going, say)
 
-    def run() -> None:
-        task = loop.create_task(main())
-        loop.run_until_complete(asyncio.wait([task]))
-        if not started.done() and (error := task.exception()) is not None:
-            started.set_exception(error)
-
-    thread = threading.Thread(target=run)
-    thread.start()
-    try:
-        service = started.result(60)
+    with threaded(opened) as service:
         tape = folder / "forest.tape"
         say["model"] = Recorder(Guesser(), tape)
         service.end(service.run())
         say["model"] = Paced(Replay(tape), going, 0.02)
         yield service
-    finally:
-        loop.call_soon_threadsafe(stop.set)
-        thread.join(30)
-        loop.close()

@@ -3,8 +3,10 @@
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Self
 
 import pytest
+from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Browser, Page
 
 from kgym.errors import UserError
@@ -12,6 +14,7 @@ from tests.demo import screenshots
 from tests.demo.demo_site import DemoSite as Site
 from tests.demo.demo_site import demo_site
 from tests.demo.screenshots import PATIENCE
+from tests.monitor.browsing import Visitor
 
 
 @pytest.fixture(scope="session")
@@ -65,6 +68,13 @@ class Reader:
             ),
         )
 
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        self.context.close()
+        assert kind is not None or self.faults == [], json.dumps(self.faults, indent=2)
+
     def open(self, path: str) -> Page:
         """Show a page of the monitor."""
         self.page.goto(path)
@@ -84,7 +94,20 @@ def _is_fault(kind: str, text: str) -> bool:
 @pytest.fixture
 def reader(browser: Browser, site: Site) -> Iterator[Reader]:
     """A reader whose pages have to be without a fault."""
-    reader_ = Reader(browser, site.url)
-    yield reader_
-    reader_.context.close()
-    assert reader_.faults == [], json.dumps(reader_.faults, indent=2)
+    with Reader(browser, site.url) as reader:
+        yield reader
+
+
+@pytest.fixture
+def visitor(site: Site) -> Iterator[Visitor]:
+    with Visitor(site.url) as visitor:
+        yield visitor
+
+
+def barriers(page: Page) -> list[tuple[str, str, str | None]]:
+    """Return what keeps readers off a page, as axe-core finds it, each with an example."""
+    return [
+        (fault["id"], fault["nodes"][0]["html"], fault["nodes"][0].get("failureSummary"))
+        for fault in Axe().run(page).response["violations"]
+        if fault["impact"] in {"serious", "critical"}
+    ]

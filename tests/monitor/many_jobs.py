@@ -39,90 +39,14 @@ RECENT = 20_000
 TABLES = ("jobs", "steps", "attempts", "facets", "events")
 _REASONS = ("does_not_compile", "patch_failed", "vm_lost", "build_timeout")
 
-_SEED = """
-CREATE TEMP TABLE seed (
-    n INTEGER PRIMARY KEY, state TEXT, verdict TEXT, resolved BOOLEAN, title TEXT, bug TEXT,
-    night TEXT, model TEXT, submitter TEXT, group_name TEXT, shape TEXT,
-    created_at {time}, started_at {time}, ended_at {time}, failure TEXT)
-"""
 _SHAPES = (
     *(("trial", number, kind) for number, kind in enumerate(("build", "reproduce") * 2)),
     *(("calibration", number, kind) for number, kind in enumerate(("build", "reproduce"))),
     ("build", 0, "build"),
     ("check", 0, "check"),
 )
-_LAST = "CASE shape WHEN 'trial' THEN 3 WHEN 'calibration' THEN 1 ELSE 0 END"
-_JOBS = """
-INSERT INTO jobs (id, state, priority, submitter, group_name, verdict, resolved, title, reason,
-    created_at, updated_at, tags)
-SELECT n, state, 0, submitter, group_name, verdict, resolved, title,
-    CASE WHEN verdict IS NULL THEN NULL ELSE '2 of 2 completed instances said so' END, created_at,
-    coalesce(ended_at, created_at),
-    '["bug=' || bug || '", "night:' || night || '", "model:' || model || '"]'
-FROM seed
-"""
-# Of a job that has not ended or failed, the last step is the one that has not succeeded.
-_STEPS = """
-INSERT INTO steps (job_id, number, kind, lane, rank, turn, state, attempt, tries, lease,
-    lease_until, worker, not_before, queued_at, started_at, finished_at, failure, result, artifacts,
-    spec)
-SELECT n, shape.number, shape.kind, lanes.id, 0, n, CASE WHEN shape.number < {last} THEN 'succeeded'
-        ELSE seed.state END,
-    CASE WHEN shape.number = {last} AND seed.state IN ('queued', 'pending') THEN 0 ELSE 1 END, 0,
-    CASE WHEN shape.number = {last} AND seed.state = 'running' THEN {uuid} END,
-    CASE WHEN shape.number = {last} AND seed.state = 'running' THEN {later} END,
-    CASE WHEN shape.number = {last} AND seed.state = 'queued' THEN NULL
-        ELSE 'host-' || (n % 12) || '/' || shape.kind END,
-    CASE WHEN seed.state = 'queued' THEN {later} ELSE created_at END, created_at,
-    CASE WHEN shape.number = {last} AND seed.state = 'queued' THEN NULL ELSE started_at END,
-    CASE WHEN shape.number < {last} THEN coalesce(ended_at, started_at) ELSE ended_at END,
-    CASE WHEN shape.number = {last} THEN failure END,
-    CASE WHEN shape.number < {last} OR seed.state = 'succeeded' THEN result.text END,
-    CASE WHEN shape.number < {last} OR seed.state = 'succeeded' THEN result.artifacts ELSE '[]' END,
-    result.spec
-FROM seed JOIN shapes AS shape ON shape.name = seed.shape
-    JOIN lanes ON lanes.kind = shape.kind AND lanes.needs = '{needs}'
-    JOIN results AS result ON result.kind = shape.kind
-        AND result.verdict = CASE WHEN shape.kind = 'reproduce' AND shape.number = {last}
-            THEN coalesce(seed.verdict, 'same_crash') WHEN shape.kind = 'reproduce'
-            THEN 'same_crash' ELSE '' END
-ORDER BY n, shape.number
-"""
-_ATTEMPTS = """
-INSERT INTO attempts (lease, step_id, number, kind, worker, started_at, ended_at, outcome, cause,
-    reason, cached)
-SELECT coalesce(steps.lease, {uuid}), steps.id, 1, steps.kind, steps.worker, steps.started_at,
-    steps.finished_at, CASE steps.state WHEN 'running' THEN NULL ELSE steps.state END,
-    CASE WHEN steps.state <> 'failed' THEN NULL WHEN steps.id % 5 = 0 THEN 'infrastructure'
-        ELSE 'user' END,
-    CASE WHEN steps.state <> 'failed' THEN NULL WHEN steps.id % 5 = 0 THEN 'vm_lost'
-        WHEN steps.id % 2 = 0 THEN 'patch_failed' ELSE 'does_not_compile' END,
-    CASE WHEN steps.kind = 'build' AND steps.state = 'succeeded' THEN steps.id % 10 <> 0 END
-FROM steps WHERE steps.attempt = 1
-"""
-_FACETS = """
-INSERT INTO facets (job_id, facet, state, created_at, verdict, resolved, moved_at)
-SELECT n, facet, state, created_at, verdict, resolved, coalesce(ended_at, created_at) FROM (
-    SELECT DISTINCT n, 'kind:' || shapes.kind AS facet
-        FROM seed JOIN shapes ON shapes.name = seed.shape
-    UNION ALL SELECT n, 'tag:bug=' || bug FROM seed
-    UNION ALL SELECT n, 'tag:night:' || night FROM seed
-    UNION ALL SELECT n, 'tag:model:' || model FROM seed
-    UNION ALL SELECT n, 'group:' || group_name FROM seed WHERE group_name IS NOT NULL
-    UNION ALL SELECT n, 'entry:tree-' || (n % 50) FROM seed WHERE verdict IS NOT NULL
-) AS facets_of JOIN seed USING (n)
-"""
-_GROUPS = """
-INSERT INTO groups (submitter, name, created_at)
-SELECT submitter, group_name, min(created_at) FROM seed WHERE group_name IS NOT NULL
-GROUP BY submitter, group_name ORDER BY 3
-"""
-_EVENTS = """
-INSERT INTO events (job_id, step, attempt, kind, at, data)
-SELECT job_id, number, 1, 'state', coalesce(finished_at, started_at),
-    '{"attempt": 1, "state": "' || state || '", "job_state": "' || state || '"}'
-FROM steps WHERE attempt = 1 ORDER BY steps.id
-"""
+_LAST = "(CASE shape WHEN 'trial' THEN 3 WHEN 'calibration' THEN 1 ELSE 0 END)"
+_SQL = Path(__file__).with_suffix(".sql").read_text()
 
 
 def rows(jobs: int, now: datetime | None = None) -> Iterator[tuple[Any, ...]]:
@@ -164,10 +88,13 @@ def _state(dice: random.Random, age: int) -> str:
     return state
 
 
-def statements(uuid: str, later: str, lane: str) -> list[str]:
-    """Return what makes rows of all tables from `seed`, `shapes` and `results`."""
-    steps = _STEPS.format(last=f"({_LAST})", uuid=uuid, later=later, needs=lane)
-    return [_JOBS, steps, _ATTEMPTS.format(uuid=uuid), _FACETS, _GROUPS, _EVENTS]
+def statements(time: str, uuid: str, later: str) -> list[str]:
+    """Return what makes the table `seed`, then what makes rows of it, `shapes` and `results`."""
+    given = {"{time}": time, "{uuid}": uuid, "{later}": later, "{last}": _LAST, "{needs}": LANE}
+    sql = _SQL
+    for name, text in given.items():
+        sql = sql.replace(name, text)
+    return sql.split(";\n")[:-1]
 
 
 PATCH = Patch(name="fix", diff="--- a/f.c\n+++ b/f.c\n@@ -1 +1 @@\n-int a;\n+long a;\n")
@@ -187,13 +114,15 @@ def fill_sqlite(path: Path, jobs: int) -> None:
             connection.execute(f"PRAGMA {pragma}")
         connection.execute("BEGIN")
         named = ",".join(f"'{table}'" for table in TABLES)
-        rows = connection.execute(
+        indexes = connection.execute(
             f"SELECT name, sql FROM sqlite_master WHERE type = 'index' AND sql <> ''"
             f" AND tbl_name IN ({named})"
         ).fetchall()
-        for name, _ in rows:
+        for name, _ in indexes:
             connection.execute(f"DROP INDEX {name}")
-        connection.execute(_SEED.format(time="TEXT"))
+        later = _text(datetime.now(UTC) + timedelta(days=1))
+        seed, *others = statements("TEXT", "lower(hex(randomblob(16)))", f"'{later}'")
+        connection.execute(seed)
         given = ([_text(value) for value in row] for row in rows(jobs))
         connection.executemany(f"INSERT INTO seed VALUES ({','.join('?' * 15)})", given)
         for table, width, content in _small():
@@ -202,10 +131,9 @@ def fill_sqlite(path: Path, jobs: int) -> None:
             connection.executemany(f"INSERT INTO {name} VALUES ({','.join('?' * width)})", content)
         _lanes = [(kind, LANE) for kind in ("build", "reproduce", "check")]
         connection.executemany("INSERT INTO lanes (kind, needs) VALUES (?, ?)", _lanes)
-        later = _text(datetime.now(UTC) + timedelta(days=1))
-        for statement in statements("lower(hex(randomblob(16)))", f"'{later}'", LANE):
+        for statement in others:
             connection.execute(statement)
-        for _, sql in rows:
+        for _, sql in indexes:
             connection.execute(sql)
         connection.execute("COMMIT")
     connection.close()
@@ -217,14 +145,16 @@ async def fill_postgresql(url: str, jobs: int) -> None:
     async with connection.transaction():
         await connection.execute("SET LOCAL synchronous_commit = off")
         await connection.execute("SET LOCAL maintenance_work_mem = '512MB'")
-        rows = await connection.fetch(
+        indexes = await connection.fetch(
             "SELECT indexname, indexdef FROM pg_indexes WHERE tablename = ANY($1)"
             " AND indexname LIKE 'ix_%'",
             TABLES,
         )
-        for index in rows:
+        for index in indexes:
             await connection.execute(f"DROP INDEX {index['indexname']}")
-        await connection.execute(_SEED.format(time="TIMESTAMPTZ"))
+        later = "now() + interval '1 day'"
+        seed, *others = statements("TIMESTAMPTZ", "gen_random_uuid()", later)
+        await connection.execute(seed)
         await connection.copy_records_to_table("seed", records=rows(jobs))
         for table, _, content in _small():
             await connection.execute(f"CREATE TEMP TABLE {table}")
@@ -232,10 +162,10 @@ async def fill_postgresql(url: str, jobs: int) -> None:
             await connection.copy_records_to_table(name, records=content)
         for kind in ("build", "reproduce", "check"):
             await connection.execute("INSERT INTO lanes (kind, needs) VALUES ($1, $2)", kind, LANE)
-        for statement in statements("gen_random_uuid()", "now() + interval '1 day'", LANE):
+        for statement in others:
             await connection.execute(statement)
         await connection.execute("SELECT setval('jobs_id_seq', $1)", jobs)
-        for index in rows:
+        for index in indexes:
             await connection.execute(index["indexdef"])
     await connection.execute("VACUUM ANALYZE")
     await connection.close()

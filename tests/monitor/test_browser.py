@@ -6,7 +6,6 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Browser, Page, expect
 
 from kgym.api.jobs import JobView
@@ -16,7 +15,7 @@ from tests.cli.worked import working
 from tests.demo import checked_patches, demo_benchmark, demo_jobs, monitor_pages
 from tests.demo.monitored import monitored
 from tests.demo.showcase import BUG, HOSTILE, Showcase, trial
-from tests.monitor.conftest import LOOKS, PATIENCE, Look, Reader, Site
+from tests.monitor.conftest import LOOKS, PATIENCE, Look, Reader, Site, barriers
 
 BENCH = f"/benchmarks/{demo_benchmark.NAME}"
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
@@ -127,24 +126,22 @@ def test_a_crash_is_read_with_its_stack(
 def test_consoles_are_chosen_by_keyboard_and_stand_side_by_side(
     browser: Browser, site: Site, jobs: dict[str, JobView], width: int
 ) -> None:
-    reader = Reader(browser, site.url, Look("light", width))
-    page = reader.open(f"/jobs/{jobs['fixed'].id}?step=1")
-    for number in (0, 1):
-        page.get_by_label(f"Show the console of instance {number}").press("Space")
-    page.get_by_role("button", name="Consoles side by side").press("Enter")
-    page.wait_for_url("**/consoles?instance=0&instance=1")
-    for number in (0, 1):
-        console = page.get_by_role("region", name=f"Console of instance {number}")
-        expect(console).to_contain_text("=" * 40)
-        console.press("Home")
-        expect(console.locator(".log-line").first).to_have_attribute("data-number", "1")
-    left, right = (view.bounding_box() for view in page.locator(".log-view").all())
-    assert left is not None
-    assert right is not None
-    assert (left["y"] == right["y"]) is (width > 1000)
-    assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
-    assert reader.faults == []
-    reader.context.close()
+    with Reader(browser, site.url, Look("light", width)) as reader:
+        page = reader.open(f"/jobs/{jobs['fixed'].id}?step=1")
+        for number in (0, 1):
+            page.get_by_label(f"Show the console of instance {number}").press("Space")
+        page.get_by_role("button", name="Consoles side by side").press("Enter")
+        page.wait_for_url("**/consoles?instance=0&instance=1")
+        for number in (0, 1):
+            console = page.get_by_role("region", name=f"Console of instance {number}")
+            expect(console).to_contain_text("=" * 40)
+            console.press("Home")
+            expect(console.locator(".log-line").first).to_have_attribute("data-number", "1")
+        left, right = (view.bounding_box() for view in page.locator(".log-view").all())
+        assert left is not None
+        assert right is not None
+        assert (left["y"] == right["y"]) is (width > 1000)
+        assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
 
 
 def test_a_failed_job_opens_at_the_end_of_its_log(reader: Reader, jobs: dict[str, JobView]) -> None:
@@ -211,29 +208,18 @@ def test_what_is_hostile_is_shown_as_text(
 def test_every_page_is_accessible_and_keeps_its_policy(
     browser: Browser, site: Site, jobs: dict[str, JobView], look: Look
 ) -> None:
-    reader = Reader(browser, site.url, look)
-    violations = {}
-    site.showcase.let_go.clear()
-    running = site.client.submit(trial("HELD"))
-    for name, path in pages(jobs, running, site.run).items():
-        page = reader.open(path)
-        page.wait_for_function("!document.querySelector('.log-window:not([data-filled])')")
-        results = Axe().run(page)
-        violations[name] = [
-            (
-                violation["id"],
-                violation["nodes"][0]["html"],
-                violation["nodes"][0].get("failureSummary"),
-            )
-            for violation in results.response["violations"]
-            if violation["impact"] in {"serious", "critical"}
-        ]
-        wide = page.evaluate("document.documentElement.scrollWidth")
-        assert wide <= look.width, f"{name} is {wide} wide"
-    site.showcase.let_go.set()
-    reader.context.close()
+    with Reader(browser, site.url, look) as reader:
+        violations = {}
+        site.showcase.let_go.clear()
+        running = site.client.submit(trial("HELD"))
+        for name, path in pages(jobs, running, site.run).items():
+            page = reader.open(path)
+            page.wait_for_function("!document.querySelector('.log-window:not([data-filled])')")
+            violations[name] = barriers(page)
+            wide = page.evaluate("document.documentElement.scrollWidth")
+            assert wide <= look.width, f"{name} is {wide} wide"
+        site.showcase.let_go.set()
     assert {name: faults for name, faults in violations.items() if faults} == {}
-    assert reader.faults == []
 
 
 def test_a_page_goes_light_and_dark_and_is_read_by_keyboard(reader: Reader) -> None:
@@ -283,21 +269,19 @@ def test_a_log_of_a_million_lines_is_scrolled_and_searched(
     ):
         job = client.submit(trial())
         client.wait(job.id)
-        reader = Reader(browser, url)
-        page = reader.open(f"/jobs/{job.id}?step=0")
-        expect(page.locator(".log-tools .told")).to_contain_text("1,000,000 lines")
-        assert page.locator(".log-line").count() < 100
-        page.locator(".log-view").evaluate("view => view.scrollTop = view.scrollHeight")
-        expect(page.locator(".log-line").last).to_contain_text("part999999.o")
-        page.get_by_label("Search the log").fill("part765432.o")
-        expect(page.locator(".log-line.chosen")).to_contain_text("[765432]")
-        assert page.locator(".log-tools").get_by_text("1 of 1").is_visible()
-        session = reader.context.new_cdp_session(page)
-        session.send("HeapProfiler.collectGarbage")
-        heap = session.send("Runtime.getHeapUsage")["usedSize"]
-        assert heap < 100e6
-        reader.context.close()
-        assert reader.faults == []
+        with Reader(browser, url) as reader:
+            page = reader.open(f"/jobs/{job.id}?step=0")
+            expect(page.locator(".log-tools .told")).to_contain_text("1,000,000 lines")
+            assert page.locator(".log-line").count() < 100
+            page.locator(".log-view").evaluate("view => view.scrollTop = view.scrollHeight")
+            expect(page.locator(".log-line").last).to_contain_text("part999999.o")
+            page.get_by_label("Search the log").fill("part765432.o")
+            expect(page.locator(".log-line.chosen")).to_contain_text("[765432]")
+            assert page.locator(".log-tools").get_by_text("1 of 1").is_visible()
+            session = reader.context.new_cdp_session(page)
+            session.send("HeapProfiler.collectGarbage")
+            heap = session.send("Runtime.getHeapUsage")["usedSize"]
+            assert heap < 100e6
 
 
 POLL = re.compile(r"[?&]poll=yes")
@@ -365,8 +349,7 @@ def test_a_platform_that_stops_and_comes_back_is_noticed(browser: Browser, tmp_p
     with Platform(tmp_path, work=False) as platform, Client(platform.url) as client:
         port = int(platform.url.rpartition(":")[2])
         job = client.submit(trial())
-        with monitored(platform.url) as url:
-            reader = Reader(browser, url)
+        with monitored(platform.url) as url, Reader(browser, url) as reader:
             page = reader.live("/jobs")
             expect(page.locator(f"#job-{job.id}")).to_contain_text("queued")
             platform.stop()
@@ -379,5 +362,3 @@ def test_a_platform_that_stops_and_comes_back_is_noticed(browser: Browser, tmp_p
                 other.wait(job.id)
                 page.wait_for_selector("#live-mark[data-state='live']")
                 expect(page.locator(f"#job-{job.id}")).to_contain_text("succeeded")
-            reader.context.close()
-            assert reader.faults == []

@@ -4,7 +4,6 @@ import time
 from collections.abc import Iterator
 from urllib.parse import quote
 
-import httpx
 import pytest
 from playwright.sync_api import expect
 
@@ -12,6 +11,7 @@ from kgym.api.bugs import BugFilter, BugView
 from kgym.api.jobs import JobRequest, JobView
 from tests.demo.demo_site import demo_site
 from tests.demo.showcase import BUG, trial
+from tests.monitor.browsing import Visitor
 from tests.monitor.conftest import PATIENCE, Reader, Site
 
 expect.set_options(timeout=PATIENCE)
@@ -22,12 +22,6 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
     """A site of its own: these tests count all jobs on a bug."""
     with demo_site(tmp_path_factory.mktemp("data")) as own:
         yield own
-
-
-@pytest.fixture
-def here(site: Site) -> Iterator[httpx.Client]:
-    with httpx.Client(base_url=site.url, timeout=30, trust_env=False) as client:
-        yield client
 
 
 @pytest.fixture(scope="module")
@@ -55,8 +49,8 @@ def renamed(name: str) -> JobRequest:
     return trial().model_copy(update={"tags": [f"bug={name}"]})
 
 
-def test_the_list_says_what_is_known_of_a_bug(here: httpx.Client, fixed: JobView) -> None:
-    text = here.get("/bugs").text
+def test_the_list_says_what_is_known_of_a_bug(visitor: Visitor, fixed: JobView) -> None:
+    text = visitor.get("/bugs").text
     for words in (BUG.name, "KASAN slab-out-of-bounds", ">kernel<", "no crash", "</svg>resolved"):
         assert words in text
     assert f'href="/bugs/{BUG.name}"' in text
@@ -78,48 +72,48 @@ def test_the_list_says_what_is_known_of_a_bug(here: httpx.Client, fixed: JobView
         ("patch=unresolved", False),
     ],
 )
-def test_filters_stand_in_the_address(here: httpx.Client, query: str, shown: bool) -> None:
-    answer = here.get(f"/bugs?{query}")
+def test_filters_stand_in_the_address(visitor: Visitor, query: str, shown: bool) -> None:
+    answer = visitor.get(f"/bugs?{query}")
     assert answer.status_code == 200
     assert (f'href="/bugs/{BUG.name}"' in answer.text) == shown
     assert ("No bug matches this filter" in answer.text) == (not shown)
 
 
 @pytest.mark.parametrize("query", ["patch=perhaps", "verdict=x", "cursor=1;2", "text=" + "x" * 300])
-def test_a_wrong_filter_is_said(here: httpx.Client, query: str) -> None:
-    answer = here.get(f"/bugs?{query}")
+def test_a_wrong_filter_is_said(visitor: Visitor, query: str) -> None:
+    answer = visitor.get(f"/bugs?{query}")
     assert answer.status_code == 200
     assert 'role="alert"' in answer.text
 
 
-def test_a_bug_has_a_page(here: httpx.Client, fixed: JobView) -> None:
-    text = here.get(f"/bugs/{BUG.name}").text
+def test_a_bug_has_a_page(visitor: Visitor, fixed: JobView) -> None:
+    text = visitor.get(f"/bugs/{BUG.name}").text
     assert "1 of 1 tried patches resolve it" in text
     assert "CVE-2022-0995" in text
     assert f'id="job-{fixed.id}"' in text
 
 
-def test_a_shipped_bug_without_a_job_has_a_page_too(here: httpx.Client) -> None:
-    text = here.get("/bugs/shm-remap-removed").text
+def test_a_shipped_bug_without_a_job_has_a_page_too(visitor: Visitor) -> None:
+    text = visitor.get("/bugs/shm-remap-removed").text
     assert "WARNING in shm_open" in text
     assert "This bug has no jobs yet" in text
 
 
-def test_a_bug_that_nobody_knows_is_not_found(here: httpx.Client) -> None:
+def test_a_bug_that_nobody_knows_is_not_found(visitor: Visitor) -> None:
     for name in ("nobody-knows", "%3Cscript%3E", "x" * 300, "a%00b"):
-        answer = here.get(f"/bugs/{name}")
+        answer = visitor.get(f"/bugs/{name}")
         assert answer.status_code == 404, name
         assert "<script>" not in answer.text
 
 
 @pytest.mark.thorough
 @pytest.mark.parametrize("name", ["a/b:c@1", "x=1+2", "/etc/passwd"])
-def test_whatever_a_bug_is_called_it_has_a_page(site: Site, here: httpx.Client, name: str) -> None:
+def test_whatever_a_bug_is_called_it_has_a_page(site: Site, visitor: Visitor, name: str) -> None:
     job = site.client.submit(renamed(name))
     site.client.wait(job.id)
     counted(site, name)
-    assert f'href="/bugs/{quote(name)}"' in here.get("/bugs").text
-    answer = here.get(f"/bugs/{quote(name)}")
+    assert f'href="/bugs/{quote(name)}"' in visitor.get("/bugs").text
+    answer = visitor.get(f"/bugs/{quote(name)}")
     assert answer.status_code == 200
     assert f'id="job-{job.id}"' in answer.text
 

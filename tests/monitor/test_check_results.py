@@ -1,9 +1,6 @@
 """Compilers' messages beside the lines of patches."""
 
 import re
-from collections.abc import Iterator
-
-import pytest
 
 from kgym.api.steps import Diagnostic, Edit, Patch
 from kgym_monitor.pages import check_results, diff_lines
@@ -92,12 +89,6 @@ def test_a_removed_line_has_no_message() -> None:
 
 
 # --- pages --------------------------------------------------------------------------------
-
-
-@pytest.fixture
-def visitor(site: Site) -> Iterator[Visitor]:
-    with Visitor(site.url) as visitor_:
-        yield visitor_
 
 
 def test_each_patch_of_a_check_has_its_own_result(site: Site, visitor: Visitor) -> None:

@@ -6,7 +6,6 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
-from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Browser, Page, expect
 
 from kgym_cli.platforms.embedded_platform import Platform
@@ -16,7 +15,7 @@ from tests.demo.monitored import monitored
 from tests.demo.past_attempts import Past
 from tests.demo.screenshots import PATIENCE
 from tests.demo.showcase import HOSTILE
-from tests.monitor.conftest import LOOKS, Look, Reader
+from tests.monitor.conftest import LOOKS, Look, Reader, barriers
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
@@ -47,10 +46,8 @@ def busy(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 @pytest.fixture
 def reader(browser: Browser, busy: str) -> Iterator[Reader]:
-    reader = Reader(browser, busy)
-    yield reader
-    reader.context.close()
-    assert reader.faults == []
+    with Reader(browser, busy) as reader:
+        yield reader
 
 
 FITTED = """() => [...document.querySelectorAll(".chart")].every(
@@ -140,8 +137,11 @@ def test_charts_grow_while_one_watches(
 ) -> None:
     """From nothing to something to more; a reason that is hostile is text."""
     monkeypatch.setattr(overview_routes, "HISTORY_SECONDS", 1.0)  # 30 s, twice, is most of a minute
-    with Platform(tmp_path, work=False) as platform, monitored(platform.url) as url:
-        reader = Reader(browser, url)
+    with (
+        Platform(tmp_path, work=False) as platform,
+        monitored(platform.url) as url,
+        Reader(browser, url) as reader,
+    ):
         page = reader.live("/?range=week")
         expect(page.locator("#history-live .empty")).to_be_visible()
         page.evaluate("window.sameDocument = true")
@@ -165,24 +165,15 @@ def test_charts_grow_while_one_watches(
         expect(drawn_failed).to_be_visible()
         assert page.evaluate("window.sameDocument") is True
         assert "taken" not in page.title()
-        reader.context.close()
-        assert reader.faults == []
 
 
 @pytest.mark.parametrize("look", LOOKS, ids=lambda look: f"{look.scheme}-{look.width}")
 def test_charts_are_accessible_and_keep_the_policy(browser: Browser, busy: str, look: Look) -> None:
-    reader = Reader(browser, busy, look)
-    page = drawn(reader.open("/?range=month"))
-    for summary in page.locator("#history summary").all():
-        summary.click()
-    results = Axe().run(page)
-    faults = [
-        (violation["id"], violation["nodes"][0]["html"])
-        for violation in results.response["violations"]
-        if violation["impact"] in {"serious", "critical"}
-    ]
-    wide = page.evaluate("document.documentElement.scrollWidth")
-    reader.context.close()
+    with Reader(browser, busy, look) as reader:
+        page = drawn(reader.open("/?range=month"))
+        for summary in page.locator("#history summary").all():
+            summary.click()
+        faults = barriers(page)
+        wide = page.evaluate("document.documentElement.scrollWidth")
     assert faults == []
     assert wide <= look.width
-    assert reader.faults == []

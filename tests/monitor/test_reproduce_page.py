@@ -3,7 +3,6 @@
 import asyncio
 import io
 import tarfile
-from collections.abc import Iterator
 from pathlib import Path
 
 import httpx
@@ -27,12 +26,6 @@ CRASHED, FIXED = 1, 3
 @pytest.fixture(scope="module")
 def job(site: Site) -> JobView:
     return site.client.wait(site.client.submit(trial()).id)
-
-
-@pytest.fixture
-def here(site: Site) -> Iterator[Visitor]:
-    with Visitor(site.url) as visitor:
-        yield visitor
 
 
 def unpacked(archive: bytes) -> dict[str, tuple[int, bytes]]:
@@ -65,13 +58,13 @@ async def remove(site: Site, job: JobView) -> None:
 
 
 def test_a_bundle_is_downloaded_from_the_page(
-    here: Visitor, site: Site, job: JobView, tmp_path: Path
+    visitor: Visitor, site: Site, job: JobView, tmp_path: Path
 ) -> None:
-    page = here.get(f"/jobs/{job.id}?step={CRASHED}")
+    page = visitor.get(f"/jobs/{job.id}?step={CRASHED}")
     address = f"/jobs/{job.id}/steps/{CRASHED}/bundle.tar.gz"
     assert f'href="{address}"' in page.text
     assert "kB when it is unpacked" in words(page)
-    answer = here.get(address)
+    answer = visitor.get(address)
     assert answer.headers["content-type"] == "application/gzip"
     assert f"job-{job.id}-step-1-bundle.tar.gz" in answer.headers["content-disposition"]
     files = unpacked(answer.content)
@@ -83,17 +76,17 @@ def test_a_bundle_is_downloaded_from_the_page(
     assert unpacked(Path(fetched.path).read_bytes()) == files
 
 
-def test_a_build_has_no_bundle(here: Visitor, job: JobView) -> None:
-    answer = here.get(f"/jobs/{job.id}/steps/0/bundle.tar.gz")
+def test_a_build_has_no_bundle(visitor: Visitor, job: JobView) -> None:
+    answer = visitor.get(f"/jobs/{job.id}/steps/0/bundle.tar.gz")
     assert answer.status_code == 404
     assert "has no artifacts for a bundle" in words(answer)
-    assert "bundle.tar.gz" not in here.get(f"/jobs/{job.id}?step=0").text
+    assert "bundle.tar.gz" not in visitor.get(f"/jobs/{job.id}?step=0").text
 
 
 @pytest.mark.attack
 @pytest.mark.parametrize("lost", [True, False])
 def test_a_bundle_breaks_off_where_a_file_is_not_as_it_was_stored(
-    here: Visitor, site: Site, *, lost: bool
+    visitor: Visitor, site: Site, *, lost: bool
 ) -> None:
     """What came so far is no whole archive, and the browser says that the download failed."""
     job = site.client.wait(site.client.submit(trial()).id)
@@ -103,7 +96,7 @@ def test_a_bundle_breaks_off_where_a_file_is_not_as_it_was_stored(
     else:
         file.write_bytes(b"x" * file.stat().st_size)
     with pytest.raises(httpx.RemoteProtocolError):
-        here.get(f"/jobs/{job.id}/steps/{CRASHED}/bundle.tar.gz")
+        visitor.get(f"/jobs/{job.id}/steps/{CRASHED}/bundle.tar.gz")
 
 
 # --- consoles -----------------------------------------------------------------------------
@@ -114,18 +107,18 @@ def consoles(page: httpx.Response) -> list[int]:
     return [n for n in range(10) if f'aria-labelledby="instance-{n}"' in page.text]
 
 
-def test_consoles_stand_side_by_side(here: Visitor, job: JobView) -> None:
+def test_consoles_stand_side_by_side(visitor: Visitor, job: JobView) -> None:
     base = f"/jobs/{job.id}/steps/{CRASHED}/consoles"
-    assert f'action="{base}"' in here.get(f"/jobs/{job.id}?step={CRASHED}").text
-    page = here.get(base)
+    assert f'action="{base}"' in visitor.get(f"/jobs/{job.id}?step={CRASHED}").text
+    page = visitor.get(base)
     assert consoles(page) == [0, 1]
     assert f"{base.removesuffix('consoles')}files/console-1.log/text" in page.text
-    assert consoles(here.get(f"{base}?instance=1")) == [1]
+    assert consoles(visitor.get(f"{base}?instance=1")) == [1]
 
 
-def test_instances_that_differ_are_shown_first(site: Site, here: Visitor) -> None:
+def test_instances_that_differ_are_shown_first(site: Site, visitor: Visitor) -> None:
     job = site.client.wait(site.client.submit(trial("MIXED")).id)
-    page = here.get(f"/jobs/{job.id}/steps/{FIXED}/consoles")
+    page = visitor.get(f"/jobs/{job.id}/steps/{FIXED}/consoles")
     shown = consoles(page)
     last = job.steps[FIXED].result.instances[-1].number  # type: ignore[union-attr]
     assert shown == [0, last]
@@ -143,22 +136,22 @@ def test_instances_that_differ_are_shown_first(site: Site, here: Visitor) -> Non
     ],
 )
 def test_consoles_that_are_not_there_are_named(
-    here: Visitor, job: JobView, step: int, query: str, status: int, message: str
+    visitor: Visitor, job: JobView, step: int, query: str, status: int, message: str
 ) -> None:
-    answer = here.get(f"/jobs/{job.id}/steps/{step}/consoles{query}")
+    answer = visitor.get(f"/jobs/{job.id}/steps/{step}/consoles{query}")
     assert answer.status_code == status
     assert message in words(answer)
 
 
-def test_files_that_retention_removed_are_named(site: Site, here: Visitor) -> None:
+def test_files_that_retention_removed_are_named(site: Site, visitor: Visitor) -> None:
     """They are offered nowhere, and whoever asks for them is told what to do."""
     with Client(site.scheduler) as client:
         job = client.wait(client.submit(trial()).id)
     asyncio.run(remove(site, job))
-    page = here.get(f"/jobs/{job.id}?step={CRASHED}")
+    page = visitor.get(f"/jobs/{job.id}?step={CRASHED}")
     assert "cannot be reproduced by hand: retention removed" in words(page)
     assert "/consoles" not in page.text
     for path in ("consoles", "bundle.tar.gz"):
-        answer = here.get(f"/jobs/{job.id}/steps/{CRASHED}/{path}")
+        answer = visitor.get(f"/jobs/{job.id}/steps/{CRASHED}/{path}")
         assert answer.status_code == 410
         assert "restart the job" in words(answer)

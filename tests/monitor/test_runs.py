@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Browser, expect
 
 from kgym.api.agent.nodes import Node, NodeOutcome
@@ -21,7 +20,7 @@ from tests.demo.monitored import monitored
 from tests.demo.screenshots import PATIENCE
 from tests.demo.showcase import HOSTILE
 from tests.monitor.agent_service import AgentService, agent_service, hostile
-from tests.monitor.conftest import LOOKS, Look, Reader
+from tests.monitor.conftest import LOOKS, Look, Reader, barriers
 from tests.monitor.test_pages import Browser as Requests
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
@@ -82,10 +81,8 @@ def here(runs: Runs) -> Iterator[Requests]:
 
 @pytest.fixture
 def reader(browser: Browser, runs: Runs) -> Iterator[Reader]:
-    reader = Reader(browser, runs.url)
-    yield reader
-    reader.context.close()
-    assert reader.faults == []
+    with Reader(browser, runs.url) as reader:
+        yield reader
 
 
 def test_every_page_keeps_the_policy(here: Requests, runs: Runs) -> None:
@@ -379,23 +376,12 @@ def _path(place: int) -> list[int]:
 
 @pytest.mark.parametrize("look", LOOKS, ids=lambda look: f"{look.scheme}-{look.width}")
 def test_every_page_is_accessible(browser: Browser, runs: Runs, look: Look) -> None:
-    reader = Reader(browser, runs.url, look)
-    violations = {}
-    for name, path in runs.pages.items():
-        page = reader.open(path)
-        page.wait_for_function("!document.querySelector('.log-window:not([data-filled])')")
-        results = Axe().run(page)
-        violations[name] = [
-            (
-                violation["id"],
-                violation["nodes"][0]["html"],
-                violation["nodes"][0].get("failureSummary"),
-            )
-            for violation in results.response["violations"]
-            if violation["impact"] in {"serious", "critical"}
-        ]
-        wide = page.evaluate("document.documentElement.scrollWidth")
-        assert wide <= look.width, f"{name} is {wide} wide"
-    reader.context.close()
+    with Reader(browser, runs.url, look) as reader:
+        violations = {}
+        for name, path in runs.pages.items():
+            page = reader.open(path)
+            page.wait_for_function("!document.querySelector('.log-window:not([data-filled])')")
+            violations[name] = barriers(page)
+            wide = page.evaluate("document.documentElement.scrollWidth")
+            assert wide <= look.width, f"{name} is {wide} wide"
     assert {name: faults for name, faults in violations.items() if faults} == {}
-    assert reader.faults == []

@@ -1,7 +1,5 @@
 """The search box: what it leads to."""
 
-from collections.abc import Iterator
-
 import pytest
 
 from kgym_monitor.routes import search_routes
@@ -10,12 +8,6 @@ from tests.monitor.browsing import Visitor, rows, words
 from tests.monitor.conftest import Site
 
 FUNCTION = "watch_queue_set_filter"
-
-
-@pytest.fixture
-def visitor(site: Site) -> Iterator[Visitor]:
-    with Visitor(site.url) as visitor:
-        yield visitor
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
-import httpx
 import pytest
 from playwright.sync_api import expect
 
@@ -21,6 +20,7 @@ from kgym.transport.artifact_storage import LocalStorage
 from kgym.worker.http_calls import HttpWorkerCalls
 from tests.demo.demo_site import demo_site
 from tests.demo.showcase import ENTRY, HOSTILE, trial
+from tests.monitor.browsing import Visitor
 from tests.monitor.conftest import PATIENCE, Reader, Site
 
 HOST = "builder-7"
@@ -39,12 +39,6 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
     """A site of its own: these tests count all jobs on an entry."""
     with demo_site(tmp_path_factory.mktemp("data")) as own:
         yield own
-
-
-@pytest.fixture
-def here(site: Site) -> Iterator[httpx.Client]:
-    with httpx.Client(base_url=site.url, timeout=30, trust_env=False) as client:
-        yield client
 
 
 def stored(site: Site, name: str, folder: Path, **about: str) -> None:
@@ -108,8 +102,8 @@ def entries(site: Site, tmp_path_factory: pytest.TempPathFactory) -> None:
 
 
 @pytest.mark.usefixtures("entries")
-def test_the_page_says_what_is_kept_where_and_who_uses_it(here: httpx.Client) -> None:
-    text = here.get("/suitecache").text
+def test_the_page_says_what_is_kept_where_and_who_uses_it(visitor: Visitor) -> None:
+    text = visitor.get("/suitecache").text
     for words in ("6.1.192", "gcc-12 12.2.0", "linux-source-6.1", "dtc-yylloc", "1.5 MB"):
         assert words in text
     assert ENTRY[:12] in text
@@ -122,26 +116,26 @@ def test_the_page_says_what_is_kept_where_and_who_uses_it(here: httpx.Client) ->
 
 
 @pytest.mark.usefixtures("entries")
-def test_an_entry_leads_to_its_jobs(here: httpx.Client) -> None:
-    text = here.get(f"/jobs?entry={ENTRY}").text
+def test_an_entry_leads_to_its_jobs(visitor: Visitor) -> None:
+    text = visitor.get(f"/jobs?entry={ENTRY}").text
     assert 'id="job-1"' in text
     assert f'value="{ENTRY}"' in text
-    assert "No job matches this filter" in here.get("/jobs?entry=" + "0" * 40).text
-    assert 'role="alert"' in here.get("/jobs?entry=../x").text
+    assert "No job matches this filter" in visitor.get("/jobs?entry=" + "0" * 40).text
+    assert 'role="alert"' in visitor.get("/jobs?entry=../x").text
 
 
 @pytest.mark.usefixtures("entries")
-def test_entries_are_searched(here: httpx.Client) -> None:
+def test_entries_are_searched(visitor: Visitor) -> None:
     for words, shown in ((HOST, True), (ENTRY[:9], True), ("gcc-12", True), ("6.99", False)):
-        text = here.get("/suitecache", params={"text": words}).text
+        text = visitor.get("/suitecache", params={"text": words}).text
         assert (ENTRY in text) == shown, words
-    assert "No entry matches this filter" in here.get("/suitecache?text=6.99").text
-    assert 'role="alert"' in here.get("/suitecache?text=" + "x" * 300).text
+    assert "No entry matches this filter" in visitor.get("/suitecache?text=6.99").text
+    assert 'role="alert"' in visitor.get("/suitecache?text=" + "x" * 300).text
 
 
 @pytest.mark.usefixtures("entries")
-def test_what_an_entry_says_of_itself_is_text(here: httpx.Client) -> None:
-    text = here.get("/suitecache").text
+def test_what_an_entry_says_of_itself_is_text(visitor: Visitor) -> None:
+    text = visitor.get("/suitecache").text
     assert "<script>document.title" not in text
     assert "&lt;script&gt;" in text
     assert "\x1b" not in text

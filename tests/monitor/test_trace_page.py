@@ -12,7 +12,6 @@ from pathlib import Path
 import httpx
 import numpy as np
 import pytest
-from axe_playwright_python.sync_playwright import Axe
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from playwright.sync_api import Browser, Page, expect
@@ -35,7 +34,7 @@ from tests.demo import traced_calls
 from tests.demo.monitored import monitored
 from tests.demo.screenshots import PATIENCE
 from tests.monitor import traced
-from tests.monitor.conftest import LOOKS, Look, Reader
+from tests.monitor.conftest import LOOKS, Look, Reader, barriers
 
 expect.set_options(timeout=PATIENCE)
 
@@ -558,10 +557,8 @@ def test_a_trace_whose_file_is_too_large_says_so(traces: TraceSite) -> None:
 @pytest.fixture
 def reading(browser: Browser, traces: TraceSite) -> Iterator[Page]:
     """A reader's page of the trace, which has to be without a fault."""
-    reader = Reader(browser, traces.url)
-    yield reader.open(traces.path)
-    reader.context.close()
-    assert reader.faults == []
+    with Reader(browser, traces.url) as reader:
+        yield reader.open(traces.path)
 
 
 @pytest.mark.slow
@@ -635,18 +632,11 @@ def test_a_reader_finds_a_function(reading: Page) -> None:
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("look", LOOKS, ids=lambda look: f"{look.scheme}-{look.width}")
 def test_the_page_is_accessible(browser: Browser, traces: TraceSite, look: Look) -> None:
-    reader = Reader(browser, traces.url, look)
-    for query in ("?function=watch", "?all=yes&function=watch", "?function=none&from=1"):
-        page = reader.open(traces.path + query)
-        problems = [
-            (fault["id"], fault["nodes"][0]["html"], fault["nodes"][0].get("failureSummary"))
-            for fault in Axe().run(page).response["violations"]
-            if fault["impact"] in {"serious", "critical"}
-        ]
-        assert problems == []
-        assert page.evaluate("document.documentElement.scrollWidth") <= look.width
-    reader.context.close()
-    assert reader.faults == []
+    with Reader(browser, traces.url, look) as reader:
+        for query in ("?function=watch", "?all=yes&function=watch", "?function=none&from=1"):
+            page = reader.open(traces.path + query)
+            assert barriers(page) == []
+            assert page.evaluate("document.documentElement.scrollWidth") <= look.width
 
 
 @pytest.mark.slow
@@ -664,11 +654,9 @@ def test_what_is_hostile_is_shown_as_text(browser: Browser, tmp_path: Path) -> N
         for call in traced_calls.crash()
     ]  # fmt: skip
     for site in serving(tmp_path, made, report):
-        reader = Reader(browser, site.url)
-        for query in ("", "?all=yes", "?function=%3Cb%3E", "?all=yes&function=%3Cimg"):
-            page = reader.open(site.path + query)
-            expect(page.locator("#trace")).to_contain_text("<b>x (71)")
-            assert page.locator("main :is(b, img)").count() == 0
-        expect(page.locator("#trace")).to_contain_text("<img")
-        reader.context.close()
-        assert reader.faults == []
+        with Reader(browser, site.url) as reader:
+            for query in ("", "?all=yes", "?function=%3Cb%3E", "?all=yes&function=%3Cimg"):
+                page = reader.open(site.path + query)
+                expect(page.locator("#trace")).to_contain_text("<b>x (71)")
+                assert page.locator("main :is(b, img)").count() == 0
+            expect(page.locator("#trace")).to_contain_text("<img")
