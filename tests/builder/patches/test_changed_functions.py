@@ -81,6 +81,7 @@ def test_the_functions_of_a_concatenation_are_those_of_its_parts(pieces: list[st
     assert names("".join(pieces)) == [name for piece in pieces for name in names(piece)]
 
 
+@pytest.mark.thorough
 @settings(max_examples=300)
 @given(
     PIECES,

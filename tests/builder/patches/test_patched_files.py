@@ -75,6 +75,7 @@ async def test_a_large_patch_blocks_nothing(tree: Tree, patch: Patch, *, refused
     assert longest < took / 2  # held up for the whole work before, whatever the host's speed
 
 
+@pytest.mark.thorough
 async def test_a_patch_of_every_size_gives_the_same(tree: Tree) -> None:
     small = Patch(edits=[Edit(file="./small.c", original="int a", replacement="int b")])
     for more in ((), (edits(40),)):
