@@ -7,6 +7,7 @@ import os
 import shutil
 import subprocess
 import sys
+import tempfile
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 
@@ -308,27 +309,27 @@ async def test_unsigned_packages(archive: SmallArchive, start: Start, tmp_path: 
     assert not list((tmp_path / "one").rglob(IMAGE))
 
 
-def test_any_user_can_make_an_image(archive: SmallArchive, tmp_path: Path) -> None:
+def test_any_user_can_make_an_image(archive: SmallArchive) -> None:
     if os.geteuid() != 0:
         pytest.skip("the other tests are run as another user than root already")
-    own = tmp_path / "nobody"
-    own.mkdir()
-    shutil.chown(own, 65534, 65534)
-    above = [each for each in tmp_path.parents if each.name.startswith(("pytest-", "popen-"))]
-    for folder in (tmp_path, *above, archive.folder):
-        folder.chmod(folder.stat().st_mode | 0o755)
-    done = subprocess.run(
-        [
-            *("setpriv", "--reuid=65534", "--regid=65534", "--clear-groups"),
-            *(sys.executable, "-m", "tests.builder.toolchains.making", own, archive.line),
-        ],
-        env={**os.environ, "HOME": str(own), "TMPDIR": str(own), "PYTHONPATH": str(ROOT)},
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=300,
-    )
+    # Not in pytest's folders, which each new run of pytest closes to other users.
+    with tempfile.TemporaryDirectory() as name:
+        own = Path(name)
+        shutil.copytree(archive.folder, own / "archive")
+        for folder in (own, own / "archive"):
+            folder.chmod(0o755)
+        shutil.chown(own, 65534, 65534)
+        line = archive.line.replace(str(archive.folder), str(own / "archive"))
+        argv = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", sys.executable]
+        done = subprocess.run(
+            [*argv, "-m", "tests.builder.toolchains.making", own, line],
+            env={**os.environ, "HOME": str(own), "TMPDIR": str(own), "PYTHONPATH": str(ROOT)},
+            cwd=ROOT,
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=300,
+        )
     assert done.returncode == 0, done.stderr
     assert done.stdout.strip() == "bullseye/gcc-10 10.2.1"
 
