@@ -149,7 +149,7 @@ def test_files_that_retention_removed_are_named(site: Site, visitor: Visitor) ->
         job = client.wait(client.submit(trial()).id)
     asyncio.run(remove(site, job))
     page = visitor.get(f"/jobs/{job.id}?step={CRASHED}")
-    assert "cannot be reproduced by hand: retention removed" in words(page)
+    assert "Manual reproduction is not possible: retention removed" in words(page)
     assert "/consoles" not in page.text
     for path in ("consoles", "bundle.tar.gz"):
         answer = visitor.get(f"/jobs/{job.id}/steps/{CRASHED}/{path}")
