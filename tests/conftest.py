@@ -46,7 +46,6 @@ collect_ignore = [
     for one in (
         "cli/test_bucket.py",
         "scheduler/api/test_direct_downloads.py",
-        "transport/test_cloud_storage_server.py",
         "transport/test_gcs_storage.py",
     )
     if not BUCKETS

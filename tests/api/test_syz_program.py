@@ -1,6 +1,7 @@
 """Syzkaller's programs: options of every age of header, and the flags of every age of binary."""
 
 import json
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -12,26 +13,7 @@ from kgym.api.syz_program import Executed, Options
 
 CALLS = "r0 = socket(0x10, 0x3, 0x0)\nsendmsg(r0, 0x0, 0x0)\n"
 # What `-help` of Go's flag package prints, with syz-execprog's flags of 2017 and of 2025.
-OLD = """usage: execprog [flags] file-with-programs+
-  -arch string
-    \ttarget arch (default "amd64")
-  -collide
-    \tcollide syscalls to provoke data races (default true)
-  -executor string
-    \tpath to executor binary
-  -fault_call int
-    \tinject fault into this call (0-based) (default -1)
-  -fault_nth int
-    \tinject fault on n-th operation (0-based)
-  -procs int
-    \tnumber of parallel processes to execute programs (default 1)
-  -repeat int
-    \trepeat execution that many times (0 for infinite loop) (default 1)
-  -sandbox string
-    \tsandbox for fuzzing (none/setuid/namespace) (default "setuid")
-  -threaded
-    \tuse threaded mode in executor (default true)
-"""
+OLD = Path(__file__).with_name("execprog_help.txt").read_text()
 NEW = OLD.replace("  -fault_call int", "  -sandbox_arg int").replace("-fault_nth", "-slowdown")
 
 
@@ -177,21 +159,11 @@ def test_both_forms_of_a_header_say_the_same(fields: dict[str, object]) -> None:
 
 
 # What syz-execprog of 2021 prints with -output=true and -vv=1, but for most features.
-SAID = """2026/11/23 03:43:11 parsed 1 programs
-2026/11/23 03:43:12 code coverage           : debugfs is not enabled or not mounted
-2026/11/23 03:43:12 setuid sandbox          : enabled
-2026/11/23 03:43:12 802.15.4 emulation      : /sys/bus/platform does not exist
-2026/11/23 03:43:12 executed programs: 0
-2026/11/23 03:43:12 executing program 0:
-r0 = socket(0x10, 0x3, 0x0)
-sendmsg(r0, 0x0, 0x0)
-2026/11/23 03:43:12 CALL 0: signal 1, coverage 0 errno 0
-2026/11/23 03:43:12 CALL 1: signal 1, coverage 0 errno 14 blocked
-"""
+OUTPUT = Path(__file__).with_name("execprog_output.txt").read_text()
 
 
 def test_what_was_executed_is_read() -> None:
-    executed = Executed.read(SAID.encode())
+    executed = Executed.read(OUTPUT.encode())
     assert executed.calls == ("socket", "sendmsg")
     assert executed.lacks(with_header("#{}")) is None
     assert executed.summary() == (
@@ -213,12 +185,12 @@ def test_nothing_executed_is_no_work(output: str) -> None:
 @pytest.mark.attack
 def test_calls_that_were_left_out_are_named() -> None:
     text = with_header("#{}") + "sendmsg(r0, 0x0, 0x0)\nopenat$none(0x0)\n"
-    why = Executed.read(SAID.encode()).lacks(text)
+    why = Executed.read(OUTPUT.encode()).lacks(text)
     assert why == "this syzkaller left out 2 of the program's calls: openat$none, sendmsg"
 
 
 def test_an_executor_that_executed_nothing_proves_nothing() -> None:
-    output = SAID.partition("2026/11/23 03:43:12 CALL")[0] + "x RESULT: no calls executed\n"
+    output = OUTPUT.partition("2026/11/23 03:43:12 CALL")[0] + "x RESULT: no calls executed\n"
     why = Executed.read(output.encode()).lacks(with_header("#{}"))
     assert why == "the executor executed no call"
 
@@ -235,7 +207,7 @@ def test_a_first_run_tells_of_itself_as_far_as_the_binary_can() -> None:
     assert syz_program.first_run(wanted, {"procs"}) == ["-procs=1"]
 
 
-@given(st.binary(max_size=2000) | st.text(max_size=2000).map(lambda text: (SAID + text).encode()))
+@given(st.binary(max_size=2000) | st.text(max_size=2000).map(lambda text: (OUTPUT + text).encode()))
 def test_any_output_can_be_read(output: bytes) -> None:
     executed = Executed.read(output)
     assert isinstance(executed.summary(), str)

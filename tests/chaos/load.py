@@ -12,14 +12,11 @@ from pathlib import Path
 from kgym.api.jobs import Artifact, JobRequest, JobView, StepView
 from kgym.api.states import State
 from kgym.api.steps import BuildSpec, Edit, Patch, StepSpec
-from kgym.api.worker_calls import Assignment
 from kgym.client import Client
 from kgym.errors import InfrastructureError, UserError
-from kgym.transport.artifact_storage import LocalStorage
-from kgym.worker.context import StepContext
 from kgym_builder.build.build_step import Builder
 from kgym_builder.suitecache.suitecache import SuiteCache
-from tests.conftest import ANYWHERE, ROOT
+from tests.conftest import ANYWHERE, ROOT, attempt
 
 KEPT = ("vmlinux", "System.map", "config")
 GOOD = ("plain", "type_7", "type_70", "type_700")
@@ -56,15 +53,9 @@ def expected(builds: dict[str, BuildSpec], folder: Path) -> dict[str, Outcome]:
     builder = Builder(
         SuiteCache(folder / "cache", ROOT / "configs" / "backports", origins=ANYWHERE)
     )
-    storage = LocalStorage(folder / "storage")
 
     async def outcome(build: BuildSpec) -> Outcome:
-        place = folder / uuid.uuid4().hex
-        place.mkdir()
-        assignment = Assignment(
-            step_id=1, job_id=1, number=0, attempt=1, lease=uuid.uuid4(), spec=build, inputs={}
-        )
-        run = StepContext(assignment, place, storage)
+        run = attempt(folder, build)
         try:
             await builder(run)
         except UserError as error:

@@ -10,7 +10,7 @@ from kgym.api.jobs import JobRequest
 from kgym.api.steps import BuildSpec, Edit, Patch
 
 
-def until(happened: Callable[[], object], seconds: float) -> None:
+def until(happened: Callable[[], object], seconds: float = 60) -> None:
     """Wait until it happened."""
     limit = time.monotonic() + seconds
     while not happened():

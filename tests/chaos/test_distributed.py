@@ -119,13 +119,6 @@ def test_an_abort_ends_what_a_worker_runs(
     assert seconds < 20  # a moment, where nothing else keeps the machine busy
 
 
-def test_a_worker_that_was_killed_comes_back(up: Up, fake_build: BuildSpec) -> None:
-    with up.client() as client:
-        kill_and_await_another(client, StepKind.BUILD)
-        job = client.wait(client.submit(JobRequest(steps=[fake_build])).id)
-    assert job.state is State.SUCCEEDED
-
-
 def test_a_drained_worker_ends_and_stays_away(up: Up) -> None:
     """One that was killed, twice, comes back meanwhile: the platform does look after its parts."""
     with up.client() as client:

@@ -12,6 +12,7 @@ import pytest
 from kgym.errors import InfrastructureError
 from kgym.host import proc
 from tests.conftest import ROOT
+from tests.refused import refused
 
 pytestmark = pytest.mark.anyio
 
@@ -128,6 +129,5 @@ async def test_a_program_dies_with_a_parent_that_is_killed() -> None:
 
 
 async def test_a_missing_program_is_named() -> None:
-    with pytest.raises(InfrastructureError, match="no-such-program") as caught:
+    with refused("missing_tool", "no-such-program", InfrastructureError):
         await proc.run(["no-such-program"], timeout=10)
-    assert caught.value.reason == "missing_tool"

@@ -4,30 +4,7 @@ from pathlib import Path
 
 from kgym_hosts.deployment import Deployment, read_deployment
 
-TEXT = """
-name = "farm"
-project = "kgym-test"
-zones = ["us-central1-a", "us-central1-b"]
-bucket = "kgym-test-farm"
-clients = ["203.0.113.0/24"]
-
-[scheduler]
-machine_type = "e2-standard-4"
-
-[pools.build]
-machine_type = "n2-standard-8"
-kinds = ["build", "check"]
-slots = 2
-least = 1
-most = 4
-spot = true
-dollars_per_hour = 0.2
-
-[pools.vms]
-machine_type = "n2-standard-8"
-kinds = ["reproduce"]
-nested = true
-"""
+TEXT = Path(__file__).with_name("farm.toml").read_text()
 
 
 def deployment(folder: Path, text: str = TEXT) -> Deployment:

@@ -13,6 +13,7 @@ from kgym_hosts.gcp.connection import Cloud
 from kgym_hosts.gcp.platform import CloudPlatform, Part
 from tests.google.cloud_project.server import CloudProject
 from tests.hosts.deployments import TEXT, deployment
+from tests.refused import refused
 
 pytestmark = pytest.mark.thorough  # Google's library takes seconds to import
 
@@ -150,13 +151,11 @@ def test_the_next_zone_is_taken_where_one_is_exhausted(
         "us-central1-b",
     }
     cloud.compute.exhausted = {"us-central1-a", "us-central1-b"}
-    with pytest.raises(InfrastructureError, match="does not have enough") as failed:
+    with refused("cloud_stockout", "does not have enough", InfrastructureError):
         farm_platform.instances.make("build", 2, farm_platform.instances.all())
-    assert failed.value.reason == "cloud_stockout"
     cloud.compute.exhausted, cloud.compute.quota = set(), 5
-    with pytest.raises(InfrastructureError) as failed:
+    with refused("cloud_quota", kind=InfrastructureError):
         farm_platform.instances.make("build", 1, farm_platform.instances.all())
-    assert failed.value.reason == "cloud_quota"
 
 
 def test_what_is_anothers_is_never_taken(cloud: CloudProject, farm: Deployment) -> None:
@@ -252,6 +251,5 @@ def test_permission_and_permanent_refusals_have_their_own_words(
         platform(cloud, farm).bring_up()
     assert getattr(failed.value, "reason", None) == "cloud_forbidden"
     cloud.faults.add("POST .*/networks", "status", 400)
-    with pytest.raises(InfrastructureError) as refused:
+    with refused("cloud_refused", kind=InfrastructureError):
         platform(cloud, farm).bring_up()
-    assert refused.value.reason == "cloud_refused"

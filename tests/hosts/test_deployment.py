@@ -7,6 +7,7 @@ import pytest
 from kgym.errors import UserError
 from kgym_hosts.deployment import read_deployment
 from tests.hosts.deployments import TEXT, deployment
+from tests.refused import refused
 
 
 def test_a_deployment_is_read(tmp_path: Path) -> None:
@@ -35,11 +36,10 @@ def test_a_deployment_is_read(tmp_path: Path) -> None:
 )
 def test_what_is_wrong_is_named(tmp_path: Path, before: str, after: str, fault: str) -> None:
     assert before in TEXT
-    with pytest.raises(UserError) as refused:
+    with refused("bad_deployment", kind=UserError) as error:
         deployment(tmp_path, TEXT.replace(before, after))
-    assert refused.value.reason == "bad_deployment"
-    assert fault in refused.value.message
-    assert "farm.toml" in refused.value.message
+    assert fault in error.value.message
+    assert "farm.toml" in error.value.message
 
 
 @pytest.mark.attack

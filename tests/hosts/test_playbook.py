@@ -7,7 +7,6 @@ import ssl
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 
@@ -20,6 +19,7 @@ from kgym.api.states import State
 from kgym.api.steps import BuildSpec, KernelConfig, TarballSource
 from kgym.client import Client
 from kgym.errors import InfrastructureError
+from tests.chaos.parts import until
 from tests.conftest import ROOT
 from tests.google.cloud_project.server import CloudProject
 from tests.hosts.debian_nginx import nginx
@@ -119,7 +119,7 @@ def test_two_hosts_are_set_up_once_upgraded_one_by_one_and_put_back(
             assert len(copies) == 2  # one before each start by another version
             place = f"/srv/kgym/backups/{copies[-1].name}"
             play("restore.yml", file, "-e", f"kgym_copy={place}")
-            _until(lambda: after[0] in _live(client))  # the copy knows the worker of before as well
+            until(lambda: after[0] in _live(client))  # the copy knows the worker of before as well
             stranger.settimeout(max(0.1, came + 2 * HEAD_SECONDS - time.monotonic()))
             assert stranger.recv(1) == b""  # who says nothing is not kept
         play("logs.yml", file, "-e", f"kgym_logs={tmp_path / 'logs'}")
@@ -186,15 +186,8 @@ def _secrets_are_kept(host: SshHost) -> None:
 
 def _workers(client: Client) -> list[str]:
     """The live workers, once there is one."""
-    _until(lambda: bool(_live(client)))
+    until(lambda: bool(_live(client)))
     return _live(client)
-
-
-def _until(true: Callable[[], bool]) -> None:
-    ends = time.monotonic() + 60
-    while not true():
-        assert time.monotonic() < ends
-        time.sleep(0.2)
 
 
 def _live(client: Client) -> list[str]:

@@ -1,8 +1,7 @@
 """Hosts come and go as steps do: a real scheduler, real workers, a server that is the cloud."""
 
 import threading
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -18,6 +17,7 @@ from kgym_hosts.gcp.connection import Cloud
 from kgym_hosts.gcp.instances import CloudHost
 from kgym_hosts.gcp.platform import CloudPlatform
 from kgym_hosts.gcp.scaler import Done, Scaler, limits_of
+from tests.chaos.parts import until
 from tests.google.cloud_project.server import CloudProject
 from tests.hosts.deployments import TEXT, deployment
 from tests.hosts.thread_hosts import ThreadHosts
@@ -79,13 +79,6 @@ def farm(tmp_path: Path) -> Iterator[Farm]:
         finally:
             hosts.finish.set()
             hosts.stop_all()
-
-
-def until(holds: Callable[[], bool]) -> None:
-    ends = time.monotonic() + 60
-    while not holds():
-        assert time.monotonic() < ends
-        time.sleep(0.05)
 
 
 def grow(farm: Farm, scaler: Scaler, steps: int) -> list[Done]:

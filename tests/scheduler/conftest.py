@@ -71,6 +71,14 @@ def url(request: pytest.FixtureRequest) -> str:
     return str(request.getfixturevalue(f"{request.param}_url"))
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Run a module's tests on one kind of database, if its DATABASE names one."""
+    if "url" in metafunc.fixturenames and (kind := getattr(metafunc.module, "DATABASE", None)):
+        # As a mark, it takes the place of the fixture's own kinds.
+        metafunc.definition.add_marker(pytest.mark.parametrize("url", [kind], indirect=True))
+
+
 @pytest.fixture
 def clock() -> Clock:
     return Clock()

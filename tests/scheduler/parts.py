@@ -20,6 +20,7 @@ from kgym.api.steps import (
     ReproduceSpec,
     StepKind,
     StepRef,
+    StepResult,
     StepSpec,
     Verdict,
 )
@@ -80,15 +81,16 @@ def claim_of(
 
 async def take(of: JobStore | Scheduler, name: str = "worker") -> Assignment:
     """Claim the only step there is for one slot."""
-    claimed = await of.claim(claim_of(name))
+    claimed = await of.claim(claim_of(name, kinds=list(StepKind)))
     answer = claimed if isinstance(claimed, Claimed) else claimed[0]
     [assignment] = answer.assignments
     return assignment
 
 
-async def end(of: JobStore | Scheduler, *endings: AttemptEnding) -> None:
-    """Claim a step and end it, for each of these endings, or once well."""
-    for ending in endings or (WELL,):
+async def end(of: JobStore | Scheduler, *endings: AttemptEnding | StepResult) -> None:
+    """Claim a step and end it, for each of these endings and results, or once well."""
+    for end in endings or (WELL,):
+        ending = end if isinstance(end, AttemptEnding) else AttemptEnding(result=end)
         assert await of.finish((await take(of)).lease, ending)
 
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from kgym.api.bugs import BugFilter, BugView
 from kgym.api.jobs import JobFilter, JobRequest
 from kgym.api.states import State
-from kgym.api.steps import InstanceOutcome, InstanceResult, ReproduceResult, Verdict
+from kgym.api.steps import InstanceOutcome, InstanceResult, ReproduceResult, StepResult, Verdict
 from kgym.api.suitecache import EntryFilter, HeldEntry
 from kgym.api.worker_calls import AttemptEnding
 from kgym.bugs.bug import AFTER, BEFORE
@@ -31,9 +31,9 @@ from tests.scheduler.parts import (
     Platform,
     badly,
     claim_of,
+    end,
     job,
     reproduce,
-    take,
 )
 
 pytestmark = pytest.mark.anyio
@@ -50,13 +50,11 @@ def crashed(verdict: Verdict = Verdict.SAME_CRASH) -> ReproduceResult:
     return ran(verdict, TITLE, instances=[one])
 
 
-async def done(store: JobStore, request: JobRequest, *results: object) -> int:
+async def done(store: JobStore, request: JobRequest, *results: AttemptEnding | StepResult) -> int:
     """Submit a job, and let its steps answer so; one that is told of no answer stays as it is."""
     view, _ = await store.submit(request)
-    for result in results:
-        assignment = await take(store)
-        ending = result if isinstance(result, AttemptEnding) else AttemptEnding(result=result)
-        assert await store.finish(assignment.lease, ending)
+    if results:
+        await end(store, *results)
     return view.id
 
 

@@ -11,6 +11,7 @@ from kgym.errors import Conflict, NotFound
 from kgym.worker.held_entries import HeldEntries
 from kgym_scheduler import suitecache_entries
 from kgym_scheduler.scheduler import Scheduler
+from tests.refused import refused
 from tests.results import built
 from tests.scheduler.parts import WELL, Platform, claim_of, job
 
@@ -63,9 +64,8 @@ async def test_an_entry_that_is_being_made_or_used_is_not_dropped(
         claimed = await scheduler.claim(claim_of(want=1))
         (one,) = claimed.assignments
         assert await scheduler.hold(one.lease, f"suitecache/{NAME}")
-        with pytest.raises(Conflict) as caught:
+        with refused("entry_in_use", kind=Conflict):
             await scheduler.entries.drop(NAME)
-        assert caught.value.reason == "entry_in_use"
         ending = WELL.model_copy(update={"result": built(tree=NAME)})
         assert await scheduler.finish(one.lease, ending)
         assert (await scheduler.entries.drop(NAME)).name == NAME
@@ -73,9 +73,8 @@ async def test_an_entry_that_is_being_made_or_used_is_not_dropped(
 
 async def test_what_is_not_there_cannot_be_dropped(platform: Platform) -> None:
     async with platform.scheduler() as scheduler:
-        with pytest.raises(NotFound) as caught:
+        with refused("entry_not_found", kind=NotFound):
             await scheduler.entries.drop(NAME)
-        assert caught.value.reason == "entry_not_found"
 
 
 async def test_a_worker_removes_what_nobody_uses_and_tells_what_is_left() -> None:

@@ -22,11 +22,7 @@ from tests.scheduler.parts import WELL, Clock, Platform, job, take
 from tests.servers import require
 
 pytestmark = pytest.mark.anyio
-
-
-@pytest.fixture
-def url(sqlite_url: str) -> str:
-    return sqlite_url
+DATABASE = "sqlite"
 
 
 @pytest.fixture

@@ -118,24 +118,6 @@ async def test_an_abort_cancels_the_running_handler_within_two_seconds(
         await scheduler.abort(second.id)
 
 
-async def test_a_worker_that_stops_gives_its_step_back(
-    platform: Platform, scheduler: Scheduler
-) -> None:
-    began = asyncio.Event()
-
-    async def slow(step: StepContext) -> BuildResult:
-        began.set()
-        await asyncio.sleep(60)
-        return BUILT
-
-    view, _ = await scheduler.submit(job())
-    async with platform.worker(scheduler, {StepKind.BUILD: slow}):
-        await began.wait()
-    assert (await scheduler.job(view.id)).state is State.QUEUED
-    async with platform.worker(scheduler, {StepKind.BUILD: build}):
-        assert (await finished(scheduler, view.id)).state is State.SUCCEEDED
-
-
 class LossyBus(InProcessBus):
     """Loses the first notification."""
 

@@ -25,6 +25,7 @@ from kgym_scheduler.scheduler import Scheduler
 from tests.scheduler.parts import BUILD, WELL, Platform, badly, claim_of, job
 
 pytestmark = pytest.mark.anyio
+DATABASE = "postgresql"  # which serves several schedulers
 
 LEASE = 3.0
 # Seconds after which what should happen counts as not happening; a `sleep` takes longer.
@@ -35,12 +36,6 @@ def doing(what: str) -> JobRequest:
     """A build of which the worker process knows what to do."""
     source = GitSource(url="https://example.org/linux.git", commit=what)
     return job(BUILD.model_copy(update={"source": source}))
-
-
-@pytest.fixture
-def url(postgresql_url: str) -> str:
-    """The database that has several schedulers and workers on other hosts."""
-    return postgresql_url
 
 
 @contextlib.asynccontextmanager

@@ -5,7 +5,6 @@ import difflib
 import json
 import os
 import socket
-import uuid
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,7 +22,6 @@ from kgym.api.steps import (
     StepSpec,
     TarballSource,
 )
-from kgym.api.worker_calls import Assignment
 from kgym.errors import KgymError
 from kgym.host import sandbox
 from kgym.host.sandbox_limits import SandboxLimits
@@ -32,7 +30,7 @@ from kgym.worker.context import StepContext
 from kgym_builder.build.build_step import Builder
 from kgym_builder.check.check_step import Checker
 from kgym_builder.suitecache.suitecache import SuiteCache
-from tests.conftest import ANYWHERE, ROOT
+from tests.conftest import ANYWHERE, ROOT, attempt
 
 # Far below what the attacks would take if nobody stopped them.
 SMALL = SandboxLimits(
@@ -167,13 +165,7 @@ class Victim:
     ) -> tuple[SuiteCache, StepContext]:
         backports = ROOT / "configs" / "backports"
         suite = SuiteCache(self.folder / cache, backports, limits, origins=ANYWHERE)
-        lease = uuid.uuid4()
-        assignment = Assignment(
-            step_id=1, job_id=1, number=0, attempt=1, lease=lease, spec=spec, inputs={}
-        )
-        folder = self.folder / "work" / lease.hex
-        folder.mkdir(parents=True)
-        return suite, StepContext(assignment, folder, LocalStorage(self.folder / "storage"))
+        return suite, attempt(self.folder, spec)
 
 
 @pytest.fixture(scope="module")

@@ -19,6 +19,7 @@ from kgym.transport.gcs.connection import connect
 from kgym.transport.gcs.storage import CALLS, GcsStorage
 from tests.google.cloud_storage.faults import Kind
 from tests.google.cloud_storage.server import CloudStorage
+from tests.refused import refused
 from tests.transport.buckets import Bucket
 
 pytestmark = pytest.mark.anyio
@@ -418,9 +419,8 @@ def test_without_credentials_it_is_said_how_to_give_some(
 ) -> None:
     monkeypatch.delenv("STORAGE_EMULATOR_HOST", raising=False)
     monkeypatch.setenv("GOOGLE_APPLICATION_CREDENTIALS", str(tmp_path / "absent.json"))
-    with pytest.raises(UserError) as raised:
+    with refused("no_credentials", kind=UserError):
         connect(1)
-    assert raised.value.reason == "no_credentials"
 
 
 async def test_a_bucket_that_is_not_there_is_named(cloud: CloudStorage, tmp_path: Path) -> None:

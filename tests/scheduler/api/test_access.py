@@ -18,11 +18,7 @@ from tests.scheduler.api.test_app import problem
 from tests.scheduler.parts import served
 
 pytestmark = pytest.mark.anyio
-
-
-@pytest.fixture
-def url(sqlite_url: str) -> str:
-    return sqlite_url
+DATABASE = "sqlite"
 
 
 @pytest.fixture

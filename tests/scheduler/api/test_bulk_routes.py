@@ -14,6 +14,7 @@ from kgym_scheduler.api.app import create_app
 from kgym_scheduler.api.caller_limits import CallerLimits
 from kgym_scheduler.job_store import JobStore
 from kgym_scheduler.scheduler import Scheduler
+from tests.refused import refused
 from tests.scheduler.parts import BUILD, WELL, claim_of, job, reproduce
 
 pytestmark = pytest.mark.anyio
@@ -29,9 +30,8 @@ async def test_a_thousand_jobs_are_added_in_order_and_once_for_each_key(store: J
     assert (again, changes) == (ids, [])
     others, _ = await store.submit_all(requests[:2], "night", "you")
     assert not set(others) & set(ids)
-    with pytest.raises(UserError, match="job 1 of the request") as error:
+    with refused("key_reused", "job 1 of the request", UserError):
         await store.submit_all([requests[0], requests[0]], "night", "me")
-    assert error.value.reason == "key_reused"
 
 
 async def test_one_job_that_is_wrong_refuses_all_and_is_named(store: JobStore) -> None:

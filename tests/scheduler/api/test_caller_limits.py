@@ -19,11 +19,7 @@ from tests.scheduler.api.test_app import JOB, problem
 from tests.scheduler.parts import job, served
 
 pytestmark = pytest.mark.anyio
-
-
-@pytest.fixture
-def url(sqlite_url: str) -> str:
-    return sqlite_url
+DATABASE = "sqlite"
 
 
 # --- requests a second ----------------------------------------------------------------------

@@ -16,14 +16,10 @@ from kgym_scheduler.scheduler import Scheduler
 from tests.scheduler.parts import job, take
 
 pytestmark = [pytest.mark.anyio, pytest.mark.attack]
+DATABASE = "sqlite"
 GET = b"GET /v1/healthz HTTP/1.1\r\nHost: localhost\r\n"
 FOLLOW = b"GET /v1/jobs/1/events HTTP/1.1\r\nHost: localhost\r\n\r\n"
 POST = b"POST /v1/jobs HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
-
-
-@pytest.fixture
-def url(sqlite_url: str) -> str:
-    return sqlite_url
 
 
 class Socket:

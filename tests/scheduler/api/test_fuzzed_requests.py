@@ -21,6 +21,7 @@ from tests.conftest import SEED
 from tests.scheduler.parts import BUILD, BUILT, REPRODUCED, claim_of, job, reproduce
 
 pytestmark = [pytest.mark.anyio, pytest.mark.attack, pytest.mark.thorough]
+DATABASE = "sqlite"
 ROUNDS = int(os.environ.get("KGYM_FUZZ_ROUNDS", "400"))
 
 PATCH = Patch(edits=[Edit(file="a.c", original="a", replacement="b")])
@@ -84,11 +85,6 @@ def bend(value: Any, chance: random.Random) -> str:
     for mark, word in words.items():
         text = text.replace(mark, word)
     return text
-
-
-@pytest.fixture
-def url(sqlite_url: str) -> str:
-    return sqlite_url
 
 
 @pytest.fixture

@@ -14,12 +14,8 @@ from tests.scheduler.api.test_app import JOB, problem
 from tests.scheduler.parts import job, served
 
 pytestmark = [pytest.mark.anyio, pytest.mark.attack]
+DATABASE = "sqlite"
 LONG = {"Content-Type": "application/json"}
-
-
-@pytest.fixture
-def url(sqlite_url: str) -> str:
-    return sqlite_url
 
 
 # --- costly ---------------------------------------------------------------------------------
@@ -136,6 +132,8 @@ async def test_a_number_in_a_path_is_digits(http: httpx.AsyncClient, number: str
         {"Origin": "null"},
         {"Origin": "http://127.0.0.1:1"},
         {"Origin": "https://{own}"},
+        *({"Sec-Fetch-Site": site} for site in ("cross-site", "same-site")),
+        *({"Host": host} for host in ("evil.example:8420", "192.0.2.7")),
         {"Host": "evil_host.example:8420"},  # browsers take the underscore, URL parsers do not
         {"Host": "evil.example:8420:1"},
         {"Host": "127.0.0.1@evil.example"},

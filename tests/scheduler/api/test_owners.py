@@ -20,13 +20,9 @@ from tests.scheduler.api.test_app import JOB, problem
 from tests.scheduler.parts import BUILD, WELL, claim_of, job, reproduce
 
 pytestmark = [pytest.mark.anyio, pytest.mark.attack]
+DATABASE = "sqlite"
 BUG = bundle.load("watch-queue-filter")
 User = httpx.AsyncClient
-
-
-@pytest.fixture
-def url(sqlite_url: str) -> str:
-    return sqlite_url
 
 
 @pytest.fixture

@@ -14,7 +14,7 @@ from kgym_scheduler.peer_api import tags
 from kgym_scheduler.scheduler import Scheduler
 from tests.results import ran
 from tests.scheduler.api.test_app import problem
-from tests.scheduler.parts import BUILT, take
+from tests.scheduler.parts import BUILT, end, take
 
 pytestmark = pytest.mark.anyio
 
@@ -41,13 +41,6 @@ async def new(http: httpx.AsyncClient, *stages: Any, **tags: str) -> str:
     return str(answer.json())
 
 
-async def finish(scheduler: Scheduler, *results: Any) -> None:
-    for result in results:
-        assignment = await take(scheduler)
-        ending = result if isinstance(result, AttemptEnding) else AttemptEnding(result=result)
-        assert await scheduler.finish(assignment.lease, ending)
-
-
 def crash(number: int, title: str) -> InstanceResult:
     return InstanceResult(number=number, outcome=InstanceOutcome.CRASH, title=title)
 
@@ -65,9 +58,9 @@ async def test_a_job_is_two_steps_and_ends_in_their_words(
     assert (shown["status"], shown["currentWorker"]) == ("pending", 0)
     assert shown["tags"] == {"bugId": "b 1"}
     assert shown["jobWorkers"][0]["workerArgument"]["kernelSource"] == SOURCE
-    await finish(scheduler, BUILT)
+    await end(scheduler, BUILT)
     assert (await http.get(f"/jobs/{job_id}")).json()["status"] == "waiting"
-    await finish(scheduler, ran(Verdict.NO_CRASH, None))
+    await end(scheduler, ran(Verdict.NO_CRASH, None))
     shown = (await http.get(f"/jobs/{job_id}")).json()
     assert (shown["status"], shown["currentWorker"]) == ("finished", 2)
     assert (shown["kGymEvaluation"], shown["kgym"]["verdict"]) == ("notReproduced", "no_crash")
@@ -81,7 +74,7 @@ async def test_crashes_are_told_by_their_titles(
 ) -> None:
     job_id = await new(http, BUILD, RUN | {"image": -1})
     instances = [crash(0, "WARNING in f"), crash(1, "WARNING in f")]
-    await finish(scheduler, BUILT, ran(Verdict.SAME_CRASH, "WARNING in f", instances=instances))
+    await end(scheduler, BUILT, ran(Verdict.SAME_CRASH, "WARNING in f", instances=instances))
     shown = (await http.get(f"/jobs/{job_id}")).json()
     assert shown["kGymEvaluation"] == "reproduced"
     [one] = shown["jobWorkers"][1]["workerResult"]["crashes"]
@@ -102,7 +95,7 @@ async def test_no_verdict_is_never_told_as_a_fix(
 ) -> None:
     job_id = await new(http, BUILD, RUN)
     one = InstanceResult(number=0, outcome=outcome)
-    await finish(scheduler, BUILT, ran(Verdict.INCONCLUSIVE, None, instances=[one]))
+    await end(scheduler, BUILT, ran(Verdict.INCONCLUSIVE, None, instances=[one]))
     shown = (await http.get(f"/jobs/{job_id}")).json()
     assert (shown["status"], shown["currentWorker"]) == ("aborted", 1)
     exception = shown["jobWorkers"][1]["workerResult"]["workerException"]
@@ -113,7 +106,7 @@ async def test_no_verdict_is_never_told_as_a_fix(
 async def test_what_does_not_compile_is_said(http: httpx.AsyncClient, scheduler: Scheduler) -> None:
     job_id = await new(http, BUILD, RUN)
     failure = Failure(cause="user", reason="does_not_compile", message="error: expected ';'")
-    await finish(scheduler, AttemptEnding(failure=failure))
+    await end(scheduler, AttemptEnding(failure=failure))
     shown = (await http.get(f"/jobs/{job_id}")).json()
     assert (shown["status"], shown["currentWorker"]) == ("aborted", 0)
     exception = shown["jobWorkers"][0]["workerResult"]["jobException"]
@@ -125,7 +118,7 @@ async def test_a_kernel_of_an_earlier_job_is_built_on(
     http: httpx.AsyncClient, scheduler: Scheduler
 ) -> None:
     first = await new(http, BUILD)
-    await finish(scheduler, BUILT)
+    await end(scheduler, BUILT)
     result = (await http.get(f"/jobs/{first}")).json()["jobWorkers"][0]["workerResult"]
     second = await new(http, BUILD | {"kernelSource": result["kCache"], "patch": "--- a/b\n"}, RUN)
     spec = (await scheduler.job(int(second, 16))).steps[0].spec

@@ -32,11 +32,6 @@ CHECKS = (
 )
 
 
-@pytest.fixture
-def url(sqlite_url: str) -> str:
-    return sqlite_url
-
-
 @asynccontextmanager
 async def _served(platform: Platform) -> AsyncIterator[str]:
     """A platform whose workers do every step at once: so every event stream ends."""

@@ -16,28 +16,12 @@ pytestmark = pytest.mark.anyio
 
 LEASE = 3.0
 LIMIT = 60
-AHEAD = """
-#define _GNU_SOURCE
-#include <dlfcn.h>
-#include <time.h>
-
-/* What the program that loads this takes for the time of day is a minute ahead. */
-int clock_gettime(clockid_t clock, struct timespec *now)
-{
-    int (*real)(clockid_t, struct timespec *) = dlsym(RTLD_NEXT, "clock_gettime");
-    int failed = real(clock, now);
-    if (!failed && clock == CLOCK_REALTIME)
-        now->tv_sec += 60;
-    return failed;
-}
-"""
 
 
 @pytest.fixture
 def ahead(tmp_path: Path) -> dict[str, str]:
     """The environment of a program that runs on a host whose clock is a minute ahead."""
-    source, library = tmp_path / "ahead.c", tmp_path / "ahead.so"
-    source.write_text(AHEAD)
+    source, library = Path(__file__).with_name("clock_ahead.c"), tmp_path / "ahead.so"
     subprocess.run(["gcc", "-shared", "-fPIC", "-o", library, source, "-ldl"], check=True)
     env = os.environ | {"LD_PRELOAD": str(library)}
     seen = [sys.executable, "-c", "import time; print(time.time())"]

@@ -13,6 +13,7 @@ from sqlalchemy import Connection, text
 from kgym.errors import Conflict, InfrastructureError, UserError
 from kgym_scheduler.database.connection import Database, upgrade
 from kgym_scheduler.database.tables import metadata
+from tests.refused import refused
 
 pytestmark = pytest.mark.anyio
 
@@ -46,9 +47,8 @@ async def test_a_database_of_another_version_is_refused_untouched(
     async with database.write() as connection:
         await connection.execute(text("CREATE TABLE alembic_version (version_num VARCHAR(32))"))
         await connection.execute(text(f"INSERT INTO alembic_version VALUES ('{revision}')"))
-    with pytest.raises(UserError, match=f"revision {revision}.*new database") as error:
+    with refused("unknown_database_revision", f"revision {revision}.*new database", UserError):
         await upgrade(empty_url)
-    assert error.value.reason == "unknown_database_revision"
     async with database.read() as connection:
         assert await connection.scalar(text("SELECT version_num FROM alembic_version")) == revision
     with pytest.raises(InfrastructureError):  # no table has been made

@@ -21,7 +21,6 @@ from kgym.api.steps import (
     PatchCheck,
     PatchOutcome,
     Severity,
-    StepKind,
     StepResult,
     Verdict,
 )
@@ -29,7 +28,7 @@ from kgym.api.worker_calls import AttemptEnding
 from kgym.bugs import bundle
 from kgym_scheduler.job_store import JobStore
 from tests.results import built, ran
-from tests.scheduler.parts import BUILD, badly, claim_of, job, reproduce
+from tests.scheduler.parts import BUILD, badly, claim_of, end, job, reproduce
 
 pytestmark = pytest.mark.anyio
 BUG = bundle.load("watch-queue-filter")
@@ -40,14 +39,6 @@ GONE = ran(Verdict.NO_CRASH, evidence=Evidence(controls=[CONTROL]))
 WEAKER = Finding(
     check="detector", severity=Severity.BLOCKING, reason="flags_weaker", message="no KASAN"
 )
-
-
-async def end(store: JobStore, *answers: StepResult | AttemptEnding) -> None:
-    """Let a worker do the steps that are next."""
-    for answer in answers:
-        claimed, _ = await store.claim(claim_of(kinds=list(StepKind)))
-        ending = answer if isinstance(answer, AttemptEnding) else AttemptEnding(result=answer)
-        assert await store.finish(claimed.assignments[0].lease, ending) is not None
 
 
 async def came_to(

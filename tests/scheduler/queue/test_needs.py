@@ -16,6 +16,7 @@ from kgym.worker.loop import Worker
 from kgym_scheduler.queue import known_workers
 from kgym_scheduler.queue.known_workers import NeedsCheck
 from kgym_scheduler.scheduler import Scheduler
+from tests.refused import refused
 from tests.scheduler.parts import BUILD, WELL, Platform, claim_of, job, reproduce
 from tests.scheduler.test_scheduler import finished
 
@@ -92,9 +93,8 @@ async def test_a_dump_from_outside_is_refused_if_all_vms_are_in_a_cloud(
     if not is_refused:
         await check.check([dumped])
         return
-    with pytest.raises(UserError, match="kdump") as caught:
+    with refused("no_dump_method", "kdump", UserError):
         await check.check([dumped])
-    assert caught.value.reason == "no_dump_method"
 
 
 async def test_a_name_finds_the_image_and_words_the_nearest(scheduler: Scheduler) -> None:
