@@ -6,6 +6,7 @@ import subprocess
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from multiprocessing import forkserver
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +35,12 @@ class Answer:
 
 
 Kgym = Callable[..., Answer]
+
+
+@pytest.fixture(scope="session", autouse=True)
+def forks() -> None:
+    """Start what commands are forked from before a test changes the environment."""
+    forkserver.ensure_running()
 
 
 @pytest.fixture

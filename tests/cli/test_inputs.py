@@ -276,9 +276,9 @@ def test_a_bundle_is_packed_when_it_is_fetched(
     reproduce = ReproduceSpec(build=StepRef(step=0), reproducer=Reproducer(text="x"))
     elsewhere = reproduce.model_copy(update={"build": StepRef(job=1, step=0)})
     with working(idle, data, {StepKind.BUILD: kernel, StepKind.REPRODUCE: parts}):
-        for steps in ([fake_build, reproduce], [elsewhere]):
+        for number, steps in enumerate(([fake_build, reproduce], [elsewhere]), 1):
             kgym("job", "submit", "-", stdin=JobRequest(steps=steps).model_dump_json())
-        assert kgym("--server", idle.url, "job", "wait", 1, 2).status in (0, 1)
+            assert kgym("--server", idle.url, "job", "wait", number).status in (0, 1)
     sums = set()
     for job, step in ((1, 1), (2, 0), (1, 1)):
         got = kgym("job", "fetch", job, "bundle.tar.gz", "-o", tmp_path / str(job), "--json").json

@@ -13,11 +13,19 @@ import pytest
 from kgym.configs import data_folder
 from kgym_cli.lazy import LazyGroup
 from kgym_cli.program import COMMANDS, cli
-from tests.cli.conftest import Kgym, small_disk
+from tests.cli.conftest import Answer, Kgym, small_disk
 from tests.conftest import ROOT
 
 KGYM = [sys.executable, "-m", "kgym_cli"]
 UNREAD = 141
+
+
+def fresh(*words: object) -> Answer:
+    """Run `kgym` in an interpreter that starts in the test's environment."""
+    done = subprocess.run(
+        [*KGYM, *map(str, words)], capture_output=True, check=False, encoding="latin-1", timeout=60
+    )
+    return Answer(done.returncode, done.stdout, done.stderr)
 
 
 def imported(*words: str) -> set[str]:
@@ -95,12 +103,12 @@ def test_closed_streams_change_no_status(closed: str) -> None:
 
 
 def test_what_the_terminal_cannot_show_is_a_question_mark(
-    kgym: Kgym, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PYTHONIOENCODING", "latin-1")
     log = tmp_path / "console.log"
     log.write_text("[    1.0] BUG: KASAN: use-after-free in f+0x1/0x2 → 終\n")
-    shown = kgym("report", "parse", log)
+    shown = fresh("report", "parse", log)
     assert (shown.status, "Traceback" in shown.err) == (0, False), shown.err
 
 
@@ -168,7 +176,7 @@ def latin_1(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("latin_1")
-def test_files_are_utf_8_whatever_the_locale(kgym: Kgym, tmp_path: Path) -> None:
+def test_files_are_utf_8_whatever_the_locale(tmp_path: Path) -> None:
     folder = tmp_path / "bug"
     folder.mkdir()
     (folder / "repro.c").write_text("int main(void) { return 0; } // Grüße 終\n", "utf-8")
@@ -179,7 +187,7 @@ def test_files_are_utf_8_whatever_the_locale(kgym: Kgym, tmp_path: Path) -> None
         '[[regress.edits]]\nfile = "f.c"\noriginal = "a"\nreplacement = "b"\n',
         "utf-8",
     )
-    shown = kgym("bug", "show", folder, "--json")
+    shown = fresh("bug", "show", folder, "--json")
     assert shown.status == 0, shown.err
     assert shown.json["title"] == "KASAN: use-after-free in Grüße"
     assert shown.json["job"]["steps"][1]["reproducer"]["text"].endswith("// Grüße 終\n")

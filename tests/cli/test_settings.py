@@ -83,7 +83,7 @@ def test_a_bad_variable_ends_the_command_that_uses_it_with_one_line(
 def test_a_server_that_is_no_address_is_bad_input(kgym: Kgym, named: str) -> None:
     refused = kgym("job", "list", "--server", named, "--json")
     assert (refused.status, refused.json["reason"]) == (2, "bad_usage")
-    assert f"'{named}' is no address; write e.g. http://127.0.0.1:8420" in refused.err
+    assert f"'{named}' is not a URL such as http://127.0.0.1:8420" in refused.err
 
 
 def test_an_unknown_kind_of_step_is_named(kgym: Kgym) -> None:
