@@ -154,6 +154,7 @@ def test_what_is_no_compiler_is_refused(words: str, complaint: str) -> None:
         )
 
 
+@pytest.mark.thorough
 @given(st.text(max_size=300))
 def test_any_text_is_read_or_refused(text: str) -> None:
     try:

@@ -21,18 +21,27 @@ def with_header(header: str, note: str = "# See https://goo.gl/kgGztJ\n") -> str
     return f"{note}{header}\n{CALLS}"
 
 
-def test_a_json_header_says_how_to_run() -> None:
-    header = (
-        '#{"threaded":true,"collide":true,"repeat":true,"procs":8,"sandbox":"namespace",'
-        '"fault_call":-1,"tun":true,"tmpdir":true,"cgroups":true,"close_fds":true,"segv":true}'
-    )
-    expected = Options(procs=8, sandbox="namespace", fault_call=-1)
-    assert syz_program.options(with_header(header)) == expected
+ALL_ON = (
+    '#{"threaded":true,"collide":true,"repeat":true,"procs":8,"sandbox":"namespace",'
+    '"fault_call":-1,"tun":true,"tmpdir":true,"cgroups":true,"close_fds":true,"segv":true}'
+)
+MOSTLY_OFF = "#{Threaded:false Collide:false Repeat:false Procs:1 Sandbox: Fault:false}"
+OFF = Options(threaded=False, collide=False, repeat=False, procs=1, sandbox="none")
 
 
-def test_what_a_json_header_leaves_out_is_off() -> None:
-    made = syz_program.options(with_header('# {"procs":1,"sandbox":"","close_fds":false}'))
-    assert made == Options(threaded=False, collide=False, repeat=False, procs=1)
+@pytest.mark.parametrize(
+    ("text", "options"),
+    [
+        (with_header(ALL_ON), Options(procs=8, sandbox="namespace", fault_call=-1)),
+        (with_header('# {"procs":1,"sandbox":"","close_fds":false}'), OFF),
+        (with_header(MOSTLY_OFF), OFF),
+        (CALLS, Options()),
+        ("# a remark\n" + CALLS, Options()),
+        (CALLS + '#{"procs":99,"sandbox":"none"}\n', Options()),  # below the first call
+    ],
+)
+def test_a_header_says_how_to_run(text: str, options: Options) -> None:
+    assert syz_program.options(text) == options
 
 
 @pytest.mark.parametrize(
@@ -52,19 +61,6 @@ def test_older_headers_list_their_fields(fields: str) -> None:
     made = syz_program.options(with_header("#{" + fields + "}"))
     assert (made.threaded, made.collide, made.repeat, made.procs) == (True, True, True, 8)
     assert (made.sandbox, made.fault) == ("setuid", False)
-
-
-def test_an_empty_sandbox_is_none() -> None:
-    header = "#{Threaded:false Collide:false Repeat:false Procs:1 Sandbox: Fault:false}"
-    assert syz_program.options(with_header(header)).sandbox == "none"
-
-
-def test_without_a_header_syzkallers_defaults_hold() -> None:
-    assert syz_program.options(CALLS) == syz_program.options("# a remark\n" + CALLS) == Options()
-
-
-def test_a_header_below_the_first_call_is_none() -> None:
-    assert syz_program.options(CALLS + '#{"procs":99,"sandbox":"none"}\n') == Options()
 
 
 @pytest.mark.parametrize(

@@ -53,6 +53,7 @@ async def test_a_refusal_arrives_as_it_was_raised(weight: int) -> None:
     assert error.details == {"what": "way", "line": 7}
 
 
+@pytest.mark.thorough
 async def test_work_without_an_end_is_ended_and_holds_nobody_up(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -239,6 +239,7 @@ def test_a_day_of_20_000_jobs_on_200_hosts_takes_seconds() -> None:
     assert outcome.wait_95_seconds < 300
 
 
+@pytest.mark.thorough
 def test_less_money_means_longer_waiting() -> None:
     recording = day(5_000)
     rich, poor = Simulation(farm()).run(recording), Simulation(farm(dollars=3.0)).run(recording)

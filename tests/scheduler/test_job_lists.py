@@ -88,6 +88,7 @@ def meets(one: JobView, conditions: dict[str, object]) -> bool:
     )
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("scanned", [4, 4000])
 async def test_every_two_conditions_give_the_jobs_that_meet_both(
     store: JobStore, monkeypatch: pytest.MonkeyPatch, scanned: int

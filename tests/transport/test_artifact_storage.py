@@ -253,6 +253,7 @@ async def test_a_base_goes_when_no_key_names_it_for_a_while(
     assert not await storage.has_base(name)
 
 
+@pytest.mark.thorough
 async def test_no_delta_loses_its_base_to_a_removal_at_the_same_time(
     place: Place, tmp_path: Path, base: Path, patched: Path
 ) -> None:

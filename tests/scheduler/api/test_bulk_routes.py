@@ -20,6 +20,7 @@ from tests.scheduler.parts import BUILD, WELL, claim_of, job, reproduce
 pytestmark = pytest.mark.anyio
 
 
+@pytest.mark.thorough
 async def test_a_thousand_jobs_are_added_in_order_and_once_for_each_key(store: JobStore) -> None:
     requests = [job(tags=(f"n:{number}",)) for number in range(JOBS)]
     ids, changes = await store.submit_all(requests, "night", "me")

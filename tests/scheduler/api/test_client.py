@@ -211,6 +211,7 @@ async def test_the_blocking_client_does_the_same(
         await asyncio.to_thread(use, client)
 
 
+@pytest.mark.thorough
 async def test_the_blocking_client_goes_on_after_a_lost_connection(
     client: AsyncClient, server: str, tmp_path: Path
 ) -> None:
@@ -271,6 +272,7 @@ async def test_a_cursor_that_is_none_is_refused(server: str) -> None:
             assert (await plain.get("changes", params=params)).status_code == 422
 
 
+@pytest.mark.thorough
 async def test_several_threads_use_one_blocking_client(server: str) -> None:
     def use(number: int) -> State:
         return client.wait(client.submit(job(tags=(f"of-{number}",))).id).state

@@ -104,6 +104,7 @@ async def test_a_scope_allows_what_it_says_and_no_more(
                 assert f'scope="{needed}"' in response.headers["www-authenticate"]
 
 
+@pytest.mark.thorough
 async def test_every_operation_asks_for_a_scope(http: httpx.AsyncClient, tokens: Tokens) -> None:
     user = bearer(await tokens.create("alice", ["admin"]))
     worker = bearer(await tokens.create("worker", ["worker"]))
