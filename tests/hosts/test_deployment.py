@@ -9,6 +9,12 @@ from kgym_hosts.deployment import read_deployment
 from tests.hosts.deployments import TEXT, deployment
 from tests.refused import refused
 
+# What the deployment has, what takes its place, and the fault that this is.
+WRONG = [
+    line.split("\t")
+    for line in Path(__file__).with_name("bad_deployments.tsv").read_text().splitlines()
+]
+
 
 def test_a_deployment_is_read(tmp_path: Path) -> None:
     farm = deployment(tmp_path)
@@ -17,23 +23,7 @@ def test_a_deployment_is_read(tmp_path: Path) -> None:
     assert farm.scaling.wait_seconds == 120
 
 
-@pytest.mark.parametrize(
-    ("before", "after", "fault"),
-    [
-        ("least = 1", "least = 5", "least (5) is more than most (4)"),
-        ("us-central1-b", "europe-west1-b", "several regions"),
-        ('name = "farm"', 'name = "Farm; rm -rf /"', "name"),
-        ("[pools.build]", "[pools.scheduler]", "no pool can be named scheduler"),
-        ('"check"]', '"build"]', "a kind is listed twice"),
-        ("spot = true", "spott = true", "spott"),
-        ("slots = 2", "slots = 0", "slots"),
-        ("most = 4", "most = 100000", "most"),
-        ('clients = ["203.0.113.0/24"]', "clients = []", "clients"),
-        ('name = "farm"', 'name = "farm', "is not TOML"),
-        ('project = "kgym-test"', "", "project"),
-        ("us-central1-a", "../../global", "zones"),
-    ],
-)
+@pytest.mark.parametrize(("before", "after", "fault"), WRONG)
 def test_what_is_wrong_is_named(tmp_path: Path, before: str, after: str, fault: str) -> None:
     assert before in TEXT
     with refused("bad_deployment", kind=UserError) as error:
