@@ -91,6 +91,7 @@ def test_jobs_that_have_ended_are_restarted_by_their_state(
     assert {client.job(number).state for number in jobs} == {"queued"}
 
 
+@pytest.mark.thorough
 def test_over_a_thousand_jobs_are_aborted_at_once(
     idle: tuple[str, Client], visitor: Visitor
 ) -> None:
