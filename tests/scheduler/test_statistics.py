@@ -24,11 +24,11 @@ async def run(store: JobStore, ending: AttemptEnding) -> None:
     await end(store, ending)
 
 
-def counted(told: Statistics) -> Counter[PLACE]:
+def counted(report: Statistics) -> Counter[PLACE]:
     found: Counter[PLACE] = Counter()
-    for one in told.counts:
+    for one in report.counts:
         assert one.kind == "build"
-        assert told.since <= one.at < told.until
+        assert report.since <= one.at < report.until
         found[one.outcome, one.cause, one.reason, one.cached] += one.attempts
     return found
 
@@ -51,19 +51,19 @@ async def test_attempts_are_counted_by_how_they_ended(store: JobStore, clock: Cl
     )
     assert (await store.statistics(MINUTES)).counts == []  # the minute is not over
     clock.advance(240)
-    told = await store.statistics(MINUTES)
-    assert counted(told) == expected
+    report = await store.statistics(MINUTES)
+    assert counted(report) == expected
     assert counted(await store.statistics(HOURS)) == expected  # of the hour that goes on
-    assert sum(one.seconds for one in told.counts) < 60
+    assert sum(one.seconds for one in report.counts) < 60
     clock.advance(3 * 3600)
     await run(store, WELL)
     clock.advance(240)
     expected["succeeded", None, None, False] += 1
     assert counted(await store.statistics(MINUTES)) == expected
-    told = await store.statistics(HOURS)
-    assert counted(told) == expected
-    assert all(one.at.minute == 0 for one in told.counts)
-    assert [one.at for one in told.counts] == sorted(one.at for one in told.counts)
+    report = await store.statistics(HOURS)
+    assert counted(report) == expected
+    assert all(one.at.minute == 0 for one in report.counts)
+    assert [one.at for one in report.counts] == sorted(one.at for one in report.counts)
 
 
 async def test_minutes_go_and_their_hours_stay(platform: Platform, clock: Clock) -> None:
@@ -93,10 +93,10 @@ async def test_days_are_the_sum_of_their_hours(store: JobStore, clock: Clock) ->
         clock.advance(16 * 3600)
     await run(store, WELL)
     clock.advance(240)
-    hours, told = await store.statistics(HOURS), await store.statistics(DAYS)
-    assert counted(told) == counted(hours)
-    assert sum(counted(told).values()) == 11
-    for one in told.counts:
+    hours, report = await store.statistics(HOURS), await store.statistics(DAYS)
+    assert counted(report) == counted(hours)
+    assert sum(counted(report).values()) == 11
+    for one in report.counts:
         assert (one.at.hour, one.at.minute) == (0, 0)
         of_day = [
             (hour.attempts, hour.seconds)
@@ -105,7 +105,7 @@ async def test_days_are_the_sum_of_their_hours(store: JobStore, clock: Clock) ->
         ]
         assert one.attempts == sum(attempts for attempts, _ in of_day)
         assert one.seconds == pytest.approx(sum(seconds for _, seconds in of_day))
-    assert len({one.at for one in told.counts}) > 3
+    assert len({one.at for one in report.counts}) > 3
 
 
 async def test_no_reason_breaks_an_ending_or_a_count(store: JobStore, clock: Clock) -> None:
@@ -125,5 +125,5 @@ async def test_an_answer_has_a_bounded_number_of_rows(
         failure = Failure(cause="user", reason=f"r{number}", message="m")
         await run(store, AttemptEnding(failure=failure))
     clock.advance(240)
-    told = await store.statistics(MINUTES)
-    assert (len(told.counts), told.cut) == (2, True)
+    report = await store.statistics(MINUTES)
+    assert (len(report.counts), report.cut) == (2, True)

@@ -1,4 +1,4 @@
-"""What Prometheus is told, and whether the scheduler is ready."""
+"""What Prometheus scrapes, and whether the scheduler is ready."""
 
 import asyncio
 from pathlib import Path
@@ -45,12 +45,12 @@ async def test_what_waits_and_runs_is_read_from_the_database(
     clock.advance(20)
     async with platform.scheduler() as other:
         await other.claim(claim_of("one"))
-    told = await samples(http)
-    assert told["kgym_queued_steps build"] == 2
-    assert told["kgym_running_steps build"] == 1
-    assert told["kgym_queued_steps reproduce"] == 0
-    assert told["kgym_queue_age_seconds build"] == pytest.approx(20, abs=5)
-    assert (told["kgym_workers live"], told["kgym_workers draining"]) == (1, 0)
+    measured = await samples(http)
+    assert measured["kgym_queued_steps build"] == 2
+    assert measured["kgym_running_steps build"] == 1
+    assert measured["kgym_queued_steps reproduce"] == 0
+    assert measured["kgym_queue_age_seconds build"] == pytest.approx(20, abs=5)
+    assert (measured["kgym_workers live"], measured["kgym_workers draining"]) == (1, 0)
 
 
 async def test_attempts_are_counted_by_their_outcome(
@@ -67,12 +67,12 @@ async def test_attempts_are_counted_by_their_outcome(
         assignment = await take(scheduler)
         clock.advance(5)
         await scheduler.finish(assignment.lease, ending)
-    told = await samples(http)
-    assert told["kgym_attempt_seconds_count build failed"] == 1
-    assert told["kgym_attempt_seconds_count build succeeded"] == 2
-    assert told["kgym_attempt_seconds_sum build succeeded"] == pytest.approx(10, abs=2)
-    assert told["kgym_retries_total build"] == 1
-    assert told["kgym_build_trees_total true"] == told["kgym_build_trees_total false"] == 1
+    measured = await samples(http)
+    assert measured["kgym_attempt_seconds_count build failed"] == 1
+    assert measured["kgym_attempt_seconds_count build succeeded"] == 2
+    assert measured["kgym_attempt_seconds_sum build succeeded"] == pytest.approx(10, abs=2)
+    assert measured["kgym_retries_total build"] == 1
+    assert measured["kgym_build_trees_total true"] == measured["kgym_build_trees_total false"] == 1
 
 
 async def test_lost_workers_are_counted_and_steps_given_back_are_no_retries(
@@ -86,20 +86,20 @@ async def test_lost_workers_are_counted_and_steps_given_back_are_no_retries(
         await scheduler.claim(claim_of())
         clock.advance(61)
         async with asyncio.timeout(10):
-            while "kgym_lease_expiries_total build" not in (told := await samples(http)):
+            while "kgym_lease_expiries_total build" not in (measured := await samples(http)):
                 await asyncio.sleep(0.1)
-    assert told["kgym_lease_expiries_total build"] == told["kgym_retries_total build"] == 1
+    assert measured["kgym_lease_expiries_total build"] == measured["kgym_retries_total build"] == 1
 
 
 async def test_answers_are_counted_by_route_and_status(http: httpx.AsyncClient) -> None:
     for path in ("/v1/jobs/7", "/v1/jobs/8", "/v1/jobs", "/nothing/1", "/nothing/2"):
         await http.get(path)
     await http.request("BREW", "/v1/jobs")
-    told = await samples(http)
-    assert told["kgym_http_requests_total GET /v1/jobs/{job_id} 404"] == 2
-    assert told["kgym_http_requests_total GET /v1/jobs 200"] == 1
-    assert told["kgym_http_requests_total GET none 404"] == 2
-    assert not [name for name in told if "BREW" in name]
+    measured = await samples(http)
+    assert measured["kgym_http_requests_total GET /v1/jobs/{job_id} 404"] == 2
+    assert measured["kgym_http_requests_total GET /v1/jobs 200"] == 1
+    assert measured["kgym_http_requests_total GET none 404"] == 2
+    assert not [name for name in measured if "BREW" in name]
 
 
 async def test_schedulers_in_one_process_have_metrics_of_their_own(
@@ -140,6 +140,6 @@ async def test_a_scheduler_whose_disk_is_full_says_what_to_do(
     async with scheduler, served(scheduler) as http:
         document = problem(await http.get("/readyz"), 503, "not_ready")
         assert document["detail"] == "not ready: disk"
-        told = {part["name"]: part["detail"] for part in document["dependencies"]}
-        assert "has 5 MiB left" in told["disk"]
-        assert "kgym gc" in told["disk"]
+        details = {part["name"]: part["detail"] for part in document["dependencies"]}
+        assert "has 5 MiB left" in details["disk"]
+        assert "kgym gc" in details["disk"]

@@ -35,17 +35,17 @@ async def test_what_is_stored_is_told_by_kind_and_job(kept: Kept, tmp_path: Path
         serve(create_app(kept.scheduler, upkeep=upkeep)) as address,
         httpx.AsyncClient(base_url=address.url, trust_env=False, timeout=60) as http,
     ):
-        told = StorageView.model_validate((await http.get("/v1/storage")).json())
+        usage = StorageView.model_validate((await http.get("/v1/storage")).json())
         metrics = (await http.get("/metrics")).text
-    kinds = {one.kind: (one.bytes, one.number) for one in told.kinds}
+    kinds = {one.kind: (one.bytes, one.number) for one in usage.kinds}
     assert kinds["artifacts"] == (SIZE, 1)
     assert kinds["entries"] == kinds["bases"] == (300, 1)
     assert kinds["database"][0] > 0
-    assert told.bytes == sum(size for size, _ in kinds.values())
-    assert [(one.job, one.bytes) for one in told.jobs] == [(first, SIZE)]
-    assert sum(one.bytes for one in told.ages) == SIZE
-    assert told.warning
-    assert "KGYM_DISK_BUDGET" in told.warning
+    assert usage.bytes == sum(size for size, _ in kinds.values())
+    assert [(one.job, one.bytes) for one in usage.jobs] == [(first, SIZE)]
+    assert sum(one.bytes for one in usage.ages) == SIZE
+    assert usage.warning
+    assert "KGYM_DISK_BUDGET" in usage.warning
     assert 'kgym_stored_bytes{kind="artifacts"} 1000.0' in metrics
     assert "kgym_storage_warning 1.0" in metrics
 
