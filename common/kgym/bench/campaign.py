@@ -39,6 +39,12 @@ class ModelAccess(Strict):
     names: list[Words] = Field(
         [], max_length=20, description="further names of the model, at the same prices"
     )
+    allow: list[Words] = Field(
+        [],
+        max_length=50,
+        description="fields, types of tools and of parts that agents may use besides the ordinary "
+        "ones, such as web_search or service_tier; their extra cost is not counted",
+    )
 
 
 class AgentEntry(Strict):

@@ -1,11 +1,11 @@
 """The proxy to a model's endpoint: an agent's only network access, where tokens are counted.
 
 The agent calls http://127.0.0.1:8400 and gets the endpoint's answer. The key is added here, so the
-agent does not have it, and only requests to its model are forwarded. Tokens are read from the
-answers, and priced as in the campaign; at the limit, requests are refused. Only a few requests run
-concurrently, so that an agent cannot send a thousand before the first is counted. Each answer is
-durable before the agent gets it: a killed attempt starts again, and its repeated requests are
-answered from the tape.
+agent does not have it. Only plain requests to its model are forwarded (`model_request`). Tokens are
+read from the answers, and priced as in the campaign; at the limit, requests are refused. Only a few
+requests run concurrently, so that an agent cannot send a thousand before the first is counted. Each
+answer is durable before the agent gets it: a killed attempt starts again, and its repeated requests
+are answered from the tape.
 """
 
 import asyncio
@@ -14,7 +14,6 @@ import contextlib
 import hashlib
 import json
 import os
-import re
 import socket
 import tempfile
 import time
@@ -29,7 +28,9 @@ from pydantic import Field
 
 from kgym.api.steps import Strict
 from kgym.bench.campaign import ModelAccess
+from kgym.errors import UserError
 from kgym.web.connection_limits import ConnectionLimits, guarded
+from kgym_benchmark.campaign.model_request import ModelRequest, model_names, rebuilt
 from kgym_benchmark.campaign.token_use import Used, is_reply, used
 from kgym_benchmark.kenv.environment import MODEL_SOCKET
 
@@ -44,24 +45,10 @@ LAST_SECONDS = 300.0
 HASTE_SECONDS = 5.0
 _CONNECTIONS = ConnectionLimits(connections=128, body_seconds=SECONDS, stall_seconds=SECONDS)
 _KEPT = {"content-type", "retry-after"}
-_DROPPED = {
-    *("host", "connection", "content-length", "authorization", "x-api-key", "x-goog-api-key"),
-    *("accept-encoding", "transfer-encoding", "cookie", "proxy-authorization"),
-}
 # Maximum size of a tape.
 TAPE_BYTES = 1 << 30
 # Maximum size of a request's body.
 QUESTION_BYTES = 16 << 20
-# Commas and brackets of a request: a bound for the values that parsing creates.
-_VALUES = 1_000_000
-_PATH = re.compile(r"(?:/[\w.:@-]*)+", re.ASCII)
-_LIST = re.compile(r".*/models(?:/[^/]+)?")
-_ASKS = re.compile(
-    r".*(?:/(?:chat|generate|completions|responses|messages|count_tokens)"
-    r"|:(?:generateContent|streamGenerateContent|countTokens|rawPredict|streamRawPredict))"
-)
-_IN_PATH = re.compile(r"/(?:models|deployments|engines)/([^/:]+)")
-_ENDS = re.compile(r"[/:]")
 _Answer = tuple[int, dict[str, str], bytes]
 _JSON = {"content-type": "application/json"}
 
@@ -225,14 +212,19 @@ class ModelProxy:
             return await _sent(send, await task)
 
     async def _ask(self, scope: MutableMapping[str, Any], body: bytes) -> _Answer:
-        method, path = scope["method"], scope["raw_path"].decode("latin-1")
-        query = scope["query_string"].decode("latin-1")
-        whole = f"{path}?{query}" if query else path
-        refused = await asyncio.to_thread(refusal, method, path, body, self._names)
-        if refused is not None:
-            return _problem(403, refused)
+        headers = {
+            name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]
+        }
+        path, query = (scope[name].decode("latin-1") for name in ("raw_path", "query_string"))
+        given = ModelRequest(scope["method"], path, headers, body)
+        rules = query, self._names, self._access.allow
+        try:
+            request = await asyncio.to_thread(rebuilt, given, *rules)
+        except UserError as error:
+            return _problem(403, error.message)
         # Method, path and body identify a request; headers differ between two starts of an agent.
-        question = hashlib.sha256(f"{method} {whole}\n".encode() + body).hexdigest()
+        what = f"{request.method} {request.path}\n".encode() + request.body
+        question = hashlib.sha256(what).hexdigest()
         number = self._asked[question]
         self._asked[question] += 1
         known = await asyncio.to_thread(self._tape.answer, question, number)
@@ -244,7 +236,7 @@ class ModelProxy:
             return _problem(402, why)
         begun = time.monotonic()
         try:
-            status, headers, answer = await self._forward(scope, whole, body)
+            status, headers, answer = await self._forward(request)
         except (httpx.HTTPError, httpx.InvalidURL) as error:
             return _problem(502, f"no answer: {error!r}")
         seconds = time.monotonic() - begun
@@ -263,20 +255,18 @@ class ModelProxy:
         await asyncio.to_thread(self._tape.append, done)
         return self._count(done)
 
-    async def _forward(self, scope: MutableMapping[str, Any], path: str, body: bytes) -> _Answer:
-        headers = {
-            name.decode("latin-1"): value.decode("latin-1")
-            for name, value in scope["headers"]
-            if name.decode("latin-1").lower() not in _DROPPED
-        }
+    async def _forward(self, request: ModelRequest) -> _Answer:
+        headers = dict(request.headers)
         if self._key is not None:
             bearer = self._access.key_header == "authorization"
             headers[self._access.key_header] = f"Bearer {self._key}" if bearer else self._key
         endpoint = httpx.URL(self._access.endpoint.rstrip("/"))
         # The host is fixed whatever the path is: the key must not go to another host.
-        url = endpoint.copy_with(raw_path=(endpoint.path.rstrip("/") + path).encode("latin-1"))
+        url = endpoint.copy_with(
+            raw_path=(endpoint.path.rstrip("/") + request.path).encode("latin-1")
+        )
         async with self._http.stream(
-            scope["method"], url, headers=headers, content=body
+            request.method, url, headers=headers, content=request.body
         ) as answered:
             data = bytearray()
             async for part in answered.aiter_bytes():
@@ -334,58 +324,3 @@ async def _sent(send: Any, answer: _Answer) -> None:
     head = [(name.encode(), value.encode("latin-1")) for name, value in headers.items()]
     await send({"type": "http.response.start", "status": status, "headers": head})
     await send({"type": "http.response.body", "body": body})
-
-
-# --- which requests are forwarded: only those to the agent's own model ---------------
-
-
-def model_names(model: str) -> frozenset[str]:
-    """Return the names that agents use for a model: for `a/b/c` also `b/c` and `c`."""
-    return frozenset({model, *(model[end.end() :] for end in _ENDS.finditer(model))} - {""})
-
-
-def refusal(method: str, path: str, body: bytes, known: frozenset[str]) -> str | None:
-    """Return why a request is not forwarded; None if it is for a model with one of these names."""
-    # An attempt is charged at the prices of one model. So nothing else is forwarded: no other
-    # model, and nothing that costs extra or reveals the account's data, such as images, files or
-    # other users' conversations.
-    if not _PATH.fullmatch(path) or ".." in path:
-        return f"{path[:200]!r} is not a path of a model's API"
-    if method == "GET" and _LIST.fullmatch(path):
-        return None
-    if method != "POST" or not _ASKS.fullmatch(path):
-        return f"{method} {path[:200]} is not a request to a model"
-    try:
-        models = {*_IN_PATH.findall(path)} | _models_in(body)
-    except (ValueError, RecursionError) as error:
-        return f"the request cannot be read: {error}"
-    return _foreign_model(models, known)
-
-
-def _foreign_model(models: set[str], known: frozenset[str]) -> str | None:
-    if not models:
-        return "the request names no model"
-    if others := sorted(models - known):
-        return (
-            f"this attempt uses {' or '.join(sorted(known))}, not {others[0][:200]}; a campaign can"
-            " list further `names` of a model"
-        )
-    return None
-
-
-def _models_in(body: bytes) -> set[str]:
-    if sum(map(body.count, (b",", b"[", b"{"))) > _VALUES:
-        raise ValueError("it has too many values")
-    question = json.loads(body, object_pairs_hook=_without_repeats)
-    if not isinstance(question, dict):
-        raise ValueError("it is not an object")
-    name = question.get("model")
-    return {name} if isinstance(name, str) else set()
-
-
-def _without_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    # A repeated field could mean one model here and another at the endpoint.
-    fields = dict(pairs)
-    if len(fields) < len(pairs):
-        raise ValueError("a field occurs twice")
-    return fields

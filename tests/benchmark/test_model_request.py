@@ -1,0 +1,130 @@
+"""What of an agent's request reaches the model: messages and its own functions, nothing hosted."""
+
+import json
+from collections.abc import Collection
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kgym.errors import UserError
+from kgym_benchmark.campaign.model_request import ModelRequest, model_names, rebuilt
+
+NAMES = model_names("openai/gpt-5")
+CHAT = "/v1/chat/completions"
+RESPONSES = "/v1/responses"
+MESSAGES = "/v1/messages"
+GEMINI = "/v1beta/models/gpt-5:streamGenerateContent"
+FUNCTION = {"type": "function", "function": {"name": "sh", "parameters": {"type": "object"}}}
+IMAGE = {"type": "image_url", "image_url": {"url": "https://example.org/a.png"}}
+
+
+def forwarded(
+    path: str, body: dict[str, Any], *, query: str = "", allow: Collection[str] = (), **headers: str
+) -> ModelRequest:
+    given = ModelRequest("POST", path, headers, json.dumps({"model": "gpt-5"} | body).encode())
+    return rebuilt(given, query, NAMES, allow)
+
+
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        (CHAT, {"messages": [{"role": "user", "content": "a"}], "tools": [FUNCTION], "n": 2}),
+        (CHAT, {"messages": [{"role": "user", "content": [{"type": "text", "text": "a"}]}]}),
+        (RESPONSES, {"input": [{"role": "user", "content": "a"}], "reasoning": {"effort": "low"}}),
+        (RESPONSES, {"input": [{"type": "function_call_output", "call_id": "1", "output": "a"}]}),
+        (MESSAGES, {"system": [{"type": "text", "text": "a"}], "tools": [{"name": "sh"}]}),
+        (
+            MESSAGES,
+            {
+                "messages": [
+                    {"role": "user", "content": [{"type": "tool_result", "content": "type: image"}]}
+                ]
+            },
+        ),
+        (
+            GEMINI,
+            {
+                "contents": [{"parts": [{"functionResponse": {"response": {"type": "image"}}}]}],
+                "tools": [{"function_declarations": [{"name": "sh"}]}],
+                "generation_config": {"temperature": 0, "thinking_config": {}},
+            },
+        ),
+    ],
+)
+def test_messages_and_the_agents_own_functions_pass(path: str, body: dict[str, Any]) -> None:
+    passed = json.loads(forwarded(path, body).body)
+    assert passed.keys() >= {"model"}
+    assert len(passed) == len(body) + 1
+
+
+@pytest.mark.attack
+@pytest.mark.parametrize(
+    ("path", "body", "named"),
+    [
+        *((RESPONSES, {"tools": [{"type": name}]}, name)
+          for name in ("web_search", "web_search_preview", "mcp", "code_interpreter", "file_search",
+                       "image_generation", "computer_use_preview", "local_shell")),
+        *((MESSAGES, {"tools": [{"type": name, "name": "a"}]}, name)
+          for name in ("web_search_20250305", "code_execution_20250522", "bash_20250124")),
+        *((GEMINI, {"tools": [{"functionDeclarations": [], name: {}}]}, name)
+          for name in ("google_search", "googleSearch", "codeExecution", "url_context")),
+        (GEMINI, {"tools": {"googleSearch": {}}}, "googleSearch"),
+        *((CHAT, {name: 1}, name)
+          for name in ("web_search_options", "models", "plugins", "service_tier", "provider",
+                       "route",
+                       "transforms", "audio", "previous_response_id", "conversation", "background",
+                       "mcp_servers", "container", "cachedContent", "extra_body")),
+        (RESPONSES, {"include": ["file_search_call.results"]}, "file_search_call.results"),
+        (RESPONSES, {"prompt": {"id": "pmpt_1"}}, "prompt"),
+        (RESPONSES, {"input": [{"id": "msg_1"}]}, "item_reference"),
+        (RESPONSES, {"input": [{"type": "item_reference", "id": "msg_1"}]}, "item_reference"),
+        (CHAT, {"messages": [{"role": "user", "content": [IMAGE]}]}, "image_url"),
+        (MESSAGES, {"messages": [{"content": [{"type": "tool_result", "content": [IMAGE]}]}]},
+         "image_url"),
+        (CHAT, {"messages": [{"role": "user", "content": "a", "images": ["AA=="]}]}, "images"),
+        (GEMINI, {"contents": [{"parts": [{"fileData": {"fileUri": "a"}}]}]}, "fileData"),
+        (GEMINI, {"contents": [{"parts": [{"inline_data": {}}]}]}, "inlineData"),
+        (GEMINI, {"contents": [{"parts": [{"functionResponse": {"parts": []}}]}]}, "parts"),
+        (GEMINI, {"generationConfig": {"responseModalities": ["IMAGE"]}}, "responseModalities"),
+        (CHAT, {"model": "gpt-5:online"}, "gpt-5:online"),
+    ],
+)  # fmt: skip
+def test_what_providers_host_is_refused_by_its_name(
+    path: str, body: dict[str, Any], named: str
+) -> None:
+    with pytest.raises(UserError, match="not") as caught:
+        forwarded(path, body)
+    assert named in caught.value.message
+
+
+@pytest.mark.attack
+def test_headers_and_queries_steer_nothing() -> None:
+    headers = {
+        "openai-organization": "org-1",
+        "openai-project": "p",
+        "x-http-method-override": "DELETE",
+        "anthropic-beta": "code-execution-2025-05-22",
+        "authorization": "Bearer mine",
+        "content-type": "application/json",
+    }
+    passed = forwarded(CHAT, {}, query="alt=sse&beta=true&key=mine&api-version=2", **headers)
+    assert passed.headers == {"content-type": "application/json"}
+    assert passed.path == f"{CHAT}?alt=sse&api-version=2"
+
+
+def test_a_campaign_allows_what_it_names() -> None:
+    body = {"tools": [{"type": "web_search"}], "service_tier": "flex"}
+    passed = forwarded(RESPONSES, body, allow=["web_search", "service_tier"])
+    assert json.loads(passed.body)["service_tier"] == "flex"
+
+
+@given(st.text(st.characters(max_codepoint=255)), st.binary(), st.text())
+def test_any_request_is_forwarded_or_refused(path: str, body: bytes, query: str) -> None:
+    for method in ("GET", "POST"):
+        try:
+            passed = rebuilt(ModelRequest(method, path, {}, body), query, {"m"})
+        except UserError:
+            continue
+        assert passed.path.startswith("/")
