@@ -186,7 +186,7 @@ class SchedulerPlatform:
     def _likely(located: Sequence[localisation.Located], notes: list[str]) -> list[str]:
         if not located:
             raise UserError(
-                "no_files", "nothing tells which files a fix may change: name some with --files"
+                "no_files", "the files that a fix may change are unknown: name some with --files"
             )
         if len(located) > _FILES:
             others = ", ".join(localisation.paths(located[_FILES:]))
