@@ -9,6 +9,7 @@ submit_pipelined_per_s           submissions of one process with 64 under way
 jobs_per_s                       submitted, run and finished, as fast as they go
 followers_p99_ms                 latency_p99_ms while 300 clients follow one job that logs
 rss_growth_mb                    of the scheduler meanwhile, after the first tenth
+list_p95_ms                      a page of a list, filtered in every way, of 500,000 jobs more
 bare_commit_ms, bare_publish_ms  one INSERT with COMMIT; one confirmed publish until consumed
 """
 
@@ -29,7 +30,8 @@ from typing import IO, Self, cast
 import asyncpg  # type: ignore[import-untyped]
 import httpx
 
-from kgym.api.jobs import JobRequest
+from kgym.api.jobs import JobFilter, JobRequest
+from kgym.api.states import State
 from kgym.api.steps import BuildResult, BuildSpec, GitSource, KernelConfig, StepKind
 from kgym.client import AsyncClient
 from kgym.transport.artifact_storage import LocalStorage
@@ -61,6 +63,7 @@ DONE = BuildResult(
 # A step that logs until it is aborted.
 TALK = NOTHING.model_copy(update={"source": GitSource(url="https://example.org/x", commit="talk")})
 FOLLOWERS = 300
+LISTED = 500_000
 SINGLE_RATE = 20.0
 SINGLE_WORKERS = 4
 IDLE_SECONDS = 15.0
@@ -69,6 +72,25 @@ SUBMITTED = 3_000
 # Submissions under way at the same time.
 SUBMITTERS = 64
 SLOTS = 64
+
+
+SEED = """
+INSERT INTO jobs (state, priority, submitter, created_at, updated_at, tags)
+    SELECT (ARRAY['succeeded','succeeded','failed','aborted'])[1 + i % 4], 0, 'seed',
+        now() - i * interval '1 second', now(), '["t:' || i % 50 || '"]'
+    FROM generate_series(1, $1::int) AS i;
+"""
+SEED_STEPS = """
+INSERT INTO steps (job_id, number, kind, lane, rank, turn, state, attempt, tries, artifacts, spec)
+    SELECT jobs.id, n, kind, (SELECT min(id) FROM lanes), 0, 0, jobs.state, 1, 1, '[]', $1
+    FROM jobs, (VALUES (0, 'build'), (1, 'reproduce')) AS s(n, kind) WHERE submitter = 'seed'
+"""
+SEED_FACETS = """
+INSERT INTO facets (job_id, facet, state, created_at)
+    SELECT id, facet, state, created_at FROM jobs,
+        LATERAL (VALUES ('kind:build'), ('kind:reproduce'), ('tag:t:' || id % 50)) AS f(facet)
+    WHERE submitter = 'seed'
+"""
 
 
 # --- the worker, a process of its own -----------------------------------------------------
@@ -225,7 +247,8 @@ class Bench:
         ):
             await asyncio.sleep(0.02)
         done = await connection.fetchval(
-            "SELECT count(*) FROM jobs WHERE state = 'succeeded' AND id > $1", self.earlier
+            "SELECT count(*) FROM jobs WHERE state = 'succeeded' AND submitter <> 'seed' AND id > $1",
+            self.earlier,
         )
         if done != self.submitted:
             raise SystemExit(f"{done} of {self.submitted} jobs succeeded")
@@ -299,6 +322,37 @@ class Bench:
         self.submitted += jobs
         await self.finished()
         return jobs / (time.monotonic() - start), _rss_mb(self.scheduler_pid) - grown_from
+
+    async def lists(self, client: AsyncClient, jobs: int) -> list[float]:
+        """Return the milliseconds of listing, filtered in every way, sorted."""
+        connection = await _connect(self.database)
+        await connection.execute(SEED.replace("$1::int", str(jobs)))
+        await connection.execute(SEED_STEPS, NOTHING.model_dump_json(), timeout=600)
+        await connection.execute(SEED_FACETS, timeout=600)
+        await connection.execute("VACUUM ANALYZE", timeout=600)
+        middle = await connection.fetchval(
+            "SELECT created_at FROM jobs ORDER BY created_at OFFSET $1 LIMIT 1", jobs // 2
+        )
+        await connection.close()
+        wanted = [
+            JobFilter(**state, **kind, **tag, **before)
+            for state in (
+                {},
+                *({"state": wanted_state} for wanted_state in (State.FAILED, State.RUNNING)),
+            )
+            for kind in ({}, {"kind": StepKind.REPRODUCE})
+            for tag in ({}, {"tag": "t:7"}, {"tag": "absent"})
+            for before in ({}, {"created_before": middle})
+        ]
+        taken = []
+        for query in wanted * 6:
+            start = time.monotonic_ns()
+            page = await client.page(query)
+            if page.next:
+                await client.page(query.model_copy(update={"cursor": page.next}))
+                start += (time.monotonic_ns() - start) // 2
+            taken.append((time.monotonic_ns() - start) / 1e6)
+        return sorted(taken)
 
     async def bare_commit(self) -> float:
         """Return the milliseconds of one INSERT and COMMIT."""
@@ -401,6 +455,8 @@ async def measure(bench: Bench, options: argparse.Namespace) -> dict[str, float]
         figures["followers_p99_ms"] = _part(followed, 0.99)
         rate, growth = await bench.throughput(options.jobs)
         figures["jobs_per_s"], figures["rss_growth_mb"] = rate, growth
+        async with AsyncClient(bench.server) as client:
+            figures["list_p95_ms"] = _part(await bench.lists(client, options.listed), 0.95)
     with bench.running(SINGLE_WORKERS, 1):
         await bench.latency(2, SINGLE_RATE)  # to warm up
         figures["idle_cpu"] = await bench.idle_cpu()
@@ -423,6 +479,7 @@ def main() -> None:
     words.add_argument("--rate", type=float, default=50, help="jobs/s where latency is measured")
     words.add_argument("--seconds", type=float, default=20, help="of measuring latency")
     words.add_argument("--workers", type=int, default=1, help="worker processes")
+    words.add_argument("--listed", type=int, default=LISTED, help="jobs in the list")
     words.add_argument("--worker", nargs=3, help=argparse.SUPPRESS)
     options = words.parse_args()
     if options.worker:
