@@ -247,7 +247,8 @@ class Bench:
         ):
             await asyncio.sleep(0.02)
         done = await connection.fetchval(
-            "SELECT count(*) FROM jobs WHERE state = 'succeeded' AND submitter <> 'seed' AND id > $1",
+            "SELECT count(*) FROM jobs"
+            " WHERE state = 'succeeded' AND submitter <> 'seed' AND id > $1",
             self.earlier,
         )
         if done != self.submitted:

@@ -30,7 +30,7 @@ class _Handler(BaseHTTPRequestHandler):
         assert self.server.hold.wait(30)
         usage = {"prompt_tokens": 1_000_000, "completion_tokens": 100_000}
         answer = {"choices": [f"answer {len(self.server.asked)}"], "usage": usage}
-        if body.get("silent"):
+        if body.get("user") == "silent":
             del answer["usage"]
         data = json.dumps(answer).encode()
         self.send_response(self.server.status)

@@ -9,8 +9,6 @@ from typing import Any
 
 import httpx
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from kgym.bench.campaign import ModelAccess, Prices
 from kgym_benchmark.campaign import model_proxy
@@ -34,9 +32,13 @@ async def opened(
 
 
 async def ask(client: httpx.AsyncClient, word: str, **more: Any) -> httpx.Response:
-    headers = {"authorization": "Bearer the campaign adds it", "x-mine": "kept"}
+    headers = {
+        "authorization": "Bearer the campaign adds it",
+        "accept": "text/event-stream",
+        "x-mine": "dropped",
+    }
     body = {"model": "gpt-5", "prompt": word, **more}
-    return await client.post("/v1/chat/completions?a=b", json=body, headers=headers)
+    return await client.post("/v1/chat/completions?alt=sse&a=b", json=body, headers=headers)
 
 
 @pytest.mark.attack
@@ -48,9 +50,10 @@ def test_the_key_is_added_outside_and_all_is_counted(provider: Provider, tmp_pat
     answers, proxy = asyncio.run(go())
     assert [one.json()["choices"] for one in answers] == [["answer 1"], ["answer 2"]]
     path, headers, body = provider.asked[0]
-    assert (path, body["prompt"]) == ("/v1/chat/completions?a=b", "a")
+    assert (path, body["prompt"]) == ("/v1/chat/completions?alt=sse", "a")
     lower = {name.lower(): value for name, value in headers.items()}
-    assert (lower["authorization"], lower["x-mine"]) == (f"Bearer {KEY}", "kept")
+    assert (lower["authorization"], lower["accept"]) == (f"Bearer {KEY}", "text/event-stream")
+    assert "x-mine" not in lower
     assert all(KEY not in str(one.headers) + one.text for one in answers)
     assert "set-cookie" not in answers[0].headers
     assert (proxy.tokens, proxy.dollars) == (2_200_000, pytest.approx(4.0))
@@ -85,7 +88,7 @@ def test_at_the_limit_nothing_is_asked(provider: Provider, tmp_path: Path, silen
 
     async def go() -> tuple[list[int], ModelProxy]:
         async with opened(provider, tmp_path / "tape", limit=3.0) as (proxy, client):
-            more = {"silent": True} if silent else {}
+            more = {"user": "silent"} if silent else {}
             answers = [(await ask(client, str(n), **more)).status_code for n in range(3)]
             assert proxy.exhausted.is_set()
             return answers, proxy
@@ -160,53 +163,6 @@ def test_another_model_is_not_asked_under_this_ones_name(
     assert refused.status_code == 403
     assert "not gpt-5-pro" in refused.json()["error"]["message"]
     assert len(provider.asked) == 3
-
-
-CHAT = "/v1/chat/completions"
-GEMINI = "/v1beta/models/gpt-5:streamGenerateContent"
-M = b'{"model": "gpt-5"}'
-
-
-@pytest.mark.attack
-@pytest.mark.parametrize(
-    ("method", "path", "body", "passed"),
-    [
-        ("POST", CHAT, M, True),
-        ("POST", "/v1/responses", M, True),
-        ("POST", "/v1/messages", M, True),
-        ("POST", GEMINI, b"{}", True),
-        ("GET", "/v1/models", b"", True),
-        ("GET", "/v1/models/gpt-5", b"", True),
-        ("POST", GEMINI.replace("gpt-5", "other"), b"{}", False),
-        ("POST", GEMINI.replace("gpt-5", "other"), M, False),
-        ("POST", CHAT, b"{}", False),
-        ("POST", CHAT, b"nothing", False),
-        ("POST", CHAT, b"[" * 100_000, False),
-        ("POST", CHAT, b"[" + b"[]," * 1_000_000 + b"0]", False),
-        ("POST", CHAT, b'{"model": "gpt-5", "model": "other"}', False),
-        ("POST", "/v1/images/generations", M, False),
-        ("POST", "/v1/fine_tuning/jobs", M, False),
-        ("POST", f"/v1/files/..{CHAT}", M, False),
-        ("POST", f"/v1/files%3f{CHAT}", M, False),
-        ("POST", f"@elsewhere.org{CHAT}", M, False),
-        ("POST", f"https://elsewhere.org{CHAT}", M, False),
-        ("GET", "/v1/files", b"", False),
-        ("GET", "/v1/responses/resp_1", b"", False),
-        ("DELETE", "/v1/models/gpt-5", b"", False),
-    ],
-)
-def test_nothing_but_questions_is_passed_on(
-    method: str, path: str, body: bytes, passed: bool
-) -> None:
-    why = model_proxy.refusal(method, path, body, model_proxy.model_names("openai/gpt-5"))
-    assert (why is None) == passed, why
-
-
-@given(st.text(st.characters(max_codepoint=255)), st.binary())
-def test_whatever_is_asked_it_is_passed_on_or_refused(path: str, body: bytes) -> None:
-    for method in ("GET", "POST"):
-        why = model_proxy.refusal(method, path, body, frozenset({"m"}))
-        assert why is not None or path.startswith("/")
 
 
 @pytest.mark.attack

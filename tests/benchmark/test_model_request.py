@@ -120,6 +120,48 @@ def test_a_campaign_allows_what_it_names() -> None:
     assert json.loads(passed.body)["service_tier"] == "flex"
 
 
+M = b'{"model": "gpt-5"}'
+
+
+@pytest.mark.attack
+@pytest.mark.parametrize(
+    ("method", "path", "body", "passed"),
+    [
+        ("POST", CHAT, M, True),
+        ("POST", "/v1/responses", M, True),
+        ("POST", "/v1/messages", M, True),
+        ("POST", GEMINI, b"{}", True),
+        ("GET", "/v1/models", b"", True),
+        ("GET", "/v1/models/gpt-5", b"", True),
+        ("POST", GEMINI.replace("gpt-5", "other"), b"{}", False),
+        ("POST", GEMINI.replace("gpt-5", "other"), M, False),
+        ("POST", CHAT, b"{}", False),
+        ("POST", CHAT, b"nothing", False),
+        ("POST", CHAT, b"[" * 100_000, False),
+        ("POST", CHAT, b"[" + b"[]," * 1_000_000 + b"0]", False),
+        ("POST", CHAT, b'{"model": "gpt-5", "model": "other"}', False),
+        ("POST", "/v1/images/generations", M, False),
+        ("POST", "/v1/fine_tuning/jobs", M, False),
+        ("POST", f"/v1/files/..{CHAT}", M, False),
+        ("POST", f"/v1/files%3f{CHAT}", M, False),
+        ("POST", f"@elsewhere.org{CHAT}", M, False),
+        ("POST", f"https://elsewhere.org{CHAT}", M, False),
+        ("GET", "/v1/files", b"", False),
+        ("GET", "/v1/responses/resp_1", b"", False),
+        ("DELETE", "/v1/models/gpt-5", b"", False),
+    ],
+)
+def test_only_requests_to_the_model_are_forwarded(
+    method: str, path: str, body: bytes, passed: bool
+) -> None:
+    try:
+        rebuilt(ModelRequest(method, path, {}, body), "", NAMES)
+    except UserError:
+        assert not passed
+    else:
+        assert passed
+
+
 @given(st.text(st.characters(max_codepoint=255)), st.binary(), st.text())
 def test_any_request_is_forwarded_or_refused(path: str, body: bytes, query: str) -> None:
     for method in ("GET", "POST"):
