@@ -16,6 +16,7 @@ from pathlib import Path
 
 import httpx
 
+from kgym.bench.attempt_record import AttemptRecord
 from kgym.bench.attempt_table import AttemptTable
 from kgym.bench.comparison import paired
 from kgym.bench.figures import Figure, Results, solves
@@ -62,7 +63,7 @@ def board(setups: int = SETUPS) -> dict[str, float]:
             return figures | pages(f"{url}/benchmarks/{NAME}", pid)
 
 
-def metrics(bugs: list[str], attempts: list[demo_benchmark.AttemptRecord]) -> float:
+def metrics(bugs: list[str], attempts: list[AttemptRecord]) -> float:
     """Return the processor time of all figures, in seconds."""
     begun = time.process_time()
     results = Results(AttemptTable.of(attempts), bugs)

@@ -54,7 +54,7 @@ def test_a_site_is_replaced_and_nothing_else(source: SiteSource, tmp_path: Path)
     assert not (tmp_path / "site" / "old.html").exists()
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "thesis.txt").touch()
-    with refused("folder_in_use", match="something else"):
+    with refused("folder_in_use", match="is not a site"):
         site.write(source, tmp_path / "mine")
     assert (tmp_path / "mine" / "thesis.txt").exists()
 

@@ -9,8 +9,7 @@ from kgym.api.steps import PackageSource
 from kgym_builder.kernel_source.allowed_origins import Origins
 from kgym_builder.kernel_source.kernel_sources import KernelSources
 from kgym_builder.kernel_source.source_limits import SourceLimits
-from tests.builder.kernel_source.git_server import GitServer, git_serving
-from tests.builder.kernel_source.test_git_repositories import LOOPBACK, Reports, git, linux
+from tests.builder.kernel_source.git_server import LOOPBACK, GitServer, Reports, git, git_serving
 from tests.conftest import DATA
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(3600), pytest.mark.anyio]
@@ -45,7 +44,7 @@ def committed(repository: Path) -> str:
 async def fetched(sources: KernelSources, served: GitServer, commit: str) -> int:
     """Fetch a commit, whose files are then those of the repository; return the bytes sent."""
     before = sum(served.sent)
-    tree = (await sources.get(linux(served, commit), Reports())).tree
+    tree = (await sources.get(served.linux(commit), Reports())).tree
     git(served.root / "linux", "read-tree", commit)
     git(served.root / "linux", "--work-tree", str(tree), "diff", "--exit-code", "--stat", commit)
     return sum(served.sent) - before

@@ -32,7 +32,7 @@ async def test_the_image(
         run.storage = GcsStorage("kgym-test", "x", tmp_path / "held", connect(CALLS, buckets.url))
         async with opened(run, image=None):
             pass
-        assert buckets.buckets.page("kgym-test", "", "", "", 10).objects == []
+        assert buckets.buckets.page("kgym-test", most=10).objects == []
         async with opened(run, image=None):
             pass
         run.storage.close()

@@ -98,9 +98,7 @@ async def test_a_kernel_that_the_helper_refuses_is_tried_in_an_image_of_its_own(
     assert len(sources) == 2
     assert sources[1].rpartition("/")[2].startswith("kgym-")
     assert set(cloud.images) == before  # it went with the step
-    assert not [
-        stored.name for stored in bucket.buckets.page(BUCKET, "x/images", "", "", 10).objects
-    ]
+    assert not [stored.name for stored in bucket.buckets.page(BUCKET, "x/images", most=10).objects]
 
 
 @pytest.mark.exhaustive

@@ -60,7 +60,7 @@ async def test_it_holds_what_the_guest_needs(cache: Path) -> None:
 
 async def test_the_page_says_what_room_its_programs_take_on_a_disk(cache: Path) -> None:
     page = (ROOT / "docs" / "own-bug.md").read_text()
-    ours = re.search(r"(\d+) MiB of ours", page)
+    ours = re.search(r"(\d+) MiB for kGymSuite", page)
     spare = re.search(r"(\d+) MiB that stay free", page)
     assert ours
     assert spare
