@@ -37,7 +37,6 @@ from tests.alone import alone
 from tests.figures import parser, show
 from tests.honesty.redteam import Trick, tricks
 
-MOST_SECONDS = 15.0
 KNOWN = "known-fix"
 # Bugs whose fixes are tried for a minute.
 SLOW = ("udp-cmsg-leak", "epoll-loop")

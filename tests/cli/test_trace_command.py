@@ -12,27 +12,8 @@ from kgym.errors import UserError
 from kgym_cli.commands.trace import trace
 
 LINE = "           repro-31      [000] .....   100.{:06}: f: kgym:fs/a.c:{} {}\n"
-REPORT = """\
-BUG: KASAN: use-after-free in third+0x1/0x20
-Read of size 8 at addr ffff888001 by task repro/31
-
-CPU: 0 PID: 31 Comm: repro Not tainted 6.1.0 #1
-Call Trace:
- <TASK>
- third+0x1/0x20
- second+0x3/0x9
- </TASK>
-"""
-FIX = """\
---- a/fs/a.c
-+++ b/fs/a.c
-@@ -1,4 +1,4 @@
- int first(int a)
- {
--\treturn a;
-+\treturn a + 1;
- }
-"""
+REPORT = Path(__file__).with_name("traced_crash.txt").read_text()
+FIX = Path(__file__).with_name("traced_fix.diff").read_text()
 
 
 def invoke(*words: object) -> Result:

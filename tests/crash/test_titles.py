@@ -5,81 +5,24 @@ import pytest
 from kgym.crash.report import CrashType
 from tests.crash.reports import logs, report_of
 
-REGISTERS = """\
-CPU: 1 PID: 4242 Comm: prog Not tainted 6.1.0 #1
-RIP: 0010:{0}+0x12/0x340
-Code: 00 01 02
-RSP: 0018:ffff888004aaf000 EFLAGS: 00010246
-Call Trace:
- <TASK>
- caller_of_it+0x55/0x90
- vfs_write+0x100/0x200
- do_syscall_64+0x3d/0x90
- entry_SYSCALL_64_after_hwframe+0x63/0xcd
- </TASK>
-"""
-
-TRACE = """\
-CPU: 1 PID: 4242 Comm: prog Not tainted 6.1.0 #1
-Call Trace:
- dump_stack_lvl+0x34/0x48
- {0}
- outer_function+0x99/0xa0
- do_syscall_64+0x3d/0x90
- entry_SYSCALL_64_after_hwframe+0x63/0xcd
-"""
-
-KASAN = """\
-==================================================================
-BUG: KASAN: {kind} in {function}+0x91/0xc0
-{access} of size 8 at addr ffff888006e83540 by task prog/85
-
-CPU: 0 PID: 85 Comm: prog Not tainted 6.1.0 #1
-Call Trace:
- <TASK>
- dump_stack_lvl+0x34/0x48
- print_report+0x158/0x4a0
- kasan_report+0xc0/0x100
- {function}+0x91/0xc0
- my_driver_read+0x30/0x80
- vfs_read+0x100/0x200
- </TASK>
-
-Allocated by task 80:
- kasan_save_stack+0x1e/0x40
- my_driver_open+0x30/0x80
-
-Freed by task 81:
- kasan_save_stack+0x1e/0x40
- my_driver_close+0x30/0x80
-==================================================================
-"""
+TEMPLATES = logs("templates.txt")
 
 
 def kasan(kind: str, function: str = "my_driver_peek", access: str = "Read") -> str:
-    return KASAN.format(kind=kind, function=function, access=access)
+    return TEMPLATES["kasan"].format(kind=kind, function=function, access=access)
 
 
 def registers(message: str, function: str = "my_driver_ioctl") -> str:
-    return f"{message}\n" + REGISTERS.format(function)
+    return f"{message}\n" + TEMPLATES["registers"].format(function)
 
 
 def trace(message: str, frames: str = "my_driver_ioctl+0x12/0x340") -> str:
-    return f"{message}\n" + TRACE.format(frames)
+    return f"{message}\n" + TEMPLATES["trace"].format(frames)
 
 
 def warning(place: str, frame: str, *callers: str) -> str:
     stack = "\n ".join(callers or ("my_driver_ioctl+0x12/0x340",))
-    return (
-        "------------[ cut here ]------------\n"
-        f"WARNING: CPU: 0 PID: 7 at {place} {frame}+0x10/0x20\n"
-        "Modules linked in:\n"
-        "CPU: 0 PID: 7 Comm: prog Not tainted 6.1.0 #1\n"
-        f"RIP: 0010:{frame}+0x10/0x20\n"
-        "Call Trace:\n <TASK>\n "
-        f"{stack}\n do_syscall_64+0x3d/0x90\n </TASK>\n"
-        "---[ end trace 0000000000000000 ]---\n"
-    )
+    return TEMPLATES["warning"].format(place=place, frame=frame, stack=stack)
 
 
 FAMILIES = logs("families.txt")

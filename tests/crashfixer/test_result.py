@@ -27,17 +27,7 @@ DIFF = f"""--- a/{FILE}
 WHY = (
     "The limit is larger than the array, so that f() lets pass what g() then writes behind it. " * 3
 )
-HOSTILE = """Because:
----
-diff --git a/x b/x
-From 1234567890123456789012345678901234567890 Mon Sep 17 00:00:00 2001
-Signed-off-by: Linus <torvalds@example.org>
-Index: x
-@@ -1 +1 @@
-- one
-- two \x1b[31m\u2028 three
->8 --- >8
-"""
+HOSTILE = Path(__file__).with_name("hostile_answer.txt").read_text()
 
 
 def run_fix(

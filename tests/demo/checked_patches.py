@@ -1,5 +1,6 @@
 """Patches that come to different outcomes, and what a check step would say of each."""
 
+from pathlib import Path
 from typing import Any
 
 from kgym.api.jobs import JobRequest
@@ -18,23 +19,7 @@ from kgym.api.steps import (
 )
 
 FILE = "kernel/watch_queue.c"
-DIFF = f"""\
---- a/{FILE}
-+++ b/{FILE}
-@@ -360,4 +360,6 @@ long watch_queue_set_filter(struct pipe_inode_info *pipe)
- \tstruct watch_filter *wfilter;
-+\tif (filter.nr_filters > WATCH_TYPES)
-+\t\treturn -EINVAL
- \ttf = memdup_user(_filter->filters);
- \tif (IS_ERR(tf))
- \t\treturn PTR_ERR(tf);
-"""
-OUTPUT = f"""\
-{FILE}: In function 'watch_queue_set_filter':
-{FILE}:362:31: error: expected ';' before 'tf'
-  362 |                 return -EINVAL
-      |                               ^
-"""
+DIFF, OUTPUT = (Path(__file__).with_name(f"broken.{kind}").read_text() for kind in ("diff", "txt"))
 
 
 def diagnostic(file: str, line: int | None, severity: str, message: str) -> Diagnostic:

@@ -1,7 +1,6 @@
 """Decisions about hosts: their bounds, and what they come to on recorded queues."""
 
 import time
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -44,10 +43,6 @@ def seen(now: float, queued: int, *hosts: Host, oldest: float = 1.0) -> Seen:
 
 def host(name: str, running: int, state: str = "ready", since: float = 0.0) -> Host:
     return Host(name, "build", state, running, since)  # type: ignore[arg-type]
-
-
-def kinds_of(actions: Sequence[Action]) -> Counter[type]:
-    return Counter(type(action) for action in actions)
 
 
 def test_hosts_come_for_what_waits_and_go_when_it_is_done() -> None:

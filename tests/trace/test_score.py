@@ -1,5 +1,7 @@
 """The Complete Intersection Score, and which functions a fix edits."""
 
+from pathlib import Path
+
 import pytest
 
 from kgym.api.steps import TraceStack
@@ -43,24 +45,7 @@ def test_the_score_of_many_bugs_is_the_sum() -> None:
     assert total([]) == dict.fromkeys(Stage, 0)
 
 
-BEFORE = """
-static int one(int a)
-{
-    return a;
-}
-#ifdef CONFIG_X
-static void __init two(void) { }
-#endif
-SYSCALL_DEFINE2(three, int, a, int, b)
-{
-    return a;
-}
-static const char *four(void)
-{
-    return "";
-}
-struct ops ops = { .one = one };
-"""
+BEFORE = Path(__file__).with_name("functions.c").read_text()
 
 
 def test_the_functions_that_differ_are_edited() -> None:

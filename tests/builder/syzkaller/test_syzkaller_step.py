@@ -119,30 +119,16 @@ async def test_what_does_not_build_says_why(
     assert "docker/syzkaller.sh" in caught.value.message
 
 
+def hostile(name: str, place: str) -> str:
+    """Return the Go source of a generator that tries to get out of its sandbox."""
+    return (Path(__file__).parent / "hostile" / name).read_text().replace("PLACE", place)
+
+
 @go
 @pytest.mark.attack
 @pytest.mark.thorough
 async def test_a_generator_reaches_neither_network_nor_host(build: Build, tmp_path: Path) -> None:
-    generator = f"""package main
-
-import (
-	"net"
-	"os"
-)
-
-func main() {{
-	if _, err := net.Dial("tcp", "127.0.0.1:22"); err == nil {{
-		os.Exit(3)
-	}}
-	if os.WriteFile("{tmp_path}/was-here", nil, 0644) == nil {{
-		os.Exit(4)
-	}}
-	if _, err := net.Dial("udp", "8.8.8.8:53"); err == nil {{
-		os.Exit(5)
-	}}
-	os.WriteFile("executor/defs.h", []byte("#define ENDING 7\\n"), 0644)
-}}
-"""
+    generator = hostile("network.go", str(tmp_path))
     assert (await build(packed(tmp_path, {"sys/syz-sysgen/main.go": generator}))).made
     assert not (tmp_path / "was-here").exists()
 
@@ -152,15 +138,7 @@ func main() {{
 @pytest.mark.thorough
 @pytest.mark.parametrize("name", ["syz-execprog", "syz-executor"])
 async def test_a_generator_reads_no_host_file(build: Build, tmp_path: Path, name: str) -> None:
-    generator = f"""package main
-
-import "os"
-
-func main() {{
-	os.Symlink("/etc/passwd", "/out/{name}")
-	os.WriteFile("executor/defs.h", []byte("#define ENDING 7\\n"), 0644)
-}}
-"""
+    generator = hostile("link.go", name)
     # The Go of some versions writes through the link, and fails; linkers put a file in its place.
     with contextlib.suppress(UserError):
         await build(packed(tmp_path, {"sys/syz-sysgen/main.go": generator}))

@@ -15,8 +15,6 @@ from tests.google.cloud_compute.machine import Machine, shape_of
 from tests.google.cloud_storage.buckets import Refusal
 from tests.google.cloud_storage.state import Requests
 
-MOST_NAME = 63
-
 
 @dataclass
 class Instance:
