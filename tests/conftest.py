@@ -97,8 +97,8 @@ def fetched(job: dict[str, Any], step: int, name: str, folder: Path) -> Path:
     return path
 
 
-# Fixtures that start commands, or compile the small make tree.
-_TAKES_SECONDS = {"fake_source", "kgym"}
+# Fixtures that start commands, compile the small make tree, or fill a platform for the monitor.
+_TAKES_SECONDS = {"fake_source", "kgym", "site"}
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
