@@ -71,6 +71,7 @@ def test_messages_and_the_agents_own_functions_pass(path: str, body: dict[str, A
         *((GEMINI, {"tools": [{"functionDeclarations": [], name: {}}]}, name)
           for name in ("google_search", "googleSearch", "codeExecution", "url_context")),
         (GEMINI, {"tools": {"googleSearch": {}}}, "googleSearch"),
+        (GEMINI, {"tools": [{"name": "sh", "googleSearch": {}}]}, "googleSearch"),
         *((CHAT, {name: 1}, name)
           for name in ("web_search_options", "models", "plugins", "service_tier", "provider",
                        "route",

@@ -8,7 +8,7 @@ from kgym.api.jobs import JobConditions, JobRequest
 from kgym.api.states import State
 from kgym.api.steps import Strict
 
-# Maximum number of jobs in one call, which is one transaction: others wait for its end.
+# Jobs in one call. The call is one transaction, and other submissions wait until it ends.
 JOBS = 1000
 JobIds = list[Annotated[int, Field(ge=1, lt=1 << 63)]]
 

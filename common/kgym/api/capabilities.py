@@ -49,7 +49,7 @@ def lacking(needs: Needs, has: Capabilities | None) -> list[str]:
     missing = []
     if needs.architecture not in {None, has.architecture}:
         missing.append(str(needs.architecture))
-    # Any of the alternatives will do; a missing compiler is named as it was requested.
+    # One of the alternatives is enough. Errors name the compiler as the job requested it.
     if needs.compiler is not None and not any(
         name in has.compilers for name in (needs.compiler, *needs.compilers)
     ):

@@ -1,6 +1,6 @@
 """Kernel source over REST: requests and answers about the tree that a step's build sees.
 
-All answers are bounded, and mark where they were cut.
+Every answer has a maximum size, and says whether it was cut.
 """
 
 from typing import Annotated, Literal

@@ -67,6 +67,10 @@ _PARTS = {
 }
 _GEMINI_PARTS = {"text", "functionCall", "functionResponse", "thought", "thoughtSignature"}
 _TOOL_TYPES = {"function", "custom"}
+_TOOL_FIELDS = {
+    *("type", "name", "description", "function", "parameters", "input_schema", "strict"),
+    *("format", "cache_control"),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,9 +179,9 @@ def _tool_uses(fields: Mapping[str, Any]) -> Iterator[_Use]:
         declared = {name for name in tool if _camel(name) == "functionDeclarations"}
         if not declared and ("type" in tool or tool.keys() & {"name", "function"}):
             yield str(tool.get("type") or "function"), _TOOL_TYPES, "a tool of type"
-        else:
-            for name in tool.keys() - declared:
-                yield name, (), "the tool"
+            declared = _TOOL_FIELDS
+        for name in tool.keys() - declared:
+            yield name, (), "the tool"
 
 
 def _message_uses(fields: Mapping[str, Any]) -> Iterator[_Use]:

@@ -46,7 +46,7 @@ class CallExcerpt(Strict):
 
 
 class CallPage(Strict):
-    """Questions that match a search, in the order in which they were asked."""
+    """The questions that match a search, oldest first."""
 
     calls: list[CallExcerpt]
     next: int | None = Field(

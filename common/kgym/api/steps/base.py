@@ -29,7 +29,7 @@ Count = Annotated[int, Field(ge=0, lt=1 << 63)]
 Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$", max_length=64)]
 TreePath = Annotated[str, Field(min_length=1, max_length=1000, description="path in the tree")]
 # Output of a compiler, a kernel or a guest is cut, as a patch could make it too long for a readable
-# result. Lists that are too long are refused: what is dropped might be what counts.
+# result. Lists that are too long are refused: the entry that matters might be cut.
 Name = Annotated[str, Field(max_length=1000), _cut(1000)]
 Line = Annotated[str, Field(max_length=10_000), _cut(10_000)]
 Words = Annotated[str, Field(max_length=200_000), _cut(200_000)]
@@ -123,5 +123,5 @@ class Step(Strict):
         return Needs()
 
     def unmet(self, result: Strict) -> Failure | None:
-        """Return why the step fails in spite of this result, which is kept; None if it succeeds."""
+        """Return why the step fails although it has this result; None if it succeeds."""
         return None

@@ -342,7 +342,7 @@ class InstanceResult(Strict):
 
 
 class ReproduceResult(Strict):
-    """The verdict, and the runs, evidence and findings on which it is based."""
+    """The verdict, with the runs, evidence and findings behind it."""
 
     kind: Literal[StepKind.REPRODUCE] = StepKind.REPRODUCE
     verdict: Verdict
