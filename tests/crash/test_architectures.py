@@ -4,7 +4,7 @@ import pytest
 
 from kgym.crash.report.frames import parse_crashed
 from tests.crash.reports import logs, report_of
-from tests.crash.test_titles import TRACE
+from tests.crash.test_titles import TEMPLATES
 
 
 @pytest.mark.parametrize(
@@ -22,7 +22,9 @@ from tests.crash.test_titles import TRACE
 def test_the_crashing_instruction_is_found_on_every_architecture(
     registers: str, frame: str
 ) -> None:
-    report = report_of(f"Unable to handle kernel paging request at 0\n{registers}\n" + TRACE)
+    report = report_of(
+        f"Unable to handle kernel paging request at 0\n{registers}\n" + TEMPLATES["trace"]
+    )
     assert report.title == "BUG: unable to handle kernel paging request in my_driver_ioctl", frame
 
 
@@ -36,7 +38,9 @@ def test_the_crashing_instruction_is_found_on_every_architecture(
     ids=["mips", "loongarch", "s390"],
 )
 def test_an_address_before_the_crashing_function_is_passed_over(line: str) -> None:
-    report = report_of(f"Unable to handle kernel NULL pointer dereference at 8\n{line}\n" + TRACE)
+    report = report_of(
+        f"Unable to handle kernel NULL pointer dereference at 8\n{line}\n" + TEMPLATES["trace"]
+    )
     assert report.title.endswith("NULL pointer dereference in my_driver_ioctl")
     frame = parse_crashed(line)
     assert frame is not None
@@ -67,7 +71,7 @@ def test_a_bad_access_has_one_title_on_all(name: str) -> None:
     ids=["arm64", "powerpc", "s390", "x86", "mips"],
 )
 def test_a_bug_has_one_title_on_all(message: str, registers: str) -> None:
-    report = report_of(f"kernel BUG at fs/my.c:12!\n{message}\n{registers}\n" + TRACE)
+    report = report_of(f"kernel BUG at fs/my.c:12!\n{message}\n{registers}\n" + TEMPLATES["trace"])
     assert report.title == "kernel BUG in my_func"
 
 
