@@ -5,6 +5,7 @@ import subprocess
 import sys
 from importlib.metadata import metadata
 
+import pytest
 from packaging.specifiers import SpecifierSet
 
 from tests.conftest import ROOT
@@ -20,6 +21,7 @@ def test_every_package_of_the_lock_runs_on_the_oldest_python() -> None:
     assert [one for one, python in wanted.items() if OLDEST not in SpecifierSet(python)] == []
 
 
+@pytest.mark.thorough
 def test_the_lock_names_all_that_its_packages_need() -> None:
     """It is installed without a look for more: what it left out would be missing."""
     check = [sys.executable, "-m", "pip", "check", "--disable-pip-version-check"]

@@ -6,6 +6,8 @@ import re
 import tokenize
 from collections.abc import Iterator
 
+import pytest
+
 from tests.conftest import ROOT
 
 PRODUCT = sorted(path for root in ("common", "services") for path in (ROOT / root).rglob("*.py"))
@@ -80,6 +82,7 @@ def words_by_file() -> list[set[str]]:
     return files
 
 
+@pytest.mark.thorough
 def test_docstrings_comments_and_architecture_name_only_what_exists() -> None:
     texts = {"ARCHITECTURE.md": (ROOT / "ARCHITECTURE.md").read_text()}
     for path in PRODUCT:

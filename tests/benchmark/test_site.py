@@ -47,6 +47,7 @@ def test_all_that_pages_lead_to_is_there(source: SiteSource, tmp_path: Path) -> 
     assert "Pass@2" in (tmp_path / "site" / "index.html").read_text()
 
 
+@pytest.mark.thorough
 def test_a_site_is_replaced_and_nothing_else(source: SiteSource, tmp_path: Path) -> None:
     first = site.write(source, tmp_path / "site")
     (tmp_path / "site" / "old.html").touch()

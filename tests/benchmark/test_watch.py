@@ -28,6 +28,8 @@ from tests.benchmark.test_dataset import KBENCHSYZ, bug, needs_kbenchsyz
 from tests.cli.conftest import Kgym
 from tests.refused import refused
 
+pytestmark = pytest.mark.thorough
+
 LIST = "/upstream/fixed?json=1"
 
 

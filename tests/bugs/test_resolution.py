@@ -78,6 +78,7 @@ def test_evidence_that_was_asked_for_and_is_lacking_stands_in_the_way(
 
 
 @given(st.sampled_from([None, *Verdict]), st.sampled_from([None, *Verdict]), st.booleans())
+@pytest.mark.thorough
 def test_nothing_that_is_accepted_makes_up_for_a_verdict(
     before: Verdict | None, after: Verdict | None, asked: bool
 ) -> None:

@@ -70,6 +70,7 @@ def test_a_bundle_names_ends_that_there_are(words: str) -> None:
 
 
 @given(COUNTS)
+@pytest.mark.thorough
 def test_a_kernel_like_the_old_one_does_the_work(counts: dict[End, int]) -> None:
     after = counts or {DONE: 1}
     assert completed([], listed(counts)).lacks(after) is None

@@ -56,6 +56,7 @@ def failing(upstream: str) -> Iterator[str]:
 
 
 @pytest.mark.anyio
+@pytest.mark.thorough
 async def test_a_job_that_can_never_be_looked_at_ends_the_sweep(tmp_path: Path) -> None:
     subject = Subject(
         bundle.load("watch-queue-filter"), [Candidate("one", Patch(name="one", diff=PATCH))]

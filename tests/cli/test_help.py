@@ -56,6 +56,7 @@ def test_help_shows_examples_and_the_environment(kgym: Kgym) -> None:
         ("kgym job show --ser", ["--server"]),
     ],
 )
+@pytest.mark.thorough
 def test_the_shell_is_offered_what_goes_on_like_this(line: str, offered: list[str]) -> None:
     words = line.split()
     done = subprocess.run(

@@ -70,6 +70,7 @@ def test_a_service_is_short_for_its_kinds() -> None:
 
 
 @pytest.mark.anyio
+@pytest.mark.thorough
 async def test_only_workers_with_vms_try_the_accelerators(tmp_path: Path) -> None:
     has = Equipment(tmp_path / "cache", ANYWHERE)
     storage = LocalStorage(tmp_path / "artifacts")

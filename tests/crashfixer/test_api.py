@@ -454,6 +454,7 @@ async def test_a_run_says_what_it_waits_for_and_from_where_to_follow_it(tmp_path
         assert (ended.position, ended.nodes[0].doing) == (rest[-1], [])
 
 
+@pytest.mark.thorough
 async def test_a_stream_that_says_nothing_for_a_while_goes_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

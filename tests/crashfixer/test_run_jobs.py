@@ -18,6 +18,8 @@ from kgym_crashfixer.search.work import Check, Checked, Try, Unanswered
 from tests.cli.worked import working
 from tests.crashfixer.farm import BUG, Farm, diff, using
 
+pytestmark = pytest.mark.thorough
+
 
 async def tried(
     jobs: RunJobs, word: str, fresh: int = 0, name: str = "t0", shown: Shown | None = None

@@ -335,6 +335,7 @@ def contents(folder: Path) -> str:
     ["", "no idea", "<solution>", "x" * 10_000_000, "\ud800\x00 <file>a</file>", None],
     ids=["nothing", "nonsense", "half-a-tag", "10-MB", "no-text", "null"],
 )
+@pytest.mark.thorough
 async def test_whatever_a_model_answers_the_run_comes_to_its_end(
     tmp_path: Path, endpoint: Endpoint, text: str | None
 ) -> None:

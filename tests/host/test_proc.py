@@ -64,6 +64,7 @@ async def test_what_the_reader_of_lines_raises_ends_a_program_that_never_stops_t
             await proc.run(argv, timeout=10, on_line=refuse)
 
 
+@pytest.mark.thorough
 async def test_a_program_that_never_stops_talking_does_not_stop_the_others() -> None:
     ticks = 0
 

@@ -122,6 +122,7 @@ async def test_over_a_limit_it_is_killed_and_the_error_says_which(
     assert (caught.value.reason, caught.value.details["limit"]) == ("sandbox_limit", limit)
 
 
+@pytest.mark.thorough
 async def test_without_a_time_limit_of_the_caller_its_own_holds() -> None:
     with pytest.raises(UserError, match=r"limit of time: not at its end, 0\.5 s allowed"):
         await Sandbox(limits=replace(SMALL, seconds=0.5)).run(["sleep", "9"])

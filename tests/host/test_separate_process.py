@@ -83,6 +83,7 @@ async def test_work_that_is_lost_is_nobodys_verdict() -> None:
         await separate_process.call(LARGE, vanish)
 
 
+@pytest.mark.thorough
 async def test_work_that_is_cancelled_ends() -> None:
     started = time.monotonic()
     task = asyncio.create_task(separate_process.call(LARGE, forever))

@@ -111,6 +111,7 @@ async def test_a_file_that_was_replaced_is_another_image(images: Images, tmp_pat
         assert await run(after, tmp_path / "2", "cat file") == "from another image"
 
 
+@pytest.mark.thorough
 async def test_who_uses_an_image_keeps_it_when_another_doubts_it(
     images: Images, tmp_path: Path
 ) -> None:
@@ -125,6 +126,7 @@ async def test_who_uses_an_image_keeps_it_when_another_doubts_it(
     assert await gone(forgotten.keeper)
 
 
+@pytest.mark.thorough
 async def test_of_the_images_that_nobody_uses_few_stay_mounted(
     images: Images, tmp_path: Path
 ) -> None:

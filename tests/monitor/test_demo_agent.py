@@ -3,11 +3,15 @@
 import asyncio
 from pathlib import Path
 
+import pytest
+
 from kgym.api.agent.nodes import NodeOutcome
 from kgym.api.agent.runs import RunView
 from kgym.client.agent_client import AgentClient
 from kgym_cli.platforms.embedded_platform import Platform
 from tests.demo.demo_agent import demo_agent
+
+pytestmark = pytest.mark.thorough
 
 
 def test_the_tape_is_played_to_its_end(tmp_path: Path) -> None:

@@ -40,6 +40,7 @@ def many(client: Client, count: int, tag: str) -> list[int]:
     return client.submit_all([request] * count).jobs
 
 
+@pytest.mark.thorough
 def test_jobs_of_a_filter_are_aborted_after_their_count_was_shown(
     idle: tuple[str, Client], visitor: Visitor
 ) -> None:

@@ -160,6 +160,7 @@ def get(url: str, path: str) -> httpx.Response:
     return httpx.get(f"{url}{path}", trust_env=False, timeout=60)
 
 
+@pytest.mark.thorough
 def test_each_range_has_its_address(busy: Busy) -> None:
     pieces = {}
     for name in SPANS:

@@ -29,6 +29,7 @@ def idle(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Client, Vis
         yield client, visitor
 
 
+@pytest.mark.thorough
 def test_each_step_says_what_it_will_do(idle: tuple[Client, Visitor]) -> None:
     client, visitor = idle
     job = client.submit(trial())

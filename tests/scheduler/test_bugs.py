@@ -179,6 +179,7 @@ async def test_only_tags_that_begin_with_bug_name_bugs(store: JobStore) -> None:
     assert [bug.name for bug in await counted(store)] == ["c"]
 
 
+@pytest.mark.thorough
 async def test_a_kept_count_shows_new_jobs_a_moment_later(store: JobStore) -> None:
     counts = Counts(store.database, many=2)
     await store.submit_all([trial("udp"), trial("udp")], None, "me")

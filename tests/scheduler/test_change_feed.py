@@ -265,6 +265,7 @@ async def test_a_cursor_that_is_too_old_or_of_another_database_is_reset(
     assert (await anext(heard(scheduler, end))).kind == "begin"
 
 
+@pytest.mark.thorough
 async def test_workers_come_and_go_in_the_feed(
     scheduler: Scheduler, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -21,7 +21,7 @@ from kgym_scheduler.scheduler import Scheduler
 from tests.scheduler.parts import WELL, Clock, Platform, job, take
 from tests.servers import require
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.thorough]
 DATABASE = "sqlite"
 
 

@@ -91,6 +91,7 @@ def test_every_list_costs_the_same_among_more_jobs(
     assert grown == {}
 
 
+@pytest.mark.thorough
 def test_a_list_that_no_index_serves_would_cost_more(databases: list[Path]) -> None:
     everything = queries.steps_of(range(1, FEW + 1))
     assert cost(databases[1], everything) > 1000  # the counter counts

@@ -137,6 +137,7 @@ class StutteringBus(InProcessBus):
         await super().publish(kind)
 
 
+@pytest.mark.thorough
 async def test_a_lost_bell_costs_a_second(platform: Platform) -> None:
     platform.bus = LossyBus()
     async with (

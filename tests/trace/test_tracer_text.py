@@ -120,6 +120,7 @@ records = st.lists(
 
 
 @given(records, st.integers(1, 300))
+@pytest.mark.thorough
 def test_what_was_printed_is_read_in_pieces_of_any_size(
     written: list[tuple[str, int, int, int, str, str, int, str]], piece: int
 ) -> None:

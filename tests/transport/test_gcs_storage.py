@@ -285,6 +285,7 @@ async def test_small_files_are_remembered_but_never_older_than_the_stored(
     assert len(downloads) == 2
 
 
+@pytest.mark.thorough
 async def test_what_is_stored_while_a_folder_is_removed_stays(
     bucket: Bucket, tmp_path: Path
 ) -> None:
@@ -316,6 +317,7 @@ async def test_what_others_put_into_the_bucket_is_not_taken_for_ours(
     assert list(await storage.remove_bases(-1)) == [foreign]
 
 
+@pytest.mark.thorough
 async def test_lists_come_in_pages_with_no_more_than_is_asked_for(
     bucket: Bucket, cloud: CloudStorage
 ) -> None:

@@ -389,6 +389,7 @@ async def test_a_server_that_says_odd_things_gives_a_clear_error(
 
 @pytest.mark.attack
 @pytest.mark.parametrize("kind", ["git", "tarball"])
+@pytest.mark.thorough
 async def test_a_server_that_never_ends_has_a_deadline(tmp_path: Path, kind: str) -> None:
     come, left = asyncio.Event(), asyncio.Event()
 
@@ -535,6 +536,7 @@ def repository(tmp_path: Path) -> Path:
     return folder
 
 
+@pytest.mark.thorough
 async def test_a_repository_is_fetched_over_http(tmp_path: Path, repository: Path) -> None:
     sources = KernelSources(tmp_path / "cache", HERE)
     async with serving(files(repository)) as web:
@@ -565,6 +567,7 @@ async def test_a_folder_of_this_host_or_a_refusal(tmp_path: Path, repository: Pa
 
 
 @pytest.mark.skipif(shutil.which("openssl") is None, reason="openssl is not installed")
+@pytest.mark.thorough
 async def test_tls(tmp_path: Path, repository: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Certificates are checked with the authorities that the worker trusts."""
     key, certificate = tmp_path / "key.pem", tmp_path / "certificate.pem"

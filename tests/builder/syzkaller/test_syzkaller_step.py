@@ -163,6 +163,7 @@ async def test_an_operators_own_programs_are_taken(build: Build, tmp_path: Path)
 
 @go
 @pytest.mark.attack
+@pytest.mark.thorough
 async def test_the_word_of_one_job_is_believed_by_no_other(build: Build, tmp_path: Path) -> None:
     # A tarball that claims to be a commit is not what a job gets that names the commit.
     await build(packed(tmp_path))

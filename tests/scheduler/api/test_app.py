@@ -375,6 +375,7 @@ async def test_the_documentation_is_where_the_root_leads(http: httpx.AsyncClient
     assert response.url.path == "/docs"
 
 
+@pytest.mark.thorough
 async def test_every_operation_is_documented_with_its_problems(http: httpx.AsyncClient) -> None:
     document = (await http.get("/openapi.json")).json()
     assert "Problem" in document["components"]["schemas"]
@@ -385,6 +386,7 @@ async def test_every_operation_is_documented_with_its_problems(http: httpx.Async
             assert {"422", "503"} <= set(operation["responses"]), (method, path)
 
 
+@pytest.mark.thorough
 async def test_the_documented_example_is_a_job(http: httpx.AsyncClient) -> None:
     document = (await http.get("/openapi.json")).json()
     body = document["paths"]["/v1/jobs"]["post"]["requestBody"]["content"]["application/json"]

@@ -77,6 +77,7 @@ async def test_a_bulk_abort_touches_nobody_elses_jobs(store: JobStore) -> None:
     assert (await store.state(mine[0])) is State.QUEUED
 
 
+@pytest.mark.thorough
 async def test_a_filter_aborts_a_thousand_and_says_that_there_are_more(store: JobStore) -> None:
     ids: list[int] = []
     for _ in range(2):

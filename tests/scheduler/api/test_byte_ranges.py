@@ -25,6 +25,7 @@ def test_a_range_from_first_to_last_is_that_slice(first: int, last: int, size: i
 
 
 @given(count=numbers, size=numbers)
+@pytest.mark.thorough
 def test_a_suffix_range_is_the_end(count: int, size: int) -> None:
     content = bytes(range(size))
     try:

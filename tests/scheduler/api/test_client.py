@@ -69,6 +69,7 @@ async def test_a_job_goes_from_submission_to_its_result(client: AsyncClient) -> 
     assert {queue.queued for queue in await client.queues()} == {0}
 
 
+@pytest.mark.thorough
 async def test_events_go_on_after_a_lost_connection(client: AsyncClient, server: str) -> None:
     line = Line(server, cuts=3, after=400)
     view = await client.submit(job(SLOW))
@@ -113,6 +114,7 @@ async def test_a_server_that_is_not_there_is_named() -> None:
             await anext(client.events(1))
 
 
+@pytest.mark.thorough
 async def test_all_pages_of_a_list_are_read(client: AsyncClient) -> None:
     for _ in range(5):
         await client.submit(job(tags=("some",)))
@@ -120,6 +122,7 @@ async def test_all_pages_of_a_list_are_read(client: AsyncClient) -> None:
     assert paged == [view.id async for view in client.jobs()] == [5, 4, 3, 2, 1]
 
 
+@pytest.mark.thorough
 async def test_abort_restart_and_tags(client: AsyncClient) -> None:
     view = await client.submit(job(SLOW))
     assert (await client.abort(view.id)).state is State.ABORTED
@@ -185,6 +188,7 @@ async def test_an_artifact_that_is_not_there_is_named_with_those_that_are(
 # --- blocking -------------------------------------------------------------------------------
 
 
+@pytest.mark.thorough
 async def test_the_blocking_client_does_the_same(
     server: str, tmp_path: Path, platform: Platform
 ) -> None:
@@ -227,6 +231,7 @@ async def test_the_blocking_client_goes_on_after_a_lost_connection(
     assert line.connections > 3
 
 
+@pytest.mark.thorough
 async def test_changes_of_all_jobs_go_on_after_a_lost_connection(
     client: AsyncClient, server: str
 ) -> None:
@@ -288,6 +293,7 @@ async def test_several_threads_use_one_blocking_client(server: str) -> None:
         client.queues()
 
 
+@pytest.mark.thorough
 async def test_events_of_a_blocking_client_can_be_left(server: str) -> None:
     def use() -> None:
         with Client(server) as client:

@@ -111,6 +111,7 @@ async def test_what_is_no_request_gets_a_problem(scheduler: Scheduler, said: byt
         await socket.refused(400, "bad_request")
 
 
+@pytest.mark.thorough
 async def test_requests_may_come_in_one_piece_or_byte_by_byte(scheduler: Scheduler) -> None:
     async with served(scheduler) as connect, connect((GET + b"\r\n") * 300) as socket:
         for _ in range(300):

@@ -67,6 +67,7 @@ def signed(cloud: CloudStorage) -> list[int]:
     return [n for n, one in enumerate(cloud.requests) if "X-Goog-Signature" in one]
 
 
+@pytest.mark.thorough
 async def test_a_download_comes_from_the_storage_and_shows_it_no_token(
     server: str, cloud: CloudStorage, tmp_path: Path
 ) -> None:

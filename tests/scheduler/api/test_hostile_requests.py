@@ -101,6 +101,7 @@ async def test_streams_that_are_opened_at_once_are_counted(scheduler: Scheduler)
             writer.close()
 
 
+@pytest.mark.thorough
 async def test_jobs_that_are_submitted_at_once_are_counted(scheduler: Scheduler) -> None:
     async with served(scheduler, CallerLimits(unfinished_jobs=5)) as http:
         answers = await asyncio.gather(*(http.post("/v1/jobs", json=JOB) for _ in range(30)))
@@ -141,6 +142,7 @@ async def test_a_number_in_a_path_is_digits(http: httpx.AsyncClient, number: str
         {"Host": ""},
     ],
 )
+@pytest.mark.thorough
 async def test_what_another_sites_page_could_send_changes_nothing(
     http: httpx.AsyncClient, headers: dict[str, str]
 ) -> None:

@@ -75,6 +75,7 @@ async def test_attempts_are_counted_by_their_outcome(
     assert measured["kgym_build_trees_total true"] == measured["kgym_build_trees_total false"] == 1
 
 
+@pytest.mark.thorough
 async def test_lost_workers_are_counted_and_steps_given_back_are_no_retries(
     platform: Platform, clock: Clock
 ) -> None:
@@ -102,6 +103,7 @@ async def test_answers_are_counted_by_route_and_status(http: httpx.AsyncClient) 
     assert not [name for name in measured if "BREW" in name]
 
 
+@pytest.mark.thorough
 async def test_schedulers_in_one_process_have_metrics_of_their_own(
     http: httpx.AsyncClient, platform: Platform
 ) -> None:

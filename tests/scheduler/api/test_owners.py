@@ -56,6 +56,7 @@ CHANGES = [("POST", "abort"), ("POST", "restart"), ("PUT", "tags")]
 
 
 @pytest.mark.parametrize(("method", "change"), CHANGES)
+@pytest.mark.thorough
 async def test_a_job_is_changed_only_by_its_submitter_and_by_admins(
     users: Callable[..., Any], method: str, change: str
 ) -> None:

@@ -103,6 +103,7 @@ async def test_no_verdict_is_never_told_as_a_fix(
     assert shown["kGymEvaluation"] == word
 
 
+@pytest.mark.thorough
 async def test_what_does_not_compile_is_said(http: httpx.AsyncClient, scheduler: Scheduler) -> None:
     job_id = await new(http, BUILD, RUN)
     failure = Failure(cause="user", reason="does_not_compile", message="error: expected ';'")

@@ -151,6 +151,7 @@ async def test_what_nobody_knows_stays(kept: Kept, tmp_path: Path) -> None:
     assert kept.files() == 3
 
 
+@pytest.mark.thorough
 async def test_a_removed_artifact_is_gone(kept: Kept, http: httpx.AsyncClient) -> None:
     await kept.build()
     kept.clock.advance(100 * 86400)

@@ -242,6 +242,7 @@ async def test_last_words_are_printable(farm: Farm, words: bytes, detail: str) -
     assert session.runs == 1
 
 
+@pytest.mark.thorough
 async def test_long_last_words_are_bounded(farm: Farm) -> None:
     farm.limits, farm.kind = PATIENT, type("Saying", (Speaker,), {"words": b"\x1b[1m-" * 20_000})
     ending, _, _ = await farm.session("speaker")

@@ -48,6 +48,7 @@ def test_folders_links_and_devices_keep_their_kind() -> None:
     assert link.endswith("link -> dev")
 
 
+@pytest.mark.thorough
 async def test_it_holds_what_the_guest_needs(cache: Path) -> None:
     image = await guest_image(cache)
     names = set(listing(image.initrd.read_bytes()))

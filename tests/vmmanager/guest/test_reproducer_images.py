@@ -50,6 +50,7 @@ async def test_options_of_syzkallers_programs(tmp_path: Path, syzkaller: Path) -
     assert words[-1] == "/kgym/program.syz"
 
 
+@pytest.mark.thorough
 async def test_the_script_runs_the_program(tmp_path: Path, syzkaller: Path) -> None:
     files = await made(reproducer(), tmp_path, syzkaller)
     script = files["/kgym/reproducer"].read_text()

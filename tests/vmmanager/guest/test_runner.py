@@ -70,6 +70,7 @@ def left_over() -> bool:
         ("kill -SEGV $$", "signal 11", True),
     ],
 )
+@pytest.mark.thorough
 def test_ended_programs_are_repeated(host: Host, script: str, end: str, is_quick: bool) -> None:
     log = host.run(script).log
     assert log.over
@@ -94,12 +95,14 @@ def test_whatever_a_program_leaves_is_killed(host: Host, script: str) -> None:
     assert not left_over()
 
 
+@pytest.mark.thorough
 def test_it_ticks_while_the_program_runs(host: Host) -> None:
     ran = host.run("sleep 60", seconds=1.3)
     assert [line for line in ran.lines if line.startswith("tick")] == ["tick 1 0"] * 2
     assert ran.lines[-1] == "over 1 0"
 
 
+@pytest.mark.thorough
 def test_ends_are_summed_up(host: Host) -> None:
     ran = host.run("[ -e ../../once ] && exit 3; touch ../../once; kill -SEGV $$")
     assert ran.log.ends["signal", 11] == 1
@@ -133,6 +136,7 @@ def test_what_cannot_be_executed_is_said_once(host: Host) -> None:
     assert ran.seconds < 3
 
 
+@pytest.mark.thorough
 def test_each_run_has_a_fresh_folder(host: Host) -> None:
     ran = host.run("[ -e file ] && exit 9; mkdir file; pwd; touch file/x")
     assert ran.log.last_end.startswith("exit status 0")
@@ -146,12 +150,14 @@ def test_the_programs_output_is_passed_on(host: Host) -> None:
     assert ran.output == "out\nerr\n"
 
 
+@pytest.mark.thorough
 def test_a_flood_of_output_is_cut(host: Host) -> None:
     ran = host.run("exec yes", seconds=0.4)
     assert len(ran.output) < 1_500_000
     assert ran.log.over
 
 
+@pytest.mark.thorough
 def test_a_lost_reader_ends_it(host: Host) -> None:
     program = host.folder / "program"
     program.write_text(f"#!/bin/sh\nsleep {MARKER}\n")
@@ -169,6 +175,7 @@ def test_a_lost_reader_ends_it(host: Host) -> None:
     assert not left_over()
 
 
+@pytest.mark.thorough
 def test_each_run_has_another_name(host: Host) -> None:
     ran = host.run('echo "${0##*/}"; cat /proc/$PPID/comm')
     names = ran.output.split()

@@ -40,6 +40,7 @@ async def rest(stream: Stream) -> tuple[bytes, bytes]:
     return out, err
 
 
+@pytest.mark.thorough
 async def test_what_is_said_is_noticed_at_once_and_silence_costs_nothing(tmp_path: Path) -> None:
     said_at: list[float] = []
     go_on = threading.Event()

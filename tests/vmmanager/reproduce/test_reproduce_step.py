@@ -190,6 +190,7 @@ ENDS = {
 
 
 @pytest.mark.parametrize(("kind", "spec", "verdict", "outcome", "detail"), ENDS.values(), ids=ENDS)
+@pytest.mark.thorough
 async def test_each_end_of_an_instance_has_its_verdict(
     perform_scripted: Perform,
     kind: type[Guest],
@@ -406,6 +407,7 @@ async def test_hanging_guests_leave_the_host(scripted_step: NewStep, cache: Path
     assert len(vms.guests) <= 3  # of four instances, two began, and one may have begun again
 
 
+@pytest.mark.thorough
 async def test_a_lost_connection_is_no_verdict(scripted_step: NewStep, cache: Path) -> None:
     class KillingSsh(KillingEverything):
         def runs(self, runner: Runner) -> None:

@@ -36,6 +36,7 @@ async def test_what_cannot_be_written_is_refused_in_words(tmp_path: Path) -> Non
             pass
 
 
+@pytest.mark.thorough
 async def test_who_has_no_room_waits_for_the_others_in_turn(tmp_path: Path) -> None:
     room, order = DiskRoom(), []
     most = (shutil.disk_usage(tmp_path).free - SPARE) * 3 // 5
