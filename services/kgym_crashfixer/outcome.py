@@ -66,12 +66,16 @@ def tried(job: JobView, accepted: Collection[str] = ()) -> Tried:
         verdict = Verdict.INCONCLUSIVE
     elif verdict is Verdict.NO_CRASH and not resolution.verdicts:
         verdict, reason = Verdict.INCONCLUSIVE, "no run shows that it crashes without the patch"
+    is_open = verdict is Verdict.INCONCLUSIVE and not resolution.refuted
     return Tried(
         verdict=verdict,
         reason=reason,
         noise=is_noise and verdict is not Verdict.SAME_CRASH,
         findings=findings(job, run),
-        obstacles=[f"{obstacle.reason}: {obstacle.message}" for obstacle in resolution.obstacles],
+        obstacles=[
+            f"{obstacle.reason}: {obstacle.message}"
+            for obstacle in (() if is_open else resolution.obstacles)
+        ],
         confidence=result.confidence,
         job=job.id,
     )

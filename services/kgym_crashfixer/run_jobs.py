@@ -186,7 +186,7 @@ class RunJobs:
                 await self._show_again(shown.job)
                 job = await self.ended(name, request, does)
             tried = outcome.tried(job, self._options.accepted)
-            if tried.verdict is not Verdict.INCONCLUSIVE or job.id in self._seen:
+            if tried.verdict is not Verdict.INCONCLUSIVE or tried.obstacles or job.id in self._seen:
                 break
         return job, tried
 

@@ -21,11 +21,14 @@ from kgym.api.steps import (
     UsedRoot,
     Verdict,
 )
-from kgym.bugs import bundle
+from kgym.bugs import bundle, sweep_rows
 from kgym.bugs.bug import BEFORE, BUILD_AFTER, BUILD_BEFORE
 from kgym.bugs.calibration import Effort
 from kgym.bugs.conclusion import Answer, conclusion, resolution_of
-from kgym.bugs.trial_result import TrialResult
+from kgym.bugs.kernel_run import KernelRun
+from kgym.bugs.kernel_run_text import run_text
+from kgym.bugs.sweep_rows import Outcome, Pair
+from kgym.bugs.trial_result import TrialResult, judged
 from kgym.bugs.trial_sides import other_root
 from tests.results import built, ran
 
@@ -121,6 +124,40 @@ def test_what_stands_in_the_way_is_told_and_can_be_accepted(job: JobView, reason
         assert outcome.after is not None
         assert all(one.accepted for one in outcome.after.findings)
         assert conclusion(job, accepted).answer is Answer.YES
+
+
+@pytest.mark.attack
+@pytest.mark.parametrize("before", [Verdict.SAME_CRASH, Verdict.INCONCLUSIVE])
+@pytest.mark.parametrize("after", [Verdict.INCONCLUSIVE, Verdict.NO_CRASH, Verdict.OTHER_CRASH])
+def test_what_the_patch_itself_shows_decides_whatever_the_vms_show(
+    before: Verdict, after: Verdict
+) -> None:
+    """Findings of the run decide only with the verdicts: the run may have failed in other ways."""
+    title = "BUG: other" if after is Verdict.OTHER_CRASH else None
+    text = GONE.model_copy(update={"check": "amputation", "reason": "early_return"})
+    job = trial(built(), ran(before), built(findings=[text]), ran(after, title, evidence=PROVEN))
+    row = sweep_rows.tried(Pair(BUG.name, "p"), job, [])
+    assert (conclusion(job).answer, row.outcome) == (Answer.NO, Outcome.NOT_RESOLVED)
+    assert [each.reason for each in row.obstacles] == ([] if title else ["early_return"])
+    assert row.reason == ("it was other_crash" if title else "early_return: amputation: no KASAN")
+    undecided = Verdict.INCONCLUSIVE in (before, after)
+    accepted = conclusion(job, ["early_return"]).answer
+    assert (accepted is Answer.INFRASTRUCTURE) == undecided
+    by_run = trial(built(), ran(before), built(), ran(after, title, findings=[text]))
+    assert (conclusion(by_run).answer is Answer.INFRASTRUCTURE) == undecided
+
+
+@pytest.mark.parametrize("accepted", [False, True])
+def test_a_finding_is_called_accepted_only_if_it_was(accepted: bool) -> None:
+    run = KernelRun(
+        bug="b",
+        answer="crash reproduced",
+        outcome=Outcome.NOT_RESOLVED,
+        reason="it crashes",
+        findings=judged([GONE], ["flags_weaker"] if accepted else []),
+    )
+    mark = "note: accepted: " if accepted else "blocking: "
+    assert f"\n{mark}detector: no KASAN" in run_text(run)
 
 
 BUILT, SHOWN, _, FIXED = BUG.job(BUG.fix).steps

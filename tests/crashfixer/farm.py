@@ -128,12 +128,12 @@ class Farm:
             more["baseline"] = steps.Verdict.SAME_CRASH
         if not patched and not self.shows:
             return ran(**more)
-        if patched and any(end in text for end in ("mends", "silences")):
-            return ran(**{**more, "evidence": GOOD, "confidence": 0.96})
         if patched and "quiet" in text:
             return ran(**{**more, "evidence": SILENT})
         if patched and "undone" in text:
             return ran(steps.Verdict.INCONCLUSIVE, **more)
+        if patched and any(end in text for end in ("mends", "silences")):
+            return ran(**{**more, "evidence": GOOD, "confidence": 0.96})
         if patched and "noisy" in text:
             return ran(steps.Verdict.INCONCLUSIVE, "SYZFAIL: no", **more)
         if patched and "moves" in text and not traced:

@@ -80,6 +80,7 @@ def test_patches_are_checked_in_one_job(scheduler: Scheduler, farm: Farm) -> Non
 def test_each_end_of_a_patched_kernel_is_told_apart(scheduler: Scheduler) -> None:
     async def all_of(jobs: RunJobs, client: AsyncClient) -> dict[str, Tried]:
         words = ["mends", "useless", "moves", "silences", "quiet", "unlinked", "undone", "noisy"]
+        words.append("silences_undone")
         ends = {word: await tried(jobs, word) for word in words}
         jobs_of = [job async for job in client.jobs()]
         assert {job.group for job in jobs_of} == {"fix-1"}
@@ -102,7 +103,10 @@ def test_each_end_of_a_patched_kernel_is_told_apart(scheduler: Scheduler) -> Non
     assert ends["unlinked"].verdict == "does_not_build"
     assert "a.c:7: no such label" in ends["unlinked"].reason
     assert ends["undone"].verdict is Verdict.INCONCLUSIVE
+    assert ends["undone"].undecided
     assert not ends["undone"].noise
+    assert ends["silences_undone"].obstacles == ["check_removed: amputation: BUG_ON"]
+    assert not ends["silences_undone"].undecided
     assert ends["noisy"].noise
     assert all(end.job for end in ends.values())
 

@@ -107,7 +107,7 @@ def conclusion(job: JobView, accepted: Collection[str] = ()) -> Conclusion:
         title=last.title if last else None,
         resolved=trial.resolved if trial is not None else None,
         compiling=compiling,
-        answer=_answer(job, results, good),
+        answer=_answer(job, results, good, refuted=trial is not None and trial.refuted),
         reason=_reason(job, last, trial, compiling),
         crash=crash.title if crash else None,
         guilty_file=_guilty_file(crash) if crash else None,
@@ -143,7 +143,15 @@ def resolution_of(job: JobView, accepted: Collection[str] = ()) -> Resolution | 
     side_findings += [
         finding for finding in _sides_differ(job, sides) if finding.reason not in reasons
     ]
-    return resolution(verdict, after, side_findings, asked=asked, accepted=accepted)
+    built = _build(job, sides[1])
+    return resolution(
+        verdict,
+        after,
+        side_findings,
+        asked=asked,
+        accepted=accepted,
+        built=built.findings if built else [],
+    )
 
 
 def _sides_differ(job: JobView, sides: Sequence[StepView]) -> Iterator[Finding]:
@@ -162,8 +170,15 @@ def _resolution_apart(job: JobView, step: StepView, accepted: Collection[str]) -
         return None
     spec = step.spec
     asked = spec.evidence if isinstance(spec, ReproduceSpec) else after.evidence is not None
-    side_findings = findings(job, step)
-    return resolution(after.baseline, after, side_findings, asked=asked, accepted=accepted)
+    built = _build(job, step)
+    return resolution(
+        after.baseline,
+        after,
+        findings(job, step),
+        asked=asked,
+        accepted=accepted,
+        built=built.findings if built else [],
+    )
 
 
 def failed(job: JobView) -> Answer | None:
@@ -228,13 +243,15 @@ def _build(job: JobView, step: StepView) -> BuildResult | None:
     return built.result if built and isinstance(built.result, BuildResult) else None
 
 
-def _answer(job: JobView, results: list[ReproduceResult], good: list[bool]) -> Answer | None:
+def _answer(
+    job: JobView, results: list[ReproduceResult], good: list[bool], *, refuted: bool
+) -> Answer | None:
     if not job.state.final:
         return None
     if (answer := failed(job)) is not None:
         return answer
-    # A user can only trust "no" if every run came to a verdict.
-    open_ = any(result.verdict is Verdict.INCONCLUSIVE for result in results)
+    # A user can only trust "no" if every run came to a verdict, or if none could change it.
+    open_ = not refuted and any(result.verdict is Verdict.INCONCLUSIVE for result in results)
     if open_ or job.state is not State.SUCCEEDED:
         return Answer.INFRASTRUCTURE
     return Answer.YES if all(good) else Answer.NO
@@ -250,8 +267,8 @@ def _reason(
     reason: str | None = None
     if job.state.final and (why := failure(job)) is not None:
         reason = why
-    elif trial is not None and trial.verdicts and trial.obstacles:
-        reason = "; ".join(f"{obstacle.reason}: {obstacle.message}" for obstacle in trial.obstacles)
+    elif trial is not None and (in_the_way := trial.deciding(last.title if last else None)):
+        reason = "; ".join(f"{obstacle.reason}: {obstacle.message}" for obstacle in in_the_way)
     elif last is not None:
         reason = last.reason
     elif compiling is not None:

@@ -23,7 +23,6 @@ from kgym.api.steps import (
     CheckResult,
     Diagnostic,
     Edit,
-    Finding,
     InstanceArtifact,
     Patch,
     PatchCheck,
@@ -40,6 +39,7 @@ from kgym.bugs.ended_job import Submitted
 from kgym.bugs.resolution import Obstacle, evidence_line
 from kgym.bugs.sweep import Candidate, Moved, Stage, Subject, SweepOptions, Tell, kept_job, sweep
 from kgym.bugs.sweep_rows import Outcome, Pair, Row, not_shown, status
+from kgym.bugs.trial_result import JudgedFinding, judged
 from kgym.client import AsyncClient
 from kgym.errors import KgymError, UserError
 
@@ -82,7 +82,7 @@ class KernelRun(Strict):
     obstacles: list[Obstacle] = Field(
         [], description="why it is not a fix, although the kernel does not crash"
     )
-    findings: list[Finding] = Field([], description="about the patch; the first 50")
+    findings: list[JudgedFinding] = Field([], description="about the patch; the first 50")
     evidence: str | None = Field(None, description="what the verdict rests on, in one line")
     diagnostics: list[Diagnostic] = Field(
         [], description="the compiler's errors, and the warnings that the patch adds"
@@ -286,7 +286,7 @@ class _Run:
         )
         report = await crash_report(self.client, job, step)
         return {
-            "findings": blocking_first[:_MOST_FINDINGS],
+            "findings": judged(blocking_first[:_MOST_FINDINGS], self.options.accepted),
             "evidence": evidence_line(None, result.evidence, all_findings),
             "report": _text(report),
         }
@@ -348,6 +348,7 @@ _RAN = {
     Verdict.SAME_CRASH: "crash reproduced",
     Verdict.OTHER_CRASH: "another crash",
     Verdict.NO_CRASH: "does not crash, but this is no fix",
+    Verdict.INCONCLUSIVE: "this is no fix",
 }
 
 

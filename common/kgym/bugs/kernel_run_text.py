@@ -82,8 +82,10 @@ def _findings(run: KernelRun) -> Iterator[str]:
     reasons = {obstacle.reason for obstacle in run.obstacles}
     notes = [finding for finding in run.findings if finding.reason not in reasons]
     for finding in notes[:_FEW]:
-        mark = "" if finding.severity is Severity.NOTE else "accepted: "
-        yield f"note: {mark}{finding.check}: {_line(finding.message)}"
+        blocking = finding.severity is Severity.BLOCKING
+        mark = "blocking" if blocking and not finding.accepted else "note"
+        accepted = "accepted: " if blocking and finding.accepted else ""
+        yield f"{mark}: {accepted}{finding.check}: {_line(finding.message)}"
 
 
 def _check(check: PatchCheck) -> Iterator[str]:

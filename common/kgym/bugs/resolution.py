@@ -3,7 +3,7 @@
 The only place that says `resolved`. A verdict says what was seen; two right verdicts are not
 enough. A `no_crash` proves nothing if the kernel could no longer have reported the crash, or if the
 program no longer did its work. A finding blocks if no fix has to do what it reports; what honest
-fixes do as well is a note.
+fixes do as well is a note. A blocking finding of the build decides whatever the VMs show.
 """
 
 from collections.abc import Collection, Iterator, Sequence
@@ -38,11 +38,18 @@ class Resolution:
     verdicts: bool
     """Whether the bug showed before the fix, and no crash after it."""
     obstacles: tuple[Obstacle, ...]
+    refuted: bool = False
+    """Whether the patch itself shows that it is no fix: no verdict could make it resolved."""
 
     @property
     def resolved(self) -> bool:
         """Whether both verdicts are right and there is no obstacle."""
         return self.verdicts and not self.obstacles
+
+    def deciding(self, crash: str | None) -> tuple[Obstacle, ...]:
+        """Return the obstacles if they decide; `crash` is the title of the patched kernel's."""
+        # A crash says more to the author of a patch than what its text reveals.
+        return self.obstacles if (self.verdicts or self.refuted) and crash is None else ()
 
 
 def resolution(
@@ -52,12 +59,13 @@ def resolution(
     *,
     asked: bool,
     accepted: Collection[str] = (),
+    built: Sequence[Finding] = (),
 ) -> Resolution:
     """Return the resolution of a trial, from the verdict without the fix and the result with it.
 
     `findings` are those of the patched kernel's build and of its run. `asked` says whether evidence
     was requested. `accepted` holds reasons that do not block, or `EVERYTHING`. None stands for a
-    missing verdict.
+    missing verdict. `built` are those of the findings that the build made.
     """
     verdicts = (
         before is Verdict.SAME_CRASH and after is not None and after.verdict is Verdict.NO_CRASH
@@ -67,8 +75,9 @@ def resolution(
         known = {obstacle.reason for obstacle in obstacles}
         lacking = _lacking(after.evidence if after else None)
         obstacles += [obstacle for obstacle in lacking if obstacle.reason not in known]
-    kept = (obstacle for obstacle in obstacles if not is_accepted(obstacle.reason, accepted))
-    return Resolution(verdicts, tuple(dict.fromkeys(kept)))
+    kept = [obstacle for obstacle in obstacles if not is_accepted(obstacle.reason, accepted)]
+    refuted = any(obstacle in kept for obstacle in _blocking(built))
+    return Resolution(verdicts, tuple(dict.fromkeys(kept)), refuted)
 
 
 def is_accepted(reason: str, accepted: Collection[str]) -> bool:

@@ -46,7 +46,7 @@ class Row(Strict):
     verdict: Verdict | None = Field(None, description="of the patched kernel, if it ran")
     title: str | None = Field(None, description="of the crash of the patched kernel")
     obstacles: list[Obstacle] = Field(
-        [], description="why it is not resolved although both verdicts are right"
+        [], description="why it is not resolved although the patched kernel did not crash"
     )
     check: PatchOutcome | None = Field(None, description="whether it applies and compiles")
     diagnostic: Diagnostic | None = Field(None, description="the compiler's first error")
@@ -137,8 +137,8 @@ def tried(pair: Pair, job: JobView, accepted: Collection[str]) -> Row:
     if came_to.answer not in {Answer.YES, Answer.NO} or run is None or trial is None:
         return pair.row(Outcome.INCONCLUSIVE, reason, **facts)
     outcome = Outcome.RESOLVED if trial.resolved else Outcome.NOT_RESOLVED
-    obstacles = trial.obstacles if trial.verdicts else ()
-    return pair.row(outcome, reason, obstacles=list(obstacles), **facts)
+    obstacles = list(trial.deciding(came_to.title))
+    return pair.row(outcome, reason, obstacles=obstacles, **facts)
 
 
 def not_shown(job: JobView) -> str | None:

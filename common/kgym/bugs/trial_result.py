@@ -1,7 +1,7 @@
 """Results of trials and calibrations, from the finished job. Pure."""
 
 from collections import Counter
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from typing import Self
 
 from pydantic import Field
@@ -39,6 +39,14 @@ class JudgedFinding(Finding):
     """A finding and whether it was accepted."""
 
     accepted: bool
+
+
+def judged(findings: Iterable[Finding], accepted: Collection[str]) -> list[JudgedFinding]:
+    """Return the findings, each with whether its reason is one of `accepted`."""
+    return [
+        JudgedFinding(**dict(finding), accepted=is_accepted(finding.reason, accepted))
+        for finding in findings
+    ]
 
 
 class SideResult(Strict):
@@ -80,10 +88,7 @@ class SideResult(Strict):
             accelerator=result.accelerator,
             evidence=result.evidence,
             evidence_line=_evidence_line(job, result, all_findings),
-            findings=[
-                JudgedFinding(**dict(finding), accepted=is_accepted(finding.reason, accepted))
-                for finding in all_findings
-            ],
+            findings=judged(all_findings, accepted),
         )
 
 

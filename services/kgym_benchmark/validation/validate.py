@@ -23,7 +23,7 @@ from kgym.bench.dataset import About, Dataset
 from kgym.bench.tried_bug import INSTANCES, SECONDS, Base, tried_bug
 from kgym.bugs import calibration, ended_job
 from kgym.bugs.bug import BEFORE, BUILD_BEFORE, Bug, TrialOptions
-from kgym.bugs.conclusion import Answer, failed, failure, reproduced
+from kgym.bugs.conclusion import Answer, conclusion, failed, failure, reproduced
 from kgym.bugs.sweep import SweepOptions, kept_job
 from kgym.bugs.trial_result import SideResult, TrialResult
 from kgym.client import AsyncClient, Refused
@@ -250,7 +250,7 @@ class _Validation:
         reason = after.reason or ""
         if not result.resolved:
             reason = "; ".join(obstacle.message for obstacle in result.obstacles) or reason
-            if after.verdict is Verdict.INCONCLUSIVE or result.before.verdict is not _SHOWN:
+            if conclusion(job).answer is not Answer.NO or result.before.verdict is not _SHOWN:
                 outcome = Outcome.UNKNOWN if failed(job) is not Answer.USER else Outcome.FAILED
         counts = (after.crashed, after.completed)
         self._end(Stage.FIXED, outcome, reason, job=job.id, counts=counts)

@@ -6,7 +6,7 @@ from typing import Any, TypeVar
 
 from kgym.api.agent.nodes import Candidate, CauseCommit, Crash, Node, NodeOutcome, Tried
 from kgym.api.agent.strategy import Cycle
-from kgym.api.steps import Patch, PatchCheck, PatchOutcome, Verdict
+from kgym.api.steps import Patch, PatchCheck, PatchOutcome
 from kgym_crashfixer.search import answers
 from kgym_crashfixer.search.code import LONGEST_PROBLEM, Code, read_patch
 from kgym_crashfixer.search.engine import Plan, single, together
@@ -432,7 +432,7 @@ def try_patch(memory: Memory, node: Node, candidate: Candidate) -> Plan[Tried | 
             if not isinstance(tried, Tried):
                 return None
             node.runs.append(tried)
-            if tried.verdict is Verdict.INCONCLUSIVE or tried.noise:
+            if tried.undecided:
                 continue
             if not tried.resolved or validated == memory.validate_with:
                 decided = True

@@ -214,7 +214,8 @@ def verdict_words(tried: Tried, *, trace: bool = False) -> str:
     if tried.resolved:
         return "crash resolved"
     findings = "".join(f"\n- {finding.message}" for finding in tried.findings)
-    return f"the kernel does not crash, but this is no fix: {', '.join(tried.obstacles)}{findings}"
+    ran = "the kernel does not crash, but " if tried.verdict is Verdict.NO_CRASH else ""
+    return f"{ran}this is no fix: {', '.join(tried.obstacles)}{findings}"
 
 
 def _last(talk: _Talk) -> Plan[None]:
@@ -228,7 +229,7 @@ def _last(talk: _Talk) -> Plan[None]:
         node.outcome = NodeOutcome.RESOLVED
     elif tried is None or tried.verdict == "does_not_build":
         node.outcome = NodeOutcome.NO_PATCH
-    elif tried.verdict is Verdict.INCONCLUSIVE or tried.noise:
+    elif tried.undecided:
         node.outcome = NodeOutcome.INCONCLUSIVE
     else:
         node.outcome = NodeOutcome.CRASHED if tried.crash else NodeOutcome.REJECTED

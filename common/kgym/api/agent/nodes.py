@@ -42,7 +42,7 @@ class Tried(Strict):
     noise: bool = Field(False, description="whether the crash is unrelated to the bug")
     findings: list[Finding] = []
     obstacles: list[str] = Field(
-        [], description="why `no_crash` is not `resolved`: reasons of findings and controls"
+        [], description="why it is not `resolved`: reasons of findings and controls"
     )
     confidence: float | None = Field(
         None, description="of `no_crash`: 1 - the chance that a remaining bug was missed"
@@ -55,12 +55,18 @@ class Tried(Strict):
         return self.verdict is Verdict.NO_CRASH and not self.obstacles
 
     @property
+    def undecided(self) -> bool:
+        """Whether the patch is worth another run: no verdict on it, or an unrelated crash."""
+        return (self.verdict is Verdict.INCONCLUSIVE and not self.obstacles) or self.noise
+
+    @property
     def outcome(self) -> str:
         """The result in one line."""
         if self.crash is not None:
             return self.crash.title
         if self.obstacles:
-            return f"no crash, but rejected: {', '.join(self.obstacles)}"
+            ran = "no crash, but " if self.verdict is Verdict.NO_CRASH else ""
+            return f"{ran}rejected: {', '.join(self.obstacles)}"
         return f"{self.verdict}: {self.reason}" if self.reason else str(self.verdict)
 
 
