@@ -14,6 +14,8 @@ from kgym.bench.dataset import Dataset
 from kgym.bench.tried_bug import tried_bug
 from kgym.bugs import bundle
 from kgym.errors import KgymError
+from kgym_benchmark.campaign.subjects import bundled
+from kgym_benchmark.judge.question import question
 from tests.benchmark.test_dataset import KBENCHSYZ, bug, made, needs_kbenchsyz
 from tests.conftest import ROOT
 from tests.refused import refused
@@ -38,6 +40,16 @@ def test_the_shipped_bundles_are_a_dataset_whose_bugs_are_tried_as_they_are() ->
     shipped = read_bundles(ROOT / "configs" / "bugs")
     assert len(shipped) == 8
     assert all(tried_bug(one) == bundle.load(one.id) for one in shipped.bugs)
+    # Their fixes are edits; a judge of patches and readers of a page get them as diffs.
+    campaign_bugs = [bundled(one.id, bundle.load(one.id)).record for one in shipped.bugs]
+    for record in (*shipped.bugs, *campaign_bugs):
+        assert record.patch is not None
+        assert record.patch.commits[0].id is not None, record.id
+        assert question(record, "+x", vote=0, blind=False) is not None, record.id
+    reference = shipped.get("watch-queue-filter").patch
+    assert reference is not None
+    assert reference.commits[0].title == "watch_queue: Fix filter limit check"
+    assert "\n+\t\tif (tf[i].type >= WATCH_TYPE__NR)\n" in (reference.diff or "")
     known = shipped.get("watch-queue-filter")
     assert known.crashes[0].syzkaller_commit == "1d849ab4d892af13a249f75628790b47e42b7c74"
     assert tried_bug(known, kernel="linux-5.10").name == "watch-queue-filter@linux-5.10"

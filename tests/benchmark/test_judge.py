@@ -13,8 +13,9 @@ from kgym.api.agent.conversation import Reply
 from kgym.bench import attempt_files
 from kgym.bench.attempt_record import AttemptRecord, Outcome, Setup, Votes
 from kgym.bench.dataset import Dataset
+from kgym.bench.figures import Figure, Results
 from kgym.errors import UserError
-from kgym_benchmark.judge.judge import FILE, Answer, Ask, Judge, Judged, JudgeOptions
+from kgym_benchmark.judge.judge import FILE, TRIES, Answer, Ask, Judge, Judged, JudgeOptions
 from kgym_benchmark.judge.question import Question, question, verdict
 from kgym_crashfixer.models.model import Call
 from kgym_crashfixer.models.tape import Recorder
@@ -172,6 +173,31 @@ def test_the_command_judges_by_a_tape_and_tells_the_agreement(kgym: Kgym, tmp_pa
     assert kgym(*words).json["asked"] == 0
 
 
+@pytest.mark.thorough
+def test_votes_that_could_not_be_read_are_unknown_and_not_no(kgym: Kgym, tmp_path: Path) -> None:
+    folder, tape = tmp_path / "bugs", tmp_path / "tape.jsonl"
+    dataset().save(folder)
+    attempt_files.write(folder / "attempts.jsonl", [attempt("+x"), attempt("+y", 2)])
+    asyncio.run(_record(tape, lambda diff: "I cannot say." if diff == "+x" else YES))
+    labels = tmp_path / "labels.jsonl"
+    labels.write_text(json.dumps({"bug": "a" * 40, "diff": "+x", "equivalent": False}) + "\n")
+    words = ("bench", "judge", folder, "--json", "--labels", labels, "--model", f"replay:{tape}")
+    done = kgym(*words)
+    counted = {name: done.json[name] for name in ("equivalent", "failed", "undecided")}
+    assert (done.status, counted) == (3, {"equivalent": 1, "failed": 9, "undecided": 1}), done.err
+    assert done.json["agreement"]["accuracy"] is None
+    judged_attempts = list(attempt_files.read(folder / "judged.jsonl"))
+    assert [one.equivalent for one in judged_attempts] == [None, True]
+    assert Results(judged_attempts, ["a" * 40]).figures(ONE, 2).passed[Figure.EPR] is None
+    # Only votes on the patch without an answer are asked for again.
+    tape.unlink()
+    asyncio.run(_record(tape, lambda diff: YES))
+    again = kgym(*words)
+    counted = {name: again.json[name] for name in ("equivalent", "failed", "undecided", "asked")}
+    assert counted == {"equivalent": 2, "failed": 0, "undecided": 0, "asked": 9}, again.err
+    assert again.status == 0
+
+
 async def _record(tape: Path, says: Callable[[str], str]) -> None:
     """Record what a model answers to these questions."""
 
@@ -190,4 +216,6 @@ async def _record(tape: Path, says: Callable[[str], str]) -> None:
         for vote in range(9):
             one = asked(diff, vote)
             prompt = Prompt("judge", one.system, one.text)
-            await recorder.ask(Call(prompt, temperature=1.0, occurrence=f"vote {vote}, try 0"))
+            for number in range(TRIES):
+                occurrence = f"vote {vote}, try {number}"
+                await recorder.ask(Call(prompt, temperature=1.0, occurrence=occurrence))

@@ -72,9 +72,13 @@ class Votes(Strict):
     failed: Count32 = Field(0, description="answers that could not be read")
 
     @property
-    def equivalent(self) -> bool:
-        """Whether the yes votes outnumber the no votes, as on Live-kBench's leaderboard."""
-        return self.yes > self.no
+    def equivalent(self) -> bool | None:
+        """Whether the yes votes outnumber the no votes, as on Live-kBench's leaderboard.
+
+        None unless most votes could be read.
+        """
+        # A vote that failed is not a "no": it would count against the agent.
+        return self.yes > self.no if self.yes + self.no > self.failed else None
 
 
 class Attempt(Strict):
@@ -120,7 +124,7 @@ class Attempt(Strict):
 
     @property
     def equivalent(self) -> bool | None:
-        """Whether it is resolved and equivalent (EPR); None if no judge has voted."""
+        """Whether it is resolved and equivalent (EPR); None if no judge has decided."""
         if not self.resolved:
             return False
         return None if self.votes is None else self.votes.equivalent

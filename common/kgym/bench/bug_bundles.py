@@ -1,5 +1,6 @@
 """Conversion between bundles (`kgym.bugs.bundle`) and bugs of a dataset."""
 
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,10 @@ from kgym.bugs.bug import Bug
 from kgym.bugs.bundle_folder import toml, write_folder
 from kgym.configs import CONFIGS
 from kgym.errors import NotFound, UserError
+from kgym.source import patching
+
+# A reference of a bundle to a commit of its fix; others name CVEs, bugs of syzbot or pages.
+_FIX_COMMIT = re.compile(r"commit ([0-9a-f]{40})(?:: (.{1,10000}))?")
 
 
 def read_bundles(folder: Path, configs: Path = CONFIGS) -> Dataset:
@@ -44,14 +49,14 @@ def _record(folder: Path, configs: Path) -> BugRecord:
     shipped = folder.resolve().parent == (configs / "bugs").resolve()
     named = folder.name if shipped else str(folder.resolve())
     bug = bundle.load(named, configs)
-    file, fix = bug.file, bug.fix
+    file = bug.file
     others = [Crash(title=title) for title in file.alt_titles]
     return BugRecord(
         id=folder.resolve().name,
         title=file.title,
-        status="open" if fix is None else "fixed",
+        status="open" if bug.fix is None else "fixed",
         crashes=[_crash(bug), *others],
-        patch=None if fix is None else DeveloperPatch(diff=fix.diff, files=file.files or None),
+        patch=developer_patch(bug),
         discussions=[
             reference
             for reference in file.references
@@ -59,6 +64,18 @@ def _record(folder: Path, configs: Path) -> BugRecord:
         ],
         bundle=named,
         cause=_cause(bug.cause),
+    )
+
+
+def developer_patch(bug: Bug) -> DeveloperPatch | None:
+    """Return a bundle's fix, with the commits that its references name; None without a fix."""
+    if bug.fix is None:
+        return None
+    named = filter(None, map(_FIX_COMMIT.fullmatch, bug.file.references))
+    return DeveloperPatch(
+        commits=[Commit(id=match[1], title=match[2] or None) for match in named],
+        diff=patching.as_diff(bug.fix),
+        files=bug.file.files or None,
     )
 
 

@@ -92,6 +92,21 @@ def reverse(patch: Patch) -> Patch:
     return Patch(name=name, diff="".join(_reverse_file(file) for file in _parse(patch)))
 
 
+def as_diff(patch: Patch) -> str:
+    """Return a patch as a unified diff for readers: hunks of edits have no true line numbers."""
+    return "".join(map(_edit_diff, patch.edits)) if patch.diff is None else patch.diff
+
+
+def _edit_diff(edit: Edit) -> str:
+    before, after = edit.original.split("\n"), edit.replacement.split("\n")
+    if before[-1] == after[-1] == "":  # both end with a whole line
+        before, after = before[:-1], after[:-1]
+    lines = difflib.unified_diff(
+        before, after, f"a/{edit.file}", f"b/{edit.file}", n=len(before), lineterm=""
+    )
+    return "".join(f"{line}\n" for line in lines)
+
+
 def _parse(patch: Patch) -> list[PatchedFile]:
     text = _unified(patch)
     # A diff parser skips such a line. A dropped line would make a wrong verdict.

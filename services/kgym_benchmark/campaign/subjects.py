@@ -10,7 +10,8 @@ from pydantic import ValidationError
 
 from kgym.api.steps import GitSource
 from kgym.bench import dataset as datasets
-from kgym.bench.bug_record import BugRecord, Commit, Crash, DeveloperPatch, FoundText
+from kgym.bench.bug_bundles import developer_patch
+from kgym.bench.bug_record import BugRecord, Crash, FoundText
 from kgym.bench.campaign import Campaign
 from kgym.bench.dataset import Dataset
 from kgym.bench.tried_bug import tried_bug
@@ -119,7 +120,6 @@ def _id(name: str) -> str:
 
 def bundled(name: str, bug: Bug) -> Subject:
     """Return a bundle, with a record made from the bundle itself."""
-    fix = bug.fix
     kernel = getattr(bug.file.kernel, "use", "")
     bug_id = _id(bug.name)
     # `kgym bug port` writes a folder of bundles for each kernel: the same bug may be in several.
@@ -136,13 +136,8 @@ def bundled(name: str, bug: Bug) -> Subject:
         c_reproducer=text if program.kind == "c" else FoundText(),
         syz_reproducer=text if program.kind == "syz" else FoundText(),
     )
-    patch = DeveloperPatch(
-        commits=[Commit(title=title) for title in bug.file.references],
-        diff=fix.diff if fix else None,
-        files=list(bug.file.files) or None,
-    )
     record = BugRecord(
-        id=bug_id, title=bug.file.title, status="fixed", crashes=[crash], patch=patch
+        id=bug_id, title=bug.file.title, status="fixed", crashes=[crash], patch=developer_patch(bug)
     )
     return Subject(bug_id, name, bug, record)
 

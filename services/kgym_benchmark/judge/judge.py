@@ -75,6 +75,8 @@ class Judged:
     """Answers paid for by this call."""
     dollars: float = 0.0
     """Cost of all votes in the file."""
+    without_fix: int = 0
+    """Attempts with a patch on bugs whose fix is unknown, which cannot be judged."""
     unfinished: int = 0
     """Patches without all votes, because a limit was reached."""
 
@@ -102,6 +104,7 @@ class Judge:
         bugs = {bug.id: bug for bug in dataset.bugs}
         wanted: dict[tuple[str, str], list[Question]] = {}
         of: dict[int, tuple[str, str]] = {}
+        without_fix = 0
         for place, attempt in enumerate(attempts):
             bug = bugs.get(attempt.bug)
             if (
@@ -119,8 +122,11 @@ class Judge:
                 wanted[key] = [
                     asked_question for asked_question in asked if asked_question is not None
                 ]
+            else:
+                without_fix += 1
         await self._collect(wanted)
         judged = Judged(patches=len(wanted), asked=self._asked, dollars=self._dollars)
+        judged.without_fix = without_fix
         judged.unfinished = sum(self._counted(key) is None for key in wanted)
         for place, attempt in enumerate(attempts):
             votes = self._counted(of[place]) if place in of else None
@@ -137,13 +143,18 @@ class Judge:
         words = [votes[vote].equivalent for vote in range(self._options.votes)]
         return Votes(yes=words.count(True), no=words.count(False), failed=words.count(None))
 
+    def _is_undecided(self, key: tuple[str, str]) -> bool:
+        votes = self._counted(key)
+        return votes is not None and votes.equivalent is None
+
     async def _collect(self, wanted: dict[tuple[str, str], list[Question]]) -> None:
         open_ = iter(
             [
                 (key, vote, asked_question)
                 for key, asked in wanted.items()
                 for vote, asked_question in enumerate(asked)
-                if vote not in self._votes[key]
+                if vote not in (votes := self._votes[key])
+                or (votes[vote].equivalent is None and self._is_undecided(key))
             ]
         )
 

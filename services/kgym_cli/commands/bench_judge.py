@@ -8,7 +8,7 @@ from pydantic import Field, ValidationError
 
 from kgym.api.steps import Strict
 from kgym.bench import attempt_files, dataset
-from kgym.bench.attempt_record import AttemptRecord, BugId, Text
+from kgym.bench.attempt_record import BugId, Text
 from kgym.errors import NotFound, UserError
 from kgym_benchmark.judge.judge import (
     MAJORITY,
@@ -23,7 +23,7 @@ from kgym_benchmark.judge.question import Question
 from kgym_cli import extras
 from kgym_cli.agents import agent_models
 from kgym_cli.bench.bug_choice_options import dataset_argument
-from kgym_cli.output import json_option, print_json, results
+from kgym_cli.output import Exit, json_option, leave, print_json, results
 from kgym_cli.output.answer import Answer as CommandAnswer
 from kgym_cli.settings import options_of
 
@@ -58,7 +58,10 @@ class JudgeAnswer(CommandAnswer):
     equivalent: int = Field(description="patches with a majority of votes for equivalence")
     asked: int = Field(description="questions that this call asked")
     dollars: float = Field(description="cost of all answers, including earlier calls'")
+    without_fix: int = Field(description="attempts on bugs whose fix is unknown: not judged")
     unfinished: int = Field(description="patches with missing votes, because a limit was reached")
+    failed: int = Field(description="votes whose answers could not be read")
+    undecided: int = Field(description="patches most of whose votes failed: equivalence unknown")
     agreement: AgreementAnswer | None = None
 
 
@@ -112,6 +115,9 @@ def judge(
 
     DIR is a dataset's folder. Votes are kept in DIR/votes.jsonl: repeat the command after an
     interruption; nothing is asked twice. All attempts with their votes are in DIR/judged.jsonl.
+
+    The exit status is 3 if most votes on a patch could not be read, so that its equivalence is
+    unknown: repeat the command to ask for these votes again.
     """
     extras.require("agent")
     whole = dataset.load(folder)
@@ -142,46 +148,57 @@ def judge(
         finally:
             await opened.close()
         attempt_files.write(folder / JUDGED, judged.attempts)
-        yes = {
-            (attempt.bug, attempt.diff)
+        votes_of = {
+            (attempt.bug, attempt.diff): attempt.votes
             for attempt in judged.attempts
-            if attempt.votes is not None and attempt.votes.yes >= majority
+            if attempt.votes is not None and attempt.diff
+        }
+        # The majority is one of all votes asked for; a patch most of whose votes failed has none.
+        yes = {
+            key: count.yes >= majority
+            for key, count in votes_of.items()
+            if count.equivalent is not None
         }
         return JudgeAnswer(
             file=folder / JUDGED,
             patches=judged.patches,
-            equivalent=len(yes),
+            equivalent=sum(yes.values()),
             asked=judged.asked,
             dollars=judged.dollars,
+            without_fix=judged.without_fix,
             unfinished=judged.unfinished,
-            agreement=None if people is None else _agreement(people, judged.attempts, yes),
+            failed=sum(count.failed for count in votes_of.values()),
+            undecided=len(votes_of) - len(yes),
+            agreement=None if people is None else _agreement(people, yes),
         )
 
     answer = asyncio.run(run())
     if as_json:
         print_json(answer)
-        return
+    else:
+        _show(answer)
+    leave(Exit.INFRASTRUCTURE if answer.undecided else Exit.OK)
+
+
+def _show(answer: JudgeAnswer) -> None:
     results.print(
-        f"{answer.patches} patches, {answer.equivalent} equivalent; {answer.asked} questions asked,"
-        f" ${answer.dollars:.2f} in all; {answer.unfinished} patches with missing votes",
+        f"{answer.patches} patches, {answer.equivalent} equivalent, {answer.undecided} unknown;"
+        f" {answer.asked} questions asked, {answer.failed} votes failed, ${answer.dollars:.2f} in"
+        f" all; {answer.unfinished} patches with missing votes",
         markup=False,
     )
+    if answer.without_fix:
+        line = f"{answer.without_fix} attempts not judged: the developers' fix is unknown"
+        results.print(line, markup=False)
     if answer.agreement is not None and answer.agreement.accuracy is not None:
         line = f"agreement with people: {100 * answer.agreement.accuracy:.1f} %"
         results.print(line, markup=False)
 
 
 def _agreement(
-    people: dict[tuple[str, str], bool],
-    judged: list[AttemptRecord],
-    yes: set[tuple[str, str | None]],
+    people: dict[tuple[str, str], bool], yes: dict[tuple[str, str], bool]
 ) -> AgreementAnswer:
-    voted = {
-        (attempt.bug, attempt.diff)
-        for attempt in judged
-        if attempt.votes is not None and attempt.diff
-    }
-    counts = Agreement.of((key in yes, people[key]) for key in voted if key in people)
+    counts = Agreement.of((yes[key], people[key]) for key in yes.keys() & people)
     return AgreementAnswer(
         counts=counts,
         accuracy=counts.accuracy,
