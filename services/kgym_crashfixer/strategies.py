@@ -1,6 +1,5 @@
 """Strategy files: shipped ones and users' own."""
 
-import tomllib
 from pathlib import Path
 
 from pydantic import TypeAdapter, ValidationError
@@ -8,6 +7,7 @@ from pydantic import TypeAdapter, ValidationError
 from kgym.api.agent.strategy import Strategy
 from kgym.configs import CONFIGS
 from kgym.errors import UserError
+from kgym.toml_text import parse_toml
 
 _STRATEGY: TypeAdapter[Strategy] = TypeAdapter(Strategy)
 
@@ -24,13 +24,13 @@ def load(name: str, configs: Path = CONFIGS, *, deep: bool = False) -> Strategy:
     """
     path = Path(name) if name.endswith(".toml") else configs / "agent" / f"{name}.toml"
     try:
-        table = tomllib.loads(path.read_text())
+        table = parse_toml(path.read_text())
     except FileNotFoundError as error:
         known = ", ".join(names(configs))
         raise UserError(
             "bad_strategy", f"there is no strategy {name}; there are: {known}"
         ) from error
-    except (OSError, tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except (OSError, ValueError) as error:
         raise UserError("bad_strategy", f"{path}: {error}") from error
     phases = table.get("phases")
     for phase in phases if isinstance(phases, list) else []:

@@ -1,6 +1,5 @@
 """The deployment file: where a platform runs, on which hosts, within which limits."""
 
-import tomllib
 from ipaddress import IPv4Network
 from pathlib import Path
 from typing import Annotated, Self
@@ -9,6 +8,7 @@ from pydantic import Field, ValidationError, field_validator, model_validator
 
 from kgym.api.steps import StepKind, Strict
 from kgym.errors import UserError
+from kgym.toml_text import parse_toml
 
 # Maximum size of a deployment file.
 MOST_BYTES = 1 << 20
@@ -164,7 +164,7 @@ def read_deployment(path: Path) -> Deployment:
             text = file.read(MOST_BYTES + 1)
         if len(text) > MOST_BYTES:
             raise UserError("bad_deployment", f"{path} has more than {MOST_BYTES} bytes")
-        return Deployment.model_validate(tomllib.loads(text.decode()))
+        return Deployment.model_validate(parse_toml(text.decode()))
     except OSError as error:
         raise UserError("bad_deployment", f"{path}: {error.strerror or error}") from error
     except ValidationError as error:
@@ -173,5 +173,5 @@ def read_deployment(path: Path) -> Deployment:
             for fault in error.errors()[:5]
         )
         raise UserError("bad_deployment", f"{path}: {wrong}") from error
-    except (ValueError, RecursionError) as error:  # TOML's and UTF-8's errors are ValueErrors
+    except ValueError as error:  # TOML's and UTF-8's errors are ValueErrors
         raise UserError("bad_deployment", f"{path} is not TOML: {error}") from error

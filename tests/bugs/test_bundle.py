@@ -428,7 +428,7 @@ def test_a_file_of_a_bundle_that_is_too_large_is_named_by_what_it_is_for(bundle:
 
 
 @pytest.mark.parametrize("way", ["absolute", "dots", "link", "linked folder", "pipe", "device"])
-@pytest.mark.parametrize("field", ["repro.c", "fragment", "patch"])
+@pytest.mark.parametrize("field", ["repro.c", "fragment", "patch", "bug.toml"])
 def test_no_path_leads_out_of_the_bundle(bundle: Path, way: str, field: str) -> None:
     secret = bundle.parent / "secret"
     secret.write_text("the secret\n")
@@ -449,13 +449,18 @@ def test_no_path_leads_out_of_the_bundle(bundle: Path, way: str, field: str) -> 
             os.mkfifo(bundle / name)
         case _:
             name = "/dev/zero"
+    if field == "bug.toml":
+        (bundle / field).unlink()
+        (bundle / field).symlink_to(secret)
     new = {
+        "bug.toml": None,
         "repro.c": BUG.replace('file = "repro.c"', f'file = "{name}"'),
         "fragment": BUG.replace('["config.fragment"]', f'["{name}"]'),
         "patch": BUG + f'\n[fix]\npatch = "{name}"\n',
     }[field]
     assert new != BUG
-    (bundle / "bug.toml").write_text(new)
+    if new is not None:
+        (bundle / "bug.toml").write_text(new)
     with refused("bad_bundle", match=r"leads out of|not a regular file") as caught:
         bug.load(str(bundle))
     assert "the secret" not in caught.value.message

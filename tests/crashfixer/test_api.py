@@ -21,6 +21,7 @@ from kgym.web.scopes import Caller, Scope
 from kgym.web.server import serve
 from kgym_cli.platforms.embedded_platform import Platform
 from kgym_crashfixer.api.app import create_app
+from kgym_crashfixer.runs import views
 from kgym_scheduler.database import tokens
 from kgym_scheduler.database.connection import Database
 from tests.crashfixer.agents import BUG, Guesser, Made, agent, new_limit, request
@@ -126,6 +127,25 @@ async def test_a_run_begun_again_with_its_idempotency_key_is_the_same_one(tmp_pa
         assert len((await made.agent.page(None, 10)).runs) == 3
 
 
+@pytest.mark.parametrize(("most_bytes", "limit"), [(1, 100), (1 << 20, 1), (1 << 20, 3)])
+async def test_questions_come_in_pages_of_bounded_size(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, most_bytes: int, limit: int
+) -> None:
+    monkeypatch.setattr(views, "_PAGE_BYTES", most_bytes)
+    async with served(tmp_path) as (url, made), AgentClient(url) as client:
+        await made.agent.wait(await client.start(request()))
+        every = await client.calls(1)
+        assert every == await made.agent.calls(1)
+        names, query = [], {"cursor": 0, "limit": limit}
+        async with httpx.AsyncClient(base_url=url) as http:
+            while query["cursor"] is not None:
+                page = (await http.get("/v1/runs/1/calls", params=query)).json()
+                query["cursor"] = page["next"]
+                names.append([call["name"] for call in page["calls"]])
+        assert [name for part in names for name in part] == [call.name for call in every]
+        assert {len(part) for part in names[:-1]} == {min(limit, 1 if most_bytes == 1 else limit)}
+
+
 async def test_pages_follow_each_other(tmp_path: Path) -> None:
     async with served(tmp_path, crashes=False) as (url, made), AgentClient(url) as client:
         for _ in range(3):
@@ -216,6 +236,66 @@ async def test_a_wrong_request_is_answered_with_a_problem(
         assert (await made.agent.page(None, 5, None)).runs == []
 
 
+TREE = FILES["bug.toml"].replace(
+    f'tarball = "https://example.org/linux.tar"\nsha256 = "{"0" * 64}"', 'tree = "TREE"'
+)
+GIT = TREE.replace('tree = "TREE"', 'git = "TREE"\ncommit = "c0ffee"')
+DISK = f'\n[vm.root]\nurl = "TREE"\nsha256 = "{"0" * 64}"\nformat = "raw"\n'
+UNDER_OTHER_NAMES = ("./bug.toml", "bug.toml/", ".//bug.toml", "././bug.toml", "x/../bug.toml")
+
+
+@pytest.mark.attack
+@pytest.mark.parametrize(
+    "files",
+    [
+        {"bug.toml": TREE},
+        *({name: TREE} for name in (*UNDER_OTHER_NAMES, "/bug.toml", "//bug.toml", "bug.toml/.")),
+        *({"bug.toml": FILES["bug.toml"], name: TREE} for name in UNDER_OTHER_NAMES),
+        *({name: TREE} for name in ("BUG.toml", "bug\uff0etoml", "bug.toml ")),
+        {"bug.toml": TREE.replace("TREE", "~/tree")},
+        {"bug.toml": TREE.replace("TREE", "https://x/../../TREE")},
+        {"bug.toml": TREE.replace("TREE", "\\u007e/tree")},
+        *(
+            {"bug.toml": base.replace("TREE", place)}
+            for base in (GIT, FILES["bug.toml"] + DISK)
+            for place in ("TREE", "~/tree", "file://TREE", "../tree", "HTTPS:TREE", "ext::sh -c id")
+        ),
+        {"bug.toml": FILES["bug.toml"], "bug.toml\0": TREE},
+        {"bug.toml": FILES["bug.toml"], "own.config": "\ud800"},
+        {"bug.toml": FILES["bug.toml"], "\ud800": ""},
+        {"bug.toml": f"a{'.a' * 50_000} = 1"},
+        {"bug.toml": f"a = {'[' * 50_000}"},
+        {"bug.toml": f"a = {'{a=' * 50_000}"},
+        {"bug.toml": f"a = {'1' * 5_000}"},
+        {"bug.toml": FILES["bug.toml"] + "#" * (1 << 20)},
+        {"bug.toml": FILES["bug.toml"] + f"{'k' * 100_000} = 1"},
+    ],
+    ids=lambda files: ascii(list(files))[:40],
+)
+async def test_a_bundle_that_was_sent_reads_nothing_of_this_machine(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, files: dict[str, str]
+) -> None:
+    data, tree = tmp_path / "data", tmp_path / "tree"
+    monkeypatch.setenv("KGYM_DATA", str(data))
+    monkeypatch.setenv("HOME", str(tmp_path))
+    tree.mkdir()
+    (tree / "Makefile").write_text("VERSION = 6\nPATCHLEVEL = 1\n")
+    (tree / "Kconfig").touch()
+    sent = {name: text.replace("TREE", str(tree)) for name, text in files.items()}
+    body = BODY | {"bug": "mine", "bundle": {**FILES, "bug.toml": "", **sent}}
+    if "bug.toml" not in sent:
+        del body["bundle"]["bug.toml"]
+    async with plain(tmp_path / "agent") as (http, made):
+        headers = {"Content-Type": "application/json"}
+        response = await http.post("/v1/runs", content=json.dumps(body), headers=headers)
+        answer = response.json()
+        assert response.status_code == 422, answer
+        assert answer["reason"] in {"bad_bundle", "no_such_bug", "invalid_request"}, answer
+        assert len(response.text) < 2000
+        assert (await made.agent.page(None, 5)).runs == []
+    assert not list(tmp_path.rglob("*.git"))
+
+
 async def test_a_bundle_can_be_sent_along(tmp_path: Path) -> None:
     async with served(tmp_path) as (url, made), AgentClient(url) as client:
         wanted = request().model_copy(update={"bug": "mine", "bundle": FILES})
@@ -231,6 +311,7 @@ async def test_a_bundle_can_be_sent_along(tmp_path: Path) -> None:
         ("GET", "/v1/runs/0", 422),
         ("GET", f"/v1/runs/{1 << 70}", 422),
         ("GET", "/v1/runs?limit=1000", 422),
+        ("GET", "/v1/runs/1/calls?limit=1000", 422),
         ("GET", "/v1/runs?what=1", 422),
         ("GET", "/v1/runs/7/events", 404),
         ("GET", "/v1/runs/7/calls", 404),

@@ -6,7 +6,6 @@ a folder of the same form. docs/own-bug.md describes the format.
 """
 
 import re
-import tomllib
 from hashlib import sha256
 from pathlib import Path
 from typing import TypeVar
@@ -43,16 +42,18 @@ from kgym.bugs.tree_snapshot import snapshot
 from kgym.configs import CONFIGS, data_folder, program_folder
 from kgym.errors import UserError
 from kgym.source import diff_text, patching
+from kgym.toml_text import parse_toml
 
 # Maximum bytes of one file of a bundle.
 _MOST_BYTES = 16 << 20
 _Model = TypeVar("_Model", bound=Strict)
 
 
-def load(name: str, configs: Path = CONFIGS) -> Bug:
+def load(name: str, configs: Path = CONFIGS, *, untrusted: bool = False) -> Bug:
     """Load a bundle by its name, or by the path of its folder.
 
-    `NAME@KERNEL` is the bug on a shared kernel of `configs/kernels` in place of its own.
+    `NAME@KERNEL` is the bug on a shared kernel of `configs/kernels` in place of its own. An
+    `untrusted` bundle, which a caller elsewhere sent, may name no source on this machine.
     Raises UserError `no_such_bug`, `no_such_kernel`, `ambiguous_bug` or `bad_bundle`, which names
     the file and each wrong field.
     """
@@ -62,7 +63,7 @@ def load(name: str, configs: Path = CONFIGS) -> Bug:
         shared = ", ".join(kernels(configs))
         raise UserError("no_such_kernel", f"there is no kernel `{kernel}`; there are: {shared}")
     try:
-        bug = _load(folder, configs, kernel)
+        bug = _load(folder, configs, kernel, untrusted=untrusted)
         bug.job(bug.fix)  # fails here, before queueing, if a field exceeds the limits of a job
     except ValidationError as error:
         raise UserError("bad_bundle", f"{folder}: {_faults(error)}") from error
@@ -111,8 +112,10 @@ def _holds_bundle(folder: Path) -> bool:
         return False
 
 
-def _load(folder: Path, configs: Path, kernel: str | None) -> Bug:
-    file = _read_toml(BugFile, folder / "bug.toml")
+def _load(folder: Path, configs: Path, kernel: str | None, *, untrusted: bool) -> Bug:
+    file = _read_toml(BugFile, folder, "bug.toml")
+    if untrusted:
+        _refuse_local_sources(file)
     if kernel is not None:
         file = file.with_kernel(kernel)
     file = file.model_copy(update={"vm": _vm(file.vm, folder)})
@@ -158,7 +161,7 @@ def kernel(name: str, configs: Path = CONFIGS) -> BuildSpec:
     path = configs / "kernels" / f"{name}.toml"
     if not path.is_file():
         raise UserError("bad_bundle", f"kernel.use: there is no {path}")
-    return _kernel(_read_toml(KernelFile, path), path.parent)
+    return _kernel(_read_toml(KernelFile, path.parent, path.name), path.parent)
 
 
 def _build(file: BugFile, folder: Path, configs: Path) -> BuildSpec:
@@ -182,6 +185,23 @@ def _kernel(kernel: KernelFile, folder: Path) -> BuildSpec:
         jobs=kernel.jobs,
         make_seconds=kernel.make_seconds,
     )
+
+
+def _refuse_local_sources(file: BugFile) -> None:
+    """Raise UserError `bad_bundle` if a field is a path that `_place` would resolve."""
+    named = {}
+    if isinstance(file.kernel, KernelFile):
+        named = file.kernel.model_dump(include={"tree", "git", "tarball"}, exclude_none=True)
+    if isinstance(file.vm.root, RootImage) and file.vm.root.url is not None:
+        named["root.url"] = file.vm.root.url
+    for field, place in named.items():
+        # A tree is a folder, whatever it is called. Git and curl know further schemes than these.
+        if field == "tree" or not place.startswith("https://"):
+            raise UserError(
+                "bad_bundle",
+                f"bug.toml: {field}: {place[:200]} is on the sender's machine; name a source with"
+                " https://",
+            )
 
 
 def _source(kernel: KernelFile, folder: Path) -> KernelSource:
@@ -258,14 +278,14 @@ def _change(name: str, table: ChangeTable | BackportTable | None, folder: Path) 
 # --- files of a bundle, which is untrusted: sizes are bounded, paths stay in its folder ----------
 
 
-def _read_toml(model: type[_Model], path: Path) -> _Model:
+def _read_toml(model: type[_Model], folder: Path, name: str) -> _Model:
     """Read a TOML file into a model; raise UserError `bad_bundle` naming the wrong fields."""
     try:
-        return model.model_validate(tomllib.loads(path.read_text()))
-    except (OSError, tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise UserError("bad_bundle", f"{path}: {error}") from error
+        return model.model_validate(parse_toml(_text(folder, name)))
     except ValidationError as error:
-        raise UserError("bad_bundle", f"{path}: {_faults(error)}") from error
+        raise UserError("bad_bundle", f"{folder / name}: {_faults(error)}") from error
+    except ValueError as error:
+        raise UserError("bad_bundle", f"{folder / name}: {error}") from error
 
 
 def _faults(error: ValidationError) -> str:
@@ -276,7 +296,7 @@ def _faults(error: ValidationError) -> str:
 def _where(location: tuple[int | str, ...]) -> str:
     """Return the field's path in the file, without the tag of pydantic's discriminated union."""
     table = [part for part in location if part not in {"own", "use"} or part == location[-1]]
-    return ".".join(map(str, table)) or "file"
+    return ".".join(map(str, table))[:200] or "file"
 
 
 def _place(named: str, folder: Path) -> str:

@@ -12,7 +12,16 @@ from pydantic import TypeAdapter
 
 from kgym.api.agent.nodes import Node
 from kgym.api.agent.report import Report
-from kgym.api.agent.runs import CallView, Event, Limits, RunFilter, RunPage, RunRequest, RunView
+from kgym.api.agent.runs import (
+    CallView,
+    CallViewPage,
+    Event,
+    Limits,
+    RunFilter,
+    RunPage,
+    RunRequest,
+    RunView,
+)
 from kgym.api.agent.steps import CallPage, RunStep
 from kgym.client.protocol import FOLLOWING
 from kgym.errors import (
@@ -27,7 +36,6 @@ from kgym.errors import (
 )
 
 SECONDS = 60.0
-_CALLS = TypeAdapter(list[CallView])
 _STEPS = TypeAdapter(list[RunStep])
 _KINDS: dict[int, type[UserError]] = {
     401: Unauthorised,
@@ -91,7 +99,15 @@ class AgentClient:
 
     async def calls(self, run: int, node: str | None = None) -> list[CallView]:
         """Return the questions of a node, or of the whole run, and their answers."""
-        return _CALLS.validate_json(await self._ask("GET", f"runs/{run}/calls", {"node": node}))
+        calls: list[CallView] = []
+        cursor: int | None = 0
+        while cursor is not None:
+            query = {"node": node, "cursor": cursor}
+            answer = await self._ask("GET", f"runs/{run}/calls", query)
+            page = CallViewPage.model_validate_json(answer)
+            calls += page.calls
+            cursor = page.next
+        return calls
 
     async def call(self, run: int, name: str) -> CallView:
         """Return a question, and its answer."""

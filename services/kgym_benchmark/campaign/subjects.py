@@ -1,7 +1,6 @@
 """The bugs of a campaign: runnable bundles, with their records of a dataset."""
 
 import re
-import tomllib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,6 +17,7 @@ from kgym.bench.tried_bug import tried_bug
 from kgym.bugs import bundle as bundles
 from kgym.bugs.bug import Bug
 from kgym.errors import UserError
+from kgym.toml_text import parse_toml
 
 _UNNAMED = re.compile(r"[^\w.:-]")
 _SYZBOT = "syzbot "
@@ -145,12 +145,12 @@ def bundled(name: str, bug: Bug) -> Subject:
 def read(path: Path) -> Campaign:
     """Read a campaign's description; raise UserError `bad_campaign` naming the wrong fields."""
     try:
-        return Campaign.model_validate(tomllib.loads(path.read_text()))
-    except (OSError, tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise UserError("bad_campaign", f"{path}: {error}") from error
+        return Campaign.model_validate(parse_toml(path.read_text()))
     except ValidationError as error:
         wrong = "; ".join(
             f"{'.'.join(map(str, fault['loc'])) or 'file'}: {fault['msg']}"
             for fault in error.errors()[:10]
         )
         raise UserError("bad_campaign", f"{path}: {wrong}") from error
+    except (OSError, ValueError) as error:
+        raise UserError("bad_campaign", f"{path}: {error}") from error

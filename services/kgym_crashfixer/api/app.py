@@ -12,6 +12,7 @@ from kgym.api.agent.nodes import Node
 from kgym.api.agent.report import Report
 from kgym.api.agent.runs import (
     CallView,
+    CallViewPage,
     Event,
     Resumption,
     RunFilter,
@@ -33,7 +34,6 @@ from kgym.web.service import Service
 from kgym_crashfixer.api.metrics import Metrics
 from kgym_crashfixer.runs.agent import Agent
 
-_CALLS = TypeAdapter(list[CallView])
 _STEPS = TypeAdapter(list[RunStep])
 
 
@@ -175,14 +175,21 @@ async def node(agent: Core, run: RunId, name: Annotated[str, Path(max_length=500
     "/runs/{run}/calls",
     summary="Show questions and answers",
     tags=["runs"],
-    response_model=list[CallView],
+    response_model=CallViewPage,
     responses=documented(404),
 )
 async def calls(
-    agent: Core, run: RunId, node: Annotated[str | None, Query(max_length=500)] = None
+    agent: Core,
+    run: RunId,
+    node: Annotated[str | None, Query(max_length=500)] = None,
+    cursor: Annotated[int, Query(ge=0, lt=1 << 31), DIGITS] = 0,
+    limit: Annotated[int, Query(ge=1, le=100), DIGITS] = 50,
 ) -> Response:
-    """Show the model's questions and answers, of a debug cycle or of the whole run."""
-    return as_json_list(_CALLS, await agent.calls(run, node))
+    """Show the model's questions and answers, of a debug cycle or of the whole run.
+
+    A page ends after a megabyte. Pass `next` as `cursor` for the next page.
+    """
+    return as_json(await agent.call_page(run, node, cursor, limit))
 
 
 @readers.get(

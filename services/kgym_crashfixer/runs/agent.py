@@ -7,6 +7,7 @@ users of one key. Both share the classes and the store.
 import asyncio
 import contextlib
 import secrets
+from collections import defaultdict
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager
 from functools import partial
@@ -16,6 +17,7 @@ from kgym.api.agent.nodes import Node
 from kgym.api.agent.report import Report
 from kgym.api.agent.runs import (
     CallView,
+    CallViewPage,
     Event,
     Limits,
     RunFilter,
@@ -66,6 +68,7 @@ class Agent:
         self._tasks: dict[int, asyncio.Task[RunState]] = {}
         self._runners: dict[int, Runner] = {}
         self._changes: dict[int, asyncio.Event] = {}
+        self._loading: dict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
 
     async def start(
         self, request: RunRequest, key: str | None = None, submitter: str = "local"
@@ -81,7 +84,9 @@ class Agent:
         """
         once = Once(key, sha256(request.model_dump_json().encode()).hexdigest()) if key else None
         strategy = strategy_of(request)
-        await asyncio.to_thread(bugs.load, request)
+        # One at a time for each submitter: they would take all threads.
+        async with self._loading[submitter]:
+            await asyncio.to_thread(bugs.load, request)
         # Opened once to reject a wrong model or a missing key before the run exists.
         await (await asyncio.to_thread(self._open_model, request.model)).close()
         if isinstance(request.strategy, str):
@@ -216,6 +221,13 @@ class Agent:
         return await self._store.read(
             run, lambda record: [record.call(name) for name in record.call_names(node)]
         )
+
+    async def call_page(
+        self, run: int, node: str | None = None, cursor: int = 0, limit: int = 50
+    ) -> CallViewPage:
+        """Return a page of `calls`."""
+        page = partial(views.call_page, node=node, cursor=cursor, limit=limit)
+        return await self._store.read(run, page)
 
     async def call(self, run: int, name: str) -> CallView:
         """Return a question and its answer."""

@@ -5,12 +5,14 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from kgym.api.agent.conversation import ToolCall
-from kgym.api.agent.runs import CallView, Event, RunState, RunView
+from kgym.api.agent.runs import CallView, CallViewPage, Event, RunState, RunView
 from kgym.api.agent.steps import CallExcerpt, RunStep
 from kgym_crashfixer.runs.run_store import RunRecord
 
 # Characters of an excerpt on each side of the searched text.
 _ABOUT = 150
+# Bytes of questions and answers after which a page ends; one alone may have more.
+_PAGE_BYTES = 1 << 20
 
 
 def run_view(record: RunRecord) -> RunView:
@@ -79,6 +81,20 @@ def _result(data: Mapping[str, Any]) -> dict[str, Any]:
         outcome = f"{outcome}, but {', '.join(data['obstacles'])}"
     numbers = {name: data.get(name) for name in ("tokens", "price", "seconds")}
     return {"outcome": outcome, "unanswered": data.get("unanswered"), **numbers}
+
+
+def call_page(record: RunRecord, node: str | None, cursor: int, limit: int) -> CallViewPage:
+    """Return questions and answers from the one with the number `cursor` on, which is from 0."""
+    names = record.call_names(node)
+    calls: list[CallView] = []
+    size = 0
+    for name in names[cursor : cursor + limit]:
+        calls.append(record.call(name))
+        size += len(calls[-1].model_dump_json())
+        if size > _PAGE_BYTES:
+            break
+    end = cursor + len(calls)
+    return CallViewPage(calls=calls, next=end if end < len(names) else None)
 
 
 def excerpts(record: RunRecord, names: Sequence[str], text: str | None) -> list[CallExcerpt | None]:
