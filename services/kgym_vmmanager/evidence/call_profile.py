@@ -1,5 +1,6 @@
 """A program's system calls, as the guest's tracer (guest/inside/trace.c) prints them."""
 
+import math
 import secrets
 import time
 from collections import Counter
@@ -8,7 +9,7 @@ from dataclasses import dataclass, field
 
 from kgym.api.steps import Call, InstanceOutcome, Work
 from kgym.bugs.run_ends import End, listed
-from kgym_vmmanager.evidence.compared_work import DIED, PENDING, STUCK
+from kgym_vmmanager.evidence.compared_work import DIED, PENDING, STUCK, is_cut_off
 from kgym_vmmanager.evidence.syscall_names import call_name, result_name
 from kgym_vmmanager.guest.paths import PROGRAM, TRACER
 from kgym_vmmanager.guest.ssh import ConnectionLost, Ssh
@@ -17,7 +18,12 @@ from kgym_vmmanager.vm.instance_ending import InstanceEnded, InstanceEnding
 FOLDER = "/tmp"  # noqa: S108 - the guest's
 # Time of a trace by the guest's clock, and its limit by the host's: emulated guests run slower.
 SECONDS = 4
-LIMIT_SECONDS = 20.0
+_LIMIT_TIMES = 5
+# A guest that took longer to boot, as on a busy host, gets proportionally more time.
+_USUAL_BOOT_SECONDS = 30.0
+_MOST_SECONDS = 120
+# A trace that is cut off proves nothing; it is repeated, and takes so many times longer.
+_TRIES, _LONGER = 3, 4
 _CALL_SECONDS = 10.0
 _READ_SECONDS = 0.2
 _LINE_BYTES = 128
@@ -103,6 +109,8 @@ class Profiling:
 
     def __init__(self) -> None:
         self.seconds = 0.0
+        # Of the guest: tells how slow it is.
+        self.boot_seconds = 0.0
         self.ends: dict[End, int] = {}
         self.log = TracerLog()
 
@@ -115,8 +123,15 @@ class Profiling:
         """Trace the program for a few seconds; raises InstanceEnded if the guest is lost."""
         del reconnect, is_idle
         begin = time.monotonic()
+        slowness = max(1.0, self.boot_seconds / _USUAL_BOOT_SECONDS)
         try:
-            await follow(ssh, f"{FOLDER}/{secrets.token_hex(4)}", PROGRAM, self.log)
+            for number in range(_TRIES):
+                seconds = min(_MOST_SECONDS, math.ceil(SECONDS * slowness) * _LONGER**number)
+                self.log = TracerLog()
+                folder = f"{FOLDER}/{secrets.token_hex(4)}"
+                await follow(ssh, folder, PROGRAM, self.log, seconds)
+                if not self.log.over or not is_cut_off(self.log.work(crashed=False)):
+                    break
         except (ConnectionLost, TimeoutError) as error:
             detail = f"the trace did not come to its end: {error}"
             raise InstanceEnded(InstanceOutcome.SSH_LOST, detail) from error
@@ -132,13 +147,14 @@ def why_unknown(ending: InstanceEnding) -> str:
     return "its trace broke off" if survived or not ending.detail else ending.detail
 
 
-async def follow(ssh: Ssh, folder: str, program: str, log: TracerLog) -> None:
+async def follow(ssh: Ssh, folder: str, program: str, log: TracerLog, seconds: int) -> None:
     """Run the program under the tracer in the guest's `folder`; feed its output to `log`.
 
+    The tracer ends after `seconds` of the guest's.
     Raises ConnectionLost, and TimeoutError if the tracer does not end.
     """
-    stream = await ssh.start(f"{TRACER} {SECONDS} {folder} {program}", _CALL_SECONDS)
-    until = time.monotonic() + LIMIT_SECONDS
+    stream = await ssh.start(f"{TRACER} {seconds} {folder} {program}", _CALL_SECONDS)
+    until = time.monotonic() + _LIMIT_TIMES * seconds
     more, answered = True, 0
     while more and not log.over:
         if time.monotonic() > until:

@@ -45,6 +45,17 @@ _START = frozenset(
 )
 
 
+def is_cut_off(work: Work) -> bool:
+    """Return whether a profile ended before a run ended, or any call of the program's own did."""
+    own = (call.result for call in work.calls if call.name not in _START)
+    return not work.ends and all(result in {PENDING, STUCK} for result in own)
+
+
+def proves_nothing(work: Work) -> bool:
+    """Return whether a profile is cut off, and has no call of the program's own either."""
+    return is_cut_off(work) and all(call.name in _START for call in work.calls)
+
+
 def lacks(before: Work | None, after: Work) -> str | None:
     """Return why none of the program's work is done any more; None if some is."""
     if before is None:
@@ -53,8 +64,11 @@ def lacks(before: Work | None, after: Work) -> str | None:
     works = {call.name for call in after.calls if call.result == OK}
     if not worked or worked & works:
         return None
-    names = ", ".join(sorted(worked))
-    return f"nothing of the program's work is done any more: {names} succeeded, and now never do"
+    if proves_nothing(after):
+        return "what the program does is not known: its trace ended before it made a call"
+    now = _by_name(after)
+    fates = "; ".join(f"{name} {_fate(now.get(name, {}))}" for name in sorted(worked))
+    return f"nothing of the program's work is done any more: {fates}, and succeeded before"
 
 
 def unknown(why: str) -> Finding:
@@ -138,6 +152,12 @@ def _reached(reached: list[Reached]) -> Iterator[Finding]:
 
 def _is_forbidden(name: str, failed: dict[str, int]) -> bool:
     return name not in _FORBIDS_BY_DESIGN and bool(failed) and failed.keys() <= _FORBIDDEN
+
+
+def _fate(results: dict[str, int]) -> str:
+    if failed := _failed(results):
+        return f"is refused ({_counts(failed)})"
+    return "does not come back" if results else "is never called"
 
 
 def _by_name(work: Work) -> dict[str, dict[str, int]]:

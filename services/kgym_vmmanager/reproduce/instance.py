@@ -21,7 +21,7 @@ from kgym_vmmanager.dump.guest_memory import Dump, Scene, dump_bytes
 from kgym_vmmanager.evidence import crash_path, leaks
 from kgym_vmmanager.evidence.breakpoints import Breakpoints, StubFailed
 from kgym_vmmanager.evidence.call_profile import FOLDER, Profiling, TracerLog
-from kgym_vmmanager.evidence.compared_work import lacks
+from kgym_vmmanager.evidence.compared_work import lacks, proves_nothing
 from kgym_vmmanager.evidence.controls import Connect, Controls, Idle, Share
 from kgym_vmmanager.evidence.smoke import SmokeTest
 from kgym_vmmanager.guest.console import FILE_BYTES, Console
@@ -135,6 +135,8 @@ class Instance:
         if not log.over and not (crashed and log.answers):
             return None
         work = log.work(crashed=not log.over)
+        if log.over and proves_nothing(work):
+            return None
         if self._points is None or self._points.failed is not None:
             return work
         hit = frozenset(self._points.hit)
@@ -387,6 +389,8 @@ class Instance:
             raise InstanceEnded(InstanceOutcome.BOOT_FAILED, detail, retry=True) from error
         boots.booted(time.monotonic() - start)
         self._boot_seconds = round(time.monotonic() - start, 2)
+        if self._profiling is not None:
+            self._profiling.boot_seconds = self._boot_seconds
         return ssh
 
 

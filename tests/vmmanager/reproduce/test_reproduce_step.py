@@ -9,17 +9,20 @@ import pytest
 
 from kgym.api.steps import (
     Calibration,
+    Call,
+    Evidence,
     InstanceOutcome,
     InstanceResult,
     Measure,
     Reproducer,
     StepRef,
     Verdict,
+    Work,
 )
 from kgym.api.worker_calls import Input
 from kgym.errors import InfrastructureError
 from kgym.host.budget import Budget
-from kgym_vmmanager.guest.paths import PROGRAM
+from kgym_vmmanager.guest.paths import PROGRAM, TRACER
 from kgym_vmmanager.reproduce.reproduce_step import Reproduce
 from kgym_vmmanager.vm.provider import VmLost
 from tests.results import ran
@@ -238,6 +241,54 @@ async def test_untraced(scripted_step: NewStep, perform_scripted: Perform, cache
     after = await Reproduce(cache, provider=ScriptedVms(Guest))(run)
     assert after.verdict is Verdict.NO_CRASH
     assert "work_not_compared" in {finding.reason for finding in after.findings}
+
+
+class Slow(Guest):
+    """Its tracer's time is over before the program begins, except in the last of `talks`."""
+
+    talks: tuple[bytes, ...] = ()
+
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        self.left = list(self.talks)
+        self.seconds: list[int] = []
+
+    def answers(self, command: str) -> tuple[int, bytes]:
+        if not command.startswith(f"{TRACER} "):
+            return super().answers(command)
+        self.seconds.append(int(command.split()[1]))
+        return 0, self.left.pop(0)
+
+
+CUT = b"total 59 0 1\nover 1\n"
+FAILS = b"total 250 1 1\nover 1\n"
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize(
+    ("talks", "verdict", "reason"),
+    [
+        ((CUT, b"total 250 0 1\nover 1\n"), Verdict.NO_CRASH, "without a crash"),
+        ((b"over 0\n", CUT, CUT), Verdict.INCONCLUSIVE, "not known: its trace ended before"),
+        ((FAILS,), Verdict.INCONCLUSIVE, "keyctl is refused (1 x EPERM), and succeeded before"),
+        (
+            (b"total 39 0 1\nend exit 0 9\nover 1\n",),
+            Verdict.INCONCLUSIVE,
+            "keyctl is never called",
+        ),
+    ],
+)
+async def test_a_trace_that_was_cut_off_proves_nothing_and_is_repeated(
+    scripted_step: NewStep, cache: Path, talks: tuple[bytes, ...], verdict: Verdict, reason: str
+) -> None:
+    work = Work(calls=[Call(name="keyctl", result="ok", count=1)])
+    before = ran(Verdict.SAME_CRASH, CRASH_TITLE, evidence=Evidence(work=work))
+    run = await scripted_step(time=0.3, evidence=True, baseline=StepRef(step=1))
+    run.assignment.inputs["baseline"] = Input(result=before, artifacts=[])
+    guests = ScriptedVms(like(Slow, talks=talks))
+    result = await Reproduce(cache, provider=guests)(run)
+    assert (result.verdict, reason in result.reason) == (verdict, True)
+    assert guests.guests[0].seconds == [4, 16, 64][: len(talks)]
 
 
 async def test_the_first_crash_stops_the_others(perform_scripted: Perform) -> None:
