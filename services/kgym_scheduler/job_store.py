@@ -119,16 +119,16 @@ class JobStore:
     # --- for users ------------------------------------------------------------------------
 
     async def submit(
-        self, request: JobRequest, key: str | None = None, submitter: str = LOCAL
+        self, request: JobRequest, key: str | None = None, submitter: str = LOCAL, log: str = ""
     ) -> tuple[JobView, Changed | None]:
-        """Add a job; return it, and the change.
+        """Add a job, with the first line of its log; return it, and the change.
 
         If the key was used before, return that job and no change. Raises UserError `key_reused`
         if it was used for another request, `bad_reference` if the request names a step that
         cannot be used, and what `NeedsCheck.check` raises.
         """
         await self._needs.check([request])
-        [added] = await self._add([Submission(request, key, submitter)])
+        [added] = await self._add([Submission(request, key, submitter, log)])
         if isinstance(added, int):
             return await self.get(added), None
         return added

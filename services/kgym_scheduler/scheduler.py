@@ -192,10 +192,10 @@ class Scheduler:
     # --- for users ------------------------------------------------------------------------
 
     async def submit(
-        self, request: JobRequest, key: str | None = None, submitter: str = LOCAL
+        self, request: JobRequest, key: str | None = None, submitter: str = LOCAL, log: str = ""
     ) -> tuple[JobView, bool]:
         """Add a job; return it, and whether it is new (see `JobStore.submit`)."""
-        job, changed = await self.store.submit(request, key, submitter)
+        job, changed = await self.store.submit(request, key, submitter, log)
         self._announce(changed)
         self._ask([job.id])
         return job, changed is not None

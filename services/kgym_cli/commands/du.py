@@ -7,6 +7,7 @@ import click
 from pydantic import Field
 from rich.markup import escape
 
+from kgym.api.key_value_tags import as_written
 from kgym.api.storage import StorageView
 from kgym_cli.output import json_option, people, print_json, print_table, results
 from kgym_cli.output.answer import Answer
@@ -76,7 +77,12 @@ def _print(answer: DuAnswer) -> None:
     print_table("what", "MB", "number", rows=rows)
     if stored.jobs:
         jobs = [
-            (str(job.job), str(job.state), _mb(job.bytes), escape(" ".join(job.tags)))
+            (
+                str(job.job),
+                str(job.state),
+                _mb(job.bytes),
+                escape(" ".join(map(as_written, job.tags))),
+            )
             for job in stored.jobs[:_SHOWN]
         ]
         print_table("job", "state", "MB", "tags", rows=jobs)

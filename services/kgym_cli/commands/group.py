@@ -12,6 +12,7 @@ from kgym.api import result_csv
 from kgym.api.bulk import Aborted
 from kgym.api.groups import GroupFilter, GroupResult, GroupView
 from kgym.api.jobs import GroupName, Submitter
+from kgym.api.key_value_tags import as_written
 from kgym.api.states import State
 from kgym.api.steps import Verdict
 from kgym_cli.output import json_option, print_json, print_table, results
@@ -122,7 +123,8 @@ def _print_csv(results_of_group: Iterable[GroupResult]) -> None:
 
 def _result_row(result: GroupResult) -> tuple[str, ...]:
     resolved = "" if result.resolved is None else ("yes" if result.resolved else "no")
-    words = (escape(result.title or ""), escape(result.reason or ""), escape(" ".join(result.tags)))
+    tags = " ".join(map(as_written, result.tags))
+    words = (escape(result.title or ""), escape(result.reason or ""), escape(tags))
     return (
         str(result.job),
         result.state,

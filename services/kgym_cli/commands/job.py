@@ -17,6 +17,7 @@ from rich.markup import escape
 from kgym.api import trusted_tags
 from kgym.api.bulk import Aborted, AbortFilter, Submitted
 from kgym.api.jobs import JobFilter, JobRequest, JobView
+from kgym.api.key_value_tags import as_written
 from kgym.api.states import State
 from kgym.api.steps import StepKind
 from kgym.bugs.conclusion import Answer, Conclusion, conclusion
@@ -343,7 +344,9 @@ def _highlights(result: dict[str, Any]) -> list[tuple[str, Any]]:
 
 def _tags(job: JobView) -> str:
     """Return the tags for people, as markup."""
-    return escape(" ".join(tag for tag in job.tags if not tag.startswith(trusted_tags.REQUEST)))
+    return escape(
+        " ".join(as_written(tag) for tag in job.tags if not tag.startswith(trusted_tags.REQUEST))
+    )
 
 
 def _styled(state: State) -> str:

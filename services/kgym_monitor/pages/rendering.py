@@ -12,6 +12,7 @@ from fastapi.responses import HTMLResponse
 from jinja2.runtime import Macro
 
 from kgym.api.jobs import JobView, StepView
+from kgym.api.key_value_tags import as_written
 from kgym.api.states import State
 from kgym.web.scopes import Scope
 from kgym_monitor.assets import assets
@@ -45,7 +46,7 @@ def _environment() -> jinja2.Environment:
     words: tuple[Callable[..., str], ...]
     words = (wording.visible, wording.exact, wording.duration, wording.size, wording.percent)
     words = (*words, wording.nanoseconds, wording.offset)
-    for function in (*words, wording.subject, wording.plain_tags, current, took):
+    for function in (*words, wording.subject, wording.plain_tags, as_written, current, took):
         env.filters[function.__name__] = function
     for function in run_page.FILTERS:
         env.filters[function.__name__] = function

@@ -5,6 +5,7 @@
 
 from typing import Any
 
+from kgym.api import key_value_tags as tags
 from kgym.api.jobs import JobView, StepView
 from kgym.api.states import State
 from kgym.api.steps import (
@@ -17,7 +18,6 @@ from kgym.api.steps import (
     StepKind,
     Verdict,
 )
-from kgym_scheduler.peer_api import tags
 
 _TYPES = {StepKind.BUILD: "kbuilder", StepKind.REPRODUCE: "kvmmanager"}
 _FILES = {

@@ -35,7 +35,7 @@ class GitCommit(Strict):
 
 
 class BuilderArgument(Strict):
-    """A build. The userspace image is ignored: this platform boots its own."""
+    """A build. The userspace image has no effect: this platform boots its own."""
 
     workerType: Literal["kbuilder"]
     kernelSource: Resource | GitCommit

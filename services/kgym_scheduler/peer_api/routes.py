@@ -12,6 +12,7 @@ from fastapi.responses import JSONResponse, Response
 from pydantic import Field
 from pydantic_core import to_json
 
+from kgym.api import key_value_tags as tags
 from kgym.api.jobs import DIGITS, JobFilter, JobView
 from kgym.errors import Conflict, NotFound, UserError
 from kgym.web.access import needs
@@ -19,9 +20,9 @@ from kgym.web.problems import documented
 from kgym.web.scopes import Scope
 from kgym.web.strict_requests import StrictRoute
 from kgym_scheduler.database import job_lists
-from kgym_scheduler.peer_api import answers, tags
+from kgym_scheduler.peer_api import answers
 from kgym_scheduler.peer_api.requests import JobsFilter, NewJob, PageFilter, TagFilter
-from kgym_scheduler.peer_api.submission import request_of
+from kgym_scheduler.peer_api.submission import ignored, request_of
 from kgym_scheduler.routing import Core, admit, caller_of
 from kgym_scheduler.scheduler import Scheduler
 
@@ -66,7 +67,7 @@ async def new_job(http: Request, scheduler: Core, job: Annotated[NewJob, Body()]
     """Submit a job: `kbuilder` is a build step, `kvmmanager` a reproduce step."""
     request = await request_of(job, scheduler.job)
     caller = await admit(http, [request])
-    view, _ = await scheduler.submit(request, None, caller.name)
+    view, _ = await scheduler.submit(request, None, caller.name, ignored(job))
     return JSONResponse(answers.job_id(view.id))
 
 

@@ -5,6 +5,7 @@ from collections.abc import Awaitable, Callable
 
 from pydantic import ValidationError
 
+from kgym.api import key_value_tags as tags
 from kgym.api.jobs import JobRequest, JobView
 from kgym.api.steps import (
     BuildSpec,
@@ -18,12 +19,12 @@ from kgym.api.steps import (
     VmShape,
 )
 from kgym.errors import UserError
-from kgym_scheduler.peer_api import tags
 from kgym_scheduler.peer_api.requests import (
     BuilderArgument,
     GitCommit,
     NewJob,
     PeerImage,
+    PeerReproducer,
     Resource,
     VmArgument,
 )
@@ -32,13 +33,19 @@ from kgym_scheduler.peer_api.requests import (
 KEY = re.compile(r"jobs/([1-9][0-9]{0,17})/steps/([0-9]{1,2})(?:/[\w.-]+)?", re.ASCII)
 _UNITS = {"s": 1, "m": 60, "h": 3600}
 _QEMU = re.compile(r"qemu:([0-9]{1,2})-([0-9]{3,7})", re.ASCII)
+_CLOUD = re.compile(r"[a-z][a-z0-9]*-[a-z]+-([0-9]{1,3})", re.ASCII)
 _COMMIT = re.compile("[0-9a-f]{40}")
+_OPTIONS = re.compile(r"(?m)^#\s*\{")
+_ARCHITECTURES = {"amd64", "x86_64"}
 # Returns a job; raises NotFound.
 Find = Callable[[int], Awaitable[JobView]]
 
 
 async def request_of(new: NewJob, find: Find) -> JobRequest:
-    """Return the job to submit; raise UserError `peer_job` for what is not supported here."""
+    """Return the job to submit; raise UserError `peer_job` for what is not supported here.
+
+    A field without effect is refused only if a verdict may depend on it; see `ignored`.
+    """
     steps: list[StepSpec] = []
     for number, stage in enumerate(new.jobWorkers):
         try:
@@ -59,11 +66,49 @@ async def request_of(new: NewJob, find: Find) -> JobRequest:
         raise UserError("peer_job", first["msg"]) from error
 
 
+def ignored(new: NewJob) -> str:
+    """Return a line for the job's log that names the given fields without effect, if any."""
+    names = []
+    for number, stage in enumerate(new.jobWorkers):
+        fields = stage.model_dump(exclude_unset=True)
+        within = {"": fields, **{f"{name}.": value for name, value in fields.items()}}
+        names += [
+            f"jobWorkers.{number}.{place}{name}"
+            for place, values in within.items()
+            if isinstance(values, dict)
+            for name, value in values.items()
+            if value != "" and f"{place}{name}" in _without_effect(stage)
+        ]
+    return f"fields without effect on this platform: {', '.join(names)}\n" if names else ""
+
+
+def _without_effect(stage: BuilderArgument | VmArgument) -> set[str]:
+    if isinstance(stage, BuilderArgument):
+        names = {"userspaceImage", "kernelSource.storageUri"}
+        if getattr(stage.kernelSource, "linker", "ld") != "ld":
+            names.add("kernelSource.linker")
+        return names
+    names = {"reproducer.syzkallerCheckoutRollback", "reproducer.syzkallerLatestTag"}
+    names.add("image.vmlinux")
+    if _QEMU.fullmatch(stage.machineType) is None:
+        names.add("machineType")  # except for the number of its CPUs
+    if stage.reproducer.reproducerType == "c":
+        names.add("reproducer.syzkallerCheckout")
+    if not _takes_options(stage.reproducer):
+        names |= {"reproducer.threaded", "reproducer.nProc"}
+    return names
+
+
+def _takes_options(program: PeerReproducer) -> bool:
+    """Return whether it is a program of syzkaller's that does not say how it is to be run."""
+    return program.reproducerType == "log" and not _OPTIONS.search(program.reproducerText)
+
+
 async def _build(given: BuilderArgument, find: Find) -> BuildSpec:
     patches = [Patch(name="patch", diff=given.patch)] if given.patch.strip() else []
     if isinstance(given.kernelSource, GitCommit):
         source = given.kernelSource
-        if source.arch not in {"amd64", "x86_64"}:
+        if source.arch not in _ARCHITECTURES:
             raise UserError("peer_job", f"kernels here are for amd64, not for {source.arch}")
         return BuildSpec(
             source=GitSource(url=source.gitUrl, commit=source.commitId),
@@ -76,14 +121,22 @@ async def _build(given: BuilderArgument, find: Find) -> BuildSpec:
     view = (await find(job)).step(step)
     if view is None or not isinstance(view.spec, BuildSpec):
         raise UserError("peer_job", f"step {step} of job {job} has built no kernel")
-    # The same source and config find the compiled tree of the earlier job.
-    own = {"patches": patches, "review": [patch.name for patch in patches], "name": None}
-    return view.spec.model_copy(update={**own, "files": [], "ahead": None})
+    # The same source and config find the compiled tree of the earlier job. Its patches are part of
+    # its kernel: runs on the unpatched one would be taken for runs on that kernel.
+    earlier = view.spec.model_dump(exclude={"name", "files", "ahead"})
+    named = [patch.model_copy(update={"name": f"patch of job {job}, {step}"}) for patch in patches]
+    return BuildSpec.model_validate(
+        earlier
+        | {"patches": [*view.spec.patches, *named]}
+        | {"review": [*view.spec.review, *(patch.name for patch in named)]}
+    )
 
 
 def _run(given: VmArgument, number: int, earlier: list[StepSpec]) -> ReproduceSpec:
     wanted, program = given.image, given.reproducer
     if isinstance(wanted, PeerImage):
+        if wanted.arch not in _ARCHITECTURES:
+            raise _wrong(number, f"image.arch: kernels here are for amd64, not for {wanted.arch}")
         job, step = _place(wanted.vmImage)
         build = StepRef(job=job, step=step)
     else:
@@ -91,14 +144,21 @@ def _run(given: VmArgument, number: int, earlier: list[StepSpec]) -> ReproduceSp
         if not 0 <= step < number or not isinstance(earlier[step], BuildSpec):
             raise _wrong(number, f"image: stage {step} is not an earlier kbuilder stage")
         build = StepRef(step=step)
-    commit = program.syzkallerCheckout
     is_syz = program.reproducerType == "log"
-    named = commit if is_syz and _COMMIT.fullmatch(commit) else None
+    commit = program.syzkallerCheckout if is_syz else ""
+    if commit and not _COMMIT.fullmatch(commit):
+        message = "a commit of syzkaller has 40 hex digits; leave it empty for the worker's own"
+        raise _wrong(number, f"reproducer.syzkallerCheckout: {message}")
+    text = program.reproducerText
+    if _takes_options(program):
+        flag = str(program.threaded).lower()
+        text = (
+            f'# {{"threaded":{flag},"collide":{flag},"repeat":true,"procs":{program.nProc},'
+            f'"sandbox":"none"}}\n{text}'
+        )
     return ReproduceSpec(
         build=build,
-        reproducer=Reproducer(
-            kind="syz" if is_syz else "c", text=program.reproducerText, syzkaller=named
-        ),
+        reproducer=Reproducer(kind="syz" if is_syz else "c", text=text, syzkaller=commit or None),
         vm=_shape(given.machineType),
         instances=program.nInstance,
         time=int(program.restartTime[:-1]) * _UNITS[program.restartTime[-1]],
@@ -107,9 +167,11 @@ def _run(given: VmArgument, number: int, earlier: list[StepSpec]) -> ReproduceSp
 
 def _shape(machine: str) -> VmShape:
     """Return the VM of a QEMU machine type, the default one for types of other clouds."""
-    if (match := _QEMU.fullmatch(machine)) is None:
-        return VmShape()
-    return VmShape(cpus=int(match[1]), memory=int(match[2]))
+    if match := _QEMU.fullmatch(machine):
+        return VmShape(cpus=int(match[1]), memory=int(match[2]))
+    # A race may need as many CPUs as the type of another cloud has, such as e2-standard-4.
+    match = _CLOUD.fullmatch(machine)
+    return VmShape(cpus=int(match[1])) if match else VmShape()
 
 
 def _place(resource: Resource) -> tuple[int, int]:

@@ -2,7 +2,7 @@
 
 import json
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from hashlib import sha256
@@ -36,6 +36,7 @@ class Submission:
     request: JobRequest
     key: str | None = None
     submitter: str = LOCAL
+    log: str = ""
     specs: tuple[str, ...] = field(init=False)
     """The steps as stored."""
     places: tuple[capability_lanes.Place, ...] = field(init=False)
@@ -139,7 +140,8 @@ async def _insert(
     added = list(zip(job_ids, new, strict=True))
     facet_rows = [row for job in added for row in _facet_rows(now, *job)]
     await connection.execute(plain_insert(facets), facet_rows)
-    await connection.execute(plain_insert(events), [_event_row(now, job_id) for job_id in job_ids])
+    event_rows = [row for job_id, job in added for row in _event_rows(now, job_id, job.log)]
+    await connection.execute(plain_insert(events), event_rows)
     # Turns come late in the transaction: their rows stay locked until its end.
     notified = await lanes_to_notify(connection, {lane_ids[s.places[0]] for s in new})
     turns = await fair_queue.give_turns(connection, Counter(s.queue for s in new))
@@ -239,15 +241,12 @@ def _facet_rows(now: datetime, job_id: int, submission: Submission) -> list[dict
     ]
 
 
-def _event_row(now: datetime, job_id: int) -> dict[str, object]:
-    return {
-        "job_id": job_id,
-        "step": 0,
-        "attempt": 0,
-        "kind": "state",
-        "at": now,
-        "data": json.dumps({"state": FIRST, "job_state": FIRST, "attempt": 0}),
-    }
+def _event_rows(now: datetime, job_id: int, log: str) -> Iterator[dict[str, object]]:
+    row = {"job_id": job_id, "step": 0, "attempt": 0, "at": now}
+    state = {"state": FIRST, "job_state": FIRST, "attempt": 0}
+    yield {**row, "kind": "state", "data": json.dumps(state)}
+    if log:
+        yield {**row, "kind": "log", "data": json.dumps({"text": log})}
 
 
 def _view(job_id: int, now: datetime, submission: Submission) -> JobView:

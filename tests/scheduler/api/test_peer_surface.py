@@ -7,10 +7,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from kgym.api import key_value_tags as tags
+from kgym.api import syz_program
 from kgym.api.steps import Failure, InstanceOutcome, InstanceResult, Verdict
 from kgym.api.worker_calls import AttemptEnding
 from kgym.errors import UserError
-from kgym_scheduler.peer_api import tags
 from kgym_scheduler.scheduler import Scheduler
 from tests.results import ran
 from tests.scheduler.api.test_app import problem
@@ -125,6 +126,38 @@ async def test_a_kernel_of_an_earlier_job_is_built_on(
     spec = (await scheduler.job(int(second, 16))).steps[0].spec
     assert spec.source.url == SOURCE["gitUrl"]  # type: ignore[union-attr]
     assert [one.diff for one in spec.patches] == ["--- a/b\n"]  # type: ignore[union-attr]
+    # A third job builds on the second's kernel, which has its patch; and adds nothing, or a patch.
+    tree = {"kernelSource": result["kCache"] | {"key": f"jobs/{int(second, 16)}/steps/0/tree"}}
+    for more in ([], ["--- a/c\n"]):
+        third = await new(http, BUILD | tree | {"patch": "".join(more)}, RUN)
+        spec = (await scheduler.job(int(third, 16))).steps[0].spec
+        assert [one.diff for one in spec.patches] == ["--- a/b\n", *more]  # type: ignore[union-attr]
+        assert spec.review == [one.name for one in spec.patches]  # type: ignore[union-attr]
+
+
+PROGRAM = {"reproducerType": "log", "reproducerText": "getpid()\n"}
+
+
+async def test_fields_without_effect_are_named_in_the_log(
+    http: httpx.AsyncClient, scheduler: Scheduler
+) -> None:
+    more = {"syzkallerLatestTag": "v1", "nProc": 2, "threaded": False, "syzkallerCheckout": ""}
+    told = RUN | {"reproducer": RUN["reproducer"] | more, "machineType": "e2-standard-4"}  # type: ignore[operator]
+    used = RUN | {"reproducer": PROGRAM | more | {"syzkallerCheckout": "ab" * 20}}
+    build = BUILD | {"kernelSource": SOURCE | {"linker": "ld.lld"}}
+    job_id = await new(http, build, told, used)
+    names = [
+        *("0.kernelSource.linker", "0.userspaceImage", "1.reproducer.syzkallerLatestTag"),
+        *("1.reproducer.nProc", "1.reproducer.threaded", "1.machineType"),
+        "2.reproducer.syzkallerLatestTag",
+    ]
+    [line] = (await http.get(f"/jobs/{job_id}/log")).json()["page"]
+    names = [f"jobWorkers.{name}" for name in names]
+    assert sorted(line["content"].strip().partition(": ")[2].split(", ")) == sorted(names)
+    one, other = (step.spec for step in (await scheduler.job(int(job_id, 16))).steps[1:])
+    assert one.vm.cpus == 4  # type: ignore[union-attr]
+    options = syz_program.options(other.reproducer.text)  # type: ignore[union-attr]
+    assert (options.threaded, options.procs, options.repeat) == (False, 2, True)
 
 
 async def test_jobs_are_ended_begun_again_tagged_and_found(
@@ -157,10 +190,14 @@ async def test_logs_come_latest_first(http: httpx.AsyncClient, scheduler: Schedu
         assert await scheduler.report(assignment.lease, line, None)
     for path in (f"/jobs/{job_id}/log", "/system/displays/jobLog"):
         page = (await http.get(path)).json()
-        assert [row["content"] for row in page["page"]] == ["two\n", "one\n"]
+        assert [row["content"] for row in page["page"][:2]] == ["two\n", "one\n"]
         assert page["page"][0]["workerType"] == "kbuilder"
     assert (await http.get("/system/displays/systemLog")).json()["page"] == []
     assert "deploymentName" in (await http.get("/system/info")).json()
+
+
+PLACE = {"key": "jobs/1/steps/0/bzImage"}
+KERNEL = {"vmImage": PLACE, "vmlinux": PLACE}
 
 
 @pytest.mark.attack
@@ -171,6 +208,9 @@ async def test_logs_come_latest_first(http: httpx.AsyncClient, scheduler: Schedu
         BUILD | {"kernelSource": {"key": "kcache/../../etc", "storageUri": ""}},
         RUN,
         RUN | {"image": 5},
+        RUN | {"reproducer": PROGRAM | {"syzkallerCheckout": "v1"}, "image": KERNEL},
+        RUN | {"reproducer": PROGRAM | {"nProc": 999}, "image": KERNEL},
+        RUN | {"image": KERNEL | {"arch": "arm64"}},
     ],
 )
 async def test_what_cannot_be_done_here_is_refused(http: httpx.AsyncClient, stage: Any) -> None:
@@ -193,3 +233,19 @@ def test_any_tag_comes_back(key: str, value: str) -> None:
         return
     if key.isprintable() and value.isprintable():
         assert tags.read([tag]) == {key: value}
+        assert tags.as_written(tag) == f"{key}={value}"
+
+
+@pytest.mark.parametrize(
+    ("tag", "shown"),
+    [
+        ("text=hello+20world/ü", "text=hello world/ü"),
+        ("v6.1+20", "v6.1+20"),
+        ("head=v6.1+ab1", "head=v6.1+ab1"),
+        ("a=c++", "a=c++"),
+        ("text=a+1bb+e2+80+aeb", "text=a+1bb+e2+80+aeb"),
+    ],
+)
+def test_lists_show_tags_as_their_submitter_wrote_them(tag: str, shown: str) -> None:
+    """Other tags stay as they are, and so do invisible characters, which could deceive."""
+    assert tags.as_written(tag) == shown

@@ -26,6 +26,15 @@ def read(tags: list[str]) -> dict[str, str]:
     return {_plain(key): _plain(value) for key, equals, value in pairs if equals and key}
 
 
+def as_written(tag: str) -> str:
+    """Return a tag as its submitter wrote it: with the characters that our tags cannot have."""
+    for key, value in read([tag]).items():
+        # A tag of another origin may hold a plus sign of its own, and stays as it is.
+        if f"{key}{value}".isprintable() and f"{_escaped(key)}={_escaped(value)}" == tag:
+            return f"{key}={value}"
+    return tag
+
+
 def _escaped(text: str) -> str:
     return "".join(
         char if _PLAIN.fullmatch(char) else "".join(f"+{byte:02x}" for byte in _bytes(char))
