@@ -22,6 +22,7 @@ from typing import Any
 from kgym.api.steps import StepKind
 from kgym.host import process_logs
 from kgym_cli.platforms.embedded_platform import Platform
+from tests.bundles import REGRESS, small_bundle
 from tests.cli.test_check import DIFF
 from tests.cli.test_sweep import BUG, Farm, diff
 from tests.cli.worked import working
@@ -113,17 +114,7 @@ def _bundle(folder: Path) -> Path:
     argv = ["tar", "-cf", source, "-C", ROOT / "tests", "fakelinux"]
     subprocess.run(argv, check=True, timeout=60)
     digest = hashlib.sha256(source.read_bytes()).hexdigest()
-    (folder / "repro.c").write_text("int main(void) { return 0; }\n")
-    (folder / "fragment").write_text("CONFIG_BASE=y\n")
-    (folder / "bug.toml").write_text(
-        'title = "WARNING in watch_filter"\n'
-        f'[kernel]\ntarball = "linux.tar"\nsha256 = "{digest}"\n'
-        'base = "allnoconfig"\nfragments = ["fragment"]\n'
-        '[reproducer]\nfile = "repro.c"\n'
-        '[[regress.edits]]\nfile = "kernel/watch_queue.c"\n'
-        'original = "type >= WATCH_TYPE__NR"\nreplacement = "type >= 100"\n'
-    )
-    return folder
+    return small_bundle(folder, f'tarball = "linux.tar"\nsha256 = "{digest}"', REGRESS)
 
 
 def _median(times: list[float]) -> float:

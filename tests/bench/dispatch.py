@@ -32,7 +32,7 @@ import httpx
 
 from kgym.api.jobs import JobFilter, JobRequest
 from kgym.api.states import State
-from kgym.api.steps import BuildResult, BuildSpec, GitSource, KernelConfig, StepKind
+from kgym.api.steps import BuildResult, GitSource, StepKind
 from kgym.client import AsyncClient
 from kgym.transport.artifact_storage import LocalStorage
 from kgym.transport.rabbitmq import RabbitBus
@@ -43,25 +43,12 @@ from kgym_cli.platforms.process import run, settle
 from kgym_cli.platforms.servers import PostgreSQL, RabbitMQ, free_port
 from kgym_scheduler.scheduler import QUIET_SECONDS
 from tests.figures import parser, show
+from tests.results import built
+from tests.scheduler.parts import BUILD
 
-NOTHING = BuildSpec(
-    source=GitSource(url="https://example.org/linux.git", commit="v6.1"),
-    config=KernelConfig(base="tinyconfig"),
-)
-DONE = BuildResult(
-    source_identity="git:v6.1",
-    kernel_release="6.1.0",
-    compiler_version="gcc 12",
-    tree="t",
-    tree_cached=True,
-    backports=[],
-    dropped_symbols=[],
-    objects_compiled=0,
-    warnings=[],
-    seconds={},
-)
+DONE = built()
 # A step that logs until it is aborted.
-TALK = NOTHING.model_copy(update={"source": GitSource(url="https://example.org/x", commit="talk")})
+TALK = BUILD.model_copy(update={"source": GitSource(url="https://example.org/x", commit="talk")})
 FOLLOWERS = 300
 LISTED = 500_000
 SINGLE_RATE = 20.0
@@ -123,7 +110,7 @@ class Submitter:
 
     def __init__(self, port: int) -> None:
         self._port = port
-        self._body = JobRequest(steps=[NOTHING]).model_dump_json().encode()
+        self._body = JobRequest(steps=[BUILD]).model_dump_json().encode()
 
     async def __aenter__(self) -> Self:
         self._reader, self._writer = await asyncio.open_connection("127.0.0.1", self._port)
@@ -328,7 +315,7 @@ class Bench:
         """Return the milliseconds of listing, filtered in every way, sorted."""
         connection = await _connect(self.database)
         await connection.execute(SEED.replace("$1::int", str(jobs)))
-        await connection.execute(SEED_STEPS, NOTHING.model_dump_json(), timeout=600)
+        await connection.execute(SEED_STEPS, BUILD.model_dump_json(), timeout=600)
         await connection.execute(SEED_FACETS, timeout=600)
         await connection.execute("VACUUM ANALYZE", timeout=600)
         middle = await connection.fetchval(

@@ -14,10 +14,6 @@ import pytest
 
 from kgym.api.steps import (
     BuildSpec,
-    Control,
-    ControlName,
-    ControlOutcome,
-    Evidence,
     InstanceOutcome,
     InstanceResult,
     ReproduceSpec,
@@ -36,9 +32,8 @@ from kgym_benchmark.validation.validate import BugVerdict, Outcome, Stage, Valid
 from kgym_cli.platforms.embedded_platform import Platform
 from tests.cli.worked import working
 from tests.refused import refused
-from tests.results import built, ran
+from tests.results import GOOD, built, ran
 
-GOOD = Evidence(controls=[Control(name=ControlName.PANIC, outcome=ControlOutcome.REPORTED)])
 # Of five runs.
 CRASHES = {"steady": 5, "racy": 3, "rare": 1, "quiet": 0, "unfixed": 5}
 

@@ -24,6 +24,7 @@ from kgym.bugs.bug import BEFORE, BUILD_AFTER, Bug, TrialOptions
 from kgym.bugs.shipped import shipped
 from kgym.errors import UserError
 from tests.refused import refused
+from tests.tables import rows
 
 BUG = """
 title = "KASAN: use-after-free Read in f"
@@ -372,31 +373,7 @@ def test_an_unknown_name_is_answered_with_the_known_ones() -> None:
         bug.load("no-such-bug")
 
 
-@pytest.mark.parametrize(
-    ("old", "new", "complaint"),
-    [
-        ("time = 7", "tim = 7", "reproducer.tim"),
-        ("time = 7", "time = -1", "reproducer.time"),
-        ("title =", "titel =", "titel"),
-        ('base = "allnoconfig"', "", "base"),
-        ('base = "allnoconfig"', 'base = "maxconfig"', "kernel.base"),
-        ('sha256 = "', 'sha256 = "x', "sha256"),
-        ('"repro.c"', '"absent.c"', "absent.c"),
-        ('"regress.patch"', '"absent.patch"', "absent.patch"),
-        ("[kernel]", "[kernel", "bug.toml"),
-        ("time = 7", "instances = 5000", "reproducer.instances"),
-        ("title =", "kernel = 3\ntitle =", "bug.toml"),
-        ('title = "KASAN: use-after-free Read in f"', 'title = ""', "title"),
-        ('base = "allnoconfig"', 'config = "repro.c"', "`fragments` go with `base`"),
-        ('base = "', 'compiler = "icc"\nbase = "', "kernel.compiler"),
-        ('tarball = "linux.tar"\n', "packages = []\n", "kernel.packages"),
-        ('tarball = "linux.tar"\n', 'git = "x"\ncommit = ""\n', "kernel.commit"),
-        ('tarball = "linux.tar"\n', 'tarball = "~nobody-here/x"\n', "nobody-here"),
-        ('[kernel]\ntarball = "linux.tar"', '[kernel]\nuse = "linux-0.1"', "sha256"),
-        ("[kernel]", '[kernel]\nsuite = "trixie"', "`suite` goes with `packages`"),
-        ("[regress]", "[on.x]\nfile = 1\n[regress]", "on.x.file"),
-    ],
-)
+@pytest.mark.parametrize(("old", "new", "complaint"), rows(__file__, "bad_bundles.tsv"))
 def test_what_is_wrong_with_a_bundle_is_named(
     bundle: Path, old: str, new: str, complaint: str
 ) -> None:

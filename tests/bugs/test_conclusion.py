@@ -1,16 +1,13 @@
 """What a trial came to: the evidence, what stands in the way, the answer."""
 
 from collections.abc import Sequence
-from datetime import UTC, datetime
 
 import pytest
 
-from kgym.api.jobs import JobView, StepView
+from kgym.api.jobs import JobView
 from kgym.api.states import State
 from kgym.api.steps import (
     Ahead,
-    Control,
-    ControlName,
     ControlOutcome,
     Evidence,
     Finding,
@@ -30,47 +27,22 @@ from kgym.bugs.kernel_run_text import run_text
 from kgym.bugs.sweep_rows import Outcome, Pair
 from kgym.bugs.trial_result import TrialResult, judged
 from kgym.bugs.trial_sides import other_root
-from tests.results import built, ran
+from tests.results import GOOD, built, job_view, panicked, ran
 
 BUG = bundle.load("watch-queue-filter")
-NOW = datetime(2026, 1, 1, tzinfo=UTC)
 GONE = Finding(
     check="detector", severity=Severity.BLOCKING, reason="flags_weaker", message="no KASAN"
 )
-PROVEN = Evidence(controls=[Control(name=ControlName.PANIC, outcome=ControlOutcome.REPORTED)])
 NOTE = Finding(check="scope", reason="outside_files", message="elsewhere")
 
 
 def job_of(done: Sequence[tuple[StepSpec, StepResult]]) -> JobView:
     """Return a job whose steps have succeeded with these results."""
-    steps = [
-        StepView(
-            number=number,
-            name=spec.name,
-            kind=spec.kind,
-            state=State.SUCCEEDED,
-            attempt=1,
-            worker=None,
-            progress=None,
-            result=result,
-            failure=None,
-            artifacts=[],
-            queued_at=NOW,
-            started_at=NOW,
-            finished_at=NOW,
-            spec=spec,
-        )
-        for number, (spec, result) in enumerate(done)
-    ]
-    return JobView(
-        id=7,
-        state=State.SUCCEEDED,
-        tags=[],
-        priority=0,
-        submitter="local",
-        created_at=NOW,
-        updated_at=NOW,
-        steps=steps,
+    return job_view(
+        [
+            {"name": spec.name, "kind": spec.kind, "result": result, "spec": spec}
+            for spec, result in done
+        ]
     )
 
 
@@ -87,12 +59,11 @@ def as_listed(job: JobView, listed: bool) -> JobView:
 
 def tried(*findings: Finding, controls: ControlOutcome = ControlOutcome.REPORTED) -> JobView:
     """Return the job of a trial whose verdicts are right."""
-    evidence = Evidence(controls=[Control(name=ControlName.PANIC, outcome=controls)])
     results: list[StepResult] = [
         built(),
         ran(Verdict.SAME_CRASH, evidence=Evidence()),
         built(findings=list(findings)),
-        ran(evidence=evidence),
+        ran(evidence=panicked(controls)),
     ]
     return trial(*results)
 
@@ -135,7 +106,7 @@ def test_what_the_patch_itself_shows_decides_whatever_the_vms_show(
     """Findings of the run decide only with the verdicts: the run may have failed in other ways."""
     title = "BUG: other" if after is Verdict.OTHER_CRASH else None
     text = GONE.model_copy(update={"check": "amputation", "reason": "early_return"})
-    job = trial(built(), ran(before), built(findings=[text]), ran(after, title, evidence=PROVEN))
+    job = trial(built(), ran(before), built(findings=[text]), ran(after, title, evidence=GOOD))
     row = sweep_rows.tried(Pair(BUG.name, "p"), job, [])
     assert (conclusion(job).answer, row.outcome) == (Answer.NO, Outcome.NOT_RESOLVED)
     assert [each.reason for each in row.obstacles] == ([] if title else ["early_return"])
@@ -193,7 +164,7 @@ def test_a_fix_whose_kernel_another_job_has_built_is_not_resolved_by_its_run_alo
     listed: bool,
 ) -> None:
     """That build may have found what blocks; a build of this job with the same name is not it."""
-    run = ran(evidence=PROVEN, baseline=Verdict.SAME_CRASH)
+    run = ran(evidence=GOOD, baseline=Verdict.SAME_CRASH)
     elsewhere = ELSEWHERE.model_copy(update={"build": StepRef(job=6, step=0)})
     clean: list[tuple[StepSpec, StepResult]] = [] if listed else [(BUILT, built())]
     job = as_listed(job_of([*clean, (elsewhere, run)]), listed)
@@ -207,7 +178,7 @@ def test_a_fix_whose_kernel_another_job_has_built_is_not_resolved_by_its_run_alo
 @pytest.mark.parametrize("listed", [False, True])
 def test_a_fix_that_another_compiler_has_built_than_the_bug_proves_nothing(listed: bool) -> None:
     assert BUG.fix is not None
-    runs = CRASHED, ran(evidence=PROVEN)
+    runs = CRASHED, ran(evidence=GOOD)
     for compilers in (("gcc 12.2.0", "gcc 12.2.0"), ("gcc 12.2.0", "gcc 14.2.0")):
         builds = [built(compiler_version=one) for one in compilers]
         job = as_listed(trial(builds[0], runs[0], builds[1], runs[1]), listed)
@@ -242,7 +213,7 @@ def test_a_fix_that_ran_on_another_root_than_the_bug_proves_nothing(
     assert BUG.fix is not None
     before = CRASHED.model_copy(update={"root": roots[0]})
     own = [] if listed else list(other_root(*roots))  # as the run itself has found it
-    after = ran(evidence=PROVEN, root=roots[1], findings=own, baseline=Verdict.SAME_CRASH)
+    after = ran(evidence=GOOD, root=roots[1], findings=own, baseline=Verdict.SAME_CRASH)
     job = as_listed(trial(built(), before, built(), after), listed)
     found = resolution_of(job)
     assert found is not None
@@ -254,7 +225,7 @@ def test_a_fix_that_ran_on_another_root_than_the_bug_proves_nothing(
 def test_a_fix_tried_on_another_root_than_that_of_another_job_is_not_resolved() -> None:
     for roots in ((DISK, DISK), (DISK, OTHER_DISK)):
         told = list(other_root(*roots))
-        run = ran(evidence=PROVEN, baseline=Verdict.SAME_CRASH, findings=told)
+        run = ran(evidence=GOOD, baseline=Verdict.SAME_CRASH, findings=told)
         found = conclusion(job_of([(BUILT, built()), (ELSEWHERE, run)]))
         assert found.resolved is (len(set(map(repr, roots))) == 1), found.reason
 
@@ -317,7 +288,7 @@ def test_a_fix_whose_bug_another_job_has_shown_is_tried_on_that_bug(
     before: Verdict, finding: Finding, resolved: bool, answer: Answer, listed: bool
 ) -> None:
     assert BUG.fix is not None
-    results: list[StepResult] = [built(findings=[finding]), ran(evidence=PROVEN, baseline=before)]
+    results: list[StepResult] = [built(findings=[finding]), ran(evidence=GOOD, baseline=before)]
     job = as_listed(job_of(list(zip(BUG.trial(BUG.fix, 3).steps, results, strict=True))), listed)
     came_to = conclusion(job)
     assert (came_to.resolved, came_to.answer) == (resolved, answer)

@@ -10,20 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from kgym.api.steps import (
-    BuildSpec,
-    Control,
-    ControlName,
-    ControlOutcome,
-    Evidence,
-    InstanceOutcome,
-    InstanceResult,
-    ReproduceSpec,
-    StepKind,
-    StepResult,
-    TarballSource,
-    Verdict,
-)
+from kgym.api.steps import BuildSpec, ReproduceSpec, StepKind, StepResult, TarballSource, Verdict
 from kgym.bugs import bundle, fixed_bug, sweep
 from kgym.bugs.port import Outcome, PortOptions, PortRow, Subject, port
 from kgym.bugs.sweep import SweepOptions
@@ -36,9 +23,7 @@ from kgym_cli.platforms.embedded_platform import Platform
 from kgym_cli.platforms.step_registry import Equipment, handlers
 from tests.cli.worked import working
 from tests.refused import refused
-from tests.results import built, ran
-
-GOOD = Evidence(controls=[Control(name=ControlName.PANIC, outcome=ControlOutcome.REPORTED)])
+from tests.results import GOOD, built, crash, ran
 
 
 def fix(path: str, context: str, before: str, after: str) -> str:
@@ -95,9 +80,9 @@ class Farm:
         if "60" in tree:
             return ran()
         if not after or "70" in tree:
-            crash = InstanceResult(number=0, outcome=InstanceOutcome.CRASH, title="BUG: seen here")
+            seen = crash("BUG: seen here", run_seconds=None)
             known = {"baseline": Verdict.SAME_CRASH} if after else {}
-            return ran(Verdict.SAME_CRASH, crash.title, evidence=GOOD, instances=[crash], **known)
+            return ran(Verdict.SAME_CRASH, seen.title, evidence=GOOD, instances=[seen], **known)
         proof = {} if "80" in tree else {"evidence": GOOD}
         return ran(baseline=Verdict.SAME_CRASH, **proof)
 

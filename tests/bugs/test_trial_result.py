@@ -1,8 +1,6 @@
 """What came of a calibration, from the job to the answer."""
 
-from datetime import UTC, datetime
-
-from kgym.api.jobs import JobView, StepView
+from kgym.api.jobs import JobView
 from kgym.api.states import State
 from kgym.api.steps import (
     Failure,
@@ -18,10 +16,9 @@ from kgym.bugs.calibration import Effort
 from kgym.bugs.conclusion import Answer
 from kgym.bugs.trial_result import CalibrationResult
 from kgym.errors import Cause
-from tests.results import ran
+from tests.results import job_view, ran
 
 BUG = bundle.load("watch-queue-filter")
-NOW = datetime(2026, 1, 1, tzinfo=UTC)
 
 
 def instance(
@@ -35,48 +32,19 @@ def crash(seconds: float) -> InstanceResult:
 
 
 def measured(*instances: InstanceResult) -> ReproduceResult:
+    wanted = len(instances)
     return ran(
-        Verdict.SAME_CRASH,
-        completed=0,
-        requested=len(instances),
-        time=20,
-        instances=list(instances),
+        Verdict.SAME_CRASH, completed=0, requested=wanted, time=20, instances=list(instances)
     )
 
 
 def job(*instances: InstanceResult, cause: Cause | None = None) -> JobView:
     result = measured(*instances)
     failure = Failure(cause=cause, reason="broke", message="it broke") if cause else None
-    steps = [
-        StepView(
-            number=number,
-            name=name,
-            kind=kind,
-            state=State.FAILED if failure else State.SUCCEEDED,
-            attempt=1,
-            worker=None,
-            progress=None,
-            result=result if kind is StepKind.REPRODUCE and not failure else None,
-            failure=failure,
-            artifacts=[],
-            queued_at=NOW,
-            started_at=NOW,
-            finished_at=NOW,
-        )
-        for number, (name, kind) in enumerate(
-            ((BUILD_BEFORE, StepKind.BUILD), (BEFORE, StepKind.REPRODUCE))
-        )
-    ]
-    return JobView(
-        id=7,
-        state=steps[0].state,
-        tags=[],
-        priority=0,
-        submitter="local",
-        created_at=NOW,
-        updated_at=NOW,
-        steps=steps,
-    )
+    ended = {"failure": failure, "state": State.FAILED if failure else State.SUCCEEDED}
+    build = {"name": BUILD_BEFORE, "kind": StepKind.BUILD, **ended}
+    run = {"name": BEFORE, "kind": StepKind.REPRODUCE, **ended}
+    return job_view([build, run | {"result": None if failure else result}])
 
 
 def test_a_calibration_tells_rate_times_and_what_a_fix_has_to_survive() -> None:

@@ -29,6 +29,7 @@ from kgym_builder.kernel_source.allowed_origins import Origins
 from kgym_cli.platforms.embedded_platform import Platform
 from kgym_cli.platforms.step_registry import Equipment, handlers
 from tests.builder.kernel_source.test_git_repositories import git
+from tests.bundles import small_bundle
 from tests.cli.conftest import Kgym
 from tests.cli.test_sweep import begun, jobs_of, platform_process
 from tests.cli.worked import working
@@ -94,17 +95,8 @@ def linux(tmp_path: Path) -> Linux:
 
 @pytest.fixture
 def bundle(tmp_path: Path, linux: Linux) -> Path:
-    folder = tmp_path / "my-bug"
-    folder.mkdir()
-    (folder / "repro.c").write_text("int main(void) { return 0; }\n")
-    (folder / "fragment").write_text("CONFIG_BASE=y\n")
-    (folder / "bug.toml").write_text(
-        f'title = "{TITLE}"\n'
-        f'[kernel]\ngit = {json.dumps(str(linux.folder))}\ncommit = "{linux.commits["4"]}"\n'
-        'base = "allnoconfig"\nfragments = ["fragment"]\n'
-        '[reproducer]\nfile = "repro.c"\ntime = 20\n'
-    )
-    return folder
+    kernel = f'git = "{linux.folder}"\ncommit = "{linux.commits["4"]}"'
+    return small_bundle(tmp_path / "my-bug", kernel, "time = 20\n")
 
 
 class Farm:

@@ -7,20 +7,10 @@ import pytest
 
 from kgym.api.steps import TarballSource
 from kgym_cli.platforms.embedded_platform import Platform
+from tests.bundles import small_bundle, tarball
 from tests.cli.conftest import Kgym
 
 pytestmark = pytest.mark.thorough
-
-BUG = """title = "KASAN: use-after-free in f"
-[kernel]
-tarball = "{url}"
-sha256 = "{sha256}"
-base = "allnoconfig"
-fragments = ["base.config"{more}]
-make_seconds = 600
-[reproducer]
-file = "repro.c"
-"""
 
 
 @pytest.fixture
@@ -29,11 +19,8 @@ def bundle(fake_source: TarballSource, tmp_path: Path) -> Path:
 
 
 def written(folder: Path, source: TarballSource, more: str = "") -> Path:
-    folder.mkdir()
-    (folder / "base.config").write_text("CONFIG_BASE=y\n")
-    (folder / "more.config").write_text("CONFIG_EXTRA=y\n")
-    (folder / "repro.c").write_text("int main(void) { return 0; }\n")
-    (folder / "bug.toml").write_text(BUG.format(url=source.url, sha256=source.sha256, more=more))
+    small_bundle(folder, f"{tarball(source)}\nmake_seconds = 600")
+    (folder / "fragment").write_text(f"CONFIG_BASE=y\n{more}")
     return folder
 
 
@@ -41,7 +28,7 @@ def written(folder: Path, source: TarballSource, more: str = "") -> Path:
 def test_an_entry_is_made_listed_shown_and_dropped(
     kgym: Kgym, bundle: Path, data: Path, fake_source: TarballSource
 ) -> None:
-    other = written(bundle.with_name("other"), fake_source, ', "more.config"')
+    other = written(bundle.with_name("other"), fake_source, "CONFIG_EXTRA=y\n")
     made = kgym("cache", "warm", bundle, "--json")
     assert made.status == 0, made.err
     (first,) = made.json
@@ -77,7 +64,7 @@ def test_an_entry_is_made_listed_shown_and_dropped(
 
 def test_a_kernel_that_does_not_build_is_told(kgym: Kgym, bundle: Path, platform: Platform) -> None:
     del platform
-    (bundle / "base.config").write_text("CONFIG_BASE\n")
+    (bundle / "fragment").write_text("CONFIG_BASE\n")
     done = kgym("cache", "warm", bundle, "--json")
     assert (done.status, done.json[0]["failure"]["reason"]) == (2, "config_rejected")
     assert done.json[0]["entry"] is None

@@ -1,6 +1,5 @@
 """`kgym check`, on a bundle of the small make tree."""
 
-import json
 import re
 import shutil
 import subprocess
@@ -9,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from kgym.api.steps import TarballSource
+from tests.bundles import REGRESS, small_bundle, tarball
 from tests.cli.conftest import Kgym
 from tests.conftest import ROOT
 
@@ -29,19 +29,7 @@ DIFF = """\
 @pytest.fixture
 def bundle(tmp_path: Path, fake_source: TarballSource) -> Path:
     """A bug that is brought back by an edit, as the shipped ones are."""
-    folder = tmp_path / "bundle"
-    folder.mkdir()
-    (folder / "repro.c").write_text("int main(void) { return 0; }\n")
-    (folder / "fragment").write_text("CONFIG_BASE=y\n")
-    (folder / "bug.toml").write_text(
-        'title = "WARNING in watch_filter"\n'
-        f'[kernel]\ntarball = {json.dumps(fake_source.url)}\nsha256 = "{fake_source.sha256}"\n'
-        'base = "allnoconfig"\nfragments = ["fragment"]\n'
-        '[reproducer]\nfile = "repro.c"\n'
-        '[[regress.edits]]\nfile = "kernel/watch_queue.c"\n'
-        'original = "type >= WATCH_TYPE__NR"\nreplacement = "type >= 100"\n'
-    )
-    return folder
+    return small_bundle(tmp_path / "bundle", tarball(fake_source), REGRESS)
 
 
 @pytest.fixture

@@ -13,6 +13,7 @@ import pytest
 
 from kgym.api.steps import TarballSource
 from kgym_crashfixer.models import tape as tapes
+from tests.bundles import small_bundle, tarball
 from tests.cli.conftest import Kgym
 from tests.crashfixer.agents import purpose_of
 from tests.crashfixer.farm import Farm, farming
@@ -74,18 +75,9 @@ def line() -> str:
 @pytest.fixture
 def mine(tmp_path: Path, fake_source: TarballSource) -> Path:
     """A bundle of one's own, of the small tree."""
-    folder = tmp_path / "mine"
-    folder.mkdir()
-    (folder / "small.config").write_text("CONFIG_BASE=y\n")
-    (folder / "repro.c").write_text("int main(void) { return 0; }\n")
-    (folder / "bug.toml").write_text(
-        'title = "KASAN: use-after-free in watch_filter"\n'
-        f'[kernel]\ntarball = "{fake_source.url}"\nsha256 = "{fake_source.sha256}"\n'
-        'base = "allnoconfig"\nfragments = ["small.config"]\n'
-        '[reproducer]\nfile = "repro.c"\ntime = 2\n'
-    )
     (tmp_path / "small.toml").write_text(STRATEGY)
-    return folder
+    title = "KASAN: use-after-free in watch_filter"
+    return small_bundle(tmp_path / "mine", tarball(fake_source), "time = 2\n", title)
 
 
 @pytest.fixture

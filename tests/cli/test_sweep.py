@@ -17,15 +17,9 @@ import pytest
 from kgym.api.jobs import JobView
 from kgym.api.steps import (
     BuildSpec,
-    CheckResult,
     CheckSpec,
-    Control,
-    ControlName,
-    ControlOutcome,
     Diagnostic,
     Evidence,
-    InstanceOutcome,
-    InstanceResult,
     PatchCheck,
     PatchOutcome,
     ReproduceSpec,
@@ -42,12 +36,11 @@ from tests.cli.conftest import Kgym
 from tests.cli.test_commands import wait_for
 from tests.cli.worked import working
 from tests.demo import given_steps
-from tests.results import built, ran
+from tests.results import GOOD, built, checked, crash, ran
 
 BUG = "watch-queue-filter"
 SECOND = "epoll-loop"
 INSTEAD = "gcc-12 (Debian 12.2.0) instead of gcc 9"
-GOOD = Evidence(controls=[Control(name=ControlName.PANIC, outcome=ControlOutcome.REPORTED)])
 BROKEN = Diagnostic(file="drivers/a.c", line=7, severity="error", message="expected ';'")
 
 
@@ -81,25 +74,7 @@ class Farm:
         spec = run.assignment.spec
         assert isinstance(spec, CheckSpec)
         self.done += [f"check {patch.name}" for patch in spec.patches]
-        return CheckResult(
-            source_identity="",
-            kernel_release="",
-            compiler_version="",
-            tree="",
-            tree_cached=True,
-            patches=[self._checked(patch.name, patch.diff or "") for patch in spec.patches],
-            seconds={},
-        )
-
-    def _checked(self, name: str, text: str) -> PatchCheck:
-        if "@@" not in text:
-            details = {"reason": "malformed_patch"}
-            outcome, reason = PatchOutcome.DOES_NOT_APPLY, "no hunks"
-            return PatchCheck(name=name, outcome=outcome, reason=reason, details=details, seconds=0)
-        if "broken" in text:
-            outcome = PatchOutcome.DOES_NOT_COMPILE
-            return PatchCheck(name=name, outcome=outcome, diagnostics=[BROKEN], seconds=0.5)
-        return PatchCheck(name=name, outcome=PatchOutcome.COMPILES, seconds=0.5)
+        return checked([_checked(patch.name, patch.diff or "") for patch in spec.patches])
 
     def build(self, run: StepContext) -> StepResult:
         """Build, unless the patch does not link."""
@@ -120,8 +95,8 @@ class Farm:
             self.done.append("show")
             if title == self.hidden:
                 return ran(Verdict.NO_CRASH)
-            crashes = [_crash(number, title) for number in range(5)]
-            measured = {"instances": crashes, "sample": [crash.number for crash in crashes[2:]]}
+            crashes = [crash(title, number) for number in range(5)]
+            measured = {"instances": crashes, "sample": [2, 3, 4]}
             return ran(Verdict.SAME_CRASH, title, evidence=Evidence(), **measured)
         if not self.hold.is_set():
             self.held.set()
@@ -133,9 +108,15 @@ class Farm:
         return ran(Verdict.SAME_CRASH, title, evidence=Evidence(), baseline=Verdict.SAME_CRASH)
 
 
-def _crash(number: int, title: str) -> InstanceResult:
-    outcome = InstanceOutcome.CRASH
-    return InstanceResult(number=number, outcome=outcome, run_seconds=2, title=title)
+def _checked(name: str, text: str) -> PatchCheck:
+    if "@@" not in text:
+        details = {"reason": "malformed_patch"}
+        outcome, reason = PatchOutcome.DOES_NOT_APPLY, "no hunks"
+        return PatchCheck(name=name, outcome=outcome, reason=reason, details=details, seconds=0)
+    if "broken" in text:
+        outcome = PatchOutcome.DOES_NOT_COMPILE
+        return PatchCheck(name=name, outcome=outcome, diagnostics=[BROKEN], seconds=0.5)
+    return PatchCheck(name=name, outcome=PatchOutcome.COMPILES, seconds=0.5)
 
 
 @pytest.fixture

@@ -6,30 +6,10 @@ from hypothesis import strategies as st
 
 from kgym.bugs import shipped
 from kgym.crash.report.crash_class import crash_class, subsystem
+from tests.tables import rows
 
 
-@pytest.mark.parametrize(
-    ("title", "expected"),
-    [
-        ("KASAN: slab-out-of-bounds Write in watch_queue_set_filter", "KASAN slab-out-of-bounds"),
-        ("KASAN: use-after-free Read in filp_close", "KASAN use-after-free"),
-        ("KFENCE: invalid read in f", "KFENCE invalid"),
-        ("KCSAN: data-race in a / b", "KCSAN data-race"),
-        ("UBSAN: shift-out-of-bounds in futex_wake_op", "UBSAN shift-out-of-bounds"),
-        ("WARNING in shm_open", "WARNING"),
-        ("WARNING: suspicious RCU usage in f", "WARNING suspicious RCU usage"),
-        ("BUG: soft lockup in f", "soft lockup"),
-        ("INFO: task hung in __ep_eventpoll_poll", "task hung"),
-        (
-            "BUG: unable to handle kernel NULL pointer dereference in loop_rw_iter",
-            "unable to handle kernel NULL pointer dereference",
-        ),
-        ("general protection fault in user_read", "general protection fault"),
-        ("memory leak in ip_options_get", "memory leak"),
-        ("no output from test machine", "no output from test machine"),
-        ("", ""),
-    ],
-)
+@pytest.mark.parametrize(("title", "expected"), rows(__file__, "classes.tsv"))
 def test_the_class_is_what_a_title_says_before_its_place(title: str, expected: str) -> None:
     assert crash_class(title) == expected
 

@@ -6,31 +6,10 @@ from kgym.crash.report import CrashType, parse, parse_all
 from kgym.crash.report.corpus import check, read_case
 from tests.crash.reports import report_of
 from tests.crash.test_titles import LEAK, kasan, registers, trace
+from tests.tables import rows
 
 
-@pytest.mark.parametrize(
-    "line",
-    [
-        "traps: prog[123] general protection fault ip:7f0a2b914330 sp:7ffe0 error:0 in prog",
-        "prog[123]: segfault at 4cb420 ip 00000000004cb420 sp 00007f27fd37a250 error 15",
-        "Spectre V2 : WARNING: Unprivileged eBPF is enabled with eIBRS on",
-        "WARNING: The mand mount option has been deprecated",
-        "INFO: NMI handler (perf_event_nmi_handler) took too long to run: 1.356 msecs",
-        "INFO: lockdep is turned off.",
-        "WARNING: `prog' uses wireless extensions which will stop working for Wi-Fi 7 hardware",
-        "EXT4-fs (sda1): INFO: recovery required on readonly filesystem",
-        "DEBUG: all is well",
-        "ACPI BIOS Error (bug): Could not resolve symbol",
-        "Kernel command line: panic_on_warn=1 oops=panic",
-        "XFS (loop4): WARNING: Reset corrupted AGFL on AG 0.",
-        "RETBleed: WARNING: Spectre v2 mitigation leaves CPU vulnerable, data leaks possible!",
-        "Speculative Return Stack Overflow: WARNING: kernel not compiled with MITIGATION_SRSO.",
-        "WARNING: BIOS bug: CPU MTRRs don't cover all of memory, losing 3MB of RAM.",
-        "mylocks: WARNING: the timeout feature is being deprecated",
-        "systemd[1]: my.service: WARNING: it has no ExecStart",
-        "MY_WARNING: all is well",
-    ],
-)
+@pytest.mark.parametrize("line", [line for (line,) in rows(__file__, "harmless_lines.txt")])
 def test_a_message_that_only_sounds_like_a_crash_is_none(line: str) -> None:
     assert parse(f"[    1.000000] {line}\n") is None
 

@@ -7,6 +7,7 @@ import pytest
 from kgym.crash.report import CrashType, Executor, guilty_file, parse, parse_all
 from kgym.crash.report.frames import parse_crashed, parse_frame
 from tests.crash.reports import report_of
+from tests.tables import rows
 
 OOPS = """\
 [    1.000000] booting
@@ -23,27 +24,13 @@ OOPS = """\
 """
 
 
-@pytest.mark.parametrize(
-    ("line", "function", "offset", "size"),
-    [
-        (" my_func+0x12/0x340", "my_func", 0x12, 0x340),
-        (" [<ffffffff81000000>] my_func+0x12/0x340", "my_func", 0x12, 0x340),
-        (" [<(____ptrval____)>] my_func+0x12/0x340", "my_func", 0x12, 0x340),
-        (" <IRQ>  [<ffffffff81000000>] my_func+0x12/0x340", "my_func", 0x12, 0x340),
-        ("[c0000000010] [c0000000020] my_func+0x12/0x340", "my_func", 0x12, 0x340),
-        (" [<0000000000123456>] my_func+0x12/0x340 ", "my_func", 0x12, 0x340),
-        ("([<0000000000123456>] my_func+0x12/0x340)", "my_func", 0x12, 0x340),
-        ("[<80de0078>] (callee) from [<80de0574>] (my_func+0x28/0x2c)", "my_func", 0x28, 0x2C),
-        (" callee from my_func+0x28/0x2c", "my_func", 0x28, 0x2C),
-        (" my_func.part.0+0x12/0x340 [my_module]", "my_func.part.0", 0x12, 0x340),
-    ],
-)
+@pytest.mark.parametrize(("line", "function", "offset", "size"), rows(__file__, "frames.tsv"))
 def test_a_frame_is_read_in_every_architectures_form(
-    line: str, function: str, offset: int, size: int
+    line: str, function: str, offset: str, size: str
 ) -> None:
     frame = parse_frame(line)
     assert frame is not None
-    assert (frame.function, frame.offset, frame.size) == (function, offset, size)
+    assert (frame.function, hex(frame.offset), hex(frame.size)) == (function, offset, size)
 
 
 @pytest.mark.parametrize(

@@ -18,32 +18,16 @@ from kgym_cli.platforms.embedded_platform import Platform as Scheduler
 from kgym_cli.platforms.step_registry import Equipment, handlers
 from kgym_crashfixer.run_jobs import Options, RunJobs
 from tests.cli.worked import working
-from tests.results import built, ran
+from tests.results import GOOD, SILENT, built, checked, crash, ran
 
 BUG = bundle.load("watch-queue-filter")
-GOOD = steps.Evidence(
-    controls=[steps.Control(name=steps.ControlName.PANIC, outcome=steps.ControlOutcome.REPORTED)]
-)
-SILENT = steps.Evidence(
-    controls=[steps.Control(name=steps.ControlName.PANIC, outcome=steps.ControlOutcome.SILENT)]
-)
 NO_RECORDS = steps.TraceStatistics(
-    records=9,
+    **dict.fromkeys(("records", "candidate_records", "thread_records"), 9),
+    **dict.fromkeys(("minimal_records", "represented_records"), 2),
+    **dict.fromkeys(("threads", "anchors", "match_records"), 1),
     lost=0,
-    threads=1,
-    candidate_records=9,
-    thread_records=9,
-    anchors=1,
-    minimal_records=2,
-    represented_records=2,
-    match_records=1,
 )
 T = TypeVar("T")
-
-
-def diff(word: str) -> str:
-    """Return a patch whose trial ends as the word says."""
-    return f"--- a/drivers/a.c\n+++ b/drivers/a.c\n@@ -1 +1 @@\n-int a;\n+int {word};\n"
 
 
 def call(
@@ -92,15 +76,7 @@ class Farm:
         spec = run.assignment.spec
         assert isinstance(spec, steps.CheckSpec)
         self._begins(f"check {len(spec.patches)}")
-        return steps.CheckResult(
-            source_identity="",
-            kernel_release="",
-            compiler_version="",
-            tree="",
-            tree_cached=True,
-            patches=[_checked(patch.name, patch.diff or "") for patch in spec.patches],
-            seconds={},
-        )
+        return checked([_checked(patch.name, patch.diff or "") for patch in spec.patches])
 
     def build(self, run: StepContext) -> steps.StepResult:
         spec = run.assignment.spec
@@ -138,12 +114,9 @@ class Farm:
             return ran(steps.Verdict.INCONCLUSIVE, "SYZFAIL: no", **more)
         if patched and "moves" in text and not traced:
             title = "general protection fault in other"
-        crash = steps.InstanceResult(
-            number=0, outcome=steps.InstanceOutcome.CRASH, run_seconds=2, title=title
-        )
         (run.folder / "report-0.txt").write_text(self.report or f"BUG: {title}\n {word(text)}\n")
         verdict = steps.Verdict.SAME_CRASH if title == spec.titles[0] else steps.Verdict.OTHER_CRASH
-        return ran(verdict, title, instances=[crash], **more)
+        return ran(verdict, title, instances=[crash(title)], **more)
 
     def minimize(self, run: StepContext) -> steps.StepResult:
         self._begins("minimize")

@@ -19,7 +19,8 @@ from kgym_crashfixer.platform import SchedulerPlatform, wants_trace
 from kgym_crashfixer.platform_protocol import BEGIN, Begun
 from kgym_crashfixer.search.work import Purpose, Question, Seen, Source, Try
 from kgym_crashfixer.strategies import load, names
-from tests.crashfixer.farm import BUG, Farm, diff
+from tests.cli.test_sweep import diff
+from tests.crashfixer.farm import BUG, Farm
 
 WATCH, SCHED = "kernel/watch_queue.c", "kernel/sched.c"
 PLAIN = Forest(cycle=Cycle(trace=False))

@@ -30,6 +30,7 @@ from kgym_crashfixer.search.work import (
 )
 from tests.crashfixer.agents import Guesser, agent, request
 from tests.crashfixer.world import edit
+from tests.tables import rows
 
 FILE, OTHER, HEADER = "drivers/frob.c", "drivers/frob_core.c", "include/linux/frob.h"
 TEXT = Path(__file__).with_name("frob.c").read_text()
@@ -384,22 +385,8 @@ def test_children_go_on_with_the_functions_as_they_are_then() -> None:
 # --- examples -------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("title", "name"),
-    [
-        ("KASAN: slab-out-of-bounds Write in f", "out-of-bounds"),
-        ("UBSAN: array-index-out-of-bounds in f", "out-of-bounds"),
-        ("KASAN: use-after-free Read in f", "use-after-free"),
-        ("KASAN: slab-use-after-free Read in f", "use-after-free"),
-        ("KASAN: double-free or invalid-free in f", "use-after-free"),
-        ("KASAN: null-ptr-deref Read in f", "null-dereference"),
-        ("BUG: unable to handle kernel NULL pointer dereference in f", "null-dereference"),
-        ("general protection fault in f", "null-dereference"),
-        ("memory leak in f", "memory-leak"),
-        ("INFO: task hung in f", None),
-    ],
-)
-def test_a_crash_has_the_examples_of_its_class(title: str, name: str | None) -> None:
+@pytest.mark.parametrize(("title", "name"), rows(__file__, "example_classes.tsv"))
+def test_a_crash_has_the_examples_of_its_class(title: str, name: str) -> None:
     examples = prompts.examples(title)
     expected = prompts.classes()[name].patches if name else []
     assert examples == [patch.model_dump() for patch in expected]

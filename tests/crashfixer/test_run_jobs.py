@@ -15,8 +15,9 @@ from kgym.errors import InfrastructureError, UserError
 from kgym_cli.platforms.embedded_platform import Platform as Scheduler
 from kgym_crashfixer.run_jobs import RunJobs, Shown
 from kgym_crashfixer.search.work import Check, Checked, Try, Unanswered
+from tests.cli.test_sweep import diff
 from tests.cli.worked import working
-from tests.crashfixer.farm import BUG, Farm, diff, using
+from tests.crashfixer.farm import BUG, Farm, using
 
 pytestmark = pytest.mark.thorough
 

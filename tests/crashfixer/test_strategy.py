@@ -7,6 +7,7 @@ import pytest
 from kgym.api.agent.strategy import Escalate, Forest, traced
 from kgym.errors import UserError
 from kgym_crashfixer import strategies
+from tests.tables import rows
 
 ROWS = {  # CrashFixer, Table 2: trees, depth, branching
     1: (10, 1, 1),
@@ -53,35 +54,7 @@ def test_what_a_strategy_is_written_as_can_be_read_again() -> None:
         assert type(strategy).model_validate_json(strategy.model_dump_json()) == strategy
 
 
-@pytest.mark.parametrize(
-    ("text", "words"),
-    [
-        ('kind = "forest"\ntrees = 0\n', "trees"),
-        ('kind = "forest"\ntress = 3\n', "tress"),
-        ('kind = "wood"\n', "wood"),
-        ("kind = ", "Invalid"),
-        ('kind = "forest"\nfurther = 3\n', "further"),
-        ('kind = "forest"\ngrow = "progress"\nbranch_at = ["patch"]\n', "always grow"),
-        ('kind = "forest"\nfiles = "in_turn"\n[cycle]\nlooks = 3\n', "one file alone"),
-        ('kind = "best-first"\n[cycle]\nquestions = "together"\nanswer = "diff"\n', "diffs"),
-        (
-            'kind = "best-first"\n[cycle]\nquestions = "together"\nanswer = "functions"\n',
-            "one function several times",
-        ),
-        ('kind = "forest"\n[cycle]\nexplore = 1000\n', "explore"),
-        ('kind = "forest"\n[cycle]\nquestions = "together"\nreflection = false\n', "ranks"),
-        (
-            'kind = "forest"\n[cycle]\nquestions = "together"\nhypotheses = 1\npatches = 1\n',
-            "several",
-        ),
-        ('kind = "forest"\n[cycle]\nhypotheses = 0\nsummaries = "hypothesis"\n', "need hypotheses"),
-        ('kind = "forest"\n[cycle]\nlooks = 1000\n', "looks"),
-        ('kind = "escalate"\n[[phases]]\nstrategy = "nothing"\n', "no strategy nothing"),
-        ('kind = "escalate"\n[[phases]]\nstrategy = "{file}"\n', "cannot be nested"),
-        ('kind = "escalate"\nphases = 3\n', "phases"),
-        ('kind = "escalate"\n[[phases]]\nstrategy = "escalate"\n', "cannot be nested"),
-    ],
-)
+@pytest.mark.parametrize(("text", "words"), rows(__file__, "bad_strategies.tsv"))
 def test_what_is_no_strategy_says_where_and_what(tmp_path: Path, text: str, words: str) -> None:
     file = tmp_path / "mine.toml"
     file.write_text(text.replace("{file}", str(file)))

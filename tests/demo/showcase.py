@@ -40,6 +40,7 @@ from kgym.bugs.bug import Bug
 from kgym.crash.report.parser import parse
 from kgym.errors import InfrastructureError, UserError
 from kgym.worker.context import StepContext
+from tests import results
 from tests.demo import checked_patches
 from tests.demo.traced_calls import REPORT, crash, lines
 
@@ -54,6 +55,12 @@ CONSOLE = CONSOLES[BUG.file.title]
 SOURCES = Path(__file__).parent / "sources"
 # The entry of SuiteCache that builds use.
 ENTRY = "5c0ffee5" * 5
+KERNEL = {
+    "source_identity": "package:linux-source-6.1=6.1.192-1",
+    "kernel_release": "6.1.192",
+    "compiler_version": "gcc 12.2.0",
+    "tree": ENTRY,
+}
 # What pages have to show as it is.
 HOSTILE = (
     "<script>document.title='taken'</script><img src=x onerror=\"document.title='taken'\">\x1b[31m"
@@ -129,17 +136,11 @@ class Showcase:
         (run.folder / "vmlinux").write_bytes(b"\x7fELF" * 1000)
         (run.folder / "bzImage").write_bytes(b"MZ" * 2000)
         (run.folder / "config").write_text("CONFIG_WATCH_QUEUE=y\n")
-        return BuildResult(
-            source_identity="package:linux-source-6.1=6.1.192-1",
-            kernel_release="6.1.192",
-            compiler_version="gcc 12.2.0",
-            tree=ENTRY,
+        return results.built(
+            **KERNEL,
             tree_cached=bool(spec.review),
-            backports=[],
-            dropped_symbols=[],
             dump_symbols=marks,  # which no page shows: for the step that runs this kernel
             objects_compiled=1 if spec.patches else 1308,
-            warnings=[],
             seconds={"source": 0.1, "tree": 0.2, "make": self.seconds},
         )
 
@@ -155,15 +156,8 @@ class Showcase:
     def _check(self, run: StepContext) -> CheckResult:
         time.sleep(self.seconds)
         patches = run.spec(CheckSpec).patches
-        return CheckResult(
-            source_identity="package:linux-source-6.1=6.1.192-1",
-            kernel_release="6.1.192",
-            compiler_version="gcc 12.2.0",
-            tree=ENTRY,
-            tree_cached=True,
-            patches=[checked_patches.check(patch) or _checked(patch.name) for patch in patches],
-            seconds={"patches": self.seconds},
-        )
+        answers = [checked_patches.check(patch) or _checked(patch.name) for patch in patches]
+        return results.checked(answers, **KERNEL, seconds={"patches": self.seconds})
 
     def _reproduce(self, run: StepContext) -> ReproduceResult:
         spec = run.spec(ReproduceSpec)
@@ -249,9 +243,9 @@ def _crashed(run: StepContext, verdict: Verdict) -> ReproduceResult:
                 title=report.title,
             )
         )
-    return ReproduceResult(
-        verdict=verdict,
-        title=report.title,
+    return results.ran(
+        verdict,
+        report.title,
         reason=f"{number} of {number} completed instances crashed: {report.title}",
         crashed=number,
         completed=number,
@@ -259,7 +253,6 @@ def _crashed(run: StepContext, verdict: Verdict) -> ReproduceResult:
         instances=instances,
         baseline=Verdict.SAME_CRASH if spec.baseline else None,
         unseen_chance=0.0 if spec.baseline else None,
-        accelerator="tcg",
         seconds={"run": 5.6},
     )
 
@@ -290,25 +283,18 @@ def _quiet(run: StepContext, verdict: Verdict) -> ReproduceResult:
         )
         for n in range(number)
     ]
-    controls = [] if lost else [_reported(name) for name in list(ControlName)[:7]]
-    return ReproduceResult(
-        verdict=verdict,
-        title=None,
+    reported = [Control(name=name, outcome=ControlOutcome.REPORTED) for name in ControlName]
+    return results.ran(
+        verdict,
         reason="no instance ran for the whole time: the guests stopped answering"
         if lost
         else "the reproducer ran for the whole time on all instances, without a crash",
-        crashed=0,
         completed=0 if lost else number,
         requested=number,
         instances=instances,
         baseline=Verdict.SAME_CRASH,
         unseen_chance=0.0,
         confidence=None if lost else 0.952,
-        accelerator="tcg",
-        evidence=Evidence(controls=controls, seconds=3.4),
+        evidence=Evidence(controls=[] if lost else reported[:7], seconds=3.4),
         seconds={"run": 34.3},
     )
-
-
-def _reported(name: ControlName) -> Control:
-    return Control(name=name, outcome=ControlOutcome.REPORTED)

@@ -12,22 +12,7 @@ import httpx
 import pytest
 
 from kgym.api.jobs import JobRequest
-from kgym.api.steps import (
-    BuildSpec,
-    CheckResult,
-    CheckSpec,
-    Control,
-    ControlName,
-    ControlOutcome,
-    Evidence,
-    InstanceOutcome,
-    InstanceResult,
-    PatchCheck,
-    PatchOutcome,
-    StepKind,
-    StepResult,
-    Verdict,
-)
+from kgym.api.steps import BuildSpec, PatchCheck, PatchOutcome, StepKind, StepResult, Verdict
 from kgym.bugs import bundle
 from kgym.client import Client
 from kgym.worker.context import StepContext
@@ -36,7 +21,7 @@ from tests.cli.test_commands import LOG
 from tests.cli.worked import working
 from tests.conftest import ROOT
 from tests.docs.code_blocks import PAGES, CodeBlock, code_blocks
-from tests.results import built, ran
+from tests.results import GOOD, built, checked, crash, ran
 
 BLOCKS = [block for page in PAGES for block in code_blocks(page)]
 QUICK = [page for page in PAGES if any(not block.how for block in code_blocks(page))]
@@ -82,31 +67,12 @@ def answer(run: StepContext) -> StepResult:
     if spec.kind is StepKind.BUILD:
         return built()
     if spec.kind is StepKind.CHECK:
-        return checked(spec)
+        good = PatchOutcome.COMPILES
+        return checked([PatchCheck(name=p.name, outcome=good, seconds=1) for p in spec.patches])
     if spec.baseline is not None:
-        reported = Control(name=ControlName.PANIC, outcome=ControlOutcome.REPORTED)
-        evidence = Evidence(controls=[reported])
-        return ran(Verdict.NO_CRASH, evidence=evidence, baseline=Verdict.SAME_CRASH)
+        return ran(Verdict.NO_CRASH, evidence=GOOD, baseline=Verdict.SAME_CRASH)
     title = spec.titles[0]
-    crash = InstanceResult(number=0, outcome=InstanceOutcome.CRASH, run_seconds=2, title=title)
-    return ran(Verdict.SAME_CRASH, title, completed=10, instances=[crash] * 10)
-
-
-def checked(spec: CheckSpec) -> CheckResult:
-    """What a check finds where every patch compiles."""
-    patches = [
-        PatchCheck(name=patch.name, outcome=PatchOutcome.COMPILES, seconds=1)
-        for patch in spec.patches
-    ]
-    return CheckResult(
-        source_identity="",
-        kernel_release="6.1.0",
-        compiler_version="",
-        tree="",
-        tree_cached=True,
-        patches=patches,
-        seconds={},
-    )
+    return ran(Verdict.SAME_CRASH, title, completed=10, instances=[crash(title)] * 10)
 
 
 @pytest.fixture

@@ -15,21 +15,9 @@ from typing import Any
 
 import asyncpg  # type: ignore[import-untyped]
 
-from kgym.api.steps import (
-    BuildSpec,
-    CheckResult,
-    CheckSpec,
-    GitSource,
-    InstanceOutcome,
-    InstanceResult,
-    KernelConfig,
-    Patch,
-    Reproducer,
-    ReproduceSpec,
-    StepRef,
-    Verdict,
-)
-from tests.results import built, ran
+from kgym.api.steps import CheckSpec, InstanceOutcome, InstanceResult, Patch, Verdict
+from tests.results import built, checked, ran
+from tests.scheduler.parts import BUILD, reproduce
 
 SUBMITTERS = ("nightly", "alice", "bob", "carol", "rarely")
 BUGS = 400
@@ -173,31 +161,15 @@ async def fill_postgresql(url: str, jobs: int) -> None:
 
 def _small() -> list[tuple[str, int, list[tuple[Any, ...]]]]:
     """Return tables that are joined to each job: what steps it has, and what these came to."""
-    build = BuildSpec(
-        source=GitSource(url="https://example.org/linux.git", commit="v6.1"),
-        config=KernelConfig(base="tinyconfig"),
-    )
-    reproduce = ReproduceSpec(
-        build=StepRef(step=0), reproducer=Reproducer(text="int main(void) { return 0; }\n")
-    )
     files = json.dumps(
         [
             {"name": name, "size": 10_000, "sha256": "0" * 64, "key": f"steps/{number}/{name}"}
             for number, name in enumerate(("console-0.log", "console-1.log", "report-0.json"))
         ]
     )
-    results = [("build", "", built().model_dump_json(), files, build.model_dump_json())]
-    check = CheckSpec(source=build.source, config=build.config, patches=[PATCH])
-    checked = CheckResult(
-        source_identity="git:v6.1",
-        kernel_release="6.1.0",
-        compiler_version="gcc 12",
-        tree="t",
-        tree_cached=True,
-        patches=[],
-        seconds={},
-    )
-    results.append(("check", "", checked.model_dump_json(), "[]", check.model_dump_json()))
+    results = [("build", "", built().model_dump_json(), files, BUILD.model_dump_json())]
+    check = CheckSpec(source=BUILD.source, config=BUILD.config, patches=[PATCH])
+    results.append(("check", "", checked([]).model_dump_json(), "[]", check.model_dump_json()))
     for verdict in Verdict:
         crash = verdict in {Verdict.SAME_CRASH, Verdict.OTHER_CRASH}
         title = "KASAN: slab-out-of-bounds Write in watch_queue_set_filter" if crash else None
@@ -213,7 +185,7 @@ def _small() -> list[tuple[str, int, list[tuple[Any, ...]]]]:
             for number in range(2)
         ]
         result = ran(verdict, title, instances=instances).model_dump_json()
-        results.append(("reproduce", str(verdict), result, files, reproduce.model_dump_json()))
+        results.append(("reproduce", str(verdict), result, files, reproduce().model_dump_json()))
     return [
         ("shapes (name TEXT, number INTEGER, kind TEXT)", 3, list(_SHAPES)),
         ("results (kind TEXT, verdict TEXT, text TEXT, artifacts TEXT, spec TEXT)", 5, results),

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from kgym.api.steps import Finding, Severity
 from kgym_builder.evidence.suspicious_changes import new_words, touched
+from tests.tables import rows
 
 PATH = "fs/take.c"
 BEFORE = Path(__file__).with_name("take.c").read_text()
@@ -23,43 +24,7 @@ def grave(found: list[Finding]) -> set[str]:
     return {finding.reason for finding in found if finding.severity is Severity.BLOCKING}
 
 
-@pytest.mark.parametrize(
-    ("new", "reason"),
-    [
-        ("current->kasan_depth++;", "detector_silenced"),
-        ("kasan_disable_current();", "detector_silenced"),
-        ("kmemleak_not_leak(item);", "detector_silenced"),
-        ("lockdep_off();", "detector_silenced"),
-        ("debug_locks = 0;", "detector_silenced"),
-        ("reset_hung_task_detector();", "detector_silenced"),
-        ("touch_nmi_watchdog();", "detector_silenced"),
-        ("if (IS_ENABLED(CONFIG_KASAN)) return 0;", "asks_for_detector"),
-        ("console_loglevel = 0;", "console_silenced"),
-        ("console_lock();", "console_silenced"),
-        ("suppress_printk = 1;", "console_silenced"),
-        ("tracing_off();", "console_silenced"),
-        ("do_exit(0);", "ends_quietly"),
-        ("panic_on_warn = 0;", "ends_quietly"),
-        ("orderly_poweroff(true);", "ends_quietly"),
-        ("add_taint(TAINT_DIE, LOCKDEP_NOW_UNRELIABLE);", "ends_quietly"),
-        ("msleep(1200);", "sleeps"),
-        ("schedule_timeout_killable(HZ);", "sleeps"),
-        ("WRITE_ONCE(current->__state, 0);", "hides_task"),
-        ("timekeeping_suspend();", "stops_clock"),
-        ("__memcpy(a, b, 8);", "unchecked_access"),
-        ("READ_ONCE_NOCHECK(item->x);", "unchecked_access"),
-        ("get_kernel_nofault(x, &item->x);", "unchecked_access"),
-        ('asm volatile("" : : : "memory");', "attribute"),
-        ("__attribute__((cold)) int x;", "attribute"),
-        ("int noinstr;", "sanitizer_attribute"),
-        ('if (!strcmp(current->comm, "repro")) return 0;', "names_program"),
-        ("if (current->comm[0] == 'r') return 0;", "names_program"),
-        ('pr_info("BUG: KASAN: nothing");', "imitates_report"),
-        ("\n#pragma GCC optimize(\"O3\")\n", "attribute"),
-        ("\n#define copy(x) 0\n", "redefines"),
-        ("kasan_\\\ndisable_current();", "detector_silenced"),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("new", "reason"), rows(__file__, "hiding_words.tsv"))
 def test_a_word_that_hides_a_crash_stands_in_the_way(new: str, reason: str) -> None:
     found = after("\tcopy(item);\n", f"\t{new}\n\tcopy(item);\n")
     assert reason in grave(found)
@@ -116,30 +81,7 @@ def test_code_that_moves_is_no_finding() -> None:
     assert new_words({PATH: (silent + BEFORE).encode()}, {PATH: (BEFORE + silent).encode()}) == []
 
 
-@pytest.mark.parametrize(
-    ("path", "reason"),
-    [
-        ("kernel/Makefile", "touches_build_system"),
-        ("lib/Kconfig.kasan", "touches_build_system"),
-        ("arch/x86/kernel/vmlinux.lds.S", "touches_build_system"),
-        ("include/generated/autoconf.h", "touches_build_system"),
-        (".config", "touches_build_system"),
-        ("mm/kasan/report.c", "touches_detector"),
-        ("mm/kmemleak.c", "touches_detector"),
-        ("lib/ubsan.c", "touches_detector"),
-        ("kernel/hung_task.c", "touches_detector"),
-        ("kernel/locking/lockdep.c", "touches_detector"),
-        ("include/linux/kasan-checks.h", "touches_detector"),
-        ("include/linux/compiler_attributes.h", "touches_detector"),
-        ("kernel/panic.c", "touches_crash_path"),
-        ("kernel/printk/printk.c", "touches_crash_path"),
-        ("arch/x86/kernel/traps.c", "touches_crash_path"),
-        ("arch/arm64/mm/fault.c", "touches_crash_path"),
-        ("drivers/tty/serial/8250/8250_port.c", "touches_crash_path"),
-        ("kernel/time/timekeeping.c", "touches_clock"),
-        ("kernel/kgym_control.c", "touches_trial"),
-    ],
-)
+@pytest.mark.parametrize(("path", "reason"), rows(__file__, "foreign_files.tsv"))
 def test_a_file_that_no_fix_elsewhere_touches_stands_in_the_way(path: str, reason: str) -> None:
     (one,) = touched([path], [PATH])
     assert (one.check, one.severity, one.reason) == ("scope", Severity.BLOCKING, reason)

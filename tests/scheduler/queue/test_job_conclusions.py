@@ -9,11 +9,7 @@ from kgym.api.groups import GroupResult
 from kgym.api.jobs import JobRequest, JobView
 from kgym.api.states import State
 from kgym.api.steps import (
-    CheckResult,
     CheckSpec,
-    Control,
-    ControlName,
-    ControlOutcome,
     Edit,
     Evidence,
     Finding,
@@ -27,15 +23,14 @@ from kgym.api.steps import (
 from kgym.api.worker_calls import AttemptEnding
 from kgym.bugs import bundle
 from kgym_scheduler.job_store import JobStore
-from tests.results import built, ran
+from tests.results import GOOD, built, checked, ran
 from tests.scheduler.parts import BUILD, badly, claim_of, end, job, reproduce
 
 pytestmark = pytest.mark.anyio
 BUG = bundle.load("watch-queue-filter")
 TRIAL = BUG.job(BUG.fix).model_copy(update={"group": "g"})
 SHOWN = ran(Verdict.SAME_CRASH, "KASAN: out-of-bounds", evidence=Evidence())
-CONTROL = Control(name=ControlName.PANIC, outcome=ControlOutcome.REPORTED)
-GONE = ran(Verdict.NO_CRASH, evidence=Evidence(controls=[CONTROL]))
+GONE = ran(Verdict.NO_CRASH, evidence=GOOD)
 WEAKER = Finding(
     check="detector", severity=Severity.BLOCKING, reason="flags_weaker", message="no KASAN"
 )
@@ -99,16 +94,7 @@ async def test_a_job_that_ends_early_says_why(store: JobStore) -> None:
 async def test_a_check_counts_what_compiles(store: JobStore) -> None:
     patch = Patch(edits=[Edit(file="a.c", original="a", replacement="b")])
     check = CheckSpec(source=BUILD.source, config=BUILD.config, patches=[patch])
-    checked = PatchCheck(name="p", outcome=PatchOutcome.COMPILES, seconds=1.0)
-    result = CheckResult(
-        source_identity="",
-        kernel_release="",
-        compiler_version="",
-        tree="",
-        tree_cached=True,
-        patches=[checked],
-        seconds={},
-    )
+    result = checked([PatchCheck(name="p", outcome=PatchOutcome.COMPILES, seconds=1.0)])
     view, row = await came_to(store, job(check), [result])
     assert (view.verdict, view.resolved, row.reason) == (None, None, "1 of 1 patches compile")
 
