@@ -14,7 +14,8 @@ Text = Annotated[str, Field(max_length=TEXT)]
 Words = Annotated[str, Field(max_length=10_000)]
 BugId = Annotated[str, Field(min_length=1, max_length=200, pattern=r"^[\w][\w.:-]*$")]
 Count32 = Annotated[int, Field(ge=0, lt=1 << 31)]
-Cost = Annotated[float, Field(ge=0)]
+# Dollars or seconds; bounded, so that no sum of them is infinite.
+Cost = Annotated[float, Field(ge=0, le=1e12)]
 
 
 class Outcome(StrEnum):

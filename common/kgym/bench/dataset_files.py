@@ -168,11 +168,12 @@ def live_kbench_bug(row: Row, where: str) -> BugRecord:
         return bug
     first = bug.crashes[0]
     known: dict[str, Any] = {}
-    if report and first.report.text is None:
-        known["report"] = FoundText(text=report, link=first.report.link)
-    if program and first.c_reproducer.text is None and first.syz_reproducer.text is None:
-        syz = first.syz_reproducer
-        known["syz_reproducer"] = FoundText(text=program, link=syz.link)
+    with syzbot_data.refused_at(where):
+        if report and first.report.text is None:
+            known["report"] = FoundText(text=report, link=first.report.link)
+        if program and first.c_reproducer.text is None and first.syz_reproducer.text is None:
+            syz = first.syz_reproducer
+            known["syz_reproducer"] = FoundText(text=program, link=syz.link)
     crashes = [first.model_copy(update=known), *bug.crashes[1:]]
     return bug.model_copy(update={"crashes": crashes})
 
@@ -248,7 +249,7 @@ def _table(folder: Path, name: str) -> Iterator[Row]:
 
 def _rows(path: Path) -> Iterable[object]:
     if path.suffix == ".parquet":
-        _, parquet = _pyarrow()
+        arrow, parquet = _pyarrow()
         try:
             with parquet.ParquetFile(path) as file:
                 if file.metadata.num_rows > MOST:
@@ -256,7 +257,7 @@ def _rows(path: Path) -> Iterable[object]:
                 # In batches: a row can hold a whole report, and a table 100,000 rows.
                 for batch in file.iter_batches(batch_size=100):
                     yield from batch.to_pylist()
-        except (OSError, ValueError) as error:  # pyarrow's errors are both
+        except (arrow.lib.ArrowException, OSError, ValueError) as error:
             raise UserError("bad_bug_data", f"{path} is not a Parquet file: {error}") from error
         return
     data = _bytes(path, FILE)

@@ -1,7 +1,8 @@
 """Import of Live-kBench's kArena database, an SQLite file: its bugs, datasets and results.
 
 Source: ARiSE-Lab/live-kbench, kArena/db/schema.py (commit 8849209). The file is untrusted: it is
-opened read-only, and only tables are read, since a view's query could run for ever.
+opened read-only, and only tables are read, since a view's query could run for ever. Whoever calls
+this limits memory and time: a small file can hold values by the gigabyte.
 """
 
 import json
@@ -10,21 +11,42 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from contextlib import closing
 from pathlib import Path
+from types import NoneType
 from typing import Any
 
-from pydantic import Field, ValidationError
+from pydantic import Field
 
 from kgym.api.steps import Strict
 from kgym.bench.attempt_record import AttemptRecord, Outcome, Overlap, Setup, Votes
-from kgym.bench.bug_record import BugRecord
+from kgym.bench.bug_record import BugRecord, DeveloperPatch
 from kgym.bench.dataset import MOST, Dataset
 from kgym.bench.dataset_files import live_kbench_bug, time_of
+from kgym.bench.syzbot_data import refused_at
 from kgym.errors import NotFound, UserError
 
 # Maximum rows of a table.
 ATTEMPTS = 10_000_000
 # Maximum bytes of one value.
 VALUE = 64 << 20
+# The columns that are read: `#` marks whole numbers, `?` what may be null, and all others are text.
+# SQLite itself stores any value in any column.
+_COLUMNS = {
+    "syzbot_bugs": "bugId extid reportedTime subsystem syzbotCrashReport? syzbotReproducer?"
+    " syzbotData",
+    "bug_datasets": "#datasetId datasetName description",
+    "bug_dataset_members": "#datasetId bugId",
+    "developer_patches": "bugId fixedTime patchMessage",
+    "patches": "#patchId patchContent",
+    "agent_configurations": "#agentConfigId agent agentConfigName model #statefulEdit #oracleMode",
+    "agent_patches": "#agentPatchId #patchId bugId #agentConfigId #unionId status systemMessage"
+    " attrs",
+    "patch_crash_resolution_evaluations": "#evalId #agentPatchId status kGymEvaluation?",
+    "patch_localization_evaluations": "#evalId #agentPatchId status #fileIntersectionSize"
+    " #fileUnionSize #functionIntersectionSize #functionUnionSize",
+    "llm_judge_configurations": "#judgeId judgeName",
+    "patch_llm_judge_evaluations": "#judgeId #agentPatchId status #yesCount? #noCount?"
+    " #errorCount?",
+}
 # Other evaluations (an image that does not build, an internal error) say nothing about a patch.
 _OUTCOMES = {
     "notReproduced": Outcome.PASS,
@@ -94,20 +116,36 @@ class _Database:
         self._connection.close()
 
     def rows(self, table: str, most: int) -> Iterator[dict[str, Any]]:
-        """Yield the rows of a table in key order; raise UserError `bad_karena` beyond `most`."""
+        """Yield the rows of a table; raise UserError `bad_karena`, also beyond `most` rows."""
+        columns = _columns(_COLUMNS[table])
         try:
+            # A virtual table may be a view in disguise (FTS5's `content=`): no plain table.
             kind = self._connection.execute(
-                "SELECT type FROM sqlite_schema WHERE name = ?", (table,)
+                "SELECT type FROM pragma_table_list WHERE schema = 'main' AND name = ?", (table,)
             ).fetchone()
             if kind is None or kind[0] != "table":
                 raise UserError("bad_karena", f"{self._path} has no table {table}")
-            rows = self._connection.execute(f"SELECT * FROM {table}")  # noqa: S608 - our words
+            names = ", ".join(f"{table}.{name}" for name in columns)
+            rows = self._connection.execute(f"SELECT {names} FROM {table}")  # noqa: S608 - our words
             for number, row in enumerate(rows, start=1):
                 if number > most:
                     raise UserError("bad_karena", f"{self._path}: {table} has over {most:,} rows")
+                for name, kinds in columns.items():
+                    if not isinstance(row[name], kinds):
+                        where = f"{self._path}, {table}, row {number}, {name}"
+                        raise UserError(
+                            "bad_karena", f"{where}: unexpected value {row[name]!r:.60}"
+                        )
                 yield dict(row)
         except (sqlite3.Error, UnicodeDecodeError) as error:
             raise UserError("bad_karena", f"{self._path}, {table}: {error}") from error
+
+
+def _columns(words: str) -> dict[str, tuple[type, ...]]:
+    return {
+        word.strip("#?"): (int if word[0] == "#" else str, *[NoneType] * word.endswith("?"))
+        for word in words.split()
+    }
 
 
 class _Results:
@@ -144,13 +182,13 @@ class _Results:
         place = self._places.get(row["agentPatchId"])
         vote = self._votes.get(row["agentPatchId"])
         known = _object(row["attrs"])
-        try:
+        with refused_at(f"agent_patches, row {row['agentPatchId']}", "bad_karena"):
             return AttemptRecord(
                 bug=row["bugId"],
-                setup=self._setups[row["agentConfigId"]],
+                setup=self._setups.get(row["agentConfigId"]),
                 run=run,
                 outcome=outcome,
-                diff=self._patches[row["patchId"]]["patchContent"],
+                diff=self._patches.get(row["patchId"], {}).get("patchContent"),
                 votes=None if vote is None else _votes(vote),
                 files=_overlap(place, "file"),
                 functions=_overlap(place, "function"),
@@ -158,10 +196,6 @@ class _Results:
                 seconds=_number(known.get("timeCost")),
                 error=row["systemMessage"] or None if row["status"] == "error" else None,
             )
-        except (ValidationError, KeyError) as error:
-            raise UserError(
-                "bad_karena", f"agent_patches, row {row['agentPatchId']}: {error}"
-            ) from error
 
     def _outcome(self, row: Mapping[str, Any]) -> Outcome | None:
         patch = self._patches.get(row["patchId"])
@@ -197,22 +231,25 @@ def _fixed(bug: BugRecord, fix: Mapping[str, Any] | None) -> BugRecord:
     """Return the bug, completed by the database's own data of its fix."""
     if fix is None or bug.patch is None:
         return bug
-    known: dict[str, Any] = {}
+    where = f"developer_patches, {bug.id}"
+    known = dict(bug.patch)
     if bug.patch.date is None:
-        known["date"] = time_of(fix["fixedTime"], f"developer_patches, {bug.id}, fixedTime")
+        known["date"] = time_of(fix["fixedTime"], f"{where}, fixedTime")
     if bug.patch.message is None:
         known["message"] = fix["patchMessage"]
-    return bug.model_copy(update={"patch": bug.patch.model_copy(update=known)})
+    with refused_at(where, "bad_karena"):
+        return bug.model_copy(update={"patch": DeveloperPatch(**known)})
 
 
 def _setup(row: Mapping[str, Any]) -> Setup:
-    return Setup(
-        agent=row["agent"],
-        settings=row["agentConfigName"],
-        model=row["model"],
-        feedback=bool(row["statefulEdit"]),
-        oracle=bool(row["oracleMode"]),
-    )
+    with refused_at(f"agent_configurations, row {row['agentConfigId']}", "bad_karena"):
+        return Setup(
+            agent=row["agent"],
+            settings=row["agentConfigName"],
+            model=row["model"],
+            feedback=bool(row["statefulEdit"]),
+            oracle=bool(row["oracleMode"]),
+        )
 
 
 def _votes(row: Mapping[str, Any]) -> Votes:

@@ -6,7 +6,8 @@ read, the first is written. Source: ARiSE-Lab/live-kbench,
 kGym/kclient/KBDr/kclient/kgym_dataset.py (commit 8849209).
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from typing import Annotated, Any
 
@@ -103,7 +104,7 @@ def read(data: Mapping[str, Any], where: str, **known: Any) -> BugRecord:
 
     Raises UserError `bad_bug_data` naming the field; `where` names the file or row.
     """
-    try:
+    with refused_at(where):
         bug = _Bug.model_validate(data)
         report = FoundText(
             text=bug.report, link=bug.crashes[0].report_link if bug.crashes else None
@@ -125,8 +126,15 @@ def read(data: Mapping[str, Any], where: str, **known: Any) -> BugRecord:
             }
             | known
         )
+
+
+@contextmanager
+def refused_at(where: str, reason: str = "bad_bug_data") -> Iterator[None]:
+    """Raise UserError, with the place and the field, for data that a record does not accept."""
+    try:
+        yield
     except ValidationError as error:
-        raise UserError("bad_bug_data", f"{where}: {first_fault(error)}") from error
+        raise UserError(reason, f"{where}: {first_fault(error)}") from error
 
 
 def write(record: BugRecord) -> dict[str, Any]:

@@ -69,7 +69,7 @@ async def _run(call: int, result: int, seconds: float, memory: int) -> None:
 
 
 def _too_much(limit: str) -> UserError:
-    return UserError("too_much_work", f"this patch, on these files, takes more than {limit}")
+    return UserError("too_much_work", f"this input takes more than {limit}")
 
 
 def _write(file: int, value: object) -> None:

@@ -1,8 +1,10 @@
 """`kgym bench import`."""
 
+import asyncio
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, get_args
+from typing import Literal, ParamSpec, TypeVar, get_args
 
 import click
 
@@ -10,9 +12,14 @@ from kgym.bench import attempt_files, bug_bundles, dataset_files, karena
 from kgym.bench import dataset as datasets
 from kgym.bench.dataset import About, Dataset
 from kgym.errors import NotFound, UserError
+from kgym.host.separate_process import within
 from kgym_cli.output import json_option, people, print_json, results
 from kgym_cli.output.answer import Answer
 
+# Limits of reading a source; the memory is address space, of which pyarrow reserves one GiB.
+_SECONDS, _MEMORY = 600.0, 3 << 30
+P = ParamSpec("P")
+T = TypeVar("T")
 Form = Literal["kbenchsyz", "live-kbench", "karena", "bundles", "rgym"]
 
 
@@ -59,6 +66,11 @@ class _Source:
                 "no_such_dataset", f"{self.path} has no dataset {name!r}; it has: {there}"
             )
         return defined[name]
+
+
+def _limited(function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+    # A file of a few kilobytes may unpack to any size, and damage the parser of Parquet.
+    return asyncio.run(within(_SECONDS, _MEMORY, function, *args, **kwargs))
 
 
 @click.command("import")
@@ -113,13 +125,13 @@ def import_(
     """
     if attempts is not None and form != "karena":
         raise UserError("no_attempts", f"{form} holds no attempts: use --attempts only with karena")
-    dataset = _Source(form, source, wanted, programs, known).read()
+    dataset = _limited(_Source(form, source, wanted, programs, known).read)
     if name is not None:
         dataset = Dataset.of(
             name, dataset.bugs, description=dataset.description, source=dataset.source
         )
     # Read before the dataset is saved, so that a bad database leaves nothing behind.
-    imported = None if attempts is None else karena.results(source, judge).attempts
+    imported = None if attempts is None else _limited(karena.results, source, judge).attempts
     about = dataset.save(into)
     if attempts is not None and imported is not None:
         attempt_files.write(attempts, imported)
