@@ -4,8 +4,9 @@ Sources: kernel/trace/ring_buffer.c (struct ring_buffer_per_cpu, rb_set_head_pag
 pointers), kernel/trace/trace.c (global_trace, printk_trace). All offsets and numbers come from the
 debug information.
 
-A guest can forge its memory. Lists are therefore followed for at most as many steps as the buffer
-claims to have pages, and within MOST_BYTES. Unreadable parts are skipped and noted.
+A guest can forge its memory: also the number of pages, and a list without end on each of 8192 CPUs.
+Each step along a list therefore counts as one sub-buffer, readable or not, and all steps together
+are limited. Unreadable parts are skipped and noted.
 """
 
 from collections.abc import Iterator
@@ -24,7 +25,7 @@ from kgym_tracer.tasks import task_names
 
 # The largest NR_CPUS of x86 (arch/x86/Kconfig).
 CPUS = 8192
-# Bytes of sub-buffers that are read, over all CPUs.
+# Bytes of all sub-buffers that lists lead to, over all CPUs. Each list is followed twice.
 MOST_BYTES = 8 << 30
 # Bytes of sub-buffers in memory at a time.
 BATCH = 8 << 20
@@ -48,7 +49,10 @@ def read_trace(program: Program) -> Trace:
     trace = reader.trace()
     pids = np.unique(trace.pid).tolist()
     return replace(
-        trace, tasks=task_names(program, pids), lost=reader.lost, notes=tuple(reader.notes)
+        trace,
+        tasks=task_names(program, pids),
+        lost=min(reader.lost, (1 << 63) - 1),  # a damaged counter must not cost the trace
+        notes=tuple(reader.notes),
     )
 
 
@@ -88,7 +92,11 @@ class _Reader:
             try:
                 per_cpu = buffer.buffers[cpu]
                 if per_cpu:
-                    self._read_cpu(cpu, _Cpu(per_cpu, layout), parser)
+                    ring = _Cpu(per_cpu, layout, self.budget // layout.size)
+                    try:
+                        self._read_cpu(cpu, ring, parser)
+                    finally:
+                        self.budget -= ring.steps * layout.size
             except FaultError as error:
                 self.notes.append(f"CPU {cpu}: its buffer cannot be followed: {error}")
 
@@ -108,9 +116,8 @@ class _Reader:
     def _read_cpu(self, cpu: int, ring: "_Cpu", parser: RingParser) -> None:
         self.lost += ring.lost
         size, pages, unread = ring.layout.size, [], 0
-        places = islice(ring.sub_buffers(), self.budget // size)
         skip = 0
-        for address, read in places:
+        for address, read in ring.sub_buffers():
             try:
                 pages.append(self.program.read(address, size))
             except FaultError:
@@ -131,7 +138,6 @@ class _Reader:
         if pages:
             whole = np.frombuffer(b"".join(pages), np.uint8)
             parser.feed(cpu, whole.reshape(len(pages), -1), skip)
-            self.budget -= len(whole)
             pages.clear()
         return 0
 
@@ -165,16 +171,17 @@ class _Reader:
 class _Cpu:
     """One CPU's part of a buffer: its unread sub-buffers, in order."""
 
-    def __init__(self, per_cpu: Object, layout: Layout) -> None:
+    def __init__(self, per_cpu: Object, layout: Layout, most: int) -> None:
         self.program = per_cpu.prog_
         self.layout = layout
         self.whole = True
+        self.steps = 0
         page = self.program.type("struct buffer_page")
         self._list = offsetof(page, "list")
         self._next = offsetof(page, "list.next")
         self._read = offsetof(page, "read")
         self._page = offsetof(page, "page")
-        self.count = int(per_cpu.nr_pages)
+        self.count = min(int(per_cpu.nr_pages), most // 2)
         self.reader, self.head, self.commit, tail = (
             int(per_cpu.member_(name).value_())
             for name in ("reader_page", "head_page", "commit_page", "tail_page")
@@ -214,6 +221,7 @@ class _Cpu:
         return self.head
 
     def _follow(self, at: int) -> tuple[int, bool]:
+        self.steps += 1
         pointer = int(self.program.read_u64(at + self._next))
         return (pointer & ~_FLAGS) - self._list, bool(pointer & _FLAGS)
 
@@ -236,7 +244,7 @@ def _layout(program: Program, buffer: Object) -> Layout:
     if any(
         member.name == "subbuf_order" for member in buffer.type_.type.members or ()
     ):  # since 6.8
-        order = min(int(buffer.subbuf_order), LARGEST_ORDER)
+        order = max(0, min(int(buffer.subbuf_order), LARGEST_ORDER))
     if offsetof(entries["trace_entry"], "type") or sizeof(program.type("unsigned long")) != 8:
         raise UserError("no_trace", "trace buffers of this architecture are not supported")
     return Layout(

@@ -35,6 +35,7 @@ from tests.demo.monitored import monitored
 from tests.demo.screenshots import PATIENCE
 from tests.monitor import traced
 from tests.monitor.conftest import LOOKS, Look, Reader, barriers
+from tests.refused import refused
 
 expect.set_options(timeout=PATIENCE)
 
@@ -365,6 +366,9 @@ BACKWARD = np.array([3, 2, 1], np.uint64)
         (ABOUT, {"function": np.ones(3, np.int32)}),
         (b"[" * 100_000, {}),
         (b"{}", {}),
+        (ABOUT.replace(b'"f"', b'"\\ud800"'), {}),
+        (ABOUT.replace(b'"lost": 0', b'"lost": 1e999'), {}),
+        (ABOUT.replace(b"[null", b"[[null"), {}),
         (ABOUT + b" " * trace_files.MOST_ABOUT, {}),
     ],
 )
@@ -374,6 +378,41 @@ def test_a_trace_that_is_wrong_is_refused(
     path = tmp_path / "trace.npz"
     path.write_bytes(archive(**columns(about, **changed)).getvalue())
     with path.open("rb") as file, pytest.raises(UserError, match="not a trace"):
+        trace_files.mapped(file)
+
+
+def _column(header: str) -> bytes:
+    """Return a column with this header, and three numbers."""
+    padded = header.encode().ljust(-(-len(header) // 64) * 64 + 53) + b"\n"
+    return b"\x93NUMPY\1\0" + len(padded).to_bytes(2, "little") + padded + bytes(24)
+
+
+@pytest.mark.attack
+@pytest.mark.filterwarnings("ignore:Reading `.npy`", "ignore:overflow")  # of NumPy
+@pytest.mark.parametrize(
+    "header",
+    [
+        "{'descr': (",
+        "'''",
+        "(" * 5000,
+        "-" * 9000 + "1",
+        "{'descr': (), 'fortran_order': False, 'shape': (3,)}",
+        "{'descr': [()], 'fortran_order': False, 'shape': (3,)}",
+        "{'descr': '|O', 'fortran_order': False, 'shape': (3,)}",
+        "{'descr': '<u8', 'fortran_order': False, 'shape': (-1,)}",
+        "{'descr': '<u8', 'fortran_order': False, 'shape': (True,)}",
+        "{'descr': '<u8', 'fortran_order': False, 'shape': (4294967296,)}",
+        "{'descr': '<u8', 'fortran_order': False, 'shape': (1152921504606846975,)}",
+        "{'descr': '<u8', 'fortran_order': False, 'shape': (999999999999999999999999,)}",
+    ],
+    ids=lambda header: header[:60],
+)
+def test_a_forged_header_of_a_column_is_refused(tmp_path: Path, header: str) -> None:
+    path = tmp_path / "trace.npz"
+    path.write_bytes(archive(**columns(ABOUT) | {"time": _column(header)}).getvalue())
+    with refused("bad_trace"):
+        trace_files.load(path)
+    with path.open("rb") as file, refused("bad_trace"):
         trace_files.mapped(file)
 
 

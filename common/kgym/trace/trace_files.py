@@ -2,11 +2,13 @@
 
 import json
 import struct
+import tokenize
 import zipfile
 from pathlib import Path
 from typing import BinaryIO
 
 import numpy as np
+from pydantic_core import from_json
 
 from kgym.errors import UserError
 from kgym.trace.records import Array, Function, Trace
@@ -45,7 +47,7 @@ def load(path: Path) -> Trace:
             start = file.read(len(_TRACE_DAT))
             file.seek(0)
             if start[:2] == b"PK":
-                return _load_own(path)
+                return mapped(file, path)
             if start == _TRACE_DAT:
                 raise UserError(
                     "bad_trace",
@@ -82,7 +84,7 @@ def is_dump(path: Path) -> bool:
     return start.startswith((b"\x7fELF", b"KDUMP   ", b"DISKDUMP", b"makedumpfile"))
 
 
-def mapped(file: BinaryIO) -> Trace:
+def mapped(file: BinaryIO, name: object = "this") -> Trace:
     """Return the trace of an open `trace.npz`, with memory-mapped columns.
 
     The file is untrusted: its metadata is limited to MOST_ABOUT bytes, and its records must be in
@@ -105,14 +107,17 @@ def mapped(file: BinaryIO) -> Trace:
             if (part[1:] < part[:-1]).any():
                 raise ValueError("its records are not in order of time")
     except _NO_TRACE as error:
-        raise UserError("bad_trace", f"this is not a trace: {error}") from error
+        raise UserError("bad_trace", f"{name} is not a trace: {error}") from error
     return trace
 
 
+# NumPy parses the header of a column as Python's source, which can fail in all of these ways.
 _NO_TRACE = (
     ValueError,
-    KeyError,
+    LookupError,
     TypeError,
+    MemoryError,
+    tokenize.TokenError,
     OverflowError,
     RecursionError,
     NotImplementedError,
@@ -145,19 +150,9 @@ def _uncompressed(archive: zipfile.ZipFile) -> None:
         raise ValueError("it is compressed")
 
 
-def _load_own(path: Path) -> Trace:
-    try:
-        with zipfile.ZipFile(path) as archive:
-            _uncompressed(archive)
-        with np.load(path, allow_pickle=False) as arrays:
-            columns = {name: arrays[name].astype(dtype) for name, dtype in Trace.COLUMNS}
-            return _trace(columns, arrays["about"].tobytes())
-    except _NO_TRACE as error:
-        raise UserError("bad_trace", f"{path} is not a trace: {error}") from error
-
-
 def _trace(columns: dict[str, Array], header: bytes) -> Trace:
-    about = json.loads(header)
+    # Unlike `json`, it refuses surrogates, which no page and no terminal could print.
+    about = from_json(header)
     trace = Trace(
         **columns,
         functions=tuple(

@@ -76,28 +76,30 @@ class Flattened:
 
     def feed(self, data: bytes) -> Iterator[tuple[int, bytes]]:
         """Yield pieces with their places in the dump; raises ValueError for a malformed stream."""
-        self._rest += data
+        # Cut once per call: a guest can send thousands of parts in each kilobyte.
+        data, at = self._rest + data, 0
         while not self.complete:
             if self._size:
-                piece = self._rest[: self._size]
+                piece = data[at : at + self._size]
                 if not piece:
-                    return
+                    break
                 yield self._place, piece
-                self._rest = self._rest[len(piece) :]
+                at += len(piece)
                 self._place += len(piece)
                 self._size -= len(piece)
             elif not self._started:
-                if len(self._rest) < _START:
-                    return
-                if not self._rest.startswith(SIGNATURE):
+                if len(data) < _START:
+                    break
+                if not data.startswith(SIGNATURE):
                     raise ValueError("it is not a stream of makedumpfile")
                 self._started = True
-                self._rest = self._rest[_START:]
-            elif len(self._rest) < _PART.size:
-                return
+                at = _START
+            elif len(data) - at < _PART.size:
+                break
             else:
-                self._begin(*_PART.unpack_from(self._rest))
-                self._rest = self._rest[_PART.size :]
+                self._begin(*_PART.unpack_from(data, at))
+                at += _PART.size
+        self._rest = data[at:]
 
     def _begin(self, place: int, size: int) -> None:
         if place == size == -1:

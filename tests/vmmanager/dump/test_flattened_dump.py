@@ -1,6 +1,7 @@
 """makedumpfile's stream: put together as it was sent, refused where it lies."""
 
 import struct
+import time
 from itertools import pairwise
 
 import pytest
@@ -49,17 +50,38 @@ def test_a_stream_that_breaks_off_is_not_complete(length: int) -> None:
     assert not put_together([stream([(0, bytes(60))])[:length]])[1]
 
 
+@pytest.mark.attack
 @pytest.mark.parametrize(
     "sent",
     [
+        START.replace(b"makedumpfile", b"makedumpfil\0"),
+        START + struct.pack(">qq", 2**63 - 1, 2**63 - 1),
+        START + struct.pack(">qq", -1, 0),
+        START + struct.pack(">qq", 0, -1),
+        START + struct.pack(">qq", -(2**63), 2**63 - 1),
         b"\x7fELF".ljust(4096, b"\0"),
         START + struct.pack(">qq", 990, 20),
         START + struct.pack(">qq", -5, 20),
         START + struct.pack(">qq", 0, -20),
         stream([(0, bytes(600)), (0, bytes(600))]),
     ],
-    ids=["no stream", "beyond the end", "negative place", "negative size", "too much in all"],
+    ids=[
+        *"12345",
+        "no stream",
+        "beyond the end",
+        "negative place",
+        "negative size",
+        "too much in all",
+    ],
 )
 def test_a_lie_is_refused(sent: bytes) -> None:
     with pytest.raises(ValueError, match="it "):
         put_together([sent])
+
+
+@pytest.mark.attack
+def test_a_megabyte_of_tiny_parts_takes_no_time() -> None:
+    sent = START + struct.pack(">qq", 0, 0) * (1 << 16)
+    begin = time.process_time()
+    assert put_together([sent, b"", sent[4096:]]) == (b"", False)
+    assert time.process_time() - begin < 2
