@@ -1,6 +1,7 @@
 """Collection of votes on patches, within limits; an interrupted one is continued.
 
-Each vote is written to a file at once. A patch shared by several attempts is judged once.
+Each vote is written to a file at once. A patch shared by several attempts is judged once. One that
+is too long to be shown whole is not the developers' change: it gets no votes for it, unasked.
 """
 
 import asyncio
@@ -15,7 +16,7 @@ from kgym.api.steps import Sha256, Strict
 from kgym.bench.attempt_record import AttemptRecord, BugId, Votes
 from kgym.bench.dataset import Dataset
 from kgym.errors import UserError
-from kgym_benchmark.judge.question import Question, question, verdict
+from kgym_benchmark.judge.question import PATCH, Question, question, verdict
 
 # As in Live-kBench section 5.1.
 VOTES, MAJORITY = 9, 5
@@ -104,6 +105,7 @@ class Judge:
         bugs = {bug.id: bug for bug in dataset.bugs}
         wanted: dict[tuple[str, str], list[Question]] = {}
         of: dict[int, tuple[str, str]] = {}
+        too_long = set[int]()
         without_fix = 0
         for place, attempt in enumerate(attempts):
             bug = bugs.get(attempt.bug)
@@ -112,6 +114,9 @@ class Judge:
                 or not attempt.diff
                 or not (attempt.resolved or self._options.unresolved)
             ):
+                continue
+            if len(attempt.diff) > PATCH:
+                too_long.add(place)
                 continue
             asked = [
                 question(bug, attempt.diff, vote=vote, blind=self._options.blind)
@@ -130,6 +135,8 @@ class Judge:
         judged.unfinished = sum(self._counted(key) is None for key in wanted)
         for place, attempt in enumerate(attempts):
             votes = self._counted(of[place]) if place in of else None
+            if place in too_long:
+                votes = Votes(yes=0, no=self._options.votes)
             judged.attempts.append(
                 attempt if votes is None else attempt.model_copy(update={"votes": votes})
             )

@@ -100,6 +100,53 @@ def test_headers_that_are_complaint(tmp_path: Path, words: str, content: bytes) 
     assert words in complaint(tmp_path, content)
 
 
+def _extension(kind: int, data: bytes) -> bytes:
+    return struct.pack(">II", kind, len(data)) + data.ljust(-(-len(data) // 8) * 8, b"\0")
+
+
+# Fields of the header, and its extensions, which begin at byte 112.
+@pytest.mark.attack
+@pytest.mark.parametrize(
+    "forged",
+    [
+        {60: b"\0\1\0\1"},  # more snapshots than QEMU allows
+        {60: b"\xff" * 4, 64: struct.pack(">Q", 1 << 20)},
+        {60: b"\0\0\0\1", 64: struct.pack(">Q", 0x50000)},  # a snapshot table of data
+        {60: b"\0\0\0\3", 64: struct.pack(">Q", 1 << 60)},
+        {96: b"\0\0\0\7"},  # the width of reference counts
+        {100: b"\xff" * 4},  # the header's length
+        {100: b"\0\0\0\x50"},
+        {100: b"\0\0\0\x71"},
+        {104: b"\x09"},  # an unknown compression
+        {36: b"\x7f\xff\xff\xff"},  # entries of the L1 table
+        {36: bytes(4)},
+        {40: bytes(8)},  # the L1 table is the header
+        {40: struct.pack(">Q", 0x10000)},  # the L1 table is the one of reference counts
+        {56: b"\xff" * 4},
+        {20: bytes(4)},
+        {20: b"\0\0\0\x1f"},
+        {24: struct.pack(">Q", LARGEST)},  # a larger disk than the tables have room for
+        {72: struct.pack(">Q", 1 << 4)},  # subclusters, in tables without
+        {8: struct.pack(">Q", 104)},  # a backing file's place without its length
+        {16: b"\0\0\0\x0b"},
+        {8: struct.pack(">QI", 112, 37), 112: b'json:{"driver":"nbd","host":"127.1"}'},
+        {88: struct.pack(">Q", 2), 112: _extension(0x44415441, b"/etc/passwd")},
+        {112: _extension(0x0537BE77, struct.pack(">QQ", 0, 1 << 40))},  # keys of encryption
+        {
+            88: struct.pack(">Q", 1),
+            112: _extension(0x23852875, struct.pack(">IIQQ", 0xFFFF, 0, 1 << 40, 1 << 20)),
+        },
+        {112: struct.pack(">II", 0x12345678, 0x7FFFFFFF)},
+    ],
+    ids=str,
+)
+def test_forged_fields_of_a_header(tmp_path: Path, forged: dict[int, bytes]) -> None:
+    content = bytearray(whole(tmp_path).read_bytes())
+    for at, value in forged.items():
+        content[at : at + len(value)] = value
+    complaint(tmp_path, bytes(content))
+
+
 @pytest.mark.attack
 def test_a_raw_image_is_never_taken_for_another(tmp_path: Path) -> None:
     image = tmp_path / "image"
