@@ -102,10 +102,13 @@ _TAKES_SECONDS = {"fake_source", "kgym", "site"}
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Leave tests that start processes by the dozen out of the fast tests."""
+    """Leave tests that start processes by the dozen out of the fast ones; slow files come first."""
     for item in items:
         if _TAKES_SECONDS & {*getattr(item, "fixturenames", ())}:
             item.add_marker("thorough")
+    # Each file is run by one process: a slow one at the end would leave the others without work.
+    slow = {item.path for item in items if item.get_closest_marker("slow")}
+    items.sort(key=lambda item: item.path not in slow)
 
 
 @pytest.fixture

@@ -27,6 +27,8 @@ from tests.vmmanager.reproduce.test_instances import IMPATIENT, program
 
 pytestmark = [pytest.mark.anyio, pytest.mark.slow, pytest.mark.timeout(1800)]
 
+# The capture kernel takes minutes; guests that hang or crash leave dumps by the hypervisor, too.
+BUILDS_A_KERNEL = pytest.mark.exhaustive
 CRASHES = program("sleep(1); crash(); sleep(60); return 0;")
 # How the files begin.
 ZSTD, GZIP, KDUMP = b"\x28\xb5\x2f\xfd", b"\x1f\x8b", b"KDUMP   "
@@ -82,6 +84,7 @@ async def test_a_guest_that_hangs_leaves_one(new_step: NewStep, cache: Path) -> 
     assert (await begins_with(run, result.instances[0])).startswith(ZSTD)
 
 
+@BUILDS_A_KERNEL
 @pytest.mark.parametrize("cpus", [1, pytest.param(2, marks=pytest.mark.exhaustive)])
 async def test_a_capture_kernel(new_step: NewStep, cache: Path, capture: Path, cpus: int) -> None:
     run = await new_step(CRASHES, time=60, cpus=cpus, dump="kdump", capture=StepRef(step=1))
@@ -106,6 +109,7 @@ async def failed(
     return result, dump.failure, dump.message
 
 
+@BUILDS_A_KERNEL
 @pytest.mark.exhaustive  # takes a second kernel
 async def test_without_reserved_memory(new_step: NewStep, cache: Path, capture: Path) -> None:
     """There is the verdict, and the reason for the missing dump."""
@@ -122,6 +126,7 @@ async def test_what_is_no_kernel_is_refused(new_step: NewStep, cache: Path, tmp_
     assert "no bzImage" in message
 
 
+@BUILDS_A_KERNEL
 @pytest.mark.exhaustive  # takes a second kernel
 async def test_silent_capture(
     new_step: NewStep, cache: Path, capture: Path, tmp_path: Path
@@ -137,6 +142,7 @@ async def test_silent_capture(
     assert "not up after 60 s" in message
 
 
+@BUILDS_A_KERNEL
 @pytest.mark.exhaustive  # takes a second kernel
 async def test_without_makedumpfile_all_of_the_memory_comes(
     new_step: NewStep, tmp_path: Path, capture: Path, monkeypatch: pytest.MonkeyPatch
