@@ -223,24 +223,34 @@ class SuiteCacheEntries:
 
     async def _read_description(self, name: str) -> None:
         async with self._reading:
-            with tempfile.TemporaryDirectory() as folder:
-                path = Path(folder) / "about.json"
-                try:
-                    await self._storage.get(f"suitecache/{name}/about.json", path)
-                    about = await asyncio.to_thread(_read, About, path)
-                    making = await self._making(name, about, Path(folder)) if about else None
-                    self._described[name] = _Description(about, making) if about else None
-                except (InfrastructureError, OSError):  # it is being stored, or removed
-                    return
+            try:
+                about = await self._file(About, f"suitecache/{name}/about.json")
+                making = await self._making(name, about) if about else None
+                self._described[name] = _Description(about, making) if about else None
+            except (InfrastructureError, OSError):  # it is being stored, or removed
+                return
 
-    async def _making(self, name: str, about: About, folder: Path) -> EntryMaking | None:
+    async def _making(self, name: str, about: About) -> EntryMaking | None:
         """Return how the entry was made, if its image tells: earlier versions did not store it."""
+        image = (about.image_sha256 or "")[:32]
         try:
-            key = f"suitecache/{name}/{(about.image_sha256 or '')[:32]}/making.json"
-            await self._storage.get(key, folder / "making.json")
+            return await self._file(EntryMaking, f"suitecache/{name}/{image}/making.json")
         except InfrastructureError:
             return None
-        return await asyncio.to_thread(_read, EntryMaking, folder / "making.json")
+
+    async def _file(self, kind: type[M], key: str) -> M | None:
+        """Read a file that a worker has stored, and no more than ABOUT bytes of it."""
+        text = bytearray()
+        try:
+            async for piece in self._storage.read(key, 0, ABOUT):
+                text += piece
+        except InfrastructureError as error:
+            if error.reason != "artifact_truncated":
+                raise
+        try:
+            return await asyncio.to_thread(kind.model_validate_json, bytes(text))
+        except ValidationError:
+            return None
 
     def _words(self, name: str, holders: Sequence[EntryHolder]) -> str:
         """Return the text that searches match, in lower case."""
@@ -276,11 +286,3 @@ class SuiteCacheEntries:
             used_at=count.active_at if count is not None else None,
             making=described and described.making,
         )
-
-
-def _read(kind: type[M], path: Path) -> M | None:
-    with path.open("rb") as file:
-        try:
-            return kind.model_validate_json(file.read(ABOUT))
-        except ValidationError:
-            return None

@@ -4,6 +4,7 @@
 if the call is refused, the attempt ends (ARCHITECTURE.md, "What must hold").
 """
 
+import hashlib
 import uuid
 from typing import Annotated, Protocol
 
@@ -60,6 +61,14 @@ class Assignment(Strict):
     local: bool = Field(
         False, description="the job was submitted on the scheduler's machine, without a token"
     )
+
+
+def attempt_folder(step_id: int, lease: uuid.UUID) -> str:
+    """Return the storage folder of an attempt's artifacts.
+
+    All workers can list the storage, and a lease permits to end its attempt: only its hash is told.
+    """
+    return f"steps/{step_id}/{hashlib.sha256(lease.bytes).hexdigest()[:32]}"
 
 
 class AttemptEnding(Strict):

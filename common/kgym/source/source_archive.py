@@ -63,6 +63,15 @@ def compressed(text: bytes) -> bytes:
     return zlib.compress(text, 1)
 
 
+def decompressed(data: bytes) -> bytes:
+    """Return a text of at most KEPT bytes; raises zlib.error."""
+    inflate = zlib.decompressobj()
+    text = inflate.decompress(data, KEPT)
+    if not inflate.eof:
+        raise zlib.error("it is cut short, or too long")
+    return text
+
+
 def is_binary(text: bytes) -> bool:
     """Return whether a file is binary, by Git's rule: a NUL in the first 8 KB."""
     return b"\0" in text[:8192]
@@ -95,5 +104,5 @@ def packed(raw: bytes) -> bytes:
 
 def unpacked(text: bytes) -> Numbers:
     """Return the file numbers of a `packed` list."""
-    raw = zlib.decompress(text[1:]) if text[:1] == b"1" else text[1:]
+    raw = decompressed(text[1:]) if text[:1] == b"1" else text[1:]
     return np.cumsum(np.frombuffer(raw, dtype="<u4"), dtype=np.uint32)

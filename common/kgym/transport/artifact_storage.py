@@ -389,7 +389,8 @@ class LocalStorage:
 
     def _stored(self, key: str) -> Path:
         path = self._path(key)
-        if not path.is_file():
+        # All workers may write here: a link of theirs must not show this process's own files.
+        if not path.is_file() or path.resolve() != self.root.resolve() / key:
             raise missing(key)
         return path
 

@@ -9,7 +9,7 @@ from typing import TypeVar
 
 from kgym.api.jobs import Artifact, Progress
 from kgym.api.steps import StepResult, StepSpec, Strict
-from kgym.api.worker_calls import LOG, Assignment, WorkerCalls
+from kgym.api.worker_calls import LOG, Assignment, WorkerCalls, attempt_folder
 from kgym.errors import InfrastructureError
 from kgym.transport.artifact_storage import Storage
 
@@ -99,7 +99,7 @@ class StepContext:
 
     def key(self, name: str) -> str:
         """Return the storage key of an artifact of the step."""
-        return f"steps/{self.assignment.step_id}/{self.assignment.lease.hex}/{name}"
+        return f"{attempt_folder(self.assignment.step_id, self.assignment.lease)}/{name}"
 
     async def hold(self, name: str) -> bool:
         """Lock a name until the attempt ends; return False if another attempt holds it."""

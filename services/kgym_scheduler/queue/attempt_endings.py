@@ -9,7 +9,7 @@ from sqlalchemy import bindparam, select
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from kgym.api.jobs import Artifact
-from kgym.api.worker_calls import AttemptEnding
+from kgym.api.worker_calls import AttemptEnding, attempt_folder
 from kgym.errors import UserError
 from kgym_scheduler.database.tables import attempts, steps
 from kgym_scheduler.queue import step_rules
@@ -48,7 +48,7 @@ def _check_artifacts(step: Step, lease: uuid.UUID, artifacts: Sequence[Artifact]
     """Raise UserError `foreign_artifact` for an artifact that is no file of this attempt."""
     # A worker chooses the keys: a hostile one could name another job's files.
     for artifact in artifacts:
-        if _BASE.sub("", artifact.key) != f"steps/{step.id}/{lease.hex}/{artifact.name}":
+        if _BASE.sub("", artifact.key) != f"{attempt_folder(step.id, lease)}/{artifact.name}":
             message = f"{artifact.name!r} at {artifact.key!r} is no file of this attempt"
             raise UserError("foreign_artifact", message)
 

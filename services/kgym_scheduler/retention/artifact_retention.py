@@ -12,12 +12,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any, Literal, TypeVar
-from uuid import UUID
 
 from sqlalchemy import Row, bindparam, delete, exists, func, or_, select, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from kgym.api.steps import Failure, Strict
+from kgym.api.worker_calls import attempt_folder
 from kgym.transport.artifact_storage import Storage
 from kgym_scheduler.database import views
 from kgym_scheduler.database.connection import Database
@@ -27,7 +27,7 @@ from kgym_scheduler.queue.step_inputs import numbered
 # Logs of an attempt up to so many characters are never removed from the database.
 SHORT_LOG = 1000
 NOTE = "(removed for its age; see the artifact step.log)\n"
-_ATTEMPT = re.compile(r"steps/[0-9]+/[0-9a-f]{32}")
+ATTEMPT = re.compile(r"steps/[0-9]+/[0-9a-f]{32}")
 _BATCH = 200
 
 T = TypeVar("T")
@@ -159,20 +159,28 @@ async def _stored(connection: AsyncConnection, sizes: Mapping[str, int]) -> list
     """Return the files of the ended attempts among these folders."""
     s = steps.c
     stored = []
-    for batch in _batches([prefix for prefix in sizes if _ATTEMPT.fullmatch(prefix)]):
-        leases = {UUID(prefix.rpartition("/")[2]): prefix for prefix in batch}
+    for batch in _batches([prefix for prefix in sizes if ATTEMPT.fullmatch(prefix)]):
+        known = set(batch)
+        step_ids = {int(prefix.split("/")[1]) for prefix in batch}
         rows = await connection.execute(
             select(
-                *(attempts.c.lease, attempts.c.ended_at),
+                *(attempts.c.step_id, attempts.c.lease, attempts.c.ended_at),
                 *(s.job_id, s.number, s.artifacts, s.artifacts_gone_at),
                 UNFINISHED.label("unfinished"),
             )
             .join(steps, s.id == attempts.c.step_id)
             .join(jobs, jobs.c.id == s.job_id)
-            .where(attempts.c.lease.in_(leases), attempts.c.ended_at.is_not(None))
+            .where(attempts.c.step_id.in_(step_ids), attempts.c.ended_at.is_not(None))
         )
-        stored += [_files(row, leases[row.lease], sizes[leases[row.lease]]) for row in rows.all()]
+        for row in rows.all():
+            stored += [_files(row, name, sizes[name]) for name in folders_of(row) & known]
     return stored
+
+
+def folders_of(attempt: Row[*tuple[Any, ...]]) -> set[str]:
+    """Return the possible storage folders of an attempt: earlier versions named them by lease."""
+    step_id, lease = attempt.step_id, attempt.lease
+    return {attempt_folder(step_id, lease), f"steps/{step_id}/{lease.hex}"}
 
 
 def _files(row: Row[*tuple[Any, ...]], prefix: str, size: int) -> _Stored:

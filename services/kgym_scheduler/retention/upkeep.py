@@ -4,7 +4,6 @@ Verdicts, results and logs in the database stay; `kgym gc` can remove more.
 """
 
 import asyncio
-import contextlib
 import json
 import time
 from collections import Counter
@@ -12,7 +11,6 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
 from typing import Any
-from uuid import UUID
 
 import structlog
 from sqlalchemy import Row, select
@@ -22,7 +20,7 @@ from kgym.transport.artifact_storage import Storage
 from kgym_scheduler.database.connection import Database
 from kgym_scheduler.database.tables import attempts, jobs, steps
 from kgym_scheduler.retention import artifact_retention, cache_retention
-from kgym_scheduler.retention.artifact_retention import ArtifactPolicy
+from kgym_scheduler.retention.artifact_retention import ATTEMPT, ArtifactPolicy, folders_of
 from kgym_scheduler.retention.cache_retention import CachePolicy
 
 # How long artifacts of finished jobs are kept by default.
@@ -146,24 +144,22 @@ async def _attempts(
     database: Database, prefixes: Sequence[str]
 ) -> dict[str, Row[*tuple[Any, ...]]]:
     """Return the attempts of these folders with their jobs, by folder."""
-    leases = {}
-    for prefix in prefixes:
-        with contextlib.suppress(ValueError):  # not the folder of an attempt
-            leases[UUID(hex=prefix.rpartition("/")[2])] = prefix
-    by_prefix = {}
-    keys = list(leases)
+    known = {prefix for prefix in prefixes if ATTEMPT.fullmatch(prefix)}
+    keys = sorted({int(prefix.split("/")[1]) for prefix in known})
+    by_prefix: dict[str, Row[*tuple[Any, ...]]] = {}
     async with database.read() as connection:
         for start in range(0, len(keys), _BATCH):
             rows = await connection.execute(
                 select(
-                    *(attempts.c.lease, attempts.c.ended_at),
+                    *(attempts.c.step_id, attempts.c.lease, attempts.c.ended_at),
                     *(jobs.c.id, jobs.c.state, jobs.c.submitter, jobs.c.tags),
                 )
                 .join(steps, steps.c.id == attempts.c.step_id)
                 .join(jobs, jobs.c.id == steps.c.job_id)
-                .where(attempts.c.lease.in_(keys[start : start + _BATCH]))
+                .where(attempts.c.step_id.in_(keys[start : start + _BATCH]))
             )
-            by_prefix.update({leases[row.lease]: row for row in rows.all()})
+            for row in rows.all():
+                by_prefix |= dict.fromkeys(folders_of(row) & known, row)
     return by_prefix
 
 

@@ -1,7 +1,7 @@
-"""Reading a source archive."""
+"""Reading a source archive. Workers store it, so it can be forged: no query takes long or much."""
 
 import sqlite3
-import zlib
+import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -10,13 +10,18 @@ from pathlib import Path
 import numpy as np
 
 from kgym.source import source_archive
-from kgym.source.source_archive import Numbers
+from kgym.source.source_archive import Numbers, decompressed
 from kgym_scheduler.source.literals import Words
 
 # A part that occurs in more words than this is in too many files to narrow a search.
 MAX_WORDS = 2000
 # So few candidate files are searched at once: looking up another part would take longer.
 FEW = 200
+# Limit of one reader's time, and of a value's bytes: the list of words has some 20 MB.
+READ_SECONDS = 30.0
+_VALUE = 256 << 20
+# Instructions of SQLite's virtual machine between two looks at the clock.
+_OPERATIONS = 100_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +55,8 @@ class Archive:
             # By number, from 1.
             self.paths = reader.paths()
             (self.words,) = reader.row("SELECT text FROM words")
+            if self.words[:1] + self.words[-1:] not in {b"\n", b"\n\n"}:
+                raise ValueError("its list of words is damaged")
 
     def open(self) -> "Reader":
         """Open the archive for one thread."""
@@ -82,7 +89,12 @@ class Reader:
     def __init__(self, path: Path) -> None:
         uri = f"{path.absolute().as_uri()}?mode=ro&immutable=1"
         self._database = sqlite3.connect(uri, uri=True, isolation_level=None)
+        self._database.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, _VALUE)
+        self._database.execute("PRAGMA trusted_schema=OFF")
         self._database.execute("PRAGMA mmap_size=4294967296")
+        end = time.monotonic() + READ_SECONDS
+        # A table may be a view without end: a query that takes too long is interrupted.
+        self._database.set_progress_handler(lambda: time.monotonic() > end, _OPERATIONS)
 
     def __enter__(self) -> "Reader":
         return self
@@ -115,7 +127,7 @@ class Reader:
         if row is None:
             return None
         number, kind, size, body = row
-        return Entry(number, kind, size, zlib.decompress(body) if kind == "file" else body)
+        return Entry(number, kind, size, decompressed(body) if kind == "file" else body)
 
     def folder(self, path: str) -> dict[str, tuple[str, int, bytes]]:
         """Return the kind, size and link target of everything in a folder, by name."""

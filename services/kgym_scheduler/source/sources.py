@@ -1,6 +1,8 @@
 """Kernel sources: archives from storage, cached on the scheduler's disk and kept open."""
 
 import asyncio
+import sqlite3
+import zlib
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable
 from contextlib import ExitStack
@@ -30,6 +32,8 @@ THREADS = 4
 # goes on, and no connection has to stay open for it.
 LOAD_SECONDS = 10.0
 
+# How a forged archive shows: its tables may be anything, with values of any type.
+_DAMAGED = (sqlite3.Error, zlib.error, ValueError, TypeError, LookupError, AttributeError)
 # Maximum number of steps whose trees are cached.
 _KNOWN = 100
 
@@ -74,14 +78,21 @@ class Sources:
         tree = self._trees[key]
         if len(self._trees) > _KNOWN:
             self._trees.popitem(last=False)
-        archive = await self._archive(tree, job_id)
 
         def looked() -> T:
             with archive.open() as reader:
                 return read(View(archive, reader, [*tree.spec.patches, *look.patches]))
 
-        async with self._room:
-            return await asyncio.to_thread(looked)
+        try:
+            archive = await self._archive(tree, job_id)
+            async with self._room:
+                return await asyncio.to_thread(looked)
+        except _DAMAGED as error:
+            message = f"the source archive of job {job_id} is damaged: {type(error).__name__}"
+            raise InfrastructureError(
+                "source_damaged",
+                f"{message}: {error}; remove {source_archive.key_of(tree.name)} from the storage",
+            ) from error
 
     async def __aenter__(self) -> Self:
         return self

@@ -14,7 +14,7 @@ from sqlalchemy import text as sql
 
 from kgym.api.jobs import EVENTS, Artifact, Progress
 from kgym.api.steps import StepKind
-from kgym.api.worker_calls import AttemptEnding
+from kgym.api.worker_calls import AttemptEnding, attempt_folder
 from kgym.errors import UserError
 from kgym.web.request_limits import BODY_LIMIT
 from kgym.web.server import serve
@@ -353,7 +353,7 @@ async def test_an_empty_artifact_is_sent(
     await scheduler.submit(job())
     assignment = await take(scheduler)
     (tmp_path / "vmlinux").touch()
-    key = f"steps/{assignment.step_id}/{assignment.lease.hex}/vmlinux"
+    key = f"{attempt_folder(assignment.step_id, assignment.lease)}/vmlinux"
     kept = await platform.storage.put(key, tmp_path / "vmlinux")
     await scheduler.finish(assignment.lease, AttemptEnding(result=BUILT, artifacts=[kept]))
     response = await http.get(URL)

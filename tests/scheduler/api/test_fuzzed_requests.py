@@ -15,7 +15,7 @@ import pytest
 
 from kgym.api.jobs import Artifact, JobFilter, JobRequest, Progress
 from kgym.api.steps import Calibration, CheckSpec, Edit, Failure, MinimizeSpec, Patch, StepRef
-from kgym.api.worker_calls import AttemptEnding
+from kgym.api.worker_calls import AttemptEnding, attempt_folder
 from kgym_scheduler.scheduler import Scheduler
 from tests.conftest import SEED
 from tests.scheduler.parts import BUILD, BUILT, REPRODUCED, claim_of, job, reproduce
@@ -154,7 +154,7 @@ async def test_no_word_of_a_worker_is_the_servers_fault_nor_breaks_a_list(
         lease = str(one.lease) if one else "00000000-0000-0000-0000-000000000000"
         ending = chance.choice(endings).model_dump(mode="json")
         if one and ending["artifacts"]:
-            ending["artifacts"][0]["key"] = f"steps/{one.step_id}/{one.lease.hex}/vmlinux"
+            ending["artifacts"][0]["key"] = f"{attempt_folder(one.step_id, one.lease)}/vmlinux"
         calls = [
             {"call": "claim", "claim": info},
             {"call": "report", "lease": lease, "log": "x\n", "progress": progress},

@@ -1,16 +1,23 @@
 """What a worker's words can do: nothing to steps that it does not hold."""
 
+import os
 import uuid
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from kgym.api.jobs import Artifact
-from kgym.api.worker_calls import AttemptEnding
+from kgym.api.states import State
+from kgym.api.suitecache import EntryFilter
+from kgym.api.worker_calls import AttemptEnding, attempt_folder
 from kgym.errors import UserError
+from kgym.transport.artifact_storage import LocalStorage
 from kgym_scheduler.job_store import JobStore
 from kgym_scheduler.queue import attempt_reports
-from tests.scheduler.parts import BUILT, WELL, claim_of, job
+from kgym_scheduler.suitecache_entries import SuiteCacheEntries
+from tests.conftest import NewRun
+from tests.scheduler.parts import BUILD, BUILT, REPRODUCED, WELL, claim_of, job
 
 pytestmark = [pytest.mark.anyio, pytest.mark.attack]
 
@@ -27,14 +34,14 @@ async def test_an_artifact_is_a_file_of_the_attempt_and_no_other(store: JobStore
     for _ in range(2):
         await store.submit(job())
     mine, other = (await store.claim(claim_of(want=2)))[0].assignments
-    own = f"steps/{mine.step_id}/{mine.lease.hex}"
-    hers = f"steps/{other.step_id}/{other.lease.hex}"
+    own = attempt_folder(mine.step_id, mine.lease)
+    hers = attempt_folder(other.step_id, other.lease)
     for key in (
         f"{hers}/vmlinux",
         f"{hers}/vmlinux~{BASE}",
         f"{own}/vmlinux~{BASE}/x",
         f"{own}/vmlinux~..",
-        f"{own}/../{other.lease.hex}/vmlinux",
+        f"{own}/../{hers.rpartition('/')[2]}/vmlinux",
         f"{own}/config",
         "suitecache/x/image",
         "/etc/passwd",
@@ -46,6 +53,65 @@ async def test_an_artifact_is_a_file_of_the_attempt_and_no_other(store: JobStore
     assert await store.finish(mine.lease, left(f"{own}/vmlinux~{BASE}"))
     assert await store.finish(other.lease, WELL)
     assert [one.key for one in await store.artifacts(mine.job_id, 0)] == [f"{own}/vmlinux~{BASE}"]
+
+
+async def test_a_result_of_another_kind_is_none(store: JobStore) -> None:
+    await store.submit(job())
+    mine = (await store.claim(claim_of()))[0].assignments[0]
+    assert await store.finish(mine.lease, AttemptEnding(result=REPRODUCED))
+    (step,) = (await store.get(1)).steps
+    assert (step.state, step.result) == (State.QUEUED, None)
+
+
+async def test_a_folder_in_the_shared_storage_does_not_tell_a_lease(
+    new_run: NewRun, store: JobStore, tmp_path: Path
+) -> None:
+    run = new_run(BUILD)
+    (tmp_path / "step.log").write_text("x")
+    await run.keep(tmp_path / "step.log")
+    lease = run.assignment.lease
+    key = run.artifacts[0].key
+    assert lease.hex not in key
+    assert str(lease) not in key
+    assert key == f"{attempt_folder(run.assignment.step_id, lease)}/step.log"
+    await store.submit(job())
+    claimed = (await store.claim(claim_of()))[0].assignments[0]
+    seen = attempt_folder(claimed.step_id, claimed.lease).rpartition("/")[2]
+    assert not await store.finish(uuid.UUID(seen), WELL)
+
+
+@pytest.mark.parametrize(
+    "about",
+    [
+        b"[" * 100_000,
+        b"{}",
+        b'{"kernel_release": 7}',
+        b"\xff",
+        b'{"kernel_release": "6.1", "compiler_version": "gcc", "source_identity": "x",'
+        b' "image_sha256": "../../x"}',
+        8 << 40,
+        "link",
+    ],
+    ids=lambda about: f"{about!r}"[:40],
+)
+async def test_a_forged_description_of_an_entry_shows_an_entry_without(
+    store: JobStore, tmp_path: Path, about: bytes | int | str
+) -> None:
+    storage = LocalStorage(tmp_path / "storage")
+    path = storage.root / "suitecache" / "0123abcd" / "about.json"
+    path.parent.mkdir(parents=True)
+    if isinstance(about, bytes):
+        path.write_bytes(about)
+    elif isinstance(about, int):
+        path.touch()
+        os.truncate(path, about)  # it would fill the scheduler's disk as a copy
+    else:
+        (tmp_path / "secret").write_text(
+            '{"kernel_release": "secret", "compiler_version": "", "source_identity": ""}'
+        )
+        path.symlink_to(tmp_path / "secret")
+    (entry,) = (await SuiteCacheEntries(store, storage).page(EntryFilter())).entries
+    assert (entry.name, entry.kernel_release) == ("0123abcd", None)
 
 
 @pytest.mark.parametrize(

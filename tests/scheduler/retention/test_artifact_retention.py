@@ -8,7 +8,7 @@ import pytest
 
 from kgym.api.jobs import Artifact
 from kgym.api.steps import StepSpec
-from kgym.api.worker_calls import Assignment, AttemptEnding
+from kgym.api.worker_calls import Assignment, AttemptEnding, attempt_folder
 from kgym.errors import UserError
 from kgym_scheduler.retention import artifact_retention
 from kgym_scheduler.retention.artifact_retention import ArtifactPolicy, OldFiles
@@ -33,7 +33,7 @@ class Kept:
         self._file.write_bytes(b"x" * SIZE)
 
     async def put(self, assignment: Assignment, name: str = "vmlinux") -> Artifact:
-        key = f"steps/{assignment.step_id}/{assignment.lease.hex}/{name}"
+        key = f"{attempt_folder(assignment.step_id, assignment.lease)}/{name}"
         return await self.storage.put(key, self._file)
 
     async def build(self, *more: StepSpec) -> int:
@@ -134,12 +134,15 @@ async def test_files_of_results_that_were_not_accepted_go(kept: Kept) -> None:
     assert await kept.plan(ArtifactPolicy()) == []  # somebody may still read them
     kept.clock.advance(2 * 86400)
     found = await kept.plan(ArtifactPolicy())
-    assert {(one.prefix.rpartition("/")[2], one.why) for one in found} == {
-        (lost.lease.hex, "unaccepted"),
-        (failed.lease.hex, "unaccepted"),
+    assert {(one.prefix, one.why) for one in found} == {
+        (attempt_folder(lost.step_id, lost.lease), "unaccepted"),
+        (attempt_folder(failed.step_id, failed.lease), "unaccepted"),
     }
     await kept.apply(ArtifactPolicy())
-    assert [path.name for path in kept.storage.root.glob("steps/*/*")] == [running.lease.hex]
+    assert [
+        path.relative_to(kept.storage.root).as_posix()
+        for path in kept.storage.root.glob("steps/*/*")
+    ] == [attempt_folder(running.step_id, running.lease)]
 
 
 async def test_what_nobody_knows_stays(kept: Kept, tmp_path: Path) -> None:
