@@ -10,7 +10,7 @@ import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
-from kgym.bugs.tree_snapshot import git
+from kgym.bugs.tree_snapshot import git, refuse_embedded
 from kgym.errors import UserError
 from kgym.source import diff_text
 
@@ -39,9 +39,13 @@ def source_tree(folder: Path) -> SourceTree | None:
     """Return the tree that contains a folder; None if it is not in a Git repository."""
     try:
         top = Path(git(folder, "rev-parse", "--show-toplevel").removesuffix("\n"))
+        here = folder.resolve()
+        # `core.worktree` may name any folder of this machine, whose files would be the changes.
+        if top != next(parent for parent in (here, *here.parents) if (parent / ".git").exists()):
+            return None
         base = _value(top, BASE) or "HEAD"
         base = git(top, "rev-parse", "--verify", "--quiet", f"{base}^{{commit}}").strip()
-    except (UserError, OSError):
+    except (UserError, OSError, StopIteration):
         return None
     return SourceTree(top, _value(top, BUG), base)
 
@@ -52,6 +56,7 @@ def changes(tree: SourceTree) -> str:
     It includes commits, staged and unstaged changes. Raises UserError `bad_tree`, or those of
     `kgym.source.diff_text`.
     """
+    refuse_embedded(tree.folder)
     with tempfile.TemporaryDirectory(prefix="kgym-tree-") as own:
         place = _borrowed(tree, Path(own))
         # Plain output whatever the configuration says, and no external programs.

@@ -13,6 +13,7 @@ import os
 import shutil
 import subprocess
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 from kgym.api.steps import GitSource
@@ -43,6 +44,7 @@ def snapshot(tree: Path, store: Path) -> GitSource:
     Raises UserError `bad_tree` if it is not a kernel's source, or cannot be read.
     """
     _check(tree)
+    refuse_embedded(tree)
     kept = store / f"{hashlib.sha256(str(tree).encode()).hexdigest()[:32]}.git"
     if not kept.exists():
         _create(kept)
@@ -110,6 +112,23 @@ def git(folder: Path, *words: str, more: dict[str, str] | None = None, stdin: st
     except subprocess.TimeoutExpired as error:
         raise UserError("bad_tree", f"{folder}: `git {words[0]}` took too long") from error
     return done.stdout.decode(errors="surrogateescape")
+
+
+def embedded(tree: Path) -> Iterator[Path]:
+    """Yield each `.git` below the tree's top: it makes its folder a repository within the tree."""
+    for parent, folders, files in os.walk(tree):
+        if ".git" in (*folders, *files) and parent != str(tree):
+            yield Path(parent, ".git")
+        folders[:] = [name for name in folders if name != ".git"]
+
+
+def refuse_embedded(tree: Path) -> None:
+    """Raise UserError `bad_tree` if the tree contains another repository."""
+    # `git add`, `status` and `diff` run `git status` in it, with filters of its own configuration:
+    # programs of whoever wrote the tree. No setting or option of ours prevents that.
+    if inner := next(embedded(tree), None):
+        message = f"{inner.parent} is a repository within {tree}: move it away, or remove {inner}"
+        raise UserError("bad_tree", message)
 
 
 def _check(tree: Path) -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from kgym.api.worker_calls import Assignment
 from kgym.bugs.bug import Bug
-from kgym.bugs.tree_snapshot import git
+from kgym.bugs.tree_snapshot import embedded, git
 from kgym.configs import CONFIGS
 from kgym.errors import UserError
 from kgym.host import proc, sandbox
@@ -116,13 +116,13 @@ def _copy(tree: Path, folder: Path) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     words = ("-rP", "--preserve=mode,links,timestamps", "--reflink=auto")
     asyncio.run(proc.run(["cp", *words, f"{tree}/.", folder], timeout=_COPY_SECONDS))
-    # A `.git` that comes with the source is removed: its hooks and settings would run commands of
-    # whoever published it.
-    own = folder / ".git"
-    if own.is_symlink() or own.is_file():
-        own.unlink()
-    elif own.exists():
-        shutil.rmtree(own)
+    # A `.git` that comes with the source is removed, at any depth: its hooks and settings would run
+    # commands of whoever published it.
+    for own in (folder / ".git", *embedded(folder)):
+        if own.is_symlink() or own.is_file():
+            own.unlink()
+        elif own.exists():
+            shutil.rmtree(own)
     git(folder, "init", "-q", "--template=", "-b", "kgym")
 
 

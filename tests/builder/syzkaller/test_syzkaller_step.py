@@ -146,6 +146,50 @@ async def test_a_generator_reads_no_host_file(build: Build, tmp_path: Path, name
         assert (await build.fetched(artifact.name)).read_bytes().startswith(b"\x7fELF")
 
 
+GO = "package main\n\n{}\n\nfunc main() {{ print(text) }}\n"
+MAIN, EXECUTOR = "tools/syz-execprog/main.go", "executor/executor.cc"
+
+
+@go
+@pytest.mark.attack
+@pytest.mark.thorough
+@pytest.mark.parametrize(
+    "more",
+    [
+        {"sys/syz-sysgen/main.go": hostile("escape.go", "PLACE")},
+        {"go.mod": "module x\n\ngo 1.14\n\nreplace x/y => PLACE\n\nrequire x/y v1.0.0\n"},
+        {"go.mod": "module github.com/google/syzkaller\n\ngo 1.22\ntoolchain go1.99.9\n"},
+        {"go.work": "go 1.18\n\nuse PLACE\n"},
+        {"vendor/modules.txt": "# x/y v1.0.0 => PLACE\n## explicit\nx/y\n"},
+        {MAIN: GO.format('import _ "embed"\n\n//go:embed PLACE/secret\nvar text string')},
+        {MAIN: GO.format('import _ "embed"\n\n//go:embed ../../../secret\nvar text string')},
+        {MAIN: GO.format('// #include "PLACE/secret"\nimport "C"\n\nvar text = ""')},
+        {MAIN: GO.format('// #cgo LDFLAGS: -fplugin=/x.so\nimport "C"\n\nvar text = ""')},
+        {MAIN: GO.format("var text string"), "tools/syz-execprog/x.s": '#include "PLACE/secret"\n'},
+        {EXECUTOR: '#include "PLACE/secret"\n'},
+        {EXECUTOR: 'asm(".incbin \\"PLACE/secret\\"");\nint main() {}\n'},
+        {EXECUTOR: '#include "/proc/1/environ"\n'},
+        {EXECUTOR: 'asm(".section .interp,\\"a\\"\\n.asciz \\"PLACE/secret\\"");\nint main() {}\n'},
+    ],
+    ids=lambda more: " ".join(f"{name} {text[:60]}" for name, text in more.items())[:90],
+)
+async def test_a_source_that_reaches_out_gets_nothing(
+    build: Build, tmp_path: Path, more: dict[str, str]
+) -> None:
+    (tmp_path / "secret").write_text("the secret of this host")
+    tmp_path.chmod(0o755)
+    more = {name: text.replace("PLACE", str(tmp_path)) for name, text in more.items()}
+    failed = "" if "sys/syz-sysgen/main.go" in more else "syzkaller_does_not_build"
+    with refused(failed) if failed else contextlib.nullcontext() as caught:
+        await build(packed(tmp_path, more))
+    if caught is not None:
+        assert "secret of" not in caught.value.message
+    for artifact in build.run.artifacts:
+        program = (await build.fetched(artifact.name)).read_bytes()
+        assert program.startswith(b"\x7fELF")
+        assert b"secret of this host" not in program
+
+
 async def test_an_operators_own_programs_are_taken(build: Build, tmp_path: Path) -> None:
     folder = tmp_path / "own" / COMMIT
     folder.mkdir(parents=True)
