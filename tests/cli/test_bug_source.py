@@ -1,10 +1,14 @@
 """`kgym bug source`: the tree as builds see it, to work in."""
 
+import hashlib
+import shutil
 import subprocess
+import tarfile
 from pathlib import Path
 
 import pytest
 
+from kgym.api.steps import TarballSource
 from tests.cli.conftest import Kgym
 from tests.cli.test_check import bundle as bundle  # noqa: PLC0414 - a fixture
 from tests.conftest import ROOT
@@ -66,3 +70,35 @@ def test_run_kernel_knows_the_tree_and_really_compiles_it(
         "does not compile: kernel/watch_queue.c:10: 'kind' undeclared (first use in this function)",
     )
     assert "<compiler>\nkernel/watch_queue.c: In function" in done.out
+
+
+@pytest.mark.attack
+def test_repositories_within_the_source_are_left_out(
+    kgym: Kgym, bundle: Path, fake_source: TarballSource, tmp_path: Path
+) -> None:
+    tree, mark = tmp_path / "linux", tmp_path / "mark"
+    shutil.copytree(ROOT / "tests/fakelinux", tree)
+    inner = tree / "tools" / "inner"
+    inner.mkdir(parents=True)
+    (inner / ".gitattributes").write_text("* filter=evil\n")
+    git(inner, "init", "-q", ".")
+    git(inner, "add", ".")
+    git(inner, "-c", "user.name=x", "-c", "user.email=x@example.org", "commit", "-q", "-m", "x")
+    for kind in ("clean", "process"):
+        git(inner, "config", f"filter.evil.{kind}", f"touch {mark}; cat")
+    (inner / ".gitattributes").write_text("* filter=evil\n# changed\n")
+    packed = tmp_path / "linux.tar"
+    with tarfile.open(packed, "w") as archive:
+        archive.add(tree, "linux")
+    digest = hashlib.sha256(packed.read_bytes()).hexdigest()
+    text = (bundle / "bug.toml").read_text()
+    text = text.replace(fake_source.url, str(packed)).replace(str(fake_source.sha256), digest)
+    (bundle / "bug.toml").write_text(text)
+    done = kgym("bug", "source", bundle, tmp_path / "tree")
+    assert done.status == 0, done.err
+    assert not mark.exists()
+    written = {
+        path.relative_to(tmp_path / "tree").as_posix() for path in tmp_path.glob("tree/**/*")
+    }
+    assert "tools/inner/.gitattributes" in written
+    assert "tools/inner/.git" not in written

@@ -196,6 +196,48 @@ def test_an_archive_that_lies_of_a_size_is_refused(tmp_path: Path, size: bytes, 
     assert re.search(why, refusal(path))
 
 
+def _sealed(head: bytes) -> bytes:
+    """Return a header with the checksum that it should have."""
+    blank = head[:148] + b" " * 8 + head[156:]
+    return head[:148] + b"%06o\0 " % sum(blank) + head[156:]
+
+
+# Places of a header: 0 name, 124 size, 156 kind, 257 magic, 345 the name's prefix.
+@pytest.mark.attack
+@pytest.mark.parametrize(
+    "forged",
+    [
+        {345: b"lib/modules/.."},
+        {345: b"/"},
+        {345: b"../lib/modules", 0: b"6.1.0/a.ko\0"},
+        {345: b"lib/modules/6.1.0", 0: b"../../../init\0"},
+        {0: b"lib/modules/6.1.0/a.ko/\0"},
+        {0: b"lib/modules/6.1.0//a.ko\0"},
+        {0: b"./lib/modules/6.1.0/a.ko\0"},
+        {0: b"lib/modules/6.1.0/\xc3\xa9.ko\0"},
+        {0: b"lib/modules/6.1.0/a;reboot.ko\0"},
+        {0: b"lib/modules/modules.dep\0"},
+        {0: b"LIB/modules/6.1.0/a.ko\0"},
+        {0: b"\0"},
+        {0: b"x" * 100},
+        {156: b"7"},
+        {156: b"D"},
+        {156: b"V"},
+        {156: b"5", 124: b"00000001000\0"},
+        {257: b"\0" * 8},
+        {148: b"0000000\0"},
+    ],
+    ids=str,
+)
+def test_a_forged_header_is_refused(tmp_path: Path, forged: dict[int, bytes]) -> None:
+    path = make_archive(tmp_path / "modules.tar", member(FILE), member(INDEX))
+    head = bytearray(path.read_bytes())
+    for at, value in forged.items():
+        head[at : at + len(value)] = value
+    path.write_bytes(bytes(head) if 148 in forged else _sealed(head[:512]) + head[512:])
+    refusal(path)
+
+
 @pytest.mark.attack
 def test_a_huge_archive_is_refused_unread(tmp_path: Path) -> None:
     path = make_archive(tmp_path / "modules.tar", member(FILE))

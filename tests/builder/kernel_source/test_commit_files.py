@@ -8,6 +8,9 @@ from pathlib import Path
 import pytest
 
 from kgym.api.steps import GitSource
+from kgym.errors import UserError
+from kgym_builder.kernel_source.allowed_origins import Origins
+from kgym_builder.kernel_source.kernel_sources import KernelSources
 from kgym_builder.kernel_source.source_limits import SourceLimits
 from tests.builder.kernel_source.git_server import (
     GitServer,
@@ -143,11 +146,45 @@ async def test_names_that_git_refuses_to_write_are_refused(served: GitServer) ->
     assert await marker(kernels, served.linux("main")) == "three"
 
 
-async def test_a_submodule_is_an_empty_folder(served: GitServer) -> None:
-    served.git("update-index", "--add", "--cacheinfo", f"160000,{'1' * 40},sub")
+@pytest.mark.attack
+@pytest.mark.parametrize(
+    ("name", "settings"),
+    [
+        ("sub", ""),
+        ("sub", "path = sub\n\turl = ext::sh -c 'touch PLANTED'"),
+        ("sub", "path = sub\n\turl = -u./planted"),
+        ("sub", "path = sub\n\turl = file://ROOT/.git\n\tupdate = !touch PLANTED"),
+        ("sub", "path = sub\n\turl = ROOT\n\tfetchRecurseSubmodules = true\n\tignore = none"),
+        ("sub", "path = ../../out\n\turl = ROOT"),
+        ("../../hooks", "path = sub\n\turl = ROOT"),
+        ("x/../../modules/y", "path = .git\n\turl = ROOT"),
+        ("sub", "path = sub\n\turl = ROOT\\r\n[include]\n\tpath = /etc/passwd"),
+        ("sub", "path = -c\n\turl = core.fsmonitor=touch PLANTED"),
+        ("sub", "path = sub\n\turl = ssh://-oProxyCommand=touch%20PLANTED/x"),
+    ],
+)
+async def test_a_submodule_is_an_empty_folder(
+    served: GitServer, tmp_path: Path, name: str, settings: str
+) -> None:
+    planted, root = tmp_path / "planted", served.root / "linux"
+    text = settings.replace("PLANTED", str(planted)).replace("ROOT", str(root))
+    text = f'[submodule "{name}"]\n\t{text}\n'
+    blob = served.git("hash-object", "-w", "--stdin", stdin=text.encode())
+    served.git("update-index", "--add", "--cacheinfo", f"100644,{blob},.gitmodules")
+    # The commit that it names exists, and has a kernel's files.
+    served.git("update-index", "--add", "--cacheinfo", f"160000,{served.at('main^')},sub")
     served.git("commit", "-q", "-m", "sub")
-    name = served.at("main")
-    source = GitSource(url=f"{served.url}/linux/.git", commit=name)
-    tree = (await served.sources().get(source, Reports())).tree
-    assert (tree / "sub").is_dir()
-    assert not list((tree / "sub").iterdir())
+    for setting in ("submodule.recurse", "fetch.recurseSubmodules"):
+        served.git("config", setting, "true")
+    served.git("config", "submodule.sub.update", f"!touch {planted}")
+    local = KernelSources(tmp_path / "cache", Origins((Path("/"),)))
+    for kernels, url in ((served.sources(), f"{served.url}/linux/.git"), (local, str(root))):
+        try:
+            source = GitSource(url=url, commit=served.at("main"))
+            tree = (await kernels.get(source, Reports())).tree
+        except UserError as error:
+            assert error.reason == "source_unreadable"  # noqa: PT017 - Git refuses some of them
+            continue
+        assert (tree / "sub").is_dir()
+        assert not list((tree / "sub").iterdir())
+    assert not planted.exists()
