@@ -27,11 +27,6 @@ def _bounded(details: object) -> object:
 
 Count = Annotated[int, Field(ge=0, lt=1 << 63)]
 Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$", max_length=64)]
-# Name of a readable source: the scheduler makes a path of it, so it is no other text of a worker.
-SourceTreeName = Annotated[
-    str,
-    Field(pattern=r"^([0-9a-f]{40})?$", max_length=40, description="names source and backports"),
-]
 TreePath = Annotated[str, Field(min_length=1, max_length=1000, description="path in the tree")]
 # Output of a compiler, a kernel or a guest is cut, as a patch could make it too long for a readable
 # result. Lists that are too long are refused: the entry that matters might be cut.

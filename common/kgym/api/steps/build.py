@@ -6,20 +6,11 @@ from typing import Annotated, Literal
 
 from pydantic import Field, field_validator, model_validator
 
-from kgym.api.steps.base import (
-    Count,
-    Line,
-    Name,
-    Seconds,
-    SourceTreeName,
-    StepKind,
-    Strict,
-    TreePath,
-)
+from kgym.api.steps.base import Count, Line, Name, Seconds, StepKind, Strict, TreePath
 from kgym.api.steps.compilers import SUBSTITUTION
 from kgym.api.steps.evidence import Diagnostic, Finding
 from kgym.api.steps.guest import Reproducer
-from kgym.api.steps.kernel import Kernel, Patch
+from kgym.api.steps.kernel import Kernel, Patch, SourceName
 
 _C_FILE = re.compile(r"(?:[\w+,@=-][\w.+,@=-]*/)*[\w+,@=-][\w.+,@=-]*\.c", re.ASCII)
 
@@ -144,7 +135,7 @@ class BuildResult(Strict):
     compiler_version: Name
     compiler_substitution: Name = Field("", description=SUBSTITUTION)
     tree: Name = Field(description="the SuiteCache entry that was used")
-    source_tree: SourceTreeName = ""
+    source_tree: SourceName = ""
     tree_cached: bool = Field(description="whether that entry existed")
     memoised: bool = Field(False, description="whether it is a copy of an earlier identical build")
     shortcut: bool = Field(False, description="whether saved commands replaced make")

@@ -5,20 +5,10 @@ from typing import Literal
 
 from pydantic import Field
 
-from kgym.api.steps.base import (
-    Count,
-    Details,
-    Line,
-    Name,
-    Seconds,
-    SourceTreeName,
-    StepKind,
-    Strict,
-    Words,
-)
+from kgym.api.steps.base import Count, Details, Line, Name, Seconds, StepKind, Strict, Words
 from kgym.api.steps.compilers import SUBSTITUTION
 from kgym.api.steps.evidence import Diagnostic
-from kgym.api.steps.kernel import Kernel, Patch
+from kgym.api.steps.kernel import Kernel, Patch, SourceName
 
 
 class CheckSpec(Kernel):
@@ -108,7 +98,7 @@ class CheckResult(Strict):
     compiler_version: Name
     compiler_substitution: Name = Field("", description=SUBSTITUTION)
     tree: Name = Field(description="the SuiteCache entry that was used")
-    source_tree: SourceTreeName = ""
+    source_tree: SourceName = ""
     tree_cached: bool = Field(description="whether that entry existed")
     patches: list[PatchCheck] = Field(max_length=1000)
     seconds: Seconds = Field(description="by stage: identify, memo, tree, base, read, patches")

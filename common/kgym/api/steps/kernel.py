@@ -11,6 +11,10 @@ from kgym.api.steps.compilers import Compiler, needed
 TEXT = 4 << 20
 
 
+# Name of a readable source with its backports. The scheduler makes a path of what workers report.
+SourceName = Annotated[str, Field(pattern=r"^([0-9a-f]{40})?$", max_length=40)]
+
+
 # --- kernel source and config -------------------------------------------------------------
 
 

@@ -8,19 +8,9 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from kgym.api.steps.base import (
-    Count,
-    Line,
-    Name,
-    Needs,
-    Seconds,
-    SourceTreeName,
-    Step,
-    StepKind,
-    Strict,
-)
+from kgym.api.steps.base import Count, Line, Name, Needs, Seconds, Step, StepKind, Strict
 from kgym.api.steps.compilers import Compiler, needed
-from kgym.api.steps.kernel import Backports, CommitName, GitSource, KernelSource, Patch
+from kgym.api.steps.kernel import Backports, CommitName, GitSource, KernelSource, Patch, SourceName
 
 # Maximum number of listed commits: two years of Linux.
 MOST_COMMITS = 100_000
@@ -50,7 +40,7 @@ class SourceResult(Strict):
     kind: Literal[StepKind.SOURCE] = StepKind.SOURCE
     source_identity: Line = Field(description="e.g. `package:linux-source-6.1=6.1.192-1`")
     backports: list[Name] = Field(max_length=1000)
-    source_tree: SourceTreeName
+    source_tree: SourceName
     made: bool = Field(description="whether this step made it; false if it existed")
     files: Count
     bytes: Count
