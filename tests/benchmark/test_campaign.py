@@ -186,6 +186,30 @@ def test_limits_end_a_campaign_in_fair_shares(
     assert (done.status, done.json["made"], done.json["limit"]) == (1, 0, "1e-09 hours")
 
 
+def test_setups_whose_attempts_failed_are_on_the_leaderboard(
+    farm: Counted, kgym: Kgym, home: Path, tmp_path: Path
+) -> None:
+    shutil.rmtree(home / "bugs" / "two")
+    path, into = described(home), tmp_path / "into"
+    entry = '[[agents]]\nname = "paid"\ncommand = ["true"]\nfeedback = [false]\nmodels = ["m"]\n'
+    access = '[models.m]\nendpoint = "https://localhost"\nkey_env = "NO_SUCH_KEY"\n'
+    path.write_text(path.read_text().partition("[[agents]]")[0] + entry + access)
+    alone = kgym("bench", "run", path, "--into", into)
+    assert (alone.status, "1 failed" in alone.out) == (3, True), alone.err
+    empty = kgym("bench", "report", into)
+    assert (empty.status, "paid, m: 1 attempts failed: no_model_key" in empty.err) == (2, True)
+    guesser = '[[agents]]\nname = "guesser"\ncommand = ["true"]\nfeedback = [false]\n'
+    path.write_text(path.read_text() + guesser)
+    assert kgym("bench", "run", path, "--into", into).status == 3
+    report = kgym("bench", "report", into, "--json").json
+    assert [one["setup"]["agent"] for one in report["setups"]] == ["guesser"]
+    (failed,) = report["failed"]
+    # Both runs tried the same attempt.
+    assert (failed["setup"]["agent"], failed["attempts"]) == ("paid", 1)
+    assert list(failed["reasons"].values()) == [1]
+    assert "paid, m: 1 attempts failed: no_model_key" in kgym("bench", "report", into).out
+
+
 ASKER = """
 import json, urllib.request
 

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from kgym.api.steps import Patch, ReproduceResult, Verdict
 from kgym.bench import atif, attempt_files, harbor
-from kgym.bench.attempt_record import AttemptRecord, Outcome, Overlap, Setup
+from kgym.bench.attempt_record import AttemptRecord, FailedAttempt, Outcome, Overlap, Setup
 from kgym.bench.bug_record import BugRecord, Crash, DeveloperPatch, FoundText
 from kgym.bench.campaign import AgentEntry, Campaign, Prices, estimate, missing, plan
 from kgym.bench.dataset import Dataset
@@ -400,6 +400,9 @@ def test_a_report_counts_the_bugs_that_all_have_tried() -> None:
     assert (found.bugs, found.left_out, found.runs, len(found.setups)) == (2, ["three"], 1, 2)
     (compared,) = found.comparisons
     assert compared.figures[0].difference.value == 0
+    tries = [FailedAttempt(bug=name, setup=other, run=1, reason="r") for name in ("two", "three")]
+    (failed,) = report(records, ["one", "two", "three"], failed=tries).failed
+    assert (failed.setup, failed.attempts, failed.reasons) == (other, 1, {"r": 1})
     with pytest.raises(UserError, match="numbered"):
         report(records, ["one"], pair=(1, 3))
     with pytest.raises(UserError, match="no bug has"):

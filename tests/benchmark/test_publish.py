@@ -4,14 +4,28 @@ import asyncio
 from pathlib import Path
 
 import pytest
+from pydantic import BaseModel
 
+from kgym.api.agent.conversation import Reply
 from kgym.bench import attempt_files, publication
-from kgym.bench.attempt_record import AttemptRecord, Outcome, Setup, Votes
+from kgym.bench.attempt_record import AttemptRecord, FailedAttempt, Outcome, Setup, Votes
+from kgym.bench.bug_choice import BugChoice
+from kgym.bench.bug_record import BugRecord, PublishedBug
+from kgym.bench.campaign import Campaign
+from kgym.bench.dataset import About
+from kgym.bench.figures import Results
+from kgym.bench.publication import Publication
 from kgym.bench.published_benchmark import load
 from kgym.transport.artifact_storage import LocalStorage
+from kgym_benchmark.campaign.attempt import AgentEnded
+from kgym_benchmark.campaign.model_proxy import Answered
+from kgym_benchmark.judge.judge import Vote
+from kgym_benchmark.kenv.door import KernelCall
+from kgym_benchmark.validation.validate import AboutValidation
 from tests.benchmark.test_dataset import bug, made
 from tests.cli.conftest import Kgym
 from tests.refused import refused
+from tests.scheduler.api.test_bounded_input import unbounded
 from tests.transport.buckets import Bucket
 from tests.transport.places import Place
 
@@ -83,10 +97,41 @@ def test_attempts_are_read_as_they_were_written(tmp_path: Path) -> None:
     assert list(attempt_files.read(tmp_path / "a")) == attempts(3)
 
 
-@pytest.mark.parametrize("line", ["{}", "x", '{"bug": "a", "run": 0}', '{"what": 1}'])
+COSTS = '{"bug": "a", "run": 2, "outcome": "pass", "setup": {"agent": "a"}, "dollars": %s}'
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        *("{}", "x", '{"bug": "a", "run": 0}', '{"what": 1}'),
+        *(COSTS % cost for cost in ("1.7e308", "NaN", "Infinity", "1e999", "-1", "2e12")),
+    ],
+)
 def test_a_wrong_line_is_named(tmp_path: Path, line: str) -> None:
     attempt_files.write(tmp_path / "a", attempts(1))
     with (tmp_path / "a").open("a") as file:
         file.write(line + "\n")
     with refused("bad_attempts", match="a:2: "):
         list(attempt_files.read(tmp_path / "a"))
+
+
+@pytest.mark.attack
+@pytest.mark.parametrize(
+    "record",
+    [
+        *(AttemptRecord, FailedAttempt, BugRecord, PublishedBug, About, Publication, Campaign),
+        *(BugChoice, Vote, Reply, AgentEnded, Answered, KernelCall, AboutValidation),
+    ],
+)
+def test_every_number_of_a_file_is_bounded(record: type[BaseModel]) -> None:
+    schema = record.model_json_schema(ref_template="#/components/schemas/{model}")
+    document = {"components": {"schemas": schema.get("$defs", {})}}
+    found = [place for place in unbounded(schema, document, "x") if place.endswith("number")]
+    assert found == []
+
+
+def test_sums_of_the_largest_costs_are_finite() -> None:
+    dear = [one.model_copy(update={"dollars": 1e12, "kernel_dollars": 1e12}) for one in attempts(9)]
+    figures = Results(dear, ["a" * 40]).figures(ONE, 9)
+    assert figures is not None
+    assert figures.dollars == 18e12

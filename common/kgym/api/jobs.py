@@ -13,6 +13,7 @@ from kgym.api.steps import (
     Count,
     Failure,
     Name,
+    Number,
     Sha256,
     StepInput,
     StepKind,
@@ -92,8 +93,8 @@ class Progress(Strict):
     """How far a running step is."""
 
     stage: Name = Field(description="the current stage, in one or two words")
-    done: float = Field(0, description="amount done, in `unit`s")
-    total: float | None = Field(None, description="total amount; null if unknown")
+    done: Number = Field(0, description="amount done, in `unit`s")
+    total: Number | None = Field(None, description="total amount; null if unknown")
     unit: Name = Field("", description="what is counted, such as `objects`")
 
 

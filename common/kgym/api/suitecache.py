@@ -8,7 +8,7 @@ from pydantic import Field
 
 from kgym.api.jobs import DIGITS, EntryName, WorkerState
 from kgym.api.states import State
-from kgym.api.steps import Count, Line, Name, Sha256, Strict, Verdict
+from kgym.api.steps import Count, Line, Name, Number, Sha256, Strict, Verdict
 
 # Names of entries, which are also names of folders.
 ENTRY = re.compile(r"[0-9A-Za-z][\w.+-]{0,63}", re.ASCII)
@@ -58,7 +58,7 @@ class EntryMaking(Strict):
     )
     rehearsed: EntryName | None = Field(None, description="the entry it was rehearsed from")
     made_at: datetime
-    seconds: float = Field(description="duration of make")
+    seconds: Number = Field(description="duration of make")
 
 
 class EntryView(Strict):

@@ -3,17 +3,21 @@
 import os
 from collections.abc import Iterable, Iterator
 from pathlib import Path
+from typing import TypeVar
 
 from pydantic import ValidationError
 
-from kgym.bench.attempt_record import AttemptRecord, first_fault
+from kgym.api.steps import Strict
+from kgym.bench.attempt_record import AttemptRecord, FailedAttempt, first_fault
 from kgym.errors import NotFound, UserError
 
 NAME = "attempts.jsonl"
+FAILED = "failed.jsonl"
 # Maximum bytes of one attempt.
 LINE = 16 << 20
 # Maximum number of attempts in a file.
 MOST = 2_000_000
+Record = TypeVar("Record", bound=Strict)
 
 
 def read(path: Path) -> Iterator[AttemptRecord]:
@@ -21,6 +25,16 @@ def read(path: Path) -> Iterator[AttemptRecord]:
 
     An incomplete last line is skipped: its attempt will be made again.
     """
+    return _lines(path, AttemptRecord)
+
+
+def read_failed(folder: Path) -> list[FailedAttempt]:
+    """Return the failed tries at attempts of a campaign; raise UserError `bad_attempts`."""
+    path = folder / FAILED
+    return list(_lines(path, FailedAttempt)) if path.exists() else []
+
+
+def _lines(path: Path, model: type[Record]) -> Iterator[Record]:
     try:
         with path.open("rb") as file:
             for number, line in enumerate(iter(lambda: file.readline(LINE), b""), start=1):
@@ -28,7 +42,7 @@ def read(path: Path) -> Iterator[AttemptRecord]:
                     raise UserError("bad_attempts", f"{path} has more than {MOST:,} attempts")
                 if not line.endswith(b"\n") and len(line) < LINE:
                     return
-                yield _attempt(line, f"{path}:{number}")
+                yield _record(line, model, f"{path}:{number}")
     except OSError as error:
         raise NotFound("no_attempts_file", f"{path}: {error.strerror}") from error
 
@@ -46,7 +60,7 @@ def write(path: Path, attempts: Iterable[AttemptRecord]) -> None:
         raise UserError("cannot_write", f"{path}: {error.strerror or error}") from error
 
 
-def append(path: Path, attempt: AttemptRecord) -> None:
+def append(path: Path, attempt: AttemptRecord | FailedAttempt) -> None:
     """Append an attempt; it is durable when this returns."""
     with path.open("ab") as file:
         file.write(attempt.model_dump_json(exclude_none=True).encode() + b"\n")
@@ -66,8 +80,8 @@ def mend(path: Path) -> None:
         file.truncate(whole)
 
 
-def _attempt(line: bytes, where: str) -> AttemptRecord:
+def _record(line: bytes, model: type[Record], where: str) -> Record:
     try:
-        return AttemptRecord.model_validate_json(line)
+        return model.model_validate_json(line)
     except ValidationError as error:
         raise UserError("bad_attempts", f"{where}: {first_fault(error)}") from error

@@ -138,6 +138,15 @@ class AttemptRecord(Attempt):
     diff: Text | None = None
 
 
+class FailedAttempt(Strict):
+    """A try at an attempt that ended without a record, such as one without a verdict."""
+
+    bug: BugId
+    setup: Setup
+    run: int = Field(ge=1, lt=1 << 31)
+    reason: Words
+
+
 def first_fault(error: ValidationError) -> str:
     """Return the first wrong field of a record, and the reason."""
     first = error.errors()[0]

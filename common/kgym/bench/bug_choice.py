@@ -37,8 +37,8 @@ class BugChoice(Strict):
     reported_before: AwareDatetime | None = None
     fixed_from: AwareDatetime | None = None
     fixed_before: AwareDatetime | None = None
-    days_open_from: float | None = Field(None, ge=0, description="days from report to fix")
-    days_open_to: float | None = Field(None, ge=0)
+    days_open_from: float | None = Field(None, ge=0, le=1e6, description="days from report to fix")
+    days_open_to: float | None = Field(None, ge=0, le=1e6)
     lines_from: int | None = Field(None, ge=0, description="lines that the fix changes")
     lines_to: int | None = Field(None, ge=0)
     files_to: int | None = Field(None, ge=0, description="files that the fix changes")

@@ -100,7 +100,7 @@ class Validation(Strict):
     crashed: int = Field(ge=1, description="of the runs on the kernel with the bug")
     runs: int = Field(ge=1)
     instances: int = Field(ge=1, description="runs that a kernel must survive to prove a fix")
-    seconds: float = Field(gt=0, description="of each of them")
+    seconds: float = Field(gt=0, le=1e9, description="of each of them")
 
     @property
     def racy(self) -> bool:

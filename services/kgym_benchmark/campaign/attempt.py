@@ -14,9 +14,9 @@ from typing import Any
 
 from pydantic import Field
 
-from kgym.api.steps import Strict
+from kgym.api.steps import Count, Strict
 from kgym.bench import atif
-from kgym.bench.attempt_record import Words
+from kgym.bench.attempt_record import Cost, Count32, Words
 from kgym.bench.campaign import Campaign, Planned
 from kgym.bugs.bug import TrialOptions
 from kgym.bugs.kernel_run import KernelRun, RunOptions, run_kernel
@@ -41,12 +41,12 @@ Tree = Callable[[Subject, ExitStack], Awaitable[BugTree]]
 class AgentEnded(Strict):
     """The end of an attempt, with its costs."""
 
-    seconds: float
-    kernel_seconds: float = 0
-    kernel_runs: int = 0
-    model_seconds: float | None = None
-    dollars: float | None = Field(None, description="null: unknown")
-    tokens: int | None = None
+    seconds: Cost
+    kernel_seconds: Cost = 0
+    kernel_runs: Count32 = 0
+    model_seconds: Cost | None = None
+    dollars: Cost | None = Field(None, description="null: unknown")
+    tokens: Count | None = None
     error: Words | None = None
 
 

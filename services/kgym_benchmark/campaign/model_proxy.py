@@ -26,7 +26,7 @@ import httpx
 import uvicorn
 from pydantic import Field
 
-from kgym.api.steps import Strict
+from kgym.api.steps import Number, Strict
 from kgym.bench.campaign import ModelAccess
 from kgym.errors import UserError
 from kgym.web.connection_limits import ConnectionLimits, guarded
@@ -61,7 +61,7 @@ class Answered(Strict):
     headers: dict[str, str]
     body: str = Field(description="Base64")
     used: Used | None = Field(description="null: not in the answer")
-    seconds: float
+    seconds: Number
 
 
 class ModelTape:

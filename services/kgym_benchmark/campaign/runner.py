@@ -4,6 +4,7 @@ The folder of a campaign:
 
     dataset.json, bugs.jsonl  its bugs, as a dataset
     attempts.jsonl            a durable record of each finished attempt
+    failed.jsonl              failed tries at attempts, with their reasons
     campaign.json             the options that attempts must share to be comparable
     attempts/BUG/SETUP/RUN/   patch.txt, traj.json, log.txt, trajectory.atif.json and ended.json
 """
@@ -24,7 +25,7 @@ from pydantic import Field
 
 from kgym.api.steps import Strict
 from kgym.bench import atif, attempt_files
-from kgym.bench.attempt_record import AttemptRecord, Outcome, Setup
+from kgym.bench.attempt_record import AttemptRecord, FailedAttempt, Outcome, Setup
 from kgym.bench.campaign import Campaign, Planned, missing, plan
 from kgym.bugs.bug import TrialOptions
 from kgym.bugs.kernel_run import RunOptions, run_kernel
@@ -102,7 +103,8 @@ class Run:
                 begin, self._folder, self._campaign, list(self._subjects.values())
             )
             log = self._folder / attempt_files.NAME
-            await asyncio.to_thread(attempt_files.mend, log)
+            for path in (log, self._folder / attempt_files.FAILED):
+                await asyncio.to_thread(attempt_files.mend, path)
             self._records = list(attempt_files.read(log)) if log.exists() else []
             planned = plan(self._campaign, list(self._subjects))
             open_ = missing(planned, self._records)
@@ -144,7 +146,7 @@ class Run:
         try:
             record = await self._record(planned)
         except KgymError as error:
-            self._fail(planned, error)
+            await self._fail(planned, error)
         else:
             log = self._folder / attempt_files.NAME
             await asyncio.to_thread(attempt_files.append, log, record)
@@ -158,11 +160,13 @@ class Run:
             self._moved.set()
             turn.release()
 
-    def _fail(self, planned: Planned, error: KgymError) -> None:
+    async def _fail(self, planned: Planned, error: KgymError) -> None:
         self._failed += 1
-        problem = (
-            f"{planned.bug}, {planned.setup}, run {planned.run}: {error.reason}: {error.message}"
-        )
+        reason = f"{error.reason}: {error.message}"[:1000]
+        # Recorded, so that the leaderboard does not omit setups whose attempts failed.
+        failed = FailedAttempt(bug=planned.bug, setup=planned.setup, run=planned.run, reason=reason)
+        await asyncio.to_thread(attempt_files.append, self._folder / attempt_files.FAILED, failed)
+        problem = f"{planned.bug}, {planned.setup}, run {planned.run}: {reason}"
         self._problems.append(problem[:1000])
         self._tell(problem)
 

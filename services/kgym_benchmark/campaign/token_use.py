@@ -13,9 +13,9 @@ from kgym.bench.campaign import Prices
 class Used(Strict):
     """The token usage of an answer."""
 
-    input: int = Field(0, ge=0)
-    cached: int = Field(0, ge=0, description="part of the input")
-    output: int = Field(0, ge=0)
+    input: int = Field(0, ge=0, lt=10**9)
+    cached: int = Field(0, ge=0, lt=10**9, description="part of the input")
+    output: int = Field(0, ge=0, lt=10**9)
 
     def dollars(self, prices: Prices) -> float:
         """Return the cost of the tokens."""

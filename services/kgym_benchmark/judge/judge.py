@@ -13,7 +13,7 @@ from pathlib import Path
 from pydantic import Field, ValidationError
 
 from kgym.api.steps import Sha256, Strict
-from kgym.bench.attempt_record import AttemptRecord, BugId, Votes
+from kgym.bench.attempt_record import AttemptRecord, BugId, Cost, Votes
 from kgym.bench.dataset import Dataset
 from kgym.errors import UserError
 from kgym_benchmark.judge.question import PATCH, Question, question, verdict
@@ -48,7 +48,7 @@ class Vote(Strict):
     judge: str = Field(max_length=1000, description="the model")
     vote: int = Field(ge=0, lt=1000)
     equivalent: bool | None = Field(description="null: none of the answers could be read")
-    dollars: float | None = Field(ge=0)
+    dollars: Cost | None
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
-from kgym.api.steps import Strict
+from kgym.api.steps import Number, Strict
 from kgym.bugs.kernel_run import KernelRun
 from kgym.errors import KgymError
 from kgym.source import diff_text
@@ -47,7 +47,7 @@ class KernelCall(Strict):
 
     answer: str
     job: int | None = None
-    seconds: float
+    seconds: Number
 
 
 @dataclass(slots=True)

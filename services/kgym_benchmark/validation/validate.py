@@ -16,7 +16,7 @@ from pydantic import Field, ValidationError
 
 from kgym.api.jobs import JobRequest, JobView
 from kgym.api.states import State
-from kgym.api.steps import Calibration, ReproduceSpec, Sha256, Strict, Verdict
+from kgym.api.steps import Calibration, Number, ReproduceSpec, Sha256, Strict, Verdict
 from kgym.bench.attempt_record import BugId, Words
 from kgym.bench.bug_record import BugRecord, Validation
 from kgym.bench.dataset import About, Dataset
@@ -94,7 +94,7 @@ class AboutValidation(Strict):
     base: Base
     kernel: Words | None
     attempts: int
-    seconds: float
+    seconds: Number
     most_runs: int
 
 

@@ -17,8 +17,10 @@ _SHOWN = (Figure.CRR, Figure.CLEAN, Figure.EPR, Figure.FILE_IOU, Figure.FUNCTION
 def of_folder(folder: Path, runs: int | None = None, pair: tuple[int, int] | None = None) -> Report:
     """Return the report of a campaign's folder."""
     bugs = [bug.id for bug in dataset.load(folder).bugs]
-    attempts = attempt_files.read(folder / attempt_files.NAME)
-    return reports.report(attempts, bugs, runs=runs, pair=pair)
+    failed, path = attempt_files.read_failed(folder), folder / attempt_files.NAME
+    # If every attempt has failed, there is no file of attempts.
+    attempts = attempt_files.read(path) if path.exists() or not failed else ()
+    return reports.report(attempts, bugs, failed=failed, runs=runs, pair=pair)
 
 
 def show(report: Report) -> None:
@@ -31,6 +33,8 @@ def show(report: Report) -> None:
         f"; {len(report.left_out)} left out: not attempted by all setups" if report.left_out else ""
     )
     results.print(f"{report.bugs} bugs, {report.attempts} attempts{left}")
+    for failed in report.failed:
+        results.print(reports.failure(failed), markup=False)
     solved, tough = len(report.solves.union), len(report.solves.unsolved)
     results.print(f"resolved by at least one setup: {solved}; by none: {tough}")
     for comparison in report.comparisons:

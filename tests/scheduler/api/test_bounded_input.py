@@ -59,8 +59,8 @@ def _unbounded_here(schema: dict[str, Any], place: str) -> Iterator[str]:
     if kind == "array" and "maxItems" not in schema:
         yield f"{place}: list"
     bounds = [{"minimum", "exclusiveMinimum"}, {"maximum", "exclusiveMaximum"}]
-    if kind == "integer" and not all(one & set(schema) for one in bounds):
-        yield f"{place}: integer"
+    if kind in {"integer", "number"} and not all(one & set(schema) for one in bounds):
+        yield f"{place}: {kind}"
     open_ended = schema.get("additionalProperties", "properties" not in schema)
     if kind == "object" and open_ended is not False and "maxProperties" not in schema:
         yield f"{place}: fields"

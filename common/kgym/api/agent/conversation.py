@@ -2,7 +2,7 @@
 
 from pydantic import Field, JsonValue
 
-from kgym.api.steps import Count, Strict
+from kgym.api.steps import Count, Number, Strict
 
 
 class ToolCall(Strict):
@@ -32,6 +32,6 @@ class Reply(Strict):
     input_tokens: Count = 0
     cached_tokens: Count = Field(0, description="of the input tokens")
     output_tokens: Count = 0
-    price: float | None = Field(None, description="in US dollars; null if unknown")
-    seconds: float = 0.0
+    price: Number | None = Field(None, description="in US dollars; null if unknown")
+    seconds: Number = 0.0
     refused: list[str] = Field([], description="settings that the model does not accept")

@@ -5,7 +5,7 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from kgym.api.steps import Edit, Finding, PatchOutcome, Strict, TreePath, Verdict
+from kgym.api.steps import Edit, Finding, Number, PatchOutcome, Strict, TreePath, Verdict
 
 
 class Crash(Strict):
@@ -44,7 +44,7 @@ class Tried(Strict):
     obstacles: list[str] = Field(
         [], description="why it is not `resolved`: reasons of findings and controls"
     )
-    confidence: float | None = Field(
+    confidence: Number | None = Field(
         None, description="of `no_crash`: 1 - the chance that a remaining bug was missed"
     )
     job: int | None = Field(None, description="the scheduler's job that tried it")

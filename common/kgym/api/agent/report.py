@@ -3,7 +3,7 @@
 from pydantic import Field
 
 from kgym.api.agent.runs import FixView, Spent
-from kgym.api.steps import Finding, Strict
+from kgym.api.steps import Finding, Number, Strict
 
 
 class Evidence(Strict):
@@ -11,7 +11,7 @@ class Evidence(Strict):
 
     verdict: str
     reason: str
-    confidence: float | None
+    confidence: Number | None
     job: int | None = Field(description="of the scheduler, which has its logs")
     findings: list[Finding]
 
@@ -21,7 +21,7 @@ class OtherFix(Strict):
 
     number: int
     node: str
-    confidence: float | None
+    confidence: Number | None
     lines: int
 
 

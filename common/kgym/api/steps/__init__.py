@@ -10,6 +10,7 @@ from kgym.api.steps.base import (
     Line,
     Name,
     Needs,
+    Number,
     Sha256,
     StepInput,
     StepKind,

@@ -33,8 +33,10 @@ TreePath = Annotated[str, Field(min_length=1, max_length=1000, description="path
 Name = Annotated[str, Field(max_length=1000), _cut(1000)]
 Line = Annotated[str, Field(max_length=10_000), _cut(10_000)]
 Words = Annotated[str, Field(max_length=200_000), _cut(200_000)]
+# Seconds, dollars or a share; bounded, so that no sum of them is infinite.
+Number = Annotated[float, Field(ge=-1e15, le=1e15)]
 # Seconds, by stage of the work.
-Seconds = Annotated[dict[Annotated[str, Field(max_length=100)], float], Field(max_length=100)]
+Seconds = Annotated[dict[Annotated[str, Field(max_length=100)], Number], Field(max_length=100)]
 # Details of a failure for programs; dropped if they are too large.
 Details = Annotated[
     dict[Annotated[str, Field(max_length=1000)], JsonValue],

@@ -5,7 +5,7 @@ from typing import Literal
 
 from pydantic import Field
 
-from kgym.api.steps.base import Count, Details, Line, Name, Seconds, StepKind, Strict, Words
+from kgym.api.steps.base import Count, Details, Line, Name, Number, Seconds, StepKind, Strict, Words
 from kgym.api.steps.compilers import SUBSTITUTION
 from kgym.api.steps.evidence import Diagnostic
 from kgym.api.steps.kernel import Kernel, Patch, SourceName
@@ -86,7 +86,7 @@ class PatchCheck(Strict):
     memoised: bool = Field(
         False, description="whether this is the cached result of an earlier check"
     )
-    seconds: float = Field(description="its duration")
+    seconds: Number = Field(description="its duration")
 
 
 class CheckResult(Strict):

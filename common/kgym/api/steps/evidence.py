@@ -5,7 +5,7 @@ from typing import Literal
 
 from pydantic import Field
 
-from kgym.api.steps.base import Count, Line, Name, Strict
+from kgym.api.steps.base import Count, Line, Name, Number, Strict
 
 
 class Severity(StrEnum):
@@ -128,4 +128,4 @@ class Evidence(Strict):
     missing: list[Line] = Field(
         [], max_length=1000, description="evidence that could not be collected, and the reason"
     )
-    seconds: float = Field(0, description="how long it took")
+    seconds: Number = Field(0, description="how long it took")

@@ -11,6 +11,7 @@ from kgym.api.steps.base import (
     Line,
     Name,
     Needs,
+    Number,
     Seconds,
     Step,
     StepInput,
@@ -316,7 +317,7 @@ class InstanceDump(Strict):
     failure: DumpFailure | None = None
     message: Line = Field("", description="of the last failure")
     attempts: Count = 0
-    seconds: float = Field(0, description="from the end of the instance to the whole dump")
+    seconds: Number = Field(0, description="from the end of the instance to the whole dump")
 
 
 class InstanceResult(Strict):
@@ -325,8 +326,8 @@ class InstanceResult(Strict):
     number: Count = Field(description="of the instance, from 0")
     outcome: InstanceOutcome
     detail: Line = Field("", description="more about the outcome, in words")
-    boot_seconds: float | None = Field(None, description="from its start until it could be used")
-    run_seconds: float | None = Field(None, description="how long the reproducer was running")
+    boot_seconds: Number | None = Field(None, description="from its start until it could be used")
+    run_seconds: Number | None = Field(None, description="how long the reproducer was running")
     reproducer: Count = Field(0, description="which: 0 is `reproducer`, then come `others`")
     runs: Count = Field(0, description="how often the reproducer was started")
     ends: list[RunEnd] = Field([], max_length=1000, description="how its runs ended")
@@ -335,7 +336,7 @@ class InstanceResult(Strict):
     guilty_file: Line | None = Field(
         None, description="the source file that its crash report blames, if the report has lines"
     )
-    verdict_lag: float | None = Field(
+    verdict_lag: Number | None = Field(
         None, description="seconds from the crash's last console line to the verdict"
     )
     dump: InstanceDump | None = Field(None, description="null if not requested, or not due")
@@ -354,12 +355,12 @@ class ReproduceResult(Strict):
     baseline: Verdict | None = Field(
         None, description="on the unpatched kernel; null where none was named"
     )
-    unseen_chance: float | None = Field(
+    unseen_chance: Number | None = Field(
         description="(1 - p)^N at the baseline's crash rate p; null without a baseline"
     )
-    time: float | None = Field(None, description="seconds asked of each instance")
+    time: Number | None = Field(None, description="seconds asked of each instance")
     calibration: Calibration | None = Field(None, description="what `confidence` rests on")
-    confidence: float | None = Field(
+    confidence: Number | None = Field(
         None,
         description="of `no_crash`: 1 - the probability that the bug is still present and did not"
         " show, given the number of measured runs (`kgym.bugs.calibration`)",
