@@ -8,6 +8,7 @@ from fastapi import Request
 
 from kgym.bench.publication import BenchmarkStore
 from kgym.client import AsyncClient
+from kgym.web.request_limits import WrongTokens
 from kgym.web.scheduler_tokens import SchedulerTokens
 from kgym_monitor.agent_link import AgentLink, FindAgent
 from kgym_monitor.benchmarks.board import ReadyPages
@@ -33,6 +34,7 @@ class MonitorState:
     running_logs: RunningLogs
     benchmarks: HeldBenchmarks
     sessions: Sessions = field(default_factory=Sessions)
+    wrong_tokens: WrongTokens = field(default_factory=WrongTokens)
     rendering: Rendering = field(default_factory=Rendering)
     shared: SharedAnswers = field(default_factory=SharedAnswers)
     ready: ReadyPages = field(default_factory=ReadyPages)

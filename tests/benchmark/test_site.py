@@ -4,6 +4,7 @@ import re
 from pathlib import Path
 
 import pytest
+from playwright.sync_api import Browser, expect
 
 from kgym.bench import attempt_files
 from kgym.bench.attempt_table import AttemptTable
@@ -14,8 +15,10 @@ from tests.benchmark.test_dataset import bug, made
 from tests.benchmark.test_publish import attempts
 from tests.cli.conftest import Kgym
 from tests.demo import demo_benchmark
+from tests.monitor.conftest import browser
 from tests.refused import refused
 
+__all__ = ["browser"]
 HOSTILE = "<script>document.title='taken'</script>"
 
 
@@ -45,6 +48,20 @@ def test_all_that_pages_lead_to_is_there(source: SiteSource, tmp_path: Path) -> 
             assert not file or (tmp_path / "site" / file).is_file(), f"{page.name}: {target}"
     assert "&lt;script&gt;" in (tmp_path / "site" / "bug-0.html").read_text()
     assert "Pass@2" in (tmp_path / "site" / "index.html").read_text()
+
+
+@pytest.mark.slow
+def test_charts_are_drawn_in_a_site_opened_from_a_folder(
+    browser: Browser, source: SiteSource, tmp_path: Path
+) -> None:
+    site.write(source, tmp_path / "site")
+    page = browser.new_page()
+    page.goto((tmp_path / "site" / "index.html").as_uri())
+    charts = page.locator(".board-chart")
+    expect(charts.locator("canvas")).to_have_count(charts.count())
+    expect(charts.first).not_to_contain_text("not drawn")
+    page.locator("#theme").click()
+    expect(page.locator("html")).to_have_attribute("data-theme", re.compile("light|dark"))
 
 
 @pytest.mark.thorough

@@ -173,9 +173,15 @@ def test_a_new_publish_is_shown(here: Visitor, site: Site) -> None:
 @pytest.mark.attack
 def test_damaged_and_hostile_benchmarks_harm_no_other(here: Visitor, site: Site) -> None:
     root = site.benchmarks.root
-    hostile = BUGS[0].facts.model_copy(update={"title": "<script>document.title='taken'</script>"})
+    controls = "\x1b[2J\u202e\x7f\x85"
+    titles = {"title": f"<script>document.title='taken'</script>{controls}"}
+    hostile = BUGS[0].facts.model_copy(update=titles)
     bug = BUGS[0].model_copy(update={"facts": hostile, "diff": "<script>"})
-    demo_benchmark.publish(site.benchmarks, "hostile", [bug], [])
+    disguised = ATTEMPTS[0].setup.model_copy(update={"agent": controls, "model": controls})
+    tried = ATTEMPTS[0].model_copy(
+        update={"setup": disguised, "bug": hostile.id, "error": controls}
+    )
+    demo_benchmark.publish(site.benchmarks, "hostile", [bug], [tried])
     demo_benchmark.publish(site.benchmarks, "changed", BUGS, ATTEMPTS)
     (attempts,) = root.glob("changed/*/attempts.jsonl")
     attempts.write_bytes(attempts.read_bytes().replace(b"pass", b"boot", 1))
@@ -197,6 +203,15 @@ def test_damaged_and_hostile_benchmarks_harm_no_other(here: Visitor, site: Site)
         page = read(here, f"/benchmarks/hostile/bugs/{hostile.id}")
         assert "<script>document" not in page.text
         assert "&lt;script&gt;" in page.text
+        # In texts and in attributes, such as the options of a filter, which still find them.
+        of_bug = f"/bugs/{hostile.id}"
+        chosen = "?agent=\u241b[2J\ufffd\u2421\ufffd"
+        for path in ("", chosen, "/bugs", "/compare", of_bug, f"{of_bug}/attempts/0/1"):
+            page = read(here, f"/benchmarks/hostile{path}")
+            assert page.status_code == 200, path
+            assert set(controls) & set(page.text) <= set("[2J"), path
+        board = read(here, f"/benchmarks/hostile{chosen}").text
+        assert (board.count('<option value="\u241b'), len(rows(board))) == (2, 1)
         assert read(here, HERE).status_code == 200
     finally:
         for name in ("hostile", "changed", "no-json", "endless"):

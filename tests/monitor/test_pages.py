@@ -288,13 +288,23 @@ def test_a_login_leads_to_no_other_site(guarded: dict[str, Any], wanted: str) ->
 
 def test_a_wrong_token_opens_nothing(guarded: dict[str, Any]) -> None:
     with Browser(guarded["url"]) as browser:
-        for token in ("", "x", "kgym_1_x", "\u00e4", "x" * 600):
+        controls = ("a\x00b", "a\x1b[0m\x7f", "a\r\nb: c")
+        for token in ("", "x", "kgym_1_x", "\u00e4", "x" * 600, *controls):
             answer = log_in(browser, token)
-            assert answer.status_code in {403, 422}
+            assert answer.status_code == (401 if 0 < len(token) <= 500 else 422), token
             assert "set-cookie" not in answer.headers
         foreign = {"Sec-Fetch-Site": "cross-site"}
         data = {"token": guarded["read"]}
         assert browser.post("/login", data=data, headers=foreign).status_code == 403
+
+
+@pytest.mark.attack
+def test_tokens_cannot_be_guessed_quickly_at_the_login(guarded: dict[str, Any]) -> None:
+    forwarded = {"X-Forwarded-For": "192.0.2.1"}
+    with Browser(guarded["url"], **forwarded) as browser:
+        guesses = [log_in(browser, f"kgym_1_{number}").status_code for number in range(31)]
+        assert guesses == [401] * 30 + [429]
+        assert log_in(browser, guarded["read"]).status_code == 303
 
 
 def test_off_this_machine_the_session_needs_https(guarded: dict[str, Any]) -> None:

@@ -10,7 +10,7 @@ from kgym.errors import KgymError, Unauthorised, UserError
 from kgym.web.access import OpenPaths
 from kgym.web.loopback import is_of_this_machine, refuse_web_pages
 from kgym.web.problems import answer
-from kgym.web.request_limits import Rates
+from kgym.web.request_limits import Rates, WrongTokens, address_of
 from kgym.web.scopes import Caller, Scope
 
 
@@ -46,7 +46,7 @@ class TokenCheck:
         request = Request(scope)
         try:
             if scope["path"] in self._open:
-                self._callers.count(f"address {_address(request)}")
+                self._callers.count(f"address {address_of(request)}")
             else:
                 request.state.caller = await self._callers.caller(request)
         except KgymError as error:
@@ -66,17 +66,16 @@ class Callers:
         """Workers' requests to paths that begin with `workers` are not limited."""
         self._tokens = tokens
         self._rates = rates
+        self._wrong = WrongTokens()
         self._workers = workers
         self.count = rates.take
 
     async def caller(self, request: Request) -> Caller:
         """Return the caller of a request. Raises Unauthorised, Forbidden, or TooMany."""
-        address = _address(request)
         try:
-            caller = await self._known(request, address)
+            caller = await self._known(request)
         except UserError:
-            # Failed attempts count per address, so that tokens cannot be guessed quickly.
-            self._rates.take(f"address {address}")
+            self._rates.take(f"address {address_of(request)}")
             raise
         # Workers are not limited: the platform itself decides what they have to send.
         if (
@@ -87,7 +86,7 @@ class Callers:
             self._rates.take(caller.name)
         return caller
 
-    async def _known(self, request: Request, address: str) -> Caller:
+    async def _known(self, request: Request) -> Caller:
         header = request.headers.get("authorization")
         if header is None and is_of_this_machine(request):
             anybody = await self._tokens.anybody()
@@ -103,6 +102,7 @@ class Callers:
             )
         caller = await self._tokens.caller(token.strip())
         if caller is None:
+            self._wrong.count(request)
             raise Unauthorised("token_invalid", "the token is not valid, or was revoked")
         return caller
 
@@ -111,7 +111,3 @@ def caller_of(request: Request) -> Caller:
     """Return the caller of a request that passed `TokenCheck`."""
     caller: Caller = request.state.caller
     return caller
-
-
-def _address(request: Request) -> str:
-    return request.client.host if request.client else ""

@@ -1,6 +1,7 @@
 """Limits of one caller: requests per second, event streams, bytes, query parameters."""
 
 import contextlib
+import ipaddress
 import math
 import time
 from collections import Counter
@@ -18,6 +19,9 @@ BODY_LIMIT = 16 << 20
 # Bytes, and number of parameters, of a request's query.
 QUERY_LIMIT = 8 << 10
 QUERY_NAMES = 50
+# Wrong tokens of one address in a minute.
+WRONG_TOKENS = 30
+TOO_MANY_WRONG = "too_many_wrong_tokens"
 # Callers with a bucket; more are forgotten once their buckets are full again.
 _CALLERS = 10_000
 
@@ -75,6 +79,38 @@ class Rates:
                 f"more than {self._rate:g} requests a second; wait, then repeat this one",
                 retry_after=math.ceil(wait),
             )
+
+
+class WrongTokens:
+    """Limits the wrong tokens of each address; right ones are never refused."""
+
+    # Many users may share an address: only the answers to wrong tokens change.
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._buckets = Buckets(WRONG_TOKENS / 60, WRONG_TOKENS, clock)
+
+    def count(self, request: Request) -> None:
+        """Count a wrong token; raise TooMany if its address has sent too many in a minute."""
+        if wait := self._buckets.take(_network(address_of(request)), 1):
+            raise TooMany(
+                TOO_MANY_WRONG,
+                f"more than {WRONG_TOKENS} wrong tokens a minute from this address; wait",
+                retry_after=math.ceil(wait),
+            )
+
+
+def address_of(request: Request) -> str:
+    """Return the address that a request comes from."""
+    return request.client.host if request.client else ""
+
+
+def _network(address: str) -> str:
+    """Return the IPv6 network of an address, as one host has 2^64 addresses; else the address."""
+    try:
+        parsed = ipaddress.IPv6Address(address)
+    except ValueError:
+        return address
+    return str(parsed.ipv4_mapped or ipaddress.IPv6Network((parsed, 64), strict=False))
 
 
 class Streams:

@@ -13,6 +13,7 @@ import httpx
 
 from kgym.api.jobs import CallerView
 from kgym.errors import InfrastructureError
+from kgym.web.request_limits import TOO_MANY_WRONG
 from kgym.web.scopes import Caller, Scope
 
 # Time for which an answer is cached: a revoked token works here for this much longer.
@@ -40,7 +41,9 @@ class SchedulerTokens:
 
         Raises InfrastructureError `scheduler_away` if the scheduler does not answer.
         """
-        return await self._cached(token) if token and token.isascii() else None
+        # A header takes no control characters.
+        sendable = token.isascii() and token.isprintable()
+        return await self._cached(token) if token and sendable else None
 
     async def anybody(self) -> Caller | None:
         """Return the caller for requests of this machine without a token; None to refuse them.
@@ -68,7 +71,9 @@ class SchedulerTokens:
         except httpx.HTTPError as error:
             message = f"the scheduler, which knows the tokens, does not answer: {error!r}"
             raise InfrastructureError("scheduler_away", message) from error
-        if answer.status_code in {401, 403}:
+        # The scheduler counts this service's wrong tokens together, and refuses no right one.
+        is_wrong = answer.status_code == 429 and TOO_MANY_WRONG in answer.text
+        if is_wrong or answer.status_code in {401, 403}:
             return None
         if answer.status_code != 200:
             message = f"the scheduler, which knows the tokens, answers {answer.status_code}"

@@ -19,6 +19,7 @@ from kgym.bench.intervals import Values
 from kgym.bench.published_benchmark import Benchmark
 from kgym.errors import UserError
 from kgym_monitor.benchmarks.board_query import BoardQuery
+from kgym_monitor.pages.wording import visible
 
 # Setups whose Pass@k is drawn: one per colour of the palette.
 CURVES = 7
@@ -167,8 +168,8 @@ def setup_options(benchmark: Benchmark) -> dict[str, list[str]]:
     """Return agents and models for the filter form."""
     setups = [setup for _, setup in benchmark.setups]
     return {
-        "agents": sorted({setup.agent for setup in setups}),
-        "models": sorted({setup.model for setup in setups if setup.model}),
+        "agents": sorted({visible(setup.agent) for setup in setups}),
+        "models": sorted({visible(setup.model) for setup in setups if setup.model}),
     }
 
 

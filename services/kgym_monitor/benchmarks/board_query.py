@@ -13,6 +13,7 @@ from kgym.bench.bug_record import BugFacts
 from kgym.errors import UserError
 from kgym_monitor.pages import wording
 from kgym_monitor.pages.bug_filter import Typed
+from kgym_monitor.pages.wording import visible
 
 # Conditions with comma-separated values.
 LISTS = ("ids", "subsystems", "types", "classes")
@@ -96,8 +97,8 @@ class BoardQuery(Typed):
         return [
             (number, setup)
             for number, setup in all_
-            if self.agent in {None, setup.agent}
-            and self.model in {None, setup.model}
+            if self.agent in {None, visible(setup.agent)}
+            and self.model in {None, visible(setup.model)}
             and wanted["feedback"] in {None, setup.feedback}
             and wanted["oracle"] in {None, setup.oracle}
             and wanted["limit"] in {None, setup.dollars is not None}

@@ -1,4 +1,4 @@
-"""Rendering of templates to pages and fragments; all values are escaped."""
+"""Rendering of templates to pages and fragments; all values are escaped and visible."""
 
 import secrets
 from collections.abc import Callable, Hashable, Mapping
@@ -39,12 +39,13 @@ def _environment() -> jinja2.Environment:
         autoescape=True,
         # A missing variable must fail in a test, not leave a gap on a page.
         undefined=jinja2.StrictUndefined,
+        finalize=_shown,
         trim_blocks=True,
         lstrip_blocks=True,
         auto_reload=False,  # otherwise stat() of the template's file for each row
     )
     words: tuple[Callable[..., str], ...]
-    words = (wording.visible, wording.exact, wording.duration, wording.size, wording.percent)
+    words = (wording.exact, wording.duration, wording.size, wording.percent)
     words = (*words, wording.nanoseconds, wording.offset)
     for function in (*words, wording.subject, wording.plain_tags, as_written, current, took):
         env.filters[function.__name__] = function
@@ -63,6 +64,15 @@ def _environment() -> jinja2.Environment:
         "confidence_in_words": wording.confidence,
     }
     return env
+
+
+def _shown(value: object) -> object:
+    """Return the value of an expression of a template, with visible control characters."""
+    # Here and not in the templates, so that no text and no attribute is left out. Markup is the
+    # output of macros, whose values have passed already.
+    if isinstance(value, int | float) or hasattr(value, "__html__"):
+        return value
+    return wording.visible(value)
 
 
 @lru_cache(4096)

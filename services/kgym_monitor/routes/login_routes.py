@@ -40,11 +40,11 @@ async def login(
         )
         return _page(request, wanted, fault)
     caller = await state.tokens.caller(token.strip())
-    if caller is None or not caller.may(Scope.READ):
-        fault = (
-            "This token is not valid." if caller is None else "This token does not allow reading."
-        )
-        return _page(request, wanted, fault)
+    if caller is None:
+        state.wrong_tokens.count(request)
+        return _page(request, wanted, "This token is not valid.", 401)
+    if not caller.may(Scope.READ):
+        return _page(request, wanted, "This token does not allow reading.")
     client = AsyncClient(state.scheduler, token.strip())
     session = Session(client, caller, token.strip())
     answer = RedirectResponse(wanted if is_own(wanted) else "/", 303)
@@ -75,12 +75,12 @@ def _behind_tls(request: Request) -> bool:
     return request.headers.get("origin", "").startswith("https://")
 
 
-def _page(request: Request, wanted: str, fault: str | None) -> HTMLResponse:
+def _page(request: Request, wanted: str, fault: str | None, status: int = 403) -> HTMLResponse:
     return state_of(request).rendering.page(
         request,
         "login.html",
         title="Log in",
-        status=200 if fault is None else 403,
+        status=200 if fault is None else status,
         next=wanted if is_own(wanted) else "/",
         fault=fault,
     )

@@ -55,6 +55,7 @@ function draw(box) {
     ticks: { show: false },
     font: "12px system-ui, sans-serif",
   };
+  box.replaceChildren();
   const plot = new uPlot(
     {
       width: box.clientWidth || 300,

@@ -11,6 +11,7 @@ from kgym.api.jobs import JobFilter
 from kgym.client import AsyncClient, Refused
 from kgym.errors import UserError
 from kgym.web.loopback import is_loopback
+from kgym.web.request_limits import WRONG_TOKENS
 from kgym.web.server import serve
 from kgym_scheduler.api.app import create_app
 from kgym_scheduler.database import tokens as module
@@ -62,6 +63,32 @@ async def test_an_invalid_token_is_refused_even_where_none_is_needed(
         problem(response, 401, "token_invalid")
         assert 'error="invalid_token"' in response.headers["www-authenticate"]
     problem(await http.get("/v1/jobs", auth=("alice", "secret")), 401, "token_needed")
+
+
+@pytest.mark.attack
+async def test_tokens_cannot_be_guessed_quickly_and_right_ones_are_never_refused(
+    http: httpx.AsyncClient, tokens: Tokens
+) -> None:
+    right = bearer(await tokens.create("alice", ["read"]))
+
+    async def status(address: str, headers: dict[str, str]) -> int:
+        # The connection is of this machine, which may be a proxy that says where it comes from.
+        headers = {**headers, "X-Forwarded-For": address}
+        return (await http.get("/v1/jobs", headers=headers)).status_code
+
+    for network in ("192.0.2.1", "2001:db8::%x"):
+        guesses = [
+            await status(network.replace("%x", f"{number:x}"), bearer(f"kgym_1_{number}"))
+            for number in range(WRONG_TOKENS + 1)
+        ]
+        assert guesses == [401] * WRONG_TOKENS + [429], network
+        assert await status(network.replace("%x", "1"), right) == 200
+    refused = await http.get(
+        "/v1/jobs", headers={**bearer("kgym_1_x"), "X-Forwarded-For": "192.0.2.1"}
+    )
+    problem(refused, 429, "too_many_wrong_tokens")
+    assert int(refused.headers["retry-after"]) > 0
+    assert await status("192.0.2.2", bearer("kgym_1_x")) == 401
 
 
 async def test_the_submitter_of_a_job_is_the_tokens_name_or_local_while_there_is_none(
