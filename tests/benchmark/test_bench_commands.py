@@ -55,6 +55,23 @@ def test_a_dataset_and_its_bugs_are_shown(kgym: Kgym, folder: Path) -> None:
     assert kgym("bench", "show", folder, "aaaa", "--part", "c").out == "int main() { return 0; }"
 
 
+def test_types_and_classes_match_by_prefix(kgym: Kgym, folder: Path) -> None:
+    (kasan,) = [one for one in dataset.load(folder).bugs if one.id == OLD]
+    assert "-" in kasan.type
+    for option, value in (("--type", kasan.type), ("--class", kasan.crash_class)):
+        prefix = value.replace("-", " ").split()[0]
+        listed = kgym("bench", "list", folder, option, prefix, "--json").json
+        assert [one["id"] for one in listed] == [OLD], option
+
+
+def test_bugs_without_a_date_are_reported_by_the_cutoff(kgym: Kgym, tmp_path: Path) -> None:
+    undated = [bug(id=digit * 40, patch_commit_date=None) for digit in "bcd"]
+    made(bug(), *undated).save(tmp_path / "bugs")
+    for side in ("before", "after"):
+        done = kgym("bench", "list", tmp_path / "bugs", "--cutoff", "2025-01-01", "--side", side)
+        assert (done.status, "3 of 4 bugs are left out: the date" in done.err) == (0, True)
+
+
 @pytest.mark.parametrize(
     ("words", "reason"),
     [

@@ -2,6 +2,7 @@
 
 import difflib
 import json
+import re
 import tempfile
 import time
 import tomllib
@@ -375,6 +376,24 @@ def test_what_is_wrong_with_a_campaign_is_said(tmp_path: Path, text: str, reason
 
     with refused(reason):
         begin()
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("attemps = 3", "attemps: unknown field; did you mean attempts?"),
+        ("attempt = {dollar = 2}", "attempt.dollar: unknown field; did you mean dollars?"),
+        ("choice = {type = ['KASAN']}", "choice.type: unknown field; did you mean types?"),
+        (f"{'x' * 100_000} = 3", "unknown field"),
+    ],
+)
+def test_a_misspelt_field_of_a_campaign_is_named_with_the_right_name(
+    tmp_path: Path, line: str, message: str
+) -> None:
+    path = tmp_path / "campaign.toml"
+    path.write_text(DESCRIBED.replace("bugs = ", f"{line}\nbugs = "))
+    with refused("bad_campaign", match=re.escape(message)):
+        subjects.read(path)
 
 
 def test_shipped_adapters_can_be_used(tmp_path: Path) -> None:

@@ -24,7 +24,9 @@ class BugChoice(Strict):
     ids: Some = []
     status: Status | None = None
     subsystems: Some = Field([], description="names of syzbot's: `net`, `ext4`")
-    types: Some = Field([], description="as syzkaller classifies titles: `KASAN-READ`, `WARNING`")
+    types: Some = Field(
+        [], description="beginnings of syzkaller's types of titles: `KASAN-READ`, `KASAN`"
+    )
     classes: Some = Field([], description="beginnings of titles: `KASAN use-after-free`")
     text: Words | None = Field(None, description="part of a title, case-insensitive")
     compiler: Words | None = Field(
@@ -62,8 +64,8 @@ class BugChoice(Strict):
         yield not self.ids or bug.id in self.ids
         yield self.status in {None, bug.status}
         yield not self.subsystems or not set(self.subsystems).isdisjoint(bug.subsystems or ())
-        yield not self.types or bug.type in self.types
-        yield not self.classes or bug.crash_class in self.classes
+        yield not self.types or bug.type.startswith(tuple(self.types))
+        yield not self.classes or bug.crash_class.startswith(tuple(self.classes))
         yield self.text is None or any(_within(self.text, title) for title in bug.titles)
         yield self.compiler is None or any(
             _within(self.compiler, compiler) for compiler in bug.compilers

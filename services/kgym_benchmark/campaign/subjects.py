@@ -7,6 +7,7 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
+from kgym.api.faults import message_of
 from kgym.api.steps import GitSource
 from kgym.bench import dataset as datasets
 from kgym.bench.bug_bundles import developer_patch
@@ -148,7 +149,7 @@ def read(path: Path) -> Campaign:
         return Campaign.model_validate(parse_toml(path.read_text()))
     except ValidationError as error:
         wrong = "; ".join(
-            f"{'.'.join(map(str, fault['loc'])) or 'file'}: {fault['msg']}"
+            f"{'.'.join(map(str, fault['loc'])) or 'file'}: {message_of(fault, Campaign)}"
             for fault in error.errors()[:10]
         )
         raise UserError("bad_campaign", f"{path}: {wrong}") from error

@@ -16,6 +16,7 @@ from kgym.bench.bug_record import Status
 from kgym.bench.dataset import Dataset
 from kgym.errors import UserError
 from kgym_cli.inputs.parameters import Moment
+from kgym_cli.output import people
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 Side = Literal["before", "after"]
@@ -40,6 +41,11 @@ class ChosenBugs:
         """
         if self.cutoff is not None:
             before, after = bug_choice.split(dataset, self.cutoff)
+            if undated := len(dataset) - len(before) - len(after):
+                people.print(
+                    f"{undated} of {len(dataset)} bugs are left out: the date of their fix is"
+                    " unknown, so they are on neither side of the cutoff"
+                )
             dataset = before if self.side == "before" else after
         if not self.conditions:
             return dataset if name is None else dataset.model_copy(update={"name": name})
@@ -63,12 +69,12 @@ _OPTIONS: tuple[tuple[str, str, dict[str, Any]], ...] = (
     (
         "types",
         "--type",
-        {"multiple": True, "help": "syzkaller's type of the title: WARNING, KASAN-READ."},
+        {"multiple": True, "help": "Prefix of syzkaller's type of the title: WARNING, KASAN."},
     ),
     (
         "classes",
         "--class",
-        {"multiple": True, "help": "Prefix of the title: 'KASAN use-after-free'."},
+        {"multiple": True, "help": "Prefix of the title: KASAN, 'KASAN use-after-free'."},
     ),
     ("text", "--text", {"help": "Text in the title, ignoring case."}),
     (
