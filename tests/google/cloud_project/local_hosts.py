@@ -5,7 +5,10 @@ on the cloud, the playbook sets it up. That programs share this machine, its use
 what is not as on the cloud.
 """
 
+import contextlib
+import itertools
 import shutil
+import threading
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -23,6 +26,7 @@ class LocalHosts:
         self.url = ""
         self._folder = folder
         self._scheduler = list(scheduler)
+        self._removed = itertools.count()
         self._programs: dict[str, Program] = {}
         # A program dies with the thread that started it: this one lasts.
         self._thread = ThreadPoolExecutor(1)
@@ -68,7 +72,11 @@ class LocalHosts:
         """Kill all that runs on a host, and forget its disk."""
         if (program := self._programs.pop(name, None)) is not None:
             program.kill()
-        shutil.rmtree(self._folder / name, ignore_errors=True)
+        with contextlib.suppress(FileNotFoundError):
+            disk = (self._folder / name).rename(self._folder / f".removed-{next(self._removed)}")
+            # Tens of thousands of files take longer than a request may. What is left when this
+            # process ends is removed with the project's folder.
+            threading.Thread(target=shutil.rmtree, args=(disk, True), daemon=True).start()
 
     def lives(self, name: str) -> bool:
         """Return whether the host is on."""
