@@ -1,6 +1,7 @@
 """The parts of the pages that come from the code: commands, settings, REST interface, JSON.
 
-`write` puts them into a folder, as Markdown; pages include them.
+`write` puts them into a folder, as Markdown; pages include them. As a program, this writes the
+folder `reference`, which is what readers of the repository's web pages see.
 """
 
 import re
@@ -67,6 +68,20 @@ def write(folder: Path) -> None:
         path = folder / name
         if not path.exists() or path.read_text() != text:
             path.write_text(text)
+
+
+def for_readers(made: Path) -> dict[str, str]:
+    """Return the texts of the folder `reference`, from parts that `write` has written."""
+    parts = {path.name: path.read_text() for path in made.glob("*.md") if path.name not in PAGES}
+    return {name: _for_readers(text) for name, text in parts.items()}
+
+
+def _for_readers(text: str) -> str:
+    """Return a part with anchors in HTML, and with links to the parts that have them."""
+    text = re.sub(r"(?m)^\((\S+)\)=$", r'<a id="\1"></a>\n', text)
+    for page, part in (("json", "answers.md"), ("rest", "bodies.md")):
+        text = text.replace(f"](#{page}-", f"]({part}#{page}-")
+    return f"<!-- Written by ./run docs -->\n{text.strip()}\n"
 
 
 def _page(name: str) -> str:
@@ -255,3 +270,13 @@ def _link(name: str, page: str) -> str:
 
 def _anchor(name: str, page: str) -> str:
     return f"{page}-{''.join(c if c.isalnum() else '-' for c in name).strip('-').lower()}"
+
+
+if __name__ == "__main__":
+    with tempfile.TemporaryDirectory() as temporary:
+        write(Path(temporary))
+        texts = for_readers(Path(temporary))
+    target = ROOT / "docs" / "reference"
+    target.mkdir(exist_ok=True)
+    for name, text in texts.items():
+        (target / name).write_text(text)

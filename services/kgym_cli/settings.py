@@ -160,6 +160,7 @@ class Settings:
         "Folder of programs that bundles name but do not contain.",
         lambda _: program_folder(),
         _FOLDER,
+        shown="none",
     )
     database = Setting[str | None](
         "URL of the database: postgresql+asyncpg://… or sqlite+aiosqlite:///….",

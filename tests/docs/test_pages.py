@@ -5,6 +5,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from runpy import run_path
 
 import pytest
 
@@ -96,6 +97,19 @@ def test_every_invariant_names_the_file_that_holds_it() -> None:
     rows = table.splitlines()[2:]
     assert len(rows) > 20
     assert [row for row in rows if not re.search(r"`[\w/]+\.py`", row)] == []
+
+
+@pytest.mark.slow
+def test_the_reference_can_be_read_on_the_repositorys_web_page(tmp_path: Path) -> None:
+    program = ROOT / "docs" / "reference.py"
+    reference = run_path(str(program), run_name="reference")
+    reference["write"](tmp_path)
+    made: dict[str, str] = reference["for_readers"](tmp_path)
+    assert len(made) == 7
+    texts = {path.name: path.read_text() for path in (program.with_suffix("")).glob("*.md")}
+    assert texts == made, "docs/reference is not of this code: ./run docs"
+    for path in program.parent.glob("*.md"):
+        assert "{include}" not in path.read_text(), path.name
 
 
 @pytest.mark.thorough
