@@ -5,7 +5,7 @@ from pathlib import Path
 from pydantic import TypeAdapter, ValidationError
 
 from kgym.api.agent.strategy import Strategy
-from kgym.api.faults import message_of
+from kgym.api.faults import faults_of
 from kgym.configs import CONFIGS
 from kgym.errors import UserError
 from kgym.toml_text import parse_toml
@@ -43,7 +43,7 @@ def load(name: str, configs: Path = CONFIGS, *, deep: bool = False) -> Strategy:
         return _STRATEGY.validate_python({"name": path.stem, **table})
     except ValidationError as error:
         wrong = "; ".join(
-            f"{'.'.join(map(str, fault['loc'][1:]))}: {message_of(fault, Strategy)}"
-            for fault in error.errors()
+            f"{'.'.join(map(str, place[1:]))}: {message}"
+            for place, message in faults_of(error, Strategy, 10)
         )
         raise UserError("bad_strategy", f"{path}: {wrong}") from error

@@ -6,6 +6,7 @@ from typing import Annotated, Self
 
 from pydantic import Field, ValidationError, field_validator, model_validator
 
+from kgym.api.faults import faults_of
 from kgym.api.steps import StepKind, Strict
 from kgym.errors import UserError
 from kgym.toml_text import parse_toml
@@ -169,8 +170,8 @@ def read_deployment(path: Path) -> Deployment:
         raise UserError("bad_deployment", f"{path}: {error.strerror or error}") from error
     except ValidationError as error:
         wrong = "; ".join(
-            f"{'.'.join(map(str, fault['loc'])) or 'the file'}: {fault['msg']}"
-            for fault in error.errors()[:5]
+            f"{'.'.join(map(str, place)) or 'the file'}: {message}"
+            for place, message in faults_of(error, Deployment, 5)
         )
         raise UserError("bad_deployment", f"{path}: {wrong}") from error
     except ValueError as error:  # TOML's and UTF-8's errors are ValueErrors

@@ -1,23 +1,28 @@
-"""Messages about wrong fields of files and requests. Pure."""
+"""Messages about wrong fields of files. Pure."""
 
 import difflib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Any
 
-from pydantic import TypeAdapter
+from pydantic import TypeAdapter, ValidationError
+
+Place = tuple[int | str, ...]
 
 
-def message_of(fault: Mapping[str, Any], model: Any) -> str:
-    """Return the message of a fault that pydantic found in a `model`.
+def faults_of(error: ValidationError, model: Any, most: int) -> Iterator[tuple[Place, str]]:
+    """Yield place and message of the first faults that pydantic found in a `model`.
 
     An unknown field is most often a misspelt one, so the most similar field of the model is named.
     """
-    if fault["type"] != "extra_forbidden":
-        return str(fault["msg"])
-    # Comparing takes quadratic time.
-    name = str(fault["loc"][-1])[:100]
-    similar = difflib.get_close_matches(name, set(_fields(model)), 1)
-    return f"unknown field; did you mean {similar[0]}?" if similar else "unknown field"
+    fields: set[str] | None = None
+    for fault in error.errors(include_url=False)[:most]:
+        place, message = fault["loc"], fault["msg"]
+        if fault["type"] == "extra_forbidden":
+            fields = set(_fields(model)) if fields is None else fields
+            # Comparing takes quadratic time.
+            similar = difflib.get_close_matches(str(place[-1])[:100], fields, 1)
+            message = "unknown field" + "".join(f"; did you mean {name}?" for name in similar)
+        yield place, message
 
 
 def _fields(model: Any) -> Iterator[str]:

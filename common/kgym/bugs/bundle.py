@@ -10,9 +10,10 @@ from hashlib import sha256
 from pathlib import Path
 from typing import TypeVar
 
-from pydantic import ValidationError
+from pydantic import BaseModel, ValidationError
 
 from kgym.api.agent.nodes import CauseCommit
+from kgym.api.faults import faults_of
 from kgym.api.steps import (
     Backport,
     BuildSpec,
@@ -283,14 +284,15 @@ def _read_toml(model: type[_Model], folder: Path, name: str) -> _Model:
     try:
         return model.model_validate(parse_toml(_text(folder, name)))
     except ValidationError as error:
-        raise UserError("bad_bundle", f"{folder / name}: {_faults(error)}") from error
+        raise UserError("bad_bundle", f"{folder / name}: {_faults(error, model)}") from error
     except ValueError as error:
         raise UserError("bad_bundle", f"{folder / name}: {error}") from error
 
 
-def _faults(error: ValidationError) -> str:
+def _faults(error: ValidationError, model: type[BaseModel] = BugFile) -> str:
     """Return the first twenty wrong fields, with the reason for each."""
-    return "; ".join(f"{_where(fault['loc'])}: {fault['msg']}" for fault in error.errors()[:20])
+    faults = faults_of(error, model, 20)
+    return "; ".join(f"{_where(place)}: {message}" for place, message in faults)
 
 
 def _where(location: tuple[int | str, ...]) -> str:

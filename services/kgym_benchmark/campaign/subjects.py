@@ -7,7 +7,7 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
-from kgym.api.faults import message_of
+from kgym.api.faults import faults_of
 from kgym.api.steps import GitSource
 from kgym.bench import dataset as datasets
 from kgym.bench.bug_bundles import developer_patch
@@ -149,8 +149,8 @@ def read(path: Path) -> Campaign:
         return Campaign.model_validate(parse_toml(path.read_text()))
     except ValidationError as error:
         wrong = "; ".join(
-            f"{'.'.join(map(str, fault['loc'])) or 'file'}: {message_of(fault, Campaign)}"
-            for fault in error.errors()[:10]
+            f"{'.'.join(map(str, place)) or 'file'}: {message}"
+            for place, message in faults_of(error, Campaign, 10)
         )
         raise UserError("bad_campaign", f"{path}: {wrong}") from error
     except (OSError, ValueError) as error:
