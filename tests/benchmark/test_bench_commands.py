@@ -1,6 +1,8 @@
 """`kgym bench`: datasets are made, listed, shown and written, as a person or a script does it."""
 
 import json
+import sqlite3
+from contextlib import closing
 from pathlib import Path
 
 import jsonschema_rs
@@ -8,7 +10,7 @@ import pytest
 
 from kgym.bench import dataset, dataset_files
 from kgym.bench.bug_record import BugRecord
-from tests.benchmark.test_dataset import bug, made
+from tests.benchmark.test_dataset import bug, karena_file, made
 from tests.cli.conftest import Kgym
 
 OLD, NEW = "a" * 40, "e" * 40
@@ -55,13 +57,40 @@ def test_a_dataset_and_its_bugs_are_shown(kgym: Kgym, folder: Path) -> None:
     assert kgym("bench", "show", folder, "aaaa", "--part", "c").out == "int main() { return 0; }"
 
 
+def test_an_import_of_karena_omits_nothing_silently(kgym: Kgym, tmp_path: Path) -> None:
+    path, into = karena_file(tmp_path / "karena.db"), tmp_path / "lk"
+    with closing(sqlite3.connect(path)) as base:
+        base.execute("INSERT INTO bug_dataset_members VALUES (1, 'fedcba')")
+        setup = "INSERT INTO agent_configurations VALUES (2, 'slow', 'c', 'gemini', 1, 0)"
+        base.execute(setup)
+        for number, status in ((21, "error"), (22, "pending"), (23, "running")):
+            row = (number, 99, "e" * 40, 2, number, status, "", "{}")
+            base.execute("INSERT INTO agent_patches VALUES (?, ?, ?, ?, ?, ?, ?, ?)", row)
+        base.commit()
+    words = ("bench", "import", "karena", path, "--dataset", "lk", "--into", into)
+    words += ("--attempts", into / "attempts.jsonl")
+    first = kgym(*words)
+    assert first.status == 0, first.err
+    assert "without 1 members that it does not hold: fedcba" in first.err
+    assert "1 attempts without a verdict: attempt: pending, evaluation: none" in first.err
+    again = kgym(*words, "--json").json
+    # All seven rows of the database: an error is a bad attempt, others wait for their evaluation.
+    assert (again["attempts"], again["failed"]) == (4, 3)
+    assert "fedcba" in again["dataset"]["source"]
+    report = kgym("bench", "report", into, "--json").json
+    assert [(setup["setup"]["agent"], setup["attempts"]) for setup in report["failed"]] == [
+        ("mini", 1),
+        ("slow", 2),
+    ]
+
+
 def test_types_and_classes_match_by_prefix(kgym: Kgym, folder: Path) -> None:
-    (kasan,) = [one for one in dataset.load(folder).bugs if one.id == OLD]
+    kasan = dataset.load(folder).get(OLD)
     assert "-" in kasan.type
     for option, value in (("--type", kasan.type), ("--class", kasan.crash_class)):
         prefix = value.replace("-", " ").split()[0]
         listed = kgym("bench", "list", folder, option, prefix, "--json").json
-        assert [one["id"] for one in listed] == [OLD], option
+        assert [record["id"] for record in listed] == [OLD], option
 
 
 def test_bugs_without_a_date_are_reported_by_the_cutoff(kgym: Kgym, tmp_path: Path) -> None:

@@ -202,7 +202,7 @@ def test_setups_whose_attempts_failed_are_on_the_leaderboard(
     path.write_text(path.read_text() + guesser)
     assert kgym("bench", "run", path, "--into", into).status == 3
     report = kgym("bench", "report", into, "--json").json
-    assert [one["setup"]["agent"] for one in report["setups"]] == ["guesser"]
+    assert [figures["setup"]["agent"] for figures in report["setups"]] == ["guesser"]
     (failed,) = report["failed"]
     # Both runs tried the same attempt.
     assert (failed["setup"]["agent"], failed["attempts"]) == ("paid", 1)

@@ -251,14 +251,16 @@ def test_a_karena_database_is_read_with_all_results(tmp_path: Path) -> None:
     assert {place: found.outcome for place, found in by_bug.items()} == {
         ("a", 1): Outcome.BAD,
         ("a", 2): Outcome.PASS,
-        ("e", 1): Outcome.COMPILE,
+        ("e", 2): Outcome.COMPILE,
     }
     best = by_bug["a", 2]
     assert (best.equivalent, best.dollars, best.seconds) == (True, 1.5, 60)
     assert best.setup.feedback
     assert best.files is not None
     assert best.files.ratio == 0.5
-    assert read.unjudged == {"success": 1}
+    (failed,) = read.failed
+    assert (failed.bug, failed.run) == ("e" * 40, 1)
+    assert failed.reason == "attempt: success, evaluation: error"
     with pytest.raises(NotFound) as caught:
         karena.results(path, judge="opus")
     assert "flash" in caught.value.message

@@ -230,7 +230,7 @@ def test_votes_that_could_not_be_read_are_unknown_and_not_no(kgym: Kgym, tmp_pat
     assert (done.status, counted) == (3, {"equivalent": 1, "failed": 9, "undecided": 1}), done.err
     assert done.json["agreement"]["accuracy"] is None
     judged_attempts = list(attempt_files.read(folder / "judged.jsonl"))
-    assert [one.equivalent for one in judged_attempts] == [None, True]
+    assert [tried.equivalent for tried in judged_attempts] == [None, True]
     assert Results(judged_attempts, ["a" * 40]).figures(ONE, 2).passed[Figure.EPR] is None
     # Only votes on the patch without an answer are asked for again.
     tape.unlink()

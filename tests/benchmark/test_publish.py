@@ -131,7 +131,8 @@ def test_every_number_of_a_file_is_bounded(record: type[BaseModel]) -> None:
 
 
 def test_sums_of_the_largest_costs_are_finite() -> None:
-    dear = [one.model_copy(update={"dollars": 1e12, "kernel_dollars": 1e12}) for one in attempts(9)]
+    costs = {"dollars": 1e12, "kernel_dollars": 1e12}
+    dear = [attempt.model_copy(update=costs) for attempt in attempts(9)]
     figures = Results(dear, ["a" * 40]).figures(ONE, 9)
     assert figures is not None
     assert figures.dollars == 18e12

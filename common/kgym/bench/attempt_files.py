@@ -47,7 +47,7 @@ def _lines(path: Path, model: type[Record]) -> Iterator[Record]:
         raise NotFound("no_attempts_file", f"{path}: {error.strerror}") from error
 
 
-def write(path: Path, attempts: Iterable[AttemptRecord]) -> None:
+def write(path: Path, attempts: Iterable[AttemptRecord | FailedAttempt]) -> None:
     """Write a new file atomically; raise UserError `cannot_write`."""
     # Readers must never see half a file: write beside it, then rename.
     beside = path.with_name(f".{path.name}")

@@ -8,7 +8,7 @@ this limits memory and time: a small file can hold values by the gigabyte.
 import json
 import sqlite3
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Container, Iterable, Iterator, Mapping
 from contextlib import closing
 from pathlib import Path
 from types import NoneType
@@ -17,7 +17,7 @@ from typing import Any
 from pydantic import Field
 
 from kgym.api.steps import Strict
-from kgym.bench.attempt_record import AttemptRecord, Outcome, Overlap, Setup, Votes
+from kgym.bench.attempt_record import AttemptRecord, FailedAttempt, Outcome, Overlap, Setup, Votes
 from kgym.bench.bug_record import BugRecord, DeveloperPatch
 from kgym.bench.dataset import MOST, Dataset
 from kgym.bench.dataset_files import live_kbench_bug, time_of
@@ -56,10 +56,10 @@ _OUTCOMES = {
 
 
 class Imported(Strict):
-    """The attempts of a database; `unjudged` counts patches whose crash was never evaluated."""
+    """The attempts of a database; those that have no verdict on a patch have `failed`."""
 
     attempts: list[AttemptRecord]
-    unjudged: dict[str, int] = Field(description="by their status in the database")
+    failed: list[FailedAttempt] = Field(description="with the words of the database")
 
 
 def datasets(path: Path) -> dict[str, Dataset]:
@@ -84,11 +84,18 @@ def datasets(path: Path) -> dict[str, Dataset]:
                 str(row["datasetName"]),
                 [bugs[bug] for bug in members[row["datasetId"]] if bug in bugs],
                 description=str(row["description"]),
-                source=f"kArena: {path.name}",
+                source=f"kArena: {path.name}" + _missing(members[row["datasetId"]], bugs),
             )
             for row in database.rows("bug_datasets", MOST)
         }
     return {"all": Dataset.of("all", bugs.values(), source=f"kArena: {path.name}")} | defined
+
+
+def _missing(members: Iterable[str], bugs: Container[str]) -> str:
+    """Return the members of a dataset that the database has no bug for, in words."""
+    missing = sorted(bug[:40] for bug in members if bug not in bugs)
+    some = ", ".join(missing[:20]) + (", …" if len(missing) > 20 else "")
+    return f"; without {len(missing)} members that it does not hold: {some}" if missing else ""
 
 
 def results(path: Path, judge: str | None = None) -> Imported:
@@ -162,21 +169,33 @@ class _Results:
         self._votes = {row["agentPatchId"]: row for row in self._judged(judge)}
 
     def read(self) -> Imported:
-        attempts, unjudged = [], defaultdict[str, int](int)
+        attempts: list[AttemptRecord] = []
+        failed: list[FailedAttempt] = []
         runs: dict[tuple[int, str], int] = defaultdict(int)
         rows = sorted(
             self._all("agent_patches"), key=lambda row: (row["unionId"], row["agentPatchId"])
         )
         for row in rows:
-            outcome = self._outcome(row)
-            if outcome is None:
-                answer = self._crash.get(row["agentPatchId"], {}).get("kGymEvaluation")
-                unjudged[str(answer or row["status"])] += 1
-                continue
             # Runs are numbered by unionId, which increases across all bugs.
             runs[row["agentConfigId"], row["bugId"]] += 1
-            attempts.append(self._attempt(row, outcome, runs[row["agentConfigId"], row["bugId"]]))
-        return Imported(attempts=attempts, unjudged=dict(unjudged))
+            run = runs[row["agentConfigId"], row["bugId"]]
+            outcome = self._outcome(row)
+            if outcome is None:
+                failed.append(self._failed(row, run))
+            else:
+                attempts.append(self._attempt(row, outcome, run))
+        return Imported(attempts=attempts, failed=failed)
+
+    def _failed(self, row: Mapping[str, Any], run: int) -> FailedAttempt:
+        evaluated = self._crash.get(row["agentPatchId"], {})
+        evaluation = evaluated.get("kGymEvaluation") or evaluated.get("status") or "none"
+        with refused_at(f"agent_patches, row {row['agentPatchId']}", "bad_karena"):
+            return FailedAttempt(
+                bug=row["bugId"],
+                setup=self._setups.get(row["agentConfigId"]),  # type: ignore[arg-type]
+                run=run,
+                reason=f"attempt: {row['status']}, evaluation: {evaluation}",
+            )
 
     def _attempt(self, row: Mapping[str, Any], outcome: Outcome, run: int) -> AttemptRecord:
         place = self._places.get(row["agentPatchId"])
@@ -199,6 +218,9 @@ class _Results:
 
     def _outcome(self, row: Mapping[str, Any]) -> Outcome | None:
         patch = self._patches.get(row["patchId"])
+        # An attempt that has not ended has no patch yet, which is not a bad patch.
+        if row["status"] not in {"success", "error"}:
+            return None
         if row["status"] == "error" or patch is None or not patch["patchContent"].strip():
             return Outcome.BAD
         evaluated = self._crash.get(row["agentPatchId"])

@@ -1,12 +1,14 @@
 """`kgym bench import`."""
 
 import asyncio
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, ParamSpec, TypeVar, get_args
 
 import click
+from pydantic import Field
 
 from kgym.bench import attempt_files, bug_bundles, dataset_files, karena
 from kgym.bench import dataset as datasets
@@ -29,6 +31,7 @@ class ImportAnswer(Answer):
     folder: Path
     dataset: About
     attempts: int | None = None
+    failed: int | None = Field(None, description="attempts without a verdict, in failed.jsonl")
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +101,8 @@ def _limited(function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
 @click.option(
     "--attempts",
     type=click.Path(path_type=Path, dir_okay=False),
-    help="Also write agents' attempts to this file, one per line (karena).",
+    help="Also write agents' attempts to this file, one per line; failed.jsonl beside it takes"
+    " those without a verdict (karena).",
 )
 @click.option("--judge", help="Judge whose votes are imported, if several have voted.")
 @json_option(ImportAnswer)
@@ -131,14 +135,21 @@ def import_(
             name, dataset.bugs, description=dataset.description, source=dataset.source
         )
     # Read before the dataset is saved, so that a bad database leaves nothing behind.
-    imported = None if attempts is None else _limited(karena.results, source, judge).attempts
+    imported = None if attempts is None else _limited(karena.results, source, judge)
     about = dataset.save(into)
     if attempts is not None and imported is not None:
-        attempt_files.write(attempts, imported)
+        attempt_files.write(attempts, imported.attempts)
+        attempt_files.write(attempts.with_name(attempt_files.FAILED), imported.failed)
     if as_json:
-        made = None if imported is None else len(imported)
-        print_json(ImportAnswer(folder=into, dataset=about, attempts=made))
+        made = failed = None
+        if imported is not None:
+            made, failed = len(imported.attempts), len(imported.failed)
+        print_json(ImportAnswer(folder=into, dataset=about, attempts=made, failed=failed))
         return
     if imported is not None:
-        people.print(f"{len(imported)} attempts in {attempts}", markup=False)
+        people.print(f"{len(imported.attempts)} attempts in {attempts}", markup=False)
+        for reason, count in Counter(attempt.reason for attempt in imported.failed).most_common():
+            people.print(f"{count} attempts without a verdict: {reason}", markup=False)
+    if about.source is not None:
+        people.print(f"source: {about.source}", markup=False)
     results.print(f"{about.name}: {about.bugs} bugs, {about.sha256}", markup=False)
