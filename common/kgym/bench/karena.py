@@ -192,7 +192,7 @@ class _Results:
         with refused_at(f"agent_patches, row {row['agentPatchId']}", "bad_karena"):
             return FailedAttempt(
                 bug=row["bugId"],
-                setup=self._setups.get(row["agentConfigId"]),  # type: ignore[arg-type]
+                setup=self._setups.get(row["agentConfigId"]),
                 run=run,
                 reason=f"attempt: {row['status']}, evaluation: {evaluation}",
             )
