@@ -18,24 +18,12 @@ from tests.refused import refused
 pytestmark = pytest.mark.attack
 
 # Programs that Git runs if its configuration, or a submodule's, names them.
-SETTINGS = {
-    "filter.evil.clean": "MARK; cat",
-    "filter.evil.smudge": "MARK; cat",
-    "filter.evil.process": "MARK; false",
-    "diff.evil.textconv": "MARK; cat",
-    "diff.evil.command": "MARK",
-    "diff.external": "MARK",
-    "merge.evil.driver": "MARK",
-    "core.fsmonitor": "MARK; false",
-    "core.pager": "MARK; cat",
-    "core.editor": "MARK",
-    "core.sshCommand": "MARK",
-    "core.alternateRefsCommand": "MARK",
-    "alias.add": "!MARK",
-    "gpg.program": "MARK",
-    "credential.helper": "!MARK",
-    "uploadpack.packObjectsHook": "MARK",
-}
+_NAMES = (
+    "filter.evil.clean filter.evil.smudge filter.evil.process diff.evil.textconv diff.evil.command"
+    " diff.external merge.evil.driver core.fsmonitor core.pager core.editor core.sshCommand"
+    " core.alternateRefsCommand alias.add gpg.program credential.helper uploadpack.packObjectsHook"
+)
+SETTINGS = _NAMES.split()
 HOOKS = ("post-index-change", "pre-commit", "reference-transaction", "fsmonitor-watchman")
 
 
@@ -66,8 +54,10 @@ class Hostile:
         run(folder, "add", "-A", "-f", ".")
         run(folder, "commit", "-q", "-m", "x")
 
-    def set(self, folder: Path, name: str, value: str) -> None:
-        run(folder, "config", name, value.replace("MARK", self.script))
+    def value(self, setting: str) -> str:
+        """Return what runs the script, as this setting's value."""
+        begin = "!" if setting in {"alias.add", "credential.helper"} else ""
+        return f"{begin}{self.script}; cat"
 
     def change(self) -> None:
         """Change all files of this name, so that Git reads them again."""
@@ -106,7 +96,7 @@ def test_a_trees_settings_run_nothing(hostile: Hostile, setting: str, within: st
         hostile.repository(folder)
         # Git also looks into submodules that a tree's own index names.
         run(hostile.tree, "add", "-A", "-f", ".")
-    hostile.set(folder, setting, SETTINGS[setting])
+    run(folder, "config", setting, hostile.value(setting))
     said = list(hostile.looks())
     assert all("tools/inner is a repository within" in words for words in said)
     assert len(said) == (0 if within == "." else 3)
@@ -118,15 +108,15 @@ def test_a_trees_hooks_run_nothing(hostile: Hostile, hook: str) -> None:
     path.parent.mkdir(exist_ok=True)
     path.write_text(f"#!/bin/sh\n{hostile.script}\n")
     path.chmod(0o755)
-    hostile.set(hostile.tree, "core.fsmonitor", ".git/hooks/fsmonitor-watchman")
+    run(hostile.tree, "config", "core.fsmonitor", ".git/hooks/fsmonitor-watchman")
     assert list(hostile.looks()) == []
 
 
 def test_included_settings_and_templates_run_nothing(hostile: Hostile, tmp_path: Path) -> None:
-    for name, value in SETTINGS.items():
-        run(tmp_path, "config", "-f", "more", name, value.replace("MARK", hostile.script))
-    hostile.set(hostile.tree, "include.path", str(tmp_path / "more"))
-    hostile.set(hostile.tree, "init.templateDir", str(tmp_path))
+    for name in SETTINGS:
+        run(tmp_path, "config", "-f", "more", name, hostile.value(name))
+    run(hostile.tree, "config", "include.path", str(tmp_path / "more"))
+    run(hostile.tree, "config", "init.templateDir", str(tmp_path))
     assert list(hostile.looks()) == []
 
 
@@ -144,12 +134,12 @@ def test_a_repository_within_is_named(hostile: Hostile, tmp_path: Path, kind: st
         snapshot(hostile.tree, tmp_path / "store")
 
 
-def test_a_worktree_elsewhere_gives_none_of_its_files(hostile: Hostile, tmp_path: Path) -> None:
-    private = tmp_path / "private"
-    private.mkdir()
-    (private / "file.c").write_text("the secret\n")
-    for place in (private, tmp_path, Path("/")):
-        hostile.set(hostile.tree, "core.worktree", str(place))
+def test_a_worktree_elsewhere_gives_none_of_its_changes(hostile: Hostile, tmp_path: Path) -> None:
+    # The tree lies in a repository of its user's, with changes that nobody has seen.
+    hostile.repository(tmp_path)
+    (tmp_path / "file.c").write_text("the secret\n")
+    for place in (tmp_path, tmp_path.parent, Path("/")):
+        run(hostile.tree, "config", "core.worktree", str(place))
         with contextlib.suppress(UserError):
             found = tree_changes.source_tree(hostile.tree)
             assert found is None or "the secret" not in tree_changes.changes(found)
