@@ -34,25 +34,44 @@ CASE = Case(
 )
 
 
+# Changes that bring back a bug, by its name.
+BUGS = {
+    "secret": [Change("kernel/secret.c", BUGGY), Change("kernel/gone.c", None)],
+    "other": [Change("lib/string.c", b"int string;\n"), Change("new/only.c", None)],
+}
+
+
 @pytest.fixture(scope="module")
-def tree(tmp_path_factory: pytest.TempPathFactory) -> Any:
-    """The small make tree, with a bug in a file whose right text an agent shall not find."""
+def bug_trees(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """The small make tree, with bugs in files whose right text an agent shall not find."""
     folder = tmp_path_factory.mktemp("trees")
     published = folder / "linux"
     shutil.copytree(ROOT / "tests" / "fakelinux", published)
     (published / "kernel" / "secret.c").write_bytes(FIXED)
     (published / "kernel" / "gone.c").write_bytes(FIXED)
+    (published / "new").mkdir()
+    (published / "new" / "only.c").write_bytes(b"int only;\n")
+    (published / "link").symlink_to("kernel")
     if proc.privileged():  # as a source is that was unpacked
         for path in (published, *published.rglob("*")):
             os.chown(path, NOBODY, NOBODY, follow_symlinks=False)
-    source = Published(
-        "fake",
-        published,
-        [Change("Kconfig.added", b"config\n")],
-        [Change("kernel/secret.c", BUGGY), Change("kernel/gone.c", None)],
-    )
+    trees = Trees(folder / "cache")
+    added = [Change("Kconfig.added", b"config\n")]
+
+    async def made(held: ExitStack) -> dict[str, BugTree]:
+        return {
+            name: await trees.get(Published("fake", published, added, changes), held)
+            for name, changes in BUGS.items()
+        }
+
     with ExitStack() as held:
-        yield asyncio.run(Trees(folder / "cache").get(source, held))
+        yield asyncio.run(made(held))
+
+
+@pytest.fixture
+def tree(bug_trees: dict[str, BugTree]) -> BugTree:
+    """The tree of one bug."""
+    return bug_trees["secret"]
 
 
 class Kernels:
@@ -186,12 +205,52 @@ def test_the_output_counts_before_the_tree(box: Box) -> None:
 def test_an_agent_cannot_find_the_fix(box: Box) -> None:
     _, said = box.run(
         "grep -rls SECRET_LIMIT /linux /root /KBDr /etc /tmp /mnt /home /var 2>/dev/null;"
-        " for id in $(find .git/objects -type f | sed 's,.*objects/,,; s,/,,'); do"
-        " git cat-file -p $id 2>/dev/null | grep -q SECRET_LIMIT && echo found $id; done;"
-        " git fsck --lost-found 2>&1 | grep -v -e notice -e Checking -e dangling.tree;"
+        " git cat-file --batch-all-objects --batch | grep -a SECRET_LIMIT;"
         " git reflog; ls /usr/src 2>/dev/null"
     )
     assert said == ""
+
+
+# Prints what `find` and Git tell about the tree, each kind of line with its own first word.
+_LOOK = """
+find * -printf 'file %p %y %m %n %T@\\n' | sort
+find * -printf 'changed %p %C@\\n' | LC_ALL=C sort
+find .git/* -printf 'git %p %y %m %n %T@\\n' | sed 's,pack-[0-9a-f]*,PACK,' | sort
+git ls-files --debug | grep -o 'mtime: [0-9:]*' | sort -u
+git cat-file --batch-all-objects --batch-check='object %(objectname)' | sort
+git rev-list --objects HEAD | sed 's/^/reached /; s/ /\\n/2; P; d' | sort
+git fsck --unreachable --no-reflogs 2>/dev/null | sed 's/^/fsck /'
+git count-objects -v | grep -v size
+git status --short
+git for-each-ref --format='ref %(refname)'
+"""
+
+
+@pytest.mark.attack
+def test_a_tree_does_not_show_which_files_were_changed(
+    tmp_path: Path, bug_trees: dict[str, BugTree]
+) -> None:
+    shown: dict[str, dict[str, list[str]]] = {}
+    for name, tree in bug_trees.items():
+        (tmp_path / name).mkdir()
+        _, output = Box(tmp_path / name, tree).run(_LOOK)
+        shown[name] = {}
+        for line in output.splitlines():
+            kind, _, rest = line.partition(" ")
+            shown[name].setdefault(kind, []).append(rest)
+    for seen in shown.values():
+        assert len({line.split()[-1] for line in [*seen["file"], *seen["mtime:"]]}) == 2
+        times = [float(line.split()[-1]) for line in seen["changed"]]
+        assert times == sorted(times), "as the names"
+        assert seen.pop("object") == seen.pop("reached")
+        assert "fsck" not in seen
+        assert seen["in-pack:"] != ["0"]
+        assert seen.pop("ref") == ["refs/heads/master"]
+    one, other = shown.values()
+    differ = {line.split()[0] for line in set(one["file"]) ^ set(other["file"])}
+    assert differ == {"kernel/gone.c", "new", "new/only.c"}
+    assert one["git"] == other["git"]
+    assert one.keys() == other.keys()
 
 
 @pytest.mark.attack

@@ -27,16 +27,14 @@ def test_the_tree_is_a_repository_whose_diff_is_a_patch(
     tree = tmp_path / "tree"
     done = kgym("bug", "source", bundle, tree, "--json")
     assert done.status == 0, done.err
-    messages = git(tree, "log", "--format=%s").splitlines()
-    assert messages == done.json["commits"][::-1]
-    assert messages[0] == "bundle: regress"
-    assert messages[-1] == f"{done.json['source']}, as published"
+    # One commit: a last one with the bug would show the fix, reversed.
+    assert git(tree, "rev-list", "--all") == git(tree, "rev-parse", "HEAD")
     assert git(tree, "status", "--porcelain") == ""
-    watch = tree / "kernel/watch_queue.c"
+    objects = git(tree, "cat-file", "--batch-all-objects", "--batch-check=%(objectname)")
+    assert len(objects.split()) == len(git(tree, "rev-list", "--objects", "HEAD").splitlines())
+    watch, other = tree / "kernel/watch_queue.c", tree / "kernel/fork.c"
+    assert watch.stat().st_mtime == other.stat().st_mtime
     assert "type >= 100" in watch.read_text()
-    first = git(tree, "rev-list", "--max-parents=0", "HEAD").strip()
-    published = git(tree, "show", f"{first}:kernel/watch_queue.c")
-    assert published == (ROOT / "tests/fakelinux/kernel/watch_queue.c").read_text()
     watch.write_text(watch.read_text().replace("type >= 100", "type >= WATCH_TYPE__NR"))
     patch = tmp_path / "my.patch"
     patch.write_text(git(tree, "diff"))

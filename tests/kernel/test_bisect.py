@@ -44,22 +44,27 @@ def commented(folder: Path, file: str) -> str:
     return committed(folder, f"{file}: a comment")
 
 
+def swapped(folder: Path, texts: list[tuple[str, str, str]]) -> None:
+    """Replace texts, each by file, the old text and the new one."""
+    for file, old, new in texts:
+        path = folder / file
+        text = path.read_text()
+        assert text.count(old) == 1
+        path.write_text(text.replace(old, new))
+
+
 def history(folder: Path) -> tuple[str, str, str]:
-    """Lay a history on the published tree; return its first commit, the cause, and its last one.
+    """Lay a history on the tree without its bug; return its first, the cause, and its last one.
 
     The cause is on a branch that is merged. Beside it a commit does not compile.
     """
-    git(folder, "checkout", "-q", "--detach", git(folder, "rev-list", "--max-parents=0", "HEAD"))
-    git(folder, "commit", "-q", "--amend", "--reset-author", "-m", "as published")
+    (regress,) = bundle.load(BUG).build.patches
+    swapped(folder, [(edit.file, edit.replacement, edit.original) for edit in regress.edits])
+    git(folder, "commit", "-q", "-a", "--amend", "--reset-author", "-m", "without the bug")
     good = git(folder, "rev-parse", "HEAD")
     git(folder, "checkout", "-q", "-b", "side")
     commented(folder, "lib/kasprintf.c")
-    (regress,) = bundle.load(BUG).build.patches
-    for edit in regress.edits:
-        path = folder / edit.file
-        text = path.read_text()
-        assert text.count(edit.original) == 1
-        path.write_text(text.replace(edit.original, edit.replacement))
+    swapped(folder, [(edit.file, edit.original, edit.replacement) for edit in regress.edits])
     cause = committed(folder, "watch_queue: the types are bytes")
     git(folder, "checkout", "-q", "-b", "line", good)
     path = folder / "lib" / "argv_split.c"

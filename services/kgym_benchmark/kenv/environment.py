@@ -48,7 +48,7 @@ _USERS = "root:x:0:0:root:/root:/bin/sh\nnobody:x:65534:65534:agent:/root:/bin/s
 # Compares files in a repository of ours that borrows the original objects: the agent may have
 # manipulated its own repository.
 _DIFF = """set -e
-cp -r /base/.git/config /base/.git/HEAD /base/.git/refs /base/.git/index /own/git
+(cd /base/.git; cp -r config HEAD info refs index /own/git)
 mkdir -p /own/git/objects/info
 echo /base/.git/objects >/own/git/objects/info/alternates
 export GIT_DIR=/own/git GIT_WORK_TREE=/linux
@@ -161,9 +161,9 @@ class Environment:
     async def _changes(self) -> bytes:
         own = prepare(self._folder / "own")
         prepare(own / "git")
-        base = Overlay(self._tree.layers, self._folder / "base").create()
         box = Sandbox(
-            overlays={trees.PLACE: self._overlay, "/base": base},
+            readonly={"/base": self._tree.folder},
+            overlays={trees.PLACE: self._overlay},
             writable={"/own": own},
             limits=self._limits,
         )
@@ -172,7 +172,7 @@ class Environment:
 
     def _prepare(self) -> None:
         self._folder.mkdir(parents=True)
-        self._overlay = Overlay(self._tree.layers, self._folder / "linux").create()
+        self._overlay = Overlay((self._tree.folder,), self._folder / "linux").create()
         home = prepare(self._folder / "root")
         (home / ".gitconfig").write_text(_GITCONFIG)
         self._etc()

@@ -1,11 +1,11 @@
 """Kernel trees for agents, as Git repositories: created once, then mounted instantly.
 
-Creating a repository of a kernel takes a minute. So its files and objects are cached as one layer
-per kernel. On it lies one layer per bug, with the files that bring the bug back and the only
-commit. An environment is an overlay of both, and keeps its changes to itself.
+The blobs of a kernel are cached in one layer per kernel. The tree of a bug is a folder of its own,
+checked out from its only commit; it takes as much space as the kernel. An environment is an overlay
+on it, and keeps its changes to itself.
 
-An agent must not find the fix in the repository. So the objects of the files without the bug are
-removed, and the commit with the bug is the only one.
+An agent must not see which files a fix changes. So a tree contains no object besides those of its
+commit, all its files have the same time, and they were created in the order of their names.
 """
 
 import asyncio
@@ -24,11 +24,11 @@ from kgym.source.patching import Change
 
 PLACE = "/linux"
 # Version of the layers' content; part of their names.
-LAYOUT = 1
-# Bytes of layers kept on a host.
+LAYOUT = 2
+# Bytes of layers, and of trees, kept on a host.
 BUDGET = 20 << 30
 _SECONDS = 1800.0
-_UPPER = "layer/upper"
+_UPPER, _TREE = "layer/upper", "out/tree"
 # Git without user or system configuration, with fixed dates, so that commit ids are reproducible.
 GIT = {
     "GIT_CONFIG_NOSYSTEM": "1",
@@ -45,36 +45,47 @@ GIT = {
 }
 
 # Arguments: the files to remove. stdin: an archive of the files to write.
-# Objects stay loose: `_BUG` removes those of the fixed files, and a pack would keep them.
+# Blobs go straight into a pack (`bigFileThreshold`): creating a file for each takes longer.
+# Without conversions by attributes, files are checked out as they are here.
 _KERNEL = """set -e
 tar -xf - --no-same-owner --unlink-first
 [ $# = 0 ] || rm -f -- "$@"
-rm -rf .git
+find . -iname .git -prune -exec rm -rf {} +
 git init -q --template= -b master
+mkdir .git/info
+echo '* -text -ident -filter -working-tree-encoding' >.git/info/attributes
 git config core.checkStat minimal
 git config core.trustctime false
-git config core.looseCompression 1
 git config core.fsync none
 git config gc.auto 0
 git config maintenance.auto false
 git config core.logAllRefUpdates false
-git add -A -f .
-git write-tree >/dev/null
+git -c core.bigFileThreshold=1 -c core.compression=1 add -A -f .
 """
-# /out/paths contains the changed paths, each terminated by a NUL byte.
+# /out/paths contains the changed paths, each terminated by a NUL byte. The tree is written to
+# /out/tree, in the order of names: times of changes and numbers of inodes are no trace either.
+# The index is newer than the files, or Git would read them all again.
 _BUG = """set -e
-xargs -0r git --literal-pathspecs ls-files -s -- </out/paths | cut -d' ' -f2 | sort -u >/out/old
 tar -xf - --no-same-owner --unlink-first
 [ $# = 0 ] || rm -f -- "$@"
 [ ! -s /out/paths ] ||
     git --literal-pathspecs add -A -f --pathspec-from-file=/out/paths --pathspec-file-nul
-git ls-files -s | cut -d' ' -f2 | sort -u >/out/kept
-comm -23 /out/old /out/kept | while read -r id; do
-    rest=${id#??}
-    rm -f -- ".git/objects/${id%"$rest"}/$rest"
-done
 git commit -q --allow-empty --no-verify -m 'The kernel'
-git config kgym.base "$(git rev-parse HEAD)"
+commit=$(git rev-parse HEAD)
+export GIT_ALTERNATE_OBJECT_DIRECTORIES="$PWD/.git/objects"
+git init -q --template= -b master /out/tree
+cp -r .git/info /out/tree/.git
+cd /out/tree
+git config core.checkStat minimal
+git config core.trustctime false
+git config kgym.base "$commit"
+echo "$commit" | git pack-objects -q --revs --window=0 .git/objects/pack/pack >/dev/null
+unset GIT_ALTERNATE_OBJECT_DIRECTORIES
+git -c core.logAllRefUpdates=false update-ref HEAD "$commit"
+git read-tree -u --reset HEAD
+find . -print0 | sort -z | xargs -0 touch -hd 1980-01-01
+git update-index -q --refresh
+find .git -exec touch -d 1980-01-02 {} +
 """
 
 
@@ -91,33 +102,22 @@ class Published:
 
 @dataclass(frozen=True, slots=True)
 class BugTree:
-    """A tree with a bug; `layers` are read-only, the topmost first."""
+    """A tree with a bug, in a read-only folder."""
 
-    layers: tuple[Path, ...]
+    folder: Path
 
     def read(self, path: str) -> bytes | None:
-        """Return a file's content; None if it is missing, or not a regular file."""
-        for layer in self.layers:
-            file = _inside(layer, path)
-            if file is not None and file.is_file():
-                return file.read_bytes()
-            if file is not None and (file.is_char_device() or file.is_symlink()):
-                return None  # a whiteout: overlayfs marks a removed file by a character device
-        return None
-
-
-def _inside(layer: Path, path: str) -> Path | None:
-    """Return the path in a layer; None if it does not exist, or leads through a link."""
-    here = layer
-    parts = Path(path).parts
-    if ".." in parts or Path(path).is_absolute():
-        return None
-    # Links could lead out of the layer, to files of this machine.
-    for part in parts:
-        if here.is_symlink():
+        """Return a file's content; None if it is missing, not regular, or behind a link."""
+        parts = Path(path).parts
+        if ".." in parts or Path(path).is_absolute():
             return None
-        here = here / part
-    return here if here.is_symlink() or here.exists() else None
+        here = self.folder
+        # Links could lead out of the tree, to files of this machine.
+        for part in parts:
+            here = here / part
+            if here.is_symlink():
+                return None
+        return here.read_bytes() if here.is_file() else None
 
 
 class Trees:
@@ -136,25 +136,26 @@ class Trees:
 
         async def kernel(folder: Path) -> None:
             tell("making a Git repository of the kernel, once for all its bugs")
-            await _layer(folder, (source.tree,), _KERNEL, source.added)
-
-        kernel_folder, _ = await self._kernels.get(kernel_key, kernel, held=held)
-        below = (kernel_folder / _UPPER, source.tree)
+            await _run(folder, (source.tree,), _KERNEL, source.added)
+            await asyncio.to_thread(sandbox.remove, folder / "out")
 
         async def bug(folder: Path) -> None:
-            await _layer(folder, below, _BUG, source.bug)
+            with ExitStack() as making:
+                below, _ = await self._kernels.get(kernel_key, kernel, held=making)
+                await _run(folder, (below / _UPPER, source.tree), _BUG, source.bug)
+            await asyncio.to_thread(sandbox.remove, folder / "layer")
 
         folder, there = await self._bugs.get(key, bug, held=held)
         if not there:
             await asyncio.to_thread(self._bugs.trim, BUDGET)
             await asyncio.to_thread(self._kernels.trim, BUDGET)
-        return BugTree((folder / _UPPER, *below))
+        return BugTree(folder / _TREE)
 
 
-async def _layer(
+async def _run(
     folder: Path, lower: tuple[Path, ...], script: str, changes: Sequence[Change]
 ) -> None:
-    """Create a layer in `folder` by running a script on these changes."""
+    """Run a script on these changes, in an overlay on `lower`; its results are below `folder`."""
     overlay = Overlay(lower, folder / "layer").create()
     out = sandbox.prepare(folder / "out")
     (out / "paths").write_bytes(b"".join(change.path.encode() + b"\0" for change in changes))
@@ -168,8 +169,7 @@ async def _layer(
         timeout=_SECONDS,
     )
     # Overlayfs needs its work folder only while it is mounted.
-    for rest in (out, folder / "layer" / "work"):
-        await asyncio.to_thread(sandbox.remove, rest)
+    await asyncio.to_thread(sandbox.remove, folder / "layer" / "work")
 
 
 def _named(change: Change) -> str:

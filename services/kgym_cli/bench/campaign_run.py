@@ -99,41 +99,37 @@ T = TypeVar("T")
 
 
 class BugTrees:
-    """Source trees of a campaign's bugs, each made once and kept until the campaign ends."""
+    """Source trees of a campaign's bugs. A tree is kept while attempts use it, its source longer.
+
+    A tree takes 2 GB, so a campaign cannot keep those of all its bugs.
+    """
 
     def __init__(self, data: Path, cache: Path) -> None:
         self._data = data
         self._trees = Trees(cache / "kenv")
         self._held = ExitStack()
-        self._made: dict[str, asyncio.Task[BugTree]] = {}
+        self._sources: dict[str, asyncio.Task[Published]] = {}
 
-    async def get(self, subject: Subject, _: ExitStack) -> BugTree:
-        """Return a bug's tree."""
-        if subject.name not in self._made:
-            self._made[subject.name] = asyncio.create_task(self._get(subject))
+    async def get(self, subject: Subject, held: ExitStack) -> BugTree:
+        """Return a bug's tree, kept until `held` is closed."""
+        if subject.name not in self._sources:
+            self._sources[subject.name] = asyncio.create_task(self._source(subject))
         # Attempts on the same bug share one task. Shielded: a cancelled attempt must not take the
-        # tree from the others.
-        return await asyncio.shield(self._made[subject.name])
+        # source from the others.
+        source = await asyncio.shield(self._sources[subject.name])
+        return await self._trees.get(source, held, _print_stage)
 
     async def close(self) -> None:
-        """Release all trees."""
-        for task in self._made.values():
+        """Release all sources."""
+        for task in self._sources.values():
             task.cancel()
-        await asyncio.gather(*self._made.values(), return_exceptions=True)
+        await asyncio.gather(*self._sources.values(), return_exceptions=True)
         await asyncio.to_thread(self._held.close)
 
-    async def _get(self, subject: Subject) -> BugTree:
+    async def _source(self, subject: Subject) -> Published:
         from kgym_cli.bugs.source_tree import source_of  # noqa: PLC0415 - its imports take 0.3 s
 
-        source_tree = await source_of(subject.bug, self._data, self._held)
-        changed = {change.path: change for _, changes in source_tree.patches for change in changes}
-        source = Published(
-            source_tree.published.identity,
-            source_tree.published.tree,
-            source_tree.added,
-            tuple(changed.values()),
-        )
-        return await self._trees.get(source, self._held, _print_stage)
+        return await source_of(subject.bug, self._data, self._held)
 
 
 def with_equipment(work: Callable[[Equipment], Awaitable[T]], home: Path, *, crashfixer: bool) -> T:

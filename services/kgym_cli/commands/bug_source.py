@@ -18,7 +18,6 @@ class SourceAnswer(Answer):
     bug: str
     folder: Path
     source: str
-    commits: list[str]
 
 
 @click.command()
@@ -28,31 +27,21 @@ class SourceAnswer(Answer):
 def source(name: str, folder: Path, as_json: bool) -> None:
     """Write a bug's kernel source to a new FOLDER, as a Git repository.
 
-    It is the tree that builds see, in commits: the published source, what builds add, and the
+    It is the tree that builds see, in one commit: the published source, what builds add, and the
     bug. Edit it, then take the patch with `git diff > my.patch`, or call `run_kernel` there.
     """
     bug = bugs.load(name)
     people.print("fetching and copying the source takes about a minute", style="dim")
     from kgym_cli.bugs.source_tree import write  # noqa: PLC0415 - its imports take 0.3 s
 
-    done = write(bug, folder, settings().data)
+    identity = write(bug, folder, settings().data)
     shipped = bugs.is_shipped(name)
     # So that `run_kernel`, called in the tree, needs no --bug.
-    tree_changes.remember(done.folder, name if shipped else str(Path(name).absolute()))
+    tree_changes.remember(folder, name if shipped else str(Path(name).absolute()))
     if as_json:
-        print_json(
-            SourceAnswer(
-                bug=bug.name,
-                folder=done.folder.absolute(),
-                source=done.source_identity,
-                commits=done.commits,
-            )
-        )
+        print_json(SourceAnswer(bug=bug.name, folder=folder.absolute(), source=identity))
         return
-    results.print(f"{done.folder}: {done.source_identity}", markup=False)
-    for message in done.commits:
-        results.print(f"  {message}", markup=False)
+    results.print(f"{folder}: {identity}", markup=False)
     results.print(
-        f"edit it, then: git -C {done.folder} diff > my.patch; kgym check {name} my.patch",
-        markup=False,
+        f"edit it, then: git -C {folder} diff > my.patch; kgym check {name} my.patch", markup=False
     )
