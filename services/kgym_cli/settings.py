@@ -218,7 +218,7 @@ class Settings:
         "Models (PROVIDER:MODEL,…) for the agent's callers, including other endpoints.",
         None,
         commands=("agent",),
-        shown="all models of providers",
+        shown="all models of OpenAI, Anthropic and Google",
     )
     model = Setting[str | None](
         "PROVIDER:MODEL, such as anthropic:claude-sonnet-4-5; openai-chat:NAME@URL for an endpoint"

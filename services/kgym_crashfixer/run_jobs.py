@@ -8,7 +8,6 @@ record of them, and no patch is tried twice, whichever node proposes it.
 import asyncio
 import contextlib
 import re
-import tempfile
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, replace
 from hashlib import sha256
@@ -26,6 +25,7 @@ from kgym.bugs.conclusion import Answer, conclusion, failed, reproduced
 from kgym.bugs.sweep_rows import not_shown
 from kgym.client import AsyncClient, Refused
 from kgym.errors import InfrastructureError, KgymError, UserError
+from kgym.host.scratch import scratch
 from kgym_crashfixer import outcome
 from kgym_crashfixer.execution import execution
 from kgym_crashfixer.platform_protocol import Submitted
@@ -355,7 +355,7 @@ class RunJobs:
         # A guest writes its report: it may be huge.
         if kept is None or kept.size > _REPORT_BYTES:
             return None
-        with tempfile.TemporaryDirectory(prefix="kgym-fix-") as folder:
+        with scratch("fix") as folder:
             path = Path(folder, "report.txt")
             try:
                 await self._patiently(

@@ -32,6 +32,8 @@ class _Handler(BaseHTTPRequestHandler):
         answer = {"choices": [f"answer {len(self.server.asked)}"], "usage": usage}
         if body.get("user") == "silent":
             del answer["usage"]
+        if body.get("user") == "echo":
+            answer["choices"] = [self.headers["authorization"]]
         data = json.dumps(answer).encode()
         self.send_response(self.server.status)
         self.send_header("content-type", "application/json")

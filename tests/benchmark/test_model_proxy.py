@@ -21,11 +21,11 @@ KEY = "sk-a-key-that-no-agent-may-see"
 
 @contextlib.asynccontextmanager
 async def opened(
-    provider: Provider, tape: Path, limit: float | None = None
+    provider: Provider, tape: Path, limit: float | None = None, key: str = KEY
 ) -> AsyncIterator[tuple[ModelProxy, httpx.AsyncClient]]:
     prices = Prices(input=1.0, output=10.0)
     access = ModelAccess(endpoint=provider.url, key_env="KEY", prices=prices, names=["gpt-5-mini"])
-    async with ModelProxy("openai/gpt-5", access, KEY, tape, limit) as proxy:
+    async with ModelProxy("openai/gpt-5", access, key, tape, limit) as proxy:
         way = httpx.AsyncHTTPTransport(uds=str(proxy.folder / MODEL_SOCKET))
         async with httpx.AsyncClient(transport=way, base_url="http://model", timeout=60) as client:
             yield proxy, client
@@ -113,6 +113,27 @@ def test_what_a_provider_refuses_is_passed_on_and_not_kept(
 
     assert asyncio.run(go()) == 429
     assert not (tmp_path / "tape").exists()
+
+
+@pytest.mark.attack
+@pytest.mark.parametrize("status", [200, 401])
+@pytest.mark.parametrize("key", [KEY, "short"])
+def test_an_endpoint_that_quotes_the_key_does_not_pass_it_on(
+    provider: Provider, tmp_path: Path, status: int, key: str
+) -> None:
+    provider.status = status
+
+    async def go() -> tuple[httpx.Response, float | None]:
+        async with opened(provider, tmp_path / "tape", key=key) as (proxy, client):
+            return await ask(client, "a", user="echo"), proxy.dollars
+
+    answer, dollars = asyncio.run(go())
+    text = f"Bearer {key}"
+    # An answer is withheld and never rewritten: a short key may stand in its code.
+    expected = (502, None) if (status, key) == (200, KEY) else (status, [text.replace(KEY, "…")])
+    assert (answer.status_code, answer.json().get("choices")) == expected
+    assert dollars == (2.0 if status == 200 else 0.0)
+    assert (tmp_path / "tape").exists() == (status == 200 and key != KEY)
 
 
 @pytest.mark.attack

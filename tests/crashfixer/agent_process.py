@@ -12,7 +12,7 @@ async def main(folder: str, models: str, how: str) -> None:
     model = f"openai-chat:gpt-4o@{models}"
 
     def opened() -> Provided:
-        return Provided(model, "sk-very-secret", first_pause=0.01)
+        return Provided(model, "sk-very-secret-key", first_pause=0.01)
 
     async with agent(Path(folder), opened) as made:
         run = 1

@@ -4,6 +4,7 @@ import json
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -19,11 +20,12 @@ from kgym_crashfixer.models.model import Call, ModelError, ToolSpec
 from kgym_crashfixer.models.provider import Provided
 from kgym_crashfixer.models.tape import Recorder, Replay
 from kgym_crashfixer.prompts import Prompt
+from tests.refused import refused
 
 # The first question in a process imports the client of all providers, which takes seconds.
 pytestmark = [pytest.mark.anyio, pytest.mark.thorough]
 
-KEY = "sk-very-secret"
+KEY = "sk-very-secret-key"
 CALL = Call(Prompt("hypothesis", "You mend kernels.", "Why?"), temperature=0.8)
 TOOL = ToolSpec(name="check", description="Compile", parameters={"type": "object"})
 Handle = Callable[["Handler"], None]
@@ -231,6 +233,33 @@ async def test_an_error_says_what_it_means_and_shows_no_key(
         await asked(endpoint, fault)
     assert (caught.value.reason, caught.value.fatal) == (reason, fatal), caught.value
     assert KEY not in str(caught.value)
+
+
+@pytest.mark.attack
+@pytest.mark.parametrize(
+    ("key", "withheld"),
+    [(KEY, True), ("x", False), ("OPENAI_API_KEY", False), (f"{KEY}-of-another", False)],
+)
+async def test_an_answer_with_the_key_is_withheld_and_none_is_rewritten(
+    endpoint: Endpoint, key: str, withheld: bool
+) -> None:
+    text = f"x = OPENAI_API_KEY; /* {KEY} */"
+    called = {"name": "edit", "arguments": json.dumps({"text": text})}
+    endpoint.script = [answer("", [{"id": "1", "type": "function", "function": called}])]
+    model = Provided(f"openai-chat:gpt-4o@http://127.0.0.1:{endpoint.server_port}/v1", key)
+    with pytest.raises(ModelError, match="contains the API key") if withheld else nullcontext():
+        reply = await model.ask(CALL)
+        assert reply.calls[0].arguments == {"text": text}
+    await model.close()
+
+
+@pytest.mark.attack
+def test_a_services_key_goes_to_its_own_provider() -> None:
+    """A file's key would go to whomever a caller names."""
+    names = ["deepseek:deepseek-chat", "openrouter:openai/gpt-4o", "gateway/openai:gpt-4o"]
+    for name in [*names, "openai-chat:gpt-4o@http://127.0.0.1:1/v1", "replay:/etc/passwd"]:
+        with refused("model_not_allowed"):
+            agent_models.allowed(None)(name)
 
 
 @pytest.mark.parametrize("begun", [False, True], ids=["nothing", "half"])

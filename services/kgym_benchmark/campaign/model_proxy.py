@@ -15,7 +15,6 @@ import hashlib
 import json
 import os
 import socket
-import tempfile
 import time
 from collections import Counter
 from collections.abc import Iterator, MutableMapping
@@ -26,9 +25,11 @@ import httpx
 import uvicorn
 from pydantic import Field
 
+from kgym.api.agent.model_key import QUOTED, quotes_key, without_key
 from kgym.api.steps import Number, Strict
 from kgym.bench.campaign import ModelAccess
 from kgym.errors import UserError
+from kgym.host.scratch import scratch
 from kgym.web.connection_limits import ConnectionLimits, guarded
 from kgym_benchmark.campaign.model_request import ModelRequest, model_names, rebuilt
 from kgym_benchmark.campaign.token_use import Used, is_reply, used
@@ -145,8 +146,7 @@ class ModelProxy:
 
     async def __aenter__(self) -> Self:
         async with self._stack as stack:
-            outer = stack.enter_context(tempfile.TemporaryDirectory(prefix="kgym-model-"))
-            self.folder = Path(outer, "model")
+            self.folder = stack.enter_context(scratch("model")) / "model"
             await asyncio.to_thread(self._open)
             await asyncio.to_thread(self._tape.open)
             listening = socket.socket(socket.AF_UNIX)
@@ -238,12 +238,20 @@ class ModelProxy:
         try:
             status, headers, answer = await self._forward(request)
         except (httpx.HTTPError, httpx.InvalidURL) as error:
-            return _problem(502, f"no answer: {error!r}")
+            return _problem(502, without_key(f"no answer: {error!r}", self._key))
         seconds = time.monotonic() - begun
+        if status < 400:
+            return await self._answered(question, status, headers, answer, seconds)
         # Errors are not charged, and not kept: a repeated request should get a real answer.
-        if status >= 400:
-            self.seconds += seconds
-            return status, headers, answer
+        self.seconds += seconds
+        if quotes_key(answer, self._key):
+            answer = without_key(answer.decode(errors="replace"), self._key).encode()
+        return status, headers, answer
+
+    async def _answered(
+        self, question: str, status: int, headers: dict[str, str], answer: bytes, seconds: float
+    ) -> _Answer:
+        """Count an answer and keep it on the tape, unless it contains the key."""
         done = Answered(
             question=question,
             status=status,
@@ -252,6 +260,9 @@ class ModelProxy:
             used=used(answer),
             seconds=seconds,
         )
+        if quotes_key(answer, self._key):
+            self._count(done)  # it is paid for, although nobody gets it
+            return _problem(502, QUOTED)
         await asyncio.to_thread(self._tape.append, done)
         return self._count(done)
 
@@ -274,6 +285,8 @@ class ModelProxy:
                 if len(data) > MOST:
                     raise httpx.DecodingError("too long an answer")
             kept = {name: value for name, value in answered.headers.items() if name in _KEPT}
+            # No answer has any use for the key in its headers.
+            kept = {name: without_key(value, self._key) for name, value in kept.items()}
             return answered.status_code, kept, bytes(data)
 
     def _count(self, answered: Answered) -> _Answer:

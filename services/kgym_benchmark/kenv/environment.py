@@ -12,7 +12,6 @@ import asyncio
 import os
 import shutil
 import stat
-import tempfile
 from collections.abc import Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field, replace
@@ -26,6 +25,7 @@ from kgym.errors import UserError
 from kgym.host import proc, sandbox
 from kgym.host.sandbox import Overlay, Sandbox, prepare
 from kgym.host.sandbox_limits import LimitExceeded, SandboxLimits
+from kgym.host.scratch import scratch
 from kgym.source import diff_text
 from kgym_benchmark.kenv import trees
 from kgym_benchmark.kenv.door import Door
@@ -99,7 +99,7 @@ class Environment:
         async with self._stack as stack:
             await asyncio.to_thread(self._prepare)
             # A Unix socket's path has at most 107 bytes (`sun_path`), so it is not in `folder`.
-            net = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="kgym-kenv-"))) / _NET
+            net = stack.enter_context(scratch("kenv")) / _NET
             net.mkdir()
             net.chmod(0o755)
             self._net = net

@@ -10,13 +10,13 @@ import contextlib
 import ipaddress
 import os
 import shutil
-import tempfile
 from asyncio import StreamReader, StreamWriter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Self
 
 from kgym.errors import InfrastructureError, KgymError, UserError
+from kgym.host.scratch import scratch
 from kgym_builder.kernel_source import git_relay
 from kgym_builder.kernel_source.allowed_origins import Origins
 
@@ -52,8 +52,7 @@ class Tunnel:
     async def __aenter__(self) -> Self:
         async with self._stack as stack:
             # The inner folder is open to the sandbox's user, the outer one closed to all others.
-            outer = stack.enter_context(tempfile.TemporaryDirectory(prefix="kgym-net-"))
-            self.folder = Path(outer, "net")
+            self.folder = stack.enter_context(scratch("net")) / "net"
             self.folder.mkdir()
             await asyncio.to_thread(_copy_certificates, self.folder / _CERTIFICATES)
             path = self.folder / _SOCKET

@@ -53,16 +53,17 @@ def window(name: str) -> int:
 def allowed(names: str | None) -> "Callable[[str], Model]":
     """Return a function that opens a model on behalf of a service's callers.
 
-    Without `names`, callers may use any provider's model, but no endpoint of their own and no
-    tape. With `names`, they may use only these.
+    Without `names`, callers may use any model of the providers whose keys are known, but no
+    endpoint of their own and no tape. With `names`, they may use only these.
     """
     known = [word.strip() for word in (names or "").split(",") if word.strip()]
 
     def opened(name: str) -> "Model":
-        # `MODEL@URL` would send the service's key to a URL of the caller's choice, and
-        # `replay:FILE` would open any file of the service's machine.
-        if name not in known and (known or "@" in name or name.startswith(REPLAY)):
-            text = ", ".join(known) or "models of providers, by PROVIDER:MODEL"
+        # `MODEL@URL` and other providers would get a key that is not theirs, and `replay:FILE`
+        # would open any file of the service's machine.
+        ours = name.partition(":")[0].partition("-")[0] in _VARIABLES
+        if name not in known and (known or "@" in name or not ours):
+            text = ", ".join(known) or f"models of {', '.join(_VARIABLES)}, by PROVIDER:MODEL"
             raise UserError("model_not_allowed", f"this agent does not use {name}; it uses {text}")
         return opener()(name)
 

@@ -14,6 +14,7 @@ from kgym.api.steps import DumpPart, MinimalTrace, MinimizeArtifact
 from kgym.crash import report as reports
 from kgym.errors import KgymError, UserError
 from kgym.host.proc import ProgramFailed
+from kgym.host.scratch import scratch
 from kgym.source import patching
 from kgym_cli.inputs import compressed_files
 from kgym_cli.inputs.patch_files import patch_file
@@ -150,7 +151,7 @@ def minimize(
     if crash is None:
         raise UserError("no_crash", f"{log} contains no crash report")
     about: dict[str, Any] = {}
-    with tempfile.TemporaryDirectory(prefix="kgym-trace-") as folder:
+    with scratch("trace") as folder:
         plain = _plain(source, folder)
         if stored.is_dump(plain):
             how = {"files": wanted, "limit": limit, "past_repeats": past_repeats}
@@ -187,7 +188,7 @@ def show(path: Path, pid: int | None, last: int) -> None:
     from kgym.trace import trace_files as stored  # noqa: PLC0415
     from kgym_cli.output.trace_view import print_records  # noqa: PLC0415
 
-    with tempfile.TemporaryDirectory(prefix="kgym-trace-") as folder:
+    with scratch("trace") as folder:
         print_records(stored.load(_plain(path, folder)), pid, last)
 
 
@@ -246,7 +247,7 @@ def _minimize_dump(
 ) -> tuple[MinimalTrace, dict[str, Any]]:
     from kgym_tracer.reader_process import minimal_trace  # noqa: PLC0415
 
-    with tempfile.TemporaryDirectory(prefix="kgym-trace-") as folder:
+    with scratch("trace") as folder:
         out = Path(folder, "out")
         text = report.decode(errors="replace")
         answer = _look_into(dump, out, vmlinux, text, how)

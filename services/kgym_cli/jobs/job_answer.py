@@ -1,7 +1,6 @@
 """Jobs, checks and trials in the commands' JSON output, and their exit statuses."""
 
 import json
-import tempfile
 from collections.abc import Collection
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
@@ -24,6 +23,7 @@ from kgym.bugs.conclusion import conclusion
 from kgym.bugs.tracing_job import TraceResult
 from kgym.bugs.trial_result import CalibrationResult, SideResult, TrialResult
 from kgym.errors import Cause, KgymError
+from kgym.host.scratch import scratch
 from kgym_cli.jobs.crash_answer import CrashAnswer
 from kgym_cli.output import Exit
 from kgym_cli.output.answer import Answer
@@ -197,7 +197,7 @@ def _crash(client: "Client", job: int, step: StepView) -> StepCrash | None:
         if sizes.get(name, _LARGEST_REPORT + 1) > _LARGEST_REPORT:
             continue
         try:
-            with tempfile.TemporaryDirectory(prefix="kgym-report-") as folder:
+            with scratch("report") as folder:
                 client.download(job, step.number, name, path := Path(folder, name))
                 values = {**json.loads(path.read_bytes()), "step": step.number}
                 return StepCrash.model_validate(values)

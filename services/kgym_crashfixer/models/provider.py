@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from pydantic import JsonValue
 
 from kgym.api.agent.conversation import Reply, ToolCall
+from kgym.api.agent.model_key import QUOTED, quotes_key, without_key
 from kgym.errors import UserError
 from kgym_crashfixer.models.model import Call, ModelError
 
@@ -147,18 +148,13 @@ class Provided:
             seconds=round(seconds, 3),
             refused=sorted(self._refused),
         )
-        text = reply.model_dump_json()
-        hidden = self._without_key(text)
-        return reply if hidden == text else Reply.model_validate_json(hidden)
+        if quotes_key(reply.model_dump_json(), self._key):
+            raise ModelError("answer_has_key", f"{self._name}: {QUOTED}", fatal=False)
+        return reply
 
     def _message(self, error: Exception) -> str:
         text = str(error) or f"no answer within {ANSWER_SECONDS:g} s"
-        return self._without_key(text)[:2000]
-
-    def _without_key(self, text: str) -> str:
-        """Remove the key from a provider's text."""
-        # Answers and errors are stored, and a provider might quote the key in one.
-        return text.replace(self._key, "…") if self._key else text
+        return without_key(text, self._key)[:2000]
 
 
 def _failed(error: Exception, message: str) -> ModelError:

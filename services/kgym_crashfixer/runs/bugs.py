@@ -1,6 +1,5 @@
 """The bug of a run: shipped, in a local folder, or sent with the request."""
 
-import tempfile
 from collections.abc import Mapping
 from pathlib import Path, PurePosixPath
 
@@ -8,6 +7,7 @@ from kgym.api.agent.runs import RunRequest
 from kgym.bugs import bundle
 from kgym.bugs.bug import Bug
 from kgym.errors import UserError
+from kgym.host.scratch import scratch
 
 # Characters of a bundle in a request.
 MOST_BYTES = 8 << 20
@@ -23,9 +23,9 @@ def load(request: RunRequest) -> Bug:
             raise UserError("no_such_bug", f"there is no bug `{request.bug}`; shipped are: {known}")
         return bundle.load(request.bug)
     _check(request.bundle)
-    with tempfile.TemporaryDirectory(prefix="kgym-bundle-") as scratch:
+    with scratch("bundle") as outer:
         bug, kernel = bundle.named(request.bug)
-        folder = Path(scratch) / _named(bug)
+        folder = outer / _named(bug)
         _unpack(request.bundle, folder)
         return bundle.load(f"{folder}@{kernel}" if kernel else str(folder), untrusted=True)
 
