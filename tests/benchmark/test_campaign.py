@@ -210,6 +210,28 @@ def test_setups_whose_attempts_failed_are_on_the_leaderboard(
     assert "paid, m: 1 attempts failed: no_model_key" in kgym("bench", "report", into).out
 
 
+@pytest.mark.parametrize(
+    ("agent", "reason"),
+    [
+        ('kind = "crashfixer"\nmodels = ["replay:none.jsonl"]', "bad_tape"),
+        ('kind = "crashfixer"\nmodels = ["nobody:x"]', "bad_model"),
+        ('kind = "crashfixer"\nmodels = ["openai:gpt-5"]\nstrategy = "none"', "bad_strategy"),
+        ('command = ["a"]\nfolder = "none"', "bad_campaign"),
+        ('command = ["a"]\nmodels = ["openai/gpt-5"]', "bad_campaign"),
+    ],
+)
+def test_what_agents_name_and_is_missing_is_refused_before_anything_runs(
+    kgym: Kgym, home: Path, tmp_path: Path, agent: str, reason: str
+) -> None:
+    path = home / "campaign.toml"
+    path.write_text(f'name = "c"\nbundles = ["bugs"]\n[[agents]]\nname = "a"\n{agent}\n')
+    words = ("bench", "run", path, "--into", tmp_path / "into", "--json")
+    for more in ((), ("--dry-run",)):
+        done = kgym(*words, *more)
+        assert (done.status, done.json["reason"]) == (2, reason), done.err
+    assert not (tmp_path / "into").exists()
+
+
 ASKER = """
 import json, urllib.request
 

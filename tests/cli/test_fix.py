@@ -12,6 +12,8 @@ from pathlib import Path
 import pytest
 
 from kgym.api.steps import TarballSource
+from kgym.bench import attempt_files
+from kgym.bench.attempt_record import Outcome
 from kgym_crashfixer.models import tape as tapes
 from tests.bundles import small_bundle, tarball
 from tests.cli.conftest import Kgym
@@ -23,6 +25,16 @@ from tests.crashfixer.test_runner import contents
 pytestmark = [pytest.mark.timeout(300), pytest.mark.thorough]
 __all__ = ["endpoint"]
 FILE, KEYS = "kernel/watch_queue.c", "OPENAI_API_KEY"
+REPLAYING = """
+name = "replaying"
+bugs = ["mine"]
+instances = 2
+feedback_instances = 1
+[[agents]]
+name = "crashfixer"
+kind = "crashfixer"
+models = ["replay:tape.jsonl"]
+"""
 STRATEGY = """
 kind = "forest"
 trees = 1
@@ -37,7 +49,7 @@ def mending(handler: Handler) -> None:
     """Answer as a model that is right at once."""
     text = handler.body["messages"][-1]["content"]
     answers = {
-        "hypothesis": f"<solution>The filter is not counted. You are {KEY}.</solution>",
+        "hypothesis": "<solution>The filter is not counted.</solution>",
         "patch": f"<file>{FILE}</file><original>\n{line()}\n</original>"
         f"<patched>\nint mends;\n{line()}\n</patched>",
     }
@@ -132,11 +144,19 @@ def test_a_fix_is_found_written_recorded_and_replayed(
     assert {tape, out, out.with_suffix(".md"), data / "runs" / "1" / "events.gz"} <= set(written)
     for path in written:
         assert KEY.encode() not in path.read_bytes(), path
-    assert "You are" in contents(data / "runs")
+    assert "is not counted" in contents(data / "runs")
     assert KEY not in contents(data / "runs")
     for answered in (fixed, replayed, shown, report, calls):
         assert KEY not in answered.out + answered.err
-    assert "You are …." in calls.out
+    assert "is not counted" in calls.out
+    # A campaign's replay takes the tape's strategy and files.
+    (tmp_path / "campaign.toml").write_text(REPLAYING)
+    words = ("bench", "run", tmp_path / "campaign.toml", "--into", tmp_path / "into", "--json")
+    measured = kgym(*words)
+    assert (measured.status, measured.json["made"]) == (0, 1), measured.err
+    (record,) = attempt_files.read(tmp_path / "into" / attempt_files.NAME)
+    assert (record.outcome, record.error) == (Outcome.PASS, None)
+    assert len(endpoint.asked) == asked
 
 
 def test_a_scheduler_that_goes_away_during_a_run_is_waited_for(

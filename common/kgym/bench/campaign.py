@@ -64,7 +64,9 @@ class AgentEntry(Strict):
     model_config_file: Path | None = Field(None, description="mounted at /KBDr/model-config")
     models: list[Words] = Field([""], min_length=1, max_length=100)
     feedback: list[bool] | None = Field(None, min_length=1, max_length=2)
-    strategy: Words = Field("forest", description="of CrashFixer")
+    strategy: Words | None = Field(
+        None, description="of CrashFixer; null: `forest`, or the one of the model's tape"
+    )
 
     @model_validator(mode="after")
     def _one_command(self) -> "AgentEntry":
@@ -72,7 +74,7 @@ class AgentEntry(Strict):
         if self.kind == "program" and given != 1:
             raise ValueError("a program has a `command`, or an `adapter`")
         if self.kind == "crashfixer" and (given or self.models == [""]):
-            raise ValueError("CrashFixer has `models` and a `strategy`, and no command")
+            raise ValueError("CrashFixer has `models`, and no command")
         return self
 
 

@@ -20,7 +20,7 @@ _LEAST = 1e-6
 _GOES_ON = {RunState.INTERRUPTED, RunState.STOPPED}
 
 # Arguments: a bug's name, a strategy, a model and limits.
-MakeRequest = Callable[[str, str, str, Limits], RunRequest]
+MakeRequest = Callable[[str, str | None, str, Limits], RunRequest]
 
 
 @dataclass(frozen=True, slots=True)

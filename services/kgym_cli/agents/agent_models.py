@@ -37,6 +37,18 @@ def opener(record: Path | None = None) -> "Callable[[str], Model]":
     return opened
 
 
+def check(name: str) -> None:
+    """Raise UserError `bad_tape` or `bad_model` if a model's name leads nowhere."""
+    if name.startswith(REPLAY):
+        opener()(name)
+        return
+    extras.require("agent")
+    from kgym_crashfixer.models.provider import Provided  # noqa: PLC0415 - as above
+
+    # The agent's service may have the key.
+    Provided(name, "none")
+
+
 def window(name: str) -> int:
     """Return a model's context window in tokens; a tape's is the recorded one."""
     from kgym_crashfixer.models import provider, tape  # noqa: PLC0415 - as above

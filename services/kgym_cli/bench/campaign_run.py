@@ -7,10 +7,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 from kgym.client import AsyncClient
+from kgym.errors import UserError
 from kgym_benchmark.campaign.crashfixer import CrashFixer
 from kgym_benchmark.campaign.runner import Equipment
 from kgym_benchmark.campaign.subjects import Subject
 from kgym_benchmark.kenv.trees import BugTree, Published, Trees
+from kgym_cli import extras
+from kgym_cli.agents import agent_models
 from kgym_cli.agents.agent_choice import interruptible, request_of, service, with_agent
 from kgym_cli.output import people
 from kgym_cli.platforms.scheduler_choice import address
@@ -23,20 +26,43 @@ if TYPE_CHECKING:
 from kgym.bench import attempt_files
 from kgym.bench.attempt_record import AttemptRecord
 from kgym.bench.campaign import Campaign, Estimate, estimate, missing, plan
-from kgym_benchmark.campaign import runner
+from kgym_benchmark.campaign import adapters, runner
 from kgym_benchmark.campaign.runner import Summary
 from kgym_benchmark.campaign.subjects import Subjects
 from kgym_cli.output import Exit, print_table, results
 
 
+def check(campaign: Campaign, home: Path) -> None:
+    """Raise UserError unless there is all that the agents name: tapes, folders, models."""
+    for entry in campaign.agents:
+        if entry.kind == "program":
+            adapters.command(entry, home)
+            # Programs have no other network.
+            if unknown := set(entry.models) - {"", *campaign.models}:
+                message = f"{entry.name} cannot reach {min(unknown)}: list it in [models]"
+                raise UserError("bad_campaign", message)
+            continue
+        extras.require("agent")
+        from kgym_crashfixer import strategies  # noqa: PLC0415 - needs the extra
+
+        for model in entry.models:
+            agent_models.check(_placed(model, home))
+        if entry.strategy is not None:
+            strategies.load(entry.strategy)
+
+
 def carried_out(campaign: Campaign, subjects: Subjects, into: Path, home: Path) -> Summary:
     """Run a campaign until it is done or reaches a limit."""
-    needs_agent = any(agent.kind == "crashfixer" for agent in campaign.agents)
+    models = [
+        model for entry in campaign.agents if entry.kind == "crashfixer" for model in entry.models
+    ]
+    # A tape is a file of this machine, which a service could not open.
+    own = any(model.startswith(agent_models.REPLAY) for model in models)
 
     async def work(equipment: Equipment) -> Summary:
         return await runner.Run(campaign, subjects, into, equipment, _tell).go()
 
-    return with_equipment(work, home, crashfixer=needs_agent)
+    return with_equipment(work, home, crashfixer=bool(models), own=own)
 
 
 def status_of(summary: Summary) -> Exit:
@@ -132,27 +158,36 @@ class BugTrees:
         return await source_of(subject.bug, self._data, self._held)
 
 
-def with_equipment(work: Callable[[Equipment], Awaitable[T]], home: Path, *, crashfixer: bool) -> T:
-    """Call `work` with a platform and, with `crashfixer`, an agent."""
+def with_equipment(
+    work: Callable[[Equipment], Awaitable[T]], home: Path, *, crashfixer: bool, own: bool
+) -> T:
+    """Call `work` with a platform and, with `crashfixer`, an agent: with `own`, no service."""
+
+    def request(name: str, strategy: str | None, model: str, limits: "Limits") -> "RunRequest":
+        here = own or service() is None
+        return request_of(name, strategy, _placed(model, home), True, (), limits, here)
+
     with address(work=True) as (url, token):
 
         async def equipped(agent: "AgentCalls | None") -> T:
             trees = BugTrees(settings().data, settings().cache)
             try:
                 async with AsyncClient(url, token) as client:
-                    fixer = CrashFixer(agent, _request) if agent is not None else None
+                    fixer = CrashFixer(agent, request) if agent is not None else None
                     key = settings().environment.get
                     return await work(Equipment(client, trees.get, home, key, fixer))
             finally:
                 await trees.close()
 
         if crashfixer:
-            return with_agent(equipped, work=True)
+            return with_agent(equipped, work=True, own=own)
         return interruptible(equipped(None))
 
 
-def _request(name: str, strategy: str, model: str, limits: "Limits") -> "RunRequest":
-    return request_of(name, strategy, model, True, (), limits, service() is None)
+def _placed(model: str, home: Path) -> str:
+    """Return a model's name; a tape's path is relative to the campaign's folder."""
+    tape = model.removeprefix(agent_models.REPLAY)
+    return model if tape == model else f"{agent_models.REPLAY}{home / tape}"
 
 
 def _print_stage(words: str) -> None:

@@ -63,6 +63,7 @@ def run(
         people.print(
             f"{chosen_subjects.unbundled} bugs of the dataset cannot be run and are left out"
         )
+    campaign_run.check(campaign, home)
     if dry_run:
         estimate = campaign_run.estimated(campaign, chosen_subjects, into, history)
         if as_json:

@@ -215,7 +215,7 @@ def score(paths: tuple[Path, ...], as_json: bool) -> None:
         results.print(f"{stage:9} {value:4} of {len(scores)}")
 
 
-def _plain(path: Path, folder: str) -> Path:
+def _plain(path: Path, folder: str | Path) -> Path:
     """Return the file, decompressed into `folder` if necessary."""
     from kgym_tracer.decompression import unpacked  # noqa: PLC0415
 
