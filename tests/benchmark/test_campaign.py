@@ -14,7 +14,7 @@ import jsonschema_rs
 import pytest
 
 from kgym.api.jobs import JobFilter
-from kgym.api.steps import Edit, Patch, StepResult
+from kgym.api.steps import Edit, Evidence, Patch, StepResult, Verdict
 from kgym.bench import attempt_files, dataset
 from kgym.bench.attempt_record import Outcome
 from kgym.client import Client
@@ -26,6 +26,7 @@ from tests.benchmark.model_provider import Provider
 from tests.cli.conftest import Kgym
 from tests.cli.test_run_kernel import Told
 from tests.cli.worked import working
+from tests.results import ran
 
 pytestmark = [pytest.mark.thorough, pytest.mark.timeout(900)]
 
@@ -35,11 +36,19 @@ MEND = Edit(file=FILE, original="type >= 100", replacement="type >= mends")
 
 
 class Counted(Told):
-    """Counts the patched kernels that are built."""
+    """Counts the patched kernels that are built; while `unsure`, none has a verdict."""
+
+    unsure = False
 
     def build(self, run: StepContext) -> StepResult:
         self.done.append("built")
         return super().build(run)
+
+    def reproduce(self, run: StepContext) -> StepResult:
+        kernel = run.assignment.inputs["build"].result
+        if self.unsure and "mends" in getattr(kernel, "tree", ""):
+            return ran(Verdict.INCONCLUSIVE, evidence=Evidence(), baseline=Verdict.SAME_CRASH)
+        return super().reproduce(run)
 
 
 @pytest.fixture
@@ -208,6 +217,32 @@ def test_setups_whose_attempts_failed_are_on_the_leaderboard(
     assert (failed["setup"]["agent"], failed["attempts"]) == ("paid", 1)
     assert list(failed["reasons"].values()) == [1]
     assert "paid, m: 1 attempts failed: no_model_key" in kgym("bench", "report", into).out
+
+
+def test_a_patch_without_a_verdict_is_unknown_after_three_tries(
+    farm: Counted, kgym: Kgym, home: Path, tmp_path: Path
+) -> None:
+    shutil.rmtree(home / "bugs" / "two")
+    farm.unsure = True
+    path, into = described(home), tmp_path / "into"
+    change = f"sed -i 's/type >= 100/type >= mends/' {FILE}"
+    entry = f'[[agents]]\nname = "a"\nfeedback = [false]\ncommand = ["sh", "-c", "{change}"]\n'
+    path.write_text(path.read_text().partition("[[agents]]")[0] + entry)
+    words = ("bench", "run", path, "--into", into, "--json")
+    done = [kgym(*words) for _ in range(3)]
+    assert [(one.status, one.json["made"]) for one in done] == [(3, 0), (3, 0), (0, 1)]
+    (record,) = attempt_files.read(into / attempt_files.NAME)
+    assert (record.outcome, record.diff is None, record.resolved) == (Outcome.UNKNOWN, False, None)
+    assert (record.error or "").startswith("no verdict in 3 tries: ")
+    (figures,) = (report := kgym("bench", "report", into, "--json").json)["setups"]
+    assert [figures["passed"][name] for name in ("crr", "epr", "clean")] == [None] * 3
+    assert (figures["resolved"], figures["outcomes"]) == (None, {"unknown": 1})
+    assert (report["solves"]["union"], report["solves"]["unsolved"]) == ([], [])
+    # No other attempt gets its lack of a verdict.
+    farm.unsure = False
+    path.write_text(path.read_text().replace('name = "a"', 'name = "b"'))
+    assert kgym(*words).status == 0
+    assert list(attempt_files.read(into / attempt_files.NAME))[1].outcome is Outcome.PASS
 
 
 @pytest.mark.parametrize(

@@ -28,7 +28,7 @@ def test_its_run_is_begun_once_and_its_best_patch_kept(tmp_path: Path) -> None:
     attempt = Attempt(campaign, planned, subject, "the report", tmp_path / "attempt")
     asked: list[Limits] = []
 
-    def request(name: str, strategy: str, model: str, limits: Limits) -> RunRequest:
+    def request(name: str, strategy: str | None, model: str, limits: Limits) -> RunRequest:
         asked.append(limits)
         head = tape.head(TAPE)
         assert head is not None

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 import httpx
 import pytest
 
+from kgym.bench.attempt_record import Outcome
 from kgym.bench.bug_choice import BugChoice
 from kgym.bench.comparison import paired
 from kgym.bench.figures import Figure, Results
@@ -168,6 +169,22 @@ def test_a_new_publish_is_shown(here: Visitor, site: Site) -> None:
     finally:
         demo_benchmark.put(site.benchmarks)
     assert "$1,00" not in words(read(here, f"{HERE}/bugs/{demo_benchmark.FIRST}"))
+
+
+def test_a_patch_without_a_verdict_makes_figures_unknown(here: Visitor, site: Site) -> None:
+    first = ATTEMPTS[0]
+    unknown = first.model_copy(update={"outcome": Outcome.UNKNOWN, "diff": None})
+    demo_benchmark.publish(site.benchmarks, "unknown", BUGS, [unknown, *ATTEMPTS[1:]])
+    try:
+        of_bug = f"/bugs/{first.bug}"
+        for path in ("", "/bugs", of_bug, f"{of_bug}/attempts/0/{first.run}"):
+            page = read(here, f"/benchmarks/unknown{path}")
+            assert page.status_code == 200, path
+            assert "nan" not in words(page).lower().split(), path
+        board = rows(read(here, "/benchmarks/unknown").text)
+        assert board[str(first.setup)].count("unknown") >= 4
+    finally:
+        shutil.rmtree(site.benchmarks.root / "unknown")
 
 
 @pytest.mark.attack

@@ -33,6 +33,8 @@ class Outcome(StrEnum):
     """It does not compile."""
     BAD = "bad"
     """There is no patch, or it does not apply."""
+    UNKNOWN = "unknown"
+    """Several tries gave no verdict on its patch. Figures that depend on it are unknown."""
 
 
 class Setup(Strict):
@@ -119,15 +121,15 @@ class Attempt(Strict):
         )
 
     @property
-    def resolved(self) -> bool:
-        """Whether the crash is gone."""
-        return self.outcome is Outcome.PASS
+    def resolved(self) -> bool | None:
+        """Whether the crash is gone; None if unknown."""
+        return None if self.outcome is Outcome.UNKNOWN else self.outcome is Outcome.PASS
 
     @property
     def equivalent(self) -> bool | None:
-        """Whether it is resolved and equivalent (EPR); None if no judge has decided."""
+        """Whether it is resolved and equivalent (EPR); None if unknown, or undecided."""
         if not self.resolved:
-            return False
+            return self.resolved
         return None if self.votes is None else self.votes.equivalent
 
 

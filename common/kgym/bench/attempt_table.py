@@ -64,7 +64,12 @@ class AttemptTable:
     @cached_property
     def resolved_before(self) -> Values:
         """Number of resolved attempts before each row; one item more than there are rows."""
-        return np.concatenate([[0.0], np.cumsum(self.values["crr"])])
+        return np.concatenate([[0.0], np.cumsum(self.values["crr"] == 1)])
+
+    @cached_property
+    def unknown_before(self) -> Values:
+        """Number of attempts with an unknown outcome before each row, in the same form."""
+        return np.concatenate([[0.0], np.cumsum(np.isnan(self.values["crr"]))])
 
     def places(self, bugs: Sequence[BugId]) -> Numbers:
         """Return the indexes of these bugs in `bugs`; -1 for a bug without attempts."""
@@ -124,7 +129,7 @@ def _row(attempt: AttemptRecord) -> list[float]:
     values = (
         attempt.resolved,
         attempt.equivalent,
-        attempt.clean if attempt.resolved else False,
+        attempt.clean if attempt.resolved else attempt.resolved,
         _overlap(attempt, attempt.files),
         _overlap(attempt, attempt.functions),
         None if attempt.dollars is None else attempt.dollars + (attempt.kernel_dollars or 0.0),

@@ -57,7 +57,7 @@ class SetupFigures(Strict):
     )
     outcomes: dict[Outcome, int] = Field(description="RGym's classes, of all these attempts")
     racy: int = Field(description="attempts that trigger the bug on some instances only")
-    resolved: int = Field(description="bugs resolved by at least one attempt")
+    resolved: int | None = Field(description="bugs resolved by at least one attempt")
     dollars: float | None = Field(description="of all attempts, including their kernels")
     dollars_per_bug: float | None
     dollars_per_resolved: float | None = Field(description="null if none is resolved")
@@ -153,17 +153,24 @@ class Results:
 
     def solved(self, setup: Setup, k: int) -> frozenset[BugId]:
         """Return the bugs resolved by at least one of the first k runs."""
+        return self._with_any(setup, k, self.table.resolved_before)
+
+    def undecided(self, setup: Setup, k: int) -> frozenset[BugId]:
+        """Return the bugs that may be resolved: an attempt is unknown, and none resolves them."""
+        return self._with_any(setup, k, self.table.unknown_before) - self.solved(setup, k)
+
+    def _with_any(self, setup: Setup, k: int, before: Values) -> frozenset[BugId]:
+        """Return the bugs with any of the attempts that `before` counts, among the first k."""
         first, number = self._rows_of(setup)
-        before = self.table.resolved_before
-        solved = before[first + np.minimum(number, k)] > before[first]
-        return frozenset(bug for bug, is_solved in zip(self.bugs, solved, strict=True) if is_solved)
+        there = before[first + np.minimum(number, k)] > before[first]
+        return frozenset(bug for bug, is_there in zip(self.bugs, there, strict=True) if is_there)
 
     def _figures(
         self, setup: Setup, k: int, of: Mapping[tuple[Setup, Figure], tuple[Measured, Measured]]
     ) -> SetupFigures:
         taken = self._first(setup, k)
         attempts = {name: column[taken] for name, column in self.table.values.items()}
-        resolved = int(attempts["crr"].any(axis=1).sum())
+        resolved = None if self.undecided(setup, k) else len(self.solved(setup, k))
         dollars, seconds = _sum(attempts["dollars"]), _sum(attempts["seconds"])
         counts = np.bincount(attempts["outcome"].astype(np.int64).ravel(), minlength=len(OUTCOMES))
         return SetupFigures(
@@ -210,7 +217,7 @@ class Solves(Strict):
 
     union: list[BugId] = Field(description="solved by at least one setup")
     unique: dict[str, list[BugId]] = Field(description="by setup: solved by no other one")
-    unsolved: list[BugId] = Field(description="solved by none: the hardest")
+    unsolved: list[BugId] = Field(description="solved by none, for certain: the hardest")
     by_bug: dict[BugId, int] = Field(description="number of setups that solve each bug")
 
 
@@ -218,13 +225,14 @@ def solves(results: Results, setups: Sequence[Setup], k: int) -> Solves:
     """Return the unique and the union solves of the first k runs (RGym section 5.4)."""
     solved = {setup: results.solved(setup, k) for setup in setups}
     count = Counter(bug for bugs in solved.values() for bug in bugs)
+    undecided = frozenset[BugId]().union(*(results.undecided(setup, k) for setup in setups))
     return Solves(
         union=sorted(count),
         unique={
             str(setup): sorted(bug for bug in bugs if count[bug] == 1)
             for setup, bugs in solved.items()
         },
-        unsolved=sorted(set(results.bugs) - set(count)),
+        unsolved=sorted(set(results.bugs) - set(count) - undecided),
         by_bug={bug: count[bug] for bug in results.bugs},
     )
 
@@ -234,7 +242,7 @@ def _sum(values: Values) -> float | None:
     return None if np.isnan(values).any() else float(values.sum())
 
 
-def _share(total: float | None, parts: int) -> float | None:
+def _share(total: float | None, parts: int | None) -> float | None:
     return total / parts if total is not None and parts else None
 
 

@@ -39,6 +39,8 @@ from kgym_benchmark.campaign.verification import Verification, Verified
 from kgym_benchmark.kenv.environment import LOG, TRAJECTORY
 
 ABOUT, SPENT = "campaign.json", "spent.json"
+# Number of commands that may try to get a verdict on a patch; after that, it is unknown.
+TRIES = 3
 _SLUG = re.compile(r"[^\w.-]+")
 
 
@@ -106,6 +108,11 @@ class Run:
             for path in (log, self._folder / attempt_files.FAILED):
                 await asyncio.to_thread(attempt_files.mend, path)
             self._records = list(attempt_files.read(log)) if log.exists() else []
+            self._tries = Counter(
+                (failed.bug, failed.setup, failed.run)
+                for failed in attempt_files.read_failed(self._folder)
+                if failed.reason.startswith(f"{verification.NO_VERDICT}:")
+            )
             planned = plan(self._campaign, list(self._subjects))
             open_ = missing(planned, self._records)
             trial = TrialOptions(self._campaign.instances, self._campaign.time, validate=True)
@@ -190,7 +197,16 @@ class Run:
             # Compared outside the environment and after the agent has ended, with a tree that it
             # could not change.
             change = await verification.change_of(diff, tree.read)
-            verified = await self._verification.verify(subject, diff, change)
+            try:
+                verified = await self._verification.verify(subject, diff, change)
+            except InfrastructureError as error:
+                tries = self._tries[planned.bug, planned.setup, planned.run] + 1
+                if error.reason != verification.NO_VERDICT or tries < TRIES:
+                    raise
+                # Without a record, the campaign would never be done.
+                verified = Verified(Outcome.UNKNOWN)
+                why = f"no verdict in {tries} tries: {error.message}"
+                ended = ended.model_copy(update={"error": ended.error or why[:1000]})
             record = _recorded(planned, ended, verified, diff, change)
             return await verification.with_overlap(record, subject.bug.fix, tree.read)
 

@@ -30,6 +30,7 @@ from kgym_benchmark.campaign.subjects import Subject
 
 # Characters of a patch that is parsed within this process.
 SMALL = 32 << 10
+NO_VERDICT = "no_verdict"
 P = ParamSpec("P")
 T = TypeVar("T")
 _VERDICTS = {
@@ -69,7 +70,7 @@ class Verification:
                 record.outcome, record.crashed, record.completed, record.clean
             )
             for record in known
-            if record.patch is not None
+            if record.patch is not None and record.outcome is not Outcome.UNKNOWN
         }
 
     async def verify(self, subject: Subject, diff: str, change: str) -> Verified:
@@ -118,7 +119,7 @@ def judged(run: KernelRun, result: ReproduceResult | None) -> Verified:
     instances = result.instances if result is not None else []
     if instances and all(map(_crashed_at_boot, instances)):
         return Verified(Outcome.BOOT, crashed, completed, clean=False)
-    raise InfrastructureError("no_verdict", f"{run.bug}: {run.answer}: {run.reason}")
+    raise InfrastructureError(NO_VERDICT, f"{run.bug}: {run.answer}: {run.reason}")
 
 
 def _crashed_at_boot(instance: InstanceResult) -> bool:

@@ -53,7 +53,7 @@ class Group:
     value: str
     bugs: int
     unsolved: int
-    crr: float
+    crr: float | None
     """Mean over setups and runs."""
     epr: float | None
     address: Mapping[str, str | None]
@@ -145,6 +145,9 @@ def board(benchmark: Benchmark, query: BoardQuery) -> dict[str, Any]:
     lines = _lines(choice, figures, _unique(solved))
     crr, epr = choice.by_bug("crr"), choice.by_bug("epr")
     union = frozenset[str]().union(*solved.values())
+    undecided = frozenset[str]().union(
+        *(choice.results.undecided(setup, choice.k) for setup in solved)
+    )
     return {
         "benchmark": benchmark,
         "k": choice.k,
@@ -157,7 +160,7 @@ def board(benchmark: Benchmark, query: BoardQuery) -> dict[str, Any]:
         "groups": _groups(choice, attribute, crr, epr),
         "attribute": attribute,
         "union": len(union),
-        "unsolved": len(choice.bugs) - len(union) if solved else 0,
+        "unsolved": len(choice.bugs) - len(union | undecided) if solved else 0,
         "toughest": _bug_lines(choice, choice.bugs, solved, crr)[:TOUGHEST] if solved else [],
         "cutoff": _cutoff(benchmark, query, choice),
         **setup_options(benchmark),
@@ -289,14 +292,13 @@ def _groups(choice: Choice, attribute: Attribute, crr: Values, epr: Values) -> l
     for value, facts in attribute.groups(choice.bugs.values()).items():
         own = [places[fact.id] for fact in facts]
         rate, equivalent = crr[:, own], epr[:, own]
-        known = equivalent.size and not np.isnan(equivalent).any()
         groups.append(
             Group(
                 value,
                 len(own),
                 int((rate.max(axis=0, initial=0) == 0).sum()),
-                float(rate.mean()) if rate.size else 0.0,
-                float(equivalent.mean()) if known else None,
+                _known(rate.mean()) if rate.size else 0.0,
+                _known(equivalent.mean()) if equivalent.size else None,
                 _address(attribute, value),
             )
         )
@@ -327,10 +329,14 @@ def _bug_lines(
     mean = crr.mean(axis=0) if len(crr) else None
     count = Counter(bug for resolved in solved.values() for bug in resolved)
     lines = [
-        BugLine(facts, len(solved), count[bug], None if mean is None else float(mean[place]))
+        BugLine(facts, len(solved), count[bug], None if mean is None else _known(mean[place]))
         for place, (bug, facts) in enumerate(of.items())
     ]
     return sorted(lines, key=lambda line: (line.solved, line.crr or 0.0, line.facts.id))
+
+
+def _known(value: float) -> float | None:
+    return None if np.isnan(value) else float(value)
 
 
 def _cutoff(benchmark: Benchmark, query: BoardQuery, choice: Choice) -> list[dict[str, Any]]:
