@@ -42,8 +42,8 @@ settings.load_profile("untimed")
 # Whether the packages are installed that a bucket of Google Cloud Storage takes.
 BUCKETS = importlib.util.find_spec("google_crc32c") is not None
 collect_ignore = [
-    one
-    for one in (
+    path
+    for path in (
         "cli/test_bucket.py",
         "scheduler/api/test_direct_downloads.py",
         "transport/test_gcs_storage.py",
@@ -91,7 +91,7 @@ def kgym(*words: object, stdin: BaseModel | None = None) -> tuple[int, dict[str,
 
 def fetched(job: dict[str, Any], step: int, name: str, folder: Path) -> Path:
     """Return a copy, in this folder, of what a step of a job on that data folder left."""
-    (key,) = [one["key"] for one in job["steps"][step]["artifacts"] if one["name"] == name]
+    (key,) = [file["key"] for file in job["steps"][step]["artifacts"] if file["name"] == name]
     path = folder / name
     asyncio.run(LocalStorage(DATA / "artifacts").get(key, path))
     return path

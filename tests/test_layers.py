@@ -35,4 +35,5 @@ def test_what_an_agent_imports_is_light(room: str) -> None:
     )
     loaded = set(done.stdout.split())
     assert not loaded & HEAVY
-    assert not {one for one in loaded if one.startswith(("kgym.host", "kgym.worker", "kgym.trace"))}
+    heavy = ("kgym.host", "kgym.worker", "kgym.trace")
+    assert not {name for name in loaded if name.startswith(heavy)}

@@ -18,7 +18,7 @@ def test_every_package_of_the_lock_runs_on_the_oldest_python() -> None:
     names = re.findall(r"^([\w.-]+)==", (ROOT / "requirements.lock").read_text(), re.M)
     assert len(names) > 100
     wanted = {name: metadata(name)["Requires-Python"] or "" for name in names}
-    assert [one for one, python in wanted.items() if OLDEST not in SpecifierSet(python)] == []
+    assert [name for name, python in wanted.items() if OLDEST not in SpecifierSet(python)] == []
 
 
 @pytest.mark.thorough

@@ -110,17 +110,17 @@ def brought(wheel: Path, extra: str) -> set[str]:
     wanted = [
         (Requirement(line), extra) for line in re.findall("^Requires-Dist: (.*)$", text, re.M)
     ]
-    found: set[str] = set()
+    known: set[str] = set()
     while wanted:
-        one, by = wanted.pop()
-        if one.marker is not None and not one.marker.evaluate({"extra": by}):
+        requirement, by = wanted.pop()
+        if requirement.marker is not None and not requirement.marker.evaluate({"extra": by}):
             continue
-        for own in {"", *one.extras}:
-            if (key := f"{one.name}[{own}]") not in found:
-                found.add(key)
-                requires = metadata.requires(one.name) or []
+        for own in {"", *requirement.extras}:
+            if (key := f"{requirement.name}[{own}]") not in known:
+                known.add(key)
+                requires = metadata.requires(requirement.name) or []
                 wanted += [(Requirement(line), own) for line in requires]
-    return {key.partition("[")[0] for key in found}
+    return {key.partition("[")[0] for key in known}
 
 
 def link(names: set[str], folder: Path) -> Path:

@@ -14,9 +14,9 @@ __all__ = ["data", "idle", "kgym", "place", "provider", "shared_cloud"]
 
 @pytest.fixture
 def provider() -> Iterator[Provider]:
-    with Provider() as one:
-        thread = threading.Thread(target=one.serve_forever, args=(0.05,))
+    with Provider() as server:
+        thread = threading.Thread(target=server.serve_forever, args=(0.05,))
         thread.start()
-        yield one
-        one.shutdown()
+        yield server
+        server.shutdown()
         thread.join()

@@ -78,29 +78,29 @@ class Syzbot:
         return None
 
     def _list(self, status: Status, *, as_json: bool) -> bytes:
-        bugs = [one for one in self.bugs if one.status == status]
-        links = [_link(one) for one in bugs]
+        bugs = [bug for bug in self.bugs if bug.status == status]
+        links = [_link(bug) for bug in bugs]
         if as_json:
             listed = [
-                {"title": one.title, "link": link} for one, link in zip(bugs, links, strict=True)
+                {"title": bug.title, "link": link} for bug, link in zip(bugs, links, strict=True)
             ]
             return json.dumps({"version": 1, "Bugs": listed or None}).encode()
         rows = "".join(
-            f'<tr><td><a href="{html.escape(link)}">{html.escape(one.title)}</a></td><td>syz</td>'
+            f'<tr><td><a href="{html.escape(link)}">{html.escape(bug.title)}</a></td><td>syz</td>'
             f'<td><a href="https://elsewhere.example">10d</a></td></tr>'
-            for one, link in zip(bugs, links, strict=True)
+            for bug, link in zip(bugs, links, strict=True)
         )
         head = "<tr><th><a href=#>Title</a></th><th>Repro</th><th>Reported</th></tr>"
         return f"<table><caption>{status} ({len(bugs)})</caption>{head}{rows}</table>".encode()
 
     def _bug(self, query: dict[str, str]) -> bytes | None:
         wanted = query.get("extid") or query.get("id")
-        found = next((one for one in self.bugs if wanted in {one.id, one.extid}), None)
-        if found is None:
+        bug = next((bug for bug in self.bugs if wanted in {bug.id, bug.extid}), None)
+        if bug is None:
             return None
         if "json" in query:
-            return json.dumps(syzbot_data.write(found)).encode()
-        return f"Reported-by: syzbot+{found.extid}@syzkaller.example<br>".encode()
+            return json.dumps(syzbot_data.write(bug)).encode()
+        return f"Reported-by: syzbot+{bug.extid}@syzkaller.example<br>".encode()
 
     def _patch(self, commit: str) -> bytes:
         head = f"From {commit} Mon Sep 17 00:00:00 2001\nFrom: A <a@b.example>\n"

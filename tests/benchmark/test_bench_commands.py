@@ -43,17 +43,17 @@ def test_a_choice_is_listed_and_written(kgym: Kgym, folder: Path, tmp_path: Path
     listed = kgym("bench", "list", folder, "--touches", "fs", "--json")
     schema = json.loads(kgym("bench", "list", "--json-schema").out)
     jsonschema_rs.validate(schema, listed.json)
-    assert [one["id"] for one in listed.json] == [NEW]
+    assert [bug["id"] for bug in listed.json] == [NEW]
     written = kgym("bench", "export", folder, tmp_path / "new", "--cutoff", "2025-01-01")
     assert written.status == 0, written.err
-    assert [one.id for one in dataset.load(tmp_path / "new").bugs] == [NEW]
+    assert [bug.id for bug in dataset.load(tmp_path / "new").bugs] == [NEW]
 
 
 def test_a_dataset_and_its_bugs_are_shown(kgym: Kgym, folder: Path) -> None:
-    told = kgym("bench", "show", folder, "--json").json
-    assert (told["dataset"]["bugs"], told["fixed"]) == (2, {"2022": 1, "2025": 1})
-    one = kgym("bench", "show", folder, "aaaa", "--json").json
-    assert BugRecord.model_validate(one).id == OLD
+    shown = kgym("bench", "show", folder, "--json").json
+    assert (shown["dataset"]["bugs"], shown["fixed"]) == (2, {"2022": 1, "2025": 1})
+    record = kgym("bench", "show", folder, "aaaa", "--json").json
+    assert BugRecord.model_validate(record).id == OLD
     assert kgym("bench", "show", folder, "aaaa", "--part", "c").out == "int main() { return 0; }"
 
 

@@ -39,9 +39,9 @@ def whole(**changed: object) -> BugRecord:
 def test_the_shipped_bundles_are_a_dataset_whose_bugs_are_tried_as_they_are() -> None:
     shipped = read_bundles(ROOT / "configs" / "bugs")
     assert len(shipped) == 8
-    assert all(tried_bug(one) == bundle.load(one.id) for one in shipped.bugs)
+    assert all(tried_bug(bug) == bundle.load(bug.id) for bug in shipped.bugs)
     # Their fixes are edits; a judge of patches and readers of a page get them as diffs.
-    campaign_bugs = [bundled(one.id, bundle.load(one.id)).record for one in shipped.bugs]
+    campaign_bugs = [bundled(bug.id, bundle.load(bug.id)).record for bug in shipped.bugs]
     for record in (*shipped.bugs, *campaign_bugs):
         assert record.patch is not None
         assert record.patch.commits[0].id is not None, record.id
@@ -68,7 +68,7 @@ def test_a_bug_is_tried_on_the_parent_of_its_fix_and_written_as_a_bundle(tmp_pat
     record = whole()
     tried = tried_bug(record)
     assert tried.build.source == GitSource(url="https://k/linux.git", commit="d" * 40)
-    assert [one.kind for one in tried.reproducers] == ["c", "syz"]
+    assert [reproducer.kind for reproducer in tried.reproducers] == ["c", "syz"]
     assert tried.job(tried.fix).steps
     crashed = tried_bug(record, "crash").build.source
     assert crashed == GitSource(url="https://k/linux.git", commit="c" * 40)
@@ -86,7 +86,8 @@ def test_the_commit_that_brought_a_bug_is_in_its_bundle(tmp_path: Path) -> None:
     tried, read = tried_bug(record), bundle.load(str(tmp_path / "b" / record.id))
     assert tried.cause is not None
     assert read.cause == tried.cause
-    assert [one.name for one in tried.cause.functions] == ["f"]  # no function of C has such a name
+    (function,) = tried.cause.functions  # the other is no name in C
+    assert function.name == "f"
     (own,) = read_bundles(tmp_path / "b").bugs
     assert own.cause == known.model_copy(update={"functions": functions[:1]})
     assert tried_bug(whole(cause=None)).cause is None
@@ -128,15 +129,15 @@ def test_racy_bugs_are_chosen() -> None:
     racy = whole(id="r", validation=Validation(crashed=3, **seen))
     steady = whole(id="s", validation=Validation(crashed=5, **seen))
     bugs = Dataset.of("some", [racy, steady, whole(id="t")])
-    assert [one.id for one in BugChoice(racy=True).of(bugs, "x").bugs] == ["r"]
-    assert [one.id for one in BugChoice(racy=False).of(bugs, "x").bugs] == ["s"]
+    assert [bug.id for bug in BugChoice(racy=True).of(bugs, "x").bugs] == ["r"]
+    assert [bug.id for bug in BugChoice(racy=False).of(bugs, "x").bugs] == ["s"]
 
 
 @needs_kbenchsyz
 def test_bugs_of_kbenchsyz_come_back_with_their_programs() -> None:
     programs = KBENCHSYZ.parent / "kbenchsyz_repros"
     read = dataset_files.read_kbenchsyz(KBENCHSYZ, programs=programs)
-    having = [one for one in read.bugs if one.crashes[0].c_reproducer.text]
+    having = [bug for bug in read.bugs if bug.crashes[0].c_reproducer.text]
     assert len(having) == 44
     assert tried_bug(having[0], kernel="campaign-6.1").build.patches[0].name == "regress"
 
@@ -152,9 +153,9 @@ def test_bugs_of_kbenchsyz_come_back_with_their_programs() -> None:
 )
 def test_a_list_of_ids_chooses_bugs(tmp_path: Path, name: str, text: str) -> None:
     (tmp_path / name).write_text(text)
-    first, second, third = (made(bug(id=one * 40)).bugs[0] for one in "aef")
+    first, second, third = (made(bug(id=letter * 40)).bugs[0] for letter in "aef")
     known = Dataset.of("all", [first.model_copy(update={"extid": "1" * 20}), second, third])
-    assert [one.id[0] for one in dataset_files.read_list(tmp_path / name, known).bugs] == ["a", "e"]
+    assert [bug.id[0] for bug in dataset_files.read_list(tmp_path / name, known).bugs] == ["a", "e"]
 
 
 @pytest.mark.parametrize(

@@ -120,7 +120,7 @@ def test_a_campaign_is_run_reported_and_published(
     report = kgym("bench", "report", into, "--json")
     jsonschema_rs.validate(json.loads(kgym("bench", "report", "--json-schema").out), report.json)
     figures = {
-        (one["setup"]["agent"], one["setup"]["feedback"]): one for one in report.json["setups"]
+        (row["setup"]["agent"], row["setup"]["feedback"]): row for row in report.json["setups"]
     }
     assert figures["mender", True]["passed"]["crr"]["value"] == 1
     assert figures["guesser", False]["passed"]["crr"]["value"] == 0
@@ -164,8 +164,8 @@ def test_a_killed_campaign_goes_on_and_makes_nothing_twice(
     ]
     for point in points:
         null = subprocess.DEVNULL
-        with subprocess.Popen(argv, env=env, stderr=null, stdout=null) as one:
-            kill_when(one, point)
+        with subprocess.Popen(argv, env=env, stderr=null, stdout=null) as process:
+            kill_when(process, point)
     with log.open("ab") as file:
         file.write(b'{"bug": "half')
     kept = log.read_bytes().rpartition(b"\n")[0]
@@ -173,10 +173,10 @@ def test_a_killed_campaign_goes_on_and_makes_nothing_twice(
     assert (done.status, done.json["done"]) == (0, 3), done.err
     assert log.read_bytes().startswith(kept)
     records = list(attempt_files.read(log))
-    assert len({(one.bug, one.setup, one.run) for one in records}) == len(records) == 3
+    assert len({(record.bug, record.setup, record.run) for record in records}) == len(records) == 3
     # No job is there twice: each is another request.
     with Client(farm.url) as client:
-        jobs = [client.job(one.id) for one in client.jobs(JobFilter())]
+        jobs = [client.job(job.id) for job in client.jobs(JobFilter())]
     specs = [
         [step.spec and step.spec.model_dump(mode="json") for step in job.steps] for job in jobs
     ]
@@ -294,7 +294,9 @@ def test_attempts_side_by_side_hardly_go_beyond_their_share(
         "asker, openai/gpt-5, $2: its share of $3",
     )
     records = list(attempt_files.read(tmp_path / "into" / attempt_files.NAME))
-    assert [(one.dollars, one.tokens, one.error) for one in records] == [(2.0, 1_100_000, None)] * 2
+    assert [(record.dollars, record.tokens, record.error) for record in records] == [
+        (2.0, 1_100_000, None)
+    ] * 2
     assert len(provider.asked) == 2
     # An attempt that is made again asks nothing again: its answers are on its tape.
     log = tmp_path / "into" / attempt_files.NAME

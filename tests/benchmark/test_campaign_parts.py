@@ -50,9 +50,9 @@ def record(setup: Setup, bug: str = "one", run: int = 1, **more: Any) -> Attempt
 
 @given(st.integers(1, 4), st.integers(1, 5), st.lists(st.booleans(), min_size=1, max_size=2))
 def test_the_order_is_fair_wherever_it_ends(attempts: int, bugs: int, feedback: list[bool]) -> None:
-    one = campaign(attempts=attempts, feedback=feedback)
-    planned = plan(one, [f"bug-{number}" for number in range(bugs)])
-    setups = list(one.setups())
+    chosen = campaign(attempts=attempts, feedback=feedback)
+    planned = plan(chosen, [f"bug-{number}" for number in range(bugs)])
+    setups = list(chosen.setups())
     assert len(planned) == attempts * bugs * len(setups)
     assert len({(p.bug, p.setup, p.run) for p in planned}) == len(planned)
     for end in range(1, len(planned) + 1):
@@ -62,19 +62,19 @@ def test_the_order_is_fair_wherever_it_ends(attempts: int, bugs: int, feedback: 
 
 
 def test_estimates_rest_on_the_same_setup_and_say_on_how_many() -> None:
-    one = campaign(feedback=[True])
-    planned = plan(one, ["one", "two"])
+    chosen = campaign(feedback=[True])
+    planned = plan(chosen, ["one", "two"])
     first = planned[0].setup
     done = [record(first, seconds=100, dollars=0.5), record(first, "two", seconds=300)]
     open_ = missing(planned, done)
     assert len(open_) == len(planned) - 2
-    found = estimate(one, open_, done, 2)
-    by_setup = {row.setup: row for row in found.setups}
+    estimated = estimate(chosen, open_, done, 2)
+    by_setup = {row.setup: row for row in estimated.setups}
     assert by_setup[first].rests_on == 2
     assert (by_setup[first].seconds, by_setup[first].dollars) == (400, 1.0)
-    assert (found.hours, found.dollars) == (None, None)  # nothing is known of the others
-    known = [record(setup, seconds=36, dollars=1) for setup, _ in one.setups()]
-    assert estimate(one, planned, known, 0).hours == pytest.approx(12 * 36 / 2 / 3600)
+    assert (estimated.hours, estimated.dollars) == (None, None)  # nothing is known of the others
+    known = [record(setup, seconds=36, dollars=1) for setup, _ in chosen.setups()]
+    assert estimate(chosen, planned, known, 0).hours == pytest.approx(12 * 36 / 2 / 3600)
 
 
 def diff(old: list[str], new: list[str], context: int, path: str = "a.c") -> str:
@@ -93,17 +93,17 @@ def read(path: str) -> bytes | None:
 
 @given(edits, edits, st.integers(1, 5), st.integers(1, 5))
 def test_patches_are_the_same_if_they_make_the_same(
-    one: dict[int, str], other: dict[int, str], context: int, more: int
+    mine: dict[int, str], other: dict[int, str], context: int, more: int
 ) -> None:
     def changed(edit: dict[int, str]) -> list[str]:
         lines = [edit.get(number, line) for number, line in enumerate(SOURCE)]
         return "\n".join(lines).split("\n")
 
-    first, second = diff(SOURCE, changed(one), context), diff(SOURCE, changed(other), more)
+    first, second = diff(SOURCE, changed(mine), context), diff(SOURCE, changed(other), more)
     assert identity(first, read) == identity(f"words before\n{first}", read)
-    assert identity(first, read) == identity(diff(SOURCE, changed(one), more), read)
-    assert (identity(first, read) == identity(second, read)) == (changed(one) == changed(other))
-    assert identity(first, read) != identity(diff(SOURCE, changed(one), context, "b.c"), read)
+    assert identity(first, read) == identity(diff(SOURCE, changed(mine), more), read)
+    assert (identity(first, read) == identity(second, read)) == (changed(mine) == changed(other))
+    assert identity(first, read) != identity(diff(SOURCE, changed(mine), context, "b.c"), read)
 
 
 def test_the_order_of_files_does_not_count_and_what_does_not_apply_is_its_text() -> None:
@@ -121,7 +121,7 @@ def test_half_a_line_is_removed_and_nothing_else(lines: list[dict[str, int]], ha
     half = half.replace(b"\n", b"")
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, "attempts.jsonl")
-        whole = b"".join(json.dumps(one).encode() + b"\n" for one in lines)
+        whole = b"".join(json.dumps(entry).encode() + b"\n" for entry in lines)
         path.write_bytes(whole + half)
         attempt_files.mend(path)
         assert path.read_bytes() == whole
@@ -151,34 +151,35 @@ HANDS = [
 )
 def test_trajectories_become_atif(form: str, data: Any, steps: int) -> None:
     text = json.dumps(data).encode()
-    found = atif.trajectory(form, text, log=b"", agent=AGENT, session="s", dollars=0.5)
-    assert [one.step_id for one in found.steps] == list(range(1, steps + 1))
-    calls = [call for one in found.steps for call in one.tool_calls or []]
+    parsed = atif.trajectory(form, text, log=b"", agent=AGENT, session="s", dollars=0.5)
+    assert [step.step_id for step in parsed.steps] == list(range(1, steps + 1))
+    calls = [call for step in parsed.steps for call in step.tool_calls or []]
     assert [call.arguments["command"] for call in calls] == ["ls"]
     seen = [
         result.content
-        for one in found.steps
-        if one.observation
-        for result in one.observation.results
+        for step in parsed.steps
+        if step.observation
+        for result in step.observation.results
     ]
     assert seen == ["Makefile"]
-    assert found.final_metrics.total_cost_usd == 0.5
-    assert json.loads(found.model_dump_json())["schema_version"] == "ATIF-v1.4"
+    assert parsed.final_metrics.total_cost_usd == 0.5
+    assert json.loads(parsed.model_dump_json())["schema_version"] == "ATIF-v1.4"
 
 
 @pytest.mark.attack
 @given(st.sampled_from(["mini-swe-agent", "swe-agent", "openhands", ""]), st.binary())
 def test_whatever_an_agent_wrote_there_is_a_trajectory(form: str, data: bytes) -> None:
-    found = atif.trajectory(form, data, log=b"printed\xff", agent=AGENT, session="s", dollars=None)
-    assert found.steps[0].observation is not None
-    assert found.steps[0].observation.results[0].content.startswith("printed")
+    parsed = atif.trajectory(form, data, log=b"printed\xff", agent=AGENT, session="s", dollars=None)
+    assert parsed.steps[0].observation is not None
+    assert parsed.steps[0].observation.results[0].content.startswith("printed")
 
 
 @pytest.mark.attack
 def test_half_a_character_and_a_million_of_values_are_no_trouble() -> None:
     text = b'{"messages": [{"role": "assistant", "content": "a\\ud800b"}]}'
-    found = atif.trajectory("mini-swe-agent", text, log=b"", agent=AGENT, session="s", dollars=None)
-    assert json.loads(found.model_dump_json())["steps"][0]["message"] == "a?b"
+    form = "mini-swe-agent"
+    parsed = atif.trajectory(form, text, log=b"", agent=AGENT, session="s", dollars=None)
+    assert json.loads(parsed.model_dump_json())["steps"][0]["message"] == "a?b"
     begun = time.process_time()
     assert atif.parse_json(b"[" + b"[]," * (20 << 20) + b"0]") is None
     assert time.process_time() - begun < 5
@@ -194,9 +195,9 @@ async def test_a_patch_that_is_slow_to_read_is_told_by_its_text(
     slow = "\n".join(["--- /dev/null", "+++ b/b.c", "@@ -0,0 +1,100 @@", *lines, ""])
     assert len(slow) > verification.SMALL
     assert await verification.change_of(slow, read) == text_identity(slow)
-    one = record(Setup(agent="a"), diff=slow)
+    attempt = record(Setup(agent="a"), diff=slow)
     fix = Patch(diff=diff(SOURCE, ["x"], 3))
-    assert await verification.with_overlap(one, fix, read) == one
+    assert await verification.with_overlap(attempt, fix, read) == attempt
     small = record(Setup(agent="a"), diff=diff(SOURCE, ["x"], 1))
     assert (await verification.with_overlap(small, fix, read)).files == Overlap(common=1, all=1)
 
@@ -205,7 +206,7 @@ def test_two_bugs_never_share_a_folder() -> None:
     places = [place(bug) for bug in ("a:6.1", "a-6.1", "a.6.1", "a:6:1")]
     assert len(set(places)) == 4
     assert places[1] == "a-6.1"
-    assert not any("/" in one or ":" in one for one in places)
+    assert not any("/" in folder or ":" in folder for folder in places)
 
 
 NAMES = ("messages", "trajectory", "role", "content", "extra", "actions", "usage")
@@ -218,12 +219,12 @@ ANYTHING = st.recursive(
 @pytest.mark.thorough
 @pytest.mark.attack
 @given(ANYTHING)
-def test_whatever_json_it_is(said: Any) -> None:
+def test_whatever_json_it_is(value: Any) -> None:
     for form in ("mini-swe-agent", "swe-agent", "openhands"):
-        data = json.dumps(said).encode()
+        data = json.dumps(value).encode()
         assert atif.trajectory(form, data, log=b"", agent=AGENT, session="s", dollars=None).steps
-    used(json.dumps(said).encode())
-    pointed(said, "messages.content")
+    used(json.dumps(value).encode())
+    pointed(value, "messages.content")
 
 
 @pytest.mark.parametrize(
@@ -244,12 +245,12 @@ def test_whatever_json_it_is(said: Any) -> None:
     ],
 )
 def test_tokens_are_read_as_providers_say_them(answer: Any, tokens: Any) -> None:
-    found = used(json.dumps(answer).encode())
-    assert (None if found is None else (found.input, found.cached, found.output)) == tokens
+    usage = used(json.dumps(answer).encode())
+    assert (None if usage is None else (usage.input, usage.cached, usage.output)) == tokens
     pieces = (
         b'data: {"choices": []}\n\ndata: ' + json.dumps(answer).encode() + b"\n\ndata: [DONE]\n"
     )
-    assert used(pieces) == found
+    assert used(pieces) == usage
 
 
 def test_prices_are_for_a_million_tokens() -> None:
@@ -317,8 +318,8 @@ def test_runs_of_kernels_are_judged_in_rgyms_classes(
     outcome: Ran, result: ReproduceResult | None, expected: tuple[Outcome, bool]
 ) -> None:
     run = KernelRun(bug="b", answer="a", outcome=outcome, reason="r")
-    found = judged(run, result)
-    assert (found.outcome, found.clean) == expected
+    judgement = judged(run, result)
+    assert (judgement.outcome, judgement.clean) == expected
 
 
 def test_what_has_no_verdict_is_no_record() -> None:
@@ -329,8 +330,8 @@ def test_what_has_no_verdict_is_no_record() -> None:
     crashed = {**slow, "number": 1, "detail": "it crashed while booting: KASAN: bad"}
     with pytest.raises(InfrastructureError, match="r"):
         judged(run, ran(Verdict.INCONCLUSIVE, instances=[slow, crashed]))
-    found = judged(run, ran(Verdict.INCONCLUSIVE, instances=[crashed]))
-    assert (found.outcome, found.clean) == (Outcome.BOOT, False)
+    judgement = judged(run, ran(Verdict.INCONCLUSIVE, instances=[crashed]))
+    assert (judgement.outcome, judgement.clean) == (Outcome.BOOT, False)
 
 
 DESCRIBED = """
@@ -369,9 +370,9 @@ def test_what_is_wrong_with_a_campaign_is_said(tmp_path: Path, text: str, reason
     path.write_text(text)
 
     def begin() -> None:
-        found = subjects.read(path)
-        subjects.load(found, tmp_path)
-        for entry in found.agents:
+        chosen = subjects.read(path)
+        subjects.load(chosen, tmp_path)
+        for entry in chosen.agents:
             adapters.command(entry, tmp_path)
 
     with refused(reason):
@@ -406,18 +407,18 @@ def test_shipped_adapters_can_be_used(tmp_path: Path) -> None:
 
 def test_a_shipped_bug_on_two_kernels_is_two_bugs(tmp_path: Path) -> None:
     names = ["watch-queue-filter", "watch-queue-filter@linux-5.10"]
-    found = subjects.load(campaign(bugs=names), tmp_path)
-    assert [one.id for one in found.bugs] == [names[0], "watch-queue-filter:linux-5.10"]
-    assert len(found.dataset("d")) == 2
+    chosen = subjects.load(campaign(bugs=names), tmp_path)
+    assert [bug.id for bug in chosen.bugs] == [names[0], "watch-queue-filter:linux-5.10"]
+    assert len(chosen.dataset("d")) == 2
 
 
 def test_a_report_counts_the_bugs_that_all_have_tried() -> None:
-    one, other = Setup(agent="a"), Setup(agent="b")
-    records = [record(setup, name) for setup in (one, other) for name in ("one", "two")]
-    records += [record(one, "three")]
-    found = report(records, ["one", "two", "three"])
-    assert (found.bugs, found.left_out, found.runs, len(found.setups)) == (2, ["three"], 1, 2)
-    (compared,) = found.comparisons
+    first, second = Setup(agent="a"), Setup(agent="b")
+    records = [record(setup, name) for setup in (first, second) for name in ("one", "two")]
+    records += [record(first, "three")]
+    total = report(records, ["one", "two", "three"])
+    assert (total.bugs, total.left_out, total.runs, len(total.setups)) == (2, ["three"], 1, 2)
+    (compared,) = total.comparisons
     assert compared.figures[0].difference.value == 0
     tries = [FailedAttempt(bug=name, setup=other, run=1, reason="r") for name in ("two", "three")]
     (failed,) = report(records, ["one", "two", "three"], failed=tries).failed

@@ -24,7 +24,7 @@ def test_its_run_is_begun_once_and_its_best_patch_kept(tmp_path: Path) -> None:
     described = {"name": "c", "bugs": ["watch-queue-filter"], "agents": agents}
     campaign = Campaign.model_validate({**described, "attempt": {"dollars": 5}})
     (subject,) = subjects.load(campaign, tmp_path).bugs
-    planned = next(one for one in plan(campaign, [subject.id]) if one.setup.feedback)
+    planned = next(place for place in plan(campaign, [subject.id]) if place.setup.feedback)
     attempt = Attempt(campaign, planned, subject, "the report", tmp_path / "attempt")
     asked: list[Limits] = []
 
@@ -36,14 +36,14 @@ def test_its_run_is_begun_once_and_its_best_patch_kept(tmp_path: Path) -> None:
 
     async def twice(url: str) -> tuple[AgentEnded, AgentEnded, int]:
         async with AgentClient(url) as agent:
-            one = CrashFixer(agent, request)
-            first = await crashfixer.worked(attempt, one)
+            fixer = CrashFixer(agent, request)
+            first = await crashfixer.worked(attempt, fixer)
             (attempt.folder / ENDED).unlink()  # as if it was killed before
-            await crashfixer.worked(attempt, one)
+            await crashfixer.worked(attempt, fixer)
             (attempt.folder / ENDED).unlink()
             key = json.loads((attempt.folder / RUN).read_text())["key"]
             (attempt.folder / RUN).write_text(json.dumps({"key": key}))  # as soon as it had begun
-            again = await crashfixer.worked(attempt, one)
+            again = await crashfixer.worked(attempt, fixer)
             return first, again, len((await agent.page(None, 10)).runs)
 
     data = tmp_path / "data"
@@ -56,6 +56,6 @@ def test_its_run_is_begun_once_and_its_best_patch_kept(tmp_path: Path) -> None:
     assert 0 < first.dollars < 5
     assert first.kernel_runs > 0
     assert first.tokens
-    assert {one.dollars for one in asked} == {5}
+    assert {ask.dollars for ask in asked} == {5}
     steps = json.loads((attempt.folder / ATIF).read_text())["steps"]
-    assert {one["source"] for one in steps} == {"user", "agent"}
+    assert {step["source"] for step in steps} == {"user", "agent"}

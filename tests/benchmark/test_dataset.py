@@ -30,7 +30,7 @@ def bug(**changed: object) -> dict[str, object]:
 
 
 def made(*bugs: dict[str, object], name: str = "some") -> Dataset:
-    return Dataset.of(name, [syzbot_data.read(one, "here") for one in bugs])
+    return Dataset.of(name, [syzbot_data.read(data, "here") for data in bugs])
 
 
 @needs_kbenchsyz
@@ -71,7 +71,7 @@ def test_both_ways_to_name_the_fields_are_read_alike() -> None:
 
 
 @pytest.mark.parametrize(
-    ("changed", "said"),
+    ("changed", "complaint"),
     [
         ({"id": "../../etc"}, "id"),
         ({"title": 7}, "title"),
@@ -81,11 +81,11 @@ def test_both_ways_to_name_the_fields_are_read_alike() -> None:
     ],
 )
 def test_a_bug_that_is_none_is_refused_with_its_field(
-    changed: dict[str, object], said: str
+    changed: dict[str, object], complaint: str
 ) -> None:
     with refused("bad_bug_data") as caught:
         syzbot_data.read(bug(**changed), "bugs.jsonl:3")
-    assert caught.value.message.startswith(f"bugs.jsonl:3: {said}")
+    assert caught.value.message.startswith(f"bugs.jsonl:3: {complaint}")
 
 
 def test_a_dataset_is_kept_and_never_changes(tmp_path: Path) -> None:
@@ -109,10 +109,10 @@ def test_what_is_no_dataset_is_told(tmp_path: Path) -> None:
         made(bug(), bug(title="another"))
     with refused("bad_dataset"):
         made(bug(), name="../x")
-    one = made(bug(), bug(id="ab" * 20))
-    assert one.get("aaa").id == "a" * 40
+    pair = made(bug(), bug(id="ab" * 20))
+    assert pair.get("aaa").id == "a" * 40
     with pytest.raises(NotFound):
-        one.get("a")
+        pair.get("a")
 
 
 @pytest.mark.parametrize(
@@ -154,8 +154,8 @@ def test_a_dataset_is_split_at_a_models_cutoff() -> None:
         bug(id="f" * 40, patch_commit_date=None),
     )
     before, after = split(there, datetime(2023, 1, 31, tzinfo=UTC))
-    assert [one.id[0] for one in before.bugs] == ["a"]
-    assert [one.id[0] for one in after.bugs] == ["e"]
+    assert [bug.id[0] for bug in before.bugs] == ["a"]
+    assert [bug.id[0] for bug in after.bugs] == ["e"]
 
 
 # --- Live-kBench ----------------------------------------------------------------------------
@@ -215,12 +215,12 @@ def karena_file(path: Path) -> Path:
     """Make a database with two bugs, two runs of an agent, and a judge."""
     base = sqlite3.connect(path)
     base.executescript((HERE / "karena.sql").read_text())
-    for one in ("a" * 40, "e" * 40):
-        data = json.dumps(bug(id=one, patch_commit_date=None))
+    for bug_id in ("a" * 40, "e" * 40):
+        data = json.dumps(bug(id=bug_id, patch_commit_date=None))
         base.execute(
-            "INSERT INTO syzbot_bugs VALUES (?, 'x', '2022-08-01', '[]', '', '', ?)", (one, data)
+            "INSERT INTO syzbot_bugs VALUES (?, 'x', '2022-08-01', '[]', '', '', ?)", (bug_id, data)
         )
-        base.execute("INSERT INTO developer_patches VALUES (?, '2023-05-01', 'why')", (one,))
+        base.execute("INSERT INTO developer_patches VALUES (?, '2023-05-01', 'why')", (bug_id,))
     base.execute("INSERT INTO bug_dataset_members VALUES (1, ?)", ("e" * 40,))
     attrs = '{"dollarCost": "1.5", "timeCost": "60"}'
     rows = [
@@ -229,10 +229,10 @@ def karena_file(path: Path) -> Path:
         (13, 3, "e" * 40, 1, "success", "", "no json"),
         (14, 3, "e" * 40, 2, "success", "", "[]"),
     ]
-    for number, patch, of, run, status, said, more in rows:
+    for number, patch, of, run, status, message, more in rows:
         base.execute(
             "INSERT INTO agent_patches VALUES (?, ?, ?, 1, ?, ?, ?, ?)",
-            (number, patch, of, run, status, said, more),
+            (number, patch, of, run, status, message, more),
         )
     base.commit()
     base.close()
@@ -242,13 +242,13 @@ def karena_file(path: Path) -> Path:
 def test_a_karena_database_is_read_with_all_results(tmp_path: Path) -> None:
     path = karena_file(tmp_path / "karena.db")
     there = karena.datasets(path)
-    assert [len(one) for one in there.values()] == [2, 1]
-    (one,) = there["lk"].bugs
-    assert one.patch is not None
-    assert (one.patch.message, one.fixed) == ("why", datetime(2023, 5, 1, tzinfo=UTC))
+    assert [len(bugs) for bugs in there.values()] == [2, 1]
+    (lk_bug,) = there["lk"].bugs
+    assert lk_bug.patch is not None
+    assert (lk_bug.patch.message, lk_bug.fixed) == ("why", datetime(2023, 5, 1, tzinfo=UTC))
     read = karena.results(path)
-    by_bug = {(found.bug[0], found.run): found for found in read.attempts}
-    assert {place: found.outcome for place, found in by_bug.items()} == {
+    by_bug = {(attempt.bug[0], attempt.run): attempt for attempt in read.attempts}
+    assert {place: attempt.outcome for place, attempt in by_bug.items()} == {
         ("a", 1): Outcome.BAD,
         ("a", 2): Outcome.PASS,
         ("e", 2): Outcome.COMPILE,
@@ -296,7 +296,7 @@ FIRST, BOTH = ((HERE / name).read_text() for name in ("one_function.diff", "two_
 
 
 def test_functions_are_found_by_the_files_not_by_the_hunks() -> None:
-    first, both = (changed_parts(one, TREE.get) for one in (FIRST, BOTH))
+    first, both = (changed_parts(patch, TREE.get) for patch in (FIRST, BOTH))
     assert first.functions == {("net/f.c", "one")}
     assert both.functions == {("net/f.c", name) for name in ("one", "two", "three")}
     assert both.files == {"net/f.c"}

@@ -113,11 +113,11 @@ def test_what_rgym_gains_by_feedback_is_pass_at_three() -> None:
 
 def test_the_judges_agreement_follows_from_its_counts() -> None:
     # Live-kBench, Table 10
-    said = Agreement(true_positive=20, true_negative=51, false_positive=3, false_negative=5)
-    figures = (said.accuracy, said.precision, said.recall, said.f1)
+    agreement = Agreement(true_positive=20, true_negative=51, false_positive=3, false_negative=5)
+    figures = (agreement.accuracy, agreement.precision, agreement.recall, agreement.f1)
     assert figures == pytest.approx((0.8987, 0.8696, 0.8000, 0.8333), abs=5e-5)
     pairs = [(True, True)] * 20 + [(False, False)] * 51 + [(True, False)] * 3 + [(False, True)] * 5
-    assert Agreement.of(pairs) == said
+    assert Agreement.of(pairs) == agreement
     assert Agreement.of([]).accuracy is None
 
 
@@ -198,11 +198,11 @@ def test_unique_and_union_solves() -> None:
     names = ["both", "one", "other", "none"]
     solved = {ONE: {"both", "one"}, OTHER: {"both", "other"}}
     results = by_setup({setup: [bug in by for bug in names] for setup, by in solved.items()}, names)
-    found = solves(results, [ONE, OTHER], 1)
-    assert found.union == ["both", "one", "other"]
-    assert found.unique == {str(ONE): ["one"], str(OTHER): ["other"]}
-    assert found.unsolved == ["none"]
-    assert found.by_bug == {"both": 2, "one": 1, "other": 1, "none": 0}
+    solved = solves(results, [ONE, OTHER], 1)
+    assert solved.union == ["both", "one", "other"]
+    assert solved.unique == {str(ONE): ["one"], str(OTHER): ["other"]}
+    assert solved.unsolved == ["none"]
+    assert solved.by_bug == {"both": 2, "one": 1, "other": 1, "none": 0}
 
 
 def test_two_setups_are_compared_bug_by_bug() -> None:
@@ -210,10 +210,10 @@ def test_two_setups_are_compared_bug_by_bug() -> None:
     # One solves 12 bugs that the other does not, and the other 2: McNemar's exact p is 0.0129.
     ends = {ONE: [True] * 12 + [False] * 2 + [True] * 6, OTHER: [False] * 12 + [True] * 8}
     results = by_setup(ends, names)
-    found = compared(results, Figure.CRR)
-    assert found.p_value == pytest.approx(212 / 2**14)
-    assert found.difference.value == pytest.approx(0.5)
-    assert 0 < found.difference.low < 0.5 < found.difference.high
+    comparison = compared(results, Figure.CRR)
+    assert comparison.p_value == pytest.approx(212 / 2**14)
+    assert comparison.difference.value == pytest.approx(0.5)
+    assert 0 < comparison.difference.low < 0.5 < comparison.difference.high
     assert paired(results, ONE, OTHER, Figure.EPR, 1) is None
 
 
@@ -223,15 +223,15 @@ def test_equal_setups_differ_by_chance_alone() -> None:
     turned = overlaps[5:] + overlaps[:5]
     results = Results(
         [
-            attempt(bug, setup=setup, files=one)
+            attempt(bug, setup=setup, files=files)
             for setup, all_ in ((ONE, overlaps), (OTHER, turned))
-            for bug, one in zip(names, all_, strict=True)
+            for bug, files in zip(names, all_, strict=True)
         ],
         names,
     )
-    found = compared(results, Figure.FILE_IOU)
-    assert found.p_value > 0.5
-    assert found.difference.low < 0 < found.difference.high
+    comparison = compared(results, Figure.FILE_IOU)
+    assert comparison.p_value > 0.5
+    assert comparison.difference.low < 0 < comparison.difference.high
 
 
 def test_bugs_before_and_after_a_cutoff_are_compared() -> None:
@@ -239,10 +239,10 @@ def test_bugs_before_and_after_a_cutoff_are_compared() -> None:
     ends = [attempt(bug) for bug in before] + [
         attempt(bug, outcome=Outcome.TRIGGER) for bug in after
     ]
-    found = across(Results(ends, before), Results(ends, after), ONE, Figure.CRR, 1)
-    assert found is not None
-    assert (found.first, found.second, found.ratio) == (1, 0, None)
-    assert found.difference.low > 0.8
+    comparison = across(Results(ends, before), Results(ends, after), ONE, Figure.CRR, 1)
+    assert comparison is not None
+    assert (comparison.first, comparison.second, comparison.ratio) == (1, 0, None)
+    assert comparison.difference.low > 0.8
 
 
 def test_a_run_that_is_there_twice_is_an_error() -> None:

@@ -61,7 +61,7 @@ def test_votes_are_counted_and_equal_patches_are_judged_once(tmp_path: Path) -> 
     tried = [attempt("+x"), attempt("+x", 2), attempt("+y", 3, Outcome.TRIGGER)]
     done = judged(tmp_path, model, *tried)
     assert (done.patches, done.asked, done.unfinished) == (1, 9, 0)
-    assert [one.votes for one in done.attempts] == [Votes(yes=5, no=4), Votes(yes=5, no=4), None]
+    assert [attempt.votes for attempt in done.attempts] == [Votes(yes=5, no=4), Votes(yes=5, no=4), None]
     assert done.dollars == pytest.approx(0.09)
 
 
@@ -98,14 +98,14 @@ def test_a_limit_in_dollars_is_kept(tmp_path: Path) -> None:
     model = Model(YES, dollars=0.01)
     done = judged(tmp_path, model, attempt("+x"), attempt("+y", 2), dollars=0.105)
     assert (model.asked, done.unfinished) == (10, 1)
-    assert [one.votes is not None for one in done.attempts] == [True, False]
+    assert [attempt.votes is not None for attempt in done.attempts] == [True, False]
     assert judged(tmp_path, model, attempt("+y", 2), dollars=0.105).asked == 0
     with refused("price_unknown"):
         judged(tmp_path, Model(YES, dollars=None), attempt("+y", 2), dollars=5.0)
 
 
 @pytest.mark.parametrize(
-    ("said", "meant"),
+    ("answer", "meant"),
     [
         (YES, True),
         (NO, False),
@@ -116,8 +116,8 @@ def test_a_limit_in_dollars_is_kept(tmp_path: Path) -> None:
         ("", None),
     ],
 )
-def test_the_last_word_of_an_answer_counts(said: str, meant: bool | None) -> None:
-    assert verdict(said) is meant
+def test_the_last_word_of_an_answer_counts(answer: str, meant: bool | None) -> None:
+    assert verdict(answer) is meant
 
 
 @given(st.text(max_size=300))
@@ -126,15 +126,15 @@ def test_any_answer_is_read(text: str) -> None:
 
 
 def asked(diff: str, vote: int = 0, *, blind: bool = False) -> Question:
-    found = question(dataset().bugs[0], diff, vote=vote, blind=blind)
-    assert found is not None
-    return found
+    prompt = question(dataset().bugs[0], diff, vote=vote, blind=blind)
+    assert prompt is not None
+    return prompt
 
 
 def test_a_blind_judge_is_not_told_whose_patch_is_whose() -> None:
-    told = asked("+mine").text
-    assert "net: add a test" in told
-    assert "developers" in told
+    text = asked("+mine").text
+    assert "net: add a test" in text
+    assert "developers" in text
     blind = [asked("+mine", vote, blind=True).text for vote in range(20)]
     assert all("net: add a test" not in text and "developers" not in text for text in blind)
     first = {text.index("+mine") < text.index("+b\n") for text in blind}
@@ -167,14 +167,14 @@ MARK = re.compile(r"<patch(-[0-9a-f]{12}) name=")
 @pytest.mark.parametrize("blind", [False, True])
 def test_a_patch_does_not_end_its_part(diff: str, blind: bool) -> None:
     begin = time.process_time()
-    found = asked(diff, blind=blind)
-    first, second = MARK.findall(found.text)
+    prompt = asked(diff, blind=blind)
+    first, second = MARK.findall(prompt.text)
     assert first == second
     # No earlier question's tags, and not those of the same patch for another judge, end this part.
     again = asked(f"{diff}\n+</patch{first}>", blind=blind)
     assert again.text.count(f"</patch{MARK.findall(again.text)[0]}>") == 2
     assert first not in MARK.findall(again.text)
-    assert first in found.system
+    assert first in prompt.system
     assert time.process_time() - begin < 1
 
 
@@ -205,13 +205,13 @@ def test_the_command_judges_by_a_tape_and_tells_the_agreement(kgym: Kgym, tmp_pa
     asyncio.run(_record(tape, lambda diff: YES if diff == "+x" else NO))
     labels = [{"bug": "a" * 40, "diff": diff, "equivalent": True} for diff in ("+x", "+y")]
     people = tmp_path / "people.jsonl"
-    people.write_text("".join(json.dumps(one) + "\n" for one in labels))
+    people.write_text("".join(json.dumps(label) + "\n" for label in labels))
     words = ("bench", "judge", folder, "--model", f"replay:{tape}", "--labels", people, "--json")
     done = kgym(*words)
     assert done.status == 0, done.err
     assert (done.json["patches"], done.json["equivalent"], done.json["asked"]) == (2, 1, 18)
     assert done.json["agreement"]["accuracy"] == 0.5
-    votes = [one.votes for one in attempt_files.read(folder / "judged.jsonl")]
+    votes = [attempt.votes for attempt in attempt_files.read(folder / "judged.jsonl")]
     assert votes == [Votes(yes=9, no=0), Votes(yes=0, no=9)]
     assert kgym(*words).json["asked"] == 0
 
@@ -257,8 +257,8 @@ async def _record(tape: Path, says: Callable[[str], str]) -> None:
     recorder = Recorder(Says(), tape)
     for diff in ("+x", "+y"):
         for vote in range(9):
-            one = asked(diff, vote)
-            prompt = Prompt("judge", one.system, one.text)
+            posed = asked(diff, vote)
+            prompt = Prompt("judge", posed.system, posed.text)
             for number in range(TRIES):
                 occurrence = f"vote {vote}, try {number}"
                 await recorder.ask(Call(prompt, temperature=1.0, occurrence=occurrence))

@@ -136,12 +136,12 @@ pytestmark = pytest.mark.thorough
 
 
 def test_an_agent_finds_what_the_protocol_says(box: Box) -> None:
-    ended, said = box.run(
+    ended, output = box.run(
         "pwd; env | grep KENV | sort; cat ~/report.txt; echo; cat ~/reproducer.txt; echo;"
         " cat ~/task.txt; git status --short; git log --format=%s; /KBDr/run_kernel; ls /KBDr"
     )
-    assert ended.error is None, (ended, said)
-    assert said.splitlines() == [
+    assert ended.error is None, (ended, output)
+    assert output.splitlines() == [
         "/linux",
         "KENV_COMMIT_FROM=parent",
         "KENV_KGYM_ENDPOINT=unix:/KBDr/net/door",
@@ -164,15 +164,15 @@ def test_an_agent_finds_what_the_protocol_says(box: Box) -> None:
 
 def test_run_kernel_has_its_three_answers(box: Box) -> None:
     edit = "sed -i 's/100/{}/' kernel/secret.c; /KBDr/run_kernel; ls ~; git checkout -q -f HEAD; "
-    ended, said = box.run(
+    ended, output = box.run(
         "/KBDr/run_kernel; "
         + edit.format("broken")
         + "sed -i 's/100/useless/' kernel/secret.c; git commit -qam wip; /KBDr/run_kernel;"
         " sed -i 's/useless/mends/' kernel/secret.c; echo new >new.c; /KBDr/run_kernel; ls ~",
         feedback=True,
     )
-    assert ended.error is None, said
-    answers = [line for line in said.splitlines() if "rror" in line or "rash" in line]
+    assert ended.error is None, output
+    answers = [line for line in output.splitlines() if "rror" in line or "rash" in line]
     assert answers == [
         'Crash reproduced: "KASAN: bad"',
         "Check crash report at `/root/report.txt`.",
@@ -182,9 +182,9 @@ def test_run_kernel_has_its_three_answers(box: Box) -> None:
         "No crash reproduced.",
     ]
     # Byte for byte what is published, which ends with an empty line.
-    assert "\nNo crash reproduced.\n\nreproducer.txt\n" in said
-    assert said.splitlines()[-3:] == ["reproducer.txt", "run_kernel.txt", "task.txt"]
-    assert [one.answer for one in box.calls] == [
+    assert "\nNo crash reproduced.\n\nreproducer.txt\n" in output
+    assert output.splitlines()[-3:] == ["reproducer.txt", "run_kernel.txt", "task.txt"]
+    assert [call.answer for call in box.calls] == [
         "crash reproduced",
         "does not compile",
         "crash reproduced",
@@ -203,12 +203,12 @@ def test_the_output_counts_before_the_tree(box: Box) -> None:
 
 @pytest.mark.attack
 def test_an_agent_cannot_find_the_fix(box: Box) -> None:
-    _, said = box.run(
+    _, output = box.run(
         "grep -rls SECRET_LIMIT /linux /root /KBDr /etc /tmp /mnt /home /var 2>/dev/null;"
         " git cat-file --batch-all-objects --batch | grep -a SECRET_LIMIT;"
         " git reflog; ls /usr/src 2>/dev/null"
     )
-    assert said == ""
+    assert output == ""
 
 
 # Prints what `find` and Git tell about the tree, each kind of line with its own first word.
@@ -257,29 +257,29 @@ def test_a_tree_does_not_show_which_files_were_changed(
 def test_an_agent_has_no_network_and_no_token(box: Box, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("KGYM_TOKEN", "a-token-that-no-agent-may-see")
     connect = "import socket; socket.create_connection(('1.1.1.1', 53), 2)"
-    _, said = box.run(
+    _, output = box.run(
         f'env; cat /proc/*/environ; tail -n +3 /proc/net/dev; python3 -c "{connect}" 2>&1',
         feedback=True,
     )
-    assert "a-token" not in said
-    assert "unreachable" in said.splitlines()[-1]
+    assert "a-token" not in output
+    assert "unreachable" in output.splitlines()[-1]
 
 
 @pytest.mark.attack
 def test_limits_are_enforced_from_outside(box: Box) -> None:
-    ended, said = box.run(
+    ended, output = box.run(
         "/KBDr/run_kernel; /KBDr/run_kernel; KENV_STATEFUL_EDIT=true; sleep 60",
         feedback=True,
         most_calls=1,
         seconds=6.0,
     )
-    assert "kGym error: limit, all 1 runs of kernels are used up." in said
+    assert "kGym error: limit, all 1 runs of kernels are used up." in output
     assert ended.error is not None
     assert "limit of time" in ended.error
     assert len(box.kernels.asked) == 1
     # Without feedback, an agent that says otherwise is told the same.
-    _, said = box.run("KENV_STATEFUL_EDIT=true /KBDr/run_kernel")
-    assert said.strip() == "Stateful edit is not allowed in the current environment."
+    _, output = box.run("KENV_STATEFUL_EDIT=true /KBDr/run_kernel")
+    assert output.strip() == "Stateful edit is not allowed in the current environment."
     assert len(box.kernels.asked) == 1
 
 
@@ -298,8 +298,8 @@ def test_limits_are_enforced_from_outside(box: Box) -> None:
     ],
 )
 def test_whatever_becomes_of_the_repository_the_changes_are_found(box: Box, script: str) -> None:
-    ended, said = box.run(script)
-    assert ended.error is None, said
+    ended, output = box.run(script)
+    assert ended.error is None, output
     changed = [line for line in box.patch.splitlines() if line.startswith(("+", "-", "diff"))]
     assert changed == [
         "diff --git a/kernel/secret.c b/kernel/secret.c",
@@ -377,19 +377,19 @@ def test_a_door_holds_few_long_calls_and_ends_with_its_agent() -> None:
                 writers.append((reader, writer))
             await asyncio.sleep(0.2)
             refused = sum(reader.at_eof() for reader, _ in writers)
-            *others, (_, one) = writers[:MOST_OPEN]
+            *others, (_, last) = writers[:MOST_OPEN]
             for _, writer in others:
                 writer.write(long)
             await asyncio.sleep(0.5)
             unread = sum(writer.transport.get_write_buffer_size() > 0 for _, writer in others)
-            one.write(b'{"call": "run_kernel"}\n')
+            last.write(b'{"call": "run_kernel"}\n')
             await began.wait()
         return refused, unread
 
     refused, unread = asyncio.run(go())
     assert refused == 8
     assert unread >= MOST_OPEN - 1 - LONG
-    assert [one.answer for one in calls] == [GIVEN_UP]
+    assert [call.answer for call in calls] == [GIVEN_UP]
     assert ended == ["ended"]
 
 

@@ -48,13 +48,13 @@ def test_the_key_is_added_outside_and_all_is_counted(provider: Provider, tmp_pat
             return [await ask(client, "a"), await ask(client, "b")], proxy
 
     answers, proxy = asyncio.run(go())
-    assert [one.json()["choices"] for one in answers] == [["answer 1"], ["answer 2"]]
+    assert [response.json()["choices"] for response in answers] == [["answer 1"], ["answer 2"]]
     path, headers, body = provider.asked[0]
     assert (path, body["prompt"]) == ("/v1/chat/completions?alt=sse", "a")
     lower = {name.lower(): value for name, value in headers.items()}
     assert (lower["authorization"], lower["accept"]) == (f"Bearer {KEY}", "text/event-stream")
     assert "x-mine" not in lower
-    assert all(KEY not in str(one.headers) + one.text for one in answers)
+    assert all(KEY not in str(response.headers) + response.text for response in answers)
     assert "set-cookie" not in answers[0].headers
     assert (proxy.tokens, proxy.dollars) == (2_200_000, pytest.approx(4.0))
     assert KEY not in (tmp_path / "tape").read_text()
@@ -67,8 +67,8 @@ def test_what_was_asked_before_a_kill_is_not_asked_again(
 
     async def go(*words: str) -> tuple[list[str], float | None]:
         async with opened(provider, tape, limit=100) as (proxy, client):
-            said = [(await ask(client, word)).json()["choices"][0] for word in words]
-            return said, proxy.dollars
+            choices = [(await ask(client, word)).json()["choices"][0] for word in words]
+            return choices, proxy.dollars
 
     first, _ = asyncio.run(go("a", "a", "b"))
     with tape.open("ab") as file:
@@ -147,7 +147,7 @@ def test_an_agent_that_asks_all_at_once_goes_hardly_beyond_the_limit(
             while len(provider.asked) < AT_ONCE:
                 await asyncio.sleep(0.01)
             provider.hold.set()
-            return [(await one).status_code for one in asked], proxy.dollars
+            return [(await answer).status_code for answer in asked], proxy.dollars
 
     answers, dollars = asyncio.run(go())
     assert Counter(answers) == {200: AT_ONCE, 402: 20 - AT_ONCE}
@@ -177,10 +177,10 @@ def test_another_model_is_not_asked_under_this_ones_name(
     async def go() -> list[httpx.Response]:
         async with opened(provider, tmp_path / "tape") as (_, client):
             models = ("gpt-5", "gpt-5-mini", "openai/gpt-5", "gpt-5-pro")
-            return [await ask(client, one, model=one) for one in models]
+            return [await ask(client, name, model=name) for name in models]
 
     *passed, refused = asyncio.run(go())
-    assert [one.status_code for one in passed] == [200, 200, 200]
+    assert [response.status_code for response in passed] == [200, 200, 200]
     assert refused.status_code == 403
     assert "not gpt-5-pro" in refused.json()["error"]["message"]
     assert len(provider.asked) == 3

@@ -134,16 +134,16 @@ def validated(
     url: str, bugs: Dataset, folder: Path, *, retry: bool = False, seconds: float = 60
 ) -> tuple[dict[str, BugVerdict], About | None]:
     """Return the verdicts, by bug, and the dataset that was made."""
-    told: dict[str, BugVerdict] = {}
+    verdicts: dict[str, BugVerdict] = {}
     options = ValidateOptions(SweepOptions("v", retry=retry), seconds=seconds)
 
     async def go() -> About | None:
         async with AsyncClient(url) as client:
             return await validate(
-                client, bugs, folder, options, lambda one: told.update({one.bug: one})
+                client, bugs, folder, options, lambda row: verdicts.update({row.bug: row})
             )
 
-    return told, asyncio.run(go())
+    return verdicts, asyncio.run(go())
 
 
 def last(verdict: BugVerdict) -> tuple[Stage, Outcome]:
@@ -154,8 +154,8 @@ def last(verdict: BugVerdict) -> tuple[Stage, Outcome]:
 def test_each_bug_comes_as_far_as_it_can_and_nothing_runs_twice(tmp_path: Path) -> None:
     farm, into = Farm(), tmp_path / "v"
     with farming(tmp_path / "data", farm) as url:
-        told, made = validated(url, BUGS, into)
-        assert {name: last(one) for name, one in told.items()} == {
+        verdicts, made = validated(url, BUGS, into)
+        assert {name: last(verdict) for name, verdict in verdicts.items()} == {
             "steady": (Stage.DETERMINISTIC, Outcome.PASSED),
             "racy": (Stage.DETERMINISTIC, Outcome.PASSED),
             "rare": (Stage.DETERMINISTIC, Outcome.FAILED),
@@ -168,8 +168,8 @@ def test_each_bug_comes_as_far_as_it_can_and_nothing_runs_twice(tmp_path: Path) 
         }
         assert made is not None
         accepted = datasets.load(into / "accepted" / made.sha256[:12])
-        marks = {one.id: one.validation for one in accepted.bugs}
-        assert {name: one.racy for name, one in marks.items() if one} == {
+        marks = {bug.id: bug.validation for bug in accepted.bugs}
+        assert {name: mark.racy for name, mark in marks.items() if mark} == {
             "racy": True,
             "steady": False,
         }
@@ -177,11 +177,11 @@ def test_each_bug_comes_as_far_as_it_can_and_nothing_runs_twice(tmp_path: Path) 
         assert marks["racy"].kernel == "d" * 40
         before = len(farm.ran)
         again, made_again = validated(url, BUGS, into)
-        assert (again, made_again, len(farm.ran)) == (told, made, before)
+        assert (again, made_again, len(farm.ran)) == (verdicts, made, before)
         farm.lost = False
         mended, _ = validated(url, BUGS, into, retry=True)
         assert mended["lost"].accepted
-        assert not [one for one in farm.ran[before:] if "lost" not in one]
+        assert not [step for step in farm.ran[before:] if "lost" not in step]
     with refused("another_validation"):
         validated(url, BUGS, into, seconds=61)
 
@@ -211,9 +211,9 @@ def test_killed_in_the_middle_the_same_line_goes_on(tmp_path: Path) -> None:
     assert sorted(farm.ran) == sorted(
         ["build broken 0"]
         + [
-            one
+            step
             for name in ("steady", "lost")
-            for one in (
+            for step in (
                 f"build {name} 0",
                 f"run {name} False",
                 f"build {name} 0",

@@ -35,7 +35,7 @@ LIST = "/upstream/fixed?json=1"
 
 def fixed(letter: str, **changed: object) -> BugRecord:
     """Return a fixed bug as syzbot tells of it: links, and the fix's id."""
-    told = bug(
+    fields = bug(
         id=letter * 40,
         status="fixed",
         discussions=["https://lore.kernel.org/all/00000000@google.com/T/"],
@@ -43,8 +43,8 @@ def fixed(letter: str, **changed: object) -> BugRecord:
         **changed,
     )
     for name in ("patch", "patch_modified_files", "patch_commit_date", "parent_of_fix_commit"):
-        told.pop(name)
-    return syzbot_data.read(told, "here", extid=letter * 20)
+        fields.pop(name)
+    return syzbot_data.read(fields, "here", extid=letter * 20)
 
 
 class Watching:
@@ -70,9 +70,9 @@ class Watching:
     @property
     def bugs(self) -> dict[str, BugRecord]:
         """The records that are kept, by the first letters of their ids."""
-        found = (self.folder / "bugs").glob("*.json")
-        read = [BugRecord.model_validate_json(one.read_bytes()) for one in found]
-        return {one.id[0]: one for one in read}
+        files = (self.folder / "bugs").glob("*.json")
+        read = [BugRecord.model_validate_json(file.read_bytes()) for file in files]
+        return {bug.id[0]: bug for bug in read}
 
 
 @pytest.fixture
@@ -83,20 +83,20 @@ def watching(tmp_path: Path) -> Iterator[Watching]:
 
 
 def test_a_bug_is_read_with_its_fix_its_texts_and_its_discussion(watching: Watching) -> None:
-    found = watching.visit()
-    assert (found.listed, found.new, found.failed) == (2, 2, {})
-    one = watching.bugs["a"]
-    assert one.extid == "a" * 20
-    assert one.reported == datetime(2022, 9, 2, 10, 11, 12, tzinfo=UTC)
-    assert one.fixed == datetime(2022, 9, 20, 12, 20, 17, tzinfo=UTC)
-    assert one.crashes[0].config.text == "the KernelConfig\n"
-    assert one.patch is not None
-    assert (one.patch.parent, one.patch.diff, one.patch.files) == (PARENT, DIFF, ["net/f.c"])
-    assert one.patch.message == "net: fix f\n\nIt was wrong."
+    visit = watching.visit()
+    assert (visit.listed, visit.new, visit.failed) == (2, 2, {})
+    bug = watching.bugs["a"]
+    assert bug.extid == "a" * 20
+    assert bug.reported == datetime(2022, 9, 2, 10, 11, 12, tzinfo=UTC)
+    assert bug.fixed == datetime(2022, 9, 20, 12, 20, 17, tzinfo=UTC)
+    assert bug.crashes[0].config.text == "the KernelConfig\n"
+    assert bug.patch is not None
+    assert (bug.patch.parent, bug.patch.diff, bug.patch.files) == (PARENT, DIFF, ["net/f.c"])
+    assert bug.patch.message == "net: fix f\n\nIt was wrong."
     assert watching.bugs["e"].extid == "e" * 20  # of its page
-    assert found.folder is not None
-    assert len(dataset.load(found.folder)) == 2
-    assert b"one@example.org" in (watching.folder / "threads" / one.id / "0.mbox").read_bytes()
+    assert visit.folder is not None
+    assert len(dataset.load(visit.folder)) == 2
+    assert b"one@example.org" in (watching.folder / "threads" / bug.id / "0.mbox").read_bytes()
 
 
 def test_to_look_again_costs_the_site_nothing_and_changes_nothing(watching: Watching) -> None:
@@ -122,17 +122,17 @@ def test_a_bug_that_changes_is_read_anew_and_the_old_dataset_stays(watching: Wat
 def test_without_a_discussion_the_list_says_when_it_was_reported_once(watching: Watching) -> None:
     watching.syzbot.bugs = [fixed("a").model_copy(update={"discussions": []})]
     watching.visit()
-    said = watching.bugs["a"].reported
-    assert said is not None
-    assert abs(datetime.now(UTC) - said - timedelta(days=10)) < timedelta(minutes=5)
+    reported = watching.bugs["a"].reported
+    assert reported is not None
+    assert abs(datetime.now(UTC) - reported - timedelta(days=10)) < timedelta(minutes=5)
     time.sleep(0.01)
     assert watching.visit().unchanged == 1
-    assert watching.bugs["a"].reported == said
+    assert watching.bugs["a"].reported == reported
 
 
 def test_requests_to_a_site_are_a_pause_apart(watching: Watching) -> None:
-    found = watching.visit(pause=5)
-    assert len(watching.waits) == found.requests - 1
+    visit = watching.visit(pause=5)
+    assert len(watching.waits) == visit.requests - 1
     assert min(watching.waits) > 4
 
 
@@ -156,8 +156,8 @@ def test_a_site_that_is_busy_is_asked_again_when_it_says(
 
 def test_a_date_is_understood_as_the_time_to_come_again(watching: Watching) -> None:
     then = datetime.now(UTC) + timedelta(seconds=100)
-    said = f"{then:%a, %d %b %Y %H:%M:%S} GMT"
-    watching.syzbot.faults[LIST] = [Fault(503, headers={"Retry_After": said})]
+    date = f"{then:%a, %d %b %Y %H:%M:%S} GMT"
+    watching.syzbot.faults[LIST] = [Fault(503, headers={"Retry_After": date})]
     watching.visit()
     assert 90 < max(watching.waits) < 101
 
@@ -173,8 +173,8 @@ def test_a_site_that_does_not_answer_ends_the_visit_which_goes_on_later(
         watching.visit()
     assert set(watching.bugs) == {"a"}
     before = watching.syzbot.asked.copy()
-    found = watching.visit(lately=3600)
-    assert (found.new, found.unchanged) == (1, 1)
+    visit = watching.visit(lately=3600)
+    assert (visit.new, visit.unchanged) == (1, 1)
     assert watching.syzbot.asked[LIST] == before[LIST]
 
 
@@ -193,24 +193,24 @@ def test_a_changed_layout_is_said_and_nothing_is_lost(
     watching: Watching, path: str, body: bytes
 ) -> None:
     watching.visit()
-    kept = {one.name: one.read_bytes() for one in (watching.folder / "bugs").iterdir()}
+    kept = {file.name: file.read_bytes() for file in (watching.folder / "bugs").iterdir()}
     watching.syzbot.faults[path] = [Fault(body=body)]
     with refused("syzbot_layout"):
         watching.visit()
-    assert {one.name: one.read_bytes() for one in (watching.folder / "bugs").iterdir()} == kept
+    assert {file.name: file.read_bytes() for file in (watching.folder / "bugs").iterdir()} == kept
     assert watching.visit().unchanged == 2
 
 
 def test_a_broken_bug_is_left_out_and_many_are_a_changed_layout(watching: Watching) -> None:
     path = f"/bug?extid={'a' * 20}&json=1"
     watching.syzbot.faults[path] = [Fault(body=b'{"id": 5}')]
-    found = watching.visit()
+    visit = watching.visit()
     assert set(watching.bugs) == {"e"}
-    assert list(found.failed) == ["a" * 20]
-    assert found.failed["a" * 20].startswith("syzbot_layout")
-    watching.syzbot.bugs = [fixed(one) for one in "abcd05"]
-    for one in "abcd05":
-        watching.syzbot.faults[f"/bug?extid={one * 20}&json=1"] = [Fault(body=b"[]")]
+    assert list(visit.failed) == ["a" * 20]
+    assert visit.failed["a" * 20].startswith("syzbot_layout")
+    watching.syzbot.bugs = [fixed(letter) for letter in "abcd05"]
+    for letter in "abcd05":
+        watching.syzbot.faults[f"/bug?extid={letter * 20}&json=1"] = [Fault(body=b"[]")]
     with refused("syzbot_layout"):
         watching.visit()
     assert set(watching.bugs) == {"e"}
@@ -250,9 +250,9 @@ def test_hostile_pages_take_linear_time(part: str) -> None:
 @pytest.mark.attack
 def test_a_thread_that_unpacks_without_an_end_is_cut() -> None:
     packed = gzip.compress(b"From mboxrd@z x\nFrom: a@b\n\n" + b"\0" * (32 << 20), 1)
-    found = watch.read_thread(packed)
-    assert found is not None
-    assert len(found.mails) <= watch.BOX
+    thread = watch.read_thread(packed)
+    assert thread is not None
+    assert len(thread.mails) <= watch.BOX
 
 
 @given(st.binary(max_size=2000))
@@ -312,12 +312,12 @@ def test_bugs_of_kbenchsyz_come_back_as_they_are(tmp_path: Path) -> None:
     syzbot = Syzbot(bugs)
     with serving(syzbot):
         watching = Watching(syzbot, tmp_path / "watch")
-        found = watching.visit(threads=0)
-    assert (found.new, found.failed) == (8, {})
-    read = {one.id: one for one in dataset.load(found.folder or tmp_path).bugs}
-    for one in bugs:
-        assert read[one.id].patch == one.patch
-        assert read[one.id].crashes[0].commit == one.crashes[0].commit
+        visit = watching.visit(threads=0)
+    assert (visit.new, visit.failed) == (8, {})
+    read = {bug.id: bug for bug in dataset.load(visit.folder or tmp_path).bugs}
+    for own in bugs:
+        assert read[own.id].patch == own.patch
+        assert read[own.id].crashes[0].commit == own.crashes[0].commit
 
 
 def git(folder: Path, *words: str) -> str:
@@ -346,10 +346,10 @@ def test_a_mirror_tells_the_functions_of_a_fix_and_costs_no_request(
     known = Commit(id=fix, repository="git://k/l")
     fetcher = Fetcher(tmp_path / "pages", (watching.syzbot.url,))
     sites = GitSites(watching.syzbot.url, mirrors)
-    found = fixed_by(DeveloperPatch(commits=[known]), sites, fetcher)
+    patch = fixed_by(DeveloperPatch(commits=[known]), sites, fetcher)
     fetcher.close()
-    assert (found.parent, found.message, found.files) == (parent, "f: 2\n\nBecause.", ["f.c"])
-    assert found.functions == [Function(file="f.c", name="f")]
-    assert "+\treturn 2;\n" in (found.diff or "")
-    assert found.date is not None
+    assert (patch.parent, patch.message, patch.files) == (parent, "f: 2\n\nBecause.", ["f.c"])
+    assert patch.functions == [Function(file="f.c", name="f")]
+    assert "+\treturn 2;\n" in (patch.diff or "")
+    assert patch.date is not None
     assert not watching.syzbot.asked

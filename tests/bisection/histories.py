@@ -21,4 +21,4 @@ def history(seed: int, size: int) -> History:
                 tip = len(parents) - 1
             parents.append((main, tip))
         main = len(parents) - 1
-    return History([Commit(f"{number:040x}", one) for number, one in enumerate(parents)])
+    return History([Commit(f"{number:040x}", before) for number, before in enumerate(parents)])

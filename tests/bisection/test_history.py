@@ -11,26 +11,26 @@ from tests.refused import refused
 A, B, C = ("a" * 40, "b" * 40, "c" * 40)
 
 
-def text(one: History) -> str:
+def text(written: History) -> str:
     lines = []
-    for commit in one.commits:
-        parents = [one.commits[parent].id for parent in commit.parents]
+    for commit in written.commits:
+        parents = [written.commits[parent].id for parent in commit.parents]
         lines.append(f"{' '.join([commit.id, *parents])}\t{commit.subject}\n")
     return "".join(lines)
 
 
 @given(st.integers(0, 2**32), st.integers(1, 50))
 def test_what_is_written_is_read(seed: int, size: int) -> None:
-    one = history(seed, size)
-    assert parse(text(one)) == one
+    written = history(seed, size)
+    assert parse(text(written)) == written
 
 
 def test_parents_that_are_not_listed_are_before_all() -> None:
-    one = parse(f"{A} {C}\tfirst\tone\n{B} {A} {C}\tsecond\x1b[1m\n")
-    assert [commit.parents for commit in one.commits] == [(), (0,)]
-    assert one.commits[0].subject == "first\tone"
-    assert list(one.before(1)) == [1, 1]
-    assert list(one.before(0)) == [1, 0]
+    read = parse(f"{A} {C}\tfirst\tone\n{B} {A} {C}\tsecond\x1b[1m\n")
+    assert [commit.parents for commit in read.commits] == [(), (0,)]
+    assert read.commits[0].subject == "first\tone"
+    assert list(read.before(1)) == [1, 1]
+    assert list(read.before(0)) == [1, 0]
 
 
 @pytest.mark.attack

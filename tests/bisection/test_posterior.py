@@ -73,10 +73,10 @@ def test_without_noise_the_commit_is_found_in_the_logarithm_of_the_steps(
     commits = history(seed, size)
     truth = data.draw(st.integers(0, size - 1))
     search = Search(commits, Rate(1000, 1000), fix=fix)
-    found = searched(Random(seed), search, truth, 1, 1)
-    assert list(found.choice.likely) == [truth]
-    assert found.choice.sure >= 0.95
-    assert found.tests <= expected_steps(size) + 4  # branches side by side cannot be halved
+    result = searched(Random(seed), search, truth, 1, 1)
+    assert list(result.choice.likely) == [truth]
+    assert result.choice.sure >= 0.95
+    assert result.tests <= expected_steps(size) + 4  # branches side by side cannot be halved
 
 
 @given(st.integers(2, 60), st.integers(0, 2**32), st.booleans(), st.data())
@@ -87,13 +87,13 @@ def test_what_cannot_be_tried_leaves_the_commits_that_it_hides(
     truth = data.draw(st.integers(0, size - 1))
     broken = data.draw(st.sets(st.integers(0, size - 2)))
     search = Search(commits, Rate(1000, 1000), fix=fix)
-    found = searched(Random(seed), search, truth, 1, 1, broken)
-    assert found.choice.commit is None
-    assert truth in found.choice.likely
+    ended = searched(Random(seed), search, truth, 1, 1, broken)
+    assert ended.choice.commit is None
+    assert truth in ended.choice.likely
     # No commit that can be tried tells these apart.
     tried = set(range(size)) - broken
     masks = {
-        tuple(search.with_bug(one)[place] for one in sorted(tried)) for place in found.choice.likely
+        tuple(search.with_bug(at)[place] for at in sorted(tried)) for place in ended.choice.likely
     }
     assert len(masks) == 1
 
@@ -103,17 +103,17 @@ def test_a_test_that_misled_is_recovered_from(seed: int, fix: bool, miss: int) -
     """A step of a plain binary search that goes wrong ends at a wrong commit."""
     truth = Random(seed).randrange(100)
     search = Search(history(seed, 100), Rate(10, 10), fix=fix, confidence=0.99)
-    found = searched(Random(seed), search, truth, 1, 1, missed=[miss])
-    assert list(found.choice.likely) == [truth]
-    assert found.tests <= MOST // 2
+    result = searched(Random(seed), search, truth, 1, 1, missed=[miss])
+    assert list(result.choice.likely) == [truth]
+    assert result.tests <= MOST // 2
 
 
 @pytest.mark.parametrize("fix", [False, True])
 def test_a_bug_that_the_good_end_has_is_told(fix: bool) -> None:
     """Its first test missed the bug, as it may; each later one crashes, or none does."""
     search = Search(history(1, 100), Rate(10, 10), fix=fix, confidence=0.99)
-    found = searched(Random(1), search, search.elsewhere, 1, 1, missed=[0])
-    assert list(found.choice.likely) == [search.elsewhere]
+    result = searched(Random(1), search, search.elsewhere, 1, 1, missed=[0])
+    assert list(result.choice.likely) == [search.elsewhere]
 
 
 def test_beside_what_cannot_be_tried_is_not_where_the_next_test_is() -> None:
@@ -144,18 +144,18 @@ def test_the_answer_is_right_as_often_as_it_says(
     crashes: float, fix: bool, breaks: Callable[[Random, int], range]
 ) -> None:
     size, count = 150, 100
-    found = []
+    results = []
     for seed in range(count):
         rng = Random(seed)
         rate = calibrated(rng, crashes)
         truth = rng.randrange(size)
         search = Search(history(seed, size), rate, fix=fix)
         broken = breaks(rng, size)
-        one = searched(rng, search, truth, crashes, runs_for(rate), broken)
-        found.append((truth in one.choice.likely, one))
+        result = searched(rng, search, truth, crashes, runs_for(rate), broken)
+        results.append((truth in result.choice.likely, result))
     # 89 of 100 or fewer come to an answer of 95 % with a chance of 1 %.
-    assert sum(right for right, _ in found) >= 90
-    mean = sum(one.tests for _, one in found) / count
+    assert sum(right for right, _ in results) >= 90
+    mean = sum(result.tests for _, result in results) / count
     assert mean <= expected_steps(size) + (1 if crashes == 1 else 4)
-    single = [one for _, one in found if len(one.choice.likely) == 1]
+    single = [result for _, result in results if len(result.choice.likely) == 1]
     assert len(single) >= (95 if breaks is nothing else 70)

@@ -63,7 +63,7 @@ def test_the_commit_that_brought_the_bug_is_read_with_its_diff(bundle: Path) -> 
     cause = bug.load(str(bundle)).cause
     assert cause is not None
     assert (cause.commit, cause.title, cause.diff) == ("", "f: be bad", PATCH)
-    assert [(one.file, one.name) for one in cause.functions] == [("kernel/f.c", "f")]
+    assert [(function.file, function.name) for function in cause.functions] == [("kernel/f.c", "f")]
 
 
 @pytest.mark.parametrize(
@@ -82,8 +82,8 @@ def test_a_cause_that_is_none_says_what_is_wrong(bundle: Path, table: str, words
 
 
 def test_a_folder_becomes_a_job_of_four_steps(bundle: Path) -> None:
-    one = bug.load(str(bundle))
-    before, crash, after, survive = one.job(one.fix).steps
+    loaded = bug.load(str(bundle))
+    before, crash, after, survive = loaded.job(loaded.fix).steps
     assert isinstance(before, BuildSpec)
     assert [patch.diff for patch in before.patches] == [PATCH]
     assert isinstance(crash, ReproduceSpec)
@@ -105,11 +105,11 @@ patch = "backport.patch"
 when = { kernel_before = "5.4", compiler = "gcc", compiler_from = "12" }
 """
     (bundle / "bug.toml").write_text(BUG.replace("[reproducer]", more + "[reproducer]"))
-    one = bug.load(str(bundle))
-    (backport,) = one.build.backports
+    loaded = bug.load(str(bundle))
+    (backport,) = loaded.build.backports
     assert (backport.name, backport.when.compiler_from) == ("loop", "12")
     assert backport.diff
-    for job in (one.job(one.fix), one.source(), one.check([Patch(diff=PATCH)])):
+    for job in (loaded.job(loaded.fix), loaded.source(), loaded.check([Patch(diff=PATCH)])):
         for step in job.steps:
             if not isinstance(step, ReproduceSpec):
                 assert step.backports == [backport]  # type: ignore[union-attr]
@@ -126,7 +126,7 @@ def test_programs_of_syzkallers_stand_beside_others(bundle: Path) -> None:
     (bundle / "bug.toml").write_text(BUG.replace("[regress]", more + "[regress]"))
     _, crash = bug.load(str(bundle)).job(None).steps
     assert isinstance(crash, ReproduceSpec)
-    assert [one.kind for one in [crash.reproducer, *crash.others]] == ["c", "syz"]
+    assert [program.kind for program in [crash.reproducer, *crash.others]] == ["c", "syz"]
 
 
 def test_a_bad_header_of_a_program_is_named(bundle: Path) -> None:
@@ -137,16 +137,16 @@ def test_a_bad_header_of_a_program_is_named(bundle: Path) -> None:
 
 
 def test_a_trial_says_how_the_fix_is_tried_and_leaves_the_rest(bundle: Path) -> None:
-    one = bug.load(str(bundle))
+    loaded = bug.load(str(bundle))
     known = Calibration(runs=5, crashed=5, time=2, accelerator="tcg")
     wanted = TrialOptions(instances=9, time=3, known=known, validate=True)
-    plain, steps = one.job(one.fix).steps, one.job(one.fix, wanted).steps
-    assert [one.model_copy(update={"measure": None}) for one in plain[1:2]] == steps[1:2]
+    plain, steps = loaded.job(loaded.fix).steps, loaded.job(loaded.fix, wanted).steps
+    assert [step.model_copy(update={"measure": None}) for step in plain[1:2]] == steps[1:2]
     assert steps[0] == plain[0]
     build, survive = steps[2:]
     assert isinstance(build, BuildSpec)
     assert isinstance(survive, ReproduceSpec)
-    assert build.review == [one.fix and one.fix.name]
+    assert build.review == [loaded.fix and loaded.fix.name]
     assert (survive.instances, survive.time, survive.smoke) == (9, 3, True)
     assert survive.calibration == known
     assert survive.confidence is None
@@ -155,48 +155,48 @@ def test_a_trial_says_how_the_fix_is_tried_and_leaves_the_rest(bundle: Path) -> 
 def sides(request: JobRequest) -> tuple[ReproduceSpec, ReproduceSpec]:
     """Return the reproduce steps of a trial, as a scheduler takes them in."""
     request = JobRequest.model_validate(request.model_dump())
-    before, after = (one for one in request.steps if isinstance(one, ReproduceSpec))
+    before, after = (step for step in request.steps if isinstance(step, ReproduceSpec))
     return before, after
 
 
 def test_a_bug_that_is_not_known_is_measured_on_the_way(bundle: Path) -> None:
-    one = bug.load(str(bundle))
-    request = one.job(one.fix)
+    loaded = bug.load(str(bundle))
+    request = loaded.job(loaded.fix)
     before, after = sides(request)
     assert before.measure == Measure()
     assert (after.measure, after.confidence, after.calibration) == (None, 0.95, None)
-    assert one.calibration_tag in request.tags
-    assert one.calibration_tag in one.shown().tags
-    assert one.calibration_tag not in one.job(None).tags
-    assert one.fix is not None
-    apart = one.trial(one.fix, 7).steps[-1]
+    assert loaded.calibration_tag in request.tags
+    assert loaded.calibration_tag in loaded.shown().tags
+    assert loaded.calibration_tag not in loaded.job(None).tags
+    assert loaded.fix is not None
+    apart = loaded.trial(loaded.fix, 7).steps[-1]
     assert isinstance(apart, ReproduceSpec)
     assert (apart.measure, apart.confidence) == (None, 0.95)
 
 
 def test_a_bug_that_is_known_tells_what_a_fix_has_to_survive(bundle: Path) -> None:
-    one = bug.load(str(bundle))
+    loaded = bug.load(str(bundle))
     known = Calibration(runs=5, crashed=5, time=8, accelerator="tcg")
-    request = one.job(one.fix, TrialOptions(known=known, confidence=0.99))
+    request = loaded.job(loaded.fix, TrialOptions(known=known, confidence=0.99))
     before, after = sides(request)
     assert (before.measure, after.confidence, after.calibration) == (None, None, known)
     assert (after.instances, after.time) == (4, 12)
-    assert one.calibration_tag not in request.tags
+    assert loaded.calibration_tag not in request.tags
 
 
 @pytest.mark.parametrize("runs", [1, 9, 10])
 def test_what_is_known_of_too_few_runs_is_measured_anew(bundle: Path, runs: int) -> None:
     """Of ten, one of which crashed, a fix would have to survive 190, for an hour and more."""
-    one = bug.load(str(bundle))
+    loaded = bug.load(str(bundle))
     known = Calibration(runs=runs, crashed=1, time=20, accelerator="tcg")
-    before, after = sides(one.job(one.fix, TrialOptions(known=known)))
+    before, after = sides(loaded.job(loaded.fix, TrialOptions(known=known)))
     assert (before.measure is not None, after.confidence is not None) == (runs < 10,) * 2
     assert (after.instances, after.time, after.calibration) == (2, 7, known)
 
 
 def test_a_mark_of_a_calibration_is_true_only_of_a_job_that_measures(bundle: Path) -> None:
-    one = bug.load(str(bundle))
-    request = one.job(one.fix)
+    loaded = bug.load(str(bundle))
+    request = loaded.job(loaded.fix)
     steps = [
         step.model_copy(update={"measure": None}) if isinstance(step, ReproduceSpec) else step
         for step in request.steps
@@ -206,12 +206,12 @@ def test_a_mark_of_a_calibration_is_true_only_of_a_job_that_measures(bundle: Pat
 
 
 def test_a_calibration_runs_to_the_end_without_the_fix(bundle: Path) -> None:
-    one = bug.load(str(bundle))
-    job = one.calibration(runs=12)
+    loaded = bug.load(str(bundle))
+    job = loaded.calibration(runs=12)
     _, measure = job.steps
     assert isinstance(measure, ReproduceSpec)
     assert (measure.instances, measure.time, measure.stop_at_first_crash) == (12, 7, False)
-    assert one.calibration_tag in job.tags
+    assert loaded.calibration_tag in job.tags
 
 
 def test_a_calibration_holds_for_the_bug_as_it_is(bundle: Path) -> None:
@@ -272,23 +272,25 @@ def test_every_shipped_bug_loads_and_shares_one_kernel_and_config() -> None:
     known = [bug.load(name) for name in bug.names()]
     assert len(known) >= 3
     assert "watch-queue-filter" in bug.names()
-    trees = {one.build.model_copy(update={"patches": []}).model_dump_json() for one in known}
+    trees = {
+        shipped.build.model_copy(update={"patches": []}).model_dump_json() for shipped in known
+    }
     assert len(trees) == 1
-    assert all(one.fix is not None and one.file.files for one in known)
-    assert len({one.file.kind for one in known}) >= 3
+    assert all(shipped.fix is not None and shipped.file.files for shipped in known)
+    assert len({shipped.file.kind for shipped in known}) >= 3
 
 
 def test_the_list_of_shipped_bugs_says_what_their_bundles_say() -> None:
     for listed in shipped():
-        one = bug.load(listed.name)
-        file = one.file
+        loaded = bug.load(listed.name)
+        file = loaded.file
         assert (listed.title, listed.kind, listed.alt_titles) == (
             file.title,
             file.kind,
             file.alt_titles,
         )
         assert (listed.summary, listed.references) == (file.summary.strip(), file.references)
-        assert (listed.files, listed.has_fix) == (file.files, one.fix is not None)
+        assert (listed.files, listed.has_fix) == (file.files, loaded.fix is not None)
 
 
 def test_a_shipped_table_that_cannot_be_read_is_named(tmp_path: Path) -> None:
@@ -467,18 +469,19 @@ def both(bundle: Path) -> Bug:
 
 def test_programs_on_request_run_where_they_are_asked_for(both: Bug) -> None:
     kinds = {
-        kind: [one.kind for one in both.run_by(kind).reproducers] for kind in ("c", "syz", "all")
+        kind: [program.kind for program in both.run_by(kind).reproducers]
+        for kind in ("c", "syz", "all")
     }
-    assert [one.kind for one in both.reproducers] == ["c"]
+    assert [program.kind for program in both.reproducers] == ["c"]
     assert kinds == {"c": ["c"], "syz": ["syz"], "all": ["c", "syz"]}
-    assert not any(isinstance(one, SyzkallerSpec) for one in both.job(both.fix).steps)
+    assert not any(isinstance(step, SyzkallerSpec) for step in both.job(both.fix).steps)
 
 
 def test_a_named_commit_of_syzkaller_is_built_before_the_kernel(both: Bug) -> None:
-    one = both.run_by("all")
-    jobs = [one.job(one.fix), one.shown(), one.calibration(3)]
-    assert one.fix is not None
-    jobs.append(one.trial(one.fix, 7))
+    whole = both.run_by("all")
+    jobs = [whole.job(whole.fix), whole.shown(), whole.calibration(3)]
+    assert whole.fix is not None
+    jobs.append(whole.trial(whole.fix, 7))
     for job in jobs:
         first, *rest = job.steps
         assert isinstance(first, SyzkallerSpec)
@@ -491,9 +494,9 @@ def test_a_named_commit_of_syzkaller_is_built_before_the_kernel(both: Bug) -> No
 
 
 def test_a_calibration_is_of_the_syzkaller_that_ran(both: Bug) -> None:
-    one = both.run_by("syz")
-    job = one.calibration(3)
-    assert one.calibration_tag in job.tags
+    syz = both.run_by("syz")
+    job = syz.calibration(3)
+    assert syz.calibration_tag in job.tags
     first, *rest = job.steps
     assert isinstance(first, SyzkallerSpec)
     other = first.model_copy(update={"source": GitSource(url="https://example.org/x", commit="x")})
@@ -509,8 +512,8 @@ def test_a_program_that_names_no_commit_is_the_workers_to_run(bundle: Path) -> N
     (bundle / "repro.syz").write_text("getpid()\n")
     unnamed = ON_REQUEST.replace('syzkaller = "3ab38479ab60b50d5b27332bd001c78382877ecd"\n', "")
     (bundle / "bug.toml").write_text(BUG.replace("[regress]", unnamed))
-    one = bug.load(str(bundle)).run_by("syz")
-    build, runs = one.calibration(3).steps
+    syz = bug.load(str(bundle)).run_by("syz")
+    build, runs = syz.calibration(3).steps
     assert isinstance(build, BuildSpec)
     assert isinstance(runs, ReproduceSpec)
     assert runs.needs().syzkaller == ["default"]

@@ -121,26 +121,26 @@ def test_the_effort_is_the_least_that_suffices(
     [(1, 1, (19, 99)), (2, 2, (5, 13)), (5, 5, (2, 4)), (10, 10, (2, 3)), (10, 5, (7, 12))],
 )
 def test_the_effort_in_numbers(runs: int, crashed: int, instances: tuple[int, int]) -> None:
-    found = [effort(known(runs, crashed), confidence) for confidence in CONFIDENCES]
-    assert tuple(one.instances for one in found if one) == instances
+    efforts = [effort(known(runs, crashed), confidence) for confidence in CONFIDENCES]
+    assert tuple(needed.instances for needed in efforts if needed) == instances
 
 
 def test_a_run_lasts_longer_than_the_longest_time_to_a_crash() -> None:
-    assert (one := effort(known(5, 5, 8), 0.95)) is not None
-    assert one.time == 12
-    assert (one := effort(known(5, 5, 0.1), 0.95)) is not None
-    assert one.time == SHORTEST
+    assert (needed := effort(known(5, 5, 8), 0.95)) is not None
+    assert needed.time == 12
+    assert (needed := effort(known(5, 5, 0.1), 0.95)) is not None
+    assert needed.time == SHORTEST
 
 
 def test_where_some_survived_a_run_lasts_as_long_as_they_did() -> None:
-    assert (one := effort(known(5, 4, 60), 0.95)) is not None
-    assert one.time == 60
+    assert (needed := effort(known(5, 4, 60), 0.95)) is not None
+    assert needed.time == 60
 
 
 def test_three_further_crashes_make_two_instances_enough() -> None:
-    found = planned(known(2 + Measure().more, 5, 2), 0.95, 2, 120)
-    assert found is not None
-    assert (found.instances, found.time) == (2, SHORTEST)
+    needed = planned(known(2 + Measure().more, 5, 2), 0.95, 2, 120)
+    assert needed is not None
+    assert (needed.instances, needed.time) == (2, SHORTEST)
 
 
 @pytest.mark.parametrize(
@@ -186,7 +186,7 @@ def test_quantiles_are_times_that_were_seen() -> None:
 TITLE = "WARNING in f"
 
 
-def one(
+def instance(
     outcome: InstanceOutcome, seconds: float | None = None, title: str | None = None, runs: int = 1
 ) -> InstanceResult:
     return InstanceResult(number=0, outcome=outcome, run_seconds=seconds, title=title, runs=runs)
@@ -207,63 +207,63 @@ def result(
 
 
 def crash(seconds: float, title: str = TITLE) -> InstanceResult:
-    return one(InstanceOutcome.CRASH, seconds, title)
+    return instance(InstanceOutcome.CRASH, seconds, title)
 
 
 def test_all_runs_crashed() -> None:
-    found = measured(result(crash(1), crash(3), crash(2)), [TITLE])
-    assert found == known(3, 3, 3)
+    measurement = measured(result(crash(1), crash(3), crash(2)), [TITLE])
+    assert measurement == known(3, 3, 3)
 
 
 def test_a_run_that_survived_counts_for_the_whole_time() -> None:
-    assert measured(result(crash(1), one(InstanceOutcome.SURVIVED, 20.2)), [TITLE]) == known(
+    assert measured(result(crash(1), instance(InstanceOutcome.SURVIVED, 20.2)), [TITLE]) == known(
         2, 1, 20
     )
 
 
 def test_a_run_that_another_stopped_counts_if_it_had_lasted_as_long() -> None:
-    stopped = [one(InstanceOutcome.STOPPED, seconds) for seconds in (1.5, 0.5, None)]
+    stopped = [instance(InstanceOutcome.STOPPED, seconds) for seconds in (1.5, 0.5, None)]
     assert measured(result(crash(1), *stopped), [TITLE]) == known(2, 1, 1)
 
 
 def test_a_run_that_was_stopped_before_it_began_does_not_count() -> None:
-    stopped = [one(InstanceOutcome.STOPPED, seconds) for seconds in (0.0, None)]
-    waited = one(
+    stopped = [instance(InstanceOutcome.STOPPED, seconds) for seconds in (0.0, None)]
+    waited = instance(
         InstanceOutcome.STOPPED, 7, runs=0
     )  # the runner was there, the program had not begun
-    found = measured(result(crash(0.0), *stopped, waited), [TITLE])
-    assert found is not None
-    assert (found.runs, found.crashed) == (1, 1)
+    measurement = measured(result(crash(0.0), *stopped, waited), [TITLE])
+    assert measurement is not None
+    assert (measurement.runs, measurement.crashed) == (1, 1)
 
 
 def test_another_crash_counts_as_a_run_that_did_not_show_the_bug() -> None:
-    found = measured(result(crash(1), crash(0.2, "BUG: unrelated")), [TITLE])
-    assert found == known(2, 1, 1)
+    measurement = measured(result(crash(1), crash(0.2, "BUG: unrelated")), [TITLE])
+    assert measurement == known(2, 1, 1)
 
 
 def test_what_did_not_run_does_not_count() -> None:
     failed = [
-        one(InstanceOutcome.BOOT_FAILED),
-        one(InstanceOutcome.SSH_LOST, 7),
-        one(InstanceOutcome.ENDED_EARLY, 30),
+        instance(InstanceOutcome.BOOT_FAILED),
+        instance(InstanceOutcome.SSH_LOST, 7),
+        instance(InstanceOutcome.ENDED_EARLY, 30),
     ]
     assert measured(result(crash(1), *failed), [TITLE]) == known(1, 1, 1)
 
 
 def test_a_bug_that_did_not_show_tells_nothing() -> None:
-    assert measured(result(one(InstanceOutcome.SURVIVED, 20)), [TITLE]) is None
+    assert measured(result(instance(InstanceOutcome.SURVIVED, 20)), [TITLE]) is None
 
 
 def test_calibrations_of_one_bug_are_pooled() -> None:
-    good = result(*[crash(2)] * 9, one(InstanceOutcome.SURVIVED, 20))
-    quick, silent = result(crash(1)), result(one(InstanceOutcome.SURVIVED, 30), time=30)
+    good = result(*[crash(2)] * 9, instance(InstanceOutcome.SURVIVED, 20))
+    quick, silent = result(crash(1)), result(instance(InstanceOutcome.SURVIVED, 30), time=30)
     assert pooled([quick, good], [TITLE]) == known(11, 10, 20)
     assert pooled([quick, silent, good], [TITLE]) == known(12, 10, 30)
     assert pooled([silent], [TITLE]) is None
 
 
 def test_runs_that_were_over_before_the_slowest_crash_are_left_out_with_their_crashes() -> None:
-    short = result(crash(0.5), one(InstanceOutcome.SURVIVED, 1), time=1)
+    short = result(crash(0.5), instance(InstanceOutcome.SURVIVED, 1), time=1)
     assert pooled([short, result(crash(3), crash(4))], [TITLE]) == known(2, 2, 4)
 
 
@@ -274,7 +274,7 @@ def test_only_runs_of_one_accelerator_are_pooled() -> None:
 
 def test_of_a_trial_only_what_no_crash_decided_is_pooled() -> None:
     """The first instances had to show the bug, or nothing more would have been run."""
-    survived = one(InstanceOutcome.SURVIVED, 30)
+    survived = instance(InstanceOutcome.SURVIVED, 30)
     instances = [
         instance.model_copy(update={"number": number})
         for number, instance in enumerate([crash(1), crash(9), crash(2), survived, crash(3)])

@@ -87,13 +87,13 @@ def test_a_trial_with_evidence_and_only_notes_is_resolved() -> None:
 def test_what_stands_in_the_way_is_told_and_can_be_accepted(job: JobView, reason: str) -> None:
     outcome = TrialResult.of(BUG.name, job)
     assert outcome.resolved is False
-    assert [one.reason for one in outcome.obstacles] == [reason]
+    assert [obstacle.reason for obstacle in outcome.obstacles] == [reason]
     assert conclusion(job).answer is Answer.NO
     for accepted in ([reason], ["all"]):
         outcome = TrialResult.of(BUG.name, job, accepted)
         assert (outcome.resolved, outcome.obstacles) == (True, [])
         assert outcome.after is not None
-        assert all(one.accepted for one in outcome.after.findings)
+        assert all(finding.accepted for finding in outcome.after.findings)
         assert conclusion(job, accepted).answer is Answer.YES
 
 
@@ -142,11 +142,11 @@ CRASHED = ran(Verdict.SAME_CRASH)
 def test_runs_that_are_no_trial_are_looked_at_one_by_one() -> None:
     """Two that show a bug each; a third one that does not is not passed over."""
     two = [(BUILT, built()), (UNNAMED, CRASHED), (UNNAMED, CRASHED)]
-    found = conclusion(job_of(two))
-    assert (found.resolved, found.answer) == (None, Answer.YES)
+    summary = conclusion(job_of(two))
+    assert (summary.resolved, summary.answer) == (None, Answer.YES)
     for odd in (ran(Verdict.NO_CRASH), ran(Verdict.OTHER_CRASH)):
-        found = conclusion(job_of([*two, (UNNAMED, odd)]))
-        assert (found.resolved, found.answer) == (None, Answer.NO)
+        summary = conclusion(job_of([*two, (UNNAMED, odd)]))
+        assert (summary.resolved, summary.answer) == (None, Answer.NO)
 
 
 def test_a_fix_tried_alone_is_not_as_wanted_with_a_blocking_finding_of_its_build() -> None:
@@ -168,10 +168,10 @@ def test_a_fix_whose_kernel_another_job_has_built_is_not_resolved_by_its_run_alo
     elsewhere = ELSEWHERE.model_copy(update={"build": StepRef(job=6, step=0)})
     clean: list[tuple[StepSpec, StepResult]] = [] if listed else [(BUILT, built())]
     job = as_listed(job_of([*clean, (elsewhere, run)]), listed)
-    found = conclusion(job)
-    assert (found.resolved, found.answer) == (False, Answer.NO)
-    assert found.reason is not None
-    assert found.reason.startswith("build_unknown: ")
+    summary = conclusion(job)
+    assert (summary.resolved, summary.answer) == (False, Answer.NO)
+    assert summary.reason is not None
+    assert summary.reason.startswith("build_unknown: ")
     assert conclusion(job, ["build_unknown"]).resolved
 
 
@@ -180,12 +180,12 @@ def test_a_fix_that_another_compiler_has_built_than_the_bug_proves_nothing(liste
     assert BUG.fix is not None
     runs = CRASHED, ran(evidence=GOOD)
     for compilers in (("gcc 12.2.0", "gcc 12.2.0"), ("gcc 12.2.0", "gcc 14.2.0")):
-        builds = [built(compiler_version=one) for one in compilers]
+        builds = [built(compiler_version=compiler) for compiler in compilers]
         job = as_listed(trial(builds[0], runs[0], builds[1], runs[1]), listed)
-        found = conclusion(job)
+        summary = conclusion(job)
         same = len(set(compilers)) == 1
-        assert found.resolved is same, found.reason
-        assert same or "other_compiler: detector: the kernel with" in str(found.reason)
+        assert summary.resolved is same, summary.reason
+        assert same or "other_compiler: detector: the kernel with" in str(summary.reason)
         assert conclusion(job, ["other_compiler"]).resolved
 
 
@@ -215,19 +215,19 @@ def test_a_fix_that_ran_on_another_root_than_the_bug_proves_nothing(
     own = [] if listed else list(other_root(*roots))  # as the run itself has found it
     after = ran(evidence=GOOD, root=roots[1], findings=own, baseline=Verdict.SAME_CRASH)
     job = as_listed(trial(built(), before, built(), after), listed)
-    found = resolution_of(job)
-    assert found is not None
-    assert found.resolved is same
-    assert [one.reason for one in found.obstacles] == ([] if same else ["other_root"])
+    decision = resolution_of(job)
+    assert decision is not None
+    assert decision.resolved is same
+    assert [obstacle.reason for obstacle in decision.obstacles] == ([] if same else ["other_root"])
     assert conclusion(job, ["other_root"]).resolved
 
 
 def test_a_fix_tried_on_another_root_than_that_of_another_job_is_not_resolved() -> None:
     for roots in ((DISK, DISK), (DISK, OTHER_DISK)):
-        told = list(other_root(*roots))
-        run = ran(evidence=GOOD, baseline=Verdict.SAME_CRASH, findings=told)
-        found = conclusion(job_of([(BUILT, built()), (ELSEWHERE, run)]))
-        assert found.resolved is (len(set(map(repr, roots))) == 1), found.reason
+        differences = list(other_root(*roots))
+        run = ran(evidence=GOOD, baseline=Verdict.SAME_CRASH, findings=differences)
+        summary = conclusion(job_of([(BUILT, built()), (ELSEWHERE, run)]))
+        assert summary.resolved is (len(set(map(repr, roots))) == 1), summary.reason
 
 
 def test_a_crash_shown_on_the_kernel_of_another_job_is_as_wanted() -> None:
@@ -254,14 +254,14 @@ def test_the_reason_is_what_decided_in_one_short_line() -> None:
     assert conclusion(tried(NOTE)).reason == "it was no_crash"
     assert conclusion(tried(GONE)).reason == "flags_weaker: detector: no KASAN"
     long = ran(Verdict.SAME_CRASH, "KASAN: bad", reason="many\nwords " * 100)
-    found = conclusion(job_of([(BUILT, built()), (UNNAMED, long)]))
-    assert (found.title, found.reason) == ("KASAN: bad", ("many words " * 100)[:299] + "…")
+    summary = conclusion(job_of([(BUILT, built()), (UNNAMED, long)]))
+    assert (summary.title, summary.reason) == ("KASAN: bad", ("many words " * 100)[:299] + "…")
 
 
 def test_a_job_that_has_not_ended_has_no_answer_yet() -> None:
     begun = job_of([(BUILT, built())]).model_copy(update={"state": State.RUNNING})
-    found = conclusion(begun)
-    assert (found.verdict, found.answer, found.reason) == (None, None, None)
+    summary = conclusion(begun)
+    assert (summary.verdict, summary.answer, summary.reason) == (None, None, None)
     ended = conclusion(begun.model_copy(update={"state": State.ABORTED}))
     assert (ended.answer, ended.reason) == (Answer.INFRASTRUCTURE, "the job is aborted")
 
@@ -309,5 +309,5 @@ def test_a_kernel_that_a_bisection_tried_is_no_fix_that_resolves_the_bug() -> No
     results = {Verdict.SAME_CRASH: Answer.YES, Verdict.NO_CRASH: Answer.NO}
     for verdict, answer in results.items():
         result = ran(verdict, evidence=Evidence(), baseline=Verdict.SAME_CRASH)
-        found = conclusion(job_of(list(zip(request.steps, [built(), result], strict=True))))
-        assert (found.verdict, found.resolved, found.answer) == (verdict, None, answer)
+        summary = conclusion(job_of(list(zip(request.steps, [built(), result], strict=True))))
+        assert (summary.verdict, summary.resolved, summary.answer) == (verdict, None, answer)

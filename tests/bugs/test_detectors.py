@@ -19,8 +19,8 @@ def test_only_what_matters_is_read_from_a_config_set_or_not() -> None:
 
 
 def test_a_kernel_with_everything_lacks_nothing() -> None:
-    found = detectors(EVERYTHING, QUIET)
-    assert (found.lacking, found.ubsan, found.panics) == ({}, ("shift", "bounds"), True)
+    available = detectors(EVERYTHING, QUIET)
+    assert (available.lacking, available.ubsan, available.panics) == ({}, ("shift", "bounds"), True)
 
 
 def test_a_kernel_with_nothing_still_oopses_and_panics() -> None:
@@ -47,8 +47,8 @@ def test_each_detector_has_its_symbol(without: str, lacking: set[ControlName]) -
 
 
 def test_kfence_alone_is_no_kasan() -> None:
-    found = detectors(EVERYTHING | {"KASAN_GENERIC": "n", "KASAN_SW_TAGS": "n"}, QUIET)
-    assert found.lacking.keys() == set(KASAN)
+    available = detectors(EVERYTHING | {"KASAN_GENERIC": "n", "KASAN_SW_TAGS": "n"}, QUIET)
+    assert available.lacking.keys() == set(KASAN)
 
 
 def test_a_kernel_that_checks_all_files_since_6_9_has_no_symbol_for_that() -> None:
@@ -88,22 +88,22 @@ def test_the_shipped_config_has_what_the_bugs_need() -> None:
 
 
 def test_what_raises_a_fault_may_not_compile() -> None:
-    found = detectors(EVERYTHING, QUIET, {"kasan": "oh: no", "lockdep": "hm"})
-    assert found.unavailable.keys() == {*KASAN, ControlName.LOCKDEP}
-    assert found.unavailable[KASAN[0]] == "controls not available on this kernel: oh: no"
-    assert (found.lacking, found.unwatched) == ({}, "")
+    available = detectors(EVERYTHING, QUIET, {"kasan": "oh: no", "lockdep": "hm"})
+    assert available.unavailable.keys() == {*KASAN, ControlName.LOCKDEP}
+    assert available.unavailable[KASAN[0]] == "controls not available on this kernel: oh: no"
+    assert (available.lacking, available.unwatched) == ({}, "")
 
 
 def test_a_detector_that_is_not_there_is_not_missed_where_its_fault_cannot_be_raised() -> None:
-    found = detectors(EVERYTHING | {"PROVE_LOCKING": "n"}, QUIET, {"lockdep": "hm"})
-    assert (found.lacking.keys(), found.unavailable) == ({ControlName.LOCKDEP}, {})
+    available = detectors(EVERYTHING | {"PROVE_LOCKING": "n"}, QUIET, {"lockdep": "hm"})
+    assert (available.lacking.keys(), available.unavailable) == ({ControlName.LOCKDEP}, {})
 
 
 @pytest.mark.parametrize("part", [WHOLE, "a part of another version"])
 def test_without_the_object_nothing_can_be_raised(part: str) -> None:
-    found = detectors(EVERYTHING, QUIET, {part: "oh"})
-    assert found.unavailable.keys() == set(ControlName)
-    assert ("oh" in found.unwatched) == (part == WHOLE)
+    available = detectors(EVERYTHING, QUIET, {part: "oh"})
+    assert available.unavailable.keys() == set(ControlName)
+    assert ("oh" in available.unwatched) == (part == WHOLE)
 
 
 def test_whether_tasks_that_end_are_seen_depends_on_kernel_and_object() -> None:

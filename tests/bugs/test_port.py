@@ -105,14 +105,14 @@ def kernels(tmp_path: Path, fake_source: TarballSource) -> Path:
 def subjects(tmp_path: Path) -> list[Subject]:
     program = tmp_path / "repro.c"
     program.write_text("int main(void) { return 0; }\n")
-    found = []
+    made = []
     for name, patch in FIXES.items():
         file = tmp_path / f"{name}.json"
         commits = [{"title": "the fix", "hash": "ab12", "repo": "elsewhere"}]
         about = {"id": name, "title": f"BUG: {name}", "patch": patch, "fix-commits": commits}
         file.write_text(json.dumps(about | {"version": 1}))
-        found.append(Subject(fixed_bug.read(file), program))
-    return found
+        made.append(Subject(fixed_bug.read(file), program))
+    return made
 
 
 @contextmanager
@@ -173,7 +173,7 @@ def test_any_number_of_bugs_is_compiled(
     monkeypatch.setattr(sweep, "PATCHES", 2)
     farm = Farm()
     options = PortOptions(SweepOptions("campaign"), configs=kernels)
-    left_out = next(one for one in subjects if one.bug.id == "left-out")
+    left_out = next(subject for subject in subjects if subject.bug.id == "left-out")
     many = [
         replace(left_out, bug=left_out.bug.model_copy(update={"id": f"b{number}", "patch": patch}))
         for number in range(2, 7)
@@ -195,14 +195,14 @@ def test_what_comes_back_becomes_a_bundle_whatever_its_crash_is_called(
     folder = tmp_path / "ported" / "back"
     for _ in range(2):  # a campaign that goes on writes it again
         write_bundle(folder, row, subjects[0], options)
-    one = bundle.load(str(folder), kernels)
-    assert one.titles == [title, "BUG: back"]
-    assert (one.file.references, one.file.files) == (
+    ported = bundle.load(str(folder), kernels)
+    assert ported.titles == [title, "BUG: back"]
+    assert (ported.file.references, ported.file.files) == (
         ["syzbot back", "commit ab12: the fix"],
         ["kernel/watch_queue.c"],
     )
-    assert one.fix is not None
-    assert f"+{KEPT}" in (one.fix.diff or "")
+    assert ported.fix is not None
+    assert f"+{KEPT}" in (ported.fix.diff or "")
     assert [path.name for path in folder.parent.iterdir()] == ["back"]
 
 

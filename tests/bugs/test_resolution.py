@@ -37,8 +37,8 @@ GOOD = Evidence(controls=[control(ControlOutcome.REPORTED)])
 CRASHED, FINE = Verdict.SAME_CRASH, result(Verdict.NO_CRASH, GOOD)
 
 
-def reasons(found: Resolution) -> list[str]:
-    return [one.reason for one in found.obstacles]
+def reasons(trial: Resolution) -> list[str]:
+    return [obstacle.reason for obstacle in trial.obstacles]
 
 
 def test_two_right_verdicts_with_evidence_and_without_findings_resolve() -> None:
@@ -54,8 +54,8 @@ def test_notes_stand_in_nobodys_way() -> None:
     "accepted", [["sanitizer_removed"], ["other", "sanitizer_removed"], ["all"]]
 )
 def test_a_blocking_finding_does_unless_it_is_accepted(accepted: list[str]) -> None:
-    found = resolution(CRASHED, FINE, [finding(Severity.BLOCKING)], asked=True)
-    assert (found.resolved, found.verdicts, reasons(found)) == (False, True, ["sanitizer_removed"])
+    trial = resolution(CRASHED, FINE, [finding(Severity.BLOCKING)], asked=True)
+    assert (trial.resolved, trial.verdicts, reasons(trial)) == (False, True, ["sanitizer_removed"])
     blocking = [finding(Severity.BLOCKING)]
     assert resolution(CRASHED, FINE, blocking, asked=True, accepted=accepted).resolved
     assert not resolution(CRASHED, FINE, blocking, asked=True, accepted=["other"]).resolved
@@ -73,8 +73,8 @@ def test_a_blocking_finding_does_unless_it_is_accepted(accepted: list[str]) -> N
 def test_evidence_that_was_asked_for_and_is_lacking_stands_in_the_way(
     evidence: Evidence | None, reason: str
 ) -> None:
-    found = resolution(CRASHED, result(Verdict.NO_CRASH, evidence), [], asked=True)
-    assert (found.resolved, reasons(found)) == (False, [reason])
+    trial = resolution(CRASHED, result(Verdict.NO_CRASH, evidence), [], asked=True)
+    assert (trial.resolved, reasons(trial)) == (False, [reason])
 
 
 @given(st.sampled_from([None, *Verdict]), st.sampled_from([None, *Verdict]), st.booleans())
@@ -82,8 +82,8 @@ def test_evidence_that_was_asked_for_and_is_lacking_stands_in_the_way(
 def test_nothing_that_is_accepted_makes_up_for_a_verdict(
     before: Verdict | None, after: Verdict | None, asked: bool
 ) -> None:
-    found = resolution(before, after and result(after, GOOD), [], asked=asked, accepted=["all"])
-    assert found.resolved == ((before, after) == (Verdict.SAME_CRASH, Verdict.NO_CRASH))
+    trial = resolution(before, after and result(after, GOOD), [], asked=asked, accepted=["all"])
+    assert trial.resolved == ((before, after) == (Verdict.SAME_CRASH, Verdict.NO_CRASH))
 
 
 def test_what_a_verdict_rests_on_is_told_in_one_line() -> None:

@@ -84,5 +84,5 @@ def test_an_end_that_never_was_is_no_work(counts: dict[End, int], count: int) ->
 
 @given(COUNTS)
 def test_ends_are_listed_whole(counts: dict[End, int]) -> None:
-    assert Counter({(one.how, one.value): one.count for one in listed(counts)}) == counts
+    assert Counter({(end.how, end.value): end.count for end in listed(counts)}) == counts
     assert in_words(counts)

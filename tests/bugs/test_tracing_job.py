@@ -27,7 +27,7 @@ def test_the_files_are_those_that_the_fix_changes() -> None:
 
 def test_a_traced_bug_is_not_measured_nor_said_to_be() -> None:
     request = job("hypervisor")
-    assert not any(isinstance(one, ReproduceSpec) and one.measure for one in request.steps)
+    assert not any(isinstance(step, ReproduceSpec) and step.measure for step in request.steps)
     assert request.tags == [f"bug={BUG.name}"]
 
 
@@ -39,22 +39,22 @@ def test_without_any_file_it_is_refused() -> None:
 
 def test_the_first_build_has_records_and_the_first_reproduce_step_dumps() -> None:
     steps = job("hypervisor").steps
-    builds = [one for one in steps if isinstance(one, BuildSpec)]
-    reproduced = [one for one in steps if isinstance(one, ReproduceSpec)]
-    assert [one.instrument for one in builds] == [[FILE], []]
-    assert [one.dump for one in reproduced] == ["hypervisor", "none"]
+    builds = [step for step in steps if isinstance(step, BuildSpec)]
+    reproduced = [step for step in steps if isinstance(step, ReproduceSpec)]
+    assert [step.instrument for step in builds] == [[FILE], []]
+    assert [step.dump for step in reproduced] == ["hypervisor", "none"]
     build, run = StepRef(step=BUILD_BEFORE), StepRef(step=BEFORE)
     assert steps[-1] == MinimizeSpec(name="minimize", build=build, reproduce=run, files=[FILE])
 
 
 def test_both_kernels_have_the_config_that_the_dump_needs() -> None:
-    builds = [one for one in job("hypervisor").steps if isinstance(one, BuildSpec)]
-    assert [one.for_dump for one in builds] == ["hypervisor"] * 2
+    builds = [step for step in job("hypervisor").steps if isinstance(step, BuildSpec)]
+    assert [step.for_dump for step in builds] == ["hypervisor"] * 2
 
 
 def test_for_kdump_the_capture_kernel_comes_between() -> None:
     steps = job("kdump").steps
-    kinds = [one.kind for one in steps]
+    kinds = [step.kind for step in steps]
     B, R = StepKind.BUILD, StepKind.REPRODUCE
     assert kinds == [B, B, R, B, R, StepKind.MINIMIZE]
     assert steps[1] == bundle.kernel("capture").model_copy(update={"name": "build_capture"})
@@ -69,5 +69,5 @@ def test_for_kdump_the_capture_kernel_comes_between() -> None:
 
 
 def test_without_a_fix_there_is_only_the_crash() -> None:
-    kinds = [one.kind for one in job("hypervisor", fix=False).steps]
+    kinds = [step.kind for step in job("hypervisor", fix=False).steps]
     assert kinds == [StepKind.BUILD, StepKind.REPRODUCE, StepKind.MINIMIZE]

@@ -17,28 +17,28 @@ from kgym.bugs.verdict import judge, likeness, unseen_chance
 TITLE = "KASAN: use-after-free Read in f"
 
 
-def one(outcome: InstanceOutcome, title: str | None = None, number: int = 0) -> InstanceResult:
+def run(outcome: InstanceOutcome, title: str | None = None, number: int = 0) -> InstanceResult:
     return InstanceResult(number=number, outcome=outcome, title=title, detail="why")
 
 
 def test_a_crash_with_the_title_is_the_same_crash() -> None:
-    judged = judge([one(InstanceOutcome.CRASH, TITLE), one(InstanceOutcome.STOPPED)], [TITLE], 2)
+    judged = judge([run(InstanceOutcome.CRASH, TITLE), run(InstanceOutcome.STOPPED)], [TITLE], 2)
     assert (judged.verdict, judged.crashed, judged.completed) == (Verdict.SAME_CRASH, 1, 1)
 
 
 def test_a_crash_with_another_title_is_another_crash_and_says_what_was_looked_for() -> None:
-    judged = judge([one(InstanceOutcome.CRASH, "WARNING in g")], [TITLE], 1)
+    judged = judge([run(InstanceOutcome.CRASH, "WARNING in g")], [TITLE], 1)
     assert judged.verdict is Verdict.OTHER_CRASH
     assert TITLE in judged.reason
     assert judged.title == "WARNING in g"
 
 
 def test_any_crash_is_the_same_when_no_title_is_given() -> None:
-    assert judge([one(InstanceOutcome.CRASH, "x")], [], 1).verdict is Verdict.SAME_CRASH
+    assert judge([run(InstanceOutcome.CRASH, "x")], [], 1).verdict is Verdict.SAME_CRASH
 
 
 def test_no_crash_needs_all_instances() -> None:
-    survived = one(InstanceOutcome.SURVIVED)
+    survived = run(InstanceOutcome.SURVIVED)
     assert judge([survived, survived], [TITLE], 2).verdict is Verdict.NO_CRASH
     assert judge([survived], [TITLE], 2).verdict is Verdict.INCONCLUSIVE
 
@@ -51,7 +51,7 @@ def control(name: ControlName, outcome: ControlOutcome) -> Control:
 def test_no_crash_needs_a_kernel_that_could_have_told(outcome: ControlOutcome) -> None:
     fine = control(ControlName.PANIC, ControlOutcome.REPORTED)
     absent = control(ControlName.LEAK, ControlOutcome.NOT_CONFIGURED)
-    survived = [one(InstanceOutcome.SURVIVED)]
+    survived = [run(InstanceOutcome.SURVIVED)]
     assert judge(survived, [TITLE], 1, [fine, absent]).verdict is Verdict.NO_CRASH
     judged = judge(survived, [TITLE], 1, [fine, control(ControlName.LOCKDEP, outcome), absent])
     assert judged.verdict is Verdict.INCONCLUSIVE
@@ -72,21 +72,21 @@ def test_what_the_kernel_never_took_counts_where_the_bugs_class_needs_it(
     name: ControlName, verdict: Verdict
 ) -> None:
     gone = [control(name, ControlOutcome.NOT_AVAILABLE)]
-    judged = judge([one(InstanceOutcome.SURVIVED)], [TITLE], 1, gone)
+    judged = judge([run(InstanceOutcome.SURVIVED)], [TITLE], 1, gone)
     assert judged.verdict is verdict
     assert ("cannot be raised (nothing came)" in judged.reason) == (verdict is not Verdict.NO_CRASH)
-    assert judge([one(InstanceOutcome.SURVIVED)], [], 1, gone).verdict is Verdict.INCONCLUSIVE
+    assert judge([run(InstanceOutcome.SURVIVED)], [], 1, gone).verdict is Verdict.INCONCLUSIVE
 
 
 def test_a_crash_counts_whatever_the_controls_say() -> None:
     silent = [control(ControlName.PANIC, ControlOutcome.SILENT)]
-    judged = judge([one(InstanceOutcome.CRASH, TITLE)], [TITLE], 1, silent)
+    judged = judge([run(InstanceOutcome.CRASH, TITLE)], [TITLE], 1, silent)
     assert judged.verdict is Verdict.SAME_CRASH
 
 
 def test_the_reason_of_an_inconclusive_verdict_names_what_went_wrong() -> None:
     judged = judge(
-        [one(InstanceOutcome.SURVIVED), one(InstanceOutcome.SSH_LOST, number=1)], [TITLE], 2
+        [run(InstanceOutcome.SURVIVED), run(InstanceOutcome.SSH_LOST, number=1)], [TITLE], 2
     )
     assert judged.verdict is Verdict.INCONCLUSIVE
     assert "instance 1: ssh_lost: why" in judged.reason
@@ -96,7 +96,7 @@ def test_the_reason_of_an_inconclusive_verdict_names_what_went_wrong() -> None:
 def test_no_crash_is_said_exactly_when_everything_survived(
     outcomes: list[InstanceOutcome], requested: int
 ) -> None:
-    judged = judge([one(outcome, TITLE) for outcome in outcomes], [TITLE], requested)
+    judged = judge([run(outcome, TITLE) for outcome in outcomes], [TITLE], requested)
     survived = outcomes.count(InstanceOutcome.SURVIVED)
     all_survived = survived == requested and InstanceOutcome.CRASH not in outcomes
     assert (judged.verdict is Verdict.NO_CRASH) == all_survived
@@ -152,7 +152,7 @@ def test_another_function_or_kind_is_another_crash(title: str) -> None:
     "title", ["SYZFAIL: mmap failed", "INFO: rcu detected stall in corrupted", "panic: runtime"]
 )
 def test_noise_is_told_but_is_neither_a_crash_nor_survival(title: str) -> None:
-    judged = judge([crash(title), one(InstanceOutcome.SURVIVED)], [TITLE], 2)
+    judged = judge([crash(title), run(InstanceOutcome.SURVIVED)], [TITLE], 2)
     assert (judged.verdict, judged.crashed, judged.completed) == (Verdict.INCONCLUSIVE, 0, 1)
     assert title in judged.reason
 

@@ -117,18 +117,18 @@ def request(builds: dict[str, BuildSpec], names: list[str]) -> JobRequest:
 def faults(job: JobView, names: list[str], outcomes: dict[str, Outcome]) -> list[str]:
     """What is wrong with how the job ended."""
     bad = next((number for number, name in enumerate(names) if outcomes[name].reason), len(names))
-    found = []
+    wrong = []
     wanted_state = State.SUCCEEDED if bad == len(names) else State.FAILED
     if job.state is not wanted_state:
-        found.append(f"job {job.id} has {job.state}, not {wanted_state}")
+        wrong.append(f"job {job.id} has {job.state}, not {wanted_state}")
     for step, name in zip(job.steps, names, strict=True):
         if step.number > bad:
             right = step.state is State.SKIPPED
         else:
             right = _outcome(step) == outcomes[name]
         if not right:
-            found.append(f"job {job.id} step {step.number} ({name}): {step.state} {step.failure}")
-    return found
+            wrong.append(f"job {job.id} step {step.number} ({name}): {step.state} {step.failure}")
+    return wrong
 
 
 def _outcome(step: StepView) -> Outcome | None:
@@ -140,5 +140,5 @@ def _outcome(step: StepView) -> Outcome | None:
 
 
 def _hashes(artifacts: Sequence[Artifact]) -> tuple[str, ...]:
-    found = {one.name: one.sha256 for one in artifacts}
-    return tuple(found[name] for name in KEPT)
+    hashes = {artifact.name: artifact.sha256 for artifact in artifacts}
+    return tuple(hashes[name] for name in KEPT)

@@ -52,9 +52,9 @@ def up(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Up]:
     )
     try:
         until(lambda: running_platform.running(data) or process.poll() is not None, START_SECONDS)
-        found = running_platform.running(data)
-        assert found is not None
-        yield Up(data, process, found.url)
+        platform = running_platform.running(data)
+        assert platform is not None
+        yield Up(data, process, platform.url)
     finally:
         process.terminate()
         process.wait(STOP_SECONDS)
@@ -62,7 +62,7 @@ def up(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Up]:
 
 def workers(client: Client, kind: StepKind) -> set[str]:
     """The workers that do steps of this kind; one that was killed is known for a while."""
-    return {one.id for one in client.workers() if kind in one.kinds}
+    return {worker.id for worker in client.workers() if kind in worker.kinds}
 
 
 def kill_and_await_another(client: Client, kind: StepKind) -> None:

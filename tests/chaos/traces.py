@@ -7,7 +7,7 @@ from pathlib import Path
 
 def processes(mark: str) -> list[str]:
     """Processes (but this one) that carry the mark in their words, environment or mounts."""
-    found = []
+    lines = []
     for folder in Path("/proc").glob("[0-9]*"):
         if int(folder.name) == os.getpid():
             continue
@@ -18,9 +18,9 @@ def processes(mark: str) -> list[str]:
                 break
             if mark.encode() in text:
                 words = (folder / "cmdline").read_bytes().replace(b"\0", b" ").decode()
-                found.append(f"{folder.name}: {words or '(no words)'} (by its {name})")
+                lines.append(f"{folder.name}: {words or '(no words)'} (by its {name})")
                 break
-    return found
+    return lines
 
 
 def mounts(mark: str) -> list[str]:

@@ -94,7 +94,7 @@ def test_the_heading_of_a_leak_announces_it_and_the_object_below_does_not() -> N
 def test_leaks_that_a_program_copies_without_a_heading_are_seen() -> None:
     objects = LEAK.partition("\n")[2]
     other = objects.replace("my_driver_open", "my_driver_read")
-    assert [one.title for one in parse_all(objects + other + objects)] == [
+    assert [report.title for report in parse_all(objects + other + objects)] == [
         "memory leak in my_driver_open",
         "memory leak in my_driver_read",
     ]

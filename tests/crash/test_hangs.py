@@ -40,7 +40,7 @@ def test_whom_a_hung_task_waits_for_is_no_crash_of_its_own(whom: str) -> None:
     log = f"INFO: task prog:77 blocked for more than 143 seconds.\n{STACK}"
     log += f"INFO: task prog:77 {whom}\n" + STACK.replace("my_fs_get_page", "innocent")
     stamped = "".join(f"[  143.000000] {line}" for line in log.splitlines(keepends=True))
-    assert [one.title for one in parse_all(stamped)] == ["INFO: task hung in my_fs_get_page"]
+    assert [report.title for report in parse_all(stamped)] == ["INFO: task hung in my_fs_get_page"]
 
 
 def test_a_name_like_the_kernels_words_does_not_hide_a_hung_task() -> None:

@@ -115,7 +115,7 @@ def test_of_several_of_one_size_none_is() -> None:
 
 def test_places_that_the_tool_does_not_know_are_left_out() -> None:
     lines = ["0x1004", "f", "/k/fs/a.c:7 (discriminator 3)", "0x2000", "??", "??:0", "0x3000"]
-    assert [(at, [place.line for place in found]) for at, found in read_places(lines)] == [
+    assert [(at, [place.line for place in places]) for at, places in read_places(lines)] == [
         (0x1004, [7]),
         (0x2000, []),
         (0x3000, []),

@@ -44,10 +44,10 @@ TITLE = "KASAN: slab-out-of-bounds Write in f"
 
 def crashed(verdict: Verdict = Verdict.SAME_CRASH) -> ReproduceResult:
     """A run that showed the bug, with a report that has source lines."""
-    one = InstanceResult(
+    instance = InstanceResult(
         number=0, outcome=InstanceOutcome.CRASH, title=TITLE, guilty_file="net/ipv4/udp.c"
     )
-    return ran(verdict, TITLE, instances=[one])
+    return ran(verdict, TITLE, instances=[instance])
 
 
 async def done(store: JobStore, request: JobRequest, *results: AttemptEnding | StepResult) -> int:
@@ -124,12 +124,12 @@ async def test_a_fix_makes_a_bug_resolved_until_its_job_runs_again(store: JobSto
 
 
 async def test_other_tags_make_it_another_bug_s_job(store: JobStore) -> None:
-    one = await done(store, trial("a"), BUILT, crashed())
-    await store.tag(one, ["bug=b", "bug=c"])
-    found = {bug.name: bug for bug in await counted(store)}
-    assert set(found) == {"b", "c"}
-    assert all(bug.verdicts == {Verdict.SAME_CRASH: 1} for bug in found.values())
-    await store.tag(one, [])
+    job_id = await done(store, trial("a"), BUILT, crashed())
+    await store.tag(job_id, ["bug=b", "bug=c"])
+    bugs = {bug.name: bug for bug in await counted(store)}
+    assert set(bugs) == {"b", "c"}
+    assert all(bug.verdicts == {Verdict.SAME_CRASH: 1} for bug in bugs.values())
+    await store.tag(job_id, [])
     assert await counted(store) == []
 
 
@@ -203,16 +203,16 @@ async def test_the_jobs_of_an_entry_are_found_and_counted(store: JobStore) -> No
     assert entries[ENTRY].states == {State.SUCCEEDED: 2, State.QUEUED: 1}
     assert entries[ENTRY].verdicts == {Verdict.SAME_CRASH: 1}
 
-    async def found(**wanted: object) -> list[int]:
+    async def jobs_of(**wanted: object) -> list[int]:
         asked = JobFilter.model_validate({"entry": ENTRY, **wanted})
-        return [one.id for one in (await store.page(asked)).jobs]
+        return [row.id for row in (await store.page(asked)).jobs]
 
-    assert await found() == [runs, other, used]
-    assert await found(verdict=Verdict.SAME_CRASH) == [used]
-    assert await found(state=State.QUEUED) == [runs]
+    assert await jobs_of() == [runs, other, used]
+    assert await jobs_of(verdict=Verdict.SAME_CRASH) == [used]
+    assert await jobs_of(state=State.QUEUED) == [runs]
     await store.abort(runs)
-    assert await found(state=State.ABORTED) == [runs]
-    assert await found(entry="cd" * 20) == []
+    assert await jobs_of(state=State.ABORTED) == [runs]
+    assert await jobs_of(entry="cd" * 20) == []
 
 
 async def test_entries_are_told_by_storage_and_by_workers(
@@ -237,15 +237,16 @@ async def test_entries_are_told_by_storage_and_by_workers(
     first = page.entries[0]
     assert (first.name, first.kernel_release, first.jobs) == (ENTRY, "6.1.192", 1)
     assert (first.compiler_version, first.backports) == ("gcc 12", ["b"])
-    assert [(one.worker, one.bytes, one.state) for one in first.holders] == [("host:1", 7, "live")]
+    (holder,) = first.holders
+    assert (holder.worker, holder.bytes, holder.state) == ("host:1", 7, "live")
     assert None not in (first.bytes, first.used_at, first.touched_at)
     local = next(entry for entry in page.entries if entry.name == "local")
     assert (local.bytes, local.kernel_release, local.used_at) == (None, None, None)
-    one = await scheduler.entries.page(EntryFilter(name="broken"))
-    assert [entry.kernel_release for entry in one.entries] == [None]
+    page = await scheduler.entries.page(EntryFilter(name="broken"))
+    assert [entry.kernel_release for entry in page.entries] == [None]
     for words in ("GCC 12", "6.1.192", ENTRY[:5]):
-        found = (await scheduler.entries.page(EntryFilter(text=words))).entries
-        assert [entry.name for entry in found] == [ENTRY]
+        entries = (await scheduler.entries.page(EntryFilter(text=words))).entries
+        assert [entry.name for entry in entries] == [ENTRY]
     begun = await scheduler.entries.page(EntryFilter(limit=2))
     rest = await scheduler.entries.page(EntryFilter(limit=2, cursor=begun.next))
     assert [len(begun.entries), len(rest.entries), rest.next] == [2, 1, None]
@@ -306,12 +307,12 @@ async def test_whatever_happens_counts_are_those_of_the_jobs(
     new_sqlite: NewDatabase, acts: list[str]
 ) -> None:
     store, last = JobStore(new_sqlite()), None
-    for number, one in enumerate(acts):
-        if one == "new":
+    for number, deed in enumerate(acts):
+        if deed == "new":
             last = (await store.submit(trial(f"bug-{number % 2}")))[0].id
         else:
-            await act(store, number, one, last)
-    found = {bug.name: (bug.states, bug.verdicts) for bug in await counted(store)}
+            await act(store, number, deed, last)
+    counts = {bug.name: (bug.states, bug.verdicts) for bug in await counted(store)}
     states = defaultdict[str, Counter[State]](Counter)
     verdicts = defaultdict[str, Counter[Verdict]](Counter)
     for job_now in (await store.page(JobFilter())).jobs:
@@ -320,5 +321,5 @@ async def test_whatever_happens_counts_are_those_of_the_jobs(
         states[bug][job_now.state] += 1
         if job_now.verdict is not None:
             verdicts[bug][job_now.verdict] += 1
-    assert found == {bug: (states[bug], verdicts[bug]) for bug in states}
+    assert counts == {bug: (states[bug], verdicts[bug]) for bug in states}
     await store.close()

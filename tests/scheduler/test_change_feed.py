@@ -77,14 +77,14 @@ class Subscriber:
 
 async def pages(scheduler: Scheduler, after: int, limit: int = 1000) -> list[Change]:
     """All changes after a cursor, page by page."""
-    found: list[Change] = []
+    changes: list[Change] = []
     while True:
         page = await scheduler.changes.page(after, limit)
         assert not page.reset
-        found += page.changes
+        changes += page.changes
         after = int(page.next)
         if not page.more:
-            return found
+            return changes
 
 
 async def run(scheduler: Scheduler, *, well: bool = True) -> int:
@@ -96,8 +96,8 @@ async def run(scheduler: Scheduler, *, well: bool = True) -> int:
     return view.id
 
 
-def told(changes: Sequence[Change]) -> list[tuple[int | None, str]]:
-    return [(one.job, str(one.data.get("state", one.kind))) for one in changes]
+def states(changes: Sequence[Change]) -> list[tuple[int | None, str]]:
+    return [(change.job, str(change.data.get("state", change.kind))) for change in changes]
 
 
 async def test_a_subscriber_hears_of_all_jobs(scheduler: Scheduler) -> None:
@@ -107,7 +107,7 @@ async def test_a_subscriber_hears_of_all_jobs(scheduler: Scheduler) -> None:
     first, second = await run(scheduler), await run(scheduler, well=False)
     await scheduler.tag(first, ["seen"])
     changes = await subscriber.until(7)
-    assert told(changes) == [
+    assert states(changes) == [
         *((first, state) for state in ("queued", "running", "succeeded")),
         *((second, state) for state in ("queued", "running", "failed")),
         (first, "tags"),
@@ -155,16 +155,16 @@ async def test_whoever_goes_on_from_a_cursor_misses_nothing(
 
     async def follow_in_pieces() -> list[Change]:
         """Hear three times 15 changes, over a connection that is lost again and again."""
-        last, found = begin, list[Change]()
-        while len(found) < 45:
+        last, changes = begin, list[Change]()
+        while len(changes) < 45:
             left = dice.randint(1, 12)
             async for change in heard(scheduler, last):
                 if change.kind == "state":
-                    found.append(change)
+                    changes.append(change)
                     last, left = int(change.cursor), left - 1
-                if not left or len(found) == 45:
+                if not left or len(changes) == 45:
                     break
-        return found
+        return changes
 
     async with asyncio.timeout(120):
         following = [asyncio.create_task(follow_in_pieces()) for _ in range(4)]
@@ -179,11 +179,11 @@ async def test_whoever_goes_on_from_a_cursor_misses_nothing(
 
 
 async def test_other_schedulers_changes_are_told(platform: Platform) -> None:
-    async with platform.scheduler() as one, platform.scheduler() as other:
-        subscriber = Subscriber(one)
+    async with platform.scheduler() as own, platform.scheduler() as other:
+        subscriber = Subscriber(own)
         await subscriber.until(0)
         job_id = await run(other)
-        assert told(await subscriber.until(3)) == [
+        assert states(await subscriber.until(3)) == [
             (job_id, state) for state in ("queued", "running", "succeeded")
         ]
         seen = subscriber.changes[1:]
@@ -237,7 +237,7 @@ async def test_what_is_committed_out_of_order_is_told_in_order(other: Other) -> 
     assert int(page.next) < number
     await transaction.commit()
     changes = await subscriber.until(2)
-    assert told(changes) == [(first, "tags"), (later.id, "queued")]
+    assert states(changes) == [(first, "tags"), (later.id, "queued")]
     assert await pages(scheduler, int(page.next)) == changes
 
 
@@ -247,7 +247,7 @@ async def test_a_transaction_that_is_undone_holds_up_nothing_for_long(other: Oth
     await other.tag()
     await other.scheduler.abort(other.job)
     await transaction.rollback()
-    assert told(await other.subscriber.until(1)) == [(other.job, "aborted")]
+    assert states(await other.subscriber.until(1)) == [(other.job, "aborted")]
 
 
 async def test_a_cursor_that_is_too_old_or_of_another_database_is_reset(
@@ -299,7 +299,7 @@ async def test_nobody_reads_when_nobody_is_subscribed(scheduler: Scheduler) -> N
     again = Subscriber(scheduler)
     await again.until(0)
     job_id = await run(scheduler)
-    assert told(await again.until(3))[-1] == (job_id, "succeeded")
+    assert states(await again.until(3))[-1] == (job_id, "succeeded")
     await again.close()
 
 

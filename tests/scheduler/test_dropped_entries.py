@@ -34,7 +34,7 @@ async def test_a_dropped_entry_is_gone_and_workers_are_told(
         held = [HeldEntry(name=NAME, bytes=1000)]
         await scheduler.claim(claim_of("one", want=0).model_copy(update={"entries": held}))
         gone = await scheduler.entries.drop(NAME)
-        assert (gone.bytes, [one.worker for one in gone.holders]) == (1000, ["one"])
+        assert (gone.bytes, [holder.worker for holder in gone.holders]) == (1000, ["one"])
         assert (await scheduler.claim(claim_of("one", want=0))).dropped == [NAME]
         assert await scheduler.storage.sizes("suitecache", 1) == {}
 
@@ -62,12 +62,12 @@ async def test_an_entry_that_is_being_made_or_used_is_not_dropped(
         await scheduler.submit(job())
         await scheduler.submit(job())
         claimed = await scheduler.claim(claim_of(want=1))
-        (one,) = claimed.assignments
-        assert await scheduler.hold(one.lease, f"suitecache/{NAME}")
+        (assignment,) = claimed.assignments
+        assert await scheduler.hold(assignment.lease, f"suitecache/{NAME}")
         with refused("entry_in_use", kind=Conflict):
             await scheduler.entries.drop(NAME)
         ending = WELL.model_copy(update={"result": built(tree=NAME)})
-        assert await scheduler.finish(one.lease, ending)
+        assert await scheduler.finish(assignment.lease, ending)
         assert (await scheduler.entries.drop(NAME)).name == NAME
 
 
@@ -94,4 +94,4 @@ async def test_a_worker_removes_what_nobody_uses_and_tells_what_is_left() -> Non
     entries = HeldEntries(Kept())  # type: ignore[arg-type]
     assert await entries.news() is not None
     await entries.drop(["used", "unused"])
-    assert [one.name for one in await entries.news() or []] == ["used"]
+    assert [entry.name for entry in await entries.news() or []] == ["used"]

@@ -63,7 +63,7 @@ async def test_many_followers_cost_as_many_reads_as_one(platform: Platform) -> N
         view, _ = await scheduler.submit(job())
         assignment = await take(scheduler)
         heard = [Heard() for _ in range(60)]
-        following = [asyncio.create_task(one.follow(scheduler, view.id)) for one in heard]
+        following = [asyncio.create_task(follower.follow(scheduler, view.id)) for follower in heard]
         await all_heard(heard, 2)
         assert store.asked < 20  # a crowd that joins reads once what was said before
         await asyncio.sleep(0.3)
@@ -83,9 +83,11 @@ async def test_followers_of_a_quiet_job_read_nothing(platform: Platform) -> None
         jobs = [(await scheduler.submit(job()))[0].id for _ in range(5)]
         heard = {n: [Heard() for _ in range(10)] for n in jobs}
         following = [
-            asyncio.create_task(one.follow(scheduler, n)) for n in jobs for one in heard[n]
+            asyncio.create_task(follower.follow(scheduler, job_id))
+            for job_id, crowd in heard.items()
+            for follower in crowd
         ]
-        await all_heard([one for some in heard.values() for one in some], 1)
+        await all_heard([follower for some in heard.values() for follower in some], 1)
         for _ in range(20):  # until all is quiet
             before = store.asked
             await asyncio.sleep(1)
@@ -96,7 +98,7 @@ async def test_followers_of_a_quiet_job_read_nothing(platform: Platform) -> None
         for job_id in jobs:
             await scheduler.abort(job_id)
         await asyncio.gather(*following)
-        ends = {one[-1].data["state"] for some in heard.values() for one in some}
+        ends = {follower[-1].data["state"] for some in heard.values() for follower in some}
         assert ends == {"aborted"}
 
 

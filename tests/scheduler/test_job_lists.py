@@ -22,14 +22,14 @@ pytestmark = pytest.mark.anyio
 
 async def listed(store: JobStore, caller: str = "me", **conditions: object) -> list[int]:
     """The jobs that meet the conditions, over all pages."""
-    found: list[int] = []
+    ids: list[int] = []
     wanted = JobFilter.model_validate({"limit": 3, **conditions})
     while True:
         page = await store.page(wanted, caller)
         assert len(page.jobs) <= 3
-        found += [one.id for one in page.jobs]
+        ids += [job_row.id for job_row in page.jobs]
         if page.next is None:
-            return found
+            return ids
         wanted = wanted.model_copy(update={"cursor": page.next})
 
 
@@ -68,21 +68,21 @@ CONDITIONS = [
 ]
 
 
-def meets(one: JobView, conditions: dict[str, object]) -> bool:
+def meets(view: JobView, conditions: dict[str, object]) -> bool:
     """The same, said once more."""
     text = str(conditions.get("text", "")).lower()
-    words = [one.title or "", str(one.tags), one.submitter]
+    words = [view.title or "", str(view.tags), view.submitter]
     return all(
         {
-            "state": lambda v: one.state == v,
-            "kind": lambda v: any(step.kind == v for step in one.steps),
-            "tag": lambda v: v in one.tags,
-            "bug": lambda v: f"bug={v}" in one.tags,
-            "submitter": lambda v: one.submitter == v,
-            "mine": lambda _: one.submitter == "me",
-            "verdict": lambda v: one.verdict == v,
-            "text": lambda _: text == str(one.id) or any(text in word.lower() for word in words),
-            "ids": lambda v: str(one.id) in str(v).split(","),
+            "state": lambda v: view.state == v,
+            "kind": lambda v: any(step.kind == v for step in view.steps),
+            "tag": lambda v: v in view.tags,
+            "bug": lambda v: f"bug={v}" in view.tags,
+            "submitter": lambda v: view.submitter == v,
+            "mine": lambda _: view.submitter == "me",
+            "verdict": lambda v: view.verdict == v,
+            "text": lambda _: text == str(view.id) or any(text in word.lower() for word in words),
+            "ids": lambda v: str(view.id) in str(v).split(","),
         }[name](value)
         for name, value in conditions.items()
     )
@@ -97,9 +97,9 @@ async def test_every_two_conditions_give_the_jobs_that_meet_both(
     monkeypatch.setattr(job_lists, "SCANNED", scanned)
     monkeypatch.setattr(job_lists, "READ", max(scanned, 15))
     assert len(everything) == 15
-    assert {one.verdict for one in everything} > {Verdict.SAME_CRASH, Verdict.NO_CRASH}
-    for one, other in itertools.product(CONDITIONS, CONDITIONS):
-        conditions = {**one, **other}
+    assert {view.verdict for view in everything} > {Verdict.SAME_CRASH, Verdict.NO_CRASH}
+    for first, second in itertools.product(CONDITIONS, CONDITIONS):
+        conditions = {**first, **second}
         expected = [view.id for view in everything if meets(view, conditions)]
         assert await listed(store, **conditions) == expected, conditions
         count = await store.count(JobConditions.model_validate(conditions), "me")
@@ -169,7 +169,7 @@ async def test_a_bulk_restart_begins_again_what_has_failed(store: JobStore) -> N
     for number in range(4):
         await end(store, badly("user") if number else WELL)
     failed = await listed(store, state="failed")
-    mine = [one for one in failed if one in await listed(store, mine=True)]
+    mine = [job_id for job_id in failed if job_id in await listed(store, mine=True)]
     wanted = RestartFilter(state=State.FAILED, bug="one", kind=StepKind.BUILD)
     with pytest.raises(Conflict, match="nothing was done"):
         await store.restart_all(RestartRequest(filter=wanted, expected=9), "me", "me")
@@ -178,7 +178,7 @@ async def test_a_bulk_restart_begins_again_what_has_failed(store: JobStore) -> N
     )
     assert (done.restarted, done.more) == (sorted(mine), False)
     assert {changed.job_id for changed in changes} == set(mine)
-    assert {await store.state(one) for one in mine} == {State.QUEUED}
+    assert {await store.state(job_id) for job_id in mine} == {State.QUEUED}
     everybody = wanted.model_copy(update={"mine": False})
     with pytest.raises(Forbidden):
         await store.restart_all(RestartRequest(filter=everybody), "me", "me")

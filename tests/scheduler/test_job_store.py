@@ -110,7 +110,7 @@ async def test_a_step_is_named_by_later_ones_and_by_other_jobs(store: JobStore) 
     assert claimed.job_id == view.id
     assert claimed.inputs["baseline"].result == REPRODUCED
     seen = await store.get(1)
-    assert [one.name for one in seen.steps] == ["kernel", "run"]
+    assert [step.name for step in seen.steps] == ["kernel", "run"]
     assert seen.step("run") == seen.steps[1] == seen.step(1)
     assert seen.step("other") is None
 
@@ -183,17 +183,17 @@ async def test_a_step_is_claimed_once(store: JobStore) -> None:
 
 
 async def test_two_stores_claim_all_steps_once(platform: Platform) -> None:
-    one, two = platform.store(), platform.store()
+    first, second = platform.store(), platform.store()
     try:
-        await asyncio.gather(*(submit(one) for _ in range(40)))
+        await asyncio.gather(*(submit(first) for _ in range(40)))
         got = await asyncio.gather(
-            *(store.claim(claim_of("w", 10)) for store in (one, two) for _ in range(3))
+            *(store.claim(claim_of("w", 10)) for store in (first, second) for _ in range(3))
         )
         steps = [assignment.step_id for claimed, _ in got for assignment in claimed.assignments]
         assert sorted(steps) == list(range(1, 41))
     finally:
-        await one.close()
-        await two.close()
+        await first.close()
+        await second.close()
 
 
 @pytest.mark.thorough
@@ -207,16 +207,16 @@ async def test_stores_that_claim_report_end_and_abort_at_once_do_each_thing_once
     async def work(store: JobStore, number: int) -> None:
         while any([not (await store.state(job_id)).final for job_id in ids]):
             claimed, _ = await store.claim(claim_of(f"w{number}", 4))
-            for one in claimed.assignments:
-                said = await asyncio.gather(
-                    *(s.report(one.lease, "words\n", Progress(stage="half")) for s in stores)
+            for held in claimed.assignments:
+                heard = await asyncio.gather(
+                    *(s.report(held.lease, "words\n", Progress(stage="half")) for s in stores)
                 )
-                taken = await asyncio.gather(*(s.finish(one.lease, WELL) for s in stores))
+                taken = await asyncio.gather(*(s.finish(held.lease, WELL) for s in stores))
                 # each store was told the same: taken (maybe by another), or aborted meanwhile
                 assert len({change is None for change in taken}) == 1
                 if any(change and change.ended for change in taken):
-                    ended.append((one.job_id, one.number))
-                assert None not in said or (await store.state(one.job_id)) is State.ABORTED
+                    ended.append((held.job_id, held.number))
+                assert None not in heard or (await store.state(held.job_id)) is State.ABORTED
 
     async def abort() -> None:
         for job_id in ids[::3]:

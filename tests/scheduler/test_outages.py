@@ -101,7 +101,7 @@ async def test_any_number_of_streams_leaves_calls_their_connections(
         await asyncio.sleep(0.5)
         async with asyncio.timeout(30):
             jobs = await asyncio.gather(*(client.job(view.id) for _ in range(105)))
-            assert {one.state for one in jobs} == {State.QUEUED}
+            assert {view.state for view in jobs} == {State.QUEUED}
             await client.abort(view.id)
             for events in await asyncio.gather(*following):
                 assert events[-1].data["state"] == "aborted"

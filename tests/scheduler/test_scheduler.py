@@ -282,9 +282,9 @@ async def test_workers_are_known_as_they_say_and_by_what_they_run(
     await scheduler.submit(job())
     await scheduler.claim(claim_of("one"))
     await scheduler.claim(claim_of("two", 3, [StepKind.REPRODUCE]))
-    one, two = await scheduler.store.workers()
-    assert (one.id, one.state, one.running[0].job) == ("one", "live", 1)
-    assert (two.id, two.slots, two.kinds, two.running) == ("two", 3, [StepKind.REPRODUCE], [])
+    busy, idle = await scheduler.store.workers()
+    assert (busy.id, busy.state, busy.running[0].job) == ("one", "live", 1)
+    assert (idle.id, idle.slots, idle.kinds, idle.running) == ("two", 3, [StepKind.REPRODUCE], [])
 
 
 async def test_a_worker_that_is_not_heard_of_is_lost(scheduler: Scheduler, clock: Clock) -> None:

@@ -25,12 +25,12 @@ async def run(store: JobStore, ending: AttemptEnding) -> None:
 
 
 def counted(report: Statistics) -> Counter[PLACE]:
-    found: Counter[PLACE] = Counter()
-    for one in report.counts:
-        assert one.kind == "build"
-        assert report.since <= one.at < report.until
-        found[one.outcome, one.cause, one.reason, one.cached] += one.attempts
-    return found
+    counts: Counter[PLACE] = Counter()
+    for row in report.counts:
+        assert row.kind == "build"
+        assert report.since <= row.at < report.until
+        counts[row.outcome, row.cause, row.reason, row.cached] += row.attempts
+    return counts
 
 
 async def test_attempts_are_counted_by_how_they_ended(store: JobStore, clock: Clock) -> None:
@@ -54,7 +54,7 @@ async def test_attempts_are_counted_by_how_they_ended(store: JobStore, clock: Cl
     report = await store.statistics(MINUTES)
     assert counted(report) == expected
     assert counted(await store.statistics(HOURS)) == expected  # of the hour that goes on
-    assert sum(one.seconds for one in report.counts) < 60
+    assert sum(row.seconds for row in report.counts) < 60
     clock.advance(3 * 3600)
     await run(store, WELL)
     clock.advance(240)
@@ -62,26 +62,26 @@ async def test_attempts_are_counted_by_how_they_ended(store: JobStore, clock: Cl
     assert counted(await store.statistics(MINUTES)) == expected
     report = await store.statistics(HOURS)
     assert counted(report) == expected
-    assert all(one.at.minute == 0 for one in report.counts)
-    assert [one.at for one in report.counts] == sorted(one.at for one in report.counts)
+    assert all(row.at.minute == 0 for row in report.counts)
+    assert [row.at for row in report.counts] == sorted(row.at for row in report.counts)
 
 
 async def test_minutes_go_and_their_hours_stay(platform: Platform, clock: Clock) -> None:
-    one, other = platform.store(), platform.store()
+    store, other = platform.store(), platform.store()
     for _ in range(3):
-        await run(one, WELL)
+        await run(store, WELL)
         clock.advance(7 * 3600)
     clock.advance(3 * 86400)
     await run(other, WELL)
     clock.advance(240)
-    assert sum(counted(await one.statistics(MINUTES)).values()) == 1
-    assert sum(counted(await one.statistics(HOURS)).values()) == 4
+    assert sum(counted(await store.statistics(MINUTES)).values()) == 1
+    assert sum(counted(await store.statistics(HOURS)).values()) == 4
     now = clock()
     wanted = StatisticsFilter(step="hour", since=now - timedelta(hours=3))
-    assert sum(counted(await one.statistics(wanted)).values()) == 1
+    assert sum(counted(await store.statistics(wanted)).values()) == 1
     beyond = StatisticsFilter(step="hour", since=datetime(2001, 1, 1, tzinfo=UTC))
-    assert (await one.statistics(beyond)).since > now - timedelta(days=15)
-    await one.close()
+    assert (await store.statistics(beyond)).since > now - timedelta(days=15)
+    await store.close()
     await other.close()
 
 
@@ -96,16 +96,16 @@ async def test_days_are_the_sum_of_their_hours(store: JobStore, clock: Clock) ->
     hours, report = await store.statistics(HOURS), await store.statistics(DAYS)
     assert counted(report) == counted(hours)
     assert sum(counted(report).values()) == 11
-    for one in report.counts:
-        assert (one.at.hour, one.at.minute) == (0, 0)
+    for day in report.counts:
+        assert (day.at.hour, day.at.minute) == (0, 0)
         of_day = [
             (hour.attempts, hour.seconds)
             for hour in hours.counts
-            if hour.at.date() == one.at.date() and hour.reason == one.reason
+            if hour.at.date() == day.at.date() and hour.reason == day.reason
         ]
-        assert one.attempts == sum(attempts for attempts, _ in of_day)
-        assert one.seconds == pytest.approx(sum(seconds for _, seconds in of_day))
-    assert len({one.at for one in report.counts}) > 3
+        assert day.attempts == sum(attempts for attempts, _ in of_day)
+        assert day.seconds == pytest.approx(sum(seconds for _, seconds in of_day))
+    assert len({day.at for day in report.counts}) > 3
 
 
 async def test_no_reason_breaks_an_ending_or_a_count(store: JobStore, clock: Clock) -> None:
@@ -113,8 +113,8 @@ async def test_no_reason_breaks_an_ending_or_a_count(store: JobStore, clock: Clo
     failure = Failure(cause="user", reason=reason, message="m")
     await run(store, AttemptEnding(failure=failure))
     clock.advance(240)
-    [one] = (await store.statistics(MINUTES)).counts
-    assert (one.attempts, one.cause) == (1, "user")
+    [row] = (await store.statistics(MINUTES)).counts
+    assert (row.attempts, row.cause) == (1, "user")
 
 
 async def test_an_answer_has_a_bounded_number_of_rows(

@@ -113,8 +113,8 @@ async def test_a_lease_that_expires_while_the_worker_still_works(
             view = await finished(scheduler, view.id)
         assert (view.state, view.steps[0].attempt) == (State.SUCCEEDED, 2)
         events = [event async for event in scheduler.events(view.id)]
-    told = [event.data["state"] for event in events if event.kind == "state"]
-    assert told == ["queued", "running", "queued", "running", "succeeded"]
+    states = [event.data["state"] for event in events if event.kind == "state"]
+    assert states == ["queued", "running", "queued", "running", "succeeded"]
 
 
 async def test_a_result_counts_once_and_not_after_an_abort(platform: Platform, port: int) -> None:
@@ -168,7 +168,7 @@ async def test_the_log_is_whole_when_the_result_is_there(
         events = [event async for event in scheduler.events(view.id)]
         working.cancel()
         await asyncio.gather(working, return_exceptions=True)
-    assert "".join(one.data["text"] for one in events if one.kind == "log") == "a line\n"
+    assert "".join(event.data["text"] for event in events if event.kind == "log") == "a line\n"
 
 
 async def test_an_abort_reaches_a_worker_that_hears_no_signals_within_two_seconds(
@@ -197,18 +197,18 @@ async def test_a_result_waits_for_a_scheduler_that_is_away(
 
 
 async def test_two_schedulers_that_sweep_at_once_expire_a_lease_once(platform: Platform) -> None:
-    one, two = platform.store(LEASE), platform.store(LEASE)
+    first, second = platform.store(LEASE), platform.store(LEASE)
     for _ in range(20):
-        await one.submit(job())
-    claimed, _ = await one.claim(claim_of(want=20))
+        await first.submit(job())
+    claimed, _ = await first.claim(claim_of(want=20))
     platform.clock.advance(LEASE + 1)
-    changes = await asyncio.gather(*(store.expire() for store in (one, two, one, two)))
+    changes = await asyncio.gather(*(store.expire() for store in (first, second, first, second)))
     expired = [changed.job_id for some in changes for changed in some]
     assert sorted(expired) == list(range(1, 21))
-    again, _ = await two.claim(claim_of("other", 20))
+    again, _ = await second.claim(claim_of("other", 20))
     assert {assignment.attempt for assignment in again.assignments} == {2}
     assert len(claimed.assignments) == len(again.assignments) == 20
-    for store in (one, two):
+    for store in (first, second):
         await store.close()
 
 

@@ -12,10 +12,10 @@ pytestmark = pytest.mark.exhaustive
 
 
 def test_both_forms_of_a_trace_are_measured(tmp_path: Path) -> None:
-    found = trace.one_size(20_000, tmp_path)
+    figures = trace.one_size(20_000, tmp_path)
     for form in ("ring", "text"):
-        assert found[form]["records"] == 20_000
-        assert found[form]["frames"] == len(trace.STACK)
+        assert figures[form]["records"] == 20_000
+        assert figures[form]["frames"] == len(trace.STACK)
 
 
 def test_what_the_measuring_process_says_when_it_fails_is_shown(

@@ -44,7 +44,7 @@ def shown(calls: Sequence[TraceCall]) -> str:
     """Backward `[`match`]` forward; frames in parentheses, `xn` behind what repeats."""
     parts = dict.fromkeys(TracePart, "")
     for call in calls:
-        names = "".join(one.name for one in call.pattern)
+        names = "".join(function.name for function in call.pattern)
         names = f"({names})" if call.anchor else names
         repeats = f"{{{names}x{call.count}}}" if call.count > 1 else names
         parts[call.part] += "…" * bool(call.omitted) + repeats
@@ -52,8 +52,8 @@ def shown(calls: Sequence[TraceCall]) -> str:
     return f"{backward}[{match}]{forward}"
 
 
-def minimal(text: str, found: Crash, **how: object) -> MinimalTrace:
-    return minimize(trace(text), found, FILES, **how)  # type: ignore[arg-type]
+def minimal(text: str, fault: Crash, **how: object) -> MinimalTrace:
+    return minimize(trace(text), fault, FILES, **how)  # type: ignore[arg-type]
 
 
 # --- the paper's rules --------------------------------------------------------------------
@@ -141,7 +141,7 @@ def test_other_places_of_the_stack_are_offered_ranked_by_frames_then_time() -> N
     result = minimal("gxpmgypgzpmg", crash("gmp"))
     assert shown(result.calls).endswith("[(p)(m)(g)]")
     assert result.statistics.anchors == 3
-    assert [shown(one.calls) for one in result.alternatives] == [
+    assert [shown(alternative.calls) for alternative in result.alternatives] == [
         "gx[(p)(m)gyp(g)]zpmg", "[(g)]xpmgypgzpmg",
     ]  # fmt: skip
 
@@ -154,18 +154,19 @@ def test_who_freed_the_object_is_shown_by_the_pid_in_the_report() -> None:
 
 def test_who_freed_the_object_is_found_by_the_stack_where_the_report_names_nobody() -> None:
     result = minimal("2:f 1:a 3:xf 1:g 2:f", crash("g", freed="f"))
-    assert [(one.why, one.pid) for one in result.related] == [("freed", 3)]
+    assert [(task.why, task.pid) for task in result.related] == [("freed", 3)]
 
 
 def test_who_allocated_the_object_is_shown_unless_it_is_in_the_trace_already() -> None:
     apart = minimal("1:a 2:n 1:g", crash("g", allocated="2:n"))
-    assert [(one.why, one.pid) for one in apart.related] == [("allocated", 2)]
+    assert [(task.why, task.pid) for task in apart.related] == [("allocated", 2)]
     assert minimal("1:nag", crash("g", allocated="1:n")).related == []
 
 
 def test_threads_that_ran_the_same_code_meanwhile_are_shown_the_busiest_first() -> None:
     result = minimal("1:ab 2:g 3:gxg 4:y 1:g", crash("g"))
-    assert [(one.why, one.pid) for one in result.related] == [("concurrent", 3), ("concurrent", 2)]
+    related = [(task.why, task.pid) for task in result.related]
+    assert related == [("concurrent", 3), ("concurrent", 2)]
 
 
 def test_a_leak_is_anchored_where_the_report_says_that_the_object_was_allocated() -> None:
@@ -197,9 +198,9 @@ def test_pids_and_stacks_come_from_the_report() -> None:
     )
     report = reports.parse(text)
     assert report is not None
-    found = Crash.of(report)
-    assert list(found.pids.values()) == [31, 32, 33]
-    assert [[frame.function for frame in found.stacks[one]] for one in TraceStack] == [
+    fault = Crash.of(report)
+    assert list(fault.pids.values()) == [31, 32, 33]
+    assert [[frame.function for frame in fault.stacks[kind]] for kind in TraceStack] == [
         ["g", "p"], ["n"], ["f"],
     ]  # fmt: skip
 
@@ -229,7 +230,7 @@ def test_a_minimal_trace_is_a_sub_sequence_of_the_thread(
     for call in result.calls:
         while mine[at][0] != call.time - 1000:
             at += 1
-        names = [one.name for one in call.pattern] * call.count
+        names = [function.name for function in call.pattern] * call.count
         assert [name for _, name in mine[at : at + len(names)]] == names
         at += len(names)
 
@@ -240,7 +241,7 @@ def test_the_anchor_survives_any_limit(text: str, stack: str, limit: int) -> Non
     if result.pid is not None:
         anchors = [call for call in result.calls if call.anchor]
         assert anchors
-        assert [one.pattern[0].name for one in reversed(anchors) if one.frame is not None] == (
+        assert [call.pattern[0].name for call in reversed(anchors) if call.frame is not None] == (
             result.anchor.frames
         )
 
@@ -250,18 +251,18 @@ def test_the_anchor_survives_any_limit(text: str, stack: str, limit: int) -> Non
 def test_minimising_a_minimal_trace_changes_nothing(
     past_repeats: bool, text: str, stack: str, limit: int
 ) -> None:
-    whole, found = trace(text), crash(stack)
-    once = minimize(whole, found, FILES, limit=limit, past_repeats=past_repeats)
+    whole, fault = trace(text), crash(stack)
+    once = minimize(whole, fault, FILES, limit=limit, past_repeats=past_repeats)
     if once.pid is None:
         return
-    relevant = np.array([one.file in FILES for one in FUNCTIONS])[whole.function]
+    relevant = np.array([function.file in FILES for function in FUNCTIONS])[whole.function]
     mine = np.flatnonzero((whole.pid == once.pid) & relevant).tolist()
     kept = []
     for call in once.calls:
         first = mine.index(call.time - 1000)
         kept += mine[first : first + len(call.pattern) * call.count]
     twice = minimize(
-        whole.take(np.array(kept)), found, FILES, limit=limit, past_repeats=past_repeats
+        whole.take(np.array(kept)), fault, FILES, limit=limit, past_repeats=past_repeats
     )
     assert shown(twice.calls).replace("…", "") == shown(once.calls).replace("…", "")
     assert twice.anchor.frames == once.anchor.frames

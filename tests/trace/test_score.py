@@ -14,12 +14,12 @@ from kgym.trace.score import Stage, score, total
 
 def scores(text: str, stack: str, *wanted: str) -> str:
     """Which stages score, by their first letters."""
-    functions = [Function("a.c", one) for one in sorted(set(text))]
-    names = [one.name for one in functions]
-    records = [(n, 0, 1, names.index(one), n) for n, one in enumerate(text)]
-    crash = Crash({TraceStack.CRASH: [Frame(one, 1, 2) for one in stack]}, {TraceStack.CRASH: 1})
-    found = score(minimize(Trace.of(records, functions), crash), wanted)
-    return "".join(stage.value[0] for stage in Stage if found[stage])
+    functions = [Function("a.c", name) for name in sorted(set(text))]
+    names = [function.name for function in functions]
+    records = [(n, 0, 1, names.index(name), n) for n, name in enumerate(text)]
+    crash = Crash({TraceStack.CRASH: [Frame(name, 1, 2) for name in stack]}, {TraceStack.CRASH: 1})
+    reached = score(minimize(Trace.of(records, functions), crash), wanted)
+    return "".join(stage.value[0] for stage in Stage if reached[stage])
 
 
 @pytest.mark.parametrize(
@@ -39,9 +39,9 @@ def test_names_count_as_in_the_source() -> None:
 
 
 def test_the_score_of_many_bugs_is_the_sum() -> None:
-    one = dict.fromkeys(Stage, 1)
-    none = {**dict.fromkeys(Stage, 0), Stage.THREAD: 1}
-    assert total([one, none]) == {**dict.fromkeys(Stage, 1), Stage.THREAD: 2}
+    full = dict.fromkeys(Stage, 1)
+    last_only = {**dict.fromkeys(Stage, 0), Stage.THREAD: 1}
+    assert total([full, last_only]) == {**dict.fromkeys(Stage, 1), Stage.THREAD: 2}
     assert total([]) == dict.fromkeys(Stage, 0)
 
 

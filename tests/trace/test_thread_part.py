@@ -31,48 +31,48 @@ def shown(runs: tuple[Run, ...], text: str) -> str:
 
 
 def test_a_walk_without_repetition_goes_to_the_end() -> None:
-    found = walk(seq("abcde"), 200, past_repeats=False)
-    assert (shown(found.runs, "abcde"), found.stop) == ("abcde", Stop.END)
+    walked = walk(seq("abcde"), 200, past_repeats=False)
+    assert (shown(walked.runs, "abcde"), walked.stop) == ("abcde", Stop.END)
 
 
 def test_a_walk_stops_at_its_limit() -> None:
-    found = walk(seq("abcde"), 3, past_repeats=False)
-    assert (shown(found.runs, "abcde"), found.stop) == ("abc", Stop.LIMIT)
+    walked = walk(seq("abcde"), 3, past_repeats=False)
+    assert (shown(walked.runs, "abcde"), walked.stop) == ("abc", Stop.LIMIT)
 
 
 def test_a_walk_stops_where_one_function_repeats_and_counts_it() -> None:
     text = "abqqqqqc"
-    found = walk(seq(text), 200, past_repeats=False)
-    assert (shown(found.runs, text), found.stop) == ("ab(q)x5", Stop.REPEAT)
+    walked = walk(seq(text), 200, past_repeats=False)
+    assert (shown(walked.runs, text), walked.stop) == ("ab(q)x5", Stop.REPEAT)
 
 
 def test_a_walk_stops_where_a_pattern_repeats_and_counts_it() -> None:
     text = "apmpmpmpx"
-    found = walk(seq(text), 200, past_repeats=False)
-    assert (shown(found.runs, text), found.stop) == ("a(pm)x3", Stop.REPEAT)
+    walked = walk(seq(text), 200, past_repeats=False)
+    assert (shown(walked.runs, text), walked.stop) == ("a(pm)x3", Stop.REPEAT)
 
 
 def test_a_walk_may_go_on_behind_what_repeats() -> None:
     text = "apmpmpmxyyz"
-    found = walk(seq(text), 200, past_repeats=True)
-    assert (shown(found.runs, text), found.stop) == ("a(pm)x3x(y)x2z", Stop.END)
+    walked = walk(seq(text), 200, past_repeats=True)
+    assert (shown(walked.runs, text), walked.stop) == ("a(pm)x3x(y)x2z", Stop.END)
 
 
 def test_a_pattern_counts_once_against_the_limit() -> None:
     text = "ab" * 50 + "cdefg"
-    found = walk(seq(text), 4, past_repeats=True)
-    assert (shown(found.runs, text), found.stop) == ("(ab)x50cd", Stop.LIMIT)
+    walked = walk(seq(text), 4, past_repeats=True)
+    assert (shown(walked.runs, text), walked.stop) == ("(ab)x50cd", Stop.LIMIT)
 
 
 def test_a_long_pattern_is_found() -> None:
     text = "".join(chr(200 + n) for n in range(90)) * 4
-    found = walk(seq(text), 200, past_repeats=False)
-    assert found.runs == (Run(0, 90, 4),)
+    walked = walk(seq(text), 200, past_repeats=False)
+    assert walked.runs == (Run(0, 90, 4),)
 
 
 def test_a_pattern_that_repeats_a_million_times_is_counted() -> None:
-    found = walk(np.tile(seq("ab"), 1_000_000), 200, past_repeats=False)
-    assert found.runs == (Run(0, 2, 1_000_000),)
+    walked = walk(np.tile(seq("ab"), 1_000_000), 200, past_repeats=False)
+    assert walked.runs == (Run(0, 2, 1_000_000),)
 
 
 def test_nothing_to_walk_is_an_end() -> None:
@@ -83,37 +83,38 @@ def test_nothing_to_walk_is_an_end() -> None:
 # --- anchoring ----------------------------------------------------------------------------
 
 
-def found(text: str, *frames: str) -> list[tuple[str, tuple[int, ...]]]:
+def anchors(text: str, *frames: str) -> list[tuple[str, tuple[int, ...]]]:
     """Anchors as (frames found, places), best first; frames by letter, the innermost first."""
     wanted = {n: seq(letters) for n, letters in enumerate(frames)}
     return [
-        ("".join(frames[n] for n in one.frames), one.places) for one in find(seq(text), wanted).best
+        ("".join(frames[n] for n in anchor.frames), anchor.places)
+        for anchor in find(seq(text), wanted).best
     ]
 
 
 def test_frames_are_matched_backward_in_order() -> None:
     #        0123456789
-    assert found("xpqmqmzfgy", "g", "m", "p")[0] == ("gmp", (8, 5, 1))
+    assert anchors("xpqmqmzfgy", "g", "m", "p")[0] == ("gmp", (8, 5, 1))
 
 
 def test_the_last_record_of_the_innermost_frame_is_the_anchor() -> None:
-    assert found("pmfxpmfx", "f", "m", "p")[0] == ("fmp", (6, 5, 4))
+    assert anchors("pmfxpmfx", "f", "m", "p")[0] == ("fmp", (6, 5, 4))
 
 
 def test_an_untraced_frame_is_passed_over() -> None:
-    assert found("pmf", "k", "f", "m", "u", "p")[0] == ("fmp", (2, 1, 0))
+    assert anchors("pmf", "k", "f", "m", "u", "p")[0] == ("fmp", (2, 1, 0))
 
 
 def test_a_frame_that_only_stands_behind_is_passed_over() -> None:
-    assert found("pfm", "f", "m", "p")[0] == ("fp", (1, 0))
+    assert anchors("pfm", "f", "m", "p")[0] == ("fp", (1, 0))
 
 
 def test_a_recursive_frame_needs_as_many_records() -> None:
-    assert found("ffxf", "f", "f", "f")[0] == ("fff", (3, 1, 0))
+    assert anchors("ffxf", "f", "f", "f")[0] == ("fff", (3, 1, 0))
 
 
 def test_other_places_of_the_same_stack_are_ranked_by_frames_then_time() -> None:
-    assert found("fxpmfxpmfxpf", "f", "m", "p") == [
+    assert anchors("fxpmfxpmfxpf", "f", "m", "p") == [
         ("fmp", (11, 7, 6)),
         ("fmp", (4, 3, 2)),
         ("f", (0,)),
@@ -121,7 +122,7 @@ def test_other_places_of_the_same_stack_are_ranked_by_frames_then_time() -> None
 
 
 def test_a_stack_that_was_never_executed_has_no_anchor() -> None:
-    assert found("abc", "f", "m") == []
+    assert anchors("abc", "f", "m") == []
 
 
 def test_frames_the_unwinder_does_not_vouch_for_are_left_out() -> None:
@@ -193,7 +194,7 @@ def test_a_cut_is_a_sub_sequence_with_the_anchor_in_it(
     past_repeats: bool, text: str, stack: str, limit: int
 ) -> None:
     sequence = seq(text)
-    for anchor in find(sequence, {n: seq(one) for n, one in enumerate(stack)}).best:
+    for anchor in find(sequence, {n: seq(frame) for n, frame in enumerate(stack)}).best:
         result = thread_part(sequence, anchor, limit, past_repeats=past_repeats)
         records = result.records().tolist()
         assert records == sorted(set(records))
@@ -209,7 +210,7 @@ def test_a_cut_is_a_sub_sequence_with_the_anchor_in_it(
 def test_cutting_what_was_cut_changes_nothing(
     past_repeats: bool, text: str, stack: str, limit: int
 ) -> None:
-    wanted = {n: seq(one) for n, one in enumerate(stack)}
+    wanted = {n: seq(frame) for n, frame in enumerate(stack)}
     anchors = find(seq(text), wanted).best
     if not anchors:
         return

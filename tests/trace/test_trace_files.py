@@ -21,11 +21,11 @@ TRACE = Trace.of(
 
 def test_a_trace_is_read_as_it_was_written(tmp_path: Path) -> None:
     save(TRACE, tmp_path / "trace.npz")
-    found = load(tmp_path / "trace.npz")
+    read = load(tmp_path / "trace.npz")
     for name, dtype in Trace.COLUMNS:
-        assert getattr(found, name).tolist() == getattr(TRACE, name).tolist()
-        assert getattr(found, name).dtype == dtype
-    assert (found.functions, found.tasks, found.lost, found.notes) == (
+        assert getattr(read, name).tolist() == getattr(TRACE, name).tolist()
+        assert getattr(read, name).dtype == dtype
+    assert (read.functions, read.tasks, read.lost, read.notes) == (
         TRACE.functions, TRACE.tasks, TRACE.lost, TRACE.notes,
     )  # fmt: skip
 

@@ -124,7 +124,7 @@ records = st.lists(
 def test_what_was_printed_is_read_in_pieces_of_any_size(
     written: list[tuple[str, int, int, int, str, str, int, str]], piece: int
 ) -> None:
-    written = sorted(written, key=lambda one: one[3])
+    written = sorted(written, key=lambda record: record[3])
     text, wanted = "", []
     for task, pid, cpu, time, file, name, counter, flags in written:
         stamp = f"{time // 10**9:5}.{time // 1000 % 10**6:06}"

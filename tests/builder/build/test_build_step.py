@@ -141,7 +141,7 @@ async def test_a_config_is_refused_by_its_title(linux: FakeLinux, name: str) -> 
 
 
 @pytest.mark.parametrize(
-    ("title", "told"),
+    ("title", "note"),
     [
         ("Linux/x86 5.15.0 Kernel Configuration", "5.15.0"),
         ("Linux/x86_64 6.1.192 Kernel Configuration\r", "6.1.192"),
@@ -152,12 +152,12 @@ async def test_a_config_is_refused_by_its_title(linux: FakeLinux, name: str) -> 
         ("a config of 5.15.0", ""),
     ],
 )
-async def test_a_config_of_another_version_is_told(linux: FakeLinux, title: str, told: str) -> None:
+async def test_a_config_of_another_version_is_told(linux: FakeLinux, title: str, note: str) -> None:
     text = f"#\n# {title}\n#\nCONFIG_BASE=y\n"
     spec = linux.spec.model_copy(update={"config": KernelConfig(full=text)})
     for memoised in (False, True):
         result = await linux.build(spec)
-        assert (result.memoised, result.config_version) == (memoised, told)
+        assert (result.memoised, result.config_version) == (memoised, note)
 
 
 async def test_what_a_config_says_of_its_compiler_is_no_wish(linux: FakeLinux) -> None:
@@ -300,8 +300,8 @@ async def test_an_aborted_build_leaves_nothing(linux: FakeLinux, tmp_path: Path)
 
 
 def running(marker: str) -> bool:
-    found = subprocess.run(["pgrep", "-f", f"^sleep {marker}"], check=False, capture_output=True)
-    return found.returncode == 0
+    listed = subprocess.run(["pgrep", "-f", f"^sleep {marker}"], check=False, capture_output=True)
+    return listed.returncode == 0
 
 
 async def until(condition: Callable[[], bool], limit: float = 100.0) -> None:

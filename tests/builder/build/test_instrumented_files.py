@@ -43,7 +43,7 @@ async def test_few_files_are_compiled(linux: FakeLinux, traced: BuildSpec, tmp_p
     result = await linux.builder(run)
     assert (result.tree, result.tree_cached, result.objects_compiled) == (plain.tree, True, 2)
     assert result.trace_symbols == []
-    assert [(one.path, one.functions, one.objects) for one in result.instrumented] == [
+    assert [(file.path, file.functions, file.objects) for file in result.instrumented] == [
         ("fs/open.c", 1, 1),
         ("kernel/sched.c", 1, 1),
     ]
@@ -57,8 +57,8 @@ async def test_records_follow_patches(linux: FakeLinux, traced: BuildSpec, tmp_p
     run = linux.new_run(instrumented(traced, "kernel/fork.c", patches=[Patch(edits=[edit])]))
     result = await linux.builder(run)
     assert result.objects_compiled == 1
-    said = [line.removeprefix("kgym:kernel/fork.c:") for line in await records(run, tmp_path)]
-    assert said == ["main 0", "fork_one 1", "twice 2"]
+    printed = [line.removeprefix("kgym:kernel/fork.c:") for line in await records(run, tmp_path)]
+    assert printed == ["main 0", "fork_one 1", "twice 2"]
 
 
 async def test_a_config_that_cannot_trace_gets_symbols_and_an_entry(linux: FakeLinux) -> None:

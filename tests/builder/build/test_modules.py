@@ -42,9 +42,9 @@ async def archive(run: StepContext, folder: Path) -> Path:
 async def test_modules_are_built_installed_and_counted(linux: FakeLinux, tmp_path: Path) -> None:
     result, run = await built(linux.builder, linux.new_run, linux.spec)
     assert (result.modules, result.built_in, result.dropped_symbols) == (1, [], [])
-    with tarfile.open(await archive(run, tmp_path)) as found:
-        assert MODULE in found.getnames()
-        assert not any(member.issym() for member in found.getmembers())  # `build` leads nowhere
+    with tarfile.open(await archive(run, tmp_path)) as packed:
+        assert MODULE in packed.getnames()
+        assert not any(member.issym() for member in packed.getmembers())  # `build` leads nowhere
 
 
 async def test_a_patch_of_a_module_is_in_the_archive(linux: FakeLinux, tmp_path: Path) -> None:
@@ -70,8 +70,8 @@ async def test_modules_are_installed_unpacked(linux: FakeLinux, tmp_path: Path) 
     packed = f"{FRAGMENT}CONFIG_MODULE_COMPRESS_XZ=y\n"
     result, run = await built(linux.builder, linux.new_run, linux.spec, fragments=[packed])
     assert (result.modules, result.dropped_symbols) == (1, [])
-    with tarfile.open(await archive(run, tmp_path)) as found:
-        names = found.getnames()
+    with tarfile.open(await archive(run, tmp_path)) as packed:
+        names = packed.getnames()
     assert MODULE in names
     assert f"{MODULE}.xz" not in names
 
@@ -125,10 +125,10 @@ def test_files_are_found_with_their_places(tmp_path: Path, form: int) -> None:
     folders = (member(name, tarfile.DIRTYPE) for name in ("lib", "lib/modules", RELEASE))
     files = (member(FILE, size=1000), member(INDEX, size=512), member(f"{RELEASE}/b.ko.xz"))
     path = make_archive(tmp_path / "modules.tar", *folders, *files, form=form)
-    found = [(file.name, file.begin, file.size) for file in module_archive.files(path)]
+    spans = [(file.name, file.begin, file.size) for file in module_archive.files(path)]
     with tarfile.open(path) as ours:
-        assert found == [(each.name, each.offset_data, each.size) for each in ours if each.isfile()]
-    assert len(found) == 3
+        assert spans == [(each.name, each.offset_data, each.size) for each in ours if each.isfile()]
+    assert len(spans) == 3
     assert module_archive.count(path) == 2
 
 

@@ -53,7 +53,7 @@ class Checks:
         spec = self.spec.model_copy(update={"patches": list(patches), **changes})
         return await self.checker(self.new_run(spec))
 
-    async def one(self, patch: Patch, **changes: object) -> PatchCheck:
+    async def single(self, patch: Patch, **changes: object) -> PatchCheck:
         (check,) = (await self.result(patch, **changes)).patches
         return check
 
@@ -72,7 +72,7 @@ def files(check: PatchCheck) -> dict[str, tuple[str, int, int]]:
 
 
 async def test_a_patch_that_compiles_says_so_with_what_it_changes(checks: Checks) -> None:
-    check = await checks.one(edits((WATCH, "type >= WATCH_TYPE__NR", "type > 100")))
+    check = await checks.single(edits((WATCH, "type >= WATCH_TYPE__NR", "type > 100")))
     assert (check.outcome, check.reason, check.diagnostics) == ("compiles", "", [])
     assert files(check) == {WATCH: ("compiles", 1, 1)}
     assert not check.through_make
@@ -83,7 +83,7 @@ async def test_a_patch_that_compiles_says_so_with_what_it_changes(checks: Checks
 
 
 async def test_a_patch_that_does_not_compile_gives_its_errors(checks: Checks) -> None:
-    check = await checks.one(edits((WATCH, "return 0;", "return zero;")))
+    check = await checks.single(edits((WATCH, "return 0;", "return zero;")))
     assert check.outcome == "does_not_compile"
     assert files(check) == {WATCH: ("does_not_compile", 1, 1)}
     (error, *_) = check.diagnostics
@@ -97,7 +97,7 @@ async def test_a_patch_that_does_not_compile_gives_its_errors(checks: Checks) ->
 async def test_one_that_does_not_apply_shows_the_nearest_context(checks: Checks) -> None:
     hunk = "@@ -9,2 +9,2 @@\n-\tif (type >= WATCH_NR)\n+\tif (0)\n \t\treturn -1;\n"
     diff = f"--- a/{WATCH}\n+++ b/{WATCH}\n{hunk}"
-    check = await checks.one(Patch(name="stale", diff=diff))
+    check = await checks.single(Patch(name="stale", diff=diff))
     assert check.outcome == "does_not_apply"
     assert "hunk 1 of kernel/watch_queue.c" in check.reason
     assert "+\tif (type >= WATCH_TYPE__NR)" in check.reason
@@ -130,7 +130,7 @@ async def test_patches_do_not_see_each_other(checks: Checks) -> None:
 
 
 async def test_a_file_that_the_config_does_not_compile_is_not_built(checks: Checks) -> None:
-    check = await checks.one(edits(("lib/extra.c", "= 1", "= nonsense")))
+    check = await checks.single(edits(("lib/extra.c", "= 1", "= nonsense")))
     assert (check.outcome, files(check)) == ("not_built", {"lib/extra.c": ("not_built", 0, 0)})
 
 
@@ -148,13 +148,13 @@ async def test_what_only_make_can_follow_makes_modules_too(checks: Checks) -> No
     patch = edits(
         ("Makefile", "SUBLEVEL = 0", "SUBLEVEL = 1"), ("lib/extra.c", "= 1", "= nonsense")
     )
-    check = await checks.one(patch, config=AS_MODULE)
+    check = await checks.single(patch, config=AS_MODULE)
     assert (check.outcome, check.through_make) == ("does_not_compile", True)
 
 
 async def test_a_patch_is_not_built_if_one_of_its_files_is_not(checks: Checks) -> None:
     patch = edits((WATCH, "return 0;", "return 1;"), ("lib/extra.c", "= 1", "= 2"))
-    assert (await checks.one(patch)).outcome == "not_built"
+    assert (await checks.single(patch)).outcome == "not_built"
 
 
 async def test_documentation_beside_code_does_not_count(checks: Checks) -> None:
@@ -162,14 +162,14 @@ async def test_documentation_beside_code_does_not_count(checks: Checks) -> None:
         "--- /dev/null\n+++ b/Documentation/watch.rst\n@@ -0,0 +1 @@\n+Words.\n"
         "--- a/fs/open.c\n+++ b/fs/open.c\n@@ -6 +6 @@\n-\t\treturn -1;\n+\t\treturn -2;\n"
     )
-    check = await checks.one(Patch(diff=diff))
+    check = await checks.single(Patch(diff=diff))
     assert check.outcome == "compiles"
     assert files(check)["Documentation/watch.rst"] == ("not_built", 0, 0)
 
 
 async def test_a_header_compiles_every_object_that_depends_on_it(checks: Checks) -> None:
     patch = edits((HEADER, "int fork_one(int parent);", "int fork_one(int p);"))
-    check = await checks.one(patch)
+    check = await checks.single(patch)
     assert files(check) == {HEADER: ("compiles", 4, 4)}
     assert not check.through_make
 
@@ -180,14 +180,14 @@ async def test_dependents_of_a_header_are_limited(checks: Checks) -> None:
         (HEADER, "int watch_filter(int type);", "long watch_filter(int type);"),
         (WATCH, "return 0;", "return 1;"),
     )
-    check = await checks.one(patch, dependents=1)
+    check = await checks.single(patch, dependents=1)
     assert files(check)[HEADER] == ("does_not_compile", 1, 4)
     assert files(check)[WATCH] == ("does_not_compile", 1, 1)
     assert "conflicting types for 'watch_filter'" in check.reason
 
 
 async def test_a_c_file_that_another_includes_counts_like_a_header(checks: Checks) -> None:
-    check = await checks.one(edits(("kernel/sched.c", "times--", "times++")))
+    check = await checks.single(edits(("kernel/sched.c", "times--", "times++")))
     assert files(check) == {"kernel/sched.c": ("compiles", 1, 1)}
     (function,) = check.functions
     assert function.name == "__do_sys_yield"
@@ -199,17 +199,17 @@ async def test_a_header_that_the_patch_adds_depends_on_who_includes_it(checks: C
         f"--- a/{WATCH}\n+++ b/{WATCH}\n@@ -1 +1,2 @@\n #include <linux/kernel.h>\n"
         "+#include <linux/new.h>\n"
     )
-    check = await checks.one(Patch(diff=diff))
+    check = await checks.single(Patch(diff=diff))
     assert files(check)["include/linux/new.h"] == ("compiles", 1, 1)
-    alone = await checks.one(added("include/linux/new.h", "#define NEW 1"))
+    alone = await checks.single(added("include/linux/new.h", "#define NEW 1"))
     assert files(alone)["include/linux/new.h"] == ("not_built", 0, 0)
 
 
 async def test_a_header_of_what_make_generates_goes_through_make(checks: Checks) -> None:
-    check = await checks.one(edits(("include/linux/limits.h", "4096", "8192")))
+    check = await checks.single(edits(("include/linux/limits.h", "4096", "8192")))
     assert (check.outcome, check.through_make) == ("compiles", True)
     assert files(check) == {"include/linux/limits.h": ("compiles", 1, 1)}
-    broken = await checks.one(edits(("include/linux/limits.h", "4096", "no_number")))
+    broken = await checks.single(edits(("include/linux/limits.h", "4096", "no_number")))
     assert broken.outcome == "does_not_compile"
     assert "no_number" in broken.reason
 
@@ -220,9 +220,9 @@ async def test_an_assembly_file_and_its_header_go_through_make(checks: Checks) -
         edits(("lib/entry.S", "ret", "nop\n\tret")),
         edits(("include/linux/entry.h", "1", "2")),
     ):
-        check = await checks.one(patch, config=entry)
+        check = await checks.single(patch, config=entry)
         assert (check.outcome, check.through_make) == ("compiles", True)
-    broken = await checks.one(edits(("lib/entry.S", "ret", "return")), config=entry)
+    broken = await checks.single(edits(("lib/entry.S", "ret", "return")), config=entry)
     assert (broken.outcome, broken.files[0].outcome) == ("does_not_compile",) * 2
 
 
@@ -232,7 +232,7 @@ async def test_a_makefile_and_the_file_that_it_adds_go_through_make(checks: Chec
         "-obj-y := kernel/fork.o kernel/watch_queue.o fs/open.o lib/string.o\n"
         "+obj-y := kernel/fork.o kernel/watch_queue.o fs/open.o lib/string.o kernel/new.o\n"
     )
-    check = await checks.one(Patch(diff=patch))
+    check = await checks.single(Patch(diff=patch))
     assert (check.outcome, check.through_make) == ("compiles", True)
     assert files(check)["kernel/new.c"] == ("compiles", 1, 1)
     new = {each.name: each for each in check.functions}["new_one"]
@@ -240,12 +240,12 @@ async def test_a_makefile_and_the_file_that_it_adds_go_through_make(checks: Chec
 
 
 async def test_a_c_file_that_no_makefile_names_is_not_built(checks: Checks) -> None:
-    check = await checks.one(added("kernel/lonely.c", "int lonely;"))
+    check = await checks.single(added("kernel/lonely.c", "int lonely;"))
     assert files(check) == {"kernel/lonely.c": ("not_built", 0, 0)}
 
 
 async def test_a_makefile_that_breaks_make_does_not_compile(checks: Checks) -> None:
-    check = await checks.one(edits(("Makefile", "VERSION = 6", "VERSION = 6\nendif")))
+    check = await checks.single(edits(("Makefile", "VERSION = 6", "VERSION = 6\nendif")))
     assert (check.outcome, check.files[0].outcome) == ("does_not_compile",) * 2
     assert "extraneous 'endif'" in check.reason
 
@@ -254,18 +254,18 @@ async def test_a_warning_that_the_patch_adds_is_told_and_old_ones_are_not(checks
     old = (WATCH, "static unsigned char", "static int unused_before;\nstatic unsigned char")
     new = (WATCH, "return 0;", "int unused_now;\n\treturn 0;")
     base = [edits(old)]
-    check = await checks.one(edits(new), base=base)
+    check = await checks.single(edits(new), base=base)
     assert check.outcome == "compiles"
     (warning,) = check.diagnostics
     assert (warning.severity, "unused_now" in warning.message) == ("warning", True)
     assert "unused_now" in check.output
-    moved = await checks.one(edits((WATCH, "#define WATCH", "\n\n#define WATCH")), base=base)
+    moved = await checks.single(edits((WATCH, "#define WATCH", "\n\n#define WATCH")), base=base)
     assert moved.diagnostics == []
 
 
 async def test_a_warning_does_not_compile_where_the_config_says_so(checks: Checks) -> None:
     patch = edits((WATCH, "return 0;", "int unused;\n\treturn 0;"))
-    check = await checks.one(patch, config=config("CONFIG_WERROR=y\n"))
+    check = await checks.single(patch, config=config("CONFIG_WERROR=y\n"))
     assert check.outcome == "does_not_compile"
     assert "unused" in check.reason
 
@@ -273,9 +273,9 @@ async def test_a_warning_does_not_compile_where_the_config_says_so(checks: Check
 async def test_the_base_lies_below_every_patch_and_is_what_counts_as_before(checks: Checks) -> None:
     base = [edits((WATCH, "type >= WATCH_TYPE__NR", "type >= 100 || type == 50"))]
     fix = edits((WATCH, "type >= 100 || type == 50", "type >= WATCH_TYPE__NR"))
-    unfixed = await checks.one(edits((WATCH, "type >= WATCH_TYPE__NR", "type >= 100")))
+    unfixed = await checks.single(edits((WATCH, "type >= WATCH_TYPE__NR", "type >= 100")))
     assert unfixed.outcome == "compiles"
-    check = await checks.one(fix, base=base)
+    check = await checks.single(fix, base=base)
     assert check.outcome == "compiles"
     (function,) = check.functions
     assert (function.instructions_before or 0) > (function.instructions_after or 0) > 0
@@ -285,7 +285,7 @@ async def test_the_base_lies_below_every_patch_and_is_what_counts_as_before(chec
 async def test_a_base_that_does_not_compile_is_the_steps_own_failure(checks: Checks) -> None:
     base = [edits((WATCH, "return 0;", "return zero;"))]
     with pytest.raises(UserError) as caught:
-        await checks.one(edits((WATCH, "filter[8]", "filter[9]")), base=base)
+        await checks.single(edits((WATCH, "filter[8]", "filter[9]")), base=base)
     assert caught.value.message.startswith(f"the base does not compile: {WATCH}:13")
 
 
@@ -296,13 +296,13 @@ async def test_the_same_check_is_memoised_unless_fresh(checks: Checks) -> None:
     differs = {"memoised": True, "seconds": 0.0}
     assert again.patches == [first.patches[0].model_copy(update=differs)]
     assert again.kernel_release == first.kernel_release
-    assert not (await checks.one(patch, cache="fresh")).memoised
-    assert not (await checks.one(patch, dependents=3)).memoised
+    assert not (await checks.single(patch, cache="fresh")).memoised
+    assert not (await checks.single(patch, dependents=3)).memoised
 
 
 async def test_of_many_patches_only_the_new_ones_are_checked(checks: Checks) -> None:
     known, new = (edits((WATCH, "return 0;", f"return {number};")) for number in (1, 2))
-    await checks.one(known)
+    await checks.single(known)
     result = await checks.result(new, known)
     assert [check.memoised for check in result.patches] == [False, True]
     assert [check.outcome for check in result.patches] == ["compiles"] * 2
@@ -311,10 +311,10 @@ async def test_of_many_patches_only_the_new_ones_are_checked(checks: Checks) -> 
 async def test_another_worker_answers(checks: Checks, new_run: NewRun, tmp_path: Path) -> None:
     """It answers from the first one's result and does not fetch the entry."""
     patch = edits((WATCH, "return 0;", "return 3;"))
-    first = await checks.one(patch, cache="refresh")
+    first = await checks.single(patch, cache="refresh")
     elsewhere = tmp_path / "elsewhere"
     other = Checks(Checker(suite_cache(elsewhere), elsewhere), new_run, checks.spec)
-    again = await other.one(patch)
+    again = await other.single(patch)
     assert (again.memoised, again.functions) == (True, first.functions)
     assert not list((elsewhere / "suitecache").glob("*/image.squashfs"))
 
@@ -332,16 +332,16 @@ async def test_a_check_finds_the_same_however_the_tree_comes(
     ]
     cache = tmp_path / "elsewhere"
     other = Checks(Checker(suite_cache(cache, ways=ways), cache), new_run, checks.spec)
-    one, two = [
+    elsewhere, here = [
         [check.model_copy(update={"seconds": 0.0}) for check in result.patches]
         for result in [await kind.result(*patches, cache="fresh") for kind in (other, checks)]
     ]
-    assert one == two
+    assert elsewhere == here
 
 
 async def test_a_removed_function_has_no_instructions_after(checks: Checks) -> None:
     text = "int fork_one(int parent)\n{\n\treturn parent + 1;\n}\n"
-    check = await checks.one(
+    check = await checks.single(
         edits(("kernel/fork.c", text, ""), ("kernel/fork.c", " + fork_one(0)", ""))
     )
     removed = {each.name: each for each in check.functions}["fork_one"]
@@ -359,11 +359,11 @@ def renamed(old: str, new: str, kept: str) -> str:
 
 
 async def test_a_file_that_is_renamed_or_removed_is_not_missed(checks: Checks) -> None:
-    check = await checks.one(Patch(diff=renamed("fs/open.c", "fs/opened.c", "fs/opened.o")))
+    check = await checks.single(Patch(diff=renamed("fs/open.c", "fs/opened.c", "fs/opened.o")))
     assert check.outcome == "compiles"
     assert files(check)["fs/open.c"][0] == "removed"
     assert files(check)["fs/opened.c"] == ("compiles", 1, 1)
-    still = await checks.one(Patch(diff=renamed("fs/open.c", "fs/opened.c", "fs/open.o")))
+    still = await checks.single(Patch(diff=renamed("fs/open.c", "fs/opened.c", "fs/open.o")))
     assert still.outcome == "does_not_compile"
 
 
@@ -372,9 +372,9 @@ async def test_a_file_that_nothing_needs_may_be_removed(checks: Checks) -> None:
     body = "".join(f"-{line}" for line in text)
     gone = f"--- a/fs/open.c\n+++ /dev/null\n@@ -1,{len(text)} +0,0 @@\n{body}"
     without = renamed("x", "y", "").partition("rename to y\n")[2]
-    check = await checks.one(Patch(diff=gone + without))
+    check = await checks.single(Patch(diff=gone + without))
     assert (check.outcome, files(check)["fs/open.c"][0]) == ("compiles", "removed")
-    assert (await checks.one(Patch(diff=gone))).outcome == "does_not_compile"
+    assert (await checks.single(Patch(diff=gone))).outcome == "does_not_compile"
     extra = "--- a/lib/extra.c\n+++ /dev/null\n@@ -1 +0,0 @@\n-int extra = 1;\n"
-    unused = await checks.one(Patch(diff=extra))
+    unused = await checks.single(Patch(diff=extra))
     assert (unused.outcome, files(unused)["lib/extra.c"][0]) == ("not_built", "not_built")

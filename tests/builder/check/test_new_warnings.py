@@ -19,8 +19,8 @@ def test_a_line_is_followed_to_where_it_stood() -> None:
 
 
 @given(st.lists(st.sampled_from("abc\n")), st.lists(st.sampled_from("abc\n")))
-def test_a_line_that_stayed_reads_the_same(one: list[str], other: list[str]) -> None:
-    before, after = "".join(one), "".join(other)
+def test_a_line_that_stayed_reads_the_same(old_lines: list[str], new_lines: list[str]) -> None:
+    before, after = "".join(old_lines), "".join(new_lines)
     lines = Lines(before, after)
     for number, text in enumerate(after.split("\n"), 1):
         if (old := lines.before(number)) is not None:

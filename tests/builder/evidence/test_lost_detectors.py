@@ -21,8 +21,8 @@ FLAGS = ("-O2", *KASAN, *PARAMETERS, "-mcmodel=kernel", "-fno-pie")
 SOURCE = Path(__file__).with_name("sum.c").read_text()
 
 
-def grave(found: list[Finding]) -> set[str]:
-    return {finding.reason for finding in found if finding.severity is Severity.BLOCKING}
+def grave(findings: list[Finding]) -> set[str]:
+    return {finding.reason for finding in findings if finding.severity is Severity.BLOCKING}
 
 
 @pytest.mark.parametrize(
@@ -35,9 +35,9 @@ def grave(found: list[Finding]) -> set[str]:
     ],
 )
 def test_a_config_that_changes_is_found(old: str, new: str, reason: str) -> None:
-    (one,) = lost_detectors.configs(CONFIG, CONFIG.replace(old, new))
-    assert (one.check, one.reason) == ("detector", reason)
-    assert (one.severity is Severity.BLOCKING) == (reason == "config_weaker")
+    (finding,) = lost_detectors.configs(CONFIG, CONFIG.replace(old, new))
+    assert (finding.check, finding.reason) == ("detector", reason)
+    assert (finding.severity is Severity.BLOCKING) == (reason == "config_weaker")
 
 
 def test_the_same_config_is_not() -> None:
@@ -156,5 +156,5 @@ def test_an_honest_change_is_not(tmp_path: Path, whole: Profile, old: str, new: 
 
 @given(st.lists(st.text(alphabet="FU .019ax\u0660", max_size=30), max_size=20))
 def test_what_a_hostile_object_prints_is_passed_over(lines: list[str]) -> None:
-    found = profile(lines)
-    assert compared(found, found) <= {"checks_lost"}
+    printed = profile(lines)
+    assert compared(printed, printed) <= {"checks_lost"}

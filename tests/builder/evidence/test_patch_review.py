@@ -30,8 +30,8 @@ async def test_a_build_reviews(linux: FakeLinux) -> None:
     unasked = linux.spec.model_copy(update={"patches": [other, cut("cut")]})
     assert (await linux.build(unasked)).findings == []
     run = linux.new_run(unasked.model_copy(update={"review": ["cut"]}))
-    (one,) = (await linux.builder(run)).findings
-    assert (one.check, one.reason, one.file) == ("amputation", "check_removed", PATH)
+    (finding,) = (await linux.builder(run)).findings
+    assert (finding.check, finding.reason, finding.file) == ("amputation", "check_removed", PATH)
     assert "check_removed" in (run.folder / "step.log").read_text()
 
 
@@ -58,11 +58,11 @@ async def test_the_kernels_checkpatch_looks_at_the_style(tmp_path: Path, form: s
     patch = diff if form == "diff" else edits
     tree = Tree((SOURCES[0],), tmp_path / "tree")
     trial = await on_trial(tree, [patch], ["it"])
-    found = await review(tree, trial, [], checkpatch=True)
+    findings = await review(tree, trial, [], checkpatch=True)
     assert await review(tree, trial, [PATH], checkpatch=False) == []
-    assert {"TRAILING_WHITESPACE", "SPACING"} <= {finding.reason for finding in found}
-    assert {finding.check for finding in found} == {"checkpatch"}
-    assert {(finding.file, finding.line) for finding in found} == {(PATH, number)}
+    assert {"TRAILING_WHITESPACE", "SPACING"} <= {finding.reason for finding in findings}
+    assert {finding.check for finding in findings} == {"checkpatch"}
+    assert {(finding.file, finding.line) for finding in findings} == {(PATH, number)}
 
 
 @needs_source

@@ -34,8 +34,8 @@ def after(old: str, new: str, more: str = "") -> list[Finding]:
     return amputations(source(BODY), source(BODY.replace(old, new), more))
 
 
-def reasons(found: list[Finding]) -> list[str]:
-    return [finding.reason for finding in found]
+def reasons(findings: list[Finding]) -> list[str]:
+    return [finding.reason for finding in findings]
 
 
 @pytest.mark.parametrize(
@@ -66,9 +66,9 @@ def reasons(found: list[Finding]) -> list[str]:
     ],
 )
 def test_what_is_cut_off_is_found(old: str, new: str, reason: str, named: str) -> None:
-    found = after(old, new)
-    assert reason in reasons(found)
-    (finding,) = [finding for finding in found if finding.reason == reason]
+    findings = after(old, new)
+    assert reason in reasons(findings)
+    (finding,) = [finding for finding in findings if finding.reason == reason]
     assert named in finding.message
     assert (finding.check, finding.function) == ("amputation", "take")
     assert finding.file == "kernel/take.c"
@@ -84,15 +84,15 @@ def test_what_is_cut_off_is_found(old: str, new: str, reason: str, named: str) -
     ],
 )
 def test_what_no_fix_has_to_do_stands_in_the_way(new: str, grave: bool) -> None:
-    found = after("\tput(item);\n", new)
-    assert any(finding.severity is Severity.BLOCKING for finding in found) == grave
+    findings = after("\tput(item);\n", new)
+    assert any(finding.severity is Severity.BLOCKING for finding in findings) == grave
 
 
 def test_a_finding_names_the_line() -> None:
-    (one,) = after("\tput(item);\n", "\treturn ret;\n\tput(item);\n")
+    (finding,) = after("\tput(item);\n", "\treturn ret;\n\tput(item);\n")
     lines = source(BODY.replace("\tput(item);\n", "\treturn ret;\n\tput(item);\n"))
-    assert one.line is not None
-    assert lines["kernel/take.c"].splitlines()[one.line - 1] == b"\tput(item);"
+    assert finding.line is not None
+    assert lines["kernel/take.c"].splitlines()[finding.line - 1] == b"\tput(item);"
 
 
 def test_a_function_that_is_gone_is_found() -> None:
@@ -130,17 +130,17 @@ def test_a_call_that_moved_into_a_new_helper_is_still_there() -> None:
 
 
 def test_two_ifs_that_became_one_are_still_there() -> None:
-    two = "\tif (!item)\n\t\treturn -EINVAL;\n\tif (item->size > MAX_SIZE)\n\t\treturn -EINVAL;\n"
-    one = "\tif (!item || item->size > MAX_SIZE)\n\t\treturn -EINVAL;\n"
-    assert amputations(source(BODY.replace(one, two)), source(BODY)) == []
+    apart = "\tif (!item)\n\t\treturn -EINVAL;\n\tif (item->size > MAX_SIZE)\n\t\treturn -EINVAL;\n"
+    joined = "\tif (!item || item->size > MAX_SIZE)\n\t\treturn -EINVAL;\n"
+    assert amputations(source(BODY.replace(joined, apart)), source(BODY)) == []
 
 
 def test_a_system_call_is_a_function() -> None:
     test = "\tif (a < 0)\n\t\treturn -EINVAL;\n"
     text = f"SYSCALL_DEFINE2(take, int, a, int, b)\n{{\n{test}\treturn f(b);\n}}\n"
     cut = text.replace(test, "")
-    (one,) = amputations({"a.c": text.encode()}, {"a.c": cut.encode()})
-    assert (one.reason, one.function) == ("check_removed", "SYSCALL_DEFINE2 take")
+    (finding,) = amputations({"a.c": text.encode()}, {"a.c": cut.encode()})
+    assert (finding.reason, finding.function) == ("check_removed", "SYSCALL_DEFINE2 take")
 
 
 def test_other_files_than_c_are_passed_over() -> None:
@@ -201,9 +201,9 @@ needs_source = pytest.mark.skipif(not SOURCES, reason="no kernel source is in th
 @needs_source
 @pytest.mark.parametrize("name", bundle.names())
 def test_the_fix_of_a_shipped_bug_cuts_nothing_off(name: str) -> None:
-    one = bundle.load(name)
-    assert one.fix is not None
-    assert of_patches(*one.build.patches, one.fix) == []
+    shipped = bundle.load(name)
+    assert shipped.fix is not None
+    assert of_patches(*shipped.build.patches, shipped.fix) == []
 
 
 @needs_source

@@ -39,9 +39,9 @@ async def test_a_flag_that_is_lost_is_found_whoever_took_it(linux: FakeLinux) ->
         replacement="ccflags-y += -fno-sanitize=all\nccflags-$(CONFIG_WERROR)",
     )
     run = linux.new_run(trial(linux.spec, FIX, flag))
-    found = reasons(await linux.builder(run))
-    assert found["flags_weaker"].severity is Severity.BLOCKING
-    assert found["touches_build_system"].file == "Makefile"
+    by_reason = reasons(await linux.builder(run))
+    assert by_reason["flags_weaker"].severity is Severity.BLOCKING
+    assert by_reason["touches_build_system"].file == "Makefile"
     log = (run.folder / "step.log").read_text()
     assert "blocking: detector: flags_weaker: compiled without a sanitizer: fs/open.o" in log
     assert "kernel/watch_queue.o (-fno-sanitize=all)" in log
@@ -51,8 +51,8 @@ async def test_a_symbol_of_the_config_that_is_lost_is_found(linux: FakeLinux) ->
     config = KernelConfig(base="allnoconfig", fragments=["CONFIG_BASE=y\nCONFIG_FTRACE=y\n"])
     spec = linux.spec.model_copy(update={"config": config})
     lost = Edit(file="Kconfig", original="FTRACE\n", replacement="")
-    found = reasons(await linux.build(trial(spec, FIX, lost)))
-    assert found["config_weaker"].message == "CONFIG_FTRACE is n, not y"
+    by_reason = reasons(await linux.build(trial(spec, FIX, lost)))
+    assert by_reason["config_weaker"].message == "CONFIG_FTRACE is n, not y"
 
 
 async def test_what_was_found_is_remembered_with_the_build(linux: FakeLinux) -> None:
@@ -84,5 +84,5 @@ async def test_a_patch_that_hides_among_many_files_stands_in_its_own_way(linux: 
     )
     patches = [Patch(name="many", diff=diff), Patch(name="make", edits=[made])]
     spec = linux.spec.model_copy(update={"patches": patches, "review": ["many", "make"]})
-    found = reasons(await linux.build(spec))
-    assert found["objects_not_looked_at"].severity is Severity.BLOCKING
+    by_reason = reasons(await linux.build(spec))
+    assert by_reason["objects_not_looked_at"].severity is Severity.BLOCKING

@@ -20,15 +20,15 @@ def after(old: str, new: str) -> list[Finding]:
     return new_words({PATH: BEFORE.encode()}, {PATH: BEFORE.replace(old, new).encode()})
 
 
-def grave(found: list[Finding]) -> set[str]:
-    return {finding.reason for finding in found if finding.severity is Severity.BLOCKING}
+def grave(findings: list[Finding]) -> set[str]:
+    return {finding.reason for finding in findings if finding.severity is Severity.BLOCKING}
 
 
 @pytest.mark.parametrize(("new", "reason"), rows(__file__, "hiding_words.tsv"))
 def test_a_word_that_hides_a_crash_stands_in_the_way(new: str, reason: str) -> None:
-    found = after("\tcopy(item);\n", f"\t{new}\n\tcopy(item);\n")
-    assert reason in grave(found)
-    (finding,) = [finding for finding in found if finding.reason == reason]
+    findings = after("\tcopy(item);\n", f"\t{new}\n\tcopy(item);\n")
+    assert reason in grave(findings)
+    (finding,) = [finding for finding in findings if finding.reason == reason]
     assert (finding.check, finding.file) == ("detector", PATH)
 
 
@@ -43,8 +43,8 @@ def test_a_word_that_hides_a_crash_stands_in_the_way(new: str, reason: str) -> N
     ],
 )
 def test_what_honest_fixes_do_as_well_is_a_note(old: str, new: str, reason: str) -> None:
-    found = after(old, new)
-    assert (reason, grave(found)) == (found[0].reason, set())
+    findings = after(old, new)
+    assert (reason, grave(findings)) == (findings[0].reason, set())
 
 
 @pytest.mark.parametrize("gone", ["fs_initcall(take_init);", "SYSCALL_DEFINE1(take, int, id)"])
@@ -53,9 +53,9 @@ def test_what_is_registered_no_more_stands_in_the_way(gone: str) -> None:
 
 
 def test_a_number_that_changes_is_named() -> None:
-    (one,) = new_words({PATH: b"#define MAX 16\n"}, {PATH: b"#define MAX 0\n"})
-    assert (one.reason, one.line) == ("number_changed", 1)
-    assert "`#define MAX 16` becomes `#define MAX 0`" in one.message
+    (finding,) = new_words({PATH: b"#define MAX 16\n"}, {PATH: b"#define MAX 0\n"})
+    assert (finding.reason, finding.line) == ("number_changed", 1)
+    assert "`#define MAX 16` becomes `#define MAX 0`" in finding.message
 
 
 @pytest.mark.parametrize(
@@ -83,15 +83,15 @@ def test_code_that_moves_is_no_finding() -> None:
 
 @pytest.mark.parametrize(("path", "reason"), rows(__file__, "foreign_files.tsv"))
 def test_a_file_that_no_fix_elsewhere_touches_stands_in_the_way(path: str, reason: str) -> None:
-    (one,) = touched([path], [PATH])
-    assert (one.check, one.severity, one.reason) == ("scope", Severity.BLOCKING, reason)
+    (finding,) = touched([path], [PATH])
+    assert (finding.check, finding.severity, finding.reason) == ("scope", Severity.BLOCKING, reason)
     (note,) = touched([path], [path])
     assert note.severity is Severity.NOTE
 
 
 def test_a_file_beside_the_bug_is_a_note_if_it_is_known_where_that_is() -> None:
-    (one,) = touched(["fs/other.c"], [PATH])
-    assert (one.reason, one.severity) == ("outside_files", Severity.NOTE)
+    (finding,) = touched(["fs/other.c"], [PATH])
+    assert (finding.reason, finding.severity) == ("outside_files", Severity.NOTE)
     assert touched(["fs/other.c"], []) == touched([PATH], [PATH]) == []
 
 

@@ -324,8 +324,8 @@ def test_complaints_of_compilers_and_linkers(lines: list[str], parts: set[str]) 
     assert control.failing([noise[0], *lines, noise[1]]).keys() == parts
 
 
-@given(st.lists(st.text() | st.sampled_from([each for said, _ in SAID.values() for each in said])))
+@given(st.lists(st.text() | st.sampled_from([each for log, _ in SAID.values() for each in log])))
 def test_whatever_is_said_names_parts_in_few_words(lines: list[str]) -> None:
-    found = control.failing(lines)
-    assert found.keys() <= PARTS.keys()
-    assert all(0 < len(words) < 2000 for words in found.values())
+    failing = control.failing(lines)
+    assert failing.keys() <= PARTS.keys()
+    assert all(0 < len(words) < 2000 for words in failing.values())

@@ -36,10 +36,10 @@ async def test_a_large_tree_has_an_index(tmp_path: Path) -> None:
         (folder / f".file{number}.o.cmd").write_text(cmd_file(number))
     tree = Tree((source,), tmp_path / "tree")
     await object_index.build(tree, tmp_path / "index.db")
-    found = Index(tmp_path / "index.db").dependents(
+    readers = Index(tmp_path / "index.db").dependents(
         ["include/linux/header799.h", "drivers/part7/file57.c", "drivers/part7/Makefile", "none.h"]
     )
-    assert [len(finding.objects) for finding in found.values()] == [OBJECTS, 1, OBJECTS // 50, 0]
+    assert [len(finding.objects) for finding in readers.values()] == [OBJECTS, 1, OBJECTS // 50, 0]
 
 
 async def test_a_tree_without_commands_has_none(tmp_path: Path) -> None:

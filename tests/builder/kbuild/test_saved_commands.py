@@ -23,12 +23,12 @@ KERNEL = Path(__file__).with_name("fork.o.cmd").read_text()
 
 
 def read(text: str) -> list[Recipe]:
-    found: list[Recipe] = []
-    reader = Reader("/kgym/linux", found.append)
+    recipes: list[Recipe] = []
+    reader = Reader("/kgym/linux", recipes.append)
     for line in text.split("\n"):
         reader.line(line)
     reader.end()
-    return found
+    return recipes
 
 
 def test_a_recipe_has_command_source_and_the_files_of_the_tree() -> None:
@@ -72,7 +72,7 @@ def cmd_file(number: int, headers: list[int]) -> str:
 def test_condensed_they_say_the_same(files: list[list[int]]) -> None:
     texts = [KERNEL, *(cmd_file(number, headers) for number, headers in enumerate(files))]
     plain, short = read("".join(texts)), read(condensed(*texts))
-    assert [replace(one, dependencies=()) for one in short] == [
+    assert [replace(recipe, dependencies=()) for recipe in short] == [
         replace(each, dependencies=()) for each in plain
     ]
     assert [set(each.dependencies) for each in short] == [set(each.dependencies) for each in plain]

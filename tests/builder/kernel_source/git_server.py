@@ -155,21 +155,21 @@ class _Request(BaseHTTPRequestHandler):
             self.send_header("Content-Length", "0")
             self.end_headers()
             return
-        head, _, said = self.git.answer(self, body).partition(b"\r\n\r\n")
+        head, _, reply = self.git.answer(self, body).partition(b"\r\n\r\n")
         fields = [line.partition(": ")[::2] for line in head.decode().split("\r\n")]
         status = next((int(value.split()[0]) for name, value in fields if name == "Status"), 200)
-        sent: bytes | None = said
-        if b"PACK" in said[:4000] or b"packfile" in said[:4000]:
-            sent = self.git.fault(len(self.git.sent), said) if self.git.fault else said
-            self.git.sent.append(len(said))
+        sent: bytes | None = reply
+        if b"PACK" in reply[:4000] or b"packfile" in reply[:4000]:
+            sent = self.git.fault(len(self.git.sent), reply) if self.git.fault else reply
+            self.git.sent.append(len(reply))
         self.send_response(status)
         for name, value in fields:
             if name not in {"Status", "Content-Length"}:
                 self.send_header(name, value)
-        self.send_header("Content-Length", str(len(said) if sent is None else len(sent)))
+        self.send_header("Content-Length", str(len(reply) if sent is None else len(sent)))
         self.end_headers()
         if sent is None:
-            self.wfile.write(said[: len(said) // 2])
+            self.wfile.write(reply[: len(reply) // 2])
             self.wfile.flush()
             self.git.stopping.wait(60)
             self.close_connection = True

@@ -57,9 +57,9 @@ def served(repository: Path) -> Iterator[GitServer]:
 async def listed(kernels: KernelSources, url: str, since: str, last: str) -> list[str]:
     """Return the subjects of the commits between two, whose graph is as it should be."""
     between = await kernels.history(GitSource(url=url, commit=last), since, Reports())
-    one = parse(between.text)
-    assert one.commits[-1].id == between.commit
-    return [each.subject[:6] for each in one.commits]
+    history = parse(between.text)
+    assert history.commits[-1].id == between.commit
+    return [each.subject[:6] for each in history.commits]
 
 
 def words(subjects: list[str]) -> set[str]:
@@ -80,9 +80,9 @@ async def test_commits_of_a_folder(tmp_path: Path, repository: Path, new_run: Ne
     result = await HistoryLister(tmp_path / "cache", ANYWHERE)(run)
     assert (result.commits, result.commit) == (4, ends[1])
     await run.storage.get(run.artifacts[0].key, tmp_path / "commits")
-    one = parse((tmp_path / "commits").read_text())
-    assert [each.parents for each in one.commits] == [(), (0,), (1,), (2,)]
-    assert all(len(each.subject) <= 200 for each in one.commits)
+    history = parse((tmp_path / "commits").read_text())
+    assert [each.parents for each in history.commits] == [(), (0,), (1,), (2,)]
+    assert all(len(each.subject) <= 200 for each in history.commits)
 
 
 @pytest.mark.parametrize("newest", [True, False])
@@ -110,8 +110,8 @@ async def test_a_long_history_is_whole_without_warnings(tmp_path: Path, reposito
     source = GitSource(url=str(repository), commit="long")
     text = (await kernels.history(source, "main", Reports())).text
     assert len(text) > 10 << 20
-    one = parse(text)
-    assert [len(each.parents) for each in one.commits] == [0] + [1] * (many - 1)
+    history = parse(text)
+    assert [len(each.parents) for each in history.commits] == [0] + [1] * (many - 1)
 
 
 @pytest.mark.attack

@@ -90,12 +90,12 @@ async def test_a_package_is_of_its_suite_and_lists_are_kept(tmp_path: Path) -> N
     if "bookworm" not in (Path("/etc/os-release")).read_text():
         pytest.skip("what the archive's suites hold is known for Debian 12 alone")
     host = {path: path.stat().st_mtime_ns for path in Path("/var/lib/apt/lists").iterdir()}
-    found = await identified(KernelSources(tmp_path), "bullseye", "linux-source-5.10")
-    assert re.fullmatch(r"package:linux-source-5\.10=5\.10\.\d+-\d+", found)
+    identity = await identified(KernelSources(tmp_path), "bullseye", "linux-source-5.10")
+    assert re.fullmatch(r"package:linux-source-5\.10=5\.10\.\d+-\d+", identity)
     (kept,) = (tmp_path / "suites").glob("bullseye_*")
     made = kept.stat().st_mtime_ns
     # Another worker process takes the same lists; the host's own stay as they are.
-    assert await identified(KernelSources(tmp_path), "bullseye", "linux-source-5.10") == found
+    assert await identified(KernelSources(tmp_path), "bullseye", "linux-source-5.10") == identity
     assert kept.stat().st_mtime_ns == made
     assert host == {path: path.stat().st_mtime_ns for path in Path("/var/lib/apt/lists").iterdir()}
 
@@ -123,9 +123,9 @@ async def test_what_was_hashed_is_what_is_unpacked(tmp_path: Path, stage: str) -
 
     sources = KernelSources(tmp_path / "cache", ANYWHERE)
     source = TarballSource(url=str(path), sha256=sha256(tarball("honest")))
-    found = await sources.get(source, swap)
+    unpacked = await sources.get(source, swap)
     assert not (stage == "unpack" and evil.exists())
-    assert (found.tree / "Makefile").read_text() == "honest"
+    assert (unpacked.tree / "Makefile").read_text() == "honest"
 
 
 @pytest.mark.attack
@@ -212,26 +212,26 @@ async def test_files_outside_look_like_missing_files(tmp_path: Path, secret: Pat
     sources = KernelSources(tmp_path / "cache", Origins(folders=(tmp_path / "allowed",)))
     right, wrong = sha256(secret.read_bytes()), "0" * 64
 
-    async def told(path: str, sha: str) -> tuple[str, str]:
+    async def answer(path: str, sha: str) -> tuple[str, str]:
         error = await refusal(sources, TarballSource(url=path, sha256=sha))
         assert sha256(secret.read_bytes()) not in error.message
         return error.reason, error.message.replace(path, "PATH")
 
     outside = {
-        await told(path, sha)
+        await answer(path, sha)
         for path in (str(secret), "/etc/shadow", f"{tmp_path}/nothing.tar", "/no/where")
         for sha in (right, wrong)
     }
     assert {reason for reason, _ in outside} == {"source_not_allowed"}
     assert len({message for _, message in outside}) == 1
     behind = {
-        await told(f"{tmp_path}/allowed/{name}", sha)
+        await answer(f"{tmp_path}/allowed/{name}", sha)
         for name in ("link.tar", "folder/secret.tar", "folder/nothing.tar", "nothing.tar")
         for sha in (right, wrong)
     }
     assert {reason for reason, _ in behind} == {"source_not_found"}
     assert len({message for _, message in behind}) == 1
-    dotted = await told(f"{tmp_path}/allowed/../secret.tar", right)
+    dotted = await answer(f"{tmp_path}/allowed/../secret.tar", right)
     assert dotted[0] == "source_not_allowed"
     assert await marker(sources, local(tmp_path / "allowed" / "linux.tar")) == "honest"
 

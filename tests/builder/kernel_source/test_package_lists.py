@@ -36,13 +36,13 @@ class Host:
         self.lists = root / "suites"
         self.archive = archive
         self.web = web
-        self.said: list[str] = []
+        self.reports: list[str] = []
         self.broken = False
 
     async def offered(self) -> Offered:
         """Ask as a worker process of its own."""
         source = PackageSource(names=[NAME], suite=SUITE)
-        return await self._packages().offered(source, self.said.append)
+        return await self._packages().offered(source, self.reports.append)
 
     async def makefile(self, folder: Path) -> str:
         """Fetch the package that is offered; return what its Makefile says."""
@@ -89,12 +89,12 @@ async def test_a_server_that_fails_is_asked_again_after_ten_minutes(tmp_path: Pa
         host.broken = True
         errors = await asyncio.gather(*(host.refusal() for _ in range(4)))
         asked = len(host.web.asked)
-        assert {(one.reason, one.cause) for one in errors} == {
+        assert {(error.reason, error.cause) for error in errors} == {
             ("download_failed", "infrastructure")
         }
         first, *others = sorted((error.message for error in errors), key=len)
         assert "500" in first
-        assert all(one.startswith(f"{first} (so it was ") for one in others)
+        assert all(message.startswith(f"{first} (so it was ") for message in others)
         host.broken = False
         host.wait(500)
         assert (await host.refusal()).message.startswith(f"{first} (so it was 50")
@@ -118,7 +118,7 @@ async def test_another_address_is_asked_at_once(tmp_path: Path) -> None:
 async def test_older_lists_are_used_and_it_is_said(tmp_path: Path, how: str) -> None:
     async with hosting(tmp_path) as host:
         await host.offered()
-        assert not host.said
+        assert not host.reports
         host.age("2020-02-02")
         host.archive.publish("2")
         if how == "gone":
@@ -128,9 +128,9 @@ async def test_older_lists_are_used_and_it_is_said(tmp_path: Path, how: str) -> 
             assert (await host.offered()).version == "1"
     if how == "away":
         assert (await host.offered()).version == "1"
-    assert host.said[0].startswith(f"suite {SUITE}: its lists of 2020-02-02 are used, as there")
+    assert host.reports[0].startswith(f"suite {SUITE}: its lists of 2020-02-02 are used, as there")
     words = {"broken": "500", "away": "connect", "gone": "moved to an archive of old suites"}
-    assert words[how] in host.said[0]
+    assert words[how] in host.reports[0]
 
 
 async def test_lists_that_are_damaged_are_passed_over(tmp_path: Path) -> None:

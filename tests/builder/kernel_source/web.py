@@ -66,8 +66,8 @@ async def serving(
 
 def ok(body: bytes, *headers: str) -> list[bytes]:
     """Return an answer with this body."""
-    said = "".join(f"{header}\r\n" for header in (*headers, f"Content-Length: {len(body)}"))
-    return [f"HTTP/1.1 200 OK\r\n{said}\r\n".encode(), body]
+    head = "".join(f"{header}\r\n" for header in (*headers, f"Content-Length: {len(body)}"))
+    return [f"HTTP/1.1 200 OK\r\n{head}\r\n".encode(), body]
 
 
 def redirect(url: str) -> list[bytes]:

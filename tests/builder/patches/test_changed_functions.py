@@ -53,8 +53,8 @@ def test_only_definitions_of_functions_are_found() -> None:
 @pytest.mark.parametrize("text", KINDS, ids=[name for name, _ in KINDS.values()])
 def test_what_the_kernel_writes_has_its_name_and_symbols(text: str) -> None:
     name, symbols = KINDS[text]
-    (one,) = functions(text)
-    assert (one.name, symbols <= set(one.symbols)) == (name, True)
+    (function,) = functions(text)
+    assert (function.name, symbols <= set(function.symbols)) == (name, True)
 
 
 def test_both_branches_of_a_conditional_hold_a_function() -> None:

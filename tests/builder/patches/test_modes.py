@@ -41,9 +41,9 @@ async def modes(tmp_path: Path, *given: Patch) -> str:
     (lower / "text").write_text("old\n")
     tree = Tree((lower,), tmp_path / "work")
     await tree.write(await patched_files.changes(tree, given, lambda _: None))
-    found = await tree.run(["find", ".", "-type", "f", "-perm", "-111", "-printf", "%P "])
+    listed = await tree.run(["find", ".", "-type", "f", "-perm", "-111", "-printf", "%P "])
     shutil.rmtree(tmp_path / "work")
-    return found.text.strip()
+    return listed.text.strip()
 
 
 @pytest.mark.parametrize(

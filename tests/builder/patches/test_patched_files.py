@@ -80,9 +80,9 @@ async def test_a_patch_of_every_size_gives_the_same(tree: Tree) -> None:
     small = Patch(edits=[Edit(file="./small.c", original="int a", replacement="int b")])
     for more in ((), (edits(40),)):
         changed = await patched_files.changes(tree, [small, *more], lambda note: None)
-        found = {change.path: change.content for change in changed}
-        assert found["small.c"] == b"int b;\n"
-        assert set(found) == {"small.c", *(["large.c"] if more else [])}
+        contents = {change.path: change.content for change in changed}
+        assert contents["small.c"] == b"int b;\n"
+        assert set(contents) == {"small.c", *(["large.c"] if more else [])}
 
 
 async def test_what_is_wrong_with_a_patch_is_told_for_each(tree: Tree) -> None:

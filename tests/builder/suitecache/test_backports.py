@@ -82,10 +82,10 @@ async def test_checks_and_readable_sources_have_them_too(
 
 
 async def test_two_texts_of_one_name_are_two_kernels(linux: FakeLinux) -> None:
-    one = await linux.build(with_own(linux.spec, own()))
-    other = await linux.build(with_own(linux.spec, own(replacement="\twhile (0 != text[n])\n")))
-    assert one.backports != other.backports
-    assert len({one.tree, other.tree}) == len({one.source_tree, other.source_tree}) == 2
+    first = await linux.build(with_own(linux.spec, own()))
+    second = await linux.build(with_own(linux.spec, own(replacement="\twhile (0 != text[n])\n")))
+    assert first.backports != second.backports
+    assert len({first.tree, second.tree}) == len({first.source_tree, second.source_tree}) == 2
 
 
 @pytest.mark.parametrize(

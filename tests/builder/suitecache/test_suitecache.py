@@ -64,8 +64,8 @@ def hashes(run: StepContext) -> dict[str, str]:
 
 
 def image(folder: Path) -> Path:
-    (found,) = folder.rglob(IMAGE)
-    return found
+    (file,) = folder.rglob(IMAGE)
+    return file
 
 
 def log(run: StepContext) -> str:
@@ -139,14 +139,14 @@ async def test_a_doubtful_image_is_checked(host: Host, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("ways", "said"),
+    ("ways", "line"),
     [
         (("mount", "squashfuse"), "mounted by"),
         (("squashfuse",), "mounted by squashfuse"),
         ((), "unpacked"),
     ],
 )
-async def test_the_way_does_not_matter(host: Host, ways: tuple[Way, ...], said: str) -> None:
+async def test_the_way_does_not_matter(host: Host, ways: tuple[Way, ...], line: str) -> None:
     """The kernel is the same however the tree comes, and the log tells the way."""
     if "squashfuse" in ways[:1] and shutil.which("squashfuse") is None:
         pytest.skip("squashfuse is not installed")
@@ -155,7 +155,7 @@ async def test_the_way_does_not_matter(host: Host, ways: tuple[Way, ...], said: 
     await host("two", ways=ways)(first)
     result = await host("two", ways=ways)(second)
     assert result.objects_compiled == 1
-    assert said in log(second)
+    assert line in log(second)
     third = host.new_run(fresh(patched(host.spec)))
     await host()(third)
     assert hashes(second) == hashes(third)

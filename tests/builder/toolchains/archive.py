@@ -60,10 +60,10 @@ class SmallArchive:
             return self._programs
         if name in versions:
             packaged, version = f"Debian {versions[name]}-1", versions[name]
-            said = f"{name} ({packaged}) {version}"
+            version_line = f"{name} ({packaged}) {version}"
             if name.startswith("clang-"):
-                said = f"Debian clang version {version} ({packaged})"
-            return {f"usr/bin/{name}": f"#!/usr/bin/sh\necho '{said}'\n".encode()}
+                version_line = f"Debian clang version {version} ({packaged})"
+            return {f"usr/bin/{name}": f"#!/usr/bin/sh\necho '{version_line}'\n".encode()}
         return {}
 
 

@@ -29,8 +29,8 @@ async def make(folder: Path, archives: str) -> None:
     work.mkdir()
     run = StepContext(assignment, work, LocalStorage(folder / "storage"))
     with run.held:
-        found = await Toolchains(folder, Archives.read(archives)).get("gcc-10", run)
-        print(found.name, found.number)
+        toolchain = await Toolchains(folder, Archives.read(archives)).get("gcc-10", run)
+        print(toolchain.name, toolchain.number)
 
 
 if __name__ == "__main__":

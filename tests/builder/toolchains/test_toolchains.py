@@ -55,8 +55,8 @@ def gcc_image(archive: SmallArchive, tmp_path_factory: pytest.TempPathFactory) -
 def stored(gcc_image: Path, tmp_path: Path) -> Path:
     """The image in the storage that this test's hosts share."""
     shutil.copytree(gcc_image, tmp_path / "storage", dirs_exist_ok=True)
-    (found,) = (tmp_path / "storage" / PREFIX).rglob(IMAGE)
-    return found
+    (image,) = (tmp_path / "storage" / PREFIX).rglob(IMAGE)
+    return image
 
 
 @pytest.fixture
@@ -132,10 +132,10 @@ async def test_syzbots_compiler_or_the_nearest(stored: Path, start: Start, tmp_p
 async def test_two_steps_make_it_once(archive: SmallArchive, start: Start, tmp_path: Path) -> None:
     hosts = [host(tmp_path / "one", archive.line), host(tmp_path / "one", archive.line)]
     runs = [start(), start(), start()]
-    found = await asyncio.gather(
-        *(one.get("gcc-10", run) for one, run in zip([*hosts, hosts[0]], runs, strict=True))
+    toolchains = await asyncio.gather(
+        *(maker.get("gcc-10", run) for maker, run in zip([*hosts, hosts[0]], runs, strict=True))
     )
-    assert len({finding.image for finding in found}) == 1
+    assert len({finding.image for finding in toolchains}) == 1
     assert sum("making the toolchain" in log(run) for run in runs if run.take_news()[0]) == 1
 
 
@@ -160,16 +160,16 @@ async def hosts(tmp_path: Path) -> AsyncIterator[Hosts]:
                 folder.mkdir(parents=True)
             storage = platform.storage
             return [
-                StepContext(one, folder, storage, scheduler)
-                for one, folder in zip(claimed, folders, strict=True)
+                StepContext(assignment, folder, storage, scheduler)
+                for assignment, folder in zip(claimed, folders, strict=True)
             ]
 
         yield scheduler, begin
 
 
-async def until(run: StepContext, said: str) -> None:
+async def until(run: StepContext, words: str) -> None:
     async with asyncio.timeout(60):
-        while not (run.folder / "step.log").exists() or said not in log(run):
+        while not (run.folder / "step.log").exists() or words not in log(run):
             await asyncio.sleep(0.02)
 
 
@@ -178,14 +178,14 @@ async def test_hosts_make_it_once(archive: SmallArchive, hosts: Hosts, tmp_path:
     with contextlib.ExitStack() as held:
         for run in runs:
             held.enter_context(run.held)
-        found = await asyncio.gather(
+        toolchains = await asyncio.gather(
             *(
                 host(tmp_path / f"host{number}", archive.line).get("gcc-10", run)
                 for number, run in enumerate(runs)
             )
         )
-    assert len({finding.identity for finding in found}) == 1
-    assert len({finding.image for finding in found}) == 3
+    assert len({finding.identity for finding in toolchains}) == 1
+    assert len({finding.image for finding in toolchains}) == 3
     assert sum("making the toolchain image" in log(run) for run in runs) == 1
     assert sum("fetched the toolchain image" in log(run) for run in runs) == 2
 
@@ -219,8 +219,8 @@ async def test_a_damaged_image_is_never_used(
     again = await host(tmp_path / "one", archive.line).get("gcc-10", run)
     assert again.image is not None
     assert hashlib.sha256(again.image.read_bytes()).hexdigest() in _about(again.image)
-    said = {"host": "fetched the toolchain image", "storage": "making the toolchain image"}
-    assert said[where] in log(run)
+    lines = {"host": "fetched the toolchain image", "storage": "making the toolchain image"}
+    assert lines[where] in log(run)
 
 
 @pytest.mark.attack
@@ -417,5 +417,5 @@ async def test_what_is_known_of_an_image_names_each_package_with_its_version(sto
 
 
 def _about(image: Path) -> str:
-    found = [image.with_name(ABOUT), image.parent.with_name(ABOUT)]
-    return next(path for path in found if path.exists()).read_text()
+    paths = [image.with_name(ABOUT), image.parent.with_name(ABOUT)]
+    return next(path for path in paths if path.exists()).read_text()

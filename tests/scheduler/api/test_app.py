@@ -290,8 +290,8 @@ async def artifact(
         await scheduler.submit(job())
         async for _ in scheduler.events(1):
             pass
-    [found] = [a for a in await scheduler.store.artifacts(1, 0) if a.name == "vmlinux"]
-    return found
+    [kept] = [a for a in await scheduler.store.artifacts(1, 0) if a.name == "vmlinux"]
+    return kept
 
 
 URL = "/v1/jobs/1/steps/0/artifacts/vmlinux"

@@ -59,7 +59,7 @@ def _unbounded_here(schema: dict[str, Any], place: str) -> Iterator[str]:
     if kind == "array" and "maxItems" not in schema:
         yield f"{place}: list"
     bounds = [{"minimum", "exclusiveMinimum"}, {"maximum", "exclusiveMaximum"}]
-    if kind in {"integer", "number"} and not all(one & set(schema) for one in bounds):
+    if kind in {"integer", "number"} and not all(bound & set(schema) for bound in bounds):
         yield f"{place}: {kind}"
     open_ended = schema.get("additionalProperties", "properties" not in schema)
     if kind == "object" and open_ended is not False and "maxProperties" not in schema:
@@ -70,15 +70,15 @@ def _unbounded_here(schema: dict[str, Any], place: str) -> Iterator[str]:
 @pytest.mark.parametrize("url", ["sqlite"], indirect=True)
 async def test_every_field_of_every_request_is_bounded(scheduler: Scheduler) -> None:
     document = create_app(scheduler).openapi()
-    found: list[str] = []
+    places: list[str] = []
     for path, item in document["paths"].items():
         for operation in item.values():
-            for one in operation.get("parameters", ()):
-                found += unbounded(one["schema"], document, f"{path} {one['name']}")
+            for parameter in operation.get("parameters", ()):
+                places += unbounded(parameter["schema"], document, f"{path} {parameter['name']}")
             body = operation.get("requestBody", {"content": {}})["content"]
             for part in body.values():
-                found += unbounded(part["schema"], document, path)
-    assert found == []
+                places += unbounded(part["schema"], document, path)
+    assert places == []
     assert len(document["seen"]) > 60
 
 
@@ -94,8 +94,8 @@ def test_the_search_for_what_is_unbounded_finds_it() -> None:
         },
         "additionalProperties": False,
     }
-    found = {line.partition(":")[0] for line in unbounded(schema, {}, "x")}
-    assert found == {"x.a", "x.b", "x.b.items", "x.c", "x.d"}
+    places = {line.partition(":")[0] for line in unbounded(schema, {}, "x")}
+    assert places == {"x.a", "x.b", "x.b.items", "x.c", "x.d"}
 
 
 def numbers(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
@@ -206,11 +206,11 @@ async def test_a_step_that_cannot_be_read_fails_alone(store: JobStore) -> None:
     text = BUILD.model_dump_json().replace('"gcc"', "null")
     await spoil(store, 1, spec=text)
     claimed, _ = await store.claim(claim_of(want=3))
-    assert {one.job_id for one in claimed.assignments} == {2, 3}
-    found = await store.get(1)
-    assert found.state is State.FAILED
-    assert [step.state for step in found.steps] == [State.FAILED, State.SKIPPED]
-    failure = found.steps[0].failure
+    assert {assignment.job_id for assignment in claimed.assignments} == {2, 3}
+    view = await store.get(1)
+    assert view.state is State.FAILED
+    assert [step.state for step in view.steps] == [State.FAILED, State.SKIPPED]
+    failure = view.steps[0].failure
     assert failure is not None
     assert (failure.cause, failure.reason) == ("infrastructure", "unreadable_step")
     assert "compiler" in failure.message
@@ -226,7 +226,7 @@ async def test_a_claim_that_comes_again_passes_over_what_it_cannot_read(store: J
     assert len((await store.claim(first))[0].assignments) == 2
     await spoil(store, 1, spec="{}")
     again, _ = await store.claim(first.model_copy(update={"again": True}))
-    assert [one.job_id for one in again.assignments] == [2]
+    assert [assignment.job_id for assignment in again.assignments] == [2]
 
 
 async def test_a_job_whose_result_cannot_be_read_is_shown_and_breaks_no_list(
@@ -237,7 +237,7 @@ async def test_a_job_whose_result_cannot_be_read_is_shown_and_breaks_no_list(
     await end(store)
     await spoil(store, 1, result='{"kind":"build","seconds":{"make":null}}', artifacts="[1]")
     listed = (await store.page(JobFilter())).jobs
-    assert [one.id for one in listed] == [2, 1]
+    assert [row.id for row in listed] == [2, 1]
     step = listed[1].steps[0]
     assert step.result is None
     assert step.failure is not None

@@ -55,7 +55,7 @@ async def test_a_bulk_abort_ends_what_is_unfinished_and_says_what_it_did(store: 
     assert (done.aborted, done.finished, done.missing) == (ids[1:], ids[:1], [4711])
     assert {changed.job_id for changed in changes} == set(ids[1:])
     assert await store.finish(running.assignments[0].lease, WELL) is None
-    assert [await store.state(one) for one in ids] == ["succeeded", "aborted", "aborted"]
+    assert [await store.state(job_id) for job_id in ids] == ["succeeded", "aborted", "aborted"]
     again, changes = await store.abort_all(wanted, "me", "me")
     assert (again.aborted, changes) == ([], [])
 
@@ -68,7 +68,7 @@ async def test_a_bulk_abort_touches_nobody_elses_jobs(store: JobStore) -> None:
     everybody = AbortRequest(filter=AbortFilter(tag="night", mine=False))
     with pytest.raises(Forbidden):
         await store.abort_all(everybody, "me", "me")
-    assert [await store.state(one) for one in (*mine, *yours)] == ["queued"] * 3
+    assert [await store.state(job_id) for job_id in (*mine, *yours)] == ["queued"] * 3
     own = AbortRequest(filter=AbortFilter(tag="night", kind=StepKind.BUILD))
     done, _ = await store.abort_all(own, "me", "me")
     assert done.aborted == mine[1:]

@@ -66,11 +66,11 @@ async def served(scheduler: Scheduler, **bounds: Any) -> AsyncIterator[Connect]:
     async with serve(create_app(scheduler), bounds=ConnectionLimits(**bounds)) as address:
 
         @asynccontextmanager
-        async def connect(said: bytes = b"", of: str = "127.0.0.1") -> AsyncIterator[Socket]:
+        async def connect(sent: bytes = b"", of: str = "127.0.0.1") -> AsyncIterator[Socket]:
             reader, writer = await asyncio.open_connection(
                 "127.0.0.1", address.port, local_addr=(of, 0)
             )
-            writer.write(said)
+            writer.write(sent)
             try:
                 yield Socket(reader, writer)
             finally:
@@ -104,10 +104,10 @@ async def test_a_head_of_any_length_is_not_kept(scheduler: Scheduler, what: str)
 
 
 @pytest.mark.parametrize(
-    "said", [b"\x00\xff" * 9, b"GET /v1/jobs?tag=\xff HTTP/1.1\r\n\r\n", GET + b"\x01: a\r\n\r\n"]
+    "sent", [b"\x00\xff" * 9, b"GET /v1/jobs?tag=\xff HTTP/1.1\r\n\r\n", GET + b"\x01: a\r\n\r\n"]
 )
-async def test_what_is_no_request_gets_a_problem(scheduler: Scheduler, said: bytes) -> None:
-    async with served(scheduler) as connect, connect(said) as socket:
+async def test_what_is_no_request_gets_a_problem(scheduler: Scheduler, sent: bytes) -> None:
+    async with served(scheduler) as connect, connect(sent) as socket:
         await socket.refused(400, "bad_request")
 
 
@@ -137,10 +137,10 @@ async def test_a_field_behind_the_body_is_not_one_of_the_request(scheduler: Sche
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("said", [b"", b"\r\n", b"G", GET, GET + b"\r\n" + GET])
-async def test_a_head_has_to_come_in_time(scheduler: Scheduler, said: bytes) -> None:
-    async with served(scheduler, head_seconds=1) as connect, connect(said) as socket:
-        if said.startswith(GET + b"\r\n"):
+@pytest.mark.parametrize("sent", [b"", b"\r\n", b"G", GET, GET + b"\r\n" + GET])
+async def test_a_head_has_to_come_in_time(scheduler: Scheduler, sent: bytes) -> None:
+    async with served(scheduler, head_seconds=1) as connect, connect(sent) as socket:
+        if sent.startswith(GET + b"\r\n"):
             assert await socket.status() == 200
         await socket.refused(408, "request_too_slow")
 
@@ -197,14 +197,14 @@ async def test_an_idle_connection_and_a_stream_outlast_a_heads_time(scheduler: S
 # --- numbers --------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("said", [b"", GET])
+@pytest.mark.parametrize("sent", [b"", GET])
 @pytest.mark.parametrize("network", ["127.0.0.1", "127.0.1.{}"])
 async def test_half_open_connections_lock_nobody_out(
-    scheduler: Scheduler, said: bytes, network: str
+    scheduler: Scheduler, sent: bytes, network: str
 ) -> None:
     async with served(scheduler, connections=20) as connect, AsyncExitStack() as half_open:
         for number in range(60):
-            await half_open.enter_async_context(connect(said, network.format(number)))
+            await half_open.enter_async_context(connect(sent, network.format(number)))
         for of in ("127.0.0.1", "127.0.0.2"):
             async with connect(GET + b"\r\n", of) as socket:
                 assert await socket.status() == 200

@@ -64,7 +64,7 @@ async def server(storage: Storage, new_sqlite: NewDatabase, tmp_path: Path) -> A
 
 def signed(cloud: CloudStorage) -> list[int]:
     """Return which requests came with a signed URL."""
-    return [n for n, one in enumerate(cloud.requests) if "X-Goog-Signature" in one]
+    return [n for n, url in enumerate(cloud.requests) if "X-Goog-Signature" in url]
 
 
 @pytest.mark.thorough
@@ -76,7 +76,7 @@ async def test_a_download_comes_from_the_storage_and_shows_it_no_token(
     assert (tmp_path / "file").read_bytes() == CONTENT
     (asked,) = signed(cloud)
     assert cloud.shown[asked] is None
-    assert not [one for one in cloud.requests if "alt=media" in one]
+    assert not [url for url in cloud.requests if "alt=media" in url]
 
 
 async def test_what_is_here_already_is_not_fetched_again(
@@ -87,7 +87,7 @@ async def test_what_is_here_already_is_not_fetched_again(
         await client.download(1, 0, "vmlinux", tmp_path / "file")
     assert (tmp_path / "file").read_bytes() == CONTENT
     assert len(signed(cloud)) == 1
-    assert len([one for one in cloud.requests if "alt=media" in one]) == 1  # the scheduler's
+    assert len([url for url in cloud.requests if "alt=media" in url]) == 1  # the scheduler's
 
 
 @pytest.mark.parametrize("ahead", [3700, -1000])

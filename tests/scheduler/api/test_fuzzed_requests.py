@@ -65,9 +65,9 @@ def bend(value: Any, chance: random.Random) -> str:
     bent = copy.deepcopy(value)
     words = {}
     for number in range(chance.choice((1, 1, 1, 2))):
-        if not (found := list(places(bent))):
+        if not (all_places := list(places(bent))):
             break
-        *way, last = chance.choice(found)
+        *way, last = chance.choice(all_places)
         inner = bent
         for name in way:
             inner = inner[name]
@@ -104,7 +104,7 @@ async def send(http: httpx.AsyncClient, path: str, text: str) -> httpx.Response:
 async def test_a_job_that_is_taken_can_be_listed_and_claimed_as_it_was_asked_for(
     http: httpx.AsyncClient, scheduler: Scheduler, chance: random.Random
 ) -> None:
-    whole = [one.model_dump(mode="json") for one in JOBS]
+    whole = [request.model_dump(mode="json") for request in JOBS]
     taken: dict[int, JobRequest] = {}
     for number in range(ROUNDS):
         text = bend(whole[number % len(whole)], chance)
@@ -112,16 +112,16 @@ async def test_a_job_that_is_taken_can_be_listed_and_claimed_as_it_was_asked_for
         if answer.status_code == 201:
             taken[answer.json()["id"]] = JobRequest.model_validate_json(text)
     assert ROUNDS // 20 < len(taken) < ROUNDS
-    listed = [one async for one in _all(scheduler)]
+    listed = [job_id async for job_id in _all(scheduler)]
     assert sorted(listed) == sorted(taken)
-    kinds = sorted({step.kind for one in JOBS for step in one.steps})
+    kinds = sorted({step.kind for request in JOBS for step in request.steps})
     seen = set()
     while claimed := (await scheduler.claim(claim_of(want=50, kinds=kinds))).assignments:
-        for one in claimed:
-            assert one.spec == taken[one.job_id].steps[one.number]
-            seen.add(one.job_id)
+        for assignment in claimed:
+            assert assignment.spec == taken[assignment.job_id].steps[assignment.number]
+            seen.add(assignment.job_id)
             failure = Failure(cause="user", reason="enough", message="")
-            await scheduler.finish(one.lease, AttemptEnding(failure=failure))
+            await scheduler.finish(assignment.lease, AttemptEnding(failure=failure))
     assert seen == set(taken)
 
 
@@ -129,8 +129,8 @@ async def _all(scheduler: Scheduler) -> AsyncIterator[int]:
     cursor = None
     while True:
         page = await scheduler.jobs(JobFilter(cursor=cursor, limit=200))
-        for one in page.jobs:
-            yield one.id
+        for job in page.jobs:
+            yield job.id
         if (cursor := page.next) is None:
             return
 
@@ -150,11 +150,11 @@ async def test_no_word_of_a_worker_is_the_servers_fault_nor_breaks_a_list(
         if number % 40 == 0:
             await scheduler.submit(job(BUILD, reproduce()))
         claimed = (await scheduler.claim(claim_of())).assignments
-        one = claimed[0] if claimed else None
-        lease = str(one.lease) if one else "00000000-0000-0000-0000-000000000000"
+        held = claimed[0] if claimed else None
+        lease = str(held.lease) if held else "00000000-0000-0000-0000-000000000000"
         ending = chance.choice(endings).model_dump(mode="json")
-        if one and ending["artifacts"]:
-            ending["artifacts"][0]["key"] = f"{attempt_folder(one.step_id, one.lease)}/vmlinux"
+        if held and ending["artifacts"]:
+            ending["artifacts"][0]["key"] = f"{attempt_folder(held.step_id, held.lease)}/vmlinux"
         calls = [
             {"call": "claim", "claim": info},
             {"call": "report", "lease": lease, "log": "x\n", "progress": progress},
@@ -164,8 +164,8 @@ async def test_no_word_of_a_worker_is_the_servers_fault_nor_breaks_a_list(
             {"call": "leave", "worker": "w"},
         ]
         await send(http, "/v1/worker/calls", bend({"calls": [chance.choice(calls)]}, chance))
-        if one:
-            await scheduler.release(one.lease)
-    assert [one async for one in _all(scheduler)]
+        if held:
+            await scheduler.release(held.lease)
+    assert [job_id async for job_id in _all(scheduler)]
     for path in ("/v1/jobs", "/v1/workers", "/v1/queues", "/metrics", "/v1/jobs/1/log"):
         assert (await http.get(path)).status_code == 200

@@ -62,12 +62,12 @@ async def test_a_group_counts_the_jobs_that_its_submitter_has_given_its_name(
     assert view.created_at < view.updated_at
     assert (await store.group("you", "a")).jobs == 1
     listed = await store.groups(GroupFilter(), "me")
-    assert [(one.submitter, one.name) for one in listed.groups] == [
+    assert [(group.submitter, group.name) for group in listed.groups] == [
         *[("you", "a"), ("me", "b"), ("me", "a")]
     ]
     assert listed.groups[2] == view
     mine = await store.groups(GroupFilter(mine=True), "you")
-    assert [(one.submitter, one.jobs) for one in mine.groups] == [("you", 1)]
+    assert [(group.submitter, group.jobs) for group in mine.groups] == [("you", 1)]
 
 
 async def test_counts_of_many_jobs_are_kept_for_a_moment_those_of_few_are_not(
@@ -76,9 +76,9 @@ async def test_counts_of_many_jobs_are_kept_for_a_moment_those_of_few_are_not(
     await store.submit_all([grouped("a"), grouped("a"), grouped("b")], None, "me")
     counts = Counts(store.database, many=2)
     many, few = [await number(store, name) for name in "ab"]
-    assert [await jobs_of(counts, one) for one in (many, few)] == [2, 1]
+    assert [await jobs_of(counts, group) for group in (many, few)] == [2, 1]
     await store.submit_all([grouped("a"), grouped("b")], None, "me")
-    assert [await jobs_of(counts, one) for one in (many, few)] == [2, 2]
+    assert [await jobs_of(counts, group) for group in (many, few)] == [2, 2]
     await store.submit(grouped("new"), None, "me")
     new = await number(store, "new")
     together = await counts.groups([many, few, new])  # another page is another count
@@ -99,8 +99,8 @@ async def test_counts_of_many_jobs_are_kept_for_a_moment_those_of_few_are_not(
 async def number(store: JobStore, name: str) -> int:
     """Return the number of a group of this name in the table."""
     async with store.database.read() as connection:
-        found: int = await connection.scalar(select(groups.c.id).where(groups.c.name == name))
-    return found
+        group_id: int = await connection.scalar(select(groups.c.id).where(groups.c.name == name))
+    return group_id
 
 
 async def jobs_of(counts: Counts, group: int) -> int:
@@ -113,10 +113,10 @@ async def test_a_group_is_shown_with_its_jobs_and_lists_find_it(store: JobStore)
     other, _ = await store.submit(grouped("night"), None, "you")
     assert (first.group, again.id, changed) == ("night", first.id, None)
     assert (await store.get(first.id)).group == "night"
-    found = await store.page(JobFilter(group="night"), "me")
-    assert [(one.id, one.group) for one in found.jobs] == [(other.id, "night"), (first.id, "night")]
+    page = await store.page(JobFilter(group="night"), "me")
+    assert [(row.id, row.group) for row in page.jobs] == [(other.id, "night"), (first.id, "night")]
     mine = await store.page(JobFilter(group="night", mine=True, state=State.QUEUED), "me")
-    assert [one.id for one in mine.jobs] == [first.id]
+    assert [row.id for row in mine.jobs] == [first.id]
     assert (await store.page(JobFilter(group="day"), "me")).jobs == []
 
 
@@ -130,14 +130,14 @@ async def test_lists_and_results_are_paged_without_gaps(
     while cursor is not None:
         more = {"cursor": cursor} if cursor else {}
         page = (await http.get("/v1/groups", params={"limit": 2, **more})).json()
-        seen += [one["name"] for one in page["groups"]]
+        seen += [group["name"] for group in page["groups"]]
         cursor = page["next"]
     assert sorted(seen) == ["g0", "g1", "g2"]
     path = "/v1/groups/g0/results"
     page = (await http.get(path, params={"limit": 3})).json()
-    assert [one["job"] for one in page["results"]] == [ids[0], ids[3], ids[6]]
+    assert [result["job"] for result in page["results"]] == [ids[0], ids[3], ids[6]]
     page = (await http.get(path, params={"limit": 3, "cursor": page["next"]})).json()
-    assert ([one["job"] for one in page["results"]], page["next"]) == ([ids[9]], None)
+    assert ([result["job"] for result in page["results"]], page["next"]) == ([ids[9]], None)
 
 
 @pytest.mark.parametrize("what", ["", "/results", "/abort"])
@@ -166,7 +166,7 @@ async def test_an_abort_ends_what_is_left_of_ones_own_group(
     theirs = await bob.submit(grouped("night"))
     await end(store, badly("user"))
     assert (await alice.abort_group("night")).aborted == ids[1:2]
-    states = [await store.state(one) for one in (*ids, theirs.id)]
+    states = [await store.state(job_id) for job_id in (*ids, theirs.id)]
     assert states == ["failed", "aborted", "queued", "queued"]
     assert (await alice.abort_group("night")).aborted == []
     with pytest.raises(Refused, match="bob's") as refused:
@@ -174,7 +174,7 @@ async def test_an_abort_ends_what_is_left_of_ones_own_group(
     assert (refused.value.status, refused.value.reason) == (403, "not_your_group")
     assert (await root.abort_group("night", "bob")).aborted == [theirs.id]
     assert (await alice.group("night", "bob")).states == {State.ABORTED: 1}  # seen by all
-    assert [one.state for one in [r async for r in alice.group_results("night")]] == [
+    assert [result.state for result in [r async for r in alice.group_results("night")]] == [
         *[State.FAILED, State.ABORTED]
     ]
 
@@ -184,7 +184,7 @@ async def test_results_come_as_csv_that_a_spreadsheet_cannot_run(
 ) -> None:
     monkeypatch.setattr(group_routes, "LINES", 2)  # several pages
     tags = [("=cmd",), ("+1", "b"), ("-1",), ("@a",), ("a.b",)]
-    ids = (await scheduler.submit_all([grouped("g", *one) for one in tags])).jobs
+    ids = (await scheduler.submit_all([grouped("g", *row) for row in tags])).jobs
     await scheduler.abort(ids[4])
     answer = await http.get("/v1/groups/g/results", params={"format": "csv"})
     assert answer.headers["content-type"] == "text/csv; header=present; charset=utf-8"
@@ -194,5 +194,5 @@ async def test_results_come_as_csv_that_a_spreadsheet_cannot_run(
     assert [row["state"] for row in rows] == ["queued"] * 4 + ["aborted"]
     assert {row["verdict"] for row in rows} == {""}
     async with AsyncClient(str(http.base_url)) as client:
-        listed = [one async for one in client.group_results("g")]
-    assert [(one.job, one.tags) for one in listed] == list(zip(ids, map(list, tags), strict=True))
+        listed = [row async for row in client.group_results("g")]
+    assert [(row.job, row.tags) for row in listed] == list(zip(ids, map(list, tags), strict=True))

@@ -167,13 +167,13 @@ async def test_a_mark_can_be_neither_given_nor_taken_away_later(users: Callable[
     again = await mallory.put(f"/v1/jobs/{marked}/tags", json=kept["tags"])
     assert again.json()["tags"] == kept["tags"]
     listed = await mallory.get("/v1/jobs", params={"tag": BUG.calibration_tag})
-    assert [one["id"] for one in listed.json()["jobs"]] == [marked]
+    assert [row["id"] for row in listed.json()["jobs"]] == [marked]
 
 
 def test_the_mark_of_a_request_tells_its_steps_apart() -> None:
     fixes = [BUG.fix, Patch(name="fix", diff="--- a/x\n+++ b/x\n@@ -1 +1 @@\n-a\n+b\n"), None]
     requests = [BUG.job(fix) for fix in fixes] + [BUG.calibration(10), BUG.calibration(11)]
-    assert len({trusted_tags.request(one.steps) for one in requests}) == len(requests)
+    assert len({trusted_tags.request(request.steps) for request in requests}) == len(requests)
     other = BuildSpec.model_validate(BUG.build.model_dump() | {"compiler": "gcc-9"})
     assert trusted_tags.calibration(other, BUG.reproducers, BUG.file.vm) != BUG.calibration_tag
 
@@ -191,12 +191,12 @@ async def test_a_command_takes_up_its_own_job_and_nobody_elses(
         with Client(str(alice.base_url), token) as client:
             done = [earlier_jobs.submit(client, request) for _ in range(2)]
             mine = list(client.jobs(JobFilter(mine=True)))
-            assert [one.submitter for one in mine] == ["alice"]
-            return [(one.job.id, one.taken_up) for one in done]
+            assert [view.submitter for view in mine] == ["alice"]
+            return [(submission.job.id, submission.taken_up) for submission in done]
 
     assert await run_sync(twice) == [(2, False), (2, True)]
     async with AsyncClient(str(alice.base_url), token) as client:
-        found = await earlier_jobs.submit_async(client, request)
-        assert (found.job.id, found.taken_up) == (2, True)
+        submission = await earlier_jobs.submit_async(client, request)
+        assert (submission.job.id, submission.taken_up) == (2, True)
     claimed = await scheduler.claim(claim_of())
     assert await scheduler.finish(claimed.assignments[0].lease, WELL)

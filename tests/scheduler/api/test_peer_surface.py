@@ -78,8 +78,8 @@ async def test_crashes_are_told_by_their_titles(
     await end(scheduler, BUILT, ran(Verdict.SAME_CRASH, "WARNING in f", instances=instances))
     shown = (await http.get(f"/jobs/{job_id}")).json()
     assert shown["kGymEvaluation"] == "reproduced"
-    [one] = shown["jobWorkers"][1]["workerResult"]["crashes"]
-    assert (one["title"], one["crashType"], len(one["incidents"])) == ("WARNING in f", "crash", 2)
+    [row] = shown["jobWorkers"][1]["workerResult"]["crashes"]
+    assert (row["title"], row["crashType"], len(row["incidents"])) == ("WARNING in f", "crash", 2)
 
 
 @pytest.mark.attack
@@ -95,8 +95,8 @@ async def test_no_verdict_is_never_told_as_a_fix(
     http: httpx.AsyncClient, scheduler: Scheduler, outcome: InstanceOutcome, word: str
 ) -> None:
     job_id = await new(http, BUILD, RUN)
-    one = InstanceResult(number=0, outcome=outcome)
-    await end(scheduler, BUILT, ran(Verdict.INCONCLUSIVE, None, instances=[one]))
+    instance = InstanceResult(number=0, outcome=outcome)
+    await end(scheduler, BUILT, ran(Verdict.INCONCLUSIVE, None, instances=[instance]))
     shown = (await http.get(f"/jobs/{job_id}")).json()
     assert (shown["status"], shown["currentWorker"]) == ("aborted", 1)
     exception = shown["jobWorkers"][1]["workerResult"]["workerException"]
@@ -125,14 +125,14 @@ async def test_a_kernel_of_an_earlier_job_is_built_on(
     second = await new(http, BUILD | {"kernelSource": result["kCache"], "patch": "--- a/b\n"}, RUN)
     spec = (await scheduler.job(int(second, 16))).steps[0].spec
     assert spec.source.url == SOURCE["gitUrl"]  # type: ignore[union-attr]
-    assert [one.diff for one in spec.patches] == ["--- a/b\n"]  # type: ignore[union-attr]
+    assert [patch.diff for patch in spec.patches] == ["--- a/b\n"]  # type: ignore[union-attr]
     # A third job builds on the second's kernel, which has its patch; and adds nothing, or a patch.
     tree = {"kernelSource": result["kCache"] | {"key": f"jobs/{int(second, 16)}/steps/0/tree"}}
     for more in ([], ["--- a/c\n"]):
         third = await new(http, BUILD | tree | {"patch": "".join(more)}, RUN)
         spec = (await scheduler.job(int(third, 16))).steps[0].spec
-        assert [one.diff for one in spec.patches] == ["--- a/b\n", *more]  # type: ignore[union-attr]
-        assert spec.review == [one.name for one in spec.patches]  # type: ignore[union-attr]
+        assert [patch.diff for patch in spec.patches] == ["--- a/b\n", *more]  # type: ignore[union-attr]
+        assert spec.review == [patch.name for patch in spec.patches]  # type: ignore[union-attr]
 
 
 PROGRAM = {"reproducerType": "log", "reproducerText": "getpid()\n"}
@@ -142,10 +142,10 @@ async def test_fields_without_effect_are_named_in_the_log(
     http: httpx.AsyncClient, scheduler: Scheduler
 ) -> None:
     more = {"syzkallerLatestTag": "v1", "nProc": 2, "threaded": False, "syzkallerCheckout": ""}
-    told = RUN | {"reproducer": RUN["reproducer"] | more, "machineType": "e2-standard-4"}  # type: ignore[operator]
+    given = RUN | {"reproducer": RUN["reproducer"] | more, "machineType": "e2-standard-4"}  # type: ignore[operator]
     used = RUN | {"reproducer": PROGRAM | more | {"syzkallerCheckout": "ab" * 20}}
     build = BUILD | {"kernelSource": SOURCE | {"linker": "ld.lld"}}
-    job_id = await new(http, build, told, used)
+    job_id = await new(http, build, given, used)
     names = [
         *("0.kernelSource.linker", "0.userspaceImage", "1.reproducer.syzkallerLatestTag"),
         *("1.reproducer.nProc", "1.reproducer.threaded", "1.machineType"),
@@ -154,33 +154,33 @@ async def test_fields_without_effect_are_named_in_the_log(
     [line] = (await http.get(f"/jobs/{job_id}/log")).json()["page"]
     names = [f"jobWorkers.{name}" for name in names]
     assert sorted(line["content"].strip().partition(": ")[2].split(", ")) == sorted(names)
-    one, other = (step.spec for step in (await scheduler.job(int(job_id, 16))).steps[1:])
-    assert one.vm.cpus == 4  # type: ignore[union-attr]
-    options = syz_program.options(other.reproducer.text)  # type: ignore[union-attr]
+    second, third = (step.spec for step in (await scheduler.job(int(job_id, 16))).steps[1:])
+    assert second.vm.cpus == 4  # type: ignore[union-attr]
+    options = syz_program.options(third.reproducer.text)  # type: ignore[union-attr]
     assert (options.threaded, options.procs, options.repeat) == (False, 2, True)
 
 
 async def test_jobs_are_ended_begun_again_tagged_and_found(
     http: httpx.AsyncClient, scheduler: Scheduler
 ) -> None:
-    one, other = await new(http, BUILD, bugId="x"), await new(http, BUILD, bugId="y z")
-    assert (await http.post(f"/jobs/{one}/abort")).json() is None
-    assert (await http.post(f"/jobs/{one}/abort")).json() is None
-    assert (await http.get(f"/jobs/{one}")).json()["status"] == "aborted"
-    assert (await http.post(f"/jobs/{one}/restart")).json() is None
-    assert (await http.get(f"/jobs/{one}")).json()["status"] == "pending"
-    problem(await http.post(f"/jobs/{one}/restart?restartFrom=7"), 422, "peer_job")
-    assert (await http.post(f"/jobs/{one}/tags/who?tagValue=ä+1")).json() is None
-    assert (await http.get(f"/jobs/{one}/tags")).json() == {"bugId": "x", "who": "ä 1"}
-    assert (await http.get(f"/jobs/{one}/tags/who")).json() == "ä 1"
-    problem(await http.get(f"/jobs/{other}/tags/who"), 404, "tag_not_found")
+    first, second = await new(http, BUILD, bugId="x"), await new(http, BUILD, bugId="y z")
+    assert (await http.post(f"/jobs/{first}/abort")).json() is None
+    assert (await http.post(f"/jobs/{first}/abort")).json() is None
+    assert (await http.get(f"/jobs/{first}")).json()["status"] == "aborted"
+    assert (await http.post(f"/jobs/{first}/restart")).json() is None
+    assert (await http.get(f"/jobs/{first}")).json()["status"] == "pending"
+    problem(await http.post(f"/jobs/{first}/restart?restartFrom=7"), 422, "peer_job")
+    assert (await http.post(f"/jobs/{first}/tags/who?tagValue=ä+1")).json() is None
+    assert (await http.get(f"/jobs/{first}/tags")).json() == {"bugId": "x", "who": "ä 1"}
+    assert (await http.get(f"/jobs/{first}/tags/who")).json() == "ä 1"
+    problem(await http.get(f"/jobs/{second}/tags/who"), 404, "tag_not_found")
     assert (await http.get("/tags")).json()["page"] == ["bugId", "who"]
-    found = (await http.get("/search?tagKey=bugId")).json()
-    assert found["page"] == [[other, "bugId", "y z"], [one, "bugId", "x"]]
-    found = (await http.get("/search?tagKey=bugId&tagValue=y z")).json()
-    assert (found["page"], found["total"]) == ([[other, "bugId", "y z"]], 1)
+    results = (await http.get("/search?tagKey=bugId")).json()
+    assert results["page"] == [[second, "bugId", "y z"], [first, "bugId", "x"]]
+    results = (await http.get("/search?tagKey=bugId&tagValue=y z")).json()
+    assert (results["page"], results["total"]) == ([[second, "bugId", "y z"]], 1)
     page = (await http.get("/jobs?sortBy=createdTime&skip=1&pageSize=1")).json()
-    assert ([row["jobId"] for row in page["page"]], page["total"]) == ([one], 2)
+    assert ([row["jobId"] for row in page["page"]], page["total"]) == ([first], 2)
 
 
 async def test_logs_come_latest_first(http: httpx.AsyncClient, scheduler: Scheduler) -> None:

@@ -69,7 +69,7 @@ def test_no_answer_is_undocumented_and_none_blames_the_server(server: str) -> No
     from schemathesis import GenerationMode  # noqa: PLC0415
 
     schema = schemathesis.openapi.from_url(f"{server}/openapi.json")
-    operations = [found.ok() for found in schema.get_all_operations()]
+    operations = [operation.ok() for operation in schema.get_all_operations()]
     for operation in operations:
         _try(operation, GenerationMode.POSITIVE)
         with contextlib.suppress(Unsatisfiable):  # what takes nothing takes nothing wrong

@@ -26,8 +26,8 @@ def ahead(tmp_path: Path) -> dict[str, str]:
     env = os.environ | {"LD_PRELOAD": str(library)}
     seen = [sys.executable, "-c", "import time; print(time.time())"]
     there, here = (
-        float(subprocess.run(seen, env=one, check=True, capture_output=True).stdout)
-        for one in (env, os.environ)
+        float(subprocess.run(seen, env=environment, check=True, capture_output=True).stdout)
+        for environment in (env, os.environ)
     )
     assert there > here + 50
     return env

@@ -139,8 +139,8 @@ async def test_priority_comes_before_turns(store: JobStore) -> None:
 async def test_claims_of_the_same_moment_share_what_there_is(store: JobStore) -> None:
     for _ in range(6):
         await store.submit(job())
-    one = await take(store, "one", want=3)
-    assert (len(one.assignments), one.more) == (3, [StepKind.BUILD])
+    taken = await take(store, "one", want=3)
+    assert (len(taken.assignments), taken.more) == (3, [StepKind.BUILD])
     two = await take(store, "two", want=5)
     assert (len(two.assignments), two.more) == (3, [])
 

@@ -52,7 +52,7 @@ async def test_an_artifact_is_a_file_of_the_attempt_and_no_other(store: JobStore
     assert (await store.get(mine.job_id)).steps[0].artifacts == []
     assert await store.finish(mine.lease, left(f"{own}/vmlinux~{BASE}"))
     assert await store.finish(other.lease, WELL)
-    assert [one.key for one in await store.artifacts(mine.job_id, 0)] == [f"{own}/vmlinux~{BASE}"]
+    assert [file.key for file in await store.artifacts(mine.job_id, 0)] == [f"{own}/vmlinux~{BASE}"]
 
 
 async def test_a_result_of_another_kind_is_none(store: JobStore) -> None:

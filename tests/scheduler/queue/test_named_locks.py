@@ -22,7 +22,7 @@ async def leases(store: JobStore, count: int) -> list[uuid.UUID]:
     for _ in range(count):
         await store.submit(job())
     claimed, _ = await store.claim(claim_of("worker", want=count))
-    return [one.lease for one in claimed.assignments]
+    return [taken.lease for taken in claimed.assignments]
 
 
 async def test_a_name_is_held_by_one_attempt_at_a_time(store: JobStore) -> None:
@@ -60,7 +60,7 @@ async def test_workers_hold_names_over_http(scheduler: Scheduler) -> None:
     await scheduler.submit(job())
     async with serve(create_app(scheduler)) as address, HttpWorkerCalls(address.url) as dispatch:
         wish: Claim = claim_of("worker", want=2)
-        first, second = (one.lease for one in (await dispatch.claim(wish)).assignments)
+        first, second = (taken.lease for taken in (await dispatch.claim(wish)).assignments)
         assert await dispatch.hold(first, "name")
         assert not await dispatch.hold(second, "name")
         assert not await dispatch.ended(first)
@@ -72,10 +72,10 @@ async def test_that_an_attempt_has_ended_is_known_of_those_that_there_were(
     store: JobStore, clock: Clock
 ) -> None:
     done, given_back, lost = held = await leases(store, 3)
-    assert not any([await store.ended(one) for one in held])
+    assert not any([await store.ended(lease) for lease in held])
     await store.finish(done, WELL)
     await store.release(given_back)
-    assert [await store.ended(one) for one in held] == [True, True, False]
+    assert [await store.ended(lease) for lease in held] == [True, True, False]
     clock.advance(timedelta(minutes=5).total_seconds())
     await store.expire()
     assert await store.ended(lost)

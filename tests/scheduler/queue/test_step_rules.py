@@ -78,8 +78,8 @@ class Jobs(RuleBasedStateMachine):
 
     @rule(lease=consumes(leases), ending=st.sampled_from(["well", "user", "infrastructure"]))
     def finish(self, lease: uuid.UUID, ending: str) -> None:
-        said: AttemptEnding = WELL if ending == "well" else badly(ending)
-        changed = self.runner.run(self.store.finish(lease, said))
+        report: AttemptEnding = WELL if ending == "well" else badly(ending)
+        changed = self.runner.run(self.store.finish(lease, report))
         assert (changed is not None) == (lease in self.held)
         if changed is None:
             return
@@ -92,7 +92,7 @@ class Jobs(RuleBasedStateMachine):
             self._move(job, number, Event.RETRY)
         else:
             self._fail(job, number)
-        assert self.runner.run(self.store.finish(lease, said)) is not None
+        assert self.runner.run(self.store.finish(lease, report)) is not None
 
     @rule(lease=leases)
     def report(self, lease: uuid.UUID) -> None:

@@ -50,11 +50,11 @@ class Kept:
 
     async def apply(self, policy: ArtifactPolicy) -> list[tuple[int, int]]:
         """Carry the plan out; return the job and step of what was removed."""
-        found = await self.plan(policy)
+        planned = await self.plan(policy)
         removed = await artifact_retention.remove_files(
-            self.scheduler.store.database, self.storage, found, self.clock()
+            self.scheduler.store.database, self.storage, planned, self.clock()
         )
-        return [(one.job, one.step) for one in removed]
+        return [(removal.job, removal.step) for removal in removed]
 
     def files(self) -> int:
         return sum(path.is_file() for path in self.storage.root.rglob("*"))
@@ -89,8 +89,8 @@ async def test_the_oldest_go_to_keep_to_the_budget(kept: Kept) -> None:
     for _ in range(4):
         await kept.build()
         kept.clock.advance(60)
-    found = await kept.plan(ArtifactPolicy(artifact_budget=2 * SIZE))
-    assert [(old.job, old.why) for old in found] == [(1, "budget"), (2, "budget")]
+    planned = await kept.plan(ArtifactPolicy(artifact_budget=2 * SIZE))
+    assert [(old.job, old.why) for old in planned] == [(1, "budget"), (2, "budget")]
 
 
 async def test_what_unfinished_jobs_left_or_name_stays(kept: Kept) -> None:
@@ -109,13 +109,13 @@ async def test_what_began_to_be_needed_after_the_plan_stays(kept: Kept) -> None:
     for _ in range(3):
         await kept.build()
     kept.clock.advance(100 * 86400)
-    found = await kept.plan(ArtifactPolicy())
+    planned = await kept.plan(ArtifactPolicy())
     await kept.scheduler.submit(job(reproduce(0, 1)))
     await kept.scheduler.restart(2)
     removed = await artifact_retention.remove_files(
-        kept.scheduler.store.database, kept.storage, found
+        kept.scheduler.store.database, kept.storage, planned
     )
-    assert [one.job for one in removed] == [3]
+    assert [removal.job for removal in removed] == [3]
 
 
 async def test_files_of_results_that_were_not_accepted_go(kept: Kept) -> None:
@@ -133,8 +133,8 @@ async def test_files_of_results_that_were_not_accepted_go(kept: Kept) -> None:
     await kept.put(running)
     assert await kept.plan(ArtifactPolicy()) == []  # somebody may still read them
     kept.clock.advance(2 * 86400)
-    found = await kept.plan(ArtifactPolicy())
-    assert {(one.prefix, one.why) for one in found} == {
+    planned = await kept.plan(ArtifactPolicy())
+    assert {(removal.prefix, removal.why) for removal in planned} == {
         (attempt_folder(lost.step_id, lost.lease), "unaccepted"),
         (attempt_folder(failed.step_id, failed.lease), "unaccepted"),
     }
@@ -211,9 +211,9 @@ async def test_long_logs_of_old_jobs_leave_a_note(kept: Kept) -> None:
     database = kept.scheduler.store.database
     assert await artifact_retention.old_logs(database, ArtifactPolicy(), kept.clock()) == []
     kept.clock.advance(20 * 86400)
-    found = await artifact_retention.old_logs(database, ArtifactPolicy(), kept.clock())
-    assert [(one.job, one.step, one.attempt) for one in found] == [(1, 0, 1)]
-    await artifact_retention.remove_logs(database, found)
+    logs = await artifact_retention.old_logs(database, ArtifactPolicy(), kept.clock())
+    assert [(log.job, log.step, log.attempt) for log in logs] == [(1, 0, 1)]
+    await artifact_retention.remove_logs(database, logs)
     assert await artifact_retention.old_logs(database, ArtifactPolicy(), kept.clock()) == []
     assert "".join([text async for text in kept.scheduler.log(1)]) == artifact_retention.NOTE
     assert "".join([text async for text in kept.scheduler.log(2)]) == "short\n" * 3

@@ -33,8 +33,8 @@ async def test_what_was_not_used_for_long_goes(storage: LocalStorage, tmp_path: 
     await put(storage, "suitecache/fetched/about.json", 10, 1, tmp_path)
     await put(storage, "memo/ab/abcd/build.json", 10, 100, tmp_path)
     await put(storage, "steps/1/f00/vmlinux", 10, 100, tmp_path)
-    found = await old_entries(storage, CachePolicy(age=timedelta(days=90)))
-    assert sorted((one.prefix, one.bytes, one.why) for one in found) == [
+    entries = await old_entries(storage, CachePolicy(age=timedelta(days=90)))
+    assert sorted((entry.prefix, entry.bytes, entry.why) for entry in entries) == [
         ("memo/ab/abcd", 10, "age"),
         ("suitecache/old", 10, "age"),
     ]
@@ -45,10 +45,10 @@ async def test_beyond_the_budget_the_least_recently_used_go_first(
 ) -> None:
     for name, days in (("a", 3), ("b", 1), ("c", 2)):
         await put(storage, f"suitecache/{name}/f00/image", 10, days, tmp_path)
-    found = await old_entries(storage, CachePolicy(budget=15))
-    assert [(one.prefix, one.why) for one in found] == [
+    entries = await old_entries(storage, CachePolicy(budget=15))
+    assert [(entry.prefix, entry.why) for entry in entries] == [
         ("suitecache/a", "budget"),
         ("suitecache/c", "budget"),
     ]
-    await remove_entries(storage, found)
+    await remove_entries(storage, entries)
     assert [path.name for path in (storage.root / "suitecache").iterdir()] == ["b"]

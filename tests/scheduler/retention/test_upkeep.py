@@ -37,13 +37,13 @@ async def test_what_is_stored_is_told_by_kind_and_job(kept: Kept, tmp_path: Path
     ):
         usage = StorageView.model_validate((await http.get("/v1/storage")).json())
         metrics = (await http.get("/metrics")).text
-    kinds = {one.kind: (one.bytes, one.number) for one in usage.kinds}
+    kinds = {kind.kind: (kind.bytes, kind.number) for kind in usage.kinds}
     assert kinds["artifacts"] == (SIZE, 1)
     assert kinds["entries"] == kinds["bases"] == (300, 1)
     assert kinds["database"][0] > 0
     assert usage.bytes == sum(size for size, _ in kinds.values())
-    assert [(one.job, one.bytes) for one in usage.jobs] == [(first, SIZE)]
-    assert sum(one.bytes for one in usage.ages) == SIZE
+    assert [(part.job, part.bytes) for part in usage.jobs] == [(first, SIZE)]
+    assert sum(part.bytes for part in usage.ages) == SIZE
     assert usage.warning
     assert "KGYM_DISK_BUDGET" in usage.warning
     assert 'kgym_stored_bytes{kind="artifacts"} 1000.0' in metrics
@@ -57,7 +57,7 @@ async def test_a_folder_of_a_strange_name_is_counted_and_stops_nothing(
     for name in ("z" * 32, "0" * 31 + "g", "a-b", "9" * 40):
         await kept.storage.put(f"steps/1/{name}/file", tmp_path / "file")
     used = await upkeep_of(kept).use()
-    assert {one.kind: one.bytes for one in used.kinds}["artifacts"] == 40
+    assert {kind.kind: kind.bytes for kind in used.kinds}["artifacts"] == 40
     assert used.jobs == []
 
 
@@ -74,7 +74,7 @@ async def test_above_the_budget_the_oldest_artifacts_of_finished_jobs_go(kept: K
     assert (await kept.scheduler.job(new)).steps[0].artifacts_gone_at is None
     tight = upkeep_of(kept, budget=1)
     assert await tight.remove_old() == SIZE  # what runs keeps its own
-    assert [one.job for one in (await tight.use()).jobs] == [view.id]
+    assert [part.job for part in (await tight.use()).jobs] == [view.id]
     assert len(await kept.storage.sizes("steps", 2)) == 1
 
 

@@ -82,9 +82,9 @@ def text(client: Client, job: int, path: str, **how: Any) -> str:
     return client.read_source(job, FileLook(path=path, **how)).text
 
 
-def found(client: Client, job: int, pattern: str, **how: Any) -> list[tuple[str, int, str]]:
+def grep(client: Client, job: int, pattern: str, **how: Any) -> list[tuple[str, int, str]]:
     result = client.search_source(job, SearchLook(pattern=pattern, **how))
-    return [(one.path, one.line, one.text) for one in result.matches]
+    return [(match.path, match.line, match.text) for match in result.matches]
 
 
 def refusal(call: Any) -> Refused:
@@ -126,15 +126,15 @@ def test_patches_of_a_look_are_seen_by_each_kind_of_look(client: Client, job: in
     new = Patch(name="n", diff="--- /dev/null\n+++ b/lib/new/n.c\n@@ -0,0 +1 @@\n+int brand_new;\n")
     patches = [EDIT, new]
     assert "fork_two" in text(client, job, "kernel/fork.c", patches=patches)
-    assert found(client, job, "fork_two", patches=patches) == [
+    assert grep(client, job, "fork_two", patches=patches) == [
         ("kernel/fork.c", 6, "int fork_two(int parent)")
     ]
-    old = found(client, job, r"fork_one\(int parent\)$", patches=patches)
+    old = grep(client, job, r"fork_one\(int parent\)$", patches=patches)
     assert "kernel/fork.c" not in {path for path, _, _ in old}
     listed = client.list_source(job, FolderLook(path="lib/new", patches=patches))
-    assert [one.name for one in listed.entries] == ["n.c"]
+    assert [entry.name for entry in listed.entries] == ["n.c"]
     symbol = client.find_symbol(job, SymbolLook(name="fork_two", patches=patches))
-    assert [(one.path, one.line) for one in symbol.definitions] == [("kernel/fork.c", 6)]
+    assert [(place.path, place.line) for place in symbol.definitions] == [("kernel/fork.c", 6)]
     assert client.find_symbol(job, SymbolLook(name="fork_two")).definitions == []
     assert client.find_symbol(job, SymbolLook(name="brand_new", patches=patches)).definitions
     refused = refusal(lambda: text(client, job, "lib/names.h", patches=[EDIT, EDIT]))
@@ -143,9 +143,9 @@ def test_patches_of_a_look_are_seen_by_each_kind_of_look(client: Client, job: in
 
 def test_folders_are_listed(client: Client, job: int) -> None:
     top = client.list_source(job, FolderLook())
-    kinds = {one.name: one.kind for one in top.entries}
+    kinds = {entry.name: entry.kind for entry in top.entries}
     assert (kinds["kernel"], kinds["Makefile"]) == ("folder", "file")
-    lib = {one.name: one for one in client.list_source(job, FolderLook(path="lib/")).entries}
+    lib = {entry.name: entry for entry in client.list_source(job, FolderLook(path="lib/")).entries}
     assert (lib["blob.bin"].kind, lib["blob.bin"].size) == ("binary", 150)
     assert (lib["link.h"].kind, lib["link.h"].target) == ("link", "names.h")
     refused = refusal(lambda: client.list_source(job, FolderLook(path="Makefile")))
@@ -153,14 +153,14 @@ def test_folders_are_listed(client: Client, job: int) -> None:
 
 
 def test_lines_are_searched_by_expression_glob_and_limit(client: Client, job: int) -> None:
-    assert found(client, job, r"^int fork_one\(", glob="*.c") == [
+    assert grep(client, job, r"^int fork_one\(", glob="*.c") == [
         ("kernel/fork.c", 6, "int fork_one(int parent)")
     ]
-    assert found(client, job, "FORK_ONE", glob="kernel/*.c", ignore_case=True)
-    assert found(client, job, "FORK_ONE") == []
-    headers = found(client, job, "fork_one", glob="**/*.h")
+    assert grep(client, job, "FORK_ONE", glob="kernel/*.c", ignore_case=True)
+    assert grep(client, job, "FORK_ONE") == []
+    headers = grep(client, job, "fork_one", glob="**/*.h")
     assert {path for path, _, _ in headers} == {"include/linux/kernel.h"}
-    assert "fs/open.c" in {path for path, _, _ in found(client, job, "include", glob="{fs,lib}/**")}
+    assert "fs/open.c" in {path for path, _, _ in grep(client, job, "include", glob="{fs,lib}/**")}
     cut = client.search_source(job, SearchLook(pattern="int", limit=2))
     assert (len(cut.matches), cut.cut) == (2, "limit")
     assert client.search_source(job, SearchLook(pattern="int", limit=1000)).cut is None
@@ -181,7 +181,7 @@ def test_names_are_looked_up_with_those_who_call(client: Client, job: int) -> No
         (16, None, False),
     ]
     places = {
-        name: [(one.kind, one.line, one.last) for one in look(name).definitions]
+        name: [(place.kind, place.line, place.last) for place in look(name).definitions]
         for name in (
             *("point", "colour", "GREEN_ONE", "pair_t", "TWICE", "one_line"),
             *("sys_open_it", "counter_of_calls", "table_of"),
@@ -222,7 +222,7 @@ def test_what_is_no_text_or_large_is_refused_or_cut(client: Client, job: int) ->
     assert (huge.cut, len(huge.text) <= 1 << 20, huge.lines) == (True, True, 60_001)
     rest = client.read_source(job, FileLook(path="lib/huge.h", first=huge.last + 1))
     assert (rest.cut, rest.text.endswith("needle_in_huge 1\n")) == (False, True)
-    assert found(client, job, "needle_in_huge") == []  # over 1 MiB
+    assert grep(client, job, "needle_in_huge") == []  # over 1 MiB
 
 
 @pytest.mark.attack
@@ -241,7 +241,7 @@ def test_an_expression_that_backtracks_for_ever_elsewhere_is_linear_here(
     client: Client, job: int
 ) -> None:
     assert client.search_source(job, SearchLook(pattern=r"^(x+x+)+y$")).matches == []
-    assert found(client, job, "foo\nint") == []  # a line at a time
+    assert grep(client, job, "foo\nint") == []  # a line at a time
 
 
 def test_a_missing_file_is_told_with_those_like_it(client: Client, job: int) -> None:
