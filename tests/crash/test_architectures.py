@@ -5,20 +5,10 @@ import pytest
 from kgym.crash.report.frames import parse_crashed
 from tests.crash.reports import logs, report_of
 from tests.crash.test_titles import TEMPLATES
+from tests.tables import rows
 
 
-@pytest.mark.parametrize(
-    ("registers", "frame"),
-    [
-        ("pc : my_driver_ioctl+0x12/0x340\nlr : caller_of_it+0x1/0x2", "arm64"),
-        ("PC is at my_driver_ioctl+0x12/0x340\nLR is at caller_of_it+0x1/0x2", "arm"),
-        ("epc : my_driver_ioctl+0x12/0x340\n ra : caller_of_it+0x1/0x2", "riscv"),
-        ("NIP [c000000000123456] my_driver_ioctl+0x12/0x340", "powerpc"),
-        ("RIP: 0010:[<ffffffff81234567>]  [<ffffffff81234567>] my_driver_ioctl+0x12/0x340", "x86"),
-        ("RIP: 0010:my_driver_ioctl+0x12/0x340 fs/file.c:12", "symbolised"),
-        ("EIP: my_driver_ioctl+0x12/0x340", "i386"),
-    ],
-)
+@pytest.mark.parametrize(("registers", "frame"), rows(__file__, "crashing_instructions.tsv"))
 def test_the_crashing_instruction_is_found_on_every_architecture(
     registers: str, frame: str
 ) -> None:

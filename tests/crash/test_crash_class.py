@@ -19,20 +19,9 @@ def test_crashes_of_one_kind_have_one_class() -> None:
     assert len(set(classes)) == len(classes)  # the shipped ones are each of another kind
 
 
-@pytest.mark.parametrize(
-    ("path", "expected"),
-    [
-        ("net/ipv4/udp.c", "net/ipv4"),
-        ("drivers/net/ethernet/intel/e1000/main.c", "drivers/net"),
-        ("kernel/watch_queue.c", "kernel"),
-        ("./mm//slab.c", "mm"),
-        ("../../etc/passwd", "etc"),
-        ("main.c", None),
-        ("", None),
-    ],
-)
-def test_a_subsystem_is_a_folder(path: str, expected: str | None) -> None:
-    assert subsystem(path) == expected
+@pytest.mark.parametrize(("path", "expected"), rows(__file__, "subsystems.tsv"))
+def test_a_subsystem_is_a_folder(path: str, expected: str) -> None:
+    assert subsystem(path) == (expected or None)
 
 
 @given(st.text(max_size=300))

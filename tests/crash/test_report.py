@@ -33,18 +33,7 @@ def test_a_frame_is_read_in_every_architectures_form(
     assert (frame.function, hex(frame.offset), hex(frame.size)) == (function, offset, size)
 
 
-@pytest.mark.parametrize(
-    "line",
-    [
-        "RIP: 0010:my_func+0x12/0x340",
-        "RIP: 0010:[<ffffffff8340>]  [<ffffffff8340>] my_func+0x12/0x340",
-        "IP: my_func+0x12/0x340",
-        "pc : my_func+0x12/0x340",
-        "PC is at my_func+0x12/0x340",
-        "epc : my_func+0x12/0x340",
-        "NIP [c00000000022d79c] my_func+0x12/0x340",
-    ],
-)
+@pytest.mark.parametrize("line", [line for (line,) in rows(__file__, "crashed_frames.txt")])
 def test_the_crashing_instruction_is_read_in_every_architectures_form(line: str) -> None:
     frame = parse_crashed(line)
     assert frame is not None

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from kgym_crashfixer.search import answers
 from kgym_crashfixer.search.answers import Change, UnreadableError
+from tests.tables import rows
 
 EDIT = """Here is what I would do.
 
@@ -171,24 +172,7 @@ def test_no_answer_makes_it_raise_anything_else(read: Callable[[str], object], t
 
 
 @pytest.mark.parametrize("read", READERS)
-@pytest.mark.parametrize(
-    "piece",
-    [
-        "<original>",
-        "<file>a</file><original>x",
-        "<function>\n",
-        "<file>a</file><function>x</function>",
-        "```\n",
-        "```c\n",
-        "--- a\n",
-        "diff --git a b\n",
-        "diff --git a b\nindex old mode\nindex old mode\n",
-        "index\n",
-        "1 ",
-        "best ",
-        "<choice>",
-    ],
-)
+@pytest.mark.parametrize("piece", [line for (line,) in rows(__file__, "costly_pieces.txt")])
 def test_ten_megabytes_are_read_in_time(read: Callable[[str], object], piece: str) -> None:
     with contextlib.suppress(UnreadableError):
         read("diff --git a b\n" + piece * (10_000_000 // len(piece)))

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from kgym.errors import UserError
 from kgym.source.instrument import LIMIT, Untraced, UntracedFiles, buffer_size, instrument
 from kgym.trace import record_format
+from tests.tables import rows
 
 PATH = "fs/my-open.c"
 HERE = Path(__file__).parent
@@ -85,22 +86,7 @@ def test_every_token_stays_on_its_line(options: tuple[str, ...], tmp_path: Path)
     assert without_records(instrumented.stdout).split() == plain.stdout.split()
 
 
-REASONS = {
-    "noinstr": "noinstr int f(void) { }",
-    "notrace": "int notrace f(void) { }",
-    "init": "static int __init f(void)\n{\n}",
-    "inlined": "static inline int f(void) { }\nstatic noinstr int g(void) { f(); }",
-    "section": '__section(".text.special") int f(void) { }',
-    "calling_convention": "__attribute__((naked)) int f(void) { }",
-    "local_labels": "int f(void)\n{\n\t__label__ a;\na: return 0; }",
-    "user_access": (
-        "static int f(void)\n{\n}\nint g(void)\n{\n\tif (!user_access_begin(p, 4))\n"
-        "\t\treturn 1;\n\tf();\n\tuser_access_end();\n}"
-    ),
-    "depends_on_config": "#if A\nint f(void)\n#else\nint g(void)\n#endif\n{\n}",
-    "not_understood": "SHOW(f)\n{\n}",
-    "no_place": "#if A\nint f(void)\n{\n}\n#endif\n",
-}
+REASONS = dict(rows(__file__, "without_record.tsv"))
 
 
 @pytest.mark.parametrize("reason", REASONS)

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from kgym.api.steps import Edit, Patch
 from kgym.errors import UserError
 from kgym.source.patching import apply, files, reverse
+from tests.tables import rows
 
 TREE = {"kernel/a.c": b"int a;\nint b;\nint c;\nint d;\nint e;\n", "twice.c": b"x\ny\nz\n" * 2}
 
@@ -284,24 +285,7 @@ CHANGE = """\
 CHANGED = FULL.replace(b"line3 = 3", b"line3 = 4")
 
 
-@pytest.mark.parametrize(
-    ("old", "new"),
-    [
-        ("i/kernel/a.c", "w/kernel/a.c"),
-        ("c/kernel/a.c", "i/kernel/a.c"),
-        ("kernel/a.c", "kernel/a.c"),
-        ("kernel/a.c.orig", "kernel/a.c"),
-        ("a/kernel/a.c.orig", "b/kernel/a.c"),
-        ("kernel/a.c", "kernel/a.c~"),
-        ("linux.orig/kernel/a.c", "linux/kernel/a.c"),
-        ("linux-6.1/kernel/a.c\t2024-01-01", "linux-6.1-fixed/kernel/a.c\t2024-01-01"),
-        ("linux-6.1/kernel/a.c", "linux-6.1/kernel/a.c"),
-        ("linux/kernel/a.c.orig", "linux/kernel/a.c"),
-        ("old/kernel/a.c", "new/kernel/a.c"),
-        ("mine.orig/kernel/a.c", "mine/kernel/a.c"),
-        ("kernel.orig/a.c", "kernel/a.c"),
-    ],
-)
+@pytest.mark.parametrize(("old", "new"), rows(__file__, "paths_in_diffs.tsv"))
 def test_a_files_path_is_known_however_the_diff_was_made(old: str, new: str) -> None:
     patch = Patch(diff=CHANGE.replace("a/kernel/a.c", old, 1).replace("b/kernel/a.c", new, 1))
     tree = {path: FULL for path in files(patch) if path == "kernel/a.c"}

@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kgym.source.symbols import Placed, symbols
+from tests.tables import rows
 
 
 def named(text: str) -> list[tuple[str, str, int, int]]:
@@ -16,20 +17,7 @@ def named(text: str) -> list[tuple[str, str, int, int]]:
     ]
 
 
-@pytest.mark.parametrize(
-    ("head", "name"),
-    [
-        ("int foo(int a)", "foo"),
-        ("static void __init foo(void)", "foo"),
-        ("static __printf(1, 2) void foo(const char *fmt, ...)", "foo"),
-        ("static void foo(int a)\n\t__releases(&x->lock)", "foo"),
-        ("struct point *foo(struct point *p,\n\t\t  int b)", "foo"),
-        ("void __foo(void)", "__foo"),
-        ("SYSCALL_DEFINE1(foo, int, a)", "sys_foo"),
-        ("COMPAT_SYSCALL_DEFINE1(foo, int, a)", "compat_sys_foo"),
-        ("DEFINE_IDTENTRY(exc_foo)", "exc_foo"),
-    ],
-)
+@pytest.mark.parametrize(("head", "name"), rows(__file__, "heads.tsv"))
 def test_a_function_goes_by_its_name(head: str, name: str) -> None:
     lines = head.count("\n") + 4
     assert named(f"{head}\n{{\n\tif (a) {{\n\t}}\n}}\n")[0] == (name, "function", 1, lines + 1)

@@ -3,24 +3,14 @@
 import pytest
 
 from kgym_builder.check.compilation import CompileResult
+from tests.tables import rows
 
 
 def done(status: int, output: str = "") -> CompileResult:
     return CompileResult(status, output, {}, {}, frozenset())
 
 
-@pytest.mark.parametrize(
-    "words",
-    [
-        "gcc: fatal error: Killed signal terminated program cc1\ncompilation terminated.\n",
-        "gcc: internal compiler error: File size limit exceeded signal terminated program as\n",
-        "\ncc1: out of memory allocating 858944256 bytes after a total of 25006080 bytes\n",
-        "/tmp/cc.s: Assembler messages:\n/tmp/cc.s: fatal error: No space left on device\n",
-        "kernel/fork.c:9:10: fatal error: include/linux/fs.h: Input/output error\n",
-        "/bin/sh: 1: Cannot fork\n",
-        "gcc: fatal error: cannot execute 'cc1': vfork: Resource temporarily unavailable\n",
-    ],
-)
+@pytest.mark.parametrize("words", [line for (line,) in rows(__file__, "limits.txt")])
 def test_one_that_ran_into_a_limit_gives_no_verdict(words: str) -> None:
     assert done(1, words).killed
 

@@ -8,6 +8,7 @@ from kgym.source.patching import Change
 from kgym_builder.kbuild.object_index import Index, Recipes
 from kgym_builder.kbuild.saved_commands import Recipe
 from kgym_builder.suitecache.link_shortcut import objects
+from tests.tables import rows
 
 LINKED = ["kernel/fork.o", "kernel/exit.o", "arch/x86/lib/memcpy.o", "arch/x86/boot/main.o"]
 COMMANDS = {
@@ -49,24 +50,7 @@ def test_what_the_config_does_not_compile_needs_nothing(index: Index, path: str)
     assert compiled(index, path) == []
 
 
-@pytest.mark.parametrize(
-    "path",
-    [
-        "Makefile",
-        "kernel/Kconfig.preempt",
-        "arch/x86/lib/memcpy.S",
-        "include/linux/asm.h",
-        "include/linux/sign.h",
-        "include/linux/bounds.h",
-        "include/generated/made.h",
-        "arch/x86/include/asm/new.h",
-        "arch/x86/boot/main.c",
-        "net/module.c",
-        "scripts/sign.c",
-        "tools/objtool/check.c",
-        "kernel/unknown.txt",
-    ],
-)
+@pytest.mark.parametrize("path", [line for (line,) in rows(__file__, "make_has_to_see.txt")])
 def test_what_make_has_to_see_is_left_to_make(index: Index, path: str) -> None:
     assert compiled(index, path) is None
     assert compiled(index, "kernel/fork.c", path) is None
