@@ -5,9 +5,11 @@ from pathlib import Path
 
 import pytest
 
+from kgym.api.steps import StepKind
 from kgym.client import Client
 from kgym_cli.platforms.distributed_platform import Distributed
 from kgym_cli.platforms.servers import PostgreSQL, RabbitMQ
+from kgym_cli.platforms.step_registry import WorkerShape
 from tests.cli.conftest import Kgym
 from tests.servers import require
 
@@ -33,7 +35,8 @@ def test_the_workers_get_a_token_once_the_first_one_was_made(
     kgym: Kgym, data: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     require(PostgreSQL, RabbitMQ)
-    with Distributed(data) as platform:
+    few = [WorkerShape((StepKind.BUILD,)), WorkerShape((StepKind.CHECK,))]
+    with Distributed(data, workers=few) as platform:
         died = [worker.pid for worker in platform.workers]
         token = kgym("token", "create", "me", "--scope", "admin").out.strip()
         with Client(platform.url, token) as client:
@@ -41,5 +44,5 @@ def test_the_workers_get_a_token_once_the_first_one_was_made(
                 time.sleep(0.2)
             until_all_work(platform, client)
     monkeypatch.setenv("KGYM_TOKEN", token)  # it is none of a worker's
-    with Distributed(data) as platform, Client(platform.url, token) as client:
+    with Distributed(data, workers=few) as platform, Client(platform.url, token) as client:
         until_all_work(platform, client)

@@ -35,9 +35,11 @@ def working(
         storage = LocalStorage(data / "artifacts")
         async with HttpWorkerCalls(url) as dispatch:
             given = {kind: _handler(answer) for kind, answer in answers.items()}
-            handlers = {**given, **(real or {})}
-            worker = Worker(dispatch, InProcessBus(), storage, handlers, data / "work" / "given")
-            serving.append(asyncio.create_task(worker.serve()))
+            # A worker each, as one of the platform's own runs a few kinds beside the others.
+            for name, handlers in (("given", given), ("real", real or {})):
+                folder = data / "work" / name
+                worker = Worker(dispatch, InProcessBus(), storage, handlers, folder)
+                serving.append(asyncio.create_task(worker.serve()))
             started.set()
             await asyncio.wait(serving)
 
@@ -47,7 +49,8 @@ def working(
         assert started.wait(10)
         yield
     finally:
-        loop.call_soon_threadsafe(serving[0].cancel)
+        for task in serving:
+            loop.call_soon_threadsafe(task.cancel)
         thread.join()
         loop.close()
 

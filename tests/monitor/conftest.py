@@ -42,6 +42,15 @@ class Look:
 
 
 LOOKS = [Look(scheme, width) for scheme in ("light", "dark") for width in (1280, 390)]
+# Two of them have both schemes and both widths: rules look at colours or at sizes.
+EACH_LOOK = [
+    pytest.param(
+        look,
+        marks=() if (look.scheme == "light") == (look.width == 1280) else pytest.mark.exhaustive,
+        id=f"{look.scheme}-{look.width}",
+    )
+    for look in LOOKS
+]
 
 
 class Reader:

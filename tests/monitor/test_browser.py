@@ -15,7 +15,7 @@ from tests.cli.worked import working
 from tests.demo import checked_patches, demo_benchmark, demo_jobs, monitor_pages
 from tests.demo.monitored import monitored
 from tests.demo.showcase import BUG, HOSTILE, Showcase, trial
-from tests.monitor.conftest import LOOKS, PATIENCE, Look, Reader, Site, barriers
+from tests.monitor.conftest import EACH_LOOK, PATIENCE, Look, Reader, Site, barriers
 
 BENCH = f"/benchmarks/{demo_benchmark.NAME}"
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
@@ -204,7 +204,7 @@ def test_what_is_hostile_is_shown_as_text(
         assert page.locator("main b").count() == 0
 
 
-@pytest.mark.parametrize("look", LOOKS, ids=lambda look: f"{look.scheme}-{look.width}")
+@pytest.mark.parametrize("look", EACH_LOOK)
 def test_every_page_is_accessible_and_keeps_its_policy(
     browser: Browser, site: Site, jobs: dict[str, JobView], look: Look
 ) -> None:

@@ -15,7 +15,7 @@ from tests.demo.monitored import monitored
 from tests.demo.past_attempts import Past
 from tests.demo.screenshots import PATIENCE
 from tests.demo.showcase import HOSTILE
-from tests.monitor.conftest import LOOKS, Look, Reader, barriers
+from tests.monitor.conftest import EACH_LOOK, Look, Reader, barriers
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
@@ -167,7 +167,7 @@ def test_charts_grow_while_one_watches(
         assert "taken" not in page.title()
 
 
-@pytest.mark.parametrize("look", LOOKS, ids=lambda look: f"{look.scheme}-{look.width}")
+@pytest.mark.parametrize("look", EACH_LOOK)
 def test_charts_are_accessible_and_keep_the_policy(browser: Browser, busy: str, look: Look) -> None:
     with Reader(browser, busy, look) as reader:
         page = drawn(reader.open("/?range=month"))

@@ -20,7 +20,7 @@ from tests.demo.monitored import monitored
 from tests.demo.screenshots import PATIENCE
 from tests.demo.showcase import HOSTILE
 from tests.monitor.agent_service import AgentService, agent_service, hostile
-from tests.monitor.conftest import LOOKS, Look, Reader, barriers
+from tests.monitor.conftest import EACH_LOOK, Look, Reader, barriers
 from tests.monitor.test_pages import Browser as Requests
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
@@ -374,7 +374,7 @@ def _path(place: int) -> list[int]:
     return path
 
 
-@pytest.mark.parametrize("look", LOOKS, ids=lambda look: f"{look.scheme}-{look.width}")
+@pytest.mark.parametrize("look", EACH_LOOK)
 def test_every_page_is_accessible(browser: Browser, runs: Runs, look: Look) -> None:
     with Reader(browser, runs.url, look) as reader:
         violations = {}

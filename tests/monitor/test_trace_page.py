@@ -34,7 +34,7 @@ from tests.demo import traced_calls
 from tests.demo.monitored import monitored
 from tests.demo.screenshots import PATIENCE
 from tests.monitor import traced
-from tests.monitor.conftest import LOOKS, Look, Reader, barriers
+from tests.monitor.conftest import EACH_LOOK, Look, Reader, barriers
 from tests.refused import refused
 
 expect.set_options(timeout=PATIENCE)
@@ -669,7 +669,7 @@ def test_a_reader_finds_a_function(reading: Page) -> None:
 
 @pytest.mark.slow
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize("look", LOOKS, ids=lambda look: f"{look.scheme}-{look.width}")
+@pytest.mark.parametrize("look", EACH_LOOK)
 def test_the_page_is_accessible(browser: Browser, traces: TraceSite, look: Look) -> None:
     with Reader(browser, traces.url, look) as reader:
         for query in ("?function=watch", "?all=yes&function=watch", "?function=none&from=1"):

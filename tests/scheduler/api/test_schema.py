@@ -4,6 +4,7 @@ import contextlib
 import os
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -16,7 +17,7 @@ from kgym.web.server import serve
 from kgym.worker.context import StepContext
 from kgym_scheduler.api.app import create_app
 from kgym_scheduler.source.sources import Sources
-from tests.scheduler.parts import BUILD, BUILT, REPRODUCED, Platform, job, reproduce
+from tests.scheduler.parts import BUILD, BUILT, REPRODUCED, Clock, Platform, job, reproduce
 
 if TYPE_CHECKING:
     from schemathesis import APIOperation, Case, GenerationMode
@@ -54,30 +55,35 @@ async def _served(platform: Platform) -> AsyncIterator[str]:
 
 
 @pytest.fixture
-def server(platform: Platform) -> Iterator[str]:
-    with (
-        start_blocking_portal() as portal,
-        portal.wrap_async_context_manager(_served(platform)) as url,
-    ):
-        yield url
+def servers(request: pytest.FixtureRequest, sqlite_url: str, tmp_path: Path) -> Iterator[list[str]]:
+    """Servers on a database of each kind: to make a request takes longer than to answer it."""
+    urls = [sqlite_url]
+    with contextlib.suppress(pytest.skip.Exception):  # without PostgreSQL, SQLite is what is left
+        urls.append(request.getfixturevalue("postgresql_url"))
+    with start_blocking_portal() as portal, contextlib.ExitStack() as stack:
+        platforms = [Platform(url, tmp_path / url.partition(":")[0], Clock()) for url in urls]
+        yield [
+            stack.enter_context(portal.wrap_async_context_manager(_served(platform)))
+            for platform in platforms
+        ]
 
 
 @pytest.mark.thorough
 @pytest.mark.timeout(600)  # each operation of the interface, in both modes
-def test_no_answer_is_undocumented_and_none_blames_the_server(server: str) -> None:
+def test_no_answer_is_undocumented_and_none_blames_the_server(servers: list[str]) -> None:
     import schemathesis  # noqa: PLC0415 - takes a second, also of runs that leave this test out
     from schemathesis import GenerationMode  # noqa: PLC0415
 
-    schema = schemathesis.openapi.from_url(f"{server}/openapi.json")
+    schema = schemathesis.openapi.from_url(f"{servers[0]}/openapi.json")
     operations = [operation.ok() for operation in schema.get_all_operations()]
     for operation in operations:
-        _try(operation, GenerationMode.POSITIVE)
+        _try(operation, GenerationMode.POSITIVE, servers)
         with contextlib.suppress(Unsatisfiable):  # what takes nothing takes nothing wrong
-            _try(operation, GenerationMode.NEGATIVE)
+            _try(operation, GenerationMode.NEGATIVE, servers)
     assert len(operations) > 12
 
 
-def _try(operation: "APIOperation", mode: "GenerationMode") -> None:
+def _try(operation: "APIOperation", mode: "GenerationMode", servers: list[str]) -> None:
     from schemathesis import checks  # noqa: PLC0415
 
     chosen = [getattr(checks, name) for name in CHECKS]
@@ -92,6 +98,7 @@ def _try(operation: "APIOperation", mode: "GenerationMode") -> None:
         suppress_health_check=list(HealthCheck),
     )
     def run(case: "Case") -> None:
-        case.call_and_validate(checks=chosen, timeout=20)
+        for url in servers:
+            case.call_and_validate(url, checks=chosen, timeout=20)
 
     run()
