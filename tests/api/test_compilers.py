@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from kgym.api.capabilities import Capabilities, lacking
 from kgym.api.steps import BuildSpec, compiler_words, compilers
 from tests.conftest import ROOT
+from tests.tables import rows
 
 BUGS = ROOT.parent / "shared" / "data"
 NEEDS_BUGS = pytest.mark.skipif(not BUGS.is_dir(), reason="no reference data here")
@@ -69,21 +70,7 @@ def test_the_version_is_read_whatever_was_packaged(
 
 
 @pytest.mark.attack
-@pytest.mark.parametrize(
-    ("compiler", "target"),
-    [
-        ("aarch64-linux-gnu-gcc", "aarch64-linux-gnu"),
-        ("riscv64-unknown-linux-gnu-gcc-12", "riscv64-unknown-linux-gnu"),
-        ("i686-linux-gnu-gcc-12", "i686-linux-gnu"),
-        (
-            "aarch64-linux-gnu-gcc (Debian 12.2.0-14) 12.2.0, GNU ld (GNU Binutils) 2.40",
-            "aarch64-linux-gnu",
-        ),
-        ("arm-linux-gnueabi-gcc (Debian 10.2.1-6) 10.2.1 20210110", "arm-linux-gnueabi"),
-        ("clang version 15.0.6 Target: aarch64-unknown-linux-gnu", "aarch64-unknown-linux-gnu"),
-        ("riscv64-linux-gnu-clang version 15.0.6", "riscv64-linux-gnu"),
-    ],
-)
+@pytest.mark.parametrize(("compiler", "target"), rows(__file__, "cross_compilers.tsv"))
 def test_a_compiler_for_another_target_is_refused_and_never_a_hosts_own(
     compiler: str, target: str
 ) -> None:

@@ -233,17 +233,7 @@ def test_a_relative_tarball_lies_in_the_bundle(bundle: Path) -> None:
     assert source.url == str(bundle / "linux.tar")
 
 
-@pytest.mark.parametrize(
-    ("named", "meant"),
-    [
-        ("../repo", "{parent}/repo"),
-        ("repo.git", "{parent}/my-bug/repo.git"),
-        ("~/linux", "{parent}/linux"),
-        ("/srv/linux", "/srv/linux"),
-        ("https://example.org/linux.git", "https://example.org/linux.git"),
-        ("git@example.org:linux.git", "git@example.org:linux.git"),
-    ],
-)
+@pytest.mark.parametrize(("named", "meant"), rows(__file__, "repositories.tsv"))
 def test_a_repository_is_named_by_url_or_path(
     bundle: Path, named: str, meant: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -21,6 +21,7 @@ def git(folder: Path, *words: str) -> str:
     return subprocess.run(argv, check=True, text=True, capture_output=True, timeout=60).stdout
 
 
+@pytest.mark.usefixtures("platform")
 def test_the_tree_is_a_repository_whose_diff_is_a_patch(
     kgym: Kgym, bundle: Path, tmp_path: Path
 ) -> None:
@@ -54,6 +55,7 @@ def test_a_source_that_cannot_be_had_leaves_no_folder(
     assert not (tmp_path / "tree").exists()
 
 
+@pytest.mark.usefixtures("platform")
 def test_run_kernel_knows_the_tree_and_really_compiles_it(
     kgym: Kgym, bundle: Path, tmp_path: Path
 ) -> None:

@@ -204,6 +204,7 @@ def git(folder: Path, *words: str) -> None:
     subprocess.run(["git", "-C", folder, *own, *words], check=True, timeout=60)
 
 
+@pytest.mark.usefixtures("platform")
 def test_a_repository_beside_the_bundle_is_a_source_and_a_missing_one_is_told_once(
     kgym: Kgym, bundle: Path, good: Path, tmp_path: Path
 ) -> None:
@@ -221,6 +222,7 @@ def test_a_repository_beside_the_bundle_is_a_source_and_a_missing_one_is_told_on
     assert done.err.count("running") == 1
 
 
+@pytest.mark.usefixtures("platform")
 def test_a_compiler_that_is_not_here_is_told_once(kgym: Kgym, bundle: Path, good: Path) -> None:
     text = (bundle / "bug.toml").read_text()
     (bundle / "bug.toml").write_text(text.replace("base =", 'compiler = "gcc-99"\nbase ='))
@@ -229,6 +231,7 @@ def test_a_compiler_that_is_not_here_is_told_once(kgym: Kgym, bundle: Path, good
     assert "running" not in done.err
 
 
+@pytest.mark.usefixtures("platform")
 def test_a_fix_that_does_not_apply_and_a_program_that_does_not_compile_cost_no_crash(
     kgym: Kgym, bundle: Path, good: Path, tmp_path: Path
 ) -> None:
@@ -247,6 +250,7 @@ def test_a_fix_that_does_not_apply_and_a_program_that_does_not_compile_cost_no_c
     assert "CC" not in done.err
 
 
+@pytest.mark.usefixtures("platform")
 def test_a_tree_of_this_machine_is_taken_as_it_is(
     kgym: Kgym, bundle: Path, good: Path, tmp_path: Path
 ) -> None:

@@ -14,6 +14,7 @@ from tests.cli.conftest import Kgym
 pytestmark = pytest.mark.thorough
 
 
+@pytest.mark.usefixtures("idle")
 def test_a_token_is_printed_once_listed_and_revoked(kgym: Kgym) -> None:
     made = kgym("token", "create", "alice", "--scope", "submit", "--scope", "worker", "--json")
     assert made.json["token"].startswith("kgym_1_")
@@ -117,6 +118,7 @@ def test_sizes_are_in_the_units_of_the_si_or_in_powers_of_two(size: str, bytes_:
     assert Size()(size) == bytes_
 
 
+@pytest.mark.usefixtures("idle")
 def test_many_jobs_are_submitted_and_aborted_together(
     kgym: Kgym, build_job: str, tmp_path: Path
 ) -> None:

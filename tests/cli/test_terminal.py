@@ -76,6 +76,7 @@ def test_a_bundle_and_a_console_log_that_hold_everything(kgym: Kgym, tmp_path: P
         assert not steered(done.out + done.err), words
 
 
+@pytest.mark.usefixtures("platform")
 def test_a_build_that_prints_everything(kgym: Kgym, fake_build: BuildSpec) -> None:
     octal = FOREIGN.encode("latin-1").translate(None, b"\0")
     printed = "".join(f"\\{byte:03o}" for byte in octal)

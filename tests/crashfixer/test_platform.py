@@ -21,6 +21,7 @@ from kgym_crashfixer.search.work import Purpose, Question, Seen, Source, Try
 from kgym_crashfixer.strategies import load, names
 from tests.cli.test_sweep import diff
 from tests.crashfixer.farm import BUG, Farm
+from tests.refused import refused
 
 WATCH, SCHED = "kernel/watch_queue.c", "kernel/sched.c"
 PLAIN = Forest(cycle=Cycle(trace=False))
@@ -94,9 +95,8 @@ def test_where_the_bug_does_not_show_no_job_is_left(
 ) -> None:
     farm.shows = False
     jobs: list[tuple[str, int]] = []
-    with pytest.raises(UserError) as caught:
+    with refused("does_not_reproduce", kind=UserError):
         using(PLAIN, lambda platform: platform.begin(), jobs=jobs)
-    assert caught.value.reason == "does_not_reproduce"
     with Client(scheduler.url) as client:
         assert all(client.job(job).state.final for _, job in jobs)
 
@@ -129,16 +129,14 @@ def test_words_find_files_where_the_report_names_none(using: Using, farm: Farm) 
 def test_the_caller_may_name_the_files(using: Using) -> None:
     begun = using(PLAIN, lambda platform: platform.begin(), files=[SCHED, SCHED])
     assert list(begun.files) == [SCHED]
-    with pytest.raises(UserError, match=r"kernel/absent\.c") as caught:
+    with refused("no_files", r"kernel/absent\.c", kind=UserError):
         using(PLAIN, lambda platform: platform.begin(), files=["kernel/absent.c"])
-    assert caught.value.reason == "no_files"
 
 
 def test_no_file_is_no_beginning(using: Using, farm: Farm) -> None:
     farm.report = "BUG: something bad happened\n"
-    with pytest.raises(UserError) as caught:
+    with refused("no_files", kind=UserError):
         using(PLAIN, lambda platform: platform.begin())
-    assert caught.value.reason == "no_files"
 
 
 def test_a_run_that_goes_on_needs_no_second_beginning(using: Using, farm: Farm) -> None:

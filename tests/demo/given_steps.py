@@ -36,7 +36,9 @@ def working(
         async with HttpWorkerCalls(url) as dispatch:
             given = {kind: _handler(answer) for kind, answer in answers.items()}
             # A worker each, as one of the platform's own runs a few kinds beside the others.
-            for name, handlers in (("given", given), ("real", real or {})):
+            for name, handlers in {"given": given, "real": real}.items():
+                if not handlers:
+                    continue
                 folder = data / "work" / name
                 worker = Worker(dispatch, InProcessBus(), storage, handlers, folder)
                 serving.append(asyncio.create_task(worker.serve()))

@@ -5,6 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kgym.source.kbuild_symbols import conditions, places
+from tests.tables import rows
 
 MAKEFILE = """\
 # SPDX-License-Identifier: GPL-2.0
@@ -20,22 +21,9 @@ obj-$(CONFIG_NET)\t+= 802/
 """
 
 
-@pytest.mark.parametrize(
-    ("item", "wanted"),
-    [
-        ("core.o", set()),
-        ("garp.o", {"GARP"}),
-        ("older.o", {"OLD"}),
-        ("hci_bcsp.o", {"BT_HCIUART", "BT_HCIUART_BCSP"}),
-        ("hci_ldisc.o", {"BT_HCIUART"}),
-        ("802/", {"NET"}),
-        ("one.o", set()),  # no list has pptp.o
-        ("both", set()),
-        ("absent.o", set()),
-    ],
-)
-def test_symbols_of_objects_and_folders(item: str, wanted: set[str]) -> None:
-    assert conditions(MAKEFILE, item) == wanted
+@pytest.mark.parametrize(("item", "wanted"), rows(__file__, "conditions.tsv"))
+def test_symbols_of_objects_and_folders(item: str, wanted: str) -> None:
+    assert conditions(MAKEFILE, item) == set(wanted.split())
 
 
 def test_the_folders_that_decide() -> None:

@@ -12,6 +12,7 @@ from kgym.bugs import bundle
 from kgym.source import patching
 from kgym_builder.evidence.removed_code import amputations
 from tests.conftest import DATA, ROOT
+from tests.tables import rows
 
 SOURCES = [
     tree
@@ -207,17 +208,7 @@ def test_the_fix_of_a_shipped_bug_cuts_nothing_off(name: str) -> None:
 
 
 @needs_source
-@pytest.mark.parametrize(
-    ("name", "reason"),
-    [
-        ("fsconfig-source-fd", "check_removed"),
-        ("futex-op-shift", "check_removed"),
-        ("io-uring-no-read", "check_removed"),
-        ("key-read-negative", "call_removed"),
-        ("shm-remap-removed", "check_removed"),
-        ("udp-cmsg-leak", "call_removed"),
-    ],
-)
+@pytest.mark.parametrize(("name", "reason"), rows(__file__, "what_brings_back.tsv"))
 def test_what_brings_a_shipped_bug_back_is_found(name: str, reason: str) -> None:
     assert reason in reasons(of_patches(*bundle.load(name).build.patches))
 
