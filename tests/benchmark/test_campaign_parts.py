@@ -420,9 +420,9 @@ def test_a_report_counts_the_bugs_that_all_have_tried() -> None:
     assert (total.bugs, total.left_out, total.runs, len(total.setups)) == (2, ["three"], 1, 2)
     (compared,) = total.comparisons
     assert compared.figures[0].difference.value == 0
-    tries = [FailedAttempt(bug=name, setup=other, run=1, reason="r") for name in ("two", "three")]
+    tries = [FailedAttempt(bug=name, setup=second, run=1, reason="r") for name in ("two", "three")]
     (failed,) = report(records, ["one", "two", "three"], failed=tries).failed
-    assert (failed.setup, failed.attempts, failed.reasons) == (other, 1, {"r": 1})
+    assert (failed.setup, failed.attempts, failed.reasons) == (second, 1, {"r": 1})
     with pytest.raises(UserError, match="numbered"):
         report(records, ["one"], pair=(1, 3))
     with pytest.raises(UserError, match="no bug has"):

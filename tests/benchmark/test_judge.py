@@ -61,7 +61,11 @@ def test_votes_are_counted_and_equal_patches_are_judged_once(tmp_path: Path) -> 
     tried = [attempt("+x"), attempt("+x", 2), attempt("+y", 3, Outcome.TRIGGER)]
     done = judged(tmp_path, model, *tried)
     assert (done.patches, done.asked, done.unfinished) == (1, 9, 0)
-    assert [attempt.votes for attempt in done.attempts] == [Votes(yes=5, no=4), Votes(yes=5, no=4), None]
+    assert [attempt.votes for attempt in done.attempts] == [
+        Votes(yes=5, no=4),
+        Votes(yes=5, no=4),
+        None,
+    ]
     assert done.dollars == pytest.approx(0.09)
 
 

@@ -126,8 +126,8 @@ def test_a_wrong_line_is_named(tmp_path: Path, line: str) -> None:
 def test_every_number_of_a_file_is_bounded(record: type[BaseModel]) -> None:
     schema = record.model_json_schema(ref_template="#/components/schemas/{model}")
     document = {"components": {"schemas": schema.get("$defs", {})}}
-    found = [place for place in unbounded(schema, document, "x") if place.endswith("number")]
-    assert found == []
+    places = [place for place in unbounded(schema, document, "x") if place.endswith("number")]
+    assert places == []
 
 
 def test_sums_of_the_largest_costs_are_finite() -> None:

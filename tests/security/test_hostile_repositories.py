@@ -76,9 +76,9 @@ class Hostile:
             assert not self._mark.exists(), look
 
     def _changes(self) -> None:
-        if (found := tree_changes.source_tree(self.tree)) is not None:
-            tree_changes.changes(found)
-            tree_changes.unknown_files(found)
+        if (source := tree_changes.source_tree(self.tree)) is not None:
+            tree_changes.changes(source)
+            tree_changes.unknown_files(source)
 
 
 @pytest.fixture
@@ -97,9 +97,9 @@ def test_a_trees_settings_run_nothing(hostile: Hostile, setting: str, within: st
         # Git also looks into submodules that a tree's own index names.
         run(hostile.tree, "add", "-A", "-f", ".")
     run(folder, "config", setting, hostile.value(setting))
-    said = list(hostile.looks())
-    assert all("tools/inner is a repository within" in words for words in said)
-    assert len(said) == (0 if within == "." else 3)
+    complaints = list(hostile.looks())
+    assert all("tools/inner is a repository within" in words for words in complaints)
+    assert len(complaints) == (0 if within == "." else 3)
 
 
 @pytest.mark.parametrize("hook", HOOKS)

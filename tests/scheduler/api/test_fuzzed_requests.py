@@ -129,8 +129,8 @@ async def _all(scheduler: Scheduler) -> AsyncIterator[int]:
     cursor = None
     while True:
         page = await scheduler.jobs(JobFilter(cursor=cursor, limit=200))
-        for job in page.jobs:
-            yield job.id
+        for view in page.jobs:
+            yield view.id
         if (cursor := page.next) is None:
             return
 
