@@ -230,7 +230,7 @@ def test_a_patch_without_a_verdict_is_unknown_after_three_tries(
     path.write_text(path.read_text().partition("[[agents]]")[0] + entry)
     words = ("bench", "run", path, "--into", into, "--json")
     done = [kgym(*words) for _ in range(3)]
-    assert [(one.status, one.json["made"]) for one in done] == [(3, 0), (3, 0), (0, 1)]
+    assert [(answer.status, answer.json["made"]) for answer in done] == [(3, 0), (3, 0), (0, 1)]
     (record,) = attempt_files.read(into / attempt_files.NAME)
     assert (record.outcome, record.diff is None, record.resolved) == (Outcome.UNKNOWN, False, None)
     assert (record.error or "").startswith("no verdict in 3 tries: ")

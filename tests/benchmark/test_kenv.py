@@ -246,11 +246,11 @@ def test_a_tree_does_not_show_which_files_were_changed(
         assert "fsck" not in seen
         assert seen["in-pack:"] != ["0"]
         assert seen.pop("ref") == ["refs/heads/master"]
-    one, other = shown.values()
-    differ = {line.split()[0] for line in set(one["file"]) ^ set(other["file"])}
+    first, second = shown.values()
+    differ = {line.split()[0] for line in set(first["file"]) ^ set(second["file"])}
     assert differ == {"kernel/gone.c", "new", "new/only.c"}
-    assert one["git"] == other["git"]
-    assert one.keys() == other.keys()
+    assert first["git"] == second["git"]
+    assert first.keys() == second.keys()
 
 
 @pytest.mark.attack

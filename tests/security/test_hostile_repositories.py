@@ -141,5 +141,5 @@ def test_a_worktree_elsewhere_gives_none_of_its_changes(hostile: Hostile, tmp_pa
     for place in (tmp_path, tmp_path.parent, Path("/")):
         run(hostile.tree, "config", "core.worktree", str(place))
         with contextlib.suppress(UserError):
-            found = tree_changes.source_tree(hostile.tree)
-            assert found is None or "the secret" not in tree_changes.changes(found)
+            source = tree_changes.source_tree(hostile.tree)
+            assert source is None or "the secret" not in tree_changes.changes(source)
