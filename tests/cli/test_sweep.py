@@ -127,6 +127,10 @@ def patches(tmp_path: Path) -> Path:
     for name in ("mends", "useless", "broken", "unlinked"):
         (own / f"{name}.patch").write_text(diff(name))
     (own / "again.diff").write_text(diff("mends"))
+    mended = diff("mends")
+    (own / "mends-crlf.patch").write_bytes(mended.replace("\n", "\r\n").encode())
+    (own / "mends-mail.patch").write_text(f"Subject: fix it\n\nIt was wrong.\n---\n{mended}")
+    (own / "mends-short.patch").write_text(mended.rstrip("\n"))
     (own / "words.patch").write_text("I would change a.c\n")
     (own / "binary.patch").write_bytes(b"\0\1\2\0")
     (own.parent / "every.patch").write_text(diff("everywhere"))
@@ -134,12 +138,13 @@ def patches(tmp_path: Path) -> Path:
     return own.parent
 
 
+SAME = ("mends-crlf.patch", "mends-mail.patch", "mends-short.patch", "mends.patch")
 WANTED = {
     "every.patch": ("not_resolved", "same_crash"),
     "again.diff": ("resolved", "no_crash"),
     "binary.patch": ("refused", None),
     "broken.patch": ("does_not_compile", None),
-    "mends.patch": ("resolved", "no_crash"),
+    **dict.fromkeys(SAME, ("resolved", "no_crash")),
     "unlinked.patch": ("does_not_compile", None),
     "useless.patch": ("not_resolved", "same_crash"),
     "words.patch": ("refused", None),
@@ -214,14 +219,15 @@ def test_every_patch_gets_a_row(kgym: Kgym, idle: Platform, data: Path, patches:
     rows = rows_of(done.out)
     assert rows["broken.patch"]["reason"] == "drivers/a.c:7: expected ';'"
     assert rows["broken.patch"]["diagnostic"]["line"] == 7
-    assert rows["mends.patch"]["same_as"] == "again.diff"
+    for other in SAME:
+        assert rows[other]["same_as"] == "again.diff"
     assert rows["mends.patch"]["compiler_substitution"] == INSTEAD
     assert f"compiler: {INSTEAD}" in again.err
     assert rows["mends.patch"]["job"] == rows["again.diff"]["job"]
     assert "undefined reference" in rows["unlinked.patch"]["reason"]
     summary = done.json
-    assert (summary["kind"], summary["pairs"]) == ("summary", 8)
-    assert summary["outcomes"]["resolved"] == 2
+    assert (summary["kind"], summary["pairs"]) == ("summary", 11)
+    assert summary["outcomes"]["resolved"] == 5
     assert summary["bugs"] == {BUG: summary["outcomes"]}
     with table.open() as file:
         written = {row["patch"]: row["outcome"] for row in csv.DictReader(file)}

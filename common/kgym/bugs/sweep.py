@@ -27,6 +27,7 @@ from kgym.bugs.ended_job import Began, Submitted
 from kgym.bugs.sweep_rows import Outcome, Pair, Row, checked, not_shown, tried
 from kgym.client import AsyncClient, Refused
 from kgym.errors import UserError
+from kgym.source import patching
 
 T = TypeVar("T")
 # Patches in one check job: no trial of them starts before the whole job has ended.
@@ -142,6 +143,7 @@ class _Sweep:
     async def bug(self, subject: Subject) -> None:
         """Try the patches on a bug, each distinct content once."""
         copies: dict[str, list[Candidate]] = {}
+        sizes: dict[str, int] = {}
         for candidate in subject.candidates:
             if isinstance(candidate.patch, UserError):
                 self.tell(
@@ -152,9 +154,11 @@ class _Sweep:
             else:
                 # Models often write the same patch: trying each copy would prove nothing more.
                 content = candidate.patch.model_dump_json(exclude={"name"})
-                copies.setdefault(content, []).append(candidate)
+                change = await asyncio.to_thread(_change, candidate.patch, content)
+                copies.setdefault(change, []).append(candidate)
+                sizes.setdefault(change, len(content))
         run = _BugSweep(self, subject, {ones[0].name: ones for ones in copies.values()})
-        parts = list(check_parts((ones[0], len(content)) for content, ones in copies.items()))
+        parts = list(check_parts((ones[0], sizes[change]) for change, ones in copies.items()))
         if parts:
             await _all([run.show(), *map(run.part, parts)])
 
@@ -314,6 +318,13 @@ def tag(patch: str) -> str:
     """Return the tag of jobs that try a patch of this name."""
     # The end of a name differs, as of paths: keep it.
     return f"patch={_UNTAGGED.sub('_', patch)[-90:]}"
+
+
+def _change(patch: Patch, content: str) -> str:
+    try:
+        return patching.identity(patch)
+    except UserError:  # what cannot be read is checked, so that its row has the reason
+        return content
 
 
 def _shows(job: JobView) -> bool:

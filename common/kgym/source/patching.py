@@ -80,6 +80,27 @@ def files(patch: Patch) -> list[str]:
     return list(dict.fromkeys(paths))
 
 
+def identity(patch: Patch) -> str:
+    """Return a text that is the same for other forms of a diff: its hunks, without what is around.
+
+    Raises UserError as `files` does.
+    """
+    if patch.diff is None:
+        return patch.model_dump_json(include={"edits"})
+    modes = ("new mode ", "new file mode ", "deleted file mode ")
+    return repr(
+        [
+            (
+                *(diff_text.bare(path) for path in (file.source_file, file.target_file)),
+                _renames(file),
+                [line.strip() for line in file.patch_info or () if line.startswith(modes)],
+                [(hunk.source_start, _side(hunk, "- "), _side(hunk, "+ ")) for hunk in file],
+            )
+            for file in _parse(patch)
+        ]
+    )
+
+
 def reverse(patch: Patch) -> Patch:
     """Return the patch that undoes this one."""
     name = f"reverse of {patch.name}"
