@@ -1,13 +1,14 @@
 """The `check` step: many patches on one kernel, each tried alone, in parallel.
 
-`_Check.result` lists the stages in their order. All files that the patches touch are read at once.
-Then each patch needs one start of the sandbox: files in, objects compiled and measured, results
-out.
+`_Check.result` lists the stages in their order. If the kernel is not compiled yet, the patches are
+first applied to its source, which takes seconds: if none applies, no kernel is compiled. All files
+that the patches touch are read at once. Then each patch needs one start of the sandbox: files in,
+objects compiled and measured, results out.
 """
 
 import asyncio
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -36,7 +37,7 @@ from kgym_builder.check.compile_plan import CompilePlan, FileChange, Way
 from kgym_builder.check.patch_judgement import Lines, PatchJudgement, new_warnings
 from kgym_builder.kbuild import kconfig
 from kgym_builder.kbuild.kbuild import Output
-from kgym_builder.kbuild.working_tree import behind_link
+from kgym_builder.kbuild.working_tree import Tree, behind_link
 from kgym_builder.patches import changed_functions, patched_files
 from kgym_builder.patches.changed_functions import Function
 from kgym_builder.suitecache import compiled_trees
@@ -77,6 +78,10 @@ class _Known:
     plan: CompilePlan
 
 
+class _NoneApplies(Exception):
+    """Raised before a kernel is compiled for patches of which none applies."""
+
+
 class _Check:
     """One check step while it runs."""
 
@@ -100,7 +105,14 @@ class _Check:
             return self._result(identified, about, checks, cached=True)
         with run.stage("tree"):
             output = Output(run.folder / "build.log")
-            entry = await self.checker.suite.take(spec, identified, run, output)
+
+            async def trial(tree: Tree) -> None:
+                await self._try_on_source(tree, identified.identity, checks)
+
+            try:
+                entry = await self.checker.suite.take(spec, identified, run, output, trial=trial)
+            except _NoneApplies:
+                return self._result(identified, None, checks, cached=False)
         with run.stage("base"):
             ground = await self.checker.grounds.get(entry, spec.base, run)
         with run.stage("read"):
@@ -119,19 +131,57 @@ class _Check:
         return self._result(identified, entry.about, checks, cached=entry.cached)
 
     def _result(
-        self, kernel: Identified, about: About, checks: Mapping[int, PatchCheck], *, cached: bool
+        self,
+        kernel: Identified,
+        about: About | None,
+        checks: Mapping[int, PatchCheck],
+        *,
+        cached: bool,
     ) -> CheckResult:
+        """Return the step's result; without a compiled kernel, `about` is None."""
         return CheckResult(
-            source_identity=about.source_identity,
-            source_tree=name_of(about.source_identity, about.backports),
-            kernel_release=about.kernel_release,
-            compiler_version=about.compiler_version,
+            source_identity=kernel.source_identity,
+            source_tree=name_of(kernel.source_identity, kernel.backports),
+            kernel_release=about.kernel_release if about else "",
+            compiler_version=about.compiler_version if about else "",
             compiler_substitution=kernel.substitution,
-            tree=kernel.identity,
+            tree=kernel.identity if about else "",
             tree_cached=cached,
             patches=[checks[number] for number in range(len(checks))],
             seconds=self.run.seconds,
         )
+
+    async def _try_on_source(
+        self, tree: Tree, identity: str, checks: dict[int, PatchCheck]
+    ) -> None:
+        """Add the answers for patches that do not apply to the source.
+
+        Raises _NoneApplies if that answers the step, and UserError if the base does not apply.
+        """
+        spec, run = self.spec, self.run
+        run.progress("apply", 0, len(spec.patches), "patches")
+        named = await patched_files.named([*spec.base, *spec.patches])
+        paths = {path for each in named if not isinstance(each, UserError) for path in each}
+        files, links = await tree.look(sorted(paths))
+        base = await patched_files.applied(spec.base, files, lambda note: None)
+        for change in patched_files.in_all(base):
+            files.pop(change.path, None)
+            if change.content is not None:
+                files[change.path] = change.content
+        for number, own in enumerate(named[len(spec.base) :]):
+            if number in checks:
+                continue
+            try:
+                await _changes_of(spec.patches[number], own, files, links)
+            except LimitExceeded:
+                continue
+            except UserError as error:
+                check = checks[number] = self._refused(spec.patches[number], error)
+                await memo.remember(run, self._memo(identity, number), check)
+                run.log(f"{check.name}: {check.outcome}: {check.reason}")
+        outcomes = {check.outcome for check in checks.values()}
+        if len(checks) == len(spec.patches) and outcomes == {PatchOutcome.DOES_NOT_APPLY}:
+            raise _NoneApplies
 
     def _memo(self, identity: str, number: int) -> str:
         """Return the key of a patch's memo."""
@@ -176,14 +226,7 @@ class _Check:
         folder = self.run.folder / f"patch-{number}"
         start = time.monotonic()
         try:
-            if isinstance(paths, UserError):
-                raise paths
-            for path in paths:
-                if path in links:
-                    raise behind_link(path)
-            own = {path: files[path] for path in paths if path in files}
-            much = patched_files.weight([patch], own)
-            changes, functions = await separate_process.call(much, _looked_at, patch, own)
+            own, changes, functions = await _changes_of(patch, paths, files, links)
             known = await asyncio.to_thread(self._known, ground, own, changes, functions)
             budget = self.checker.suite.budget
             # A patch that needs make may compile anything: it gets all cores.
@@ -267,6 +310,20 @@ class _Check:
                 added |= dict.fromkeys(new)
                 words.append(output)
         return list(added), "".join(words)
+
+
+async def _changes_of(
+    patch: Patch, paths: list[str] | UserError, files: dict[str, bytes], links: Collection[str]
+) -> tuple[dict[str, bytes], tuple[patching.Change, ...], list[tuple[str, Function]]]:
+    """Apply a patch; return the files that it names, its changes, and the functions it changes."""
+    if isinstance(paths, UserError):
+        raise paths
+    for path in paths:
+        if path in links:
+            raise behind_link(path)
+    own = {path: files[path] for path in paths if path in files}
+    much = patched_files.weight([patch], own)
+    return own, *await separate_process.call(much, _looked_at, patch, own)
 
 
 def _looked_at(

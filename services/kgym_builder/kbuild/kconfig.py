@@ -4,6 +4,7 @@ import re
 from collections.abc import Iterable, Sequence
 
 from kgym.api.steps import BuildSpec, DroppedSymbol, DumpMethod, KernelConfig
+from kgym.bugs.config_symbols import TITLE
 from kgym.errors import UserError
 
 _SET = re.compile(r"^CONFIG_([A-Za-z0-9_]+)=(.*)$")
@@ -12,17 +13,6 @@ _FILES = ("SYSTEM_TRUSTED_KEYS", "SYSTEM_REVOCATION_KEYS", "EXTRA_FIRMWARE", "IN
 _PACKING = frozenset(f"MODULE_COMPRESS_{kind}" for kind in ("GZIP", "XZ", "ZSTD"))
 _MODULE = re.compile(r"^CONFIG_([A-Za-z0-9_]+)=m$")
 _UNSET = re.compile(r"^# CONFIG_([A-Za-z0-9_]+) is not set$")
-# Each config sets one of these, or X86_64.
-_ARCHITECTURES = (
-    *("ALPHA", "ARC", "ARM", "ARM64", "CSKY", "HEXAGON", "IA64", "LOONGARCH", "M68K", "MICROBLAZE"),
-    *("MIPS", "NIOS2", "OPENRISC", "PARISC", "PPC", "RISCV", "S390", "SPARC", "SUPERH", "UML"),
-    *("X86_32", "XTENSA"),
-)
-_OTHER = re.compile(rf"(?m)^CONFIG_({'|'.join(_ARCHITECTURES)})=y[ \t]*\r?$")
-_OURS = re.compile(r"(?m)^CONFIG_X86_64=y[ \t]*\r?$")
-# The title line that kconfig writes: the value of ARCH, and the kernel's version.
-_TITLE = re.compile(r"(?m)^# Linux/(\w{1,40}) (\d[\w.+~-]{0,99}) Kernel Configuration[ \t]*\r?$")
-_X86 = frozenset({"x86", "x86_64"})
 # Symbols that kconfig detects from the tools: a request cannot set them.
 _OF_TOOLS = re.compile(
     r"(CC|AS|LD)_IS_\w+|CC_(HAS|CAN|NO)_\w+|GCC\d*_NO_\w+|AS_\w+"
@@ -39,34 +29,12 @@ DUMP_SYMBOLS: dict[DumpMethod, tuple[str, ...]] = {
 }
 
 
-def check_architecture(texts: Sequence[str]) -> None:
-    """Raise UserError `wrong_architecture` unless the config, or all fragments, are for x86_64.
-
-    kconfig would ignore unknown symbols, and the result would be another kernel.
-    """
-    for text in texts:
-        if foreign := _OTHER.search(text):
-            raise _wrong_architecture(f"CONFIG_{foreign[1]}=y", symbol=foreign[1])
-        title = _TITLE.search(text)
-        if title and title[1] not in _X86 and not _OURS.search(text):
-            raise _wrong_architecture(f"it begins with `{title[0].strip()}`")
-
-
-def _wrong_architecture(why: str, **details: str) -> UserError:
-    return UserError(
-        "wrong_architecture",
-        f"the config is for another architecture ({why}), but kernels are built for x86_64 here:"
-        " use one for x86_64 (on syzbot, of an amd64 manager)",
-        **details,
-    )
-
-
 def other_version(texts: Sequence[str], release: str) -> str:
     """Return the version in a config's title if it differs from this kernel's; else "".
 
     kconfig converts such a config: newer symbols get their defaults, removed ones are dropped.
     """
-    versions = [title[2] for text in texts if (title := _TITLE.search(text))]
+    versions = [title[2] for text in texts if (title := TITLE.search(text))]
     ours = _numbers(release)
     return next((version for version in versions if _numbers(version) != ours), "")
 

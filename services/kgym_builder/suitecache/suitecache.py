@@ -14,6 +14,7 @@ from pathlib import Path
 
 from kgym.api.steps import Kernel, SourceSpec
 from kgym.api.suitecache import ENTRY, HeldEntry
+from kgym.bugs.config_symbols import check_architecture
 from kgym.errors import InfrastructureError, UserError
 from kgym.host import sandbox
 from kgym.host.budget import JOB_MIB, Budget, Use
@@ -104,7 +105,7 @@ class SuiteCache:
 
         Raises UserError `wrong_architecture`, and what sources, toolchains and kconfig raise.
         """
-        kconfig.check_architecture(kernel.config.texts)
+        check_architecture(kernel.config.texts)
         tools = await self._toolchains.get(kernel.compiler, run)
         source_identity = await self._sources.identify(kernel, run)
         rules = [backport.model_dump() for backport in self._sources.backports(kernel)]

@@ -16,6 +16,8 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from kgym.api.jobs import JobRequest, JobView, StepView
 from kgym.api.states import Event, State, after
 from kgym.api.steps import StepSpec
+from kgym.api.steps.kernel import Kernel
+from kgym.bugs.config_symbols import check_architecture
 from kgym.errors import UserError
 from kgym_scheduler.database import views
 from kgym_scheduler.database.tables import LOCAL, events, facets, groups, jobs, steps
@@ -46,6 +48,9 @@ class Submission:
 
     def __post_init__(self) -> None:
         steps = self.request.steps
+        for step in steps:
+            if isinstance(step, Kernel):  # before it waits in the queue for a worker to see it
+                check_architecture(step.config.texts)
         object.__setattr__(self, "specs", tuple(map(_stored, steps)))
         object.__setattr__(self, "places", tuple(map(capability_lanes.place, steps)))
         object.__setattr__(self, "hash", _hash(self.request) if self.key else None)

@@ -105,6 +105,29 @@ async def test_one_that_does_not_apply_shows_the_nearest_context(checks: Checks)
     assert (check.details["file"], check.details["hunk"]) == (WATCH, 1)
 
 
+@pytest.mark.thorough
+async def test_no_kernel_is_compiled_for_patches_that_do_not_apply(
+    checks: Checks, tmp_path: Path
+) -> None:
+    suite = suite_cache(tmp_path / "suite")
+    checks.checker = Checker(suite, tmp_path / "suite")
+    good, typo = edits((WATCH, "return 0;", "return 1;")), edits(("kernel/wach.c", "x", "y"))
+    words = Patch(name="words", diff="I would change a.c\n")
+    for _ in range(2):  # the second time from memos
+        result = await checks.result(typo, words)
+        assert [check.outcome for check in result.patches] == ["does_not_apply"] * 2
+        assert "kernel/wach.c" in result.patches[0].reason
+        assert (result.tree, result.kernel_release, suite.held()) == ("", "", [])
+    # Without the base, this one would not apply either.
+    base = [edits((WATCH, "return 0;", "return 2;"))]
+    late = edits((WATCH, "return 2;", "return 3;"))
+    result = await checks.result(typo, late, good, base=base)
+    outcomes = [check.outcome for check in result.patches]
+    assert outcomes == ["does_not_apply", "compiles", "does_not_apply"]
+    assert result.tree
+    assert suite.held()
+
+
 async def test_one_bad_patch_never_spoils_the_others(checks: Checks) -> None:
     deep = "/".join(["x" * 200] * 4)
     result = await checks.result(

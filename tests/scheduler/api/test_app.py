@@ -114,6 +114,17 @@ async def test_all_unknown_fields_are_named(http: httpx.AsyncClient) -> None:
 ROUTES = Path(__file__).with_name("routes.txt").read_text().splitlines()
 
 
+@pytest.mark.parametrize("text", ["CONFIG_ARM64=y\n", "# Linux/s390 6.1.0 Kernel Configuration\n"])
+async def test_a_config_of_another_architecture_does_not_wait_for_a_worker(
+    http: httpx.AsyncClient, text: str
+) -> None:
+    step = JOB["steps"][0] | {"config": {"full": text}}
+    document = problem(
+        await http.post("/v1/jobs", json=JOB | {"steps": [step]}), 422, "wrong_architecture"
+    )
+    assert "use one for x86_64" in document["detail"]
+
+
 async def test_an_unknown_query_parameter_is_named(http: httpx.AsyncClient) -> None:
     for method, path in map(str.split, ROUTES):
         body = JOB if method == "POST" else []

@@ -94,7 +94,7 @@ class CheckResult(Strict):
 
     kind: Literal[StepKind.CHECK] = StepKind.CHECK
     source_identity: Line
-    kernel_release: Name
+    kernel_release: Name = Field(description="empty if no patch applies: nothing was compiled")
     compiler_version: Name
     compiler_substitution: Name = Field("", description=SUBSTITUTION)
     tree: Name = Field(description="the SuiteCache entry that was used")
