@@ -143,15 +143,8 @@ def resolution_of(job: JobView, accepted: Collection[str] = ()) -> Resolution | 
     side_findings += [
         finding for finding in _sides_differ(job, sides) if finding.reason not in reasons
     ]
-    built = _build(job, sides[1])
-    return resolution(
-        verdict,
-        after,
-        side_findings,
-        asked=asked,
-        accepted=accepted,
-        built=built.findings if built else [],
-    )
+    built = _build_findings(job, sides[1])
+    return resolution(verdict, after, side_findings, asked=asked, accepted=accepted, built=built)
 
 
 def _sides_differ(job: JobView, sides: Sequence[StepView]) -> Iterator[Finding]:
@@ -170,15 +163,8 @@ def _resolution_apart(job: JobView, step: StepView, accepted: Collection[str]) -
         return None
     spec = step.spec
     asked = spec.evidence if isinstance(spec, ReproduceSpec) else after.evidence is not None
-    built = _build(job, step)
-    return resolution(
-        after.baseline,
-        after,
-        findings(job, step),
-        asked=asked,
-        accepted=accepted,
-        built=built.findings if built else [],
-    )
+    own, built = findings(job, step), _build_findings(job, step)
+    return resolution(after.baseline, after, own, asked=asked, accepted=accepted, built=built)
 
 
 def failed(job: JobView) -> Answer | None:
@@ -241,6 +227,11 @@ def _build(job: JobView, step: StepView) -> BuildResult | None:
     else:  # job lists omit the specs: assume the kernel that was built right before
         built = job.step(step.number - 1)
     return built.result if built and isinstance(built.result, BuildResult) else None
+
+
+def _build_findings(job: JobView, step: StepView) -> list[Finding]:
+    built = _build(job, step)
+    return built.findings if built else []
 
 
 def _answer(

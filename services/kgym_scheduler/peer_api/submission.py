@@ -1,7 +1,7 @@
 """kGymSuite's jobs as ours. Pure, except for `find`, which reads earlier jobs."""
 
 import re
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 
 from pydantic import ValidationError
 
@@ -36,6 +36,7 @@ _QEMU = re.compile(r"qemu:([0-9]{1,2})-([0-9]{3,7})", re.ASCII)
 _CLOUD = re.compile(r"[a-z][a-z0-9]*-[a-z]+-([0-9]{1,3})", re.ASCII)
 _COMMIT = re.compile("[0-9a-f]{40}")
 _OPTIONS = re.compile(r"(?m)^#\s*\{")
+_LINKER = {"", "ld"}
 _ARCHITECTURES = {"amd64", "x86_64"}
 # Returns a job; raises NotFound.
 Find = Callable[[int], Awaitable[JobView]]
@@ -68,35 +69,29 @@ async def request_of(new: NewJob, find: Find) -> JobRequest:
 
 def ignored(new: NewJob) -> str:
     """Return a line for the job's log that names the given fields without effect, if any."""
-    names = []
-    for number, stage in enumerate(new.jobWorkers):
-        fields = stage.model_dump(exclude_unset=True)
-        within = {"": fields, **{f"{name}.": value for name, value in fields.items()}}
-        names += [
-            f"jobWorkers.{number}.{place}{name}"
-            for place, values in within.items()
-            if isinstance(values, dict)
-            for name, value in values.items()
-            if value != "" and f"{place}{name}" in _without_effect(stage)
-        ]
+    names = [
+        f"jobWorkers.{number}.{name}"
+        for number, stage in enumerate(new.jobWorkers)
+        for name in _without_effect(stage)
+    ]
     return f"fields without effect on this platform: {', '.join(names)}\n" if names else ""
 
 
-def _without_effect(stage: BuilderArgument | VmArgument) -> set[str]:
+def _without_effect(stage: BuilderArgument | VmArgument) -> Iterator[str]:
     if isinstance(stage, BuilderArgument):
-        names = {"userspaceImage", "kernelSource.storageUri"}
-        if getattr(stage.kernelSource, "linker", "ld") != "ld":
-            names.add("kernelSource.linker")
-        return names
-    names = {"reproducer.syzkallerCheckoutRollback", "reproducer.syzkallerLatestTag"}
-    names.add("image.vmlinux")
-    if _QEMU.fullmatch(stage.machineType) is None:
-        names.add("machineType")  # except for the number of its CPUs
-    if stage.reproducer.reproducerType == "c":
-        names.add("reproducer.syzkallerCheckout")
-    if not _takes_options(stage.reproducer):
-        names |= {"reproducer.threaded", "reproducer.nProc"}
-    return names
+        if stage.userspaceImage:
+            yield "userspaceImage"
+        if isinstance(stage.kernelSource, GitCommit) and stage.kernelSource.linker not in _LINKER:
+            yield "kernelSource.linker"
+        return
+    program, names = stage.reproducer, {"syzkallerCheckoutRollback", "syzkallerLatestTag"}
+    names |= {"syzkallerCheckout"} if program.reproducerType == "c" else set()
+    names |= set() if _takes_options(program) else {"threaded", "nProc"}
+    for name in sorted(names & program.model_fields_set):
+        if getattr(program, name) != "":
+            yield f"reproducer.{name}"
+    if stage.machineType and _QEMU.fullmatch(stage.machineType) is None:
+        yield "machineType"  # except for the number of its CPUs
 
 
 def _takes_options(program: PeerReproducer) -> bool:
