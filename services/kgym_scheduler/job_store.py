@@ -100,6 +100,8 @@ class JobStore:
         self.attendance = attendance
         self.counts = Counts(self.database)
         self.change_log = ChangeLog(self.database)
+        # Why no queued step can begin at present; empty if nothing hinders all of them.
+        self.obstacle = ""
         self._clock = DatabaseClock(clock or self.database.host_clock)
         self._needs = known_workers.NeedsCheck(self._live_workers, host)
         self._volume = attempt_reports.LogVolume()
@@ -636,6 +638,8 @@ class JobStore:
         self, connection: AsyncConnection, step_rows: Collection[Row[Any]]
     ) -> Mapping[int, str]:
         """Return, by lane, why steps that are queued for longer than PATIENCE cannot begin."""
+        if self.obstacle:
+            return {r.lane: self.obstacle for r in step_rows if r.state == State.QUEUED}
         since = await self._clock.now(connection) - PATIENCE
         queued = {r.lane for r in step_rows if r.state == State.QUEUED and r.queued_at < since}
         if not queued:

@@ -1,6 +1,7 @@
 """Readiness: whether the scheduler's dependencies answer, and its disks have room for a job."""
 
 import asyncio
+import contextlib
 import time
 from collections.abc import Awaitable, Callable, Mapping
 
@@ -63,6 +64,13 @@ class Readiness:
                     for name, complaint in answers.items()
                 ],
             )
+
+    async def complaint(self) -> str:
+        """Return what is wrong with the first part that is not ready; empty if all are ready."""
+        with contextlib.suppress(InfrastructureError):
+            await self.check()
+        assert self._checking is not None
+        return next(filter(None, self._checking.result().values()), "")
 
     async def _check_all(self) -> _Answers:
         complaints = await asyncio.gather(*map(_complaint, self._parts.values()))

@@ -133,6 +133,7 @@ class Scheduler:
                 "disk": partial(enough_room, storage, store.database),
             }
         )
+        self._disk = Readiness({"disk": partial(enough_room, storage, store.database)})
         self._notifier = _Notifier(bus)
         self._attendance = store.attendance
         self._alone = alone
@@ -309,7 +310,13 @@ class Scheduler:
     # --- for workers ----------------------------------------------------------------------
 
     async def claim(self, claim: Claim) -> Claimed:
-        """Lease queued steps to the worker: the fairest ones that it can run."""
+        """Lease queued steps to the worker: the fairest ones that it can run.
+
+        While a disk has no room for a job, none is leased: its attempts would fail.
+        """
+        self.store.obstacle = await self._disk.complaint()
+        if self.store.obstacle and not claim.again:  # a repeated claim gets its leases again
+            claim = claim.model_copy(update={"want": 0, "woken": False})
         claimed, changes = await self.store.claim(claim)
         if self.entries.dropped.names:
             claimed = claimed.model_copy(update={"dropped": self.entries.dropped.names})

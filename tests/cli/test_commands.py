@@ -150,12 +150,12 @@ def test_a_port_in_use_is_named(kgym: Kgym, tmp_path: Path) -> None:
 def test_a_full_disk_is_the_cause_and_the_job_can_be_restarted(
     kgym: Kgym, data: Path, fake_build: BuildSpec
 ) -> None:
-    fill = Edit(
-        file="Makefile", original="@objcopy -S $< $@", replacement="head -c 99M /dev/zero >$@"
-    )
+    # A request for more than the disk has is refused at once, and takes no memory.
+    small = "[ `stat -f -c %b .` -gt 200000 ] || fallocate -l 700M $@ && objcopy -S $< $@"
+    fill = Edit(file="Makefile", original="@objcopy -S $< $@", replacement=small)
     spec = fake_build.model_copy(update={"patches": [Patch(edits=[fill])]})
     request = JobRequest(steps=[spec]).model_dump_json()
-    with small_disk(data, "4m"):
+    with small_disk(data, "530m"):
         done = kgym("job", "submit", "-", "--wait", "--json", stdin=request)
         failure = done.json["steps"][0]["failure"]
         assert (done.status, failure["cause"], failure["reason"]) == (
@@ -163,8 +163,9 @@ def test_a_full_disk_is_the_cause_and_the_job_can_be_restarted(
             "infrastructure",
             "disk_full",
         )
+        assert failure["message"].startswith(f"no space left on {data}/work/")
         assert list((data / "work").glob("*/*")) == []
-        subprocess.run(["mount", "-o", "remount,size=400m", data], check=True)
+        subprocess.run(["mount", "-o", "remount,size=2g", data], check=True)
         again = kgym("job", "restart", done.json["id"], "--wait", "--json")
         assert (again.status, again.json["state"]) == (0, "succeeded")
 

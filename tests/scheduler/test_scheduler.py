@@ -2,7 +2,9 @@
 
 import asyncio
 import contextlib
+import errno
 import os
+import re
 import signal
 import sys
 import time
@@ -14,7 +16,7 @@ import pytest
 from kgym.api.jobs import JobEvent, JobRequest, JobView
 from kgym.api.states import State
 from kgym.api.steps import BuildResult, ReproduceResult, StepKind, StepResult
-from kgym.errors import UserError
+from kgym.errors import InfrastructureError, KgymError, UserError
 from kgym.transport.bus import InProcessBus
 from kgym.worker.context import Handler, StepContext
 from kgym_scheduler.scheduler import Scheduler
@@ -89,6 +91,45 @@ async def test_a_users_error_fails_the_job_at_once(
     failure = view.steps[0].failure
     assert failure is not None
     assert (failure.reason, failure.details) == ("patch_failed", {"file": "a.c"})
+
+
+FULL = "tar: a.c: Cannot write: No space left on device"
+
+
+@pytest.mark.parametrize(
+    ("error", "words"),
+    [
+        (OSError(errno.ENOSPC, "No space left on device", "/proc/none"), "on /proc: over"),
+        (OSError(errno.EDQUOT, "Disk quota exceeded"), "Disk quota exceeded"),
+        (InfrastructureError("disk_full", f"`tar -x` ended with status 2: {FULL}"), FULL),
+        (InfrastructureError("disk_full", "cannot copy it: the disk is full"), "cannot copy it"),
+        (InfrastructureError("storage_failed", f"the scheduler: {FULL}"), None),
+        (InfrastructureError("disk_full", "a VM may write 8,192 MiB"), None),
+        (UserError("source_unreadable", FULL), None),
+    ],
+)
+async def test_a_full_disk_is_reported_with_what_is_needed_and_free(
+    platform: Platform, scheduler: Scheduler, error: Exception, words: str | None
+) -> None:
+    async def kernel(step: StepContext) -> BuildResult:
+        try:
+            raise error
+        except OSError as first:
+            raise InfrastructureError("copy_failed", "cannot copy") from first
+
+    async with platform.worker(scheduler, {StepKind.BUILD: kernel}):
+        view, _ = await scheduler.submit(job())
+        async with asyncio.timeout(30):
+            while (failure := (await scheduler.job(view.id)).steps[0].failure) is None:
+                await asyncio.sleep(0.01)
+    if words is None:
+        assert isinstance(error, KgymError)
+        assert (failure.reason, failure.message) == (error.reason, error.message)
+    else:
+        assert failure.reason == "disk_full"
+        sizes = r"no space left on /\S*: over [\d,]+ MiB needed, [\d,]+ MiB and"
+        assert re.match(sizes, failure.message)
+        assert words in failure.message
 
 
 async def test_an_abort_cancels_the_running_handler_within_two_seconds(

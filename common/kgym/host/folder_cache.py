@@ -142,7 +142,7 @@ class FolderCache:
         if not self._root.is_dir():
             return {}
         complete = (path for path in self._root.iterdir() if not path.name.startswith("."))
-        return {folder.name: _size(folder) for folder in complete if folder.is_dir()}
+        return {folder.name: size_of(folder) for folder in complete if folder.is_dir()}
 
     async def _intact(self, key: str) -> bool:
         folder, now = self._root / key, time.monotonic()
@@ -203,14 +203,15 @@ def _entry(root: Path, key: str) -> CachedFolder:
     use = root / f".{key}.use"
     marks = [path for path in (use, root / key) if path.exists()]
     used_at = marks[0].stat().st_mtime if marks else 0.0
-    return CachedFolder(root, key, sum(map(_size, _folders(root, key))), used_at)
+    return CachedFolder(root, key, sum(map(size_of, _folders(root, key))), used_at)
 
 
 def _folders(root: Path, key: str) -> list[Path]:
     return [path for path in (root / key, *root.glob(f".{key}.part-*")) if path.is_dir()]
 
 
-def _size(folder: Path) -> int:
+def size_of(folder: Path) -> int:
+    """Return the bytes that the files below a folder take on its disk."""
     total = 0
     for parent, _, names in os.walk(folder):
         for name in names:

@@ -27,6 +27,9 @@ LINE_LIMIT = 1 << 20
 KEPT = 8 << 20
 
 
+_FULL = re.compile("No space left on device|Disk quota exceeded")
+
+
 class ProgramFailed(KgymError):
     """A program ended with a status other than 0."""
 
@@ -50,15 +53,15 @@ class Completed:
         return self.output.decode(errors="replace")
 
     def check(self) -> None:
-        """Raise ProgramFailed if the exit status is not 0."""
+        """Raise ProgramFailed if the exit status is not 0; InfrastructureError `disk_full`."""
         if self.returncode != 0:
             lines = [line.strip() for line in self.text.strip().splitlines()[-5:]]
-            raise ProgramFailed(
-                "program_failed",
-                f"`{' '.join(self.argv[:3])}` ended with status {self.returncode}: "
-                + (" / ".join(lines)[-1000:] or "it printed nothing"),
-                status=self.returncode,
-            )
+            words = " / ".join(lines)[-1000:] or "it printed nothing"
+            message = f"`{' '.join(self.argv[:3])}` ended with status {self.returncode}: {words}"
+            # A full disk is this host's fault, whatever callers make of a program that fails.
+            if _FULL.search(words):
+                raise InfrastructureError("disk_full", message)
+            raise ProgramFailed("program_failed", message, status=self.returncode)
 
 
 def require(program: str) -> str:

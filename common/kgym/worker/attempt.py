@@ -3,7 +3,9 @@
 import asyncio
 import contextlib
 import errno
+import os
 import traceback
+from collections.abc import Iterator
 from pathlib import Path
 
 import structlog
@@ -13,6 +15,8 @@ from kgym.api.steps import Failure
 from kgym.api.worker_calls import AttemptEnding, WorkerCalls
 from kgym.errors import InfrastructureError, KgymError, UserError
 from kgym.host import sandbox
+from kgym.host.folder_cache import size_of
+from kgym.host.sandbox_limits import mib
 from kgym.worker.context import Handler, StepContext
 
 # Interval of reports while there is no news. A report extends the lease, and is refused if the
@@ -64,7 +68,7 @@ async def _work(run: StepContext, handler: Handler) -> AttemptEnding:
             result = await handler(run)
         failure = run.assignment.spec.unmet(result)
     except Exception as error:  # noqa: BLE001 - any error ends the step
-        failure = _failure(error)
+        failure = await asyncio.to_thread(_disk_full, error, run.folder) or _failure(error)
         if failure.reason == "internal_error":
             run.log(traceback.format_exc())
     if failure is not None:
@@ -152,10 +156,35 @@ def _failure(error: Exception) -> Failure:
         return Failure(
             cause=error.cause, reason=error.reason, message=error.message, details=error.details
         )
-    if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
-        return Failure(
-            cause="infrastructure",
-            reason="disk_full",
-            message=f"the disk is full: {error}; free some space, then restart the job",
-        )
     return Failure(cause="infrastructure", reason="internal_error", message=repr(error))
+
+
+def _disk_full(error: BaseException, folder: Path) -> Failure | None:
+    """Return the failure of an attempt in `folder` whose disk was full; None for other errors."""
+    full = next(filter(_is_full, _chain(error)), None)
+    if full is None:
+        return None
+    place = Path(getattr(full, "filename", None) or folder)
+    place = next(each for each in (place, *place.parents) if each.exists())
+    seen = os.statvfs(place)
+    free = seen.f_bavail * seen.f_frsize
+    return Failure(
+        cause="infrastructure",
+        reason="disk_full",
+        message=f"no space left on {place}: over {mib(size_of(folder) + free)} needed, {mib(free)}"
+        f" and {seen.f_favail:,} files free; free some space, then restart the job ({full})",
+    )
+
+
+def _is_full(error: BaseException) -> bool:
+    # A message with numbers of its own says more.
+    if isinstance(error, KgymError):
+        return error.reason == "disk_full" and "MiB" not in error.message
+    return isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT)
+
+
+def _chain(error: BaseException | None) -> Iterator[BaseException]:
+    """Yield the error and its causes, without those of an error of the user's."""
+    while error is not None and not isinstance(error, UserError):
+        yield error
+        error = error.__cause__

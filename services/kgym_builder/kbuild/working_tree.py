@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from kgym.errors import InfrastructureError, UserError
+from kgym.errors import UserError
 from kgym.host import proc
 from kgym.host.sandbox import Layer, Overlay, Sandbox, prepare, remove
 from kgym.host.sandbox_limits import SandboxLimits
@@ -126,8 +126,6 @@ class Tree:
         try:
             await sandbox.run(argv, stdin=archive(changes), timeout=STEP_SECONDS)
         except proc.ProgramFailed as error:
-            if "No space left" in error.message:
-                raise
             raise UserError(
                 "patch_does_not_apply", f"the tree cannot take the changed files: {error.message}"
             ) from error
@@ -158,8 +156,6 @@ class Tree:
         out, wanted = prepare(folder), list(paths)
         argv = ["sh", "-c", _COPY_FLAT, "sh", *wanted]
         done = await self._sandbox(out).run(argv, cwd=PLACE, timeout=STEP_SECONDS, check=False)
-        if "No space left" in done.text:
-            raise InfrastructureError("disk_full", f"cannot copy {wanted}: the disk is full")
         done.check()
         copies = [out / Path(path).name for path in wanted]
         return [copy for copy in copies if copy.is_file() and not copy.is_symlink()]

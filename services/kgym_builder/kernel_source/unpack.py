@@ -5,7 +5,7 @@ import os
 import stat
 from pathlib import Path
 
-from kgym.errors import InfrastructureError, UserError
+from kgym.errors import UserError
 from kgym.host import proc
 from kgym.host.sandbox import Sandbox
 from kgym_builder.kernel_source.source_limits import SourceLimits
@@ -47,8 +47,6 @@ async def unpack(
             "source_too_large", f"it does not unpack within {bounds.unpack_seconds:g} s"
         ) from error
     except proc.ProgramFailed as error:
-        if "No space left" in error.message:
-            raise InfrastructureError("disk_full", f"cannot unpack: {error.message}") from error
         raise UserError("source_unreadable", f"cannot unpack it: {error.message}") from error
     except UserError as error:
         raise too_large(error) from error

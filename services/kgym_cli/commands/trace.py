@@ -224,9 +224,6 @@ def _plain(path: Path, folder: str | Path) -> Path:
     except OSError as error:
         raise UserError("cannot_read", f"{path}: {error.strerror or error}") from error
     except ProgramFailed as error:
-        # A full disk is this machine's fault: it must not be reported as a damaged file.
-        if "No space left" in error.message:
-            raise
         raise UserError("cannot_read", f"{path} cannot be decompressed: {error.message}") from error
 
 

@@ -7,11 +7,14 @@ import httpx
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from kgym.api.states import State
+from kgym.api.steps import BuildResult, StepKind
 from kgym.api.worker_calls import AttemptEnding
 from kgym.transport.artifact_storage import LocalStorage
 from kgym.transport.bus import InProcessBus
 from kgym.transport.rabbitmq import RabbitBus
 from kgym.web import metrics
+from kgym.worker.context import StepContext
 from kgym_cli.platforms.servers import free_port
 from kgym_scheduler.scheduler import Scheduler
 from tests.scheduler.api.test_app import problem
@@ -131,8 +134,10 @@ async def test_a_scheduler_that_is_not_ready_says_what_is_missing(platform: Plat
 class Full(LocalStorage):
     """Storage on a disk that is nearly full."""
 
+    free = 5 << 20
+
     async def room(self) -> tuple[int, int] | None:
-        return 5 << 20, 1 << 40
+        return self.free, 1 << 40
 
 
 async def test_a_scheduler_whose_disk_is_full_says_what_to_do(
@@ -145,3 +150,29 @@ async def test_a_scheduler_whose_disk_is_full_says_what_to_do(
         details = {part["name"]: part["detail"] for part in document["dependencies"]}
         assert "has 5 MiB left" in details["disk"]
         assert "kgym gc" in details["disk"]
+
+
+@pytest.mark.thorough
+async def test_jobs_stay_queued_without_attempts_while_the_disk_is_full(
+    platform: Platform, tmp_path: Path
+) -> None:
+    platform.storage = storage = Full(tmp_path / "full")
+    ran: list[StepContext] = []
+
+    async def build(run: StepContext) -> BuildResult:
+        ran.append(run)
+        return BUILT
+
+    scheduler = platform.scheduler()
+    async with scheduler, platform.worker(scheduler, {StepKind.BUILD: build}):
+        view, _ = await scheduler.submit(job())
+        assert (await scheduler.claim(claim_of())).assignments == []
+        [step] = (await scheduler.job(view.id)).steps
+        assert (step.state, step.attempt, ran) == (State.QUEUED, 0, [])
+        assert "5 MiB left, and a job needs 512: see `kgym du`" in (step.waiting or "")
+        storage.free = 1 << 30
+        async with asyncio.timeout(30):
+            async for _ in scheduler.events(view.id):
+                pass
+        [step] = (await scheduler.job(view.id)).steps
+        assert (step.state, step.attempt, step.waiting) == (State.SUCCEEDED, 1, None)
