@@ -164,8 +164,9 @@ def _disk_full(error: BaseException, folder: Path) -> Failure | None:
     full = next(filter(_is_full, _chain(error)), None)
     if full is None:
         return None
-    place = Path(getattr(full, "filename", None) or folder)
-    place = next(each for each in (place, *place.parents) if each.exists())
+    named = getattr(full, "filename", None)  # may be a descriptor
+    place = Path(named) if isinstance(named, str) else folder
+    place = next(each for each in (place, *place.parents, folder) if os.path.exists(each))
     seen = os.statvfs(place)
     free = seen.f_bavail * seen.f_frsize
     return Failure(
