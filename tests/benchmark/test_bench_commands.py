@@ -9,9 +9,14 @@ import jsonschema_rs
 import pytest
 
 from kgym.bench import dataset, dataset_files
-from kgym.bench.bug_record import BugRecord
+from kgym.bench.bug_bundles import read_bundles
+from kgym.bench.bug_record import BugRecord, FoundText
+from kgym.bench.dataset import Dataset
+from kgym.bugs import bundle
+from tests.benchmark.test_bug_bundles import whole
 from tests.benchmark.test_dataset import bug, karena_file, made
 from tests.cli.conftest import Kgym
+from tests.conftest import ROOT
 
 OLD, NEW = "a" * 40, "e" * 40
 
@@ -47,6 +52,35 @@ def test_a_choice_is_listed_and_written(kgym: Kgym, folder: Path, tmp_path: Path
     written = kgym("bench", "export", folder, tmp_path / "new", "--cutoff", "2025-01-01")
     assert written.status == 0, written.err
     assert [bug.id for bug in dataset.load(tmp_path / "new").bugs] == [NEW]
+
+
+@pytest.mark.parametrize(
+    ("form", "written"),
+    [
+        ("bundles", {"whole", "watch-queue-filter"}),
+        # A task's image gets its tree from a repository; shipped kernels are packages.
+        ("harbor", {"whole"}),
+    ],
+)
+def test_what_has_no_such_form_is_left_out_by_name_and_the_others_are_written(
+    kgym: Kgym, tmp_path: Path, form: str, written: set[str]
+) -> None:
+    known = whole(id="whole")
+    crash = known.crashes[0].model_copy(update={"config": FoundText()})
+    shipped = read_bundles(ROOT / "configs" / "bugs").get("watch-queue-filter")
+    bugs = [known.model_copy(update={"id": "no-config", "crashes": [crash]}), shipped, known]
+    bugs.append(known.model_copy(update={"id": "own", "bundle": str(tmp_path)}))
+    Dataset.of("some", bugs, source="").save(tmp_path / "d")
+    words = ("bench", "export", tmp_path / "d", tmp_path / "new", "--form", form, "--json")
+    done = kgym(*words)
+    assert done.status == 1, done.err
+    assert {path.name for path in (tmp_path / "new").iterdir()} == written
+    assert done.json["left_out"].keys() == {bug.id for bug in bugs} - written
+    assert "config is unknown" in done.json["left_out"]["no-config"]
+    assert "left out: no-config: " in done.err
+    for name in written:
+        inside = "" if form == "bundles" else "tests/bundle"
+        assert bundle.load(str(tmp_path / "new" / name / inside)).reproducers
 
 
 def test_a_dataset_and_its_bugs_are_shown(kgym: Kgym, folder: Path) -> None:

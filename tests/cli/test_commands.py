@@ -53,6 +53,28 @@ def test_the_shipped_bugs_are_listed_and_shown(kgym: Kgym) -> None:
     assert [step["kind"] for step in shown["job"]["steps"]] == ["build", "reproduce"] * 2
 
 
+def test_a_syz_bundle_shows_its_options_and_what_its_config_cannot_detect(
+    kgym: Kgym, tmp_path: Path
+) -> None:
+    header = '# {"threaded":true,"repeat":true,"procs":3,"sandbox":"namespace"}\n'
+    (tmp_path / "repro.syz").write_text(f"{header}r0 = socket(0x2, 0x1, 0x0)\n")
+    (tmp_path / "full.config").write_text("CONFIG_BUG=y\n# CONFIG_KASAN_GENERIC is not set\n")
+    (tmp_path / "bug.toml").write_text(
+        'title = "KASAN: use-after-free Read in f"\n[kernel]\ngit = "https://k/l.git"\n'
+        'commit = "v6.1"\nconfig = "full.config"\n[reproducer]\nfile = "repro.syz"\nkind = "syz"\n'
+    )
+    shown = kgym("bug", "show", tmp_path)
+    assert (shown.status, "procs=3" in shown.out, "sandbox=namespace" in shown.out) == (
+        0,
+        True,
+        True,
+    )
+    assert "kasan_use_after_free is not detected: no CONFIG_KASAN_GENERIC" in shown.out
+    answer = kgym("bug", "show", tmp_path, "--json").json
+    assert answer["options"][0]["sandbox"] == "namespace"
+    assert len(answer["config_findings"]) == 2
+
+
 @pytest.mark.parametrize(
     ("words", "status", "complaint"),
     [

@@ -118,21 +118,36 @@ def _text(program: Reproducer | None) -> str | None:
     return None if program is None else program.text
 
 
-def write_bundles(dataset: Dataset, folder: Path, base: Base = "parent") -> None:
-    """Write a bundle of each bug into a new folder; UserError `folder_in_use`, `not_triable`.
+def write_bundles(dataset: Dataset, folder: Path, base: Base = "parent") -> dict[str, str]:
+    """Write bundles into a new folder; return the omitted bugs by id, with reasons.
 
-    A bug with a bundle of its own is refused: it is tried by that bundle.
+    Raises UserError `folder_in_use`, and `not_triable` if no bug can be written.
     """
     refuse_used(folder)
+    left_out: dict[str, str] = {}
     for record in dataset.bugs:
-        if record.bundle is not None:
-            raise UserError(
-                "not_triable", f"{record.id} is tried by the bundle {record.bundle}: copy that"
-            )
-    # All bugs first: an error must not leave some of the bundles behind.
-    bugs = [(record, tried_bug(record, base)) for record in dataset.bugs]
-    for record, bug in bugs:
-        write_folder(folder / record.id, dict(bundle_files(record, bug)))
+        try:
+            write_folder(folder / record.id, _files(record, base))
+        except UserError as error:
+            if error.reason == "cannot_write":
+                raise
+            left_out[record.id] = error.message
+    if len(left_out) == len(dataset):
+        why = next(iter(left_out.values()), "there is no bug")
+        raise UserError("not_triable", f"no bug of {dataset.name} can be a bundle: {why}")
+    return left_out
+
+
+def _files(record: BugRecord, base: Base) -> dict[str, str]:
+    # A dataset may come from anywhere: only names of shipped bundles are read here.
+    if record.bundle in bundle.names():
+        shipped = sorted((CONFIGS / "bugs" / record.bundle).iterdir())
+        return {path.name: path.read_text() for path in shipped}
+    if record.bundle is not None:
+        raise UserError(
+            "not_triable", f"{record.id} is tried by the bundle {record.bundle}: copy that"
+        )
+    return dict(bundle_files(record, tried_bug(record, base)))
 
 
 def bundle_files(record: BugRecord, bug: Bug) -> Iterator[tuple[str, str]]:

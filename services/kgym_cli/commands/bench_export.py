@@ -4,11 +4,12 @@ from pathlib import Path
 from typing import Literal, get_args
 
 import click
+from pydantic import Field
 
 from kgym.bench import bug_bundles, dataset, dataset_files, harbor
 from kgym.bench.dataset import About
 from kgym_cli.bench.bug_choice_options import ChosenBugs, choice_options, dataset_argument
-from kgym_cli.output import json_option, people, print_json, results
+from kgym_cli.output import Exit, json_option, leave, people, print_json, results
 from kgym_cli.output.answer import Answer
 
 Form = Literal["dataset", "kbenchsyz", "live-kbench", "live-kbench-parquet", "bundles", "harbor"]
@@ -20,6 +21,7 @@ class ExportAnswer(Answer):
     folder: Path
     form: Form
     dataset: About
+    left_out: dict[str, str] = Field(description="bugs that have no such form, with reasons")
 
 
 @click.command()
@@ -39,23 +41,31 @@ class ExportAnswer(Answer):
 def export(
     folder: Path, target: Path, form: Form, name: str | None, chosen: ChosenBugs, as_json: bool
 ) -> None:
-    """Write the selected bugs of the dataset in DIR to a folder NEW; all if none are selected."""
+    """Write the selected bugs of the dataset in DIR to a folder NEW; all if none are selected.
+
+    A bug of which no kernel or no program is known has no bundle and no Harbor task: such bugs are
+    named with the reason, and the exit status is 1.
+    """
+    left_out: dict[str, str] = {}
     bugs = chosen.of(dataset.load(folder), name)
     if form == "dataset":
         bugs.save(target)
     elif form == "kbenchsyz":
         dataset_files.write_kbenchsyz(bugs, target)
     elif form == "harbor":
-        for why in harbor.write(bugs, target).values():
-            people.print(f"left out: {why}", style="yellow", markup=False)
+        left_out = harbor.write(bugs, target)
     elif form == "bundles":
-        bug_bundles.write_bundles(bugs, target)
+        left_out = bug_bundles.write_bundles(bugs, target)
     else:
         dataset_files.write_live_kbench(
             bugs, target, "parquet" if form == "live-kbench-parquet" else "jsonl"
         )
+    for bug, why in left_out.items():
+        people.print(f"left out: {bug}: {why}", style="yellow", markup=False)
     about = bugs.about
     if as_json:
-        print_json(ExportAnswer(folder=target, form=form, dataset=about))
+        print_json(ExportAnswer(folder=target, form=form, dataset=about, left_out=left_out))
     else:
-        results.print(f"{about.name}: {about.bugs} bugs in {target}", markup=False)
+        count = about.bugs - len(left_out)
+        results.print(f"{about.name}: {count} bugs in {target}", markup=False)
+    leave(Exit.NEGATIVE if left_out else Exit.OK)

@@ -1,10 +1,16 @@
 """`kgym bug show`."""
 
+from dataclasses import asdict
+
 import click
+from pydantic import Field
 from rich.markup import escape
 
+from kgym.api import syz_program
 from kgym.api.jobs import JobRequest
+from kgym.api.syz_program import Options
 from kgym.bugs import bundle as bugs
+from kgym.bugs import detectors
 from kgym.bugs.bug import Bug
 from kgym_cli.commands.bug import BugAnswer
 from kgym_cli.inputs.parameters import complete_bug
@@ -14,6 +20,10 @@ from kgym_cli.output import json_option, print_json, results
 class BugWithJob(BugAnswer):
     """A bug, and the job of its trial, as a body of POST /v1/jobs."""
 
+    options: list[Options] = Field(description="of its syzkaller programs, from their headers")
+    config_findings: list[str] = Field(
+        description="detectors for its crash that its complete config leaves out"
+    )
     job: JobRequest
 
 
@@ -33,6 +43,26 @@ def show(name: str, as_json: bool) -> None:
     results.print(f"\nfiles: {', '.join(bug.file.files)}", markup=False)
     program = bug.file.reproducer
     results.print(f"reproducer: {program.file}, {program.time:g} s", markup=False)
+    for options in _options(bug):
+        words = (f"{name}={value}" for name, value in asdict(options).items())
+        results.print(f"syzkaller: {', '.join(words)}", markup=False)
+    for finding in _config_findings(bug):
+        results.print(f"config: {finding}", markup=False)
+
+
+def _options(bug: Bug) -> list[Options]:
+    every = (*bug.reproducers, *bug.on_request)
+    return [syz_program.options(program.text) for program in every if program.kind == "syz"]
+
+
+def _config_findings(bug: Bug) -> list[str]:
+    # A config of fragments is known only once kconfig has completed it.
+    if bug.build.config.full is None:
+        return []
+    symbols = detectors.symbols(bug.build.config.full)
+    lacking = detectors.detectors(symbols, bug.file.vm.append).lacking
+    needed = detectors.needed(bug.titles)
+    return [f"{name} is not detected: {why}" for name, why in lacking.items() if name in needed]
 
 
 def _answer(bug: Bug) -> BugWithJob:
@@ -47,4 +77,6 @@ def _answer(bug: Bug) -> BugWithJob:
         "files": file.files,
         "has_fix": bug.fix is not None,
     }
-    return BugWithJob(**about, job=bug.job(bug.fix))
+    return BugWithJob(
+        **about, options=_options(bug), config_findings=_config_findings(bug), job=bug.job(bug.fix)
+    )
