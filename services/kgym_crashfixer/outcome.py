@@ -17,9 +17,8 @@ from kgym.api.steps import (
     Verdict,
 )
 from kgym.bugs.bug import AFTER
-from kgym.bugs.conclusion import Answer, conclusion, findings, reproduced, resolution_of
+from kgym.bugs.conclusion import NOT_BUILT, Answer, conclusion, findings, reproduced, resolution_of
 from kgym.bugs.known_noise import noise
-from kgym.bugs.sweep_rows import NOT_BUILT
 from kgym_crashfixer.search.work import Checked
 
 _REPORT = re.compile(r"report-(?P<instance>\d+)(?:-retry-(?P<retry>\d+))?\.txt")

@@ -310,7 +310,7 @@ def test_a_repository_is_an_address_and_nothing_else(url: str) -> None:
         (Ran.NOT_RESOLVED, ran(Verdict.SAME_CRASH, "t"), (Outcome.TRIGGER, False)),
         (Ran.NOT_RESOLVED, ran(Verdict.OTHER_CRASH, "t"), (Outcome.OTHER, False)),
         (Ran.DOES_NOT_COMPILE, None, (Outcome.COMPILE, False)),
-        (Ran.NOT_COMPILED, None, (Outcome.TRIGGER, False)),
+        (Ran.NOT_BUILT, None, (Outcome.TRIGGER, False)),
         (Ran.DOES_NOT_APPLY, None, (Outcome.BAD, False)),
     ],
 )

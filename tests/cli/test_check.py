@@ -118,11 +118,16 @@ def test_patches_are_taken_as_people_have_them_and_a_bad_one_stands_alone(
     for path in paths:
         path.write_bytes(mails[path.name])
     done = kgym("check", bundle, *paths, "--json")
-    assert done.status == 1, done.err
+    assert done.status == 2, done.err
     outcomes = {
         patch["name"]: (patch["outcome"], patch["reason"]) for patch in done.json["patches"]
     }
     assert list(outcomes) == list(mails)
+    assert {name: outcomes[name][0] for name in ("zeroes", "spaced", "nothing")} == {
+        "zeroes": "refused",
+        "spaced": "does_not_apply",
+        "nothing": "refused",
+    }
     bad = {name: words for name, (outcome, words) in outcomes.items() if outcome != "compiles"}
     assert list(bad) == ["zeroes", "spaced", "nothing"]
     assert "contains NUL bytes" in bad["zeroes"]
@@ -173,7 +178,7 @@ def test_what_is_no_unified_diff_is_called_what_it_is(
         check["name"]: check for check in kgym("check", bundle, *paths, "--json").json["patches"]
     }
     for name, (_, words) in texts.items():
-        wanted = "does_not_apply" if words else "compiles"
+        wanted = "refused" if words else "compiles"
         assert checks[name]["outcome"] == wanted, checks[name]
         assert words in checks[name]["reason"]
 
@@ -232,19 +237,43 @@ def test_a_compiler_that_is_not_here_is_told_once(kgym: Kgym, bundle: Path, good
 
 
 @pytest.mark.usefixtures("platform")
-def test_a_fix_that_does_not_apply_and_a_program_that_does_not_compile_cost_no_crash(
-    kgym: Kgym, bundle: Path, good: Path, tmp_path: Path
+@pytest.mark.parametrize(
+    ("text", "status", "sentence"),
+    [
+        ("", 2, "x.patch"),
+        ("Change the limit.\n", 2, "x.patch changes nothing: it holds no hunk"),
+        ("Binary files a/x and b/x differ\n", 2, "x.patch"),
+        (None, 2, "x.patch"),
+        (DIFF.replace("100", "7") % "0", 1, "hunk 1 of kernel/watch_queue.c (line 8) does not"),
+        (DIFF % "kind >= 2", 1, "'kind' undeclared"),
+    ],
+    ids=["empty", "words", "binary", "missing", "does not apply", "does not compile"],
+)
+def test_a_patch_that_cannot_be_tried_has_one_status_and_one_sentence_and_crashes_nothing(
+    kgym: Kgym, bundle: Path, tmp_path: Path, text: str | None, status: int, sentence: str
 ) -> None:
-    stale = written(tmp_path / "stale.patch", DIFF.replace("100", "7") % "0")
-    done = kgym("bug", "reproduce", bundle, "--fix", stale, "--json")
-    assert done.status == 2
-    assert "stale.patch: hunk 1 of kernel/watch_queue.c (line 8) does not apply" in done.err
-    job = kgym("job", "show", done.json["job"], "--json").json
-    assert job["steps"][0]["failure"]["reason"] == "patch_does_not_apply"
-    assert [step["state"] for step in job["steps"]] == ["failed", *["skipped"] * 3]
+    patch = tmp_path / "x.patch"
+    if text is not None:
+        written(patch, text)
+    commands = [["check", bundle, patch], ["bug", "reproduce", bundle, "--fix", patch]]
+    commands += [["run-kernel", "--bug", bundle, "--patch", patch]] if not text else []
+    for words in commands:
+        done = kgym(*words)
+        assert done.status == status, (words, done.out, done.err)
+        assert sentence in done.out + done.err, (words, done.out, done.err)
+        if status == 2:
+            assert (done.out, len(done.err.splitlines())) == ("", 1), (words, done.out, done.err)
+    if text and status == 1:
+        assert {"check"} == {
+            step["kind"] for job in kgym("job", "list", "--json").json for step in job["steps"]
+        }
+
+
+@pytest.mark.usefixtures("platform")
+def test_a_program_that_does_not_compile_costs_no_kernel(kgym: Kgym, bundle: Path) -> None:
     written(bundle / "repro.c", "int main(void) { return nothing; }\n")
-    for words in (["reproduce", bundle, "--fix", good], ["calibrate", bundle]):
-        done = kgym("bug", *words, "--json")
+    for command in ("reproduce", "calibrate"):
+        done = kgym("bug", command, bundle, "--json")
         assert done.status == 2
         assert "the reproducer does not compile: reproducer.c:1: 'nothing'" in done.err
     assert "CC" not in done.err

@@ -8,7 +8,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -110,9 +110,7 @@ class Farm:
 
 def _checked(name: str, text: str) -> PatchCheck:
     if "@@" not in text:
-        details = {"reason": "malformed_patch"}
-        outcome, reason = PatchOutcome.DOES_NOT_APPLY, "no hunks"
-        return PatchCheck(name=name, outcome=outcome, reason=reason, details=details, seconds=0)
+        return PatchCheck(name=name, outcome=PatchOutcome.REFUSED, reason="no hunks", seconds=0)
     if "broken" in text:
         outcome = PatchOutcome.DOES_NOT_COMPILE
         return PatchCheck(name=name, outcome=outcome, diagnostics=[BROKEN], seconds=0.5)
@@ -301,6 +299,30 @@ def test_a_sweep_goes_on_after_command_and_platform_were_killed(
         jobs = jobs_of(second)
     assert len(jobs) == 6
     assert {job.group for job in jobs} == {"mine"}
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize(("command", "status"), [("job", 0), ("sweep", 2)])
+def test_a_follower_outlasts_a_restart_of_the_scheduler_and_says_so(
+    data: Path, patches: Path, command: str, status: int
+) -> None:
+    with ExitStack() as running:
+        with Platform(data, work=False) as first, Client(first.url) as client:
+            job = client.submit(bundle.load(SECOND).job(None)).id
+            words = (
+                ["job", "wait", job] if command == "job" else ["sweep", BUG, "--patches", patches]
+            )
+            follower = running.enter_context(begun(data, "--server", first.url, *words))
+            assert follower.stderr is not None
+            assert follower.stderr.readline()
+            wait_for(lambda: len(jobs_of(first)) == (1 if command == "job" else 3))
+        lines = iter(follower.stderr.readline, b"")
+        assert any(b"trying again for 5 minutes" in line for line in lines)
+        port = int(first.url.rpartition(":")[2])
+        running.enter_context(second := Platform(data, port=port, work=False))
+        running.enter_context(working(second, data, Farm().answers))
+        follower.communicate(timeout=100)
+        assert follower.returncode == status
 
 
 def test_what_has_no_answer_is_run_again_if_asked(

@@ -18,7 +18,7 @@ from kgym.bugs.sweep_rows import Outcome, Pair, Row, status
 from kgym.errors import UserError
 from kgym_cli.inputs import patch_files
 from kgym_cli.jobs.job_answer import exit_status
-from kgym_cli.jobs.sweep_view import View, words
+from kgym_cli.jobs.sweep_view import View, counts, words
 
 BUGS = [bundle.load("watch-queue-filter"), bundle.load("epoll-loop")]
 DIFF = "--- a/x\n+++ b/x\n@@ -1 +1 @@\n-a\n+b\n"
@@ -105,6 +105,13 @@ def test_a_pair_is_told_in_a_line_without_the_same_word_twice() -> None:
         "inconclusive: so it was",
         "does_not_apply: so it was",
     ]
+
+
+def test_a_refused_file_is_not_counted_as_one_without_an_answer() -> None:
+    rows = [row(Outcome.REFUSED), row(Outcome.REFUSED), row(Outcome.INCONCLUSIVE)]
+    table = counts({"a": 3}, rows, 1)
+    cells = {str(column.header): next(iter(column.cells)) for column in table.columns}
+    assert (cells["refused"], cells["no answer"], cells["broken"]) == ("2", "1", "-")
 
 
 @pytest.mark.thorough

@@ -4,7 +4,7 @@ The scheduler, lists, agents and the command line all take it from here; the com
 turns it into an exit status.
 """
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -14,6 +14,7 @@ from kgym.api.steps import (
     BuildResult,
     CheckResult,
     Finding,
+    PatchCheck,
     PatchOutcome,
     ReproduceResult,
     ReproduceSpec,
@@ -21,7 +22,7 @@ from kgym.api.steps import (
     StepKind,
     Verdict,
 )
-from kgym.bugs.bug import AFTER, BEFORE
+from kgym.bugs.bug import AFTER, BEFORE, BUILD_AFTER
 from kgym.bugs.resolution import Resolution, is_accepted, resolution
 from kgym.bugs.trial_sides import other_compiler, other_root
 
@@ -47,6 +48,25 @@ class Answer(StrEnum):
     """No answer: the submitted job cannot work."""
     INFRASTRUCTURE = "infrastructure"
     """No answer: the platform failed, the job was aborted, or there is no verdict."""
+
+
+# Failures of a build that the patch has broken, although the check's files compiled.
+NOT_BUILT = {"does_not_compile", "no_kernel"}
+_CHECKED = {
+    PatchOutcome.COMPILES: Answer.YES,
+    PatchOutcome.REFUSED: Answer.USER,
+    PatchOutcome.OVER_LIMIT: Answer.INFRASTRUCTURE,
+}
+
+
+def worst(answers: Iterable[Answer]) -> Answer:
+    """Return the worst of the answers; the order is YES, NO, USER, INFRASTRUCTURE."""
+    return max(answers, key=list(Answer).index, default=Answer.YES)
+
+
+def checked(patches: Iterable[PatchCheck]) -> Answer:
+    """Return YES if all patches compile, else the worst answer."""
+    return worst(_CHECKED.get(patch.outcome, Answer.NO) for patch in patches)
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,8 +190,12 @@ def _resolution_apart(job: JobView, step: StepView, accepted: Collection[str]) -
 def failed(job: JobView) -> Answer | None:
     """Return who is at fault for a failed step; None if none has failed."""
     for step in job.steps:
+        if step.failure is not None and step.failure.cause == "user":
+            # The kernel was built without the patch before: the patch breaks it.
+            broken = step.name == BUILD_AFTER and step.failure.reason in NOT_BUILT
+            return Answer.NO if broken else Answer.USER
         if step.failure is not None:
-            return Answer.USER if step.failure.cause == "user" else Answer.INFRASTRUCTURE
+            return Answer.INFRASTRUCTURE
     return None
 
 

@@ -1,6 +1,7 @@
 """Jobs that are submitted once and followed to their end, through restarts on either side."""
 
 import asyncio
+import logging
 import time
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import TypeVar
@@ -11,7 +12,11 @@ from kgym.client import AsyncClient, Refused
 from kgym.errors import InfrastructureError
 
 _OF_ONE_REQUEST = {400, 404, 409, 413, 422}
-_PAUSE_SECONDS = 2.0
+# For which a scheduler may be away: one with a large database takes minutes to start.
+PATIENCE_SECONDS = 300.0
+PAUSE_SECONDS = 2.0
+TRYING_AGAIN = f"trying again for {PATIENCE_SECONDS / 60:.0f} minutes"
+_LOG = logging.getLogger(__name__)
 _ANSWER_SECONDS = 0.5
 # Seconds: connecting is given up sooner, so an event stream that lasted longer was open.
 _SILENT_SECONDS = 60.0
@@ -87,12 +92,14 @@ async def patiently(work: Callable[[Heard], Awaitable[T]], patience: float) -> T
     while True:
         try:
             return await work(heard)
-        except InfrastructureError:
+        except InfrastructureError as error:
             now = time.monotonic()
+            if failing_from is None and patience == PATIENCE_SECONDS:
+                _LOG.warning("%s; %s", error.message, TRYING_AGAIN)
             failing_from = failing_from or now
             if now - failing_from >= patience:
                 raise
-            await asyncio.sleep(_PAUSE_SECONDS)
+            await asyncio.sleep(PAUSE_SECONDS)
 
 
 async def _to_its_end(submission: Coroutine[None, None, JobView]) -> JobView:

@@ -35,7 +35,7 @@ from kgym.api.steps.compilers import SUBSTITUTION
 from kgym.bugs import earlier_jobs
 from kgym.bugs.bug import AFTER, BEFORE, DEFAULT_OPTIONS, Bug, TrialOptions
 from kgym.bugs.conclusion import Answer, findings, reproduced, seconds
-from kgym.bugs.ended_job import Submitted
+from kgym.bugs.ended_job import PATIENCE_SECONDS, Submitted
 from kgym.bugs.resolution import Obstacle, evidence_line
 from kgym.bugs.sweep import Candidate, Moved, Stage, Subject, SweepOptions, Tell, kept_job, sweep
 from kgym.bugs.sweep_rows import Outcome, Pair, Row, not_shown, status
@@ -62,7 +62,7 @@ class RunOptions:
     """Try the patch again, although it was tried before."""
     seconds: float | None = None
     """How long to wait for the answer. The jobs go on, and the same run continues with them."""
-    patience: float = 60
+    patience: float = PATIENCE_SECONDS
     """Seconds for which the scheduler may be away."""
     submitted: Submitted | None = None
     """Called with each job that is waited for."""
@@ -338,7 +338,7 @@ def _answered(row: Row, **facts: object) -> KernelRun:
 
 _WORDS = {
     Outcome.RESOLVED: "crash resolved",
-    Outcome.NOT_COMPILED: "changes nothing",
+    Outcome.NOT_BUILT: "changes nothing",
     Outcome.DOES_NOT_COMPILE: "does not compile",
     Outcome.DOES_NOT_APPLY: "does not apply",
     Outcome.REFUSED: "no patch",

@@ -104,6 +104,8 @@ def _check(check: PatchCheck) -> Iterator[str]:
             yield from _compiler(check.output, check.diagnostics)
         case PatchOutcome.DOES_NOT_APPLY:
             yield f"does not apply{reason}"
+        case PatchOutcome.REFUSED:
+            yield f"no patch{reason}"
         case PatchOutcome.OVER_LIMIT:
             yield f"not known: a limit ended the check{reason}"
 

@@ -41,9 +41,10 @@ from kgym.source import kbuild_symbols, patching
 
 _DOES_NOT_REVERSE = frozenset({"patch_does_not_apply", "empty_patch"})
 _NOT_TRIED = {
-    PatchOutcome.NOT_BUILT: "not_compiled",
+    PatchOutcome.NOT_BUILT: "not_built",
     PatchOutcome.DOES_NOT_COMPILE: "does_not_compile",
     PatchOutcome.DOES_NOT_APPLY: "does_not_reverse",
+    PatchOutcome.REFUSED: "does_not_reverse",
 }
 # Concurrent requests for source files.
 _LOOKS = 8
@@ -62,7 +63,7 @@ class Outcome(StrEnum):
     REVERSES = "reverses"
     """The fix can be reversed; nothing more was asked for."""
     DOES_NOT_REVERSE = "does_not_reverse"
-    NOT_COMPILED = "not_compiled"
+    NOT_BUILT = "not_built"
     """The kernel's config leaves out the files that the fix changes."""
     DOES_NOT_COMPILE = "does_not_compile"
     REFUSED = "refused"

@@ -70,7 +70,7 @@ class SweepOptions:
     """Concurrent trials, up to MOST_UNDER_WAY."""
     retry: bool = False
     """Run jobs without an answer again."""
-    patience: float = 60
+    patience: float = ended_job.PATIENCE_SECONDS
     """Seconds for which the scheduler may be away, or may fail to answer for a job."""
     submitted: Submitted | None = None
     """Called with each job that is waited for."""

@@ -11,13 +11,16 @@ from kgym.api.jobs import JobView
 from kgym.api.steps import BuildResult, Diagnostic, PatchCheck, PatchOutcome, Strict, Verdict
 from kgym.api.steps.compilers import SUBSTITUTION
 from kgym.bugs.bug import AFTER, BUILD_AFTER
-from kgym.bugs.conclusion import Answer, conclusion, in_one_line, resolution_of, seconds
+from kgym.bugs.conclusion import (
+    NOT_BUILT,
+    Answer,
+    conclusion,
+    in_one_line,
+    resolution_of,
+    seconds,
+    worst,
+)
 from kgym.bugs.resolution import Obstacle
-
-# Reasons why an input is not a patch at all; with other reasons, it does not fit this kernel.
-_NO_PATCH = {"binary_patch", "empty_patch", "malformed_patch", "patch_too_large", "unsafe_patch"}
-# Failures of a build that the patch has broken, although the check's files compiled.
-NOT_BUILT = {"does_not_compile", "no_kernel"}
 
 
 class Outcome(StrEnum):
@@ -26,12 +29,12 @@ class Outcome(StrEnum):
     RESOLVED = "resolved"
     NOT_RESOLVED = "not_resolved"
     """Its kernel crashes, or there is a blocking finding."""
-    NOT_COMPILED = "not_compiled"
+    NOT_BUILT = "not_built"
     """The config leaves out all files that the patch changes: the kernel stays the same."""
     DOES_NOT_COMPILE = "does_not_compile"
     DOES_NOT_APPLY = "does_not_apply"
     REFUSED = "refused"
-    """It is not a patch."""
+    """It is not a patch, or changes nothing."""
     INCONCLUSIVE = "inconclusive"
     """There is no answer."""
 
@@ -59,16 +62,15 @@ class Row(Strict):
 
 
 def status(rows: Iterable[Row]) -> Answer:
-    """Return YES if all patches resolve their bugs, else the worst answer.
+    """Return YES if all patches resolve their bugs, else the worst answer."""
+    return worst(_ANSWERS.get(row.outcome, Answer.NO) for row in rows)
 
-    In this order: INFRASTRUCTURE (some have no answer), USER (some were refused), NO.
-    """
-    outcomes = {row.outcome for row in rows}
-    if Outcome.INCONCLUSIVE in outcomes:
-        return Answer.INFRASTRUCTURE
-    if Outcome.REFUSED in outcomes:
-        return Answer.USER
-    return Answer.YES if outcomes <= {Outcome.RESOLVED} else Answer.NO
+
+_ANSWERS = {
+    Outcome.RESOLVED: Answer.YES,
+    Outcome.REFUSED: Answer.USER,
+    Outcome.INCONCLUSIVE: Answer.INFRASTRUCTURE,
+}
 
 
 def counts(rows: Iterable[Row]) -> dict[str, dict[Outcome, int]]:
@@ -109,14 +111,13 @@ def checked(pair: Pair, check: PatchCheck) -> Pair | Row:
             return pair
         case PatchOutcome.NOT_BUILT:
             paths = ", ".join(file.path for file in check.files)
-            return pair.row(Outcome.NOT_COMPILED, f"the config does not compile {paths}")
+            return pair.row(Outcome.NOT_BUILT, f"the config does not compile {paths}")
         case PatchOutcome.DOES_NOT_COMPILE:
             first = errors[0] if errors else None
             reason = _diagnosed(first) if first else check.reason
             return pair.row(Outcome.DOES_NOT_COMPILE, reason, diagnostic=first)
-        case PatchOutcome.DOES_NOT_APPLY:
-            no_patch = check.details.get("reason") in _NO_PATCH
-            return pair.row(Outcome.REFUSED if no_patch else Outcome.DOES_NOT_APPLY, check.reason)
+        case PatchOutcome.DOES_NOT_APPLY | PatchOutcome.REFUSED:
+            return pair.row(Outcome(check.outcome), check.reason)
 
 
 def tried(pair: Pair, job: JobView, accepted: Collection[str]) -> Row:

@@ -39,7 +39,7 @@ _VERDICTS = {
     Verdict.OTHER_CRASH: Outcome.OTHER,
 }
 _OUTCOMES = {
-    Ran.NOT_COMPILED: Outcome.TRIGGER,  # the kernel stays as it was
+    Ran.NOT_BUILT: Outcome.TRIGGER,  # the kernel stays as it was
     Ran.DOES_NOT_COMPILE: Outcome.COMPILE,
     Ran.DOES_NOT_APPLY: Outcome.BAD,
     Ran.REFUSED: Outcome.BAD,

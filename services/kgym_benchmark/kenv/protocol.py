@@ -74,7 +74,7 @@ def observation(run: KernelRun) -> Observation:
     # As in Live-kBench: a kernel that does not crash is all that an agent learns.
     if run.outcome is Outcome.RESOLVED or run.answer == _NO_CRASH:
         return Observation("No crash reproduced.", {**more, BUILD_LOG: None, REPORT: None})
-    if run.title is not None or run.outcome is Outcome.NOT_COMPILED:
+    if run.title is not None or run.outcome is Outcome.NOT_BUILT:
         title = run.title or run.reason
         text = f'Crash reproduced: "{title}"'
         if run.report is None:

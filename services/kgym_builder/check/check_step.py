@@ -22,6 +22,7 @@ from kgym.api.steps import (
     PatchCheck,
     PatchOutcome,
 )
+from kgym.api.steps.check import NO_PATCH
 from kgym.errors import UserError
 from kgym.host import sandbox, separate_process
 from kgym.host.budget import JOB_MIB, Use
@@ -249,10 +250,10 @@ class _Check:
         return check
 
     def _refused(self, patch: Patch, error: UserError) -> PatchCheck:
-        limit = isinstance(error, LimitExceeded)
+        outcome = PatchOutcome.REFUSED if error.reason in NO_PATCH else PatchOutcome.DOES_NOT_APPLY
         return PatchCheck(
             name=patch.name,
-            outcome=PatchOutcome.OVER_LIMIT if limit else PatchOutcome.DOES_NOT_APPLY,
+            outcome=PatchOutcome.OVER_LIMIT if isinstance(error, LimitExceeded) else outcome,
             reason=_cut(error.message, self.most_output),
             details={"reason": error.reason, **error.details},
             seconds=0,

@@ -18,6 +18,7 @@ from kgym.bugs.trial_result import CalibrationResult, JudgedFinding, TrialResult
 from kgym.configs import TAPES
 from kgym.errors import UserError
 from kgym_cli import extras
+from kgym_cli.commands.check import check_first
 from kgym_cli.commands.trial_options import (
     accept_option,
     compiler_option,
@@ -31,6 +32,7 @@ from kgym_cli.inputs.parameters import complete_bug
 from kgym_cli.inputs.patch_files import patch_file
 from kgym_cli.jobs.job_answer import (
     CalibrationAnswer,
+    CheckAnswer,
     FailedStep,
     TrialAnswer,
     crashes,
@@ -80,7 +82,7 @@ fix_option = click.option(
     help="C file to trace; may be repeated.  [default: those the fix changes]",
 )
 @accept_option
-@json_option(TrialAnswer)
+@json_option(TrialAnswer | CheckAnswer)
 def reproduce(
     name: str,
     kernel: str | None,
@@ -103,7 +105,8 @@ def reproduce(
 
     NAME is a shipped bug or the folder of a bundle. The exit status is 0 if the
     bug reproduces and the fix resolves it, 1 if a verdict or a blocking finding
-    denies that, 2 for bad input, 3 if there is no verdict.
+    denies that, or if --fix does not apply or compile (then --json is that of
+    `kgym check`), 2 for bad input, 3 if there is no verdict.
 
     Measurements by `kgym bug calibrate` and earlier trials decide how many VMs the
     fix must survive, and how long. A bug that reproduces quickly is measured first;
@@ -163,7 +166,7 @@ def _demo_answer() -> Any:
     """Return the types of `demo --json`; one needs the extra `bench`."""
     from kgym.bench.report import Report  # noqa: PLC0415
 
-    return TrialAnswer | Report
+    return TrialAnswer | CheckAnswer | Report
 
 
 @click.command()
@@ -259,6 +262,9 @@ def _try(
         raise UserError("bad_option", "--fix and --no-fix exclude each other.")
     patch = patch_file(fix) if fix is not None else bug.fix
     with scheduler(work=True) as client:
+        # The fix of a bundle compiles; another one often does not, which a crash would only delay.
+        if fix is not None and patch is not None:
+            check_first(client, bug, patch, as_json)
         # All measurements of this bug on this kernel count together, whoever made them.
         wanted = replace(wanted, known=earlier_jobs.known(client, bug))
         if patch is not None and not no_fix:

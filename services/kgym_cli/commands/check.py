@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 from rich.markup import escape
@@ -10,14 +10,20 @@ from rich.markup import escape
 from kgym.api.jobs import JobView
 from kgym.api.steps import CheckResult, Patch, PatchCheck, PatchOutcome
 from kgym.bugs import bundle as bugs
+from kgym.bugs import earlier_jobs
+from kgym.bugs.bug import Bug
+from kgym.bugs.conclusion import Answer, checked
 from kgym.errors import UserError
 from kgym_cli.commands.trial_options import compiler_option
 from kgym_cli.inputs.parameters import complete_bug
 from kgym_cli.inputs.patch_files import patch_file
-from kgym_cli.jobs.job_answer import CheckAnswer
+from kgym_cli.jobs.job_answer import CheckAnswer, exit_status
 from kgym_cli.jobs.job_progress import follow
 from kgym_cli.output import Exit, echo, json_option, leave, people, print_json, print_table, results
 from kgym_cli.platforms.scheduler_choice import scheduler
+
+if TYPE_CHECKING:
+    from kgym.client import Client
 
 _STYLES = {
     PatchOutcome.COMPILES: "green",
@@ -51,7 +57,8 @@ def check(
 
     BUG is a shipped bug or the folder of a bundle. A patch is a unified diff, compressed or not, or
     - for standard input; each is tried alone on the kernel with the bug. The exit status is 0 if
-    all compile, 1 if one does not, 2 for bad input, 3 if there is no answer.
+    all compile, 1 if one does not, 2 for bad input (also if a file holds no patch), 3 if there is
+    no answer.
     """
     loaded = bugs.load(bug).built_by(compiler)
     given = [_given(path) for path in patches]
@@ -72,8 +79,22 @@ def check(
         _print(result)
     if result is None:
         leave(_no_result(job))
-    good = all(patch.outcome is PatchOutcome.COMPILES for patch in result.patches)
-    leave(Exit.OK if good else Exit.NEGATIVE)
+    leave(exit_status(checked(result.patches)))
+
+
+def check_first(client: "Client", bug: Bug, patch: Patch, as_json: bool) -> None:
+    """End the command as `kgym check` does if the patch does not apply, or does not compile."""
+    job = follow(client, earlier_jobs.submit(client, bug.check([patch])).job)
+    result = _result(job)
+    # Without a result, the trial fails for the same reason, and says so.
+    answer = Answer.YES if result is None else checked(result.patches)
+    if result is None or answer not in {Answer.NO, Answer.USER}:
+        return
+    if as_json:
+        print_json(CheckAnswer.of(bug.name, job, result))
+    else:
+        _print(result)
+    leave(exit_status(answer))
 
 
 def _given(path: Path) -> Patch | PatchCheck:
@@ -87,7 +108,7 @@ def _given(path: Path) -> Patch | PatchCheck:
             raise
         return PatchCheck(
             name=path.name,
-            outcome=PatchOutcome.DOES_NOT_APPLY,
+            outcome=PatchOutcome.REFUSED,
             reason=error.message,
             details={"reason": error.reason},
             seconds=0,

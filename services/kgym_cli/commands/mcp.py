@@ -8,6 +8,7 @@ import click
 from kgym.bugs import bundle as bugs
 from kgym.bugs import tree_changes
 from kgym.bugs.bug import Bug
+from kgym.bugs.ended_job import PATIENCE_SECONDS
 from kgym.bugs.kernel_run import RunOptions
 from kgym.bugs.tree_changes import SourceTree
 from kgym.client import AsyncClient
@@ -51,7 +52,7 @@ async def _serve(url: str, token: str | None, bug: Bug, tree: SourceTree | None)
 
     async with AsyncClient(url, token) as client, CalledJobs(client) as jobs:
         # If this machine's own platform is gone, waiting for it is useless: nothing restarts it.
-        patience = 60 if settings().server else 0
+        patience = PATIENCE_SECONDS if settings().server else 0
         options = RunOptions(patience=patience, submitted=jobs.submitted)
         tools = BugTools(client, bug, tree, options)
         await server(bug, tools, jobs).run_stdio_async()

@@ -8,6 +8,7 @@ import click
 from kgym.bugs import bundle as bugs
 from kgym.bugs import tree_changes
 from kgym.bugs.bug import Bug, TrialOptions
+from kgym.bugs.ended_job import PATIENCE_SECONDS
 from kgym.bugs.kernel_run import KernelRun, RunOptions
 from kgym.bugs.kernel_run import run_kernel as try_patch
 from kgym.bugs.kernel_run_text import run_text
@@ -18,7 +19,7 @@ from kgym.client import AsyncClient
 from kgym.errors import UserError
 from kgym_cli.commands.bug_trial import reasons
 from kgym_cli.commands.trial_options import accept_option, effort_options
-from kgym_cli.inputs.patch_files import patch_file
+from kgym_cli.inputs.patch_files import patch_text
 from kgym_cli.jobs.job_answer import exit_status
 from kgym_cli.output import echo, json_option, leave, people, print_json
 from kgym_cli.platforms.scheduler_choice import address
@@ -81,10 +82,12 @@ def run_kernel(
         fresh=fresh,
         seconds=wait,
         # If this machine's own platform is gone, waiting for it is useless: nothing restarts it.
-        patience=60 if settings().server else 0,
+        patience=PATIENCE_SECONDS if settings().server else 0,
     )
     # Changes are computed with Git settings of our own: an agent may have written the tree's.
-    diff = tree_changes.changes(source) if source else patch_file(patch or Path("-")).diff or ""
+    diff = tree_changes.changes(source) if source else patch_text(patch or Path("-")).diff or ""
+    if patch is not None and not diff.strip():
+        raise UserError("empty_patch", f"the patch {patch} is empty")
     with address(work=True, quiet=True) as (url, token):
         row = asyncio.run(_run(url, token, bugs.load(named), diff, options, source))
     if as_json:

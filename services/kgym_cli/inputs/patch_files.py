@@ -14,7 +14,7 @@ from kgym.api.steps import Patch
 from kgym.bugs.bug import Bug
 from kgym.bugs.sweep import Candidate
 from kgym.errors import UserError
-from kgym.source import diff_text
+from kgym.source import diff_text, patching
 from kgym_cli.inputs import compressed_files
 
 _PATCH = re.compile(r"[^.].*\.(patch|diff)(\.(gz|xz|zst|bz2))?", re.DOTALL)
@@ -26,8 +26,15 @@ LARGEST_PATCH = 64 << 20
 def patch_file(path: Path) -> Patch:
     """Read a unified diff from a file in any encoding, compressed or not.
 
-    `-` is standard input.
+    `-` is standard input. Raises UserError `empty_patch`, `malformed_patch`, … if it is no patch.
     """
+    patch = patch_text(path)
+    patching.files(patch)
+    return patch
+
+
+def patch_text(path: Path) -> Patch:
+    """Read a patch file without parsing it."""
     name = compressed_files.name(path).encode(errors="replace").decode()[:200]
     try:
         return Patch(

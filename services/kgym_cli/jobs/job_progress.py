@@ -1,5 +1,6 @@
 """Progress of a job in the terminal: a line per step."""
 
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
@@ -20,8 +21,10 @@ from rich.text import Text
 
 from kgym.api.jobs import UNATTENDED, JobEvent, JobFilter, JobView
 from kgym.api.states import State
+from kgym.errors import InfrastructureError
 from kgym_cli.jobs import waiting
 from kgym_cli.output import people
+from kgym_cli.settings import settings
 
 if TYPE_CHECKING:
     from kgym.client import Client
@@ -34,8 +37,11 @@ def follow(client: "Client", job: JobView, last: int = 0, *, label: str = "") ->
     """Show the job's events after number `last` until it ends; return the finished job.
 
     A terminal gets bars, anything else the job's log as lines. `label` precedes each, to tell
-    several jobs apart.
+    several jobs apart. Raises InfrastructureError if the scheduler is away for five minutes, or if
+    this machine's own platform has ended.
     """
+    from kgym.bugs.ended_job import PATIENCE_SECONDS, PAUSE_SECONDS, TRYING_AGAIN  # noqa: PLC0415 - its import takes 0.2 s
+
     if not label and (left := _left_behind(client, job)):
         people.print(
             f"not started, as no command waits for them: jobs {', '.join(map(str, left))}"
@@ -45,11 +51,25 @@ def follow(client: "Client", job: JobView, last: int = 0, *, label: str = "") ->
     show = _Bars(job, label) if people.is_terminal else _Lines(people, label)
     with show.shown(), waiting.Watch(client, job.id, show.waits) as watch:
         watch.saw(job)
-        for event in client.events(job.id, last):
-            show.event(event)
-            if event.kind == "state":
-                watch.saw(state=str(event.data["state"]))
-    return client.job(job.id)
+        away_from: float | None = None
+        while True:
+            try:
+                for event in client.events(job.id, last):
+                    last, away_from = event.id, None
+                    show.event(event)
+                    if event.kind == "state":
+                        watch.saw(state=str(event.data["state"]))
+                return client.job(job.id)
+            except InfrastructureError as error:
+                # Nothing restarts this machine's own platform: waiting for it is useless.
+                if settings().server is None:
+                    raise
+                if away_from is None:
+                    away_from = time.monotonic()
+                    people.print(f"{error.message}; {TRYING_AGAIN}", markup=False)
+                if time.monotonic() - away_from > PATIENCE_SECONDS:
+                    raise
+                time.sleep(PAUSE_SECONDS)
 
 
 def _left_behind(client: "Client", job: JobView) -> list[int]:

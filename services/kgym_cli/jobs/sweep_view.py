@@ -24,8 +24,7 @@ STYLES = {
     Outcome.REFUSED: "magenta",
     Outcome.INCONCLUSIVE: "magenta",
 }
-_BROKEN = (Outcome.DOES_NOT_APPLY, Outcome.DOES_NOT_COMPILE, Outcome.NOT_COMPILED)
-_NONE = (Outcome.REFUSED, Outcome.INCONCLUSIVE)
+_BROKEN = (Outcome.DOES_NOT_APPLY, Outcome.DOES_NOT_COMPILE, Outcome.NOT_BUILT)
 _REFRESH_SECONDS = 0.25
 # Between two queries of queue positions and estimates.
 _LOOK_SECONDS = 5.0
@@ -137,12 +136,13 @@ def counts(
     stage = Counter((pair.bug, pair.stage) for pair in stages)
     table = Table(box=None)
     heads = ("bug", "patches", "check", "wait", "build", "run")
-    for head in (*heads, "resolved", "not resolved", "broken", "no answer"):
+    for head in (*heads, "resolved", "not resolved", "broken", "refused", "no answer"):
         table.add_column(head, justify="left" if head == "bug" else "right", no_wrap=True)
     for bug, total in list(pairs.items())[:most]:
         numbers = [total, *(stage[bug, state] for state in Stage)]
         numbers += [outcomes[bug, Outcome.RESOLVED], outcomes[bug, Outcome.NOT_RESOLVED]]
-        numbers += [sum(outcomes[bug, outcome] for outcome in kind) for kind in (_BROKEN, _NONE)]
+        numbers += [sum(outcomes[bug, outcome] for outcome in _BROKEN)]
+        numbers += [outcomes[bug, Outcome.REFUSED], outcomes[bug, Outcome.INCONCLUSIVE]]
         table.add_row(escape(bug), *(str(number or "-") for number in numbers))
     if len(pairs) > most:
         table.add_row(f"… {len(pairs) - most} more bugs")

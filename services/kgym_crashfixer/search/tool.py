@@ -156,7 +156,7 @@ def _checked_words(check: PatchCheck | None) -> str:
             )
         case PatchOutcome.NOT_BUILT:
             return f"of no effect: what the edits change is in no part of this kernel. {words}"
-        case PatchOutcome.DOES_NOT_APPLY:
+        case PatchOutcome.DOES_NOT_APPLY | PatchOutcome.REFUSED:
             return f"does not apply: {words}"
     return f"does not compile: {words}"
 

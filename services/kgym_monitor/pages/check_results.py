@@ -46,6 +46,7 @@ OUTCOMES = {
     PatchOutcome.OVER_LIMIT: "over a limit",
     PatchOutcome.DOES_NOT_COMPILE: "does not compile",
     PatchOutcome.DOES_NOT_APPLY: "does not apply",
+    PatchOutcome.REFUSED: "refused",
 }
 
 

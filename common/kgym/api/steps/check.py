@@ -47,6 +47,12 @@ class PatchOutcome(StrEnum):
     OVER_LIMIT = "over_limit"
     DOES_NOT_COMPILE = "does_not_compile"
     DOES_NOT_APPLY = "does_not_apply"
+    REFUSED = "refused"
+    """It is not a patch, or changes nothing."""
+
+
+# Reasons of errors because of which a patch is REFUSED; with others, it does not fit this kernel.
+NO_PATCH = {"binary_patch", "empty_patch", "malformed_patch", "patch_too_large", "unsafe_patch"}
 
 
 class FileCheck(Strict):
