@@ -16,8 +16,9 @@ from kgym.api.steps import (
     ReproduceResult,
     Verdict,
 )
+from kgym.api.steps.check import NOT_BUILT
 from kgym.bugs.bug import AFTER
-from kgym.bugs.conclusion import NOT_BUILT, Answer, conclusion, findings, reproduced, resolution_of
+from kgym.bugs.conclusion import Answer, conclusion, findings, reproduced, resolution_of
 from kgym.bugs.known_noise import noise
 from kgym_crashfixer.search.work import Checked
 

@@ -292,14 +292,15 @@ def test_bugs_become_tasks_of_harbor(tmp_path: Path) -> None:
     # The fix is nowhere that the agent sees.
     for name in ("instruction.md", "environment/Dockerfile"):
         assert "+b" not in (folder / name).read_text()
-    with pytest.raises(UserError, match="can be a task"):
+    with pytest.raises(UserError, match="can be written"):
         harbor.write(Dataset.of("small", [lacking]), tmp_path / "none")
 
 
 @pytest.mark.attack
 @pytest.mark.parametrize("url", ["https://x y", "https://x\nRUN e", "file:///etc", "https://x';e"])
 def test_a_repository_is_an_address_and_nothing_else(url: str) -> None:
-    assert isinstance(harbor.task(bug(repository=url), "d", HarborOptions()), str)
+    with refused("not_triable"):
+        harbor.task(bug(repository=url), "d", HarborOptions())
 
 
 @pytest.mark.parametrize(

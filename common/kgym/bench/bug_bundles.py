@@ -1,7 +1,7 @@
 """Conversion between bundles (`kgym.bugs.bundle`) and bugs of a dataset."""
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +21,7 @@ from kgym.bench.dataset_files import refuse_used
 from kgym.bench.tried_bug import Base, tried_bug
 from kgym.bugs import bundle
 from kgym.bugs.bug import Bug
-from kgym.bugs.bundle_folder import toml, write_folder
+from kgym.bugs.bundle_folder import toml
 from kgym.configs import CONFIGS
 from kgym.errors import NotFound, UserError
 from kgym.source import patching
@@ -121,20 +121,35 @@ def _text(program: Reproducer | None) -> str | None:
 def write_bundles(dataset: Dataset, folder: Path, base: Base = "parent") -> dict[str, str]:
     """Write bundles into a new folder; return the omitted bugs by id, with reasons.
 
-    Raises UserError `folder_in_use`, and `not_triable` if no bug can be written.
+    Raises UserError as `write_each` does.
+    """
+    return write_each(dataset, folder, lambda record: _files(record, base))
+
+
+def write_each(
+    dataset: Dataset, folder: Path, files: Callable[[BugRecord], Mapping[str, str]]
+) -> dict[str, str]:
+    """Write each bug's `files` into a new folder; return the omitted bugs by id, with reasons.
+
+    `files` raises UserError for a bug that has none. Raises UserError `folder_in_use`, and
+    `not_triable` if no bug can be written.
     """
     refuse_used(folder)
     left_out: dict[str, str] = {}
     for record in dataset.bugs:
         try:
-            write_folder(folder / record.id, _files(record, base))
+            texts = files(record)
         except UserError as error:
-            if error.reason == "cannot_write":
-                raise
             left_out[record.id] = error.message
+            continue
+        for name, text in texts.items():
+            path = folder / record.id / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(text, newline="")
+            path.chmod(0o755 if path.suffix == ".sh" else 0o644)
     if len(left_out) == len(dataset):
         why = next(iter(left_out.values()), "there is no bug")
-        raise UserError("not_triable", f"no bug of {dataset.name} can be a bundle: {why}")
+        raise UserError("not_triable", f"no bug of {dataset.name} can be written: {why}")
     return left_out
 
 

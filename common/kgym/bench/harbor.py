@@ -11,10 +11,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from kgym.api.steps import GitSource
-from kgym.bench.bug_bundles import bundle_files
+from kgym.bench.bug_bundles import bundle_files, write_each
 from kgym.bench.bug_record import BugRecord, Crash
 from kgym.bench.dataset import Dataset
-from kgym.bench.dataset_files import refuse_used
 from kgym.bench.tried_bug import tried_bug
 from kgym.bugs.bundle_folder import toml
 from kgym.errors import UserError
@@ -102,37 +101,20 @@ def write(
 ) -> dict[str, str]:
     """Write the tasks into a new folder; return the omitted bugs by id, with reasons.
 
-    Raises UserError `folder_in_use`, `no_tasks`.
+    Raises UserError `folder_in_use`, and `not_triable` if no bug can be a task.
     """
-    refuse_used(folder)
-    left_out: dict[str, str] = {}
-    for bug in dataset.bugs:
-        files = task(bug, dataset.name, options)
-        if isinstance(files, str):
-            left_out[bug.id] = files
-            continue
-        for name, text in files.items():
-            path = folder / bug.id / name
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_text(text)
-            path.chmod(0o755 if path.suffix == ".sh" else 0o644)
-    if len(left_out) == len(dataset):
-        why = next(iter(left_out.values()), "there is no bug")
-        raise UserError("no_tasks", f"no bug of {dataset.name} can be a task: {why}")
-    return left_out
+    return write_each(dataset, folder, lambda bug: task(bug, dataset.name, options))
 
 
-def task(record: BugRecord, dataset: str, options: HarborOptions) -> Mapping[str, str] | str:
-    """Return the files of a bug's task by path, or why it cannot be a task."""
-    try:
-        bug = tried_bug(record)
-    except UserError as error:
-        return error.message
+def task(record: BugRecord, dataset: str, options: HarborOptions) -> Mapping[str, str]:
+    """Return the files of a bug's task by path; raise UserError `not_triable`."""
+    bug = tried_bug(record)
     source, crash = bug.build.source, next(iter(record.crashes), Crash())
     if not isinstance(source, GitSource) or bug.build.config.full is None:
-        return f"{record.id} is on no commit with a config of its own"
+        raise UserError("not_triable", f"{record.id} is on no commit with a config of its own")
     if not _URL.fullmatch(source.url) or not _COMMIT.fullmatch(source.commit):
-        return f"{record.id}: {source.commit!r} of {source.url!r} cannot be fetched by an image"
+        what = f"{source.commit!r} of {source.url!r}"
+        raise UserError("not_triable", f"{record.id}: {what} cannot be fetched by an image")
     # The bundle only tries the agent's patch: the fix belongs to the task's solution alone.
     bundle = bundle_files(record, replace(bug, fix=None))
     files = {

@@ -22,6 +22,7 @@ from kgym.api.steps import (
     StepKind,
     Verdict,
 )
+from kgym.api.steps.check import NOT_BUILT
 from kgym.bugs.bug import AFTER, BEFORE, BUILD_AFTER
 from kgym.bugs.resolution import Resolution, is_accepted, resolution
 from kgym.bugs.trial_sides import other_compiler, other_root
@@ -50,8 +51,6 @@ class Answer(StrEnum):
     """No answer: the platform failed, the job was aborted, or there is no verdict."""
 
 
-# Failures of a build that the patch has broken, although the check's files compiled.
-NOT_BUILT = {"does_not_compile", "no_kernel"}
 _CHECKED = {
     PatchOutcome.COMPILES: Answer.YES,
     PatchOutcome.REFUSED: Answer.USER,
@@ -190,12 +189,11 @@ def _resolution_apart(job: JobView, step: StepView, accepted: Collection[str]) -
 def failed(job: JobView) -> Answer | None:
     """Return who is at fault for a failed step; None if none has failed."""
     for step in job.steps:
-        if step.failure is not None and step.failure.cause == "user":
+        if step.failure is not None:
             # The kernel was built without the patch before: the patch breaks it.
             broken = step.name == BUILD_AFTER and step.failure.reason in NOT_BUILT
-            return Answer.NO if broken else Answer.USER
-        if step.failure is not None:
-            return Answer.INFRASTRUCTURE
+            fault = Answer.NO if broken else Answer.USER
+            return fault if step.failure.cause == "user" else Answer.INFRASTRUCTURE
     return None
 
 

@@ -9,17 +9,10 @@ from pydantic import Field
 
 from kgym.api.jobs import JobView
 from kgym.api.steps import BuildResult, Diagnostic, PatchCheck, PatchOutcome, Strict, Verdict
+from kgym.api.steps.check import NOT_BUILT
 from kgym.api.steps.compilers import SUBSTITUTION
 from kgym.bugs.bug import AFTER, BUILD_AFTER
-from kgym.bugs.conclusion import (
-    NOT_BUILT,
-    Answer,
-    conclusion,
-    in_one_line,
-    resolution_of,
-    seconds,
-    worst,
-)
+from kgym.bugs.conclusion import Answer, conclusion, in_one_line, resolution_of, seconds, worst
 from kgym.bugs.resolution import Obstacle
 
 

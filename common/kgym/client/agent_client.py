@@ -12,17 +12,8 @@ from pydantic import TypeAdapter
 
 from kgym.api.agent.nodes import Node
 from kgym.api.agent.report import Report
-from kgym.api.agent.runs import (
-    CallView,
-    CallViewPage,
-    Event,
-    Limits,
-    RunFilter,
-    RunPage,
-    RunRequest,
-    RunView,
-)
-from kgym.api.agent.steps import CallPage, RunStep
+from kgym.api.agent.runs import CallView, Event, Limits, RunFilter, RunPage, RunRequest, RunView
+from kgym.api.agent.steps import CallPage, CallViewPage, RunStep
 from kgym.client.protocol import FOLLOWING
 from kgym.errors import (
     Conflict,
@@ -103,8 +94,9 @@ class AgentClient:
         cursor: int | None = 0
         while cursor is not None:
             query = {"node": node, "cursor": cursor}
-            answer = await self._ask("GET", f"runs/{run}/calls", query)
-            page = CallViewPage.model_validate_json(answer)
+            page = CallViewPage.model_validate_json(
+                await self._ask("GET", f"runs/{run}/calls", query)
+            )
             calls += page.calls
             cursor = page.next
         return calls

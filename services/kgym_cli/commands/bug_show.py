@@ -33,8 +33,9 @@ class BugWithJob(BugAnswer):
 def show(name: str, as_json: bool) -> None:
     """Show facts about a bug."""
     bug = bugs.load(name)
+    answer = _answer(bug)
     if as_json:
-        print_json(_answer(bug))
+        print_json(answer)
         return
     about = escape(f"{bug.file.title}\n\n{bug.file.summary.strip()}\n")
     results.print(f"[bold]{escape(bug.name)}[/]: {about}")
@@ -43,16 +44,11 @@ def show(name: str, as_json: bool) -> None:
     results.print(f"\nfiles: {', '.join(bug.file.files)}", markup=False)
     program = bug.file.reproducer
     results.print(f"reproducer: {program.file}, {program.time:g} s", markup=False)
-    for options in _options(bug):
+    for options in answer.options:
         words = (f"{name}={value}" for name, value in asdict(options).items())
         results.print(f"syzkaller: {', '.join(words)}", markup=False)
-    for finding in _config_findings(bug):
+    for finding in answer.config_findings:
         results.print(f"config: {finding}", markup=False)
-
-
-def _options(bug: Bug) -> list[Options]:
-    every = (*bug.reproducers, *bug.on_request)
-    return [syz_program.options(program.text) for program in every if program.kind == "syz"]
 
 
 def _config_findings(bug: Bug) -> list[str]:
@@ -77,6 +73,7 @@ def _answer(bug: Bug) -> BugWithJob:
         "files": file.files,
         "has_fix": bug.fix is not None,
     }
-    return BugWithJob(
-        **about, options=_options(bug), config_findings=_config_findings(bug), job=bug.job(bug.fix)
-    )
+    every = (*bug.reproducers, *bug.on_request)
+    options = [syz_program.options(program.text) for program in every if program.kind == "syz"]
+    findings = _config_findings(bug)
+    return BugWithJob(**about, options=options, config_findings=findings, job=bug.job(bug.fix))

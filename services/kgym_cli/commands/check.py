@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
 from rich.markup import escape
@@ -73,13 +73,7 @@ def check(
         job = follow(client, job)
     result = _result(job)
     result = result and _with_unread(result, given)
-    if as_json:
-        print_json(CheckAnswer.of(loaded.name, job, result))
-    elif result is not None:
-        _print(result)
-    if result is None:
-        leave(_no_result(job))
-    leave(exit_status(checked(result.patches)))
+    _leave(loaded.name, job, result, as_json)
 
 
 def check_first(client: "Client", bug: Bug, patch: Patch, as_json: bool) -> None:
@@ -87,14 +81,16 @@ def check_first(client: "Client", bug: Bug, patch: Patch, as_json: bool) -> None
     job = follow(client, earlier_jobs.submit(client, bug.check([patch])).job)
     result = _result(job)
     # Without a result, the trial fails for the same reason, and says so.
-    answer = Answer.YES if result is None else checked(result.patches)
-    if result is None or answer not in {Answer.NO, Answer.USER}:
-        return
+    if result is not None and checked(result.patches) in {Answer.NO, Answer.USER}:
+        _leave(bug.name, job, result, as_json)
+
+
+def _leave(bug: str, job: JobView, result: CheckResult | None, as_json: bool) -> NoReturn:
     if as_json:
-        print_json(CheckAnswer.of(bug.name, job, result))
-    else:
+        print_json(CheckAnswer.of(bug, job, result))
+    elif result is not None:
         _print(result)
-    leave(exit_status(answer))
+    leave(_no_result(job) if result is None else exit_status(checked(result.patches)))
 
 
 def _given(path: Path) -> Patch | PatchCheck:

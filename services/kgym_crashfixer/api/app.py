@@ -12,7 +12,6 @@ from kgym.api.agent.nodes import Node
 from kgym.api.agent.report import Report
 from kgym.api.agent.runs import (
     CallView,
-    CallViewPage,
     Event,
     Resumption,
     RunFilter,
@@ -21,7 +20,7 @@ from kgym.api.agent.runs import (
     RunState,
     RunView,
 )
-from kgym.api.agent.steps import CallPage, RunStep
+from kgym.api.agent.steps import CallPage, CallViewPage, RunStep
 from kgym.api.jobs import DIGITS
 from kgym.errors import UserError
 from kgym.web.callers import Tokens, caller_of

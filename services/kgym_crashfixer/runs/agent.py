@@ -17,7 +17,6 @@ from kgym.api.agent.nodes import Node
 from kgym.api.agent.report import Report
 from kgym.api.agent.runs import (
     CallView,
-    CallViewPage,
     Event,
     Limits,
     RunFilter,
@@ -26,7 +25,7 @@ from kgym.api.agent.runs import (
     RunState,
     RunView,
 )
-from kgym.api.agent.steps import CallExcerpt, CallPage, RunStep
+from kgym.api.agent.steps import CallExcerpt, CallPage, CallViewPage, RunStep
 from kgym.api.agent.strategy import Strategy, traced
 from kgym.bugs.bug import Bug
 from kgym.errors import Conflict, Forbidden, KgymError, NotFound, UserError

@@ -5,8 +5,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from kgym.api.agent.conversation import ToolCall
-from kgym.api.agent.runs import CallView, CallViewPage, Event, RunState, RunView
-from kgym.api.agent.steps import CallExcerpt, RunStep
+from kgym.api.agent.runs import CallView, Event, RunState, RunView
+from kgym.api.agent.steps import CallExcerpt, CallViewPage, RunStep
 from kgym_crashfixer.runs.run_store import RunRecord
 
 # Characters of an excerpt on each side of the searched text.

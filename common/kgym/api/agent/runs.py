@@ -231,13 +231,6 @@ class CallView(Strict):
     reply: Reply | None
 
 
-class CallViewPage(Strict):
-    """Questions and answers in full, oldest first."""
-
-    calls: list[CallView]
-    next: int | None = Field(None, description="`cursor` of the next page")
-
-
 class Event(Strict):
     """An event of a run."""
 

@@ -4,6 +4,7 @@ from datetime import datetime
 
 from pydantic import AwareDatetime, Field
 
+from kgym.api.agent.runs import CallView
 from kgym.api.steps import Strict
 
 
@@ -43,6 +44,13 @@ class CallExcerpt(Strict):
     seconds: float | None
     part: str = Field(description="source of the excerpt: `prompt`, `turn`, `answer` or `system`")
     excerpt: str = Field(description="the text around the searched one")
+
+
+class CallViewPage(Strict):
+    """Questions and answers in full, oldest first."""
+
+    calls: list[CallView]
+    next: int | None = Field(None, description="`cursor` of the next page")
 
 
 class CallPage(Strict):

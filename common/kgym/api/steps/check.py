@@ -53,6 +53,8 @@ class PatchOutcome(StrEnum):
 
 # Reasons of errors because of which a patch is REFUSED; with others, it does not fit this kernel.
 NO_PATCH = {"binary_patch", "empty_patch", "malformed_patch", "patch_too_large", "unsafe_patch"}
+# Failures of a build that the patch has broken, although the check's files compiled.
+NOT_BUILT = {"does_not_compile", "no_kernel"}
 
 
 class FileCheck(Strict):
