@@ -45,6 +45,21 @@ def test_the_tree_is_a_repository_whose_diff_is_a_patch(
     assert (again.status, "name a new folder" in again.err) == (2, True)
 
 
+def test_the_kernels_repository_is_shared_by_all_its_bugs(
+    kgym: Kgym, bundle: Path, tmp_path: Path
+) -> None:
+    text = (bundle / "bug.toml").read_text()
+    made = []
+    for limit in (100, 101):
+        (bundle / "bug.toml").write_text(text.replace("type >= 100", f"type >= {limit}"))
+        done = kgym("bug", "source", bundle, tmp_path / str(limit))
+        assert done.status == 0, done.err
+        made.append("Git repository of the kernel" in done.err)
+        watch = tmp_path / str(limit) / "kernel/watch_queue.c"
+        assert f"type >= {limit}" in watch.read_text()
+    assert made == [True, False]
+
+
 def test_a_source_that_cannot_be_had_leaves_no_folder(
     kgym: Kgym, bundle: Path, tmp_path: Path
 ) -> None:

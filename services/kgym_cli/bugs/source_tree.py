@@ -19,6 +19,7 @@ from kgym_benchmark.kenv.trees import Published, Trees
 from kgym_builder.kernel_source.allowed_origins import Origins
 from kgym_builder.patches import patched_files
 from kgym_builder.suitecache.suitecache import SuiteCache
+from kgym_cli.output import people
 from kgym_cli.settings import settings
 
 _COPY_SECONDS = 1800.0
@@ -38,7 +39,7 @@ def write(bug: Bug, folder: Path, data: Path) -> str:
 
 async def _write(bug: Bug, folder: Path, data: Path, held: ExitStack) -> str:
     source = await source_of(bug, data, held)
-    tree = await Trees(settings().cache / "kenv").get(source, held)
+    tree = await Trees(settings().cache / "kenv").get(source, held, people.print)
     await asyncio.to_thread(folder.mkdir, parents=True, exist_ok=True)
     words = ("-rP", "--preserve=mode,links,timestamps", "--reflink=auto")
     try:

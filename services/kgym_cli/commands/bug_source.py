@@ -31,7 +31,7 @@ def source(name: str, folder: Path, as_json: bool) -> None:
     bug. Edit it, then take the patch with `git diff > my.patch`, or call `run_kernel` there.
     """
     bug = bugs.load(name)
-    people.print("fetching and copying the source takes about a minute", style="dim")
+    people.print("the first source of a kernel takes minutes, others seconds", style="dim")
     from kgym_cli.bugs.source_tree import write  # noqa: PLC0415 - its imports take 0.3 s
 
     identity = write(bug, folder, settings().data)
