@@ -181,7 +181,8 @@ class _Check:
                 await memo.remember(run, self._memo(identity, number), check)
                 run.log(f"{check.name}: {check.outcome}: {check.reason}")
         outcomes = {check.outcome for check in checks.values()}
-        if len(checks) == len(spec.patches) and outcomes == {PatchOutcome.DOES_NOT_APPLY}:
+        hopeless = {PatchOutcome.DOES_NOT_APPLY, PatchOutcome.REFUSED}
+        if len(checks) == len(spec.patches) and outcomes <= hopeless:
             raise _NoneApplies
 
     def _memo(self, identity: str, number: int) -> str:
