@@ -216,7 +216,12 @@ def test_setups_whose_attempts_failed_are_on_the_leaderboard(
     # Both runs tried the same attempt.
     assert (failed["setup"]["agent"], failed["attempts"]) == ("paid", 1)
     assert list(failed["reasons"].values()) == [1]
-    assert "paid, m: 1 attempts failed: no_model_key" in kgym("bench", "report", into).out
+    line = "paid, m: 1 attempts failed: no_model_key"
+    assert line in kgym("bench", "report", into).out
+    assert kgym("bench", "publish", into, "--name", "b").status == 0
+    for number, source in enumerate((into, "b")):
+        assert kgym("bench", "site", source, tmp_path / f"{number}").status == 0
+        assert line in (tmp_path / f"{number}" / "index.html").read_text()
 
 
 def test_a_patch_without_a_verdict_is_unknown_after_three_tries(

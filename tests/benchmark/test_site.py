@@ -31,7 +31,7 @@ def source() -> SiteSource:
     table = AttemptTable.of(demo_benchmark.attempts(bugs, setups, 2))
     by_id = {bug.facts.id: bug for bug in bugs}
     facts_by_id = {name: bug.facts for name, bug in by_id.items()}
-    return SiteSource(Benchmark("demo", "", "1", facts_by_id, table), by_id)
+    return SiteSource(Benchmark("demo", "", "1", facts_by_id, table, ()), by_id)
 
 
 def test_all_that_pages_lead_to_is_there(source: SiteSource, tmp_path: Path) -> None:

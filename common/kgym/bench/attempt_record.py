@@ -1,5 +1,7 @@
 """The record of one attempt of an agent on a bug."""
 
+from collections import Counter, defaultdict
+from collections.abc import Collection, Iterable
 from enum import StrEnum
 from typing import Annotated
 
@@ -147,6 +149,36 @@ class FailedAttempt(Strict):
     setup: Setup
     run: int = Field(ge=1, lt=1 << 31)
     reason: Words
+
+
+class FailedSetup(Strict):
+    """Attempts of a setup that failed, and have no record yet."""
+
+    setup: Setup
+    attempts: Count32
+    reasons: dict[Words, Count32] = Field(
+        max_length=5, description="of the last try; the five most frequent"
+    )
+
+    def __str__(self) -> str:
+        """Return the setup, and why how many of its attempts failed."""
+        reasons = "; ".join(f"{reason} ({count})" for reason, count in self.reasons.items())
+        return f"{self.setup}: {self.attempts} attempts failed: {reasons}"
+
+
+def failed_setups(
+    failed: Iterable[FailedAttempt], done: Collection[tuple[Setup, BugId, int]]
+) -> list[FailedSetup]:
+    """Sum up failed tries by setup, without those of runs that were `done` later."""
+    last = {(attempt.setup, attempt.bug, attempt.run): attempt.reason for attempt in failed}
+    reasons: dict[Setup, Counter[str]] = defaultdict(Counter)
+    for key, reason in last.items():
+        if key not in done:
+            reasons[key[0]][reason] += 1
+    return [
+        FailedSetup(setup=setup, attempts=counts.total(), reasons=dict(counts.most_common(5)))
+        for setup, counts in sorted(reasons.items(), key=lambda item: str(item[0]))
+    ]
 
 
 def first_fault(error: ValidationError) -> str:

@@ -27,7 +27,15 @@ from pydantic import AwareDatetime, BaseModel, Field, ValidationError
 
 from kgym.api.jobs import Artifact
 from kgym.api.steps import Sha256, Strict
-from kgym.bench.attempt_record import AttemptRecord, BugId, Setup, Words
+from kgym.bench.attempt_record import (
+    AttemptRecord,
+    BugId,
+    FailedAttempt,
+    FailedSetup,
+    Setup,
+    Words,
+    failed_setups,
+)
 from kgym.bench.bug_record import PublishedBug
 from kgym.bench.dataset import MOST as BUGS
 from kgym.bench.dataset import About
@@ -93,6 +101,9 @@ class Publication(Strict):
     setups: list[Setup] = Field(
         max_length=SETUPS, description="by number, which is stable when attempts are added"
     )
+    failed: list[FailedSetup] = Field(
+        [], max_length=SETUPS, description="attempts without a verdict, which no figure includes"
+    )
     bug_file: StoredFile
     attempt_file: StoredFile
 
@@ -144,6 +155,7 @@ async def publish(
     about: About,
     bugs: Iterable[PublishedBug],
     attempts: Iterable[AttemptRecord],
+    failed: Iterable[FailedAttempt] = (),
 ) -> Publication:
     """Publish a dataset's bugs and their attempts, replacing those published before.
 
@@ -154,7 +166,7 @@ async def publish(
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary)
         known_setups = replaced.setups if replaced else []
-        index = _write_files(folder, name, about, bugs, attempts, known_setups)
+        index = _write_files(folder, name, about, bugs, attempts, known_setups, failed)
         for file in (BUG_FILE, ATTEMPT_FILE):
             await store.put(f"{name}/{index.version}/{file}", folder / file)
         # Last: until now, readers have seen the previous version.
@@ -206,6 +218,7 @@ def _write_files(
     bugs: Iterable[PublishedBug],
     attempts: Iterable[AttemptRecord],
     known_setups: Iterable[Setup],
+    failed: Iterable[FailedAttempt],
 ) -> Publication:
     by_id = {bug.facts.id: bug for bug in bugs}
     bug_file = _written(folder / BUG_FILE, by_id.values(), BUG_BYTES)
@@ -224,6 +237,7 @@ def _write_files(
         bugs=len(by_id),
         attempts=len(checked.keys),
         setups=setups,
+        failed=failed_setups(failed, checked.keys)[:SETUPS],
         bug_file=bug_file,
         attempt_file=attempt_file,
     )
@@ -239,8 +253,9 @@ class _CheckedAttempts:
         self._name = name
         self._attempts = attempts
         self._bugs = bugs
-        self.setups: dict[Setup, int] = {}
-        self.keys: set[tuple[int, BugId, int]] = set()
+        # One object for each setup: there may be two million attempts.
+        self.setups: dict[Setup, Setup] = {}
+        self.keys: set[tuple[Setup, BugId, int]] = set()
 
     def __iter__(self) -> Iterator[AttemptRecord]:
         for attempt in self._attempts:
@@ -250,7 +265,7 @@ class _CheckedAttempts:
                     f"{self._name} has no bug {attempt.bug}: publish the dataset that has it",
                     benchmark=self._name,
                 )
-            setup = self.setups.setdefault(attempt.setup, len(self.setups))
+            setup = self.setups.setdefault(attempt.setup, attempt.setup)
             key = (setup, attempt.bug, attempt.run)
             if key in self.keys:
                 raise UserError(

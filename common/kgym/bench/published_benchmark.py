@@ -4,13 +4,13 @@ import asyncio
 import contextlib
 import hashlib
 from array import array
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
 from pydantic import ValidationError
 
-from kgym.bench.attempt_record import AttemptRecord, BugId, Setup
+from kgym.bench.attempt_record import AttemptRecord, BugId, FailedSetup, Setup
 from kgym.bench.attempt_table import AttemptTable, TableBuilder
 from kgym.bench.bug_record import BugFacts, PublishedBug
 from kgym.bench.publication import (
@@ -43,6 +43,8 @@ class Benchmark:
     facts: Mapping[BugId, BugFacts]
     """By id, in order."""
     table: AttemptTable
+    failed: Sequence[FailedSetup]
+    """Attempts without a verdict, which no figure includes."""
 
     @property
     def setups(self) -> list[tuple[int, Setup]]:
@@ -175,6 +177,7 @@ async def _load(
         version=index.version,
         facts={bug: published.facts for bug, published in bugs.items()},
         table=table,
+        failed=index.failed,
         store=store,
         index=index,
         bug_spans=bug_spans,

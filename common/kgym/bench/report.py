@@ -1,13 +1,19 @@
 """The report of a campaign: figures of each setup, and comparisons. Pure."""
 
-from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from itertools import combinations
 
 from pydantic import Field
 
 from kgym.api.steps import Strict
-from kgym.bench.attempt_record import AttemptRecord, BugId, FailedAttempt, Setup
+from kgym.bench.attempt_record import (
+    AttemptRecord,
+    BugId,
+    FailedAttempt,
+    FailedSetup,
+    Setup,
+    failed_setups,
+)
 from kgym.bench.comparison import PairedDifference, paired
 from kgym.bench.figures import Figure, Results, SetupFigures, Solves, solves
 from kgym.errors import UserError
@@ -23,14 +29,6 @@ class Comparison(Strict):
     second: Setup
     best: bool = Field(description="whether the best of the first k runs counts, or their mean")
     figures: list[PairedDifference]
-
-
-class FailedSetup(Strict):
-    """Attempts of a setup that failed, and have no record yet."""
-
-    setup: Setup
-    attempts: int
-    reasons: dict[str, int] = Field(description="of the last try; the five most frequent")
 
 
 class Report(Strict):
@@ -65,7 +63,9 @@ def report(
     records = [attempt for attempt in attempts if attempt.bug in set(bugs)]
     every = {record.setup for record in records}
     tried = {bug: {record.setup for record in records if record.bug == bug} for bug in bugs}
-    without_verdict = list(_failed(failed, records))
+    without_verdict = failed_setups(
+        failed, {(record.setup, record.bug, record.run) for record in records}
+    )
     # Setups are only comparable on the same bugs.
     whole = [bug for bug in bugs if tried[bug] == every and every]
     results = Results(records, whole)
@@ -80,7 +80,7 @@ def report(
         raise UserError(
             "nothing_to_report",
             f"no bug has {runs or 1} attempts of every setup: there are {len(records)} attempts"
-            + "".join(f"; {line}" for line in map(failure, without_verdict)),
+            + "".join(f"; {line}" for line in without_verdict),
         )
     return Report(
         attempts=len(records),
@@ -92,26 +92,6 @@ def report(
         comparisons=list(_comparisons(results, setups, k, pair)),
         failed=without_verdict,
     )
-
-
-def failure(failed: FailedSetup) -> str:
-    """Return a line about the failed attempts of a setup."""
-    reasons = "; ".join(f"{reason} ({count})" for reason, count in failed.reasons.items())
-    return f"{failed.setup}: {failed.attempts} attempts failed: {reasons}"
-
-
-def _failed(
-    failed: Iterable[FailedAttempt], records: Iterable[AttemptRecord]
-) -> Iterable[FailedSetup]:
-    done = {(record.setup, record.bug, record.run) for record in records}
-    last = {(attempt.setup, attempt.bug, attempt.run): attempt.reason for attempt in failed}
-    reasons: dict[Setup, Counter[str]] = defaultdict(Counter)
-    for key, reason in last.items():
-        if key not in done:
-            reasons[key[0]][reason] += 1
-    for setup, counts in sorted(reasons.items(), key=lambda item: str(item[0])):
-        frequent = dict(counts.most_common(5))
-        yield FailedSetup(setup=setup, attempts=counts.total(), reasons=frequent)
 
 
 def _comparisons(

@@ -55,6 +55,7 @@ def publish(folder: Path, attempts: tuple[Path, ...], name: str | None, as_json:
             whole.about,
             (bug.published for bug in whole.bugs),
             chain.from_iterable(map(attempt_files.read, files)),
+            attempt_files.read_failed(folder),
         )
     )
     answer = PublishAnswer(

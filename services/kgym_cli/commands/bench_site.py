@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import click
 
 from kgym.bench import attempt_files, dataset
+from kgym.bench.attempt_record import failed_setups
 from kgym.errors import UserError
 from kgym_cli import extras
 from kgym_cli.output import json_option, print_json, results
@@ -78,7 +79,12 @@ def _of_folder(folder: Path, files: tuple[Path, ...]) -> "SiteSource":
     bugs = {bug.id: bug.published for bug in whole.bugs}
     facts = {name: bug.facts for name, bug in bugs.items()}
     about = whole.about
-    return SiteSource(Benchmark(about.name, about.description, about.sha256, facts, table), bugs)
+    failed = failed_setups(
+        attempt_files.read_failed(folder),
+        {(attempt.setup, attempt.bug, attempt.run) for attempt in attempts},
+    )
+    benchmark = Benchmark(about.name, about.description, about.sha256, facts, table, failed)
+    return SiteSource(benchmark, bugs)
 
 
 def _published(name: str) -> "SiteSource":
