@@ -1,7 +1,7 @@
 """The parts of the pages that come from the code: commands, settings, REST interface, JSON.
 
 `write` puts them into a folder, as Markdown; pages include them. As a program, this writes the
-folder `reference`, which is what readers of the repository's web pages see.
+folder `reference`, which a forge's web pages show.
 """
 
 import re
@@ -77,7 +77,7 @@ def for_readers(made: Path) -> dict[str, str]:
 
 
 def _for_readers(text: str) -> str:
-    """Return a part with anchors in HTML, and with links to the parts that have them."""
+    """Return a page with HTML anchors, and links to the anchors of other pages."""
     text = re.sub(r"(?m)^\((\S+)\)=$", r'<a id="\1"></a>\n', text)
     for page, part in (("json", "answers.md"), ("rest", "bodies.md")):
         text = text.replace(f"](#{page}-", f"]({part}#{page}-")

@@ -29,7 +29,7 @@ def read(tags: list[str]) -> dict[str, str]:
 def as_written(tag: str) -> str:
     """Return a tag as its submitter wrote it: with the characters that our tags cannot have."""
     for key, value in read([tag]).items():
-        # A tag of another origin may hold a plus sign of its own, and stays as it is.
+        # In tags from other services, a plus sign may be meant literally: they are not decoded.
         if f"{key}{value}".isprintable() and f"{_escaped(key)}={_escaped(value)}" == tag:
             return f"{key}={value}"
     return tag

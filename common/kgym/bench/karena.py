@@ -218,7 +218,7 @@ class _Results:
 
     def _outcome(self, row: Mapping[str, Any]) -> Outcome | None:
         patch = self._patches.get(row["patchId"])
-        # An attempt that has not ended has no patch yet, which is not a bad patch.
+        # An unfinished attempt has no patch yet; it does not count as `bad`.
         if row["status"] not in {"success", "error"}:
             return None
         if row["status"] == "error" or patch is None or not patch["patchContent"].strip():

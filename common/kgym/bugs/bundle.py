@@ -196,7 +196,7 @@ def _refuse_local_sources(file: BugFile) -> None:
     if isinstance(file.vm.root, RootImage) and file.vm.root.url is not None:
         named["root.url"] = file.vm.root.url
     for field, place in named.items():
-        # A tree is a folder, whatever it is called. Git and curl know further schemes than these.
+        # A `tree` is always a local folder. Git and curl also accept schemes of local files.
         if field == "tree" or not place.startswith("https://"):
             raise UserError(
                 "bad_bundle",

@@ -81,7 +81,7 @@ def files(patch: Patch) -> list[str]:
 
 
 def identity(patch: Patch) -> str:
-    """Return a text that is the same for other forms of a diff: its hunks, without what is around.
+    """Return a text that identifies a diff in all its forms: its hunks, without prose.
 
     Raises UserError as `files` does.
     """

@@ -389,7 +389,7 @@ class LocalStorage:
 
     def _stored(self, key: str) -> Path:
         path = self._path(key)
-        # All workers may write here: a link of theirs must not show this process's own files.
+        # All workers may write here: their symbolic links must not reveal files of this process.
         if not path.is_file() or path.resolve() != self.root.resolve() / key:
             raise missing(key)
         return path
