@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from kgym.api import syz_program
 from kgym.api.steps import Reproducer
 from kgym.api.syz_program import Executed, Options
+from tests.tables import rows
 
 CALLS = "r0 = socket(0x10, 0x3, 0x0)\nsendmsg(r0, 0x0, 0x0)\n"
 # What `-help` of Go's flag package prints, with syz-execprog's flags of 2017 and of 2025.
@@ -44,19 +45,7 @@ def test_a_header_says_how_to_run(text: str, options: Options) -> None:
     assert syz_program.options(text) == options
 
 
-@pytest.mark.parametrize(
-    "fields",
-    [
-        "Threaded:true Collide:true Repeat:true Procs:8 Sandbox:setuid Fault:false FaultCall:-1"
-        " FaultNth:0 EnableTun:true UseTmpDir:true HandleSegv:true WaitRepeat:true Debug:false"
-        " Repro:false",
-        "Threaded:true Collide:true Repeat:true Procs:8 Sandbox:setuid Fault:false FaultCall:-1"
-        " FaultNth:0 EnableTun:true UseTmpDir:true EnableCgroups:true HandleSegv:true"
-        " WaitRepeat:true Debug:false Repro:false",
-        "Threaded:true Collide:true Repeat:true RepeatTimes:0 Procs:8 Sandbox:setuid Leak:false",
-        "Threaded:true Collide:true Repeat:true Procs:8 Sandbox:setuid Repro:false",
-    ],
-)
+@pytest.mark.parametrize("fields", [line for (line,) in rows(__file__, "older_headers.txt")])
 def test_older_headers_list_their_fields(fields: str) -> None:
     made = syz_program.options(with_header("#{" + fields + "}"))
     assert (made.threaded, made.collide, made.repeat, made.procs) == (True, True, True, 8)

@@ -10,6 +10,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from typing import Any, cast
 from urllib.parse import parse_qs, urlsplit
 
@@ -19,20 +20,7 @@ from kgym.bench.bug_record import BugRecord, Status
 PARENT = "d" * 40
 COMMITTED = "2022-09-20 12:20:17 +0000"
 DIFF = "diff --git a/net/f.c b/net/f.c\n--- a/net/f.c\n+++ b/net/f.c\n@@ -1 +1 @@\n-two\n+2\n"
-MAIL = """From mboxrd@z Thu Jan  1 00:00:00 1970
-From: syzbot <syzbot+{extid}@syzkaller.example>
-Date: Fri, 02 Sep 2022 10:11:12 +0000
-Subject: [syzbot] {title}
-
-Hello,
-
-From mboxrd@z Thu Jan  1 00:00:00 1970
-From: Some One <one@example.org>
-Date: Sat, 03 Sep 2022 00:00:00 +0000
-Subject: Re: [syzbot] {title}
-
-Hm.
-"""
+MAIL = Path(__file__).with_name("discussion.mbox").read_text()
 
 
 @dataclass(frozen=True)

@@ -27,6 +27,7 @@ from tests.cli.conftest import Kgym
 from tests.cli.test_run_kernel import Told
 from tests.cli.worked import working
 from tests.results import ran
+from tests.tables import rows
 
 pytestmark = [pytest.mark.thorough, pytest.mark.timeout(900)]
 
@@ -250,16 +251,7 @@ def test_a_patch_without_a_verdict_is_unknown_after_three_tries(
     assert list(attempt_files.read(into / attempt_files.NAME))[1].outcome is Outcome.PASS
 
 
-@pytest.mark.parametrize(
-    ("agent", "reason"),
-    [
-        ('kind = "crashfixer"\nmodels = ["replay:none.jsonl"]', "bad_tape"),
-        ('kind = "crashfixer"\nmodels = ["nobody:x"]', "bad_model"),
-        ('kind = "crashfixer"\nmodels = ["openai:gpt-5"]\nstrategy = "none"', "bad_strategy"),
-        ('command = ["a"]\nfolder = "none"', "bad_campaign"),
-        ('command = ["a"]\nmodels = ["openai/gpt-5"]', "bad_campaign"),
-    ],
-)
+@pytest.mark.parametrize(("agent", "reason"), rows(__file__, "agents_that_lack.tsv"))
 def test_what_agents_name_and_is_missing_is_refused_before_anything_runs(
     kgym: Kgym, home: Path, tmp_path: Path, agent: str, reason: str
 ) -> None:

@@ -26,20 +26,7 @@ from kgym.errors import UserError
 from tests.refused import refused
 from tests.tables import rows
 
-BUG = """
-title = "KASAN: use-after-free Read in f"
-files = ["kernel/f.c"]
-[kernel]
-tarball = "linux.tar"
-sha256 = "{sha}"
-base = "allnoconfig"
-fragments = ["config.fragment"]
-[reproducer]
-file = "repro.c"
-time = 7
-[regress]
-patch = "regress.patch"
-""".format(sha="0" * 64)
+BUG = Path(__file__).with_name("bundle.toml").read_text()
 PATCH = "--- a/kernel/f.c\n+++ b/kernel/f.c\n@@ -1 +1 @@\n-good();\n+bad();\n"
 
 
@@ -66,15 +53,7 @@ def test_the_commit_that_brought_the_bug_is_read_with_its_diff(bundle: Path) -> 
     assert [(function.file, function.name) for function in cause.functions] == [("kernel/f.c", "f")]
 
 
-@pytest.mark.parametrize(
-    ("table", "words"),
-    [
-        ('patch = "cause.patch"', "give the `commit`"),
-        ('commit = "c0ffee"\npatch = "../secret"', "leads out of the bundle"),
-        ('commit = "c0ffee"\nfunctions = [{ file = "kernel/f.c", name = "" }]', "cause.functions"),
-        ('commit = "c0ffee"\nauthor = "me"', "author"),
-    ],
-)
+@pytest.mark.parametrize(("table", "words"), rows(__file__, "bad_causes.tsv"))
 def test_a_cause_that_is_none_says_what_is_wrong(bundle: Path, table: str, words: str) -> None:
     (bundle / "bug.toml").write_text(f"{BUG}[cause]\n{table}\n")
     with refused("bad_bundle", match=words):
@@ -293,15 +272,7 @@ def test_a_shipped_table_that_cannot_be_read_is_named(tmp_path: Path) -> None:
 # --- other kernels ---------------------------------------------------------------------------
 
 
-ON = """
-[on."linux-5.10"]
-title = "KASAN: use-after-free Read in g"
-files = ["kernel/g.c"]
-[[on."linux-5.10".regress.edits]]
-file = "kernel/g.c"
-original = "better();"
-replacement = "worse();"
-"""
+ON = Path(__file__).with_name("on_linux_5.10.toml").read_text()
 
 
 def test_a_bug_is_tried_on_a_shared_kernel_by_name_at_kernel(bundle: Path) -> None:

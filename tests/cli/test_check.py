@@ -11,19 +11,11 @@ from kgym.api.steps import TarballSource
 from tests.bundles import REGRESS, small_bundle, tarball
 from tests.cli.conftest import Kgym
 from tests.conftest import ROOT
+from tests.tables import rows
 
 pytestmark = pytest.mark.thorough
 
-DIFF = """\
---- a/kernel/watch_queue.c
-+++ b/kernel/watch_queue.c
-@@ -8,4 +8,4 @@
- {
- \t/* Ignore any unknown types */
--\tif (type >= 100)
-+\tif (%s)
- \t\treturn -1;
-"""
+DIFF = Path(__file__).with_name("condition.diff").read_text()
 
 
 @pytest.fixture
@@ -183,16 +175,7 @@ def test_what_is_no_unified_diff_is_called_what_it_is(
         assert words in checks[name]["reason"]
 
 
-@pytest.mark.parametrize(
-    ("pattern", "line", "complaint"),
-    [
-        ("^tarball.*\n^sha256.*", "packages = []", "kernel.packages: "),
-        ("^tarball.*\n^sha256.*", 'git = "../linux"\ncommit = ""', "kernel.commit: "),
-        ("^base", 'compiler = "nice-cc"\nbase', "kernel.compiler: "),
-        ("^file = .repro.c.", 'file = "repro.c"\ninstances = 5000', "reproducer.instances: "),
-        ("^file = .repro.c.", 'file = "nothing.c"', "nothing.c"),
-    ],
-)
+@pytest.mark.parametrize(("pattern", "line", "complaint"), rows(__file__, "bad_bundles.tsv"))
 def test_a_bad_bundle_is_told_in_one_line(
     kgym: Kgym, bundle: Path, good: Path, pattern: str, line: str, complaint: str
 ) -> None:

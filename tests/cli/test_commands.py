@@ -20,22 +20,7 @@ from kgym_cli.platforms import running_platform
 from kgym_cli.platforms.embedded_platform import Platform
 from tests.cli.conftest import Kgym, small_disk
 
-LOG = """\
-[    1.0] Run /init as init process
-[    5.1] ==================================================================
-[    5.1] BUG: KASAN: use-after-free in demo_release+0x12/0x40
-[    5.1] Read of size 8 at addr ffff888006b790c8 by task repro/112
-[    5.1] CPU: 0 PID: 112 Comm: repro Not tainted 6.1.0 #3
-[    5.1] Call Trace:
-[    5.1]  <TASK>
-[    5.1]  dump_stack_lvl+0x51/0x66
-[    5.1]  print_report+0x19a/0x487
-[    5.1]  kasan_report+0xe9/0x190
-[    5.1]  demo_release+0x12/0x40
-[    5.1]  __fput+0x1f0/0x8f0
-[    5.1]  </TASK>
-[    5.1] ==================================================================
-"""
+LOG = Path(__file__).with_name("use_after_free.log").read_text()
 
 
 def test_a_report_is_parsed_to_json(kgym: Kgym, tmp_path: Path) -> None:

@@ -25,24 +25,8 @@ from tests.crashfixer.test_runner import contents
 pytestmark = [pytest.mark.timeout(300), pytest.mark.thorough]
 __all__ = ["endpoint"]
 FILE, KEYS = "kernel/watch_queue.c", "OPENAI_API_KEY"
-REPLAYING = """
-name = "replaying"
-bugs = ["mine"]
-instances = 2
-feedback_instances = 1
-[[agents]]
-name = "crashfixer"
-kind = "crashfixer"
-models = ["replay:tape.jsonl"]
-"""
-STRATEGY = """
-kind = "forest"
-trees = 1
-depth = 1
-[cycle]
-hypotheses = 1
-patches = 1
-"""
+REPLAYING = Path(__file__).with_name("replaying.toml").read_text()
+STRATEGY = Path(__file__).with_name("one_tree.toml").read_text()
 
 
 def mending(handler: Handler) -> None:

@@ -19,6 +19,8 @@ sys.path.insert(0, str(ROOT / "docs"))
 
 import reference
 
+from tests.tables import rows
+
 # The files that look at the environment besides, and why.
 OTHERS = {
     "kgym/bugs/tree_snapshot.py": "Git's own variables are taken away from Git",
@@ -51,16 +53,7 @@ def test_defaults_follow_from_others(tmp_path: Path) -> None:
     assert chosen.storage == "/elsewhere"
 
 
-@pytest.mark.parametrize(
-    ("variable", "value", "message"),
-    [
-        ("KGYM_PORT", "70000", "70000 is not in the range"),
-        ("KGYM_LEASE", "soon", "'soon' is not a valid float"),
-        ("KGYM_SYZKALLER", "/nowhere", "'/nowhere' does not exist"),
-        ("KGYM_SERVER", "localhost:8420", "'localhost:8420' is not a URL"),
-        ("KGYM_AGENT", "http://", "'http://' is not a URL"),
-    ],
-)
+@pytest.mark.parametrize(("variable", "value", "message"), rows(__file__, "bad_values.tsv"))
 def test_a_bad_value_is_named_by_whoever_needs_it(variable: str, value: str, message: str) -> None:
     chosen = Settings({variable: value})
     assert chosen.host == "127.0.0.1"

@@ -23,17 +23,7 @@ def test_an_unknown_message_is_a_crash_where_the_kernel_says_it(line: str) -> No
     assert report.title.split(" ")[:2] == line.split(" ")[:2]
 
 
-@pytest.mark.parametrize(
-    ("line", "title"),
-    [
-        (
-            "MY-fs: my_fill_super(): WARNING: filesystem loop0 was made with 512 inodes",
-            "WARNING: filesystem loop0 was made with NUM inodes",
-        ),
-        ("mydev 0000:00:05.0: WARNING: no answer in 20 ms", "WARNING: no answer in NUM ms"),
-        ("mydev: [0x12] WARNING: FIFO [3] is full", "WARNING: FIFO [NUM] is full"),
-    ],
-)
+@pytest.mark.parametrize(("line", "title"), rows(__file__, "drivers_warnings.tsv"))
 def test_a_drivers_own_warning_is_a_crash_by_its_words(line: str, title: str) -> None:
     assert parse(f"{line}\n") is None, "a program may have said it"
     for stamp in ("[    1.000000]", "<4>[    1.000000]", "my login: [    1.000000][   T12]"):
@@ -73,15 +63,7 @@ def test_a_boot_is_a_crash_where_the_machine_is_known_to_have_run() -> None:
     assert check(read_case(b"TITLE: unexpected kernel reboot\n\n" + log.encode()))["title"]
 
 
-@pytest.mark.parametrize(
-    "line",
-    [
-        "[   12.000000] myfs: cannot find 'Booting the kernel.'",
-        "[   12.000000][   T77] myfs: no 'Booting the kernel (entry_offset: 0x0).'",
-        "mount: /mnt: bad option Booting the kernel.",
-        "Booting the kernel of another machine",
-    ],
-)
+@pytest.mark.parametrize("line", [line for (line,) in rows(__file__, "boots_that_are_none.txt")])
 def test_the_words_of_a_boot_that_a_program_repeats_are_none(line: str) -> None:
     assert parse(f"[   11.000000] all is well\n{line}\n", running=True) is None
 

@@ -1,21 +1,14 @@
 """Tasks that hang, and grace periods that take long, in the words of old and new kernels."""
 
+from pathlib import Path
+
 import pytest
 
 from kgym.crash.report import CrashType, parse, parse_all
 from tests.crash.reports import report_of
+from tests.tables import rows
 
-STACK = """\
-task:prog            state:D stack:0     pid:77    tgid:77    ppid:1      flags:0x00000000
-Call Trace:
- <TASK>
- __schedule+0x1/0x2
- io_schedule+0x1/0x2
- bit_wait_io+0x1/0x2
- my_fs_get_page+0x1/0x2
- my_fs_sync+0x1/0x2
- </TASK>
-"""
+STACK = Path(__file__).with_name("hung_stack.txt").read_text()
 
 
 @pytest.mark.parametrize("how", ["blocked", "blocked in I/O wait"])
@@ -27,15 +20,7 @@ def test_a_task_hangs_whatever_it_waits_for(how: str) -> None:
         assert (report.type, report.task, report.corrupted) == (CrashType.HANG, "prog", False)
 
 
-@pytest.mark.parametrize(
-    "whom",
-    [
-        "is blocked on a mutex likely owned by task other:78.",
-        "is blocked on a mutex, but the owner is not found.",
-        "blocked on a semaphore likely last held by task other:78",
-        "<writer> blocked on an rw-semaphore likely owned by task other:78 <reader>",
-    ],
-)
+@pytest.mark.parametrize("whom", [line for (line,) in rows(__file__, "hung_task_waits.txt")])
 def test_whom_a_hung_task_waits_for_is_no_crash_of_its_own(whom: str) -> None:
     log = f"INFO: task prog:77 blocked for more than 143 seconds.\n{STACK}"
     log += f"INFO: task prog:77 {whom}\n" + STACK.replace("my_fs_get_page", "innocent")

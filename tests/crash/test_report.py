@@ -1,6 +1,7 @@
 """What else a report says: frames, offsets, the text, the machine, the damage."""
 
 import json
+from pathlib import Path
 
 import pytest
 
@@ -9,19 +10,7 @@ from kgym.crash.report.frames import parse_crashed, parse_frame
 from tests.crash.reports import report_of
 from tests.tables import rows
 
-OOPS = """\
-[    1.000000] booting
-[    2.000000] something before
-[    3.000000] BUG: kernel NULL pointer dereference, address: 0000000000000008
-[    3.000001] CPU: 1 PID: 4242 Comm: syz.2.104 Not tainted 6.1.0 #1
-[    3.000002] RIP: 0010:my_driver_ioctl+0x12/0x340 [my_driver]
-[    3.000003] Call Trace:
-[    3.000004]  ? stale_leftover+0x1/0x2
-[    3.000005]  vfs_ioctl+0x100/0x200
-[    3.000006]  do_syscall_64+0x3d/0x90
-[    3.000007] Kernel panic - not syncing: Fatal exception
-[    3.000008] Rebooting in 1 seconds..
-"""
+OOPS = Path(__file__).with_name("oops.log").read_text()
 
 
 @pytest.mark.parametrize(("line", "function", "offset", "size"), rows(__file__, "frames.tsv"))

@@ -13,19 +13,7 @@ from tests.crash.reports import report_of
 
 # Stands for a kernel: init/main.c with start_kernel() tells the folder, fs/my.c crashes.
 MAIN = "void my_crash(int *p);\nvoid start_kernel(void) { my_crash(0); }\n"
-MY = """\
-static inline __attribute__((always_inline)) void my_inlined(int *p)
-{
-    *(volatile int *)p = 1;
-}
-
-__attribute__((noinline)) void my_crash(int *p)
-{
-    my_inlined(p);
-}
-
-__attribute__((noinline)) void after(void) {}
-"""
+MY = Path(__file__).with_name("inlined.c").read_text()
 
 
 @pytest.fixture(scope="module")

@@ -4,6 +4,7 @@ import pytest
 
 from kgym.crash.report import CrashType
 from tests.crash.reports import logs, report_of
+from tests.tables import rows
 
 TEMPLATES = logs("templates.txt")
 
@@ -79,15 +80,7 @@ def test_a_double_free_is_an_invalid_free_in_every_kernels_words() -> None:
         assert report.type is CrashType.KASAN_INVALID_FREE
 
 
-@pytest.mark.parametrize(
-    ("wrapper", "name"),
-    [
-        ("__x64_sys_mount", "sys_mount"),
-        ("__se_sys_mount", "mount"),
-        ("ksys_mount", "mount"),
-        ("SyS_mount", "mount"),
-    ],
-)
+@pytest.mark.parametrize(("wrapper", "name"), rows(__file__, "wrappers.tsv"))
 def test_the_wrappers_of_a_system_call_lose_their_prefix(wrapper: str, name: str) -> None:
     report = report_of(registers("divide error: 0000 [#1] SMP", wrapper))
     assert report.title == f"divide error in {name}"

@@ -2,6 +2,7 @@
 
 import contextlib
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -11,23 +12,7 @@ from kgym_crashfixer.search import answers
 from kgym_crashfixer.search.answers import Change, UnreadableError
 from tests.tables import rows
 
-EDIT = """Here is what I would do.
-
-// Modification 1
-<reason>
-it leaks
-</reason>
-<file>
-drivers/a.c
-</file>
-<original>
-\tkfree(a);
-</original>
-<patched>
-\tkfree(a);
-\tkfree(b);
-</patched>
-"""
+EDIT = Path(__file__).with_name("edit_answer.txt").read_text()
 
 
 def test_the_form_that_was_asked_for() -> None:
@@ -66,15 +51,7 @@ def test_what_is_no_patch_is_unreadable(text: str) -> None:
         answers.changes(text)
 
 
-@pytest.mark.parametrize(
-    "rest",
-    [
-        "<original>\ncut o",
-        "<original>\na\n</original>\n<patched>\ncut o",
-        "<original>\na\n</original>\n<original>\nb\n</original><patched>c</patched>",
-        "<patched>a</patched>",
-    ],
-)
+@pytest.mark.parametrize("rest", [line for (line,) in rows(__file__, "half_patches.txt")])
 def test_a_patch_of_which_a_part_is_missing_is_none(rest: str) -> None:
     with pytest.raises(UnreadableError, match=r"1 modifications|1 are"):
         answers.changes(f"{EDIT}{rest}")

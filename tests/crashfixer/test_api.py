@@ -158,17 +158,7 @@ async def test_pages_follow_each_other(tmp_path: Path) -> None:
 BODY = {"bug": BUG, "model": "made:up", "strategy": "forest"}
 # A bundle of one's own that is sent along.
 FILES = {
-    "bug.toml": """title = "BUG: x"
-[kernel]
-tarball = "https://example.org/linux.tar"
-sha256 = "{zeros}"
-base = "allnoconfig"
-fragments = ["own.config"]
-[reproducer]
-file = "repro.c"
-[fix]
-patch = "fix.patch"
-""".replace("{zeros}", "0" * 64),
+    "bug.toml": Path(__file__).with_name("sent_bundle.toml").read_text(),
     "own.config": "CONFIG_A=y\n",
     "repro.c": "int main(void) { return 0; }\n",
     "fix.patch": "--- a/f.c\n+++ b/f.c\n@@ -1 +1 @@\n-a\n+b\n",

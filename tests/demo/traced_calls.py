@@ -2,19 +2,9 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
-REPORT = """\
-BUG: KASAN: slab-out-of-bounds in watch_queue_set_filter+0x4c9/0x5b0
-Write of size 4 at addr ffff888004a1c3c8 by task repro/71
-
-CPU: 0 PID: 71 Comm: repro Not tainted 6.1.192 #1
-Call Trace:
- <TASK>
- watch_queue_set_filter+0x4c9/0x5b0
- pipe_ioctl+0x8b/0x110
- __x64_sys_ioctl+0xb4/0xf0
- </TASK>
-"""
+REPORT = Path(__file__).with_name("traced_report.txt").read_text()
 LINE = "{:>16}-{:<7} [{:03}] ..... {:5}.{:06}: f: kgym:{}:{} {}"
 
 

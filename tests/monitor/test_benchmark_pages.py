@@ -13,6 +13,7 @@ from kgym.bench.bug_choice import BugChoice
 from kgym.bench.comparison import paired
 from kgym.bench.figures import Figure, Results
 from kgym_monitor.benchmarks.board_query import BoardQuery
+from tests import tables
 from tests.demo import demo_benchmark
 from tests.demo.demo_benchmark import NAME
 from tests.monitor.browsing import Visitor, words
@@ -76,17 +77,7 @@ def test_the_leaderboard_says_what_the_figures_are(here: Visitor) -> None:
     assert read(here, "/benchmarks").text.count(HERE) == 1
 
 
-@pytest.mark.parametrize(
-    ("query", "message"),
-    [
-        ("types=WARNING", "8 of 40 bugs, first 3 runs"),
-        ("types=WARNING,MEMORY_LEAK&k=1", "16 of 40 bugs, first 1 run of each"),
-        ("has_cause=yes", "14 of 40 bugs"),
-        ("cutoff=2025-01-31&side=after", "Before and after 2025-01-31"),
-        ("by=subsystem", "By subsystem"),
-        ("fixed_from=2029-01-01", "No bug matches the filter."),
-    ],
-)
+@pytest.mark.parametrize(("query", "message"), tables.rows(__file__, "choices.tsv"))
 def test_a_choice_stands_in_the_address(here: Visitor, query: str, message: str) -> None:
     page = read(here, f"{HERE}?{query}")
     assert page.status_code == 200

@@ -1,5 +1,7 @@
 """What kbuild's Makefiles want for a file, as they are written in Linux."""
 
+from pathlib import Path
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -7,18 +9,7 @@ from hypothesis import strategies as st
 from kgym.source.kbuild_symbols import conditions, places
 from tests.tables import rows
 
-MAKEFILE = """\
-# SPDX-License-Identifier: GPL-2.0
-obj-y := core.o
-obj-$(CONFIG_GARP)\t+= garp.o
-obj-${CONFIG_OLD}       += old.o \\
-                           older.o\t# both
-obj-$(CONFIG_BT_HCIUART)\t+= hci_uart.o
-hci_uart-y\t\t\t\t:= hci_ldisc.o
-hci_uart-$(CONFIG_BT_HCIUART_BCSP)\t+= hci_bcsp.o
-pptp-objs := one.o
-obj-$(CONFIG_NET)\t+= 802/
-"""
+MAKEFILE = Path(__file__).with_name("objects.mk").read_text()
 
 
 @pytest.mark.parametrize(("item", "wanted"), rows(__file__, "conditions.tsv"))

@@ -2,6 +2,7 @@
 
 import contextlib
 import difflib
+from pathlib import Path
 
 import pytest
 from hypothesis import assume, given
@@ -273,15 +274,7 @@ def test_a_file_that_is_not_in_the_tree_is_named() -> None:
 
 
 FULL = b"".join(b"\tint line%d = %d;\n" % (n, n) for n in range(9))
-CHANGE = """\
---- a/kernel/a.c
-+++ b/kernel/a.c
-@@ -3,3 +3,3 @@
- \tint line2 = 2;
--\tint line3 = 3;
-+\tint line3 = 4;
- \tint line4 = 4;
-"""
+CHANGE = Path(__file__).with_name("change.diff").read_text()
 CHANGED = FULL.replace(b"line3 = 3", b"line3 = 4")
 
 

@@ -18,19 +18,7 @@ from tests.results import ran
 pytestmark = pytest.mark.anyio
 
 LINE = "           repro-31      [000] .....   100.{:06}: f: kgym:fs/a.c:{} {}\n"
-REPORT = """\
-KASAN: use-after-free Read in third
-
-BUG: KASAN: use-after-free in third+0x1/0x20
-Read of size 8 at addr ffff888001 by task repro/31
-
-CPU: 0 PID: 31 Comm: repro Not tainted 6.1.0 #1
-Call Trace:
- <TASK>
- third+0x1/0x20
- second+0x3/0x9
- </TASK>
-"""
+REPORT = Path(__file__).with_name("report.txt").read_text()
 TRACE = "".join(LINE.format(n, name, n) for n, name in enumerate(["first", "second", "third"]))
 
 

@@ -11,6 +11,7 @@ from kgym.api.steps import Finding, Severity
 from kgym_builder.evidence import lost_detectors
 from kgym_builder.evidence.lost_detectors import CONDENSE, Profile, profile
 from kgym_builder.evidence.static_evidence import MEASURE
+from tests.tables import rows
 
 CONFIG = (
     "CONFIG_KASAN=y\nCONFIG_DEFAULT_HUNG_TASK_TIMEOUT=120\nCONFIG_FS=y\n# CONFIG_NET is not set\n"
@@ -140,15 +141,7 @@ def test_a_silencing_symbol_is_found(tmp_path: Path, whole: Profile) -> None:
     assert compared(whole, compiled(tmp_path, silent)) == {"silencing_symbol"}
 
 
-@pytest.mark.parametrize(
-    ("old", "new"),
-    [
-        ("item->a + item->b + item->c", "item->a"),
-        ("\treturn item->a +", "\tif (!item->next)\n\t\treturn 0;\n\treturn item->a +"),
-        ("static long start", "__attribute__((noinline)) static long start"),
-        ("long twice", "long more(long x) { return x * 2; }\nlong twice"),
-    ],
-)
+@pytest.mark.parametrize(("old", "new"), rows(__file__, "honest_changes.tsv"))
 def test_an_honest_change_is_not(tmp_path: Path, whole: Profile, old: str, new: str) -> None:
     changed = SOURCE.replace("ATTRIBUTE", "").replace(old, new)
     assert compared(whole, compiled(tmp_path, changed)) == set()

@@ -23,6 +23,7 @@ from tests.builder.kernel_source.git_server import (
     refusal,
     unpacked,
 )
+from tests.tables import rows
 
 pytestmark = [pytest.mark.anyio, pytest.mark.thorough]
 
@@ -147,22 +148,7 @@ async def test_names_that_git_refuses_to_write_are_refused(served: GitServer) ->
 
 
 @pytest.mark.attack
-@pytest.mark.parametrize(
-    ("name", "settings"),
-    [
-        ("sub", ""),
-        ("sub", "path = sub\n\turl = ext::sh -c 'touch PLANTED'"),
-        ("sub", "path = sub\n\turl = -u./planted"),
-        ("sub", "path = sub\n\turl = file://ROOT/.git\n\tupdate = !touch PLANTED"),
-        ("sub", "path = sub\n\turl = ROOT\n\tfetchRecurseSubmodules = true\n\tignore = none"),
-        ("sub", "path = ../../out\n\turl = ROOT"),
-        ("../../hooks", "path = sub\n\turl = ROOT"),
-        ("x/../../modules/y", "path = .git\n\turl = ROOT"),
-        ("sub", "path = sub\n\turl = ROOT\\r\n[include]\n\tpath = /etc/passwd"),
-        ("sub", "path = -c\n\turl = core.fsmonitor=touch PLANTED"),
-        ("sub", "path = sub\n\turl = ssh://-oProxyCommand=touch%20PLANTED/x"),
-    ],
-)
+@pytest.mark.parametrize(("name", "settings"), rows(__file__, "submodules.tsv"))
 async def test_a_submodule_is_an_empty_folder(
     served: GitServer, tmp_path: Path, name: str, settings: str
 ) -> None:

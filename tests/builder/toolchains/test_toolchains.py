@@ -27,6 +27,7 @@ from tests.builder.toolchains.archive import SmallArchive
 from tests.conftest import ROOT, NewRun
 from tests.refused import refused
 from tests.scheduler.parts import Clock, Platform, badly, claim_of, job
+from tests.tables import rows
 
 pytestmark = [
     pytest.mark.anyio,
@@ -334,16 +335,7 @@ def test_any_user_can_make_an_image(archive: SmallArchive) -> None:
     assert done.stdout.strip() == "bullseye/gcc-10 10.2.1"
 
 
-@pytest.mark.parametrize(
-    ("text", "complaint"),
-    [
-        ("potato=http://archive.example/debian", "'potato' is not a known suite: buster"),
-        ("bullseye=ftp://archive.example/", "is not an archive's address; write e.g. bullseye="),
-        ("bullseye=[trusted=yes] http://x/ $(touch /tmp/x)", "is not an archive's address"),
-        ("bullseye", "'' is not an archive's address"),
-        ("=http://archive.example", "'' is not a known suite"),
-    ],
-)
+@pytest.mark.parametrize(("text", "complaint"), rows(__file__, "no_archives.tsv"))
 def test_a_setting_that_names_no_archive_is_refused(text: str, complaint: str) -> None:
     with pytest.raises(KgymError, match="KGYM_ARCHIVES: ") as caught:
         Archives.read(text)

@@ -16,6 +16,7 @@ from kgym_scheduler.scheduler import Scheduler
 from tests.results import ran
 from tests.scheduler.api.test_app import problem
 from tests.scheduler.parts import BUILT, end, take
+from tests.tables import rows
 
 pytestmark = pytest.mark.anyio
 
@@ -236,16 +237,7 @@ def test_any_tag_comes_back(key: str, value: str) -> None:
         assert tags.as_written(tag) == f"{key}={value}"
 
 
-@pytest.mark.parametrize(
-    ("tag", "shown"),
-    [
-        ("text=hello+20world/ü", "text=hello world/ü"),
-        ("v6.1+20", "v6.1+20"),
-        ("head=v6.1+ab1", "head=v6.1+ab1"),
-        ("a=c++", "a=c++"),
-        ("text=a+1bb+e2+80+aeb", "text=a+1bb+e2+80+aeb"),
-    ],
-)
+@pytest.mark.parametrize(("tag", "shown"), rows(__file__, "tags.tsv"))
 def test_lists_show_tags_as_their_submitter_wrote_them(tag: str, shown: str) -> None:
     """Other tags stay as they are, and so do invisible characters, which could deceive."""
     assert tags.as_written(tag) == shown

@@ -1,5 +1,6 @@
 """The functions on the way to a crash, and where a kernel has them."""
 
+from pathlib import Path
 from typing import Any
 
 from hypothesis import given
@@ -9,14 +10,7 @@ from kgym.api.steps import InstanceOutcome, InstanceResult, Reached, Verdict
 from kgym_vmmanager.evidence.crash_path import LONGEST, addresses, functions, reached, report_of
 from tests.results import ran
 
-SYSTEM_MAP = """\
-ffffffff81000000 T pipe_ioctl
-ffffffff81000100 t watch_queue_set_filter.isra.0
-ffffffff81000200 t watch_queue_set_filter.cold
-ffffffff81000300 D pipe_data
-ffffffff81000400 t twin
-ffffffff81000500 t twin
-"""
+SYSTEM_MAP = Path(__file__).with_name("system_map.txt").read_text()
 
 
 def frame(function: str, *, inlined: bool = False, uncertain: bool = False) -> dict[str, Any]:
