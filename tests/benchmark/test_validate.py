@@ -12,15 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from kgym.api.steps import (
-    BuildSpec,
-    InstanceOutcome,
-    InstanceResult,
-    ReproduceSpec,
-    StepKind,
-    StepResult,
-    Verdict,
-)
+from kgym.api import steps
 from kgym.bench import dataset as datasets
 from kgym.bench.bug_record import BugRecord, Crash, DeveloperPatch, FoundText
 from kgym.bench.dataset import About, Dataset
@@ -77,10 +69,10 @@ class Farm:
         self.ran: list[str] = []
         self.lost = True
 
-    def build(self, run: StepContext) -> StepResult:
+    def build(self, run: StepContext) -> steps.StepResult:
         """Build; `broken` does not."""
         spec = run.assignment.spec
-        assert isinstance(spec, BuildSpec)
+        assert isinstance(spec, steps.BuildSpec)
         name = (spec.config.full or "").removeprefix("CONFIG_").partition("=")[0].lower()
         self.ran.append(f"build {name} {len(spec.patches)}")
         if name == "broken":
@@ -89,26 +81,28 @@ class Farm:
             raise InfrastructureError("host_memory", "the host ran out of memory")
         return built(tree=name)
 
-    def reproduce(self, run: StepContext) -> StepResult:
+    def reproduce(self, run: StepContext) -> steps.StepResult:
         """Crash as often as it says above."""
         spec, kernel = run.assignment.spec, run.assignment.inputs["build"].result
-        assert isinstance(spec, ReproduceSpec)
+        assert isinstance(spec, steps.ReproduceSpec)
         name = getattr(kernel, "tree", "")
         after = spec.baseline is not None
         self.ran.append(f"run {name} {after}")
         crashes = 0 if after and name != "unfixed" else CRASHES.get(name, 5)
         runs = spec.instances
         instances = [
-            InstanceResult(
+            steps.InstanceResult(
                 number=number,
-                outcome=InstanceOutcome.CRASH if number < crashes else InstanceOutcome.SURVIVED,
+                outcome=steps.InstanceOutcome.CRASH
+                if number < crashes
+                else steps.InstanceOutcome.SURVIVED,
                 title=f"BUG: {name}" if number < crashes else None,
                 run_seconds=2 if number < crashes else spec.time,
                 runs=1,
             )
             for number in range(runs)
         ]
-        known = {"baseline": Verdict.SAME_CRASH} if after else {}
+        known = {"baseline": steps.Verdict.SAME_CRASH} if after else {}
         facts = {
             "evidence": GOOD,
             "instances": instances,
@@ -119,13 +113,13 @@ class Farm:
             **known,
         }
         if crashes:
-            return ran(Verdict.SAME_CRASH, f"BUG: {name}", **facts)
+            return ran(steps.Verdict.SAME_CRASH, f"BUG: {name}", **facts)
         return ran(**facts)
 
 
 @contextmanager
 def farming(data: Path, farm: Farm) -> Iterator[str]:
-    answers = {StepKind.BUILD: farm.build, StepKind.REPRODUCE: farm.reproduce}
+    answers = {steps.StepKind.BUILD: farm.build, steps.StepKind.REPRODUCE: farm.reproduce}
     with Platform(data, work=False) as platform, working(platform, data, answers):
         yield platform.url
 

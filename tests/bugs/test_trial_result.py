@@ -1,15 +1,8 @@
 """What came of a calibration, from the job to the answer."""
 
+from kgym.api import steps
 from kgym.api.jobs import JobView
 from kgym.api.states import State
-from kgym.api.steps import (
-    Failure,
-    InstanceOutcome,
-    InstanceResult,
-    ReproduceResult,
-    StepKind,
-    Verdict,
-)
 from kgym.bugs import bundle
 from kgym.bugs.bug import BEFORE, BUILD_BEFORE
 from kgym.bugs.calibration import Effort
@@ -22,28 +15,28 @@ BUG = bundle.load("watch-queue-filter")
 
 
 def instance(
-    outcome: InstanceOutcome, seconds: float | None = None, title: str = ""
-) -> InstanceResult:
-    return InstanceResult(number=0, outcome=outcome, run_seconds=seconds, title=title or None)
+    outcome: steps.InstanceOutcome, seconds: float | None = None, title: str = ""
+) -> steps.InstanceResult:
+    return steps.InstanceResult(number=0, outcome=outcome, run_seconds=seconds, title=title or None)
 
 
-def crash(seconds: float) -> InstanceResult:
-    return instance(InstanceOutcome.CRASH, seconds, BUG.file.title)
+def crash(seconds: float) -> steps.InstanceResult:
+    return instance(steps.InstanceOutcome.CRASH, seconds, BUG.file.title)
 
 
-def measured(*instances: InstanceResult) -> ReproduceResult:
+def measured(*instances: steps.InstanceResult) -> steps.ReproduceResult:
     wanted = len(instances)
     return ran(
-        Verdict.SAME_CRASH, completed=0, requested=wanted, time=20, instances=list(instances)
+        steps.Verdict.SAME_CRASH, completed=0, requested=wanted, time=20, instances=list(instances)
     )
 
 
-def job(*instances: InstanceResult, cause: Cause | None = None) -> JobView:
+def job(*instances: steps.InstanceResult, cause: Cause | None = None) -> JobView:
     result = measured(*instances)
-    failure = Failure(cause=cause, reason="broke", message="it broke") if cause else None
+    failure = steps.Failure(cause=cause, reason="broke", message="it broke") if cause else None
     ended = {"failure": failure, "state": State.FAILED if failure else State.SUCCEEDED}
-    build = {"name": BUILD_BEFORE, "kind": StepKind.BUILD, **ended}
-    run = {"name": BEFORE, "kind": StepKind.REPRODUCE, **ended}
+    build = {"name": BUILD_BEFORE, "kind": steps.StepKind.BUILD, **ended}
+    run = {"name": BEFORE, "kind": steps.StepKind.REPRODUCE, **ended}
     return job_view([build, run | {"result": None if failure else result}])
 
 
@@ -61,14 +54,16 @@ def test_a_calibration_tells_rate_times_and_what_a_fix_has_to_survive() -> None:
 
 
 def test_a_bug_that_did_not_show_is_told_so() -> None:
-    done = job(*[instance(InstanceOutcome.SURVIVED, 20)] * 3)
+    done = job(*[instance(steps.InstanceOutcome.SURVIVED, 20)] * 3)
     outcome = CalibrationResult.of(BUG, done)
     assert (outcome.runs, outcome.crashed, outcome.recommended) == (3, 0, [])
     assert outcome.answer(done) is Answer.NO
 
 
 def test_runs_that_did_not_count_are_named() -> None:
-    done = job(instance(InstanceOutcome.BOOT_FAILED), instance(InstanceOutcome.SSH_LOST, 4))
+    done = job(
+        instance(steps.InstanceOutcome.BOOT_FAILED), instance(steps.InstanceOutcome.SSH_LOST, 4)
+    )
     outcome = CalibrationResult.of(BUG, done)
     assert outcome.outcomes == {"boot_failed": 1, "ssh_lost": 1}
     assert (outcome.runs, outcome.rate) == (0, None)

@@ -9,17 +9,8 @@ import click
 import jsonschema_rs
 import pytest
 
+from kgym.api import steps
 from kgym.api.jobs import JobRequest
-from kgym.api.steps import (
-    BuildSpec,
-    Edit,
-    InstanceOutcome,
-    InstanceResult,
-    Patch,
-    StepKind,
-    StepResult,
-    Verdict,
-)
 from kgym.client import Client
 from kgym.crash import report
 from kgym.worker.context import StepContext
@@ -117,7 +108,7 @@ def test_the_answers_of_tokens_and_workers_are_as_their_schemas_say(
 # --- jobs -----------------------------------------------------------------------------------------
 
 
-def crashed(run: StepContext) -> StepResult:
+def crashed(run: StepContext) -> steps.StepResult:
     """Answer as a step that saw LOG's crash on its second instance."""
     parsed = report.parse(LOG.encode())
     assert parsed is not None
@@ -125,10 +116,10 @@ def crashed(run: StepContext) -> StepResult:
         values = {**parsed.as_dict(), "title": title, "instance": number}
         (run.folder / f"report-{number}.json").write_text(json.dumps(values))
     instances = [
-        InstanceResult(number=0, outcome=InstanceOutcome.CRASH, title="another crash"),
-        InstanceResult(number=1, outcome=InstanceOutcome.CRASH, title=parsed.title),
+        steps.InstanceResult(number=0, outcome=steps.InstanceOutcome.CRASH, title="another crash"),
+        steps.InstanceResult(number=1, outcome=steps.InstanceOutcome.CRASH, title=parsed.title),
     ]
-    result = ran(Verdict.SAME_CRASH, parsed.title)
+    result = ran(steps.Verdict.SAME_CRASH, parsed.title)
     return result.model_copy(update={"instances": instances})
 
 
@@ -136,13 +127,13 @@ def test_a_job_comes_with_its_verdict_and_the_crash_inline(
     schemas: Schemas, idle: Platform, data: Path
 ) -> None:
     does = {
-        StepKind.BUILD: lambda _: built(),
-        StepKind.REPRODUCE: lambda run: (
-            crashed(run) if run.assignment.number == 1 else ran(Verdict.NO_CRASH)
+        steps.StepKind.BUILD: lambda _: built(),
+        steps.StepKind.REPRODUCE: lambda run: (
+            crashed(run) if run.assignment.number == 1 else ran(steps.Verdict.NO_CRASH)
         ),
     }
     with working(idle, data, does), Client(idle.url) as client:
-        client.wait(client.submit(trial(Verdict.NO_CRASH)).id)
+        client.wait(client.submit(trial(steps.Verdict.NO_CRASH)).id)
     job = schemas.answer("job", "show", 1)
     assert (job["verdict"], job["resolved"], job["failure"]) == ("no_crash", True, None)
     [crash] = job["crashes"]
@@ -155,10 +146,10 @@ def test_a_job_comes_with_its_verdict_and_the_crash_inline(
 
 
 def test_a_failure_is_inline_with_the_compilers_diagnostics(
-    schemas: Schemas, fake_build: BuildSpec
+    schemas: Schemas, fake_build: steps.BuildSpec
 ) -> None:
-    broken = Edit(file="kernel/sched.c", original="return", replacement="retrun")
-    spec = fake_build.model_copy(update={"patches": [Patch(edits=[broken])]})
+    broken = steps.Edit(file="kernel/sched.c", original="return", replacement="retrun")
+    spec = fake_build.model_copy(update={"patches": [steps.Patch(edits=[broken])]})
     request = JobRequest(steps=[spec]).model_dump_json()
     job = schemas.answer("job", "submit", "-", "--wait", status=2, stdin=request)
     failure = job["failure"]

@@ -11,18 +11,7 @@ from typing import Any
 
 import pytest
 
-from kgym.api.steps import (
-    CRASHED_AT_BOOT,
-    BuildResult,
-    BuildSpec,
-    GitSource,
-    InstanceOutcome,
-    InstanceResult,
-    ReproduceSpec,
-    StepKind,
-    StepResult,
-    Verdict,
-)
+from kgym.api import steps
 from kgym.errors import InfrastructureError, UserError
 from kgym.worker.context import StepContext
 from kgym_builder.kernel_source.allowed_origins import Origins
@@ -106,7 +95,7 @@ class Farm:
         self.linux = linux
         # The commits whose kernels were run.
         self.ran: list[str] = []
-        self.specs: list[ReproduceSpec] = []
+        self.specs: list[steps.ReproduceSpec] = []
         # A commit on which a machine fails.
         self.unwell = ""
         self.no_boot = ""
@@ -115,24 +104,24 @@ class Farm:
         self.held = threading.Event()
 
     @property
-    def answers(self) -> dict[StepKind, Any]:
-        return {StepKind.BUILD: self.build, StepKind.REPRODUCE: self.reproduce}
+    def answers(self) -> dict[steps.StepKind, Any]:
+        return {steps.StepKind.BUILD: self.build, steps.StepKind.REPRODUCE: self.reproduce}
 
-    def build(self, run: StepContext) -> StepResult:
+    def build(self, run: StepContext) -> steps.StepResult:
         """Answer as a build does, at once."""
         spec = run.assignment.spec
-        assert isinstance(spec, BuildSpec)
-        assert isinstance(spec.source, GitSource)
+        assert isinstance(spec, steps.BuildSpec)
+        assert isinstance(spec.source, steps.GitSource)
         assert not spec.patches
         if spec.source.commit == self.linux.commits["broken"]:
             raise UserError("does_not_compile", "kernel/fork.c: nonsense")
         return built(source_identity=f"git:{spec.source.commit}")
 
-    def reproduce(self, run: StepContext) -> StepResult:
+    def reproduce(self, run: StepContext) -> steps.StepResult:
         """Crash if the kernel has the bug."""
         spec, kernel = run.assignment.spec, run.assignment.inputs["build"].result
-        assert isinstance(spec, ReproduceSpec)
-        assert isinstance(kernel, BuildResult)
+        assert isinstance(spec, steps.ReproduceSpec)
+        assert isinstance(kernel, steps.BuildResult)
         commit = kernel.source_identity.removeprefix("git:")
         if commit == self.linux.commits.get(self.unwell):
             raise InfrastructureError("qemu_failed", "the disk is full")
@@ -143,17 +132,19 @@ class Farm:
         self.specs.append(spec)
         count = range(spec.instances)
         if commit == self.linux.commits.get(self.no_boot):
-            detail = f"{CRASHED_AT_BOOT}: general protection fault"
-            outcome = InstanceOutcome.BOOT_FAILED
-            boots = [InstanceResult(number=n, outcome=outcome, detail=detail) for n in count]
-            return ran(Verdict.INCONCLUSIVE, completed=0, instances=boots)
+            detail = f"{steps.CRASHED_AT_BOOT}: general protection fault"
+            outcome = steps.InstanceOutcome.BOOT_FAILED
+            boots = [steps.InstanceResult(number=n, outcome=outcome, detail=detail) for n in count]
+            return ran(steps.Verdict.INCONCLUSIVE, completed=0, instances=boots)
         if self.linux.has(commit, "cause") and not self.linux.has(commit, "fix"):
             crashes = [
-                InstanceResult(number=n, outcome=InstanceOutcome.CRASH, run_seconds=2, title=TITLE)
+                steps.InstanceResult(
+                    number=n, outcome=steps.InstanceOutcome.CRASH, run_seconds=2, title=TITLE
+                )
                 for n in count
             ]
             crashed = {"crashed": len(crashes), "completed": len(crashes)}
-            return ran(Verdict.SAME_CRASH, TITLE, instances=crashes, **crashed)
+            return ran(steps.Verdict.SAME_CRASH, TITLE, instances=crashes, **crashed)
         return ran(completed=spec.instances)
 
 
@@ -164,7 +155,7 @@ def farm(linux: Linux) -> Iterator[Farm]:
     farm.hold.set()
 
 
-def real(data: Path, *kinds: StepKind) -> Any:
+def real(data: Path, *kinds: steps.StepKind) -> Any:
     return handlers(kinds, Equipment(data / "cache", Origins.named((), (), (Path("/"),))))
 
 
@@ -177,8 +168,8 @@ def test_the_commit_of_a_merged_branch_is_found_by_real_builds(
     kgym: Kgym, idle: Platform, data: Path, bundle: Path, linux: Linux, farm: Farm
 ) -> None:
     words = ("--server", idle.url, "bisect", bundle, "--good", linux.commits["good"])
-    builds = real(data, StepKind.HISTORY, StepKind.BUILD)
-    with working(idle, data, {StepKind.REPRODUCE: farm.reproduce}, builds):
+    builds = real(data, steps.StepKind.HISTORY, steps.StepKind.BUILD)
+    with working(idle, data, {steps.StepKind.REPRODUCE: farm.reproduce}, builds):
         dry = kgym(*words, "--dry-run", "--json")
         assert not farm.ran
         done = kgym(*words, "--json")
@@ -216,7 +207,7 @@ def test_a_fix_is_found_and_what_does_not_boot_hides_it(
     words = ("--server", idle.url, "bisect", bundle, "--fix", "--good", "main")
     words = (*words, "--bad", linux.commits["mend"] + "^", "--repo", linux.folder)
     early = (*words[:-4], "--bad", linux.commits["after"], "--repo", linux.folder)
-    with working(idle, data, farm.answers, real(data, StepKind.HISTORY)):
+    with working(idle, data, farm.answers, real(data, steps.StepKind.HISTORY)):
         no_bug = kgym(*words, "--json")
         planned = kgym(*early, "--json")
         farm.no_boot = "fix"
@@ -235,7 +226,7 @@ def test_a_fix_is_found_and_what_does_not_boot_hides_it(
 def test_killed_it_goes_on_and_no_job_is_submitted_twice(
     kgym: Kgym, data: Path, bundle: Path, linux: Linux, farm: Farm
 ) -> None:
-    history = real(data, StepKind.HISTORY)
+    history = real(data, steps.StepKind.HISTORY)
     farm.hold.clear()
     words = ("bisect", bundle, "--good", linux.commits["good"])
     with (
@@ -265,7 +256,7 @@ def test_what_a_machine_kept_from_an_answer_is_run_again_if_asked(
 ) -> None:
     words = ("--server", idle.url, "bisect", bundle, "--good", linux.commits["good"], "--json")
     farm.unwell = "side"
-    with working(idle, data, farm.answers, real(data, StepKind.HISTORY)):
+    with working(idle, data, farm.answers, real(data, steps.StepKind.HISTORY)):
         stopped = kgym(*words)
         farm.unwell = ""
         same = kgym(*words)
@@ -286,7 +277,7 @@ def test_what_cannot_be_bisected_is_told(
         return done.status, done.json["reason"]
 
     main = linux.commits["5"]
-    with working(idle, data, farm.answers, real(data, StepKind.HISTORY)):
+    with working(idle, data, farm.answers, real(data, steps.StepKind.HISTORY)):
         assert reason(bundle, "--good", linux.commits["after"]) == (2, "good_has_bug")
         assert reason(bundle, "--good", "old", "--bad", main) == (2, "source_not_found")
         assert reason(bundle, "--good", "main", "--bad", linux.commits["1"]) == (
@@ -299,12 +290,12 @@ def test_what_cannot_be_bisected_is_told(
     assert reason("watch-queue-filter", "--good", "v6.0") == (2, "no_history")
     assert reason(bundle, "--good", "--upload-pack=x") == (2, "bad_option")
     limited = ("--good", linux.commits["good"], "--most-tests", 2, "--json")
-    with working(idle, data, farm.answers, real(data, StepKind.HISTORY)):
+    with working(idle, data, farm.answers, real(data, steps.StepKind.HISTORY)):
         done = kgym("--server", idle.url, "bisect", bundle, *limited)
     assert (done.status, done.json["outcome"], done.json["tests"]) == (3, "open", 2)
     assert linux.commits["cause"] in {culprit["commit"] for culprit in done.json["culprits"]}
     hours = ("--good", linux.commits["good"], "--most-hours", 1e-9, "--json")
-    with working(idle, data, farm.answers, real(data, StepKind.HISTORY)):
+    with working(idle, data, farm.answers, real(data, steps.StepKind.HISTORY)):
         late = kgym("--server", idle.url, "bisect", bundle, *hours)
     assert (late.status, late.json["outcome"], late.json["tests"]) == (3, "open", 1)
     assert late.json["left"] > 1

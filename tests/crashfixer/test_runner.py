@@ -23,16 +23,7 @@ from kgym_crashfixer.models.model import Call, Model
 from kgym_crashfixer.models.provider import Provided
 from kgym_crashfixer.runs.run_store import RunRecord
 from tests.conftest import ROOT
-from tests.crashfixer.agents import (
-    ONE_TREE,
-    Guesser,
-    Made,
-    agent,
-    guess,
-    new_limit,
-    purpose_of,
-    request,
-)
+from tests.crashfixer import agents
 from tests.crashfixer.test_models import (
     KEY,
     Endpoint,
@@ -49,23 +40,23 @@ pytestmark = pytest.mark.anyio
 __all__ = ["endpoint"]
 
 
-async def ran(made: Made, **how: Any) -> RunView:
+async def ran(made: agents.Made, **how: Any) -> RunView:
     """Carry a run out; return it as it ended."""
-    run = await made.agent.start(request(**how))
+    run = await made.agent.start(agents.request(**how))
     await made.agent.wait(run)
     return await made.agent.show(run)
 
 
 async def test_a_run_finds_the_fix_and_keeps_all_that_happened(tmp_path: Path) -> None:
-    model = Guesser()
-    async with agent(tmp_path, model) as made:
+    model = agents.Guesser()
+    async with agents.agent(tmp_path, model) as made:
         view = await ran(made)
         calls = await made.agent.calls(view.id)
         events = [event async for event in made.agent.follow(view.id)]
     assert (view.state, view.title) == (RunState.RESOLVED, "KASAN: out-of-bounds in f")
     assert [node.name for node in view.nodes] == ["t0", "t0.0", "t0.0.0"]
     assert [node.outcome for node in view.nodes] == ["crashed", "crashed", "resolved"]
-    assert new_limit(view.ranked[0].diff) == "16"
+    assert agents.new_limit(view.ranked[0].diff) == "16"
     assert view.notes == ["no trace: made up"]
     assert (view.spent.calls, view.spent.dollars) == (len(model.asked), len(model.asked) / 2)
     assert (view.spent.builds, view.spent.input_tokens) == (4, 100 * len(model.asked))
@@ -82,19 +73,19 @@ async def test_a_run_finds_the_fix_and_keeps_all_that_happened(tmp_path: Path) -
 async def test_a_run_that_was_interrupted_goes_on_as_if_nothing_had_happened(
     tmp_path: Path, cut: int
 ) -> None:
-    whole, model = tmp_path / "whole", Guesser()
+    whole, model = tmp_path / "whole", agents.Guesser()
     whole.mkdir()
-    async with agent(whole, Guesser()) as made:
+    async with agents.agent(whole, agents.Guesser()) as made:
         uninterrupted = await ran(made)
         nodes = [await made.agent.node(1, node.name) for node in uninterrupted.nodes]
-    async with agent(tmp_path, model) as made:
-        run = await made.agent.start(request())
+    async with agents.agent(tmp_path, model) as made:
+        run = await made.agent.start(agents.request())
         results = 0
         async for event in made.agent.follow(run):
             results += event.kind == "result"
             if results == cut:
                 break
-    async with agent(tmp_path, model) as made:
+    async with agents.agent(tmp_path, model) as made:
         assert (await made.agent.show(run)).state is not RunState.RUNNING
         if (await made.agent.show(run)).state is RunState.INTERRUPTED:
             await made.agent.resume(run)
@@ -120,11 +111,11 @@ async def test_an_agent_that_was_killed_goes_on_and_pays_for_nothing_twice(
             held.append(handler)
             release.wait(60)
         text = handler.body["messages"][-1]["content"]
-        answer(guess(purpose_of(text), text))(handler)
+        answer(agents.guess(agents.purpose_of(text), text))(handler)
 
     endpoint.script = [answering]
     models = f"http://127.0.0.1:{endpoint.server_port}/v1"
-    async with agent(tmp_path, Guesser()) as made:
+    async with agents.agent(tmp_path, agents.Guesser()) as made:
         process = started(tmp_path, models, "start")
         # Of equal questions, which go out together, one may still be within the process.
         while not held or len(held) < await open_questions(made):
@@ -139,7 +130,7 @@ async def test_an_agent_that_was_killed_goes_on_and_pays_for_nothing_twice(
         view = await made.agent.show(1)
         calls = await made.agent.calls(1)
         events = [event async for event in made.agent.follow(1)]
-    assert new_limit(view.ranked[0].diff) == "16"
+    assert agents.new_limit(view.ranked[0].diff) == "16"
     sent_again = [call.name for call in calls if call.asked > 1]
     assert view.spent.lost_calls == len(sent_again) == len(held)
     assert len(endpoint.asked) == len(calls) + len(sent_again)
@@ -147,7 +138,7 @@ async def test_an_agent_that_was_killed_goes_on_and_pays_for_nothing_twice(
     assert again == sent_again
 
 
-async def open_questions(made: Made) -> int:
+async def open_questions(made: agents.Made) -> int:
     """Return how many questions are stored, and have no answer yet."""
     try:
         return await made.store.read(1, RunRecord.open_questions)
@@ -166,12 +157,12 @@ def started(folder: Path, models: str, how: str) -> subprocess.Popen[bytes]:
 async def test_a_question_of_which_nothing_was_heard_twice_is_not_sent_a_third_time(
     tmp_path: Path,
 ) -> None:
-    async with agent(tmp_path, Guesser(pause=60)) as made:
-        await made.agent.start(request())
+    async with agents.agent(tmp_path, agents.Guesser(pause=60)) as made:
+        await made.agent.start(agents.request())
         await until_asked(made)
     for lost in (0, 1):
         forget_the_end(tmp_path)
-        async with agent(tmp_path, Guesser(pause=60)) as made:
+        async with agents.agent(tmp_path, agents.Guesser(pause=60)) as made:
             await made.agent.resume(1)
             if lost == 0:
                 await until_asked(made, times=2)
@@ -192,14 +183,17 @@ def forget_the_end(folder: Path) -> None:
     os.truncate(path, last)
 
 
-async def until_asked(made: Made, times: int = 1) -> None:
+async def until_asked(made: agents.Made, times: int = 1) -> None:
     while [call.asked for call in await made.agent.calls(1)] != [times, times]:
         await asyncio.sleep(0.02)
 
 
 async def test_who_resumes_a_run_that_is_under_way_is_told(tmp_path: Path) -> None:
-    async with agent(tmp_path, Guesser(pause=60)) as made, agent(tmp_path, Guesser()) as other:
-        run = await made.agent.start(request())
+    async with (
+        agents.agent(tmp_path, agents.Guesser(pause=60)) as made,
+        agents.agent(tmp_path, agents.Guesser()) as other,
+    ):
+        run = await made.agent.start(agents.request())
         with pytest.raises(Conflict, match="running in another"):
             await other.agent.resume(run)
         await made.agent.stop(run)
@@ -219,9 +213,9 @@ async def test_who_resumes_a_run_that_is_under_way_is_told(tmp_path: Path) -> No
 async def test_a_limit_ends_a_run_with_what_it_has_and_more_lets_it_go_on(
     tmp_path: Path, limits: dict[str, float], reason: str, most_calls: int
 ) -> None:
-    model = Guesser(pause=0.05)
-    async with agent(tmp_path, model, slow=0.05) as made:
-        run = await made.agent.start(request(**limits))
+    model = agents.Guesser(pause=0.05)
+    async with agents.agent(tmp_path, model, slow=0.05) as made:
+        run = await made.agent.start(agents.request(**limits))
         assert await made.agent.wait(run) is RunState.LIMITED
         view = await made.agent.show(run)
         assert reason in view.reason
@@ -237,7 +231,7 @@ async def test_a_limit_ends_a_run_with_what_it_has_and_more_lets_it_go_on(
 
 
 async def test_a_price_that_is_not_known_is_not_zero(tmp_path: Path) -> None:
-    async with agent(tmp_path, Guesser(price=None)) as made:
+    async with agents.agent(tmp_path, agents.Guesser(price=None)) as made:
         limited = await ran(made, dollars=5)
         free = await ran(made)
     assert limited.reason.startswith("price_unknown")
@@ -248,7 +242,7 @@ async def test_a_price_that_is_not_known_is_not_zero(tmp_path: Path) -> None:
 async def test_concurrency_bounds_the_questions_at_a_time(tmp_path: Path) -> None:
     open_now, most = 0, 0
 
-    class Counting(Guesser):
+    class Counting(agents.Guesser):
         async def ask(self, call: Call) -> Reply:
             nonlocal open_now, most
             open_now += 1
@@ -257,15 +251,15 @@ async def test_concurrency_bounds_the_questions_at_a_time(tmp_path: Path) -> Non
             open_now -= 1
             return await super().ask(call)
 
-    async with agent(tmp_path, Counting()) as made:
+    async with agents.agent(tmp_path, Counting()) as made:
         view = await ran(made, strategy=Forest(trees=4, depth=1), concurrency=3)
     assert view.spent.calls > 3
     assert most == 3
 
 
 async def test_a_stopped_run_leaves_nothing_running_and_can_go_on(tmp_path: Path) -> None:
-    async with agent(tmp_path, Guesser(), slow=60) as made:
-        run = await made.agent.start(request())
+    async with agents.agent(tmp_path, agents.Guesser(), slow=60) as made:
+        run = await made.agent.start(agents.request())
         (platform,) = await opened(made)
         while not any(name.endswith("-try") for name in platform.running):
             await asyncio.sleep(0.01)
@@ -275,12 +269,12 @@ async def test_a_stopped_run_leaves_nothing_running_and_can_go_on(tmp_path: Path
         assert (await made.agent.show(run)).nodes[0].outcome == "stopped"
         with pytest.raises(Conflict, match="stopped"):
             await made.agent.stop(run)
-    async with agent(tmp_path, Guesser()) as made:
+    async with agents.agent(tmp_path, agents.Guesser()) as made:
         await made.agent.resume(run)
         assert await made.agent.wait(run) is RunState.RESOLVED
 
 
-async def opened(made: Made) -> list[Any]:
+async def opened(made: agents.Made) -> list[Any]:
     while not made.platforms:
         await asyncio.sleep(0.01)
     return made.platforms
@@ -289,8 +283,8 @@ async def opened(made: Made) -> list[Any]:
 async def test_a_crash_that_does_not_reproduce_is_said_before_money_is_spent(
     tmp_path: Path,
 ) -> None:
-    model = Guesser()
-    async with agent(tmp_path, model, crashes=False) as made:
+    model = agents.Guesser()
+    async with agents.agent(tmp_path, model, crashes=False) as made:
         view = await ran(made)
     assert view.state is RunState.FAILED
     assert view.reason.startswith("does_not_reproduce")
@@ -299,7 +293,7 @@ async def test_a_crash_that_does_not_reproduce_is_said_before_money_is_spent(
 
 # --- models that misbehave ----------------------------------------------------------------
 
-SMALL = Forest(trees=1, depth=1, cycle=ONE_TREE.cycle.model_copy(update={"hypotheses": 1}))
+SMALL = Forest(trees=1, depth=1, cycle=agents.ONE_TREE.cycle.model_copy(update={"hypotheses": 1}))
 
 
 async def answered(tmp_path: Path, endpoint: Endpoint, *script: Handle, **limits: float) -> RunView:
@@ -309,7 +303,7 @@ async def answered(tmp_path: Path, endpoint: Endpoint, *script: Handle, **limits
     def model() -> Model:
         return Provided(f"openai-chat:gpt-4o@{url}", KEY, first_pause=0.001)
 
-    async with agent(tmp_path, model, pauses=(0.01,)) as made:
+    async with agents.agent(tmp_path, model, pauses=(0.01,)) as made:
         view = await ran(made, strategy=SMALL, **limits)
         shown = [view.model_dump_json()]
         shown += [item.model_dump_json() for item in await made.agent.calls(view.id)]
@@ -368,7 +362,7 @@ async def test_a_model_that_refuses_ends_the_run_with_a_reason(
 async def test_a_provider_that_was_away_is_asked_again(tmp_path: Path, endpoint: Endpoint) -> None:
     def answering(handler: Handler) -> None:
         text = handler.body["messages"][-1]["content"]
-        answer(guess(purpose_of(text), text))(handler)
+        answer(agents.guess(agents.purpose_of(text), text))(handler)
 
     view = await answered(tmp_path, endpoint, *[refuse(500)] * 7, answering)
     assert view.nodes[0].outcome == "crashed"
@@ -387,7 +381,7 @@ async def test_a_model_that_never_answers_is_ended_by_the_limit_of_time(
 
 
 async def test_the_shipped_forest_looks_lists_and_tries_in_turn(tmp_path: Path) -> None:
-    class Lister(Guesser):
+    class Lister(agents.Guesser):
         """Names a further file on its second turn; of its hypotheses the third is right."""
 
         async def ask(self, call: Call) -> Reply:
@@ -406,10 +400,10 @@ async def test_the_shipped_forest_looks_lists_and_tries_in_turn(tmp_path: Path) 
         if purpose == "patches":
             new = re.findall(r"<solution>\n(\d+)\n</solution>", text)[-1]
             return f"<attempt>{edit('99', new)}</attempt><attempt>{edit('99', 'word')}</attempt>"
-        return guess(purpose, text)
+        return agents.guess(purpose, text)
 
     model = Lister(listed)
-    async with agent(tmp_path, model) as made:
+    async with agents.agent(tmp_path, model) as made:
         view = await ran(made, strategy="forest")
         (platform,) = made.platforms
     assert view.state is RunState.RESOLVED

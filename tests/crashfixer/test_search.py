@@ -15,20 +15,10 @@ from kgym.api.agent.conversation import ToolCall
 from kgym.api.agent.nodes import Crash, NodeOutcome, Tried
 from kgym.api.agent.strategy import BestFirst, Cycle, Escalate, Forest, Phase, Strategy, Tool
 from kgym.api.steps import PatchCheck, PatchOutcome, Verdict
+from kgym_crashfixer.search import work
 from kgym_crashfixer.search.code import Code
 from kgym_crashfixer.search.engine import Asked
 from kgym_crashfixer.search.search import Search
-from kgym_crashfixer.search.work import (
-    Answer,
-    Check,
-    Checked,
-    Purpose,
-    Question,
-    Result,
-    Seen,
-    Try,
-    Unanswered,
-)
 from tests.crashfixer.world import FILE, FIRST, FURTHER, World, edit, limit, run
 
 
@@ -123,7 +113,7 @@ def test_whatever_a_strategy_meets_it_ends_and_tries_nothing_twice(
     assert all(node.outcome is not None for node in search.nodes.values())
     failed: Counter[str] = Counter()
     for asked, result in world.done:
-        if isinstance(asked.work, Try) and isinstance(result, Tried):
+        if isinstance(asked.work, work.Try) and isinstance(result, Tried):
             assert asked.work.diff
             if result.verdict is not Verdict.INCONCLUSIVE and not result.noise:
                 failed[asked.work.diff] += not result.resolved
@@ -164,7 +154,7 @@ def test_a_plain_agent_runs_no_more_kernels_than_it_may(
     world = World(seed, guesses)
     search = searched(strategy, world)
     (node,) = search.nodes.values()
-    tried = {asked.work.diff for asked, _ in world.done if isinstance(asked.work, Try)}
+    tried = {asked.work.diff for asked, _ in world.done if isinstance(asked.work, work.Try)}
     assert len(tried) <= (strategy.kernels + 1 if strategy.feedback else 1)
     assert len(world.questions()) <= strategy.turns
     assert (node.outcome is NodeOutcome.RESOLVED) is bool(search.fixes())
@@ -275,12 +265,12 @@ def test_best_first_spends_its_cycles_and_finds_what_can_be_found() -> None:
     assert len(hopeless.nodes) == 12
 
 
-@pytest.mark.parametrize("kind", [Try, Check])
+@pytest.mark.parametrize("kind", [work.Try, work.Check])
 def test_a_platform_that_is_away_costs_no_cycle_and_few_questions(kind: type) -> None:
     class Away(World):
-        def _result(self, asked: Asked) -> Result:
+        def _result(self, asked: Asked) -> work.Result:
             if isinstance(asked.work, kind):
-                return Unanswered(reason="the platform is away")
+                return work.Unanswered(reason="the platform is away")
             return super()._result(asked)
 
     search = searched(Forest(trees=1, depth=4, cycle=Cycle(patches=1)), Away(1, ["7"]))
@@ -294,7 +284,7 @@ def test_a_kernel_that_does_not_build_is_mended_and_no_failure_of_the_platform()
     world = World(4, ["88"])
     search = searched(Forest(trees=1, depth=1, cycle=cycle), world)
     assert [node.outcome for node in search.nodes.values()] == [NodeOutcome.NO_PATCH]
-    (repair,) = world.questions(Purpose.REPAIR)
+    (repair,) = world.questions(work.Purpose.REPAIR)
     assert repair.values["problem"] == "It does not build: ld: no"
 
 
@@ -340,7 +330,7 @@ def test_a_later_phase_knows_every_patch_that_an_earlier_one_tried() -> None:
     tried = {
         asked.work.diff
         for asked, result in world.done
-        if isinstance(asked.work, Try) and asked.work.node == "phase0"
+        if isinstance(asked.work, work.Try) and asked.work.node == "phase0"
     }
     asked = world.questions(node="phase1.t0")[0]
     assert len(tried) > 1
@@ -360,9 +350,9 @@ def test_a_look_at_the_source_is_no_longer_than_a_conversation_can_bear() -> Non
     search = Search(Tool(), FIRST)
     (asked,) = search.ask()
     call = ToolCall(id="c1", name="read_file", arguments={"path": FILE, "whole": True})
-    search.tell(asked.name, Answer(calls=[call]))
+    search.tell(asked.name, work.Answer(calls=[call]))
     (asked,) = search.ask()
-    search.tell(asked.name, Seen(text="x" * 10_000_000))
+    search.tell(asked.name, work.Seen(text="x" * 10_000_000))
     (asked,) = search.ask()
     result = asked.work.turns[-1].results["c1"]
     assert len(result) < 61_000
@@ -371,18 +361,18 @@ def test_a_look_at_the_source_is_no_longer_than_a_conversation_can_bear() -> Non
 
 def test_a_check_that_a_limit_ended_is_no_compile_error() -> None:
     class Limited(World):
-        def result(self, asked: Asked) -> Result:
+        def result(self, asked: Asked) -> work.Result:
             result = super().result(asked)
-            if not isinstance(result, Checked):
+            if not isinstance(result, work.Checked):
                 return result
             over = {"outcome": PatchOutcome.OVER_LIMIT}
-            return Checked(patches=[patch.model_copy(update=over) for patch in result.patches])
+            return work.Checked(patches=[patch.model_copy(update=over) for patch in result.patches])
 
     world = Limited(1, ["16"])
     search = Search(Forest(trees=1, depth=1), FIRST)
     run(search, world)
     assert search.fixes()
-    assert not world.questions(Purpose.REPAIR)
+    assert not world.questions(work.Purpose.REPAIR)
 
 
 @pytest.mark.parametrize("last", [False, True])
@@ -397,10 +387,10 @@ def test_files_may_be_searched_one_after_the_other(last: bool) -> None:
     ready = search.ask()
     while ready:
         asked = ready.pop(0)
-        if isinstance(asked.work, Question):
+        if isinstance(asked.work, work.Question):
             shown.append(list(asked.work.values["files"]))
-        other = isinstance(asked.work, Question) and FILE not in asked.work.values["files"]
-        search.tell(asked.name, Answer(text="no idea") if other else world.result(asked))
+        other = isinstance(asked.work, work.Question) and FILE not in asked.work.values["files"]
+        search.tell(asked.name, work.Answer(text="no idea") if other else world.result(asked))
         gone = set(search.dropped())
         ready = [asked for asked in ready if asked.name not in gone] + search.ask()
     assert all(len(asked) == 1 for asked in shown)
@@ -414,15 +404,15 @@ class Fixed(World):
 
     hypotheses = ("7", "8", "9", "16")
 
-    def _answer(self, question: Question, chance: random.Random) -> Result:
-        if question.purpose is Purpose.HYPOTHESES:
+    def _answer(self, question: work.Question, chance: random.Random) -> work.Result:
+        if question.purpose is work.Purpose.HYPOTHESES:
             tried = {lesson["hypothesis"] for lesson in question.values["lessons"]}
             left = [text for text in self.hypotheses if text not in tried]
             left = left[: question.values["count"]]
-            return Answer(text="".join(f"<solution>{text}</solution>" for text in left))
-        if question.purpose is Purpose.PATCH:
+            return work.Answer(text="".join(f"<solution>{text}</solution>" for text in left))
+        if question.purpose is work.Purpose.PATCH:
             old = limit(question.values["files"][FILE])
-            return Answer(text=edit(old, question.values["hypothesis"]))
+            return work.Answer(text=edit(old, question.values["hypothesis"]))
         return super()._answer(question, chance)
 
 
@@ -442,12 +432,12 @@ def test_hypotheses_of_one_answer_are_tried_one_after_the_other_then_asked_for_a
     assert [fix.node for fix in search.fixes()] == ["t3"]
     assert [node.hypothesis for node in search.nodes.values()] == ["7", "8", "9", "16"]
     assert all(node.parent is None for node in search.nodes.values())
-    texts = [result.text for _, result in world.done if isinstance(result, Answer)]
+    texts = [result.text for _, result in world.done if isinstance(result, work.Answer)]
     assert [text.count("<solution>") for text in texts if "<solution>" in text] == asked
-    lessons = world.questions(Purpose.HYPOTHESES)[-1].values["lessons"]
+    lessons = world.questions(work.Purpose.HYPOTHESES)[-1].values["lessons"]
     assert {lesson["hypothesis"] for lesson in lessons} <= {"7", "8", "9"}
     assert all("LIMIT 99" in question.values["files"][FILE] for question in world.questions())
-    assert not world.questions(Purpose.SUMMARY)
+    assert not world.questions(work.Purpose.SUMMARY)
 
 
 def test_where_the_kernel_crashes_in_another_way_the_tree_goes_on_from_there() -> None:
@@ -493,13 +483,13 @@ def test_patches_are_only_mended_while_no_other_one_compiles() -> None:
 
         broken = 2
 
-        def _answer(self, question: Question, chance: random.Random) -> Result:
-            if question.purpose is Purpose.PATCHES:
+        def _answer(self, question: work.Question, chance: random.Random) -> work.Result:
+            if question.purpose is work.Purpose.PATCHES:
                 new = ["word"] * self.broken + ["7", "8", "9"]
                 pieces = [f"<attempt>{edit('99', word)}</attempt>" for word in new[:3]]
-                return Answer(text="".join(pieces))
-            if question.purpose is Purpose.REPAIR:
-                return Answer(text=edit("99", "16"))
+                return work.Answer(text="".join(pieces))
+            if question.purpose is work.Purpose.REPAIR:
+                return work.Answer(text=edit("99", "16"))
             return super()._answer(question, chance)
 
     cycle = Cycle(questions="together", hypotheses=0, patches=3, mend="needed", rounds=1)
@@ -507,7 +497,7 @@ def test_patches_are_only_mended_while_no_other_one_compiles() -> None:
         world = Broken(1, ["7"])
         world.broken = broken
         search = searched(Forest(trees=1, depth=1, cycle=cycle), world)
-        assert len(world.questions(Purpose.REPAIR)) == repairs
+        assert len(world.questions(work.Purpose.REPAIR)) == repairs
         assert bool(search.fixes()) is bool(repairs)
         (node,) = search.nodes.values()
         problems = [problem for patch in node.candidates for problem in patch.problems]
@@ -519,14 +509,14 @@ class Elsewhere(World):
 
     turns = 2
 
-    def _answer(self, question: Question, chance: random.Random) -> Result:
-        if question.purpose is not Purpose.FILES:
+    def _answer(self, question: work.Question, chance: random.Random) -> work.Result:
+        if question.purpose is not work.Purpose.FILES:
             return super()._answer(question, chance)
         if len(question.turns) < self.turns:
             call = ToolCall(id="1", name="search", arguments={"pattern": "LIMIT"})
-            return Answer(calls=[call])
+            return work.Answer(calls=[call])
         named: list[JsonValue] = ["kernel/../kernel/further.c", FILE, {}, "a", "b", "c", "d"]
-        return Answer(calls=[ToolCall(id="2", name="name_files", arguments={"files": named})])
+        return work.Answer(calls=[ToolCall(id="2", name="name_files", arguments={"files": named})])
 
 
 @pytest.mark.parametrize("strategy", [
@@ -537,10 +527,10 @@ class Elsewhere(World):
 def test_further_files_are_searched_for_once_and_are_there_from_then_on(strategy: Strategy) -> None:
     world = Elsewhere(1, ["7", "8"])
     search = searched(strategy, world)
-    looks = world.questions(Purpose.FILES)
+    looks = world.questions(work.Purpose.FILES)
     assert [look.values["files"] for look in looks] == [[FILE]] * 3
     assert "[one turn is left" in next(iter(looks[-1].turns[-1].results.values()))
-    others = [asked for asked in world.questions() if asked.purpose is not Purpose.FILES]
+    others = [asked for asked in world.questions() if asked.purpose is not work.Purpose.FILES]
     assert all(list(asked.values["files"])[:2] == [FILE, FURTHER] for asked in others)
     assert len(others[0].values["files"]) == 4  # not more, however many were named
     assert [bool(node.further_files) for node in search.nodes.values()].count(True) == 1
@@ -552,7 +542,7 @@ def test_a_model_that_looks_for_ever_begins_without_further_files() -> None:
 
     world = Endless(1, ["16"])
     search = searched(Forest(trees=1, depth=1, cycle=Cycle(looks=4, patches=1)), world)
-    assert len(world.questions(Purpose.FILES)) == 4
+    assert len(world.questions(work.Purpose.FILES)) == 4
     assert search.fixes()
 
 
@@ -581,14 +571,14 @@ def test_a_plain_agent_is_told_what_a_check_found_and_runs_what_may_compile(
     search, shown = Search(Tool(turns=2), FIRST), ""
     while ready := search.ask():
         (asked,) = ready
-        result: Result = Checked(patches=[check])
-        if isinstance(asked.work, Question):
-            result = Answer(calls=[] if asked.work.turns else calls)
+        result: work.Result = work.Checked(patches=[check])
+        if isinstance(asked.work, work.Question):
+            result = work.Answer(calls=[] if asked.work.turns else calls)
             shown = asked.work.turns[-1].results["2"] if asked.work.turns else ""
-        elif isinstance(asked.work, Try):
+        elif isinstance(asked.work, work.Try):
             result = Tried(verdict=Verdict.NO_CRASH, obstacles=["it_is_no_fix"])
-        elif not isinstance(asked.work, Check):
-            result = Seen(text=FIRST.code.files[FILE])
+        elif not isinstance(asked.work, work.Check):
+            result = work.Seen(text=FIRST.code.files[FILE])
         search.tell(asked.name, result)
     (node,) = search.nodes.values()
     assert bool(node.runs) is run

@@ -13,22 +13,11 @@ from pydantic import JsonValue
 from kgym.api.agent.conversation import ToolCall, Turn
 from kgym.api.agent.nodes import Crash, Tried
 from kgym.api.steps import PatchCheck, PatchOutcome, Verdict
+from kgym_crashfixer.search import work
 from kgym_crashfixer.search.code import Code
 from kgym_crashfixer.search.cycle import State
 from kgym_crashfixer.search.engine import Asked
 from kgym_crashfixer.search.search import Search
-from kgym_crashfixer.search.work import (
-    Answer,
-    Check,
-    Checked,
-    Purpose,
-    Question,
-    Result,
-    Seen,
-    Source,
-    Try,
-    Unanswered,
-)
 
 FILE, FURTHER = "kernel/watch.c", "kernel/further.c"
 TEXT = "#define OTHER 1\n#define LIMIT 99\nint f(int n) { return n < LIMIT; }\n"
@@ -62,78 +51,82 @@ class World:
         self, seed: int, guesses: list[str], flaky: float = 0.0, away: float = 0.0
     ) -> None:
         self.seed, self.guesses, self.flaky, self.away = seed, guesses, flaky, away
-        self.done: list[tuple[Asked, Result]] = []
+        self.done: list[tuple[Asked, work.Result]] = []
 
-    def result(self, asked: Asked) -> Result:
+    def result(self, asked: Asked) -> work.Result:
         """Do the work; what it comes to depends on its name alone."""
         result = self._result(asked)
         self.done.append((asked, result))
         return result
 
-    def questions(self, purpose: Purpose | None = None, node: str | None = None) -> list[Question]:
+    def questions(
+        self, purpose: work.Purpose | None = None, node: str | None = None
+    ) -> list[work.Question]:
         """Return the questions that were answered, optionally of a purpose or a node."""
-        asked = [asked.work for asked, _ in self.done if isinstance(asked.work, Question)]
+        asked = [asked.work for asked, _ in self.done if isinstance(asked.work, work.Question)]
         wanted = [question for question in asked if purpose in {None, question.purpose}]
         return [question for question in wanted if node in {None, question.node}]
 
-    def _result(self, asked: Asked) -> Result:
+    def _result(self, asked: Asked) -> work.Result:
         chance = random.Random(f"{self.seed} {asked.name}")
         if chance.random() < self.away:
-            return Unanswered(reason="the platform is away")
+            return work.Unanswered(reason="the platform is away")
         match asked.work:
-            case Question() as question:
+            case work.Question() as question:
                 return self._answer(question, chance)
-            case Source(tool="definition"):
-                return Seen(text=TEXT, paths=[chance.choice([FILE, FURTHER])])
-            case Source():
-                return Seen(text=TEXT)
-            case Check(patches=patches):
-                return Checked(patches=[_checked(patch.diff or "") for patch in patches])
-            case Try(diff=diff):
+            case work.Source(tool="definition"):
+                return work.Seen(text=TEXT, paths=[chance.choice([FILE, FURTHER])])
+            case work.Source():
+                return work.Seen(text=TEXT)
+            case work.Check(patches=patches):
+                return work.Checked(patches=[_checked(patch.diff or "") for patch in patches])
+            case work.Try(diff=diff):
                 return self._tried(diff, chance)
-        return Unanswered(reason="nobody does it")
+        return work.Unanswered(reason="nobody does it")
 
-    def _answer(self, question: Question, chance: random.Random) -> Result:
+    def _answer(self, question: work.Question, chance: random.Random) -> work.Result:
         match question.purpose:
-            case Purpose.HYPOTHESIS:
-                return Answer(text=f"<solution>It is {chance.choice(self.guesses)}</solution>")
-            case Purpose.HYPOTHESES:
+            case work.Purpose.HYPOTHESIS:
+                return work.Answer(text=f"<solution>It is {chance.choice(self.guesses)}</solution>")
+            case work.Purpose.HYPOTHESES:
                 return self._ranked(question.values["count"], chance)
-            case Purpose.PATCHES:
+            case work.Purpose.PATCHES:
                 attempts = [self._patch(question, chance) for _ in range(question.values["count"])]
-                return Answer(text="".join(f"<attempt>{attempt}</attempt>" for attempt in attempts))
-            case Purpose.FILES | Purpose.DEFINITIONS:
-                call = (_look if question.purpose is Purpose.FILES else _exploration)(chance)
-                return Answer(text="I think", calls=[call] if chance.random() < 0.8 else [])
-            case Purpose.PATCH | Purpose.FUNCTIONS | Purpose.REPAIR:
-                return Answer(text=self._patch(question, chance))
-            case Purpose.TOOL:
+                return work.Answer(
+                    text="".join(f"<attempt>{attempt}</attempt>" for attempt in attempts)
+                )
+            case work.Purpose.FILES | work.Purpose.DEFINITIONS:
+                call = (_look if question.purpose is work.Purpose.FILES else _exploration)(chance)
+                return work.Answer(text="I think", calls=[call] if chance.random() < 0.8 else [])
+            case work.Purpose.PATCH | work.Purpose.FUNCTIONS | work.Purpose.REPAIR:
+                return work.Answer(text=self._patch(question, chance))
+            case work.Purpose.TOOL:
                 name = chance.choice(["edit", "edit", "run_kernel", "check", "reset", "nonsense"])
                 if chance.random() < 0.05:
                     name = "done"
                 new = chance.choice(self.guesses)
                 call = ToolCall(id="1", name=name, arguments=_replaced(question.turns, new))
-                return Answer(text="I think", calls=[call] if chance.random() < 0.9 else [])
-            case Purpose.REFLECTION | Purpose.CONSISTENCY:
-                return Answer(text=f"<choice>{chance.randrange(1, 4)}</choice>")
+                return work.Answer(text="I think", calls=[call] if chance.random() < 0.9 else [])
+            case work.Purpose.REFLECTION | work.Purpose.CONSISTENCY:
+                return work.Answer(text=f"<choice>{chance.randrange(1, 4)}</choice>")
             case _:
-                return Answer(text="it failed")
+                return work.Answer(text="it failed")
 
-    def _patch(self, question: Question, chance: random.Random) -> str:
+    def _patch(self, question: work.Question, chance: random.Random) -> str:
         if chance.random() < 0.1:
             return chance.choice(["", "<file>", edit("1000", "2"), "no idea"])
-        if question.purpose is Purpose.FUNCTIONS and chance.random() < 0.2:
+        if question.purpose is work.Purpose.FUNCTIONS and chance.random() < 0.2:
             return chance.choice(WHOLE)
         old = limit(question.values["files"][FILE])
         return edit(old, chance.choice(self.guesses))
 
-    def _ranked(self, count: int, chance: random.Random) -> Answer:
+    def _ranked(self, count: int, chance: random.Random) -> work.Answer:
         if chance.random() < 0.1:
-            return Answer(text=chance.choice(["", "no idea", "<ranking>1</ranking>"]))
+            return work.Answer(text=chance.choice(["", "no idea", "<ranking>1</ranking>"]))
         guesses = [chance.choice(self.guesses) for _ in range(count)]
         solutions = "".join(f"<solution>It is {guess}</solution>" for guess in guesses)
         ranking = ", ".join(str(chance.randrange(1, 6)) for _ in guesses)
-        return Answer(text=f"{solutions}<ranking>{ranking}</ranking>")
+        return work.Answer(text=f"{solutions}<ranking>{ranking}</ranking>")
 
     def _tried(self, diff: str, chance: random.Random) -> Tried:
         if chance.random() < self.flaky:
@@ -194,7 +187,7 @@ def _checked(diff: str) -> PatchCheck:
 Pick = Callable[[list[Asked]], int]
 
 
-def run(search: Search, world: World, pick: Pick = lambda _: 0) -> list[tuple[str, Result]]:
+def run(search: Search, world: World, pick: Pick = lambda _: 0) -> list[tuple[str, work.Result]]:
     """Do the search's work, in the order that `pick` chooses; return what it was told."""
     results, ready = [], search.ask()
     while ready:

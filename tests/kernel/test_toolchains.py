@@ -5,15 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from kgym.api.steps import (
-    BuildSpec,
-    CheckSpec,
-    Edit,
-    Patch,
-    PatchOutcome,
-    compiler_words,
-    compilers,
-)
+from kgym.api import steps
 from kgym.errors import KgymError
 from kgym.host.squashfs import WAYS, Way
 from kgym.worker.context import StepContext
@@ -29,9 +21,9 @@ pytestmark = [
     pytest.mark.skipif(shutil.which("mmdebstrap") is None, reason="mmdebstrap is not installed"),
 ]
 SYZBOT = "gcc (GCC) 10.1.0-syz 20200507"
-PATCH = Patch(
+PATCH = steps.Patch(
     edits=[
-        Edit(
+        steps.Edit(
             file="kernel/watch_queue.c",
             original="type >= WATCH_TYPE__NR",
             replacement="type >= 100",
@@ -58,7 +50,7 @@ async def needs_image(compiler: str, run: StepContext) -> None:
 @pytest.mark.exhaustive
 @pytest.mark.parametrize("ways", [WAYS, ()], ids=["mounted", "unpacked"])
 async def test_what_syzbot_names_builds_patches_and_checks_by_the_suites_compiler(
-    new_run: NewRun, fake_build: BuildSpec, tmp_path: Path, ways: tuple[Way, ...]
+    new_run: NewRun, fake_build: steps.BuildSpec, tmp_path: Path, ways: tuple[Way, ...]
 ) -> None:
     spec = fake_build.model_copy(update={"compiler": SYZBOT, "patches": [PATCH]})
     await needs_image(SYZBOT, new_run(spec))
@@ -71,15 +63,17 @@ async def test_what_syzbot_names_builds_patches_and_checks_by_the_suites_compile
     assert (again.tree, again.memoised, again.compiler_substitution) == (result.tree, True, "")
     by_host = await Builder(ours)(new_run(spec.model_copy(update={"compiler": "gcc"})))
     assert by_host.tree != result.tree
-    check = CheckSpec(source=spec.source, config=spec.config, compiler=SYZBOT, patches=[PATCH])
+    check = steps.CheckSpec(
+        source=spec.source, config=spec.config, compiler=SYZBOT, patches=[PATCH]
+    )
     checked = await Checker(ours, tmp_path / "cache")(new_run(check))
-    assert [answer.outcome for answer in checked.patches] == [PatchOutcome.COMPILES]
+    assert [answer.outcome for answer in checked.patches] == [steps.PatchOutcome.COMPILES]
     assert checked.compiler_substitution == result.compiler_substitution
 
 
 def newest() -> list[tuple[str, str]]:
     """The newest GCC and Clang of each suite that Debian's own archive has, with their versions."""
-    suites = {name: of for name, of in compilers.table().suites.items() if not of.archived}
+    suites = {name: of for name, of in steps.compilers.table().suites.items() if not of.archived}
     return [
         (f"{name}/{family}-{versions[-1].partition('.')[0]}", versions[-1])
         for family in ("gcc", "clang")
@@ -91,12 +85,12 @@ def newest() -> list[tuple[str, str]]:
 @pytest.mark.exhaustive
 @pytest.mark.parametrize(("compiler", "version"), newest())
 async def test_each_suites_compilers_build(
-    new_run: NewRun, fake_build: BuildSpec, tmp_path: Path, compiler: str, version: str
+    new_run: NewRun, fake_build: steps.BuildSpec, tmp_path: Path, compiler: str, version: str
 ) -> None:
     spec = fake_build.model_copy(update={"compiler": compiler})
     await needs_image(compiler, new_run(spec))
     result = await Builder(suite(tmp_path / "cache"))(new_run(spec))
-    compiler_read = compiler_words.read(result.compiler_version)
+    compiler_read = steps.compiler_words.read(result.compiler_version)
     assert compiler_read is not None, result.compiler_version
     family = compiler.partition("/")[2].partition("-")[0]
     # As the table has it, by which the nearest to what is described is chosen.

@@ -23,18 +23,8 @@ from kgym_scheduler.job_store import JobStore
 from kgym_scheduler.scheduler import Scheduler
 from kgym_scheduler.suitecache_entries import SuiteCacheEntries
 from tests.results import built, ran
+from tests.scheduler import parts
 from tests.scheduler.conftest import NewDatabase
-from tests.scheduler.parts import (
-    BUILD,
-    BUILT,
-    Clock,
-    Platform,
-    badly,
-    claim_of,
-    end,
-    job,
-    reproduce,
-)
 
 pytestmark = pytest.mark.anyio
 
@@ -54,7 +44,7 @@ async def done(store: JobStore, request: JobRequest, *results: AttemptEnding | S
     """Submit a job, and let its steps answer so; one that is told of no answer stays as it is."""
     view, _ = await store.submit(request)
     if results:
-        await end(store, *results)
+        await parts.end(store, *results)
     return view.id
 
 
@@ -74,24 +64,24 @@ async def paged(store: JobStore, **conditions: object) -> list[str]:
 
 
 def trial(bug: str, *tags: str) -> JobRequest:
-    return job(BUILD, reproduce(0), tags=(f"bug={bug}", *tags))
+    return parts.job(parts.BUILD, parts.reproduce(0), tags=(f"bug={bug}", *tags))
 
 
 def fix(bug: str) -> JobRequest:
-    request = job(
-        BUILD.model_copy(update={"name": "build_before"}),
-        reproduce(0).model_copy(update={"name": BEFORE}),
-        BUILD.model_copy(update={"name": "build_after"}),
-        reproduce(2).model_copy(update={"name": AFTER}),
+    request = parts.job(
+        parts.BUILD.model_copy(update={"name": "build_before"}),
+        parts.reproduce(0).model_copy(update={"name": BEFORE}),
+        parts.BUILD.model_copy(update={"name": "build_after"}),
+        parts.reproduce(2).model_copy(update={"name": AFTER}),
     )
     return request.model_copy(update={"tags": [f"bug={bug}"]})
 
 
 async def test_a_bug_is_counted_by_what_its_jobs_came_to(store: JobStore) -> None:
-    first = await done(store, trial("udp"), BUILT, crashed())
-    await done(store, trial("udp"), badly("user"))
+    first = await done(store, trial("udp"), parts.BUILT, crashed())
+    await done(store, trial("udp"), parts.badly("user"))
     waiting, _ = await store.submit(trial("udp", "night:1"))
-    await store.submit(job())
+    await store.submit(parts.job())
     [bug] = await counted(store)
     assert (bug.name, bug.jobs) == ("udp", 3)
     assert bug.states == {State.SUCCEEDED: 1, State.FAILED: 1, State.QUEUED: 1}
@@ -108,12 +98,12 @@ async def test_a_bug_is_counted_by_what_its_jobs_came_to(store: JobStore) -> Non
 
 
 async def test_a_fix_makes_a_bug_resolved_until_its_job_runs_again(store: JobStore) -> None:
-    fixed = await done(store, fix("udp"), BUILT, crashed(), BUILT, ran())
+    fixed = await done(store, fix("udp"), parts.BUILT, crashed(), parts.BUILT, ran())
     [bug] = await counted(store)
     assert (bug.patch, bug.resolved, bug.resolved_job) == ("resolved", 1, fixed)
     assert (bug.verdict, bug.title) == (Verdict.NO_CRASH, TITLE)  # of the run without the fix
     assert bug.subsystem == "net/ipv4"
-    other = await done(store, fix("udp"), BUILT, crashed(), BUILT, crashed())
+    other = await done(store, fix("udp"), parts.BUILT, crashed(), parts.BUILT, crashed())
     [bug] = await counted(store)
     assert (bug.resolved, bug.unresolved, bug.judged_job) == (1, 1, other)
     assert (bug.patch, bug.resolved_job) == ("resolved", fixed)
@@ -124,7 +114,7 @@ async def test_a_fix_makes_a_bug_resolved_until_its_job_runs_again(store: JobSto
 
 
 async def test_other_tags_make_it_another_bug_s_job(store: JobStore) -> None:
-    job_id = await done(store, trial("a"), BUILT, crashed())
+    job_id = await done(store, trial("a"), parts.BUILT, crashed())
     await store.tag(job_id, ["bug=b", "bug=c"])
     bugs = {bug.name: bug for bug in await counted(store)}
     assert set(bugs) == {"b", "c"}
@@ -139,9 +129,9 @@ async def test_shipped_bugs_are_known_before_they_crash(store: JobStore) -> None
     assert (bug.crash_class, bug.subsystem) == ("KASAN slab-out-of-bounds", "kernel")
 
 
-async def test_a_list_is_filtered_and_paged(store: JobStore, clock: Clock) -> None:
-    await done(store, trial("udp"), BUILT, crashed())
-    await done(store, fix("fixed"), BUILT, crashed(), BUILT, ran())
+async def test_a_list_is_filtered_and_paged(store: JobStore, clock: parts.Clock) -> None:
+    await done(store, trial("udp"), parts.BUILT, crashed())
+    await done(store, fix("fixed"), parts.BUILT, crashed(), parts.BUILT, ran())
     clock.advance(1)
     for number in range(3):
         await store.submit(trial(f"new-{number}"))
@@ -167,15 +157,17 @@ async def test_a_list_is_filtered_and_paged(store: JobStore, clock: Clock) -> No
     assert await paged(store, limit=1, patch="resolved") == ["fixed"]
 
 
-async def test_bugs_of_one_moment_are_paged_without_gaps(store: JobStore, clock: Clock) -> None:
+async def test_bugs_of_one_moment_are_paged_without_gaps(
+    store: JobStore, clock: parts.Clock
+) -> None:
     names = {f"bug-{number}" for number in range(7)}
-    await store.submit(job(tags=[f"bug={name}" for name in names]))
+    await store.submit(parts.job(tags=[f"bug={name}" for name in names]))
     listed = await paged(store, limit=2)
     assert (len(listed), set(listed)) == (7, names)
 
 
 async def test_only_tags_that_begin_with_bug_name_bugs(store: JobStore) -> None:
-    await store.submit(job(tags=["BUG=a", "bug=", "debug=b", "bug=c"]))
+    await store.submit(parts.job(tags=["BUG=a", "bug=", "debug=b", "bug=c"]))
     assert [bug.name for bug in await counted(store)] == ["c"]
 
 
@@ -194,9 +186,9 @@ async def test_a_kept_count_shows_new_jobs_a_moment_later(store: JobStore) -> No
 async def test_the_jobs_of_an_entry_are_found_and_counted(store: JobStore) -> None:
     good = built(tree=ENTRY)
     used = await done(store, trial("udp"), good, crashed())
-    other = await done(store, job(), good)
-    await done(store, job(), built(tree="../../etc"))
-    await done(store, job(), BUILT)
+    other = await done(store, parts.job(), good)
+    await done(store, parts.job(), built(tree="../../etc"))
+    await done(store, parts.job(), parts.BUILT)
     runs = await done(store, trial("udp"), good)
     entries = await store.counts.entries()
     assert set(entries) == {ENTRY}
@@ -216,7 +208,7 @@ async def test_the_jobs_of_an_entry_are_found_and_counted(store: JobStore) -> No
 
 
 async def test_entries_are_told_by_storage_and_by_workers(
-    scheduler: Scheduler, platform: Platform, store: JobStore, tmp_path: Path
+    scheduler: Scheduler, platform: parts.Platform, store: JobStore, tmp_path: Path
 ) -> None:
     about = tmp_path / "about.json"
     about.write_text(
@@ -228,9 +220,9 @@ async def test_entries_are_told_by_storage_and_by_workers(
     about.write_text("{")
     await platform.storage.put("suitecache/broken/about.json", about)
     held = [HeldEntry(name=ENTRY, bytes=7), HeldEntry(name="local", bytes=3)]
-    await store.claim(claim_of("host:1").model_copy(update={"entries": held}))
-    await store.claim(claim_of("host:1"))  # says nothing of them: it knows they are known
-    await done(store, job(), built(tree=ENTRY))
+    await store.claim(parts.claim_of("host:1").model_copy(update={"entries": held}))
+    await store.claim(parts.claim_of("host:1"))  # says nothing of them: it knows they are known
+    await done(store, parts.job(), built(tree=ENTRY))
     page = await scheduler.entries.page(EntryFilter())
     assert {entry.name for entry in page.entries} == {ENTRY, "broken", "local"}
     assert page.number == 3
@@ -250,7 +242,7 @@ async def test_entries_are_told_by_storage_and_by_workers(
     begun = await scheduler.entries.page(EntryFilter(limit=2))
     rest = await scheduler.entries.page(EntryFilter(limit=2, cursor=begun.next))
     assert [len(begun.entries), len(rest.entries), rest.next] == [2, 1, None]
-    await store.claim(claim_of("host:1").model_copy(update={"entries": []}))
+    await store.claim(parts.claim_of("host:1").model_copy(update={"entries": []}))
     names = {entry.name for entry in (await scheduler.entries.page(EntryFilter())).entries}
     assert names == {ENTRY, "broken"}
     await store.leave("host:1")
@@ -265,7 +257,9 @@ async def test_the_interface_lists_both(http: httpx.AsyncClient, scheduler: Sche
     assert (await http.get("/v1/suitecache")).json() == nothing
 
 
-async def test_storage_is_not_walked_for_each_who_asks(store: JobStore, platform: Platform) -> None:
+async def test_storage_is_not_walked_for_each_who_asks(
+    store: JobStore, platform: parts.Platform
+) -> None:
     walks = 0
     storage = platform.storage
     sizes = storage.sizes
@@ -284,9 +278,9 @@ async def test_storage_is_not_walked_for_each_who_asks(store: JobStore, platform
 async def act(store: JobStore, number: int, done_now: str, last: int | None) -> None:
     """Do one of the things that change how a job counts."""
     if done_now in {"end", "crash"}:
-        for assignment in (await store.claim(claim_of()))[0].assignments:
+        for assignment in (await store.claim(parts.claim_of()))[0].assignments:
             builds = assignment.spec.kind == "build"
-            result = BUILT if builds else crashed() if done_now == "crash" else ran()
+            result = parts.BUILT if builds else crashed() if done_now == "crash" else ran()
             await store.finish(assignment.lease, AttemptEnding(result=result))
     elif last is not None and done_now == "tag":
         await store.tag(last, [f"bug=bug-{(number + 1) % 2}"])

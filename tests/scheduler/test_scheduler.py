@@ -20,24 +20,14 @@ from kgym.errors import InfrastructureError, KgymError, UserError
 from kgym.transport.bus import InProcessBus
 from kgym.worker.context import Handler, StepContext
 from kgym_scheduler.scheduler import Scheduler
-from tests.scheduler.parts import (
-    BUILD,
-    BUILT,
-    REPRODUCED,
-    WELL,
-    Clock,
-    Platform,
-    claim_of,
-    job,
-    reproduce,
-)
+from tests.scheduler import parts
 
 pytestmark = pytest.mark.anyio
 
 
 async def build(run: StepContext) -> BuildResult:
     run.log(f"building job {run.assignment.job_id}")
-    return BUILT
+    return parts.BUILT
 
 
 async def finished(scheduler: Scheduler, job_id: int) -> JobView:
@@ -59,34 +49,36 @@ async def until(happened: Callable[[], object]) -> None:
 
 
 async def test_a_pipeline_runs_in_order_with_the_results_of_earlier_steps(
-    platform: Platform, scheduler: Scheduler
+    platform: parts.Platform, scheduler: Scheduler
 ) -> None:
     order: list[int] = []
 
     async def kernel(step: StepContext) -> BuildResult:
         order.append(step.assignment.number)
-        return BUILT
+        return parts.BUILT
 
     async def guest(step: StepContext) -> ReproduceResult:
         order.append(step.assignment.number)
-        assert step.assignment.inputs["build"].result == BUILT
-        return REPRODUCED
+        assert step.assignment.inputs["build"].result == parts.BUILT
+        return parts.REPRODUCED
 
     handlers: dict[StepKind, Handler] = {StepKind.BUILD: kernel, StepKind.REPRODUCE: guest}
     async with platform.worker(scheduler, handlers, slots=4):
-        view = await run(scheduler, job(BUILD, reproduce(0), BUILD, reproduce(2)))
+        view = await run(
+            scheduler, parts.job(parts.BUILD, parts.reproduce(0), parts.BUILD, parts.reproduce(2))
+        )
     assert view.state is State.SUCCEEDED
     assert order == [0, 1, 2, 3]
 
 
 async def test_a_users_error_fails_the_job_at_once(
-    platform: Platform, scheduler: Scheduler
+    platform: parts.Platform, scheduler: Scheduler
 ) -> None:
     async def kernel(step: StepContext) -> BuildResult:
         raise UserError("patch_failed", "hunk 1 does not apply", file="a.c")
 
     async with platform.worker(scheduler, {StepKind.BUILD: kernel}):
-        view = await run(scheduler, job(BUILD, BUILD))
+        view = await run(scheduler, parts.job(parts.BUILD, parts.BUILD))
     assert [step.state for step in view.steps] == [State.FAILED, State.SKIPPED]
     failure = view.steps[0].failure
     assert failure is not None
@@ -109,7 +101,7 @@ FULL = "tar: a.c: Cannot write: No space left on device"
     ],
 )
 async def test_a_full_disk_is_reported_with_what_is_needed_and_free(
-    platform: Platform, scheduler: Scheduler, error: Exception, words: str | None
+    platform: parts.Platform, scheduler: Scheduler, error: Exception, words: str | None
 ) -> None:
     async def kernel(step: StepContext) -> BuildResult:
         try:
@@ -118,7 +110,7 @@ async def test_a_full_disk_is_reported_with_what_is_needed_and_free(
             raise InfrastructureError("copy_failed", "cannot copy") from first
 
     async with platform.worker(scheduler, {StepKind.BUILD: kernel}):
-        view, _ = await scheduler.submit(job())
+        view, _ = await scheduler.submit(parts.job())
         async with asyncio.timeout(30):
             while (failure := (await scheduler.job(view.id)).steps[0].failure) is None:
                 await asyncio.sleep(0.01)
@@ -133,7 +125,7 @@ async def test_a_full_disk_is_reported_with_what_is_needed_and_free(
 
 
 async def test_an_abort_cancels_the_running_handler_within_two_seconds(
-    platform: Platform, scheduler: Scheduler
+    platform: parts.Platform, scheduler: Scheduler
 ) -> None:
     events: list[str] = []
 
@@ -143,10 +135,10 @@ async def test_an_abort_cancels_the_running_handler_within_two_seconds(
             await asyncio.sleep(60)
         finally:
             events.append("cancelled")
-        return BUILT
+        return parts.BUILT
 
     async with platform.worker(scheduler, {StepKind.BUILD: kernel}):
-        view, _ = await scheduler.submit(job())
+        view, _ = await scheduler.submit(parts.job())
         await until(lambda: events)
         began = time.monotonic()
         aborted = await scheduler.abort(view.id)
@@ -154,7 +146,7 @@ async def test_an_abort_cancels_the_running_handler_within_two_seconds(
         assert time.monotonic() - began < 10  # 2 where nothing else runs
         assert aborted.state is State.ABORTED
         # the worker's slot is free again
-        second, _ = await scheduler.submit(job())
+        second, _ = await scheduler.submit(parts.job())
         await until(lambda: events.count("began") == 2)
         await scheduler.abort(second.id)
 
@@ -179,41 +171,41 @@ class StutteringBus(InProcessBus):
 
 
 @pytest.mark.thorough
-async def test_a_lost_bell_costs_a_second(platform: Platform) -> None:
+async def test_a_lost_bell_costs_a_second(platform: parts.Platform) -> None:
     platform.bus = LossyBus()
     async with (
         platform.scheduler() as scheduler,
         platform.worker(scheduler, {StepKind.BUILD: build}),
     ):
         began = time.monotonic()
-        assert (await run(scheduler, job())).state is State.SUCCEEDED
+        assert (await run(scheduler, parts.job())).state is State.SUCCEEDED
         assert time.monotonic() - began < 10  # 2 where nothing else runs
 
 
-async def test_a_doubled_bell_runs_the_step_once(platform: Platform) -> None:
+async def test_a_doubled_bell_runs_the_step_once(platform: parts.Platform) -> None:
     platform.bus = StutteringBus()
     runs: list[int] = []
 
     async def kernel(step: StepContext) -> StepResult:
         runs.append(step.assignment.step_id)
         await asyncio.sleep(0.05)
-        return BUILT
+        return parts.BUILT
 
     async with (
         platform.scheduler() as scheduler,
         platform.worker(scheduler, {StepKind.BUILD: kernel}, slots=4),
     ):
-        views = await asyncio.gather(*(scheduler.submit(job()) for _ in range(5)))
+        views = await asyncio.gather(*(scheduler.submit(parts.job()) for _ in range(5)))
         for view, _ in views:
             assert (await finished(scheduler, view.id)).state is State.SUCCEEDED
     assert len(runs) == len(set(runs)) == 5
 
 
 async def test_a_worker_that_vanished_is_replaced(
-    platform: Platform, scheduler: Scheduler, clock: Clock
+    platform: parts.Platform, scheduler: Scheduler, clock: parts.Clock
 ) -> None:
-    view, _ = await scheduler.submit(job())
-    [stale] = (await scheduler.claim(claim_of("vanished"))).assignments
+    view, _ = await scheduler.submit(parts.job())
+    [stale] = (await scheduler.claim(parts.claim_of("vanished"))).assignments
     await scheduler.stop()
     platform.bus = InProcessBus()
     async with (
@@ -222,7 +214,7 @@ async def test_a_worker_that_vanished_is_replaced(
     ):
         after = await finished(again, view.id)
         assert (after.state, after.steps[0].attempt) == (State.SUCCEEDED, 2)
-        assert not await again.finish(stale.lease, WELL)
+        assert not await again.finish(stale.lease, parts.WELL)
 
 
 CHILD = """
@@ -267,7 +259,7 @@ async def child(url: str, folder: Path) -> AsyncIterator[asyncio.subprocess.Proc
 
 @pytest.mark.thorough
 async def test_a_new_process_goes_on_where_a_killed_one_was(
-    platform: Platform, tmp_path: Path
+    platform: parts.Platform, tmp_path: Path
 ) -> None:
     async with child(platform.url, tmp_path) as process:
         assert process.stdout is not None
@@ -285,11 +277,11 @@ async def test_a_new_process_goes_on_where_a_killed_one_was(
 
 
 async def test_watchers_hear_at_once_what_happens_in_this_process(
-    platform: Platform, scheduler: Scheduler, monkeypatch: pytest.MonkeyPatch
+    platform: parts.Platform, scheduler: Scheduler, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # Nobody looks for news: what is heard was told.
     monkeypatch.setattr("kgym_scheduler.job_followers.POLL_SECONDS", 3600.0)
-    view, _ = await scheduler.submit(job())
+    view, _ = await scheduler.submit(parts.job())
     heard: list[JobEvent] = []
 
     async def watch() -> None:
@@ -298,7 +290,7 @@ async def test_watchers_hear_at_once_what_happens_in_this_process(
 
     watcher = asyncio.create_task(watch())
     await until(lambda: heard)
-    assert (await scheduler.claim(claim_of())).assignments
+    assert (await scheduler.claim(parts.claim_of())).assignments
     await until(lambda: len(heard) > 1)
     await scheduler.abort(view.id)
     await watcher
@@ -306,9 +298,9 @@ async def test_watchers_hear_at_once_what_happens_in_this_process(
 
 
 async def test_watchers_hear_of_what_another_process_does(
-    platform: Platform, scheduler: Scheduler
+    platform: parts.Platform, scheduler: Scheduler
 ) -> None:
-    view, _ = await scheduler.submit(job())
+    view, _ = await scheduler.submit(parts.job())
     other = platform.store()
     watcher = asyncio.create_task(finished(scheduler, view.id))
     await asyncio.sleep(0.05)
@@ -318,18 +310,20 @@ async def test_watchers_hear_of_what_another_process_does(
 
 
 async def test_workers_are_known_as_they_say_and_by_what_they_run(
-    platform: Platform, scheduler: Scheduler
+    platform: parts.Platform, scheduler: Scheduler
 ) -> None:
-    await scheduler.submit(job())
-    await scheduler.claim(claim_of("one"))
-    await scheduler.claim(claim_of("two", 3, [StepKind.REPRODUCE]))
+    await scheduler.submit(parts.job())
+    await scheduler.claim(parts.claim_of("one"))
+    await scheduler.claim(parts.claim_of("two", 3, [StepKind.REPRODUCE]))
     busy, idle = await scheduler.store.workers()
     assert (busy.id, busy.state, busy.running[0].job) == ("one", "live", 1)
     assert (idle.id, idle.slots, idle.kinds, idle.running) == ("two", 3, [StepKind.REPRODUCE], [])
 
 
-async def test_a_worker_that_is_not_heard_of_is_lost(scheduler: Scheduler, clock: Clock) -> None:
-    await scheduler.claim(claim_of("one"))
+async def test_a_worker_that_is_not_heard_of_is_lost(
+    scheduler: Scheduler, clock: parts.Clock
+) -> None:
+    await scheduler.claim(parts.claim_of("one"))
     clock.advance(30)
     assert [worker.state for worker in await scheduler.store.workers()] == ["lost"]
     await scheduler.leave("one")

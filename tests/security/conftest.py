@@ -11,17 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from kgym.api.steps import (
-    BuildSpec,
-    CheckSpec,
-    Edit,
-    Kernel,
-    KernelConfig,
-    Patch,
-    PatchCheck,
-    StepSpec,
-    TarballSource,
-)
+from kgym.api import steps
 from kgym.errors import KgymError
 from kgym.host import sandbox
 from kgym.host.sandbox_limits import SandboxLimits
@@ -37,7 +27,9 @@ SMALL = SandboxLimits(
     memory=512 << 20, processes=100, disk=64 << 20, files=3000, output=2 << 20, seconds=60
 )
 
-HONEST = Patch(edits=[Edit(file="kernel/fork.c", original="parent + 1", replacement="parent + 2")])
+HONEST = steps.Patch(
+    edits=[steps.Edit(file="kernel/fork.c", original="parent + 1", replacement="parent + 2")]
+)
 
 _SCRIPT = "cc -std=gnu11 -o /tmp/attack scripts/attack.c || exit\n"
 _RECIPE = "@objcopy -S $< $@"
@@ -65,7 +57,7 @@ def changed(path: str, original: str, replacement: str) -> str:
     return "".join(difflib.unified_diff(old.splitlines(keepends=True), new, *names))
 
 
-def hostile(way: str, *names: str, macros: Mapping[str, object] | None = None) -> Patch:
+def hostile(way: str, *names: str, macros: Mapping[str, object] | None = None) -> steps.Patch:
     """Return the patch that makes the attacks in the given way: one of WAYS."""
     planted = {"SECRET": "/", "OUTSIDE": "/x", "PORT": 1, "ABSTRACT": "x", "DAEMON": "61"}
     defines = "".join(
@@ -83,7 +75,7 @@ def hostile(way: str, *names: str, macros: Mapping[str, object] | None = None) -
         "a host program": ("Makefile", "\n%.o:", _HOST_PROGRAM.format(run=run) + "\n%.o:"),
         "a Kconfig macro": ("Kconfig", "EXTRA\n", "EXTRA\n$(shell,sh scripts/attack.sh)\n"),
     }[way]
-    return Patch(diff=diff + changed(file, original, replacement))
+    return steps.Patch(diff=diff + changed(file, original, replacement))
 
 
 # How a patch runs a program at build time.
@@ -101,14 +93,14 @@ class Suffered:
 class Victim:
     """A worker's builder, what it keeps in its folder, and what it shares with other workers."""
 
-    def __init__(self, folder: Path, build: BuildSpec) -> None:
+    def __init__(self, folder: Path, build: steps.BuildSpec) -> None:
         self.folder = folder
         self.build = build
         # The hashes of honest work before any attack.
         self.kernels: list[str] = []
 
     async def builds(
-        self, *patches: Patch, limits: SandboxLimits = SMALL, cache: str = "cache"
+        self, *patches: steps.Patch, limits: SandboxLimits = SMALL, cache: str = "cache"
     ) -> tuple[Suffered, str]:
         """Build with the patches; return also the hash of vmlinux, if there is one."""
         spec = self.build.model_copy(update={"patches": list(patches)})
@@ -129,7 +121,7 @@ class Victim:
         assert not run.folder.exists()
         return Suffered(text, error), artifacts["vmlinux"].sha256 if "vmlinux" in artifacts else ""
 
-    async def suffers(self, patch: Patch, limits: SandboxLimits = SMALL) -> Suffered:
+    async def suffers(self, patch: steps.Patch, limits: SandboxLimits = SMALL) -> Suffered:
         """Build with a hostile patch."""
         return (await self.builds(patch, limits=limits))[0]
 
@@ -146,12 +138,12 @@ class Victim:
         return [unpatched, patched]
 
     async def check(
-        self, *patches: Patch, base: Sequence[Patch] = (), limits: SandboxLimits = SMALL
-    ) -> list[PatchCheck]:
+        self, *patches: steps.Patch, base: Sequence[steps.Patch] = (), limits: SandboxLimits = SMALL
+    ) -> list[steps.PatchCheck]:
         """Check the patches, in one step; nothing is answered from what was found out before."""
-        kernel = self.build.model_dump(include=set(Kernel.model_fields))
+        kernel = self.build.model_dump(include=set(steps.Kernel.model_fields))
         kernel["cache"] = "fresh"
-        spec = CheckSpec(**kernel, base=list(base), patches=list(patches))
+        spec = steps.CheckSpec(**kernel, base=list(base), patches=list(patches))
         suite, run = self._attempt(spec, limits, "cache")
         try:
             with run.held:
@@ -161,7 +153,7 @@ class Victim:
             assert not run.folder.exists()
 
     def _attempt(
-        self, spec: StepSpec, limits: SandboxLimits, cache: str
+        self, spec: steps.StepSpec, limits: SandboxLimits, cache: str
     ) -> tuple[SuiteCache, StepContext]:
         backports = ROOT / "configs" / "backports"
         suite = SuiteCache(self.folder / cache, backports, limits, origins=ANYWHERE)
@@ -169,10 +161,10 @@ class Victim:
 
 
 @pytest.fixture(scope="module")
-def worker(tmp_path_factory: pytest.TempPathFactory, fake_source: TarballSource) -> Victim:
+def worker(tmp_path_factory: pytest.TempPathFactory, fake_source: steps.TarballSource) -> Victim:
     """The worker that all attacks of a file hit, one after the other."""
-    config = KernelConfig(base="allnoconfig", fragments=["CONFIG_BASE=y\n"])
-    build = BuildSpec(source=fake_source, config=config)
+    config = steps.KernelConfig(base="allnoconfig", fragments=["CONFIG_BASE=y\n"])
+    build = steps.BuildSpec(source=fake_source, config=config)
     return Victim(tmp_path_factory.mktemp("worker"), build)
 
 

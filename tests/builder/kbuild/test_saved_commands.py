@@ -10,21 +10,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kgym_builder.kbuild.saved_commands import (
-    CONDENSE,
-    Reader,
-    Recipe,
-    compile_words,
-    depfile,
-    depfile_paths,
-)
+from kgym_builder.kbuild import saved_commands
 
 KERNEL = Path(__file__).with_name("fork.o.cmd").read_text()
 
 
-def read(text: str) -> list[Recipe]:
-    recipes: list[Recipe] = []
-    reader = Reader("/kgym/linux", recipes.append)
+def read(text: str) -> list[saved_commands.Recipe]:
+    recipes: list[saved_commands.Recipe] = []
+    reader = saved_commands.Reader("/kgym/linux", recipes.append)
     for line in text.split("\n"):
         reader.line(line)
     reader.end()
@@ -54,7 +47,7 @@ def condensed(*texts: str) -> str:
 def awk(*paths: Path) -> bytes:
     names = "".join(f"{path}\n" for path in paths).encode()
     return subprocess.run(
-        ["awk", CONDENSE], input=names, capture_output=True, check=True, timeout=20
+        ["awk", saved_commands.CONDENSE], input=names, capture_output=True, check=True, timeout=20
     ).stdout
 
 
@@ -97,7 +90,9 @@ def test_a_number_that_nothing_had_is_passed_over() -> None:
 
 
 def test_what_follows_the_compiler_is_left_out() -> None:
-    words = compile_words("gcc -DX='\"a;b\"' -c -o a.o a.c ; ./tools/objtool/objtool a.o")
+    words = saved_commands.compile_words(
+        "gcc -DX='\"a;b\"' -c -o a.o a.c ; ./tools/objtool/objtool a.o"
+    )
     assert words == ("gcc", '-DX="a;b"', "-c", "-o", "a.o", "a.c")
 
 
@@ -112,15 +107,15 @@ def test_a_command_that_only_a_shell_can_run_is_none() -> None:
         "ld -r -o a.o b.o",
         "",
     ):
-        assert compile_words(command) is None, command
+        assert saved_commands.compile_words(command) is None, command
 
 
 def test_the_depfile_is_found_and_read() -> None:
-    assert depfile(("gcc", "-Wp,-MMD,a/.b.o.d", "-c")) == "a/.b.o.d"
-    assert depfile(("gcc", "-Wp,-MD,a/.b.o.d", "-c")) == "a/.b.o.d"
-    assert depfile(("gcc", "-c")) is None
+    assert saved_commands.depfile(("gcc", "-Wp,-MMD,a/.b.o.d", "-c")) == "a/.b.o.d"
+    assert saved_commands.depfile(("gcc", "-Wp,-MD,a/.b.o.d", "-c")) == "a/.b.o.d"
+    assert saved_commands.depfile(("gcc", "-c")) is None
     text = "a/b.o: a/b.c ./include/x.h \\\n /kgym/linux/y.h /usr/include/z.h\n"
-    assert depfile_paths(text, "/kgym/linux") == ["a/b.c", "include/x.h", "y.h"]
+    assert saved_commands.depfile_paths(text, "/kgym/linux") == ["a/b.c", "include/x.h", "y.h"]
 
 
 # One that starts like an operator of the shell is taken for one, quoted or not.
@@ -134,11 +129,11 @@ def test_words_come_back_as_make_and_shell_were_given_them(words: list[str]) -> 
     escaped = command.replace("$", "$$").replace("#", "$(pound)")
     for name in ("cmd", "savedcmd"):
         (recipe,) = read(f"{name}_a.o := {escaped} ; : objtool a.o")
-        assert compile_words(recipe.command) == ("gcc", *words, "-c", "-o", "a.o")
+        assert saved_commands.compile_words(recipe.command) == ("gcc", *words, "-c", "-o", "a.o")
 
 
 @given(st.text())
 def test_any_text_is_read(text: str) -> None:
     read(text)
-    compile_words(text)
-    depfile_paths(text, "/kgym/linux")
+    saved_commands.compile_words(text)
+    saved_commands.depfile_paths(text, "/kgym/linux")

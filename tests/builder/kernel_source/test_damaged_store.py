@@ -10,15 +10,7 @@ from pathlib import Path
 import pytest
 from structlog.testing import capture_logs
 
-from tests.builder.kernel_source.git_server import (
-    GitServer,
-    git,
-    git_serving,
-    marker,
-    refusal,
-    sources,
-    store,
-)
+from tests.builder.kernel_source import git_server
 
 pytestmark = [pytest.mark.anyio, pytest.mark.thorough]
 
@@ -64,13 +56,13 @@ def broken(kind: str) -> Damage:
 
 def unpacked(folder: Path, name: str) -> str:
     """Have each object in a file of its own; return the id of the one that is named."""
-    name = git(folder, "rev-parse", name)
+    name = git_server.git(folder, "rev-parse", name)
     for pack in list(folder.glob("objects/pack/*.pack")):
         moved = folder.parent / pack.name
         shutil.copy(pack, moved)
         pack.with_suffix(".idx").unlink()
         pack.unlink()
-        git(folder, "unpack-objects", "-q", stdin=moved.read_bytes())
+        git_server.git(folder, "unpack-objects", "-q", stdin=moved.read_bytes())
         moved.unlink()
     return name
 
@@ -102,11 +94,11 @@ def without_objects(folder: Path, _commit: str) -> None:
 @pytest.fixture(scope="module")
 def whole(
     tmp_path_factory: pytest.TempPathFactory, repository: Path
-) -> Iterator[tuple[GitServer, Path]]:
+) -> Iterator[tuple[git_server.GitServer, Path]]:
     """A server, and a folder with a cache that has its newest commit; both stay as they are."""
     folder = tmp_path_factory.mktemp("whole")
-    with git_serving(repository) as server:
-        asyncio.run(marker(sources(folder), server.linux(server.at("main"))))
+    with git_server.git_serving(repository) as server:
+        asyncio.run(git_server.marker(git_server.sources(folder), server.linux(server.at("main"))))
         shutil.rmtree(folder / "cache" / "trees")
         yield server, folder
 
@@ -134,30 +126,32 @@ def whole(
     ],
 )
 async def test_what_is_damaged_is_fetched_anew(
-    tmp_path: Path, whole: tuple[GitServer, Path], damage: Damage, name: str
+    tmp_path: Path, whole: tuple[git_server.GitServer, Path], damage: Damage, name: str
 ) -> None:
     served, folder = whole
     subprocess.run(["cp", "-a", folder / "cache", tmp_path], check=True, timeout=20)
-    kernels, main = sources(tmp_path), served.at("main")
-    damage(store(tmp_path), main)
+    kernels, main = git_server.sources(tmp_path), served.at("main")
+    damage(git_server.store(tmp_path), main)
     says = {"{}": "three", "{}^": "two"}[name]
-    assert await marker(kernels, served.linux(name.format(main))) == says
+    assert await git_server.marker(kernels, served.linux(name.format(main))) == says
     # No damage is left.
     shutil.rmtree(tmp_path / "cache" / "trees")
     asked = len(served.asked)
-    assert await marker(kernels, served.linux(served.at(name.format("main")))) == says
+    assert await git_server.marker(kernels, served.linux(served.at(name.format("main")))) == says
     assert len(served.asked) == asked
     if name == "{}":  # what nobody has asked for since is as it was
-        git(store(tmp_path), "fsck", "--no-dangling")
+        git_server.git(git_server.store(tmp_path), "fsck", "--no-dangling")
 
 
-async def test_the_reason_is_logged_and_what_was_fetched_apart_is_kept(served: GitServer) -> None:
+async def test_the_reason_is_logged_and_what_was_fetched_apart_is_kept(
+    served: git_server.GitServer,
+) -> None:
     kernels, main = served.sources(), served.at("main")
-    await marker(kernels, served.linux(main))
+    await git_server.marker(kernels, served.linux(main))
     shutil.rmtree(served.host / "cache" / "trees")
     zeros(served.store, main)
     with capture_logs() as logs:
-        await marker(kernels, served.linux(main))
+        await git_server.marker(kernels, served.linux(main))
     (warning,) = logs
     assert warning["log_level"] == "warning"
     assert "is corrupt" in warning["why"]
@@ -165,14 +159,14 @@ async def test_the_reason_is_logged_and_what_was_fetched_apart_is_kept(served: G
 
 
 @pytest.mark.attack
-async def test_a_warning_is_never_taken_for_an_id(served: GitServer) -> None:
+async def test_a_warning_is_never_taken_for_an_id(served: git_server.GitServer) -> None:
     """Of a damaged folder Git only warns, while files that others lack are missing."""
     kernels, main = served.sources(), served.at("main")
-    await marker(kernels, served.linux(main))
+    await git_server.marker(kernels, served.linux(main))
     broken(":d1")(served.store, main)
     served.asked.clear()
     newer = served.commit("4", Makefile="four")
-    assert await marker(kernels, served.linux(newer)) == "four"
+    assert await git_server.marker(kernels, served.linux(newer)) == "four"
     wanted = [
         line.split()[-1]
         for request in served.asked
@@ -184,12 +178,12 @@ async def test_a_warning_is_never_taken_for_an_id(served: GitServer) -> None:
 
 
 @pytest.mark.attack
-async def test_a_store_stays_that_is_not_to_blame(served: GitServer) -> None:
+async def test_a_store_stays_that_is_not_to_blame(served: git_server.GitServer) -> None:
     kernels, main = served.sources(), served.at("main")
-    await marker(kernels, served.linux(main))
+    await git_server.marker(kernels, served.linux(main))
     before = served.store.stat().st_ino
-    error = await refusal(kernels, served.linux(f"{main}~9"))
+    error = await git_server.refusal(kernels, served.linux(f"{main}~9"))
     assert (error.reason, "does not go so far" in error.message) == ("source_not_found", True)
     raw = b"40000 d1\0" + bytes.fromhex(served.at("main:Makefile"))
-    await refusal(kernels, served.linux(served.branch(raw)))
+    await git_server.refusal(kernels, served.linux(served.branch(raw)))
     assert served.store.stat().st_ino == before

@@ -12,14 +12,7 @@ from kgym.errors import UserError
 from kgym_builder.kernel_source.allowed_origins import Origins
 from kgym_builder.kernel_source.kernel_sources import KernelSources
 from kgym_builder.source.history_step import HistoryLister
-from tests.builder.kernel_source.git_server import (
-    LOOPBACK,
-    GitServer,
-    Reports,
-    commit,
-    git,
-    git_serving,
-)
+from tests.builder.kernel_source import git_server
 from tests.conftest import ANYWHERE, NewRun
 from tests.refused import refused
 
@@ -31,32 +24,32 @@ def repository(tmp_path: Path) -> Path:
     """Six commits after the first: two of a branch that is merged, one of another that is not."""
     folder = tmp_path / "served" / "linux"
     folder.mkdir(parents=True)
-    git(folder, "init", "-q", "-b", "main")
-    git(folder, "config", "uploadpack.allowFilter", "true")
-    commit(folder, "zero", Makefile="0")
-    git(folder, "tag", "old")
-    git(folder, "checkout", "-q", "-b", "side")
-    commit(folder, "side 1", side="1")
-    commit(folder, "side 2: \x1b[31m\t" + "x" * 4000, side="2")
-    git(folder, "checkout", "-q", "main")
-    commit(folder, "one", Makefile="1")
-    git(folder, "merge", "-q", "-m", "merge", "side")
-    commit(folder, "two", Makefile="2")
-    git(folder, "checkout", "-q", "-b", "other", "old")
-    commit(folder, "elsewhere", other="1")
-    git(folder, "checkout", "-q", "main")
+    git_server.git(folder, "init", "-q", "-b", "main")
+    git_server.git(folder, "config", "uploadpack.allowFilter", "true")
+    git_server.commit(folder, "zero", Makefile="0")
+    git_server.git(folder, "tag", "old")
+    git_server.git(folder, "checkout", "-q", "-b", "side")
+    git_server.commit(folder, "side 1", side="1")
+    git_server.commit(folder, "side 2: \x1b[31m\t" + "x" * 4000, side="2")
+    git_server.git(folder, "checkout", "-q", "main")
+    git_server.commit(folder, "one", Makefile="1")
+    git_server.git(folder, "merge", "-q", "-m", "merge", "side")
+    git_server.commit(folder, "two", Makefile="2")
+    git_server.git(folder, "checkout", "-q", "-b", "other", "old")
+    git_server.commit(folder, "elsewhere", other="1")
+    git_server.git(folder, "checkout", "-q", "main")
     return folder
 
 
 @pytest.fixture
-def served(repository: Path) -> Iterator[GitServer]:
-    with git_serving(repository.parent) as server:
+def served(repository: Path) -> Iterator[git_server.GitServer]:
+    with git_server.git_serving(repository.parent) as server:
         yield server
 
 
 async def listed(kernels: KernelSources, url: str, since: str, last: str) -> list[str]:
     """Return the subjects of the commits between two, whose graph is as it should be."""
-    between = await kernels.history(GitSource(url=url, commit=last), since, Reports())
+    between = await kernels.history(GitSource(url=url, commit=last), since, git_server.Reports())
     history = parse(between.text)
     assert history.commits[-1].id == between.commit
     return [each.subject[:6] for each in history.commits]
@@ -72,7 +65,7 @@ async def test_commits_of_a_folder(tmp_path: Path, repository: Path, new_run: Ne
     assert set(subjects) == {"side 1", "side 2", "one", "merge", "two"}
     assert subjects[-2:] == ["merge", "two"]
     assert await listed(kernels, str(repository), "side", "main") == ["one", "merge", "two"]
-    ends = [git(repository, "rev-parse", each) for each in ("old", "main")]
+    ends = [git_server.git(repository, "rev-parse", each) for each in ("old", "main")]
     assert len(await listed(kernels, str(repository), *ends)) == 5
 
     source = GitSource(url=str(repository), commit="main")
@@ -86,12 +79,14 @@ async def test_commits_of_a_folder(tmp_path: Path, repository: Path, new_run: Ne
 
 
 @pytest.mark.parametrize("newest", [True, False])
-async def test_commits_come_without_files(tmp_path: Path, served: GitServer, newest: bool) -> None:
+async def test_commits_come_without_files(
+    tmp_path: Path, served: git_server.GitServer, newest: bool
+) -> None:
     served.newest_protocol = newest
-    kernels = KernelSources(tmp_path / "cache", Origins((), LOOPBACK))
+    kernels = KernelSources(tmp_path / "cache", Origins((), git_server.LOOPBACK))
     url = f"{served.url}/linux/.git"
     assert len(await listed(kernels, url, "old", "main")) == 5
-    ends = [git(served.root / "linux", "rev-parse", each) for each in ("side", "main~1")]
+    ends = [git_server.git(served.root / "linux", "rev-parse", each) for each in ("side", "main~1")]
     assert await listed(kernels, url, *ends) == ["one", "merge"]
     assert not list((tmp_path / "cache" / "repositories").glob(".*.part-*"))
 
@@ -104,11 +99,11 @@ async def test_a_long_history_is_whole_without_warnings(tmp_path: Path, reposito
         f"data 140\n{number:0140}\n" + ("from refs/heads/main^0\n" if number == 0 else "")
         for number in range(many)
     )
-    git(repository, "fast-import", "--quiet", stdin=text.encode())
+    git_server.git(repository, "fast-import", "--quiet", stdin=text.encode())
     (repository / ".git" / "objects" / "info" / "alternates").write_text("/no/where\n")
     kernels = KernelSources(tmp_path / "cache", ANYWHERE)
     source = GitSource(url=str(repository), commit="long")
-    text = (await kernels.history(source, "main", Reports())).text
+    text = (await kernels.history(source, "main", git_server.Reports())).text
     assert len(text) > 10 << 20
     history = parse(text)
     assert [len(each.parents) for each in history.commits] == [0] + [1] * (many - 1)
@@ -117,7 +112,7 @@ async def test_a_long_history_is_whole_without_warnings(tmp_path: Path, reposito
 @pytest.mark.attack
 async def test_what_is_no_history_is_refused(tmp_path: Path, repository: Path) -> None:
     kernels = KernelSources(tmp_path / "cache", ANYWHERE)
-    absent, file = "f" * 40, git(repository, "rev-parse", "main:Makefile")
+    absent, file = "f" * 40, git_server.git(repository, "rev-parse", "main:Makefile")
     wrong = {
         ("other", "main"): "not_an_ancestor",
         ("main", "old"): "not_an_ancestor",
@@ -139,7 +134,7 @@ async def test_what_is_no_history_is_refused(tmp_path: Path, repository: Path) -
 async def test_a_hostile_repository_runs_nothing(tmp_path: Path, repository: Path) -> None:
     proof = tmp_path / "proof"
     for key in ("core.pager", "core.fsmonitor", "log.showSignature", "gpg.program"):
-        git(repository, "config", key, f"touch {proof}")
+        git_server.git(repository, "config", key, f"touch {proof}")
     kernels = KernelSources(tmp_path / "cache", ANYWHERE)
     assert len(await listed(kernels, str(repository), "old", "main")) == 5
     assert not proof.exists()

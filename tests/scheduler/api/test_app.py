@@ -22,21 +22,11 @@ from kgym.worker.context import StepContext
 from kgym_scheduler.api.app import create_app
 from kgym_scheduler.database.connection import Database
 from kgym_scheduler.scheduler import Scheduler
-from tests.scheduler.parts import (
-    BUILD,
-    BUILT,
-    WELL,
-    Platform,
-    badly,
-    claim_of,
-    job,
-    reproduce,
-    take,
-)
+from tests.scheduler import parts
 
 pytestmark = pytest.mark.anyio
 
-JOB = json.loads(job().model_dump_json())
+JOB = json.loads(parts.job().model_dump_json())
 
 
 def problem(response: httpx.Response, status: int, reason: str) -> dict[str, Any]:
@@ -182,7 +172,7 @@ async def test_a_body_over_the_limit_is_refused(http: httpx.AsyncClient) -> None
 
 
 async def test_a_database_that_fails_is_a_problem_that_may_pass(
-    http: httpx.AsyncClient, platform: Platform, caplog: pytest.LogCaptureFixture
+    http: httpx.AsyncClient, platform: parts.Platform, caplog: pytest.LogCaptureFixture
 ) -> None:
     await http.post("/v1/jobs", json=JOB)
     database = Database(platform.url)
@@ -193,7 +183,7 @@ async def test_a_database_that_fails_is_a_problem_that_may_pass(
 
 
 async def test_an_unforeseen_error_is_a_problem_without_its_innards(
-    http: httpx.AsyncClient, platform: Platform
+    http: httpx.AsyncClient, platform: parts.Platform
 ) -> None:
     await http.post("/v1/jobs", json=JOB)
     database = Database(platform.url)
@@ -220,9 +210,9 @@ async def test_events_are_sent_until_the_job_has_finished(
 ) -> None:
     await http.post("/v1/jobs", json=JOB)
     reading = asyncio.create_task(sse(http))
-    assignment = await take(scheduler)
+    assignment = await parts.take(scheduler)
     await scheduler.report(assignment.lease, "made\n", None)
-    await scheduler.finish(assignment.lease, WELL)
+    await scheduler.finish(assignment.lease, parts.WELL)
     messages = await reading
     heads = [message[0] for message in messages]
     assert heads == [*(f"id: {number}" for number in range(1, 5)), "event: end"]
@@ -248,10 +238,10 @@ async def test_a_follower_after_a_restart_need_not_hear_the_old_end(
 async def test_the_keys_of_an_events_data_are_those_that_are_described(
     http: httpx.AsyncClient, scheduler: Scheduler
 ) -> None:
-    await scheduler.submit(job(BUILD, reproduce(0)))
-    for ending in (badly("infrastructure"), badly("user")):
+    await scheduler.submit(parts.job(parts.BUILD, parts.reproduce(0)))
+    for ending in (parts.badly("infrastructure"), parts.badly("user")):
         async with asyncio.timeout(20):
-            while not (assignments := (await scheduler.claim(claim_of())).assignments):
+            while not (assignments := (await scheduler.claim(parts.claim_of())).assignments):
                 await asyncio.sleep(0.1)
         progress = Progress(stage="make", done=1, total=2, unit="objects")
         await scheduler.report(assignments[0].lease, "made\n", progress)
@@ -269,11 +259,11 @@ async def test_the_keys_of_an_events_data_are_those_that_are_described(
 async def test_the_log_is_plain_text_by_step_and_attempt(
     http: httpx.AsyncClient, scheduler: Scheduler
 ) -> None:
-    await scheduler.submit(job(BUILD, BUILD))
+    await scheduler.submit(parts.job(parts.BUILD, parts.BUILD))
     for step_id in (1, 2):
-        assignment = await take(scheduler)
+        assignment = await parts.take(scheduler)
         await scheduler.report(assignment.lease, f"step {step_id}\n", None)
-        await scheduler.finish(assignment.lease, WELL)
+        await scheduler.finish(assignment.lease, parts.WELL)
     log = await http.get("/v1/jobs/1/log")
     assert log.headers["content-type"] == "text/plain; charset=utf-8"
     assert log.text == "step 1\nstep 2\n"
@@ -288,17 +278,17 @@ CONTENT = bytes(range(256)) * 8192  # two chunks of storage
 
 @pytest.fixture
 async def artifact(
-    http: httpx.AsyncClient, platform: Platform, scheduler: Scheduler, tmp_path: Path
+    http: httpx.AsyncClient, platform: parts.Platform, scheduler: Scheduler, tmp_path: Path
 ) -> Artifact:
     """A file that the first step of job 1 has left."""
     (tmp_path / "vmlinux").write_bytes(CONTENT)
 
     async def build(run: StepContext) -> Any:
         await run.keep(tmp_path / "vmlinux")
-        return BUILT
+        return parts.BUILT
 
     async with platform.worker(scheduler, {StepKind.BUILD: build}):
-        await scheduler.submit(job())
+        await scheduler.submit(parts.job())
         async for _ in scheduler.events(1):
             pass
     [kept] = [a for a in await scheduler.store.artifacts(1, 0) if a.name == "vmlinux"]
@@ -352,21 +342,21 @@ async def test_a_range_of_another_content_gives_the_whole(
 
 
 async def test_an_artifact_that_storage_has_lost_is_a_problem(
-    http: httpx.AsyncClient, platform: Platform, artifact: Artifact
+    http: httpx.AsyncClient, platform: parts.Platform, artifact: Artifact
 ) -> None:
     (platform.storage.root / artifact.key).unlink()
     problem(await http.get(URL), 503, "artifact_missing")
 
 
 async def test_an_empty_artifact_is_sent(
-    http: httpx.AsyncClient, platform: Platform, scheduler: Scheduler, tmp_path: Path
+    http: httpx.AsyncClient, platform: parts.Platform, scheduler: Scheduler, tmp_path: Path
 ) -> None:
-    await scheduler.submit(job())
-    assignment = await take(scheduler)
+    await scheduler.submit(parts.job())
+    assignment = await parts.take(scheduler)
     (tmp_path / "vmlinux").touch()
     key = f"{attempt_folder(assignment.step_id, assignment.lease)}/vmlinux"
     kept = await platform.storage.put(key, tmp_path / "vmlinux")
-    await scheduler.finish(assignment.lease, AttemptEnding(result=BUILT, artifacts=[kept]))
+    await scheduler.finish(assignment.lease, AttemptEnding(result=parts.BUILT, artifacts=[kept]))
     response = await http.get(URL)
     assert (response.status_code, response.content) == (200, b"")
 
@@ -408,7 +398,7 @@ async def test_the_documented_example_is_a_job(http: httpx.AsyncClient) -> None:
 async def test_the_server_stops_within_two_seconds_while_events_are_read(
     scheduler: Scheduler,
 ) -> None:
-    await scheduler.submit(job())
+    await scheduler.submit(parts.job())
     began = time.monotonic()
     async with httpx.AsyncClient(trust_env=False, timeout=60) as client:
         async with serve(create_app(scheduler)) as address:

@@ -5,21 +5,10 @@ from collections.abc import Sequence
 import pytest
 from sqlalchemy import text
 
+from kgym.api import steps
 from kgym.api.groups import GroupResult
 from kgym.api.jobs import JobRequest, JobView
 from kgym.api.states import State
-from kgym.api.steps import (
-    CheckSpec,
-    Edit,
-    Evidence,
-    Finding,
-    Patch,
-    PatchCheck,
-    PatchOutcome,
-    Severity,
-    StepResult,
-    Verdict,
-)
 from kgym.api.worker_calls import AttemptEnding
 from kgym.bugs import bundle
 from kgym_scheduler.job_store import JobStore
@@ -29,15 +18,15 @@ from tests.scheduler.parts import BUILD, badly, claim_of, end, job, reproduce
 pytestmark = pytest.mark.anyio
 BUG = bundle.load("watch-queue-filter")
 TRIAL = BUG.job(BUG.fix).model_copy(update={"group": "g"})
-SHOWN = ran(Verdict.SAME_CRASH, "KASAN: out-of-bounds", evidence=Evidence())
-GONE = ran(Verdict.NO_CRASH, evidence=GOOD)
-WEAKER = Finding(
-    check="detector", severity=Severity.BLOCKING, reason="flags_weaker", message="no KASAN"
+SHOWN = ran(steps.Verdict.SAME_CRASH, "KASAN: out-of-bounds", evidence=steps.Evidence())
+GONE = ran(steps.Verdict.NO_CRASH, evidence=GOOD)
+WEAKER = steps.Finding(
+    check="detector", severity=steps.Severity.BLOCKING, reason="flags_weaker", message="no KASAN"
 )
 
 
 async def came_to(
-    store: JobStore, request: JobRequest, answers: Sequence[StepResult | AttemptEnding]
+    store: JobStore, request: JobRequest, answers: Sequence[steps.StepResult | AttemptEnding]
 ) -> tuple[JobView, GroupResult]:
     """Run a job; return it, and its row among the group's results."""
     submitted, _ = await store.submit(request.model_copy(update={"group": "g"}), None, "me")
@@ -52,11 +41,11 @@ async def row_of(store: JobStore, job_id: int) -> GroupResult:
 
 async def test_a_trial_has_a_verdict_and_is_resolved_until_it_begins_again(store: JobStore) -> None:
     view, row = await came_to(store, TRIAL, [built(), SHOWN, built(), GONE])
-    assert (view.verdict, view.resolved) == (Verdict.NO_CRASH, True)
-    assert (row.verdict, row.resolved, row.title) == (Verdict.NO_CRASH, True, None)
+    assert (view.verdict, view.resolved) == (steps.Verdict.NO_CRASH, True)
+    assert (row.verdict, row.resolved, row.title) == (steps.Verdict.NO_CRASH, True, None)
     assert row.reason == "it was no_crash"
     group = await store.group("me", "g")
-    assert (group.verdicts, group.resolved) == ({Verdict.NO_CRASH: 1}, 1)
+    assert (group.verdicts, group.resolved) == ({steps.Verdict.NO_CRASH: 1}, 1)
     await store.restart(view.id, 3, "me")
     again = await store.get(view.id)
     assert (again.state, again.verdict, again.resolved) == (State.QUEUED, None, None)
@@ -64,20 +53,24 @@ async def test_a_trial_has_a_verdict_and_is_resolved_until_it_begins_again(store
     assert (group.states, group.verdicts, group.resolved) == ({State.QUEUED: 1}, {}, 0)
     await end(store, SHOWN)
     row = await row_of(store, view.id)
-    assert (row.verdict, row.resolved) == (Verdict.SAME_CRASH, False)
+    assert (row.verdict, row.resolved) == (steps.Verdict.SAME_CRASH, False)
     assert row.title == "KASAN: out-of-bounds"
 
 
 async def test_a_finding_of_an_earlier_step_stands_in_the_way(store: JobStore) -> None:
     answers = [built(), SHOWN, built(findings=[WEAKER]), GONE]
     view, row = await came_to(store, TRIAL, answers)
-    assert (view.verdict, view.resolved) == (Verdict.NO_CRASH, False)
+    assert (view.verdict, view.resolved) == (steps.Verdict.NO_CRASH, False)
     assert row.reason == "flags_weaker: detector: no KASAN"
 
 
 async def test_a_job_that_ends_early_says_why(store: JobStore) -> None:
     view, row = await came_to(store, TRIAL, [built(), SHOWN, badly("user")])
-    assert (view.state, view.verdict, view.resolved) == (State.FAILED, Verdict.SAME_CRASH, None)
+    assert (view.state, view.verdict, view.resolved) == (
+        State.FAILED,
+        steps.Verdict.SAME_CRASH,
+        None,
+    )
     assert row.reason == "step 2 (build) failed: it broke"
     view, row = await came_to(store, job(), [badly("user")])
     assert (row.verdict, row.reason) == (None, "step 0 (build) failed: it broke")
@@ -92,17 +85,19 @@ async def test_a_job_that_ends_early_says_why(store: JobStore) -> None:
 
 
 async def test_a_check_counts_what_compiles(store: JobStore) -> None:
-    patch = Patch(edits=[Edit(file="a.c", original="a", replacement="b")])
-    check = CheckSpec(source=BUILD.source, config=BUILD.config, patches=[patch])
-    result = checked([PatchCheck(name="p", outcome=PatchOutcome.COMPILES, seconds=1.0)])
+    patch = steps.Patch(edits=[steps.Edit(file="a.c", original="a", replacement="b")])
+    check = steps.CheckSpec(source=BUILD.source, config=BUILD.config, patches=[patch])
+    result = checked([steps.PatchCheck(name="p", outcome=steps.PatchOutcome.COMPILES, seconds=1.0)])
     view, row = await came_to(store, job(check), [result])
     assert (view.verdict, view.resolved, row.reason) == (None, None, "1 of 1 patches compile")
 
 
 async def test_no_result_stops_the_end_of_its_job(store: JobStore) -> None:
-    evil = ran(Verdict.SAME_CRASH, "=\x00\ud7ff\x1b[2J\n" + "a" * 9000, reason="\x00" * 200_000)
+    evil = ran(
+        steps.Verdict.SAME_CRASH, "=\x00\ud7ff\x1b[2J\n" + "a" * 9000, reason="\x00" * 200_000
+    )
     view, row = await came_to(store, job(BUILD, reproduce()), [built(), evil])
-    assert (view.state, view.verdict) == (State.SUCCEEDED, Verdict.SAME_CRASH)
+    assert (view.state, view.verdict) == (State.SUCCEEDED, steps.Verdict.SAME_CRASH)
     assert row.title is not None
     assert (len(row.title), row.title.isprintable()) == (1000, True)
     assert row.reason is not None

@@ -7,15 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from kgym.api import steps
 from kgym.api.jobs import JobRequest
-from kgym.api.steps import (
-    DumpFailure,
-    InstanceOutcome,
-    InstanceResult,
-    ReproduceResult,
-    StepRef,
-    Verdict,
-)
 from kgym.api.worker_calls import Input
 from kgym.bugs import bundle
 from kgym.worker.context import StepContext
@@ -50,7 +43,7 @@ async def with_capture(run: StepContext, kernel: Path) -> StepContext:
     return run
 
 
-async def begins_with(run: StepContext, instance: InstanceResult) -> bytes:
+async def begins_with(run: StepContext, instance: steps.InstanceResult) -> bytes:
     """Return the first bytes of the instance's dump, which is checked against its result."""
     assert instance.dump is not None, instance
     assert instance.dump.failure is None, instance.dump
@@ -68,7 +61,7 @@ async def test_a_crash_that_does_not_panic_leaves_one(new_step: NewStep, cache: 
     run = await new_step(program(body), time=60, append="panic_on_warn=0", dump="hypervisor")
     (instance,) = (await Reproduce(cache)(run)).instances
     assert (instance.outcome, instance.title) == (
-        InstanceOutcome.CRASH,
+        steps.InstanceOutcome.CRASH,
         "WARNING in kgym_control_assert",
     )
     assert (await begins_with(run, instance)).startswith(ZSTD)
@@ -78,8 +71,8 @@ async def test_a_guest_that_hangs_leaves_one(new_step: NewStep, cache: Path) -> 
     run = await new_step(program("hog_cpu();"), dump="hypervisor")
     result = await Reproduce(cache, provider=Qemu(IMPATIENT))(run)
     assert (result.verdict, result.instances[0].outcome) == (
-        Verdict.INCONCLUSIVE,
-        InstanceOutcome.HUNG,
+        steps.Verdict.INCONCLUSIVE,
+        steps.InstanceOutcome.HUNG,
     )
     assert (await begins_with(run, result.instances[0])).startswith(ZSTD)
 
@@ -87,17 +80,19 @@ async def test_a_guest_that_hangs_leaves_one(new_step: NewStep, cache: Path) -> 
 @BUILDS_A_KERNEL
 @pytest.mark.parametrize("cpus", [1, pytest.param(2, marks=pytest.mark.exhaustive)])
 async def test_a_capture_kernel(new_step: NewStep, cache: Path, capture: Path, cpus: int) -> None:
-    run = await new_step(CRASHES, time=60, cpus=cpus, dump="kdump", capture=StepRef(step=1))
+    run = await new_step(CRASHES, time=60, cpus=cpus, dump="kdump", capture=steps.StepRef(step=1))
     result = await Reproduce(cache)(await with_capture(run, capture))
-    assert result.verdict is Verdict.SAME_CRASH
+    assert result.verdict is steps.Verdict.SAME_CRASH
     assert await begins_with(run, result.instances[0]) == KDUMP
 
 
 async def failed(
     new_step: NewStep, cache: Path, kernel: Path, *, append: str = ""
-) -> tuple[ReproduceResult, DumpFailure | None, str]:
+) -> tuple[steps.ReproduceResult, steps.DumpFailure | None, str]:
     """Return the result of a crash without a dump, and why that is not there."""
-    run = await new_step(CRASHES, time=60, append=append, dump="kdump", capture=StepRef(step=1))
+    run = await new_step(
+        CRASHES, time=60, append=append, dump="kdump", capture=steps.StepRef(step=1)
+    )
     limits = {
         name: dataclasses.replace(limits_of_kind, boot=60)
         for name, limits_of_kind in LIMITS.items()
@@ -114,7 +109,7 @@ async def failed(
 async def test_without_reserved_memory(new_step: NewStep, cache: Path, capture: Path) -> None:
     """There is the verdict, and the reason for the missing dump."""
     result, failure, _ = await failed(new_step, cache, capture, append="crashkernel=0")
-    assert (result.verdict, failure) == (Verdict.SAME_CRASH, DumpFailure.NO_RESERVATION)
+    assert (result.verdict, failure) == (steps.Verdict.SAME_CRASH, steps.DumpFailure.NO_RESERVATION)
 
 
 @pytest.mark.exhaustive
@@ -122,7 +117,7 @@ async def test_what_is_no_kernel_is_refused(new_step: NewStep, cache: Path, tmp_
     other = tmp_path / "bzImage"
     other.write_bytes(bytes(10000))
     result, failure, message = await failed(new_step, cache, other)
-    assert (result.verdict, failure) == (Verdict.SAME_CRASH, DumpFailure.KEXEC_REFUSED)
+    assert (result.verdict, failure) == (steps.Verdict.SAME_CRASH, steps.DumpFailure.KEXEC_REFUSED)
     assert "no bzImage" in message
 
 
@@ -138,7 +133,7 @@ async def test_silent_capture(
     silent = tmp_path / "bzImage"
     silent.write_bytes(image)
     result, failure, message = await failed(new_step, cache, silent)
-    assert (result.verdict, failure) == (Verdict.SAME_CRASH, DumpFailure.CAPTURE_SILENT)
+    assert (result.verdict, failure) == (steps.Verdict.SAME_CRASH, steps.DumpFailure.CAPTURE_SILENT)
     assert "not up after 60 s" in message
 
 
@@ -154,7 +149,7 @@ async def test_without_makedumpfile_all_of_the_memory_comes(
             if path.name != "makedumpfile":
                 (programs / path.name).unlink(missing_ok=True)
                 (programs / path.name).symlink_to(path)
-    run = await new_step(CRASHES, time=60, dump="kdump", capture=StepRef(step=1))
+    run = await new_step(CRASHES, time=60, dump="kdump", capture=steps.StepRef(step=1))
     monkeypatch.setenv("PATH", str(programs))
     result = await Reproduce(tmp_path / "cache")(await with_capture(run, capture))
     assert (await begins_with(run, result.instances[0])).startswith(GZIP)
