@@ -9,10 +9,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kgym.api.steps import Calibration
-from kgym.bisection.history import Commit, History
+from kgym.bisection.history import Commit, History, parse
 from kgym.bisection.posterior import Choice, Rate, Search, expected_steps
 from kgym.bugs import calibration
 from tests.bisection.histories import history
+from tests.refused import refused
 
 RUNS = 10
 MOST = 60
@@ -159,3 +160,45 @@ def test_the_answer_is_right_as_often_as_it_says(
     assert mean <= expected_steps(size) + (1 if crashes == 1 else 4)
     single = [result for _, result in results if len(result.choice.likely) == 1]
     assert len(single) >= (95 if breaks is nothing else 70)
+
+
+A, B, C = ("a" * 40, "b" * 40, "c" * 40)
+
+
+def text(written: History) -> str:
+    lines = []
+    for commit in written.commits:
+        parents = [written.commits[parent].id for parent in commit.parents]
+        lines.append(f"{' '.join([commit.id, *parents])}\t{commit.subject}\n")
+    return "".join(lines)
+
+
+@given(st.integers(0, 2**32), st.integers(1, 50))
+def test_what_is_written_is_read(seed: int, size: int) -> None:
+    written = history(seed, size)
+    assert parse(text(written)) == written
+
+
+def test_parents_that_are_not_listed_are_before_all() -> None:
+    read = parse(f"{A} {C}\tfirst\tone\n{B} {A} {C}\tsecond\x1b[1m\n")
+    assert [commit.parents for commit in read.commits] == [(), (0,)]
+    assert read.commits[0].subject == "first\tone"
+    assert list(read.before(1)) == [1, 1]
+    assert list(read.before(0)) == [1, 0]
+
+
+@pytest.mark.attack
+@pytest.mark.parametrize(
+    "bad",
+    [
+        "",
+        "words\n",
+        f"{A}\tone\n{A}\ttwice\n",
+        f"{A}\tone\n{B}\tanother\n",  # the first does not lead to the last
+        f"{A} {B}\tbefore its parent\n{B}\tparent\n",
+        f"{A} 12\tshort\n",
+    ],
+)
+def test_another_list_is_refused(bad: str) -> None:
+    with refused("bad_history", match="cannot be read"):
+        parse(bad)

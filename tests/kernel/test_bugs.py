@@ -106,3 +106,23 @@ def test_a_leak_is_found_though_the_program_has_no_memory_scanned(tmp_path: Path
     status, outcome = kgym("bug", "reproduce", bundle, "--no-fix")
     assert outcome["before"]["verdict"] == "same_crash", outcome
     assert (status, outcome["before"]["title"]) == (0, bug.load("udp-cmsg-leak").file.title)
+
+
+MODULE = Path(__file__).parent / "packet-module"
+
+
+@pytest.mark.exhaustive
+def test_a_bug_is_resolved_on_guests_that_start_from_a_disk() -> None:
+    status, outcome = kgym("bug", "reproduce", "watch-queue-filter", "--root", "disk", "--validate")
+    before, after = outcome["before"], outcome["after"]
+    assert (before["verdict"], after["verdict"]) == ("same_crash", "no_crash"), outcome
+    assert (status, outcome["resolved"]) == (0, True)
+
+
+@pytest.mark.exhaustive
+def test_a_bug_in_a_module_shows_once_the_module_is_loaded() -> None:
+    status, outcome = kgym("bug", "reproduce", MODULE)
+    before, after = outcome["before"], outcome["after"]
+    assert before["title"] == "WARNING in packet_create", outcome
+    assert (before["verdict"], after["verdict"]) == ("same_crash", "no_crash"), outcome
+    assert (status, outcome["resolved"]) == (0, True)
