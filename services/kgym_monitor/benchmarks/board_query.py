@@ -1,6 +1,6 @@
 """Query of a benchmark's pages, as in the address. Pure."""
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from datetime import UTC, datetime
 from typing import Any
 
@@ -60,11 +60,6 @@ class BoardQuery(Typed):
     first: str | None = None
     """Numbers of the two compared setups."""
     second: str | None = None
-
-    @classmethod
-    def read(cls, query: Mapping[str, str]) -> "BoardQuery":
-        """Return the query of an address."""
-        return cls(**{name: value.strip() for name, value in query.items() if value.strip()})
 
     @property
     def is_filtered(self) -> bool:

@@ -1,14 +1,10 @@
 """Filter of the list of jobs, as in the address."""
 
-from collections.abc import Mapping
 from datetime import UTC, date, datetime, time, timedelta
 from typing import Any
-from urllib.parse import urlencode
-
-from pydantic import BaseModel, ConfigDict
 
 from kgym.api.jobs import JobFilter
-from kgym_monitor.pages import wording
+from kgym_monitor.pages.bug_filter import ListQuery
 
 # Jobs on a page: rendering more would exceed 50 ms.
 PAGE = 30
@@ -17,10 +13,10 @@ TRAIL = 40
 _NAMES = {"kind": "Kind of step", "after": "From day", "before": "To day"}
 
 
-class JobQuery(BaseModel):
+class JobQuery(ListQuery[JobFilter]):
     """A query as typed by the reader; `filter` is the scheduler's form."""
 
-    model_config = ConfigDict(frozen=True, extra="ignore")
+    home = "/jobs"
 
     text: str | None = None
     state: str | None = None
@@ -34,28 +30,8 @@ class JobQuery(BaseModel):
     after: str | None = None
     before: str | None = None
     mine: str | None = None
-    cursor: str | None = None
     trail: str | None = None
     """Cursors of earlier pages, except the first, which has none."""
-
-    @classmethod
-    def read(cls, query: Mapping[str, str]) -> "JobQuery":
-        """Return the query of an address, ignoring empty form fields."""
-        return cls(**{name: value.strip() for name, value in query.items() if value.strip()})
-
-    @property
-    def fault(self) -> str | None:
-        """Error for the reader, if any."""
-        try:
-            self._read()
-        except ValueError as error:  # pydantic's is one, too
-            return wording.fault(error)
-        return None
-
-    @property
-    def filter(self) -> JobFilter | None:
-        """The scheduler's filter; None if the query is invalid."""
-        return None if self.fault else self._read()
 
     @property
     def is_filtered(self) -> bool:
@@ -67,12 +43,6 @@ class JobQuery(BaseModel):
         """Conditions with their names."""
         values = self.model_dump(exclude_none=True, exclude={"cursor", "trail"})
         return [(_NAMES.get(name, name.capitalize()), value) for name, value in values.items()]
-
-    def address(self, path: str = "/jobs", **changed: str | None) -> str:
-        """Return the address with this query, some values changed."""
-        values = self.model_dump(exclude_none=True) | changed
-        query = urlencode({name: value for name, value in values.items() if value})
-        return f"{path}?{query}" if query else path
 
     @property
     def newer_page(self) -> str | None:
@@ -88,7 +58,8 @@ class JobQuery(BaseModel):
         trail = ".".join([cursor for cursor in behind if cursor][-TRAIL:])
         return self.address(cursor=cursor, trail=trail)
 
-    def _read(self) -> JobFilter:
+    def checked(self) -> JobFilter:
+        """Return the scheduler's filter."""
         dates_and_own = {"after", "before", "mine", "trail"}
         conditions: dict[str, Any] = {
             **self.model_dump(exclude=dates_and_own),

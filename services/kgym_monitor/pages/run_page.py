@@ -1,12 +1,10 @@
 """Contents of runs' pages: texts, the filter of the list, a debug cycle, comparisons. Pure."""
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlencode
-
-from pydantic import BaseModel, ConfigDict, ValidationError
 
 from kgym.api.agent.nodes import Candidate, Node
 from kgym.api.agent.runs import Limits, RunFilter, RunState, RunSummary, RunView
@@ -14,6 +12,7 @@ from kgym.api.agent.steps import RunStep
 from kgym.api.steps import Patch
 from kgym.errors import NotFound, UserError
 from kgym_monitor.pages import diff_lines, wording
+from kgym_monitor.pages.bug_filter import ListQuery
 from kgym_monitor.pages.diff_lines import ShownPatch
 
 # Most runs on a page.
@@ -163,55 +162,26 @@ FILTERS: tuple[Callable[..., Any], ...] = (
 )
 
 
-class RunQuery(BaseModel):
+class RunQuery(ListQuery[RunFilter]):
     """Query of the list of runs, as in the address."""
 
-    model_config = ConfigDict(frozen=True, extra="ignore")
+    home = "/runs"
 
     state: str | None = None
     bug: str | None = None
     strategy: str | None = None
     model: str | None = None
     submitter: str | None = None
-    cursor: str | None = None
-
-    @classmethod
-    def read(cls, query: Mapping[str, str]) -> "RunQuery":
-        """Return the query of an address, ignoring empty form fields."""
-        return cls(**{name: value.strip() for name, value in query.items() if value.strip()})
 
     @property
     def before(self) -> int | None:
         """Number of the run before which the page starts."""
         return int(self.cursor) if self.cursor else None
 
-    @property
-    def fault(self) -> str | None:
-        """Error for the reader, if any."""
+    def checked(self) -> RunFilter:
+        """Return the agent's filter."""
         if self.cursor is not None and not (self.cursor.isdecimal() and len(self.cursor) < 19):
-            return "cursor is not a place in the list"
-        try:
-            self._read()
-        except ValidationError as error:
-            return wording.fault(error)
-        return None
-
-    @property
-    def filter(self) -> RunFilter | None:
-        """The agent's filter; None if the query is invalid."""
-        return None if self.fault else self._read()
-
-    @property
-    def is_filtered(self) -> bool:
-        """Whether it excludes runs."""
-        return bool(self.model_dump(exclude_none=True, exclude={"cursor"}))
-
-    def address(self, path: str = "/runs", **new: str | None) -> str:
-        """Return the address with this query, some values changed."""
-        values = self.model_dump(exclude_none=True) | new
-        return query(path, **values)
-
-    def _read(self) -> RunFilter:
+            raise ValueError("cursor is not a place in the list")
         return RunFilter.model_validate(self.model_dump(exclude={"cursor"}))
 
 

@@ -24,13 +24,13 @@ JOBS = 20
 
 async def bugs(client: AsyncClient, query: BugQuery) -> dict[str, Any]:
     """Return the contents of the list of bugs; raise KgymError as the client does."""
-    wanted, fault = query.filter
+    wanted = query.filter
     page = await client.bugs(wanted) if wanted is not None else None
-    following = query.address("/bugs", cursor=page.next) if page and page.next else None
+    following = query.address(cursor=page.next) if page and page.next else None
     return {
         "bugs": page.bugs if page else [],
         "query": query,
-        "fault": fault,
+        "fault": query.fault,
         "next_page": following,
         "patch_words": PATCHES,
         "in_states": in_states,
@@ -66,15 +66,15 @@ def jobs_of(name: str) -> JobFilter:
 
 async def entries(client: AsyncClient, query: EntryQuery) -> dict[str, Any]:
     """Return the contents of the list of entries; raise KgymError as the client does."""
-    wanted, fault = query.filter
+    wanted = query.filter
     page = await client.suitecache(wanted) if wanted is not None else None
-    following = query.address("/suitecache", cursor=page.next) if page and page.next else None
+    following = query.address(cursor=page.next) if page and page.next else None
     return {
         "entries": page.entries if page else [],
         "number": page.number if page else 0,
         "bytes": page.bytes if page else 0,
         "query": query,
-        "fault": fault,
+        "fault": query.fault,
         "next_page": following,
         "in_states": in_states,
         "hosts": hosts,

@@ -30,7 +30,7 @@ async def list_bugs(request: Request) -> Response:
         title="Bugs",
         section="/bugs",
         live=not shown["fault"],
-        first_page=query.address("/bugs", cursor=None),
+        first_page=query.address(cursor=None),
         **shown,
     )
 
@@ -72,6 +72,6 @@ async def list_entries(request: Request) -> Response:
         title="SuiteCache",
         section="/suitecache",
         live=not shown["fault"],
-        first_page=query.address("/suitecache", cursor=None),
+        first_page=query.address(cursor=None),
         **shown,
     )
