@@ -9,7 +9,7 @@ the median (`tests/hosts/recorded_days.py`). The simulation is the product's (`k
 import argparse
 import json
 import time
-from dataclasses import asdict, replace
+from dataclasses import replace
 from typing import Any
 
 from kgym_hosts.scaling.decisions import Limits
@@ -40,7 +40,7 @@ def main() -> None:
     for name, limits in days(chosen.jobs).items():
         began = time.process_time()
         outcome = Simulation(limits).run(recording)
-        answer[name] = {**asdict(outcome), "cpu_seconds": round(time.process_time() - began, 2)}
+        answer[name] = {**dict(outcome), "cpu_seconds": round(time.process_time() - began, 2)}
     always = sum(pool.most * (pool.dollars_per_hour or 0) for pool in farm(1000).pools)
     answer["always_dollars"] = round(always * DAY / 3600, 2)
     if chosen.json:

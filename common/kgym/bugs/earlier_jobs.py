@@ -1,6 +1,6 @@
 """Reuse of earlier jobs: an identical unfinished job is continued, calibrations are pooled.
 
-Each function has an async twin, which takes an `AsyncClient`.
+Functions named `…_async` take an `AsyncClient`.
 """
 
 from collections.abc import Sequence
@@ -30,20 +30,14 @@ class Submission:
 
 def submit(client: Client, request: JobRequest) -> Submission:
     """Submit the job, or continue the caller's own unfinished job with the same steps."""
-    marked, wanted = _marked(request)
-    for job in client.jobs(wanted):
+    # The tag is a hash of the steps. Only the caller's own jobs are looked at: another user could
+    # abort theirs at any time.
+    mark = trusted_tags.request(request.steps)
+    marked = request.model_copy(update={"tags": [*request.tags, mark]})
+    for job in client.jobs(JobFilter(tag=mark, mine=True)):
         if not job.state.final:
             return Submission(job, taken_up=True)
     return Submission(client.submit(marked), taken_up=False)
-
-
-async def submit_async(client: AsyncClient, request: JobRequest) -> Submission:
-    """Submit the job, or continue the caller's own unfinished job with the same steps."""
-    marked, wanted = _marked(request)
-    async for job in client.jobs(wanted):
-        if not job.state.final:
-            return Submission(job, taken_up=True)
-    return Submission(await client.submit(marked), taken_up=False)
 
 
 def known(client: Client, bug: Bug, before: datetime | None = None) -> Calibration | None:
@@ -76,15 +70,6 @@ async def begun_async(client: AsyncClient, group: str) -> datetime | None:
         if error.reason != "group_missing":
             raise
         return None
-
-
-def _marked(request: JobRequest) -> tuple[JobRequest, JobFilter]:
-    """Return the request with the tag of its steps, and the filter for jobs with this tag."""
-    # The tag is a hash of the steps. Only the caller's own jobs are looked at: another user could
-    # abort theirs at any time.
-    mark = trusted_tags.request(request.steps)
-    marked = request.model_copy(update={"tags": [*request.tags, mark]})
-    return marked, JobFilter(tag=mark, mine=True)
 
 
 def _calibrations(bug: Bug) -> JobFilter:

@@ -1,7 +1,6 @@
 """`kgym gcp scale` and `kgym gcp simulate`."""
 
 import time
-from dataclasses import asdict
 from datetime import UTC, datetime, timedelta
 from itertools import islice
 from pathlib import Path
@@ -16,6 +15,8 @@ from kgym_cli.gcp.farm import farm, farm_options
 from kgym_cli.output import json_option, people, print_json, print_table
 from kgym_cli.output.answer import Answer
 from kgym_hosts import prices
+from kgym_hosts.scaling.recording import recorded
+from kgym_hosts.scaling.simulation import Outcome, Simulation
 
 if TYPE_CHECKING:
     from kgym_hosts.gcp.scaler import Round
@@ -63,29 +64,13 @@ class ScaleAnswer(Answer):
     fault: Fault | None = Field(description="why the round failed")
 
 
-class SimulationAnswer(Answer):
+class SimulationAnswer(Outcome):
     """Cost of the scheduler's latest jobs within the deployment's bounds."""
 
     emulated: bool
     since: datetime
     jobs: int
     cut: bool = Field(description="whether the earliest jobs were left out")
-    steps: int
-    unfinished: int
-    dollars: float | None = Field(
-        description="cost of the pools' hosts; null if a price is unknown"
-    )
-    host_hours: float
-    busy_share: float = Field(description="used share of the paid slots")
-    wait_mean_seconds: float
-    wait_median_seconds: float
-    wait_95_seconds: float
-    wait_most_seconds: float
-    most_hosts: int
-    added: int
-    drained: int
-    never_came: int
-    hours: float
 
 
 @click.command()
@@ -166,8 +151,6 @@ def simulate(
     DEPLOYMENT's bounds, in simulation only.
     """
     from kgym_hosts.gcp.scaler import limits_of  # noqa: PLC0415 - as above
-    from kgym_hosts.scaling.recording import recorded  # noqa: PLC0415
-    from kgym_hosts.scaling.simulation import Simulation  # noqa: PLC0415
 
     cloud = farm(deployment, endpoint, emulated)
     limits = limits_of(cloud.deployment, prices.shipped_prices())
@@ -182,7 +165,7 @@ def simulate(
         since=since,
         jobs=min(len(jobs), MOST_JOBS),
         cut=len(jobs) > MOST_JOBS,
-        **asdict(outcome),
+        **dict(outcome),
     )
     if as_json:
         print_json(answer)

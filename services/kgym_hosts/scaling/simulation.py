@@ -10,7 +10,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from itertools import count
 
-from kgym.api.steps import StepKind
+from pydantic import Field
+
+from kgym.api.steps import StepKind, Strict
 from kgym_hosts.scaling.decisions import (
     Action,
     Add,
@@ -30,17 +32,16 @@ from kgym_hosts.scaling.recording import RecordedStep
 LEAST_CHARGED_SECONDS = 60.0
 
 
-@dataclass(frozen=True, slots=True)
-class Outcome:
+class Outcome(Strict):
     """The result of a simulation."""
 
     steps: int
     unfinished: int
-    dollars: float | None
-    """Cost of the pools' hosts; None if a price is unknown."""
+    dollars: float | None = Field(
+        description="cost of the pools' hosts; null if a price is unknown"
+    )
     host_hours: float
-    busy_share: float
-    """Used share of the paid slots."""
+    busy_share: float = Field(description="used share of the paid slots")
     wait_mean_seconds: float
     wait_median_seconds: float
     wait_95_seconds: float
@@ -49,8 +50,9 @@ class Outcome:
     added: int
     drained: int
     never_came: int
-    hours: float
-    """From the first step until the last has ended and the hosts are removed."""
+    hours: float = Field(
+        description="from the first step until the last has ended and the hosts are removed"
+    )
 
 
 @dataclass(slots=True)

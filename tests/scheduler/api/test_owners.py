@@ -11,7 +11,7 @@ from kgym.api import trusted_tags
 from kgym.api.jobs import JobFilter, JobRequest
 from kgym.api.steps import BuildSpec, Patch, Reproducer
 from kgym.bugs import bundle, earlier_jobs
-from kgym.client import AsyncClient, Client
+from kgym.client import Client
 from kgym.web.server import serve
 from kgym_scheduler.api.app import create_app
 from kgym_scheduler.database.tokens import Tokens
@@ -195,8 +195,5 @@ async def test_a_command_takes_up_its_own_job_and_nobody_elses(
             return [(submission.job.id, submission.taken_up) for submission in done]
 
     assert await run_sync(twice) == [(2, False), (2, True)]
-    async with AsyncClient(str(alice.base_url), token) as client:
-        submission = await earlier_jobs.submit_async(client, request)
-        assert (submission.job.id, submission.taken_up) == (2, True)
     claimed = await scheduler.claim(claim_of())
     assert await scheduler.finish(claimed.assignments[0].lease, WELL)

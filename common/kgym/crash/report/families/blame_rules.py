@@ -19,7 +19,6 @@ RIP = pattern(_IP)
 # The other title of every bad memory access, by which all kinds of it are merged into one bug.
 BAD_ACCESS = ("bad-access in {frame}",)
 
-IN_TRACE = BlameRule((CALL_TRACE, TRACE))
 AT_RIP = BlameRule((RIP, CALL_TRACE, TRACE))
 RIP_ONLY = BlameRule((RIP,))
 
