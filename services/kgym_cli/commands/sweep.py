@@ -1,7 +1,6 @@
 """`kgym sweep`."""
 
 import asyncio
-import signal
 import time
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
@@ -32,8 +31,7 @@ from kgym_cli.jobs.job_answer import exit_status
 from kgym_cli.jobs.sweep_view import STYLES, View
 from kgym_cli.output import json_option, leave, live_view, people, print_json, print_table
 from kgym_cli.output.answer import Answer
-from kgym_cli.platforms.scheduler_choice import address
-from kgym_cli.settings import settings
+from kgym_cli.platforms import interruptible_work
 
 _COLUMNS = (
     *("bug", "patch", "outcome", "verdict", "check", "title", "reason"),
@@ -168,18 +166,7 @@ class _Run:
             f"sweep {self.options.name}: {sum(self.view.pairs.values())} pairs", markup=False
         )
         try:
-            with address(work=True) as (url, token):
-                if settings().server is None:
-                    # Nothing restarts this machine's own platform: waiting for it is useless.
-                    self.options = replace(self.options, patience=0)
-                asyncio.run(self._sweep(url, token))
-        except asyncio.CancelledError:
-            people.print(
-                f"interrupted: repeat the command to continue, or `kgym group abort"
-                f" {self.options.name}` to abort its jobs",
-                markup=False,
-            )
-            raise KeyboardInterrupt from None
+            interruptible_work.run(self._sweep, self.options)
         finally:
             if table is not None:
                 _write(table, _csv(self._rows()))
@@ -208,26 +195,20 @@ class _Run:
         if any(row.outcome is Outcome.INCONCLUSIVE for row in rows) and not self.options.retry:
             people.print("repeat the command with --retry to retry pairs without an answer")
 
-    async def _sweep(self, url: str, token: str | None) -> None:
-        loop, task = asyncio.get_running_loop(), asyncio.current_task()
-        assert task is not None
-        for number in (signal.SIGINT, signal.SIGTERM):
-            if signal.getsignal(number) is not signal.SIG_IGN:
-                loop.add_signal_handler(number, task.cancel)
-        async with AsyncClient(url, token) as client:
-            with live_view.shown(self.view.table) as show:
-                beside = [
-                    asyncio.create_task(self.view.look(client)),
-                    asyncio.create_task(self.view.refresh(show)),
-                ]
-                try:
-                    begun = await earlier_jobs.begun_async(client, self.options.name)
-                    subjects = [await self._subject(client, bug, begun) for bug in self.loaded]
-                    await sweep_all(client, subjects, self.options, self._hear)
-                finally:
-                    for task in beside:
-                        task.cancel()
-                    await asyncio.gather(*beside, return_exceptions=True)
+    async def _sweep(self, client: AsyncClient, options: SweepOptions) -> None:
+        with live_view.shown(self.view.table) as show:
+            beside = [
+                asyncio.create_task(self.view.look(client)),
+                asyncio.create_task(self.view.refresh(show)),
+            ]
+            try:
+                begun = await earlier_jobs.begun_async(client, options.name)
+                subjects = [await self._subject(client, bug, begun) for bug in self.loaded]
+                await sweep_all(client, subjects, options, self._hear)
+            finally:
+                for task in beside:
+                    task.cancel()
+                await asyncio.gather(*beside, return_exceptions=True)
 
     async def _subject(self, client: AsyncClient, bug: Bug, begun: datetime | None) -> Subject:
         """Return a bug's patches and trial options."""

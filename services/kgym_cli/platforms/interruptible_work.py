@@ -26,7 +26,11 @@ def run(work: Work, options: SweepOptions) -> None:
                 options = replace(options, patience=0)
             asyncio.run(_run(url, token, work, options))
     except asyncio.CancelledError:
-        people.print("interrupted: repeat the command to continue", markup=False)
+        people.print(
+            f"interrupted: repeat the command to continue, or `kgym group abort {options.name}` to"
+            " abort its jobs",
+            markup=False,
+        )
         raise KeyboardInterrupt from None
 
 

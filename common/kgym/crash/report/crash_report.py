@@ -1,7 +1,7 @@
 """Crash reports: their kind, their frames, their place in the log."""
 
 import re
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from enum import StrEnum
 from typing import NamedTuple
 
@@ -74,10 +74,6 @@ class Frame:
     uncertain: bool = False
     module: str | None = None
 
-    def as_dict(self) -> dict[str, object]:
-        """Return the frame as JSON values."""
-        return {name: getattr(self, name) for name in self.__slots__}
-
 
 class Executor(NamedTuple):
     """The crashed program of a syzkaller executor: its process and program numbers."""
@@ -123,24 +119,8 @@ class CrashReport:
 
     def as_dict(self) -> dict[str, object]:
         """Return the report as JSON values, with its text as "report"."""
-        return {
-            "title": self.title,
-            "alt_titles": list(self.alt_titles),
-            "type": self.type.value,
-            "corrupted": self.corrupted,
-            "corrupted_reason": self.corrupted_reason,
-            "suppressed": self.suppressed,
-            "panicked": self.panicked,
-            "frame": self.frame,
-            "frames": [frame.as_dict() for frame in self.frames],
-            "report": self.text,
-            "start": self.start,
-            "end": self.end,
-            "executor": self.executor._asdict() if self.executor else None,
-            "task": self.task,
-            "pid": self.pid,
-            "cpu": self.cpu,
-            "guilty_file": self.guilty_file,
-            "alloc_stack": [frame.as_dict() for frame in self.alloc_stack],
-            "free_stack": [frame.as_dict() for frame in self.free_stack],
-        }
+        values = asdict(self) | {"frame": self.frame, "report": self.text}
+        if self.executor is not None:
+            values["executor"] = self.executor._asdict()
+        del values["text"]
+        return values
