@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from kgym.api.capabilities import Capabilities, lacking
 from kgym.api.steps import BuildSpec, compiler_words, compilers
 from tests.conftest import ROOT
-from tests.tables import rows
+from tests.tables import json_rows, rows
 
 BUGS = ROOT.parent / "shared" / "data"
 NEEDS_BUGS = pytest.mark.skipif(not BUGS.is_dir(), reason="no reference data here")
@@ -106,27 +106,7 @@ def test_another_version_than_was_described_is_told_and_a_name_is_no_description
 
 
 @pytest.mark.attack
-@pytest.mark.parametrize(
-    ("words", "complaint"),
-    [
-        ("icc", "unknown compiler 'icc'"),
-        ("gcc-1234", "unknown compiler"),
-        ("potato/gcc-10", "there is no suite `potato`; known are buster, bullseye"),
-        ("trixie/gcc-10", "there is no trixie/gcc-10; of this suite there are trixie/clang-17"),
-        ("trixie/gcc", "there is no trixie/gcc"),
-        ("../gcc-10", "unknown compiler"),
-        ("gcc; rm -rf /", "unknown compiler"),
-        ("gcc -wrapper /bin/sh", "unknown compiler"),
-        ("gcc (Debian 10) 10.2.1\n", "unprintable characters"),
-        ("gcc (Debian 10) \x1b[2J10.2.1", "unprintable characters"),
-        ("gcc (Debian 10) 9999999.2", "unknown compiler"),
-        ("gcc (Debian 10) ...", "unknown compiler"),
-        ("gcc (Debian 10.2.1-6) 20210110", "unknown compiler"),
-        ("clang version ca2dcbd030ea", "unknown compiler"),
-        ("avr-gcc (GCC) 9.2.0", "unknown compiler"),
-        ("", "unknown compiler"),
-    ],
-)
+@pytest.mark.parametrize(("words", "complaint"), json_rows(__file__, "no_compilers.jsonl"))
 def test_what_is_no_compiler_is_refused(words: str, complaint: str) -> None:
     with pytest.raises(ValueError, match=r"compiler|suite|there is no") as caught:
         compilers.asked(words)

@@ -34,6 +34,7 @@ from kgym_benchmark.campaign.token_use import Used, used
 from kgym_benchmark.campaign.verification import identity, judged, text_identity
 from tests.refused import refused
 from tests.results import ran
+from tests.tables import json_rows
 
 AGENTS = [{"name": "a", "command": ["a"]}, {"name": "b", "command": ["b"], "models": ["x", "y"]}]
 SOURCE = [f"line {number}" for number in range(30)]
@@ -348,30 +349,9 @@ bugs = ["watch-queue-filter"]
 name = "a"
 command = ["a"]
 """
-PRICELESS = """
-[attempt]
-dollars = 1
-[models.m]
-endpoint = "http://127.0.0.1:1"
-"""
 
 
-@pytest.mark.parametrize(
-    ("text", "reason"),
-    [
-        (DESCRIBED.replace("bugs", "bug"), "bad_campaign"),
-        (DESCRIBED.replace('command = ["a"]', ""), "bad_campaign"),
-        (DESCRIBED + PRICELESS, "bad_campaign"),
-        (DESCRIBED + '[[agents]]\nname = "a"\ncommand = ["b"]\n', "bad_campaign"),
-        ("name = ", "bad_campaign"),
-        (DESCRIBED.replace("watch-queue-filter", "none"), "no_such_bug"),
-        (DESCRIBED.replace('bugs = ["watch-queue-filter"]', ""), "no_bugs"),
-        (DESCRIBED.replace("bugs = ", "bundles = "), "no_bugs"),
-        (DESCRIBED.replace("bugs = ", 'dataset = "none"\nbugs = '), "no_dataset"),
-        (DESCRIBED.replace('command = ["a"]', 'adapter = "none"'), "no_such_adapter"),
-        (DESCRIBED + 'folder = "none"\n', "bad_campaign"),
-    ],
-)
+@pytest.mark.parametrize(("text", "reason"), json_rows(__file__, "bad_campaigns.jsonl"))
 def test_what_is_wrong_with_a_campaign_is_said(tmp_path: Path, text: str, reason: str) -> None:
     path = tmp_path / "campaign.toml"
     path.write_text(text)

@@ -15,6 +15,7 @@ from kgym.bench.patch_overlap import changed_parts, overlap
 from kgym.errors import NotFound, UserError
 from tests.conftest import ROOT
 from tests.refused import refused
+from tests.tables import json_rows
 
 KBENCHSYZ = ROOT.parent / "shared" / "data" / "kbenchsyz"
 needs_kbenchsyz = pytest.mark.skipif(
@@ -70,16 +71,7 @@ def test_both_ways_to_name_the_fields_are_read_alike() -> None:
     assert syzbot_data.read(theirs, "there") == syzbot_data.read(bug(), "here")
 
 
-@pytest.mark.parametrize(
-    ("changed", "complaint"),
-    [
-        ({"id": "../../etc"}, "id"),
-        ({"title": 7}, "title"),
-        ({"status": ""}, "status"),
-        ({"crashes": {"a": 1}}, "crashes"),
-        ({"patch_commit_date": "yesterday"}, "patch_commit_date"),
-    ],
-)
+@pytest.mark.parametrize(("changed", "complaint"), json_rows(__file__, "bad_bugs.jsonl"))
 def test_a_bug_that_is_none_is_refused_with_its_field(
     changed: dict[str, object], complaint: str
 ) -> None:
@@ -115,27 +107,7 @@ def test_what_is_no_dataset_is_told(tmp_path: Path) -> None:
         pair.get("a")
 
 
-@pytest.mark.parametrize(
-    ("choice", "count"),
-    [
-        ({}, 3),
-        ({"status": "open"}, 1),
-        ({"subsystems": ["mm", "fs"]}, 1),
-        ({"types": ["WARNING"]}, 1),
-        ({"classes": ["KASAN use-after-free"]}, 2),
-        ({"text": "IN F (2)"}, 0),
-        ({"text": "IN F"}, 2),
-        ({"compiler": "gcc (debian 10"}, 3),
-        ({"reproducer": "both"}, 3),
-        ({"has_cause": True}, 0),
-        ({"fixed_from": "2022-09-01T00:00:00Z", "fixed_before": "2022-10-01T00:00:00Z"}, 1),
-        ({"fixed_before": "2030-01-01T00:00:00Z"}, 2),
-        ({"days_open_to": 1000}, 0),
-        ({"lines_from": 2, "lines_to": 2, "files_to": 1}, 2),
-        ({"touches": "net/"}, 2),
-        ({"touches": "ne"}, 0),
-    ],
-)
+@pytest.mark.parametrize(("choice", "count"), json_rows(__file__, "choices.jsonl"))
 def test_bugs_are_chosen_by_what_is_known_of_them(choice: dict[str, object], count: int) -> None:
     there = made(
         bug(),

@@ -25,6 +25,7 @@ from kgym_crashfixer.prompts import Prompt
 from tests.benchmark.test_dataset import bug, made
 from tests.cli.conftest import Kgym
 from tests.refused import refused
+from tests.tables import json_rows
 
 FIX = "--- a/a.c\n+++ b/a.c\n@@ -1 +1 @@\n-a\n+b\n"
 YES, NO = "Both add a test.\nVERDICT: equivalent\n", "One returns early.\nVERDICT: discrepant\n"
@@ -108,18 +109,7 @@ def test_a_limit_in_dollars_is_kept(tmp_path: Path) -> None:
         judged(tmp_path, Model(YES, dollars=None), attempt("+y", 2), dollars=5.0)
 
 
-@pytest.mark.parametrize(
-    ("answer", "meant"),
-    [
-        (YES, True),
-        (NO, False),
-        ("VERDICT: equivalent\nOn second thought:\n**VERDICT: discrepant**", False),
-        ("verdict: Equivalent", True),
-        ("They are equivalent.", None),
-        ("VERDICT: equivalently bad", None),
-        ("", None),
-    ],
-)
+@pytest.mark.parametrize(("answer", "meant"), json_rows(__file__, "last_words.jsonl"))
 def test_the_last_word_of_an_answer_counts(answer: str, meant: bool | None) -> None:
     assert verdict(answer) is meant
 

@@ -10,14 +10,12 @@ from hypothesis import strategies as st
 
 from kgym.errors import UserError
 from kgym_benchmark.campaign.model_request import ModelRequest, model_names, rebuilt
+from tests.tables import json_rows
 
 NAMES = model_names("openai/gpt-5")
 CHAT = "/v1/chat/completions"
 RESPONSES = "/v1/responses"
-MESSAGES = "/v1/messages"
 GEMINI = "/v1beta/models/gpt-5:streamGenerateContent"
-FUNCTION = {"type": "function", "function": {"name": "sh", "parameters": {"type": "object"}}}
-IMAGE = {"type": "image_url", "image_url": {"url": "https://example.org/a.png"}}
 
 
 def forwarded(
@@ -27,32 +25,7 @@ def forwarded(
     return rebuilt(given, query, NAMES, allow)
 
 
-@pytest.mark.parametrize(
-    ("path", "body"),
-    [
-        (CHAT, {"messages": [{"role": "user", "content": "a"}], "tools": [FUNCTION], "n": 2}),
-        (CHAT, {"messages": [{"role": "user", "content": [{"type": "text", "text": "a"}]}]}),
-        (RESPONSES, {"input": [{"role": "user", "content": "a"}], "reasoning": {"effort": "low"}}),
-        (RESPONSES, {"input": [{"type": "function_call_output", "call_id": "1", "output": "a"}]}),
-        (MESSAGES, {"system": [{"type": "text", "text": "a"}], "tools": [{"name": "sh"}]}),
-        (
-            MESSAGES,
-            {
-                "messages": [
-                    {"role": "user", "content": [{"type": "tool_result", "content": "type: image"}]}
-                ]
-            },
-        ),
-        (
-            GEMINI,
-            {
-                "contents": [{"parts": [{"functionResponse": {"response": {"type": "image"}}}]}],
-                "tools": [{"function_declarations": [{"name": "sh"}]}],
-                "generation_config": {"temperature": 0, "thinking_config": {}},
-            },
-        ),
-    ],
-)
+@pytest.mark.parametrize(("path", "body"), json_rows(__file__, "passed_requests.jsonl"))
 def test_messages_and_the_agents_own_functions_pass(path: str, body: dict[str, Any]) -> None:
     passed = json.loads(forwarded(path, body).body)
     assert passed.keys() >= {"model"}
@@ -62,35 +35,7 @@ def test_messages_and_the_agents_own_functions_pass(path: str, body: dict[str, A
 @pytest.mark.attack
 @pytest.mark.parametrize(
     ("path", "body", "named"),
-    [
-        *((RESPONSES, {"tools": [{"type": name}]}, name)
-          for name in ("web_search", "web_search_preview", "mcp", "code_interpreter", "file_search",
-                       "image_generation", "computer_use_preview", "local_shell")),
-        *((MESSAGES, {"tools": [{"type": name, "name": "a"}]}, name)
-          for name in ("web_search_20250305", "code_execution_20250522", "bash_20250124")),
-        *((GEMINI, {"tools": [{"functionDeclarations": [], name: {}}]}, name)
-          for name in ("google_search", "googleSearch", "codeExecution", "url_context")),
-        (GEMINI, {"tools": {"googleSearch": {}}}, "googleSearch"),
-        (GEMINI, {"tools": [{"name": "sh", "googleSearch": {}}]}, "googleSearch"),
-        *((CHAT, {name: 1}, name)
-          for name in ("web_search_options", "models", "plugins", "service_tier", "provider",
-                       "route",
-                       "transforms", "audio", "previous_response_id", "conversation", "background",
-                       "mcp_servers", "container", "cachedContent", "extra_body")),
-        (RESPONSES, {"include": ["file_search_call.results"]}, "file_search_call.results"),
-        (RESPONSES, {"prompt": {"id": "pmpt_1"}}, "prompt"),
-        (RESPONSES, {"input": [{"id": "msg_1"}]}, "item_reference"),
-        (RESPONSES, {"input": [{"type": "item_reference", "id": "msg_1"}]}, "item_reference"),
-        (CHAT, {"messages": [{"role": "user", "content": [IMAGE]}]}, "image_url"),
-        (MESSAGES, {"messages": [{"content": [{"type": "tool_result", "content": [IMAGE]}]}]},
-         "image_url"),
-        (CHAT, {"messages": [{"role": "user", "content": "a", "images": ["AA=="]}]}, "images"),
-        (GEMINI, {"contents": [{"parts": [{"fileData": {"fileUri": "a"}}]}]}, "fileData"),
-        (GEMINI, {"contents": [{"parts": [{"inline_data": {}}]}]}, "inlineData"),
-        (GEMINI, {"contents": [{"parts": [{"functionResponse": {"parts": []}}]}]}, "parts"),
-        (GEMINI, {"generationConfig": {"responseModalities": ["IMAGE"]}}, "responseModalities"),
-        (CHAT, {"model": "gpt-5:online"}, "gpt-5:online"),
-    ],
+    json_rows(__file__, "refused_requests.jsonl"),
 )  # fmt: skip
 def test_what_providers_host_is_refused_by_its_name(
     path: str, body: dict[str, Any], named: str

@@ -27,6 +27,7 @@ from tests.benchmark.syzbot_server import DIFF, PARENT, Fault, Syzbot, serving
 from tests.benchmark.test_dataset import KBENCHSYZ, bug, needs_kbenchsyz
 from tests.cli.conftest import Kgym
 from tests.refused import refused
+from tests.tables import json_rows
 
 pytestmark = pytest.mark.thorough
 
@@ -269,16 +270,7 @@ def test_whatever_a_page_holds_it_is_read_or_refused(body: bytes) -> None:
     watch.read_thread(body)
 
 
-@pytest.mark.parametrize(
-    ("link", "box"),
-    [
-        ("https://lore.kernel.org/all/a@b/T/", "http://l/all/a@b/t.mbox.gz"),
-        ("https://lore.kernel.org/all/a%2Fb@c/", "http://l/all/a%2Fb@c/t.mbox.gz"),
-        ("https://groups.google.com/d/msgid/x/a@b", None),
-        ("https://lore.kernel.org/../../x", None),
-        ("https://[", None),
-    ],
-)
+@pytest.mark.parametrize(("link", "box"), json_rows(__file__, "mailboxes.jsonl"))
 def test_a_discussion_has_one_mailbox(link: str, box: str | None) -> None:
     assert watch.mailbox_address(link, "http://l/") == box
 

@@ -5,6 +5,7 @@ import pytest
 from kgym.api.steps import ControlName
 from kgym.bugs import bundle
 from kgym.bugs.detectors import KASAN, SYMBOLS, WATCH, WHOLE, detectors, needed, symbols
+from tests.tables import json_rows
 
 EVERYTHING = dict.fromkeys(SYMBOLS - {"UBSAN_TRAP"}, "y") | {"DEBUG_KMEMLEAK_DEFAULT_OFF": "n"}
 QUIET = "console=ttyS0 panic_on_warn=1 oops=panic kasan.fault=panic panic=0"
@@ -64,17 +65,7 @@ def test_kmemleak_may_wait_for_the_command_line(words: str, on: bool) -> None:
     assert (ControlName.LEAK not in detectors(asked, words).lacking) == on
 
 
-@pytest.mark.parametrize(
-    ("words", "panics"),
-    [
-        (QUIET, True),
-        ("panic_on_warn=1", True),
-        (f"{QUIET} panic_on_warn=0", True),
-        (f"{QUIET} panic_on_warn=0 kasan.fault=report", False),
-        (f"{QUIET} kasan.fault=report kasan_multi_shot", False),
-        ("", False),
-    ],
-)
+@pytest.mark.parametrize(("words", "panics"), json_rows(__file__, "panicking.jsonl"))
 def test_the_last_word_of_the_command_line_decides_whether_a_report_panics(
     words: str, panics: bool
 ) -> None:

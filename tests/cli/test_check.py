@@ -11,7 +11,7 @@ from kgym.api.steps import TarballSource
 from tests.bundles import REGRESS, small_bundle, tarball
 from tests.cli.conftest import Kgym
 from tests.conftest import ROOT
-from tests.tables import rows
+from tests.tables import json_rows, rows
 
 pytestmark = pytest.mark.thorough
 
@@ -222,14 +222,7 @@ def test_a_compiler_that_is_not_here_is_told_once(kgym: Kgym, bundle: Path, good
 @pytest.mark.usefixtures("platform")
 @pytest.mark.parametrize(
     ("text", "status", "sentence"),
-    [
-        ("", 2, "x.patch"),
-        ("Change the limit.\n", 2, "x.patch changes nothing: it holds no hunk"),
-        ("Binary files a/x and b/x differ\n", 2, "x.patch"),
-        (None, 2, "x.patch"),
-        (DIFF.replace("100", "7") % "0", 1, "hunk 1 of kernel/watch_queue.c (line 8) does not"),
-        (DIFF % "kind >= 2", 1, "'kind' undeclared"),
-    ],
+    json_rows(__file__, "unusable_patches.jsonl"),
     ids=["empty", "words", "binary", "missing", "does not apply", "does not compile"],
 )
 def test_a_patch_that_cannot_be_tried_has_one_status_and_one_sentence_and_crashes_nothing(

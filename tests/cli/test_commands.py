@@ -19,6 +19,7 @@ from kgym.client import Client
 from kgym_cli.platforms import running_platform
 from kgym_cli.platforms.embedded_platform import Platform
 from tests.cli.conftest import Kgym, small_disk
+from tests.tables import json_rows
 
 LOG = Path(__file__).with_name("use_after_free.log").read_text()
 
@@ -60,17 +61,7 @@ def test_a_syz_bundle_shows_its_options_and_what_its_config_cannot_detect(
     assert len(answer["config_findings"]) == 2
 
 
-@pytest.mark.parametrize(
-    ("words", "status", "complaint"),
-    [
-        (["bug", "show", "nope"], 2, "there is no bug `nope`"),
-        (["report", "parse", "/nowhere.log"], 2, "/nowhere.log"),
-        (["bug", "reproduce", "watch-queue-filter", "--fix", "/nowhere"], 2, "/nowhere"),
-        (["job", "show", "7"], 2, "7"),
-        (["nonsense"], 2, "No such command"),
-        (["--server", "http://127.0.0.1:1", "job", "list"], 3, "http://127.0.0.1:1"),
-    ],
-)
+@pytest.mark.parametrize(("words", "status", "complaint"), json_rows(__file__, "errors.jsonl"))
 def test_an_error_says_what_and_the_status_whose(
     kgym: Kgym, words: list[str], status: int, complaint: str
 ) -> None:

@@ -13,6 +13,7 @@ from kgym_cli.help_pages import ENVIRONMENT, EXAMPLES, OF_ALL
 from kgym_cli.program import cli
 from tests.cli.conftest import Kgym
 from tests.cli.test_answers import commands
+from tests.tables import json_rows
 
 EVERY = {" ".join(path): command for path, command in commands(cli)}
 NAMED = [(path, line) for path, lines in EXAMPLES.items() for line in lines]
@@ -45,17 +46,7 @@ def test_help_shows_examples_and_the_environment(kgym: Kgym) -> None:
     assert "KGYM_BUS" in kgym("scheduler", "--help").out
 
 
-@pytest.mark.parametrize(
-    ("line", "offered"),
-    [
-        ("kgym rep", ["report"]),
-        ("kgym job re", ["restart"]),
-        ("kgym job list --state suc", ["succeeded"]),
-        ("kgym bug show watch-q", ["watch-queue-filter"]),
-        ("kgym check epoll", ["epoll-loop"]),
-        ("kgym job show --ser", ["--server"]),
-    ],
-)
+@pytest.mark.parametrize(("line", "offered"), json_rows(__file__, "completions.jsonl"))
 @pytest.mark.thorough
 def test_the_shell_is_offered_what_goes_on_like_this(line: str, offered: list[str]) -> None:
     words = line.split()

@@ -27,6 +27,7 @@ from tests.cli.test_bug_source import git
 from tests.cli.test_sweep import BUG, Farm, diff
 from tests.cli.worked import working
 from tests.results import SILENT, crash, ran
+from tests.tables import json_rows
 
 pytestmark = pytest.mark.thorough
 
@@ -104,16 +105,7 @@ def edit(tree: Path, word: str) -> None:
     (tree / "drivers" / "a.c").write_text(f"int {word};\n")
 
 
-@pytest.mark.parametrize(
-    ("word", "status", "first"),
-    [
-        ("mends", 0, "crash resolved: it was no_crash"),
-        ("useless", 1, "crash reproduced: KASAN: "),
-        ("mute", 1, "does not crash, but this is no fix:"),
-        ("broken", 1, "does not compile: drivers/a.c:7: expected ';'"),
-        ("unlinked", 1, "does not compile: undefined reference to `a'"),
-    ],
-)
+@pytest.mark.parametrize(("word", "status", "first"), json_rows(__file__, "first_lines.jsonl"))
 def test_the_first_line_is_the_answer(
     farm: Told, run: Run, tree: Path, word: str, status: int, first: str
 ) -> None:

@@ -8,7 +8,7 @@ import pytest
 from kgym.crash.report import CrashType, Executor, guilty_file, parse, parse_all
 from kgym.crash.report.frames import parse_crashed, parse_frame
 from tests.crash.reports import report_of
-from tests.tables import rows
+from tests.tables import json_rows, rows
 
 OOPS = Path(__file__).with_name("oops.log").read_text()
 
@@ -91,17 +91,7 @@ def test_the_text_has_neither_prefixes_nor_uncertain_frames_but_the_lines_before
     assert "[    3" not in report.text
 
 
-@pytest.mark.parametrize(
-    "prefix",
-    [
-        "",
-        "[    3.000000] ",
-        "[    3.000000][   T85] ",
-        "[    3.000000][    C1] ",
-        "<4>[    3.000000] ",
-        "** 93 printk messages dropped ** [    3.000000] ",
-    ],
-)
+@pytest.mark.parametrize("prefix", json_rows(__file__, "line_prefixes.jsonl"))
 def test_every_kind_of_line_prefix_is_understood(prefix: str) -> None:
     lines = [line.partition("] ")[2] for line in OOPS.splitlines()]
     report = report_of("".join(f"{prefix}{line}\r\n" for line in lines))

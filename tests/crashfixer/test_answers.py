@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from kgym_crashfixer.search import answers
 from kgym_crashfixer.search.answers import Change, UnreadableError
-from tests.tables import rows
+from tests.tables import json_rows, rows
 
 EDIT = Path(__file__).with_name("edit_answer.txt").read_text()
 
@@ -20,17 +20,7 @@ def test_the_form_that_was_asked_for() -> None:
     assert change == Change("drivers/a.c", "\tkfree(a);", "\tkfree(a);\n\tkfree(b);", "it leaks")
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        EDIT.replace("<original>\n", "<original>\n```c\n").replace(
-            "\n</original>", "\n```\n</original>"
-        ),
-        EDIT.replace("<file>\ndrivers/a.c\n</file>", "<FILE>`drivers/a.c`</FILE>"),
-        EDIT.replace("\n", "\r\n").replace("kfree(a);\r\n\tkfree", "kfree(a);\n\tkfree"),
-        "<solution>x</solution>" + EDIT + "That is all. <original>cut off",
-    ],
-)
+@pytest.mark.parametrize("text", json_rows(__file__, "other_answers.jsonl"))
 def test_other_ways_of_writing_it(text: str) -> None:
     (change,) = answers.changes(text)
     assert (change.file, change.original) == ("drivers/a.c", "\tkfree(a);")
@@ -74,18 +64,7 @@ def test_a_diff_is_found_wherever_it_stands() -> None:
         answers.diff("@@ -1 +1 @@\n-a\n+b\n")
 
 
-@pytest.mark.parametrize(
-    ("text", "which"),
-    [
-        ("<choice>2</choice>", 1),
-        ("Of 3, I like 1 and 2.\n<choice>Hypothesis 3", 2),
-        ("Hypothesis 1 is weak.\n\n**Selected:** 2", 1),
-        ("1 is good, 3 is better", 2),
-        ("<choice>7</choice> <choice>1</choice>", 0),
-        ("<choice>2 (it beats 3)</choice>", 1),
-        ("**Best:** 1, before 2", 0),
-    ],
-)
+@pytest.mark.parametrize(("text", "which"), json_rows(__file__, "choices.jsonl"))
 def test_a_choice(text: str, which: int) -> None:
     assert answers.chosen(text, 3) == which
 
@@ -155,19 +134,7 @@ def test_ten_megabytes_are_read_in_time(read: Callable[[str], object], piece: st
         read("diff --git a b\n" + piece * (10_000_000 // len(piece)))
 
 
-@pytest.mark.parametrize(
-    ("text", "ranked"),
-    [
-        ("<solution>a</solution><solution>b</solution><ranking>2, 1</ranking>", ["b", "a"]),
-        ("<solution>a</solution>good<solution>b</solution>bad", ["a", "b"]),
-        ("<solution>a</solution><solution>b</solution><ranking>7, 2", ["b", "a"]),
-        ("<solution>a</solution><solution>a</solution><ranking>2</ranking>", ["a"]),
-        ("<solution></solution><SOLUTION>\nb\n</SOLUTION><ranking>1, 2</ranking>", ["b"]),
-        ("<solution>a</solution><ranking>0, 99999, -1</ranking>", ["a"]),
-        ("<ranking>1</ranking>", None),
-        ("", None),
-    ],
-)
+@pytest.mark.parametrize(("text", "ranked"), json_rows(__file__, "ranked_answers.jsonl"))
 def test_hypotheses_are_read_by_their_rank(text: str, ranked: list[str] | None) -> None:
     if ranked is None:
         with pytest.raises(UnreadableError):

@@ -25,6 +25,7 @@ from kgym_crashfixer.runs import views
 from kgym_scheduler.database import tokens
 from kgym_scheduler.database.connection import Database
 from tests.crashfixer.agents import BUG, Guesser, Made, agent, new_limit, request
+from tests.tables import json_rows
 
 pytestmark = pytest.mark.anyio
 
@@ -294,26 +295,7 @@ async def test_a_bundle_can_be_sent_along(tmp_path: Path) -> None:
         assert (await client.show(run)).bug == "mine"
 
 
-@pytest.mark.parametrize(
-    ("method", "path", "status"),
-    [
-        ("GET", "/v1/runs/7", 404),
-        ("GET", "/v1/runs/0", 422),
-        ("GET", f"/v1/runs/{1 << 70}", 422),
-        ("GET", "/v1/runs?limit=1000", 422),
-        ("GET", "/v1/runs/1/calls?limit=1000", 422),
-        ("GET", "/v1/runs?what=1", 422),
-        ("GET", "/v1/runs/7/events", 404),
-        ("GET", "/v1/runs/7/calls", 404),
-        ("POST", "/v1/runs/7/stop", 404),
-        ("POST", "/v1/runs/7/resume", 404),
-        ("POST", "/v1/runs", 415),
-        ("GET", "/v1/runs?limit=5&limit=6", 422),
-        ("GET", "/v1/runs?limit=%205", 422),
-        ("GET", "/v1/nothing", 404),
-        ("PUT", "/v1/runs", 405),
-    ],
-)
+@pytest.mark.parametrize(("method", "path", "status"), json_rows(__file__, "missing_paths.jsonl"))
 async def test_what_is_not_there_is_a_problem_too(
     tmp_path: Path, method: str, path: str, status: int
 ) -> None:

@@ -13,6 +13,7 @@ from tests.demo.demo_site import demo_site
 from tests.demo.showcase import BUG, trial
 from tests.monitor.browsing import Visitor
 from tests.monitor.conftest import PATIENCE, Reader, Site
+from tests.tables import json_rows
 
 expect.set_options(timeout=PATIENCE)
 
@@ -59,19 +60,7 @@ def test_the_list_says_what_is_known_of_a_bug(visitor: Visitor, fixed: JobView) 
 
 
 @pytest.mark.usefixtures("fixed")
-@pytest.mark.parametrize(
-    ("query", "shown"),
-    [
-        ("text=watch", True),
-        ("text=nothing", False),
-        ("crash_class=KASAN+slab-out-of-bounds", True),
-        ("crash_class=WARNING", False),
-        ("subsystem=kernel", True),
-        ("subsystem=net", False),
-        ("verdict=no_crash&patch=resolved", True),
-        ("patch=unresolved", False),
-    ],
-)
+@pytest.mark.parametrize(("query", "shown"), json_rows(__file__, "bug_filters.jsonl"))
 def test_filters_stand_in_the_address(visitor: Visitor, query: str, shown: bool) -> None:
     answer = visitor.get(f"/bugs?{query}")
     assert answer.status_code == 200

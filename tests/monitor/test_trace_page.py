@@ -36,6 +36,7 @@ from tests.demo.screenshots import PATIENCE
 from tests.monitor import traced
 from tests.monitor.conftest import EACH_LOOK, Look, Reader, barriers
 from tests.refused import refused
+from tests.tables import json_rows
 
 expect.set_options(timeout=PATIENCE)
 
@@ -542,27 +543,7 @@ def test_what_was_left_out_is_unfolded_from_all_records(traces: TraceSite) -> No
     assert re.search("step_[0-9]+", traces.get(path=more).text)
 
 
-@pytest.mark.parametrize(
-    ("query", "status"),
-    [
-        ("?from=5&to=2", 422),
-        ("?from=-1", 422),
-        ("?from=99999999999999999999999", 422),
-        ("?to=1", 422),
-        ("?thread=x", 422),
-        ("?thread=4294967295", 200),
-        ("?all=yes&thread=123456", 200),
-        ("?function=" + "x" * 201, 422),
-        ("?function=%3Cb%3E&all=yes", 200),
-        ("/part?of=none", 404),
-        ("/part?of=thread-99999999999", 404),
-        ("/part?of=thread-71&record=99999999", 200),
-        ("/part?of=thread-71&after=5&before=2", 200),
-        ("/part?of=main&node=99999", 404),
-        ("/part?of=main&first=99999", 200),
-        ("/part?of=main&node=-1", 422),
-    ],
-)
+@pytest.mark.parametrize(("query", "status"), json_rows(__file__, "wrong_trace_queries.jsonl"))
 def test_what_is_wrong_is_a_page_that_says_so(traces: TraceSite, query: str, status: int) -> None:
     answer = traces.get(query)
     assert answer.status_code == status

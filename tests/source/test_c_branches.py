@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kgym.source.c_branches import MOST, read
+from tests.tables import json_rows
 
 
 def readings(text: str) -> list[str]:
@@ -26,16 +27,7 @@ def test_comments_strings_and_directives_become_blanks() -> None:
 
 @pytest.mark.parametrize(
     ("text", "expected"),
-    [
-        ("#ifdef A\na\n#endif\nb", [["a", "b"]]),
-        ("#if A\na\n#else\nb\n#endif\nc", [["a", "c"], ["b", "c"]]),
-        ("#if A\na\n#elif B\nb\n#else\nc\n#endif\n", [["a"], ["b"], ["c"]]),
-        ("#if A\na\n#else\nb\n#endif\n#if C\nc\n#else\nd\n#endif\n", [["a", "c"], ["b", "d"]]),
-        ("#if A\n#if B\na\n#else\nb\n#endif\n#else\nc\n#endif\n", [["a"], ["b"], ["c"]]),
-        ("#if 0\na\n#else\nb\n#endif\n", [["b"]]),
-        ("#if 0 /* old */\n#if A\na\n#endif\n#endif\nb\n", [["b"]]),
-        ("#else\na\n#endif\nb\n#if A\nc", [["a", "b", "c"]]),
-    ],
+    json_rows(__file__, "branches.jsonl"),
     ids=["if", "else", "elif", "beside", "within", "never", "within-never", "unbalanced"],
 )
 def test_every_branch_is_followed_and_none_beside_its_other(
@@ -44,16 +36,7 @@ def test_every_branch_is_followed_and_none_beside_its_other(
     assert words(text) == expected
 
 
-@pytest.mark.parametrize(
-    ("text", "line"),
-    [
-        ("/* a\n */ int b;", 0),
-        ("#include <a.h>\n\nint b;", 1),
-        ("#define A \\\n 1\n/* c */\nint b;", 2),
-        ("#ifdef A\nint a;\n#endif\nint b;", 3),
-        ("", 0),
-    ],
-)
+@pytest.mark.parametrize(("text", "line"), json_rows(__file__, "first_lines.jsonl"))
 def test_the_first_line_that_is_no_directive_is_told(text: str, line: int) -> None:
     assert text[: read(text).start].count("\n") == line
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from kgym.api.steps import Edit, Patch
 from kgym.errors import UserError
 from kgym.source.patching import apply, files, reverse
-from tests.tables import rows
+from tests.tables import json_rows, rows
 
 TREE = {"kernel/a.c": b"int a;\nint b;\nint c;\nint d;\nint e;\n", "twice.c": b"x\ny\nz\n" * 2}
 
@@ -152,18 +152,7 @@ def test_a_symbolic_link_and_a_submodule_are_refused() -> None:
         assert refusal(patch).reason == "unsafe_patch"
 
 
-@pytest.mark.parametrize(
-    ("text", "reason"),
-    [
-        ("", "empty_patch"),
-        ("just some words\n", "empty_patch"),
-        ("--- a/x\n+++ b/x\n", "empty_patch"),
-        ("--- a/x\n+++ b/x\n@@ -1,3 +1,3 @@\n a\n", "malformed_patch"),
-        ("--- a/x\n+++ b/x\n@@ -1,1 +1,1 @@\n-a\n+b\n what\n", "malformed_patch"),
-        ("diff --git a/x b/x\nGIT binary patch\nliteral 3\n", "binary_patch"),
-        ("--- a/x\n+++ b/x\n@@ -1 +1 @@\n-\0\n+b\n", "binary_patch"),
-    ],
-)
+@pytest.mark.parametrize(("text", "reason"), json_rows(__file__, "no_patches.jsonl"))
 def test_what_is_no_patch_is_refused_with_its_reason(text: str, reason: str) -> None:
     assert refusal(Patch(diff=text)).reason == reason
 
@@ -317,18 +306,7 @@ def test_a_new_file_of_a_patch_with_crlf_has_none() -> None:
     assert result(patch) == {"new.c": b"one\n"}
 
 
-@pytest.mark.parametrize(
-    ("text", "words"),
-    [
-        (CHANGE.replace("\t", "        "), "occur from line 3 on, with other white space"),
-        (
-            "*** a/kernel/a.c\n--- b/kernel/a.c\n***************\n*** 1,2 ****\n! a\n  b\n"
-            "--- 1,2 ----\n! c\n  b\n",
-            "is a context diff; only unified ones are accepted",
-        ),
-        ("diff kernel/a.c new/a.c\n3c3\n< a\n---\n> b\n", "is a diff without context"),
-    ],
-)
+@pytest.mark.parametrize(("text", "words"), json_rows(__file__, "unapplied.jsonl"))
 def test_what_kept_a_patch_from_applying_is_called_by_its_name(text: str, words: str) -> None:
     assert words in refusal(Patch(diff=text), {"kernel/a.c": FULL}).message
 

@@ -12,6 +12,7 @@ from kgym.trace.records import Function, Trace
 from kgym.trace.trace_files import is_dump, load, save
 from kgym.trace.tracer_text import LINE, TextParser
 from tests.refused import refused
+from tests.tables import json_rows
 
 HEAD = """\
 # tracer: nop
@@ -56,16 +57,7 @@ def test_what_trace_cmd_reports_is_read() -> None:
     assert rows(trace) == [(100_000_001_000, 1, 123, "f", 7), (100_000_002_123, 0, 0, "g", 0)]
 
 
-@pytest.mark.parametrize(
-    "line",
-    [
-        "    a name with more than 16 characters-123 [001] ..... 100.000001: f: kgym:fs/a.c:f 7",
-        "           repro-123   (    123) [001] ..... 100.000001: f: kgym:fs/a.c:f 7",
-        "           repro-123     [001] ..... 100.000001: f: kgym:fs/a.c:f 7\r",
-        "           a-b-1-123     [001] ..... 100.000001: f: kgym:fs/a.c:f 7",
-        "repro-123 [001] 100.000001: kgym:fs/a.c:f 7",
-    ],
-)
+@pytest.mark.parametrize("line", json_rows(__file__, "unusual_lines.jsonl"))
 def test_unusual_lines_are_read_too(line: str) -> None:
     assert rows(parsed(f"{line}\n")[0]) == [(100_000_001_000, 1, 123, "f", 7)]
 

@@ -27,6 +27,7 @@ from kgym_builder.suitecache.suitecache import SuiteCache
 from tests.builder.conftest import FakeLinux
 from tests.conftest import ANYWHERE, ROOT, NewRun
 from tests.refused import refused
+from tests.tables import json_rows
 
 pytestmark = pytest.mark.anyio
 
@@ -140,18 +141,7 @@ async def test_a_config_is_refused_by_its_title(linux: FakeLinux, name: str) -> 
     assert f"# Linux/{name} 5.15.0 Kernel Configuration" in error.message
 
 
-@pytest.mark.parametrize(
-    ("title", "note"),
-    [
-        ("Linux/x86 5.15.0 Kernel Configuration", "5.15.0"),
-        ("Linux/x86_64 6.1.192 Kernel Configuration\r", "6.1.192"),
-        ("Linux/x86 6.10.0-rc3 Kernel Configuration", "6.10.0-rc3"),
-        ("Linux/x86 6.1.0 Kernel Configuration", ""),
-        ("Linux/x86 6.1.0-syzkaller Kernel Configuration", ""),
-        ("Linux/x86 6.1 Kernel Configuration", ""),
-        ("a config of 5.15.0", ""),
-    ],
-)
+@pytest.mark.parametrize(("title", "note"), json_rows(__file__, "config_versions.jsonl"))
 async def test_a_config_of_another_version_is_told(linux: FakeLinux, title: str, note: str) -> None:
     text = f"#\n# {title}\n#\nCONFIG_BASE=y\n"
     spec = linux.spec.model_copy(update={"config": KernelConfig(full=text)})

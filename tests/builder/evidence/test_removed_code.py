@@ -12,7 +12,7 @@ from kgym.bugs import bundle
 from kgym.source import patching
 from kgym_builder.evidence.removed_code import amputations
 from tests.conftest import DATA, ROOT
-from tests.tables import rows
+from tests.tables import json_rows, rows
 
 SOURCES = [
     tree
@@ -103,23 +103,7 @@ def test_a_function_that_is_gone_is_found() -> None:
     assert reasons(amputations(source(BODY), {})) == ["function_removed"] * 2
 
 
-@pytest.mark.parametrize(
-    ("old", "new"),
-    [
-        ("WARN_ON_ONCE(!table)", "WARN_ON(!table)"),
-        ("item->size > MAX_SIZE", "item->size >= MAX_SIZE"),
-        ("item->size > MAX_SIZE", "unlikely(item->size > MAX_SIZE)"),
-        ("!item || item->size > MAX_SIZE", "!item || item->size > MAX_SIZE || id < 0"),
-        ("\tput(item);\n", "\tput_locked(item);\n"),
-        ('\tpr_debug("copying %d\\n", id);\n', ""),
-        ("\tput(item);\n", "\tif (item)\n\t\tput(item);\n"),
-        ("\tret = copy(item);\n", "\tret = -EPERM;\n\t\tif (may(item))\n\t\t\tret = copy(item);\n"),
-        ("\tint ret = 0;\n", "\tint ret = 0;\n\n\tif (!table)\n\t\treturn -ENOENT;\n"),
-        ("\treturn ret;\n", "\tgoto out;\nout:\n\treturn ret;\n"),
-        ("\tput(item);\n", "\tput(item);\n\titem = NULL;\n"),
-        ("!item || item->size > MAX_SIZE", "!item || id == 0 || item->size > MAX_SIZE"),
-    ],
-)
+@pytest.mark.parametrize(("old", "new"), json_rows(__file__, "mended.jsonl"))
 def test_what_is_mended_or_rewritten_is_not(old: str, new: str) -> None:
     assert after(old, new) == []
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from kgym.api.steps import Finding, Severity
 from kgym_builder.evidence.suspicious_changes import new_words, touched
-from tests.tables import rows
+from tests.tables import json_rows, rows
 
 PATH = "fs/take.c"
 BEFORE = Path(__file__).with_name("take.c").read_text()
@@ -58,20 +58,7 @@ def test_a_number_that_changes_is_named() -> None:
     assert "`#define MAX 16` becomes `#define MAX 0`" in finding.message
 
 
-@pytest.mark.parametrize(
-    "new",
-    [
-        "if (item->size > MAX) return -EINVAL_OLD;",
-        "/* kasan_disable_current(); asm */",
-        "mutex_lock(&item->lock);",
-        'pr_info("%s: bad size\\n", get_task_comm(name, current));',
-        "char comm[sizeof(current->comm)];",
-        "WARN_ON_ONCE(!item->ok);",
-        "lockdep_assert_held(&item->lock);",
-        "\n#include <asm/io.h>\n",
-        "\n#define TAKE_MOST take_most\n",
-    ],
-)
+@pytest.mark.parametrize("new", json_rows(__file__, "honest_code.jsonl"))
 def test_honest_code_is_no_finding(new: str) -> None:
     assert grave(after("\tcopy(item);\n", f"\t{new}\n\tcopy(item);\n")) == set()
 

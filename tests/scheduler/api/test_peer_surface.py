@@ -16,7 +16,7 @@ from kgym_scheduler.scheduler import Scheduler
 from tests.results import ran
 from tests.scheduler.api.test_app import problem
 from tests.scheduler.parts import BUILT, end, take
-from tests.tables import rows
+from tests.tables import json_rows, rows
 
 pytestmark = pytest.mark.anyio
 
@@ -197,23 +197,8 @@ async def test_logs_come_latest_first(http: httpx.AsyncClient, scheduler: Schedu
     assert "deploymentName" in (await http.get("/system/info")).json()
 
 
-PLACE = {"key": "jobs/1/steps/0/bzImage"}
-KERNEL = {"vmImage": PLACE, "vmlinux": PLACE}
-
-
 @pytest.mark.attack
-@pytest.mark.parametrize(
-    "stage",
-    [
-        BUILD | {"kernelSource": SOURCE | {"arch": "arm64"}},
-        BUILD | {"kernelSource": {"key": "kcache/../../etc", "storageUri": ""}},
-        RUN,
-        RUN | {"image": 5},
-        RUN | {"reproducer": PROGRAM | {"syzkallerCheckout": "v1"}, "image": KERNEL},
-        RUN | {"reproducer": PROGRAM | {"nProc": 999}, "image": KERNEL},
-        RUN | {"image": KERNEL | {"arch": "arm64"}},
-    ],
-)
+@pytest.mark.parametrize("stage", json_rows(__file__, "refused_stages.jsonl"))
 async def test_what_cannot_be_done_here_is_refused(http: httpx.AsyncClient, stage: Any) -> None:
     answer = await http.post("/newJob", json={"jobWorkers": [stage], "tags": {}})
     problem(answer, 422, "peer_job")

@@ -1,6 +1,5 @@
 """What is kept for how long."""
 
-from datetime import timedelta
 from pathlib import Path
 
 import httpx
@@ -19,7 +18,6 @@ from tests.scheduler.parts import BUILD, BUILT, Platform, badly, claim_of, end, 
 pytestmark = pytest.mark.anyio
 
 SIZE = 1000
-DAY = timedelta(days=1)
 
 
 class Kept:

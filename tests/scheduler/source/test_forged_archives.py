@@ -21,6 +21,7 @@ from kgym_scheduler.source.search import look_up, search
 from kgym_scheduler.source.sources import Sources
 from kgym_scheduler.source.view import View
 from tests.scheduler.parts import BUILD, claim_of, job
+from tests.tables import json_rows
 
 pytestmark = [pytest.mark.anyio, pytest.mark.attack]
 
@@ -52,31 +53,7 @@ BOMB = source_archive.compressed(bytes(8 * source_archive.KEPT))
 
 
 @pytest.mark.parametrize(
-    "sql",
-    [
-        endless("file", "i AS id, '' AS path, '' AS kind, i AS size, x'' AS body"),
-        endless("words", "x'0a' AS text"),
-        endless("word", "x'' AS word, x'' AS files"),
-        endless("folder", "'' AS path, '' AS name, i AS file"),
-        endless("symbol", "x'' AS name, i AS file, i AS line, i AS last, '' AS kind"),
-        "UPDATE file SET body = :bomb",
-        "UPDATE word SET files = x'31' || :bomb",
-        "UPDATE words SET text = 7",
-        "UPDATE words SET text = x'6e6565646c65'",
-        "UPDATE file SET body = 7",
-        "UPDATE file SET body = x'00ff'",
-        "UPDATE file SET path = x'ff'",
-        "UPDATE file SET path = CAST(x'ff' AS TEXT)",
-        "UPDATE file SET id = 4000000000",
-        "UPDATE word SET files = x'30ff'",
-        "UPDATE word SET files = x'30ffffffff'",
-        "UPDATE symbol SET line = 'x', last = -1",
-        "UPDATE symbol SET file = 4000000000",
-        "UPDATE folder SET name = x'ff', file = 'x'",
-        "DROP TABLE symbol",
-        "DELETE FROM words",
-    ],
-    ids=lambda sql: sql[:50],
+    "sql", json_rows(__file__, "forged_archives.jsonl"), ids=lambda sql: sql[:50]
 )
 async def test_a_forged_archive_is_an_error_of_its_own_job(
     store: JobStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sql: str

@@ -14,6 +14,7 @@ from kgym.api.steps import RootImage
 from kgym.errors import UserError
 from kgym_vmmanager.root.image_file import LARGEST, check
 from tests.refused import refused
+from tests.tables import json_rows
 
 
 def qcow2(
@@ -167,18 +168,7 @@ def test_any_bytes(tmp_path_factory: pytest.TempPathFactory, data: bytes) -> Non
         assert data.startswith(b"QFI\xfb")
 
 
-@pytest.mark.parametrize(
-    "fields",
-    [
-        {},
-        {"url": "/disk"},
-        {"url": "/disk", "sha256": "0" * 64},
-        {"url": "/disk", "format": "raw"},
-        {"url": "/disk", "sha256": "0" * 64, "format": "raw", "step": {"step": 0}},
-        {"step": {"step": 0}, "format": "raw"},
-        {"url": "/disk", "sha256": "0" * 64, "format": "vmdk"},
-    ],
-)
+@pytest.mark.parametrize("fields", json_rows(__file__, "bad_root_images.jsonl"))
 def test_an_image_has_one_place_and_a_stated_format(fields: dict[str, object]) -> None:
     with pytest.raises(ValueError, match=r"url|format"):
         RootImage.model_validate(fields)
