@@ -5,6 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kgym.api.states import Event, IllegalTransition, State, after, job_state, retry_delay, sources
+from tests.tables import json_rows
 
 
 def test_a_step_goes_from_pending_to_succeeded() -> None:
@@ -36,16 +37,7 @@ def test_an_event_is_legal_exactly_in_its_sources(event: Event, state: State) ->
             after(state, event)
 
 
-@pytest.mark.parametrize(
-    ("steps", "job"),
-    [
-        ("succeeded succeeded", "succeeded"),
-        ("succeeded queued", "queued"),
-        ("running pending", "running"),
-        ("failed skipped", "failed"),
-        ("succeeded aborted aborted", "aborted"),
-    ],
-)
+@pytest.mark.parametrize(("steps", "job"), json_rows(__file__, "step_states.jsonl"))
 def test_the_first_step_that_has_not_succeeded_decides_the_job(steps: str, job: str) -> None:
     assert job_state([State(step) for step in steps.split()]) is State(job)
 

@@ -1,6 +1,5 @@
 """Bugs of datasets as they are tried: by bundles, on the parent of their fix, or ported."""
 
-import json
 from pathlib import Path
 
 import pytest
@@ -19,6 +18,7 @@ from kgym_benchmark.judge.question import question
 from tests.benchmark.test_dataset import KBENCHSYZ, bug, made, needs_kbenchsyz
 from tests.conftest import ROOT
 from tests.refused import refused
+from tests.tables import json_rows
 
 SYZ = 'r0 = open(&(0x7f0000000000)="2f00", 0x0, 0x0)\n'
 
@@ -142,15 +142,7 @@ def test_bugs_of_kbenchsyz_come_back_with_their_programs() -> None:
     assert tried_bug(having[0], kernel="campaign-6.1").build.patches[0].name == "regress"
 
 
-@pytest.mark.parametrize(
-    ("name", "text"),
-    [
-        ("list.json", json.dumps(["a" * 40, {"id": "e" * 40}])),
-        ("list.json", json.dumps({"a" * 40: {}, "e" * 40: 1})),
-        ("list.csv", f"bug,pass\n{'a' * 40},1\nhttps://syzkaller.example/bug?id={'e' * 40},0\n"),
-        ("list.txt", f"https://syzkaller.example/bug?extid={'1' * 20}\n{'e' * 40}\n"),
-    ],
-)
+@pytest.mark.parametrize(("name", "text"), json_rows(__file__, "lists.jsonl"))
 def test_a_list_of_ids_chooses_bugs(tmp_path: Path, name: str, text: str) -> None:
     (tmp_path / name).write_text(text)
     first, second, third = (made(bug(id=letter * 40)).bugs[0] for letter in "aef")

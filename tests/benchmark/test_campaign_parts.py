@@ -129,27 +129,9 @@ def test_half_a_line_is_removed_and_nothing_else(lines: list[dict[str, int]], ha
 
 
 AGENT = atif.Agent(name="a", version="1")
-MINI = {
-    "messages": [
-        {"role": "system", "content": "rules"},
-        {"role": "user", "content": "task"},
-        {"role": "assistant", "content": "look", "extra": {"actions": [{"command": "ls"}]}},
-        {"role": "user", "content": "Makefile"},
-        {"role": "assistant", "content": "done"},
-    ]
-}
-SWE = {"trajectory": [{"thought": "look", "action": "ls", "observation": "Makefile"}]}
-HANDS = [
-    {"source": "user", "message": "task"},
-    {"source": "agent", "message": "look", "args": {"command": "ls"}},
-    {"source": "agent", "observation": "run", "content": "Makefile"},
-]
 
 
-@pytest.mark.parametrize(
-    ("form", "data", "steps"),
-    [("mini-swe-agent", MINI, 4), ("swe-agent", SWE, 1), ("openhands", HANDS, 3)],
-)
+@pytest.mark.parametrize(("form", "data", "steps"), json_rows(__file__, "trajectories.jsonl"))
 def test_trajectories_become_atif(form: str, data: Any, steps: int) -> None:
     text = json.dumps(data).encode()
     parsed = atif.trajectory(form, text, log=b"", agent=AGENT, session="s", dollars=0.5)
@@ -228,26 +210,10 @@ def test_whatever_json_it_is(value: Any) -> None:
     pointed(value, "messages.content")
 
 
-@pytest.mark.parametrize(
-    ("answer", "tokens"),
-    [
-        ({"usage": {"prompt_tokens": 10, "completion_tokens": 5}}, (10, 0, 5)),
-        (
-            {"usage": {"prompt_tokens": 10, "prompt_tokens_details": {"cached_tokens": 4}}},
-            (10, 4, 0),
-        ),
-        (
-            {"usage": {"input_tokens": 3, "cache_read_input_tokens": 7, "output_tokens": 2}},
-            (10, 7, 2),
-        ),
-        ({"usageMetadata": {"promptTokenCount": 9, "candidatesTokenCount": 1}}, (9, 0, 1)),
-        ({"usage": {"prompt_tokens": -1}}, None),
-        ({"choices": []}, None),
-    ],
-)
+@pytest.mark.parametrize(("answer", "tokens"), json_rows(__file__, "token_counts.jsonl"))
 def test_tokens_are_read_as_providers_say_them(answer: Any, tokens: Any) -> None:
     usage = used(json.dumps(answer).encode())
-    assert (None if usage is None else (usage.input, usage.cached, usage.output)) == tokens
+    assert (None if usage is None else [usage.input, usage.cached, usage.output]) == tokens
     pieces = (
         b'data: {"choices": []}\n\ndata: ' + json.dumps(answer).encode() + b"\n\ndata: [DONE]\n"
     )

@@ -10,6 +10,7 @@ from kgym.bench.attempt_record import AttemptRecord, Outcome, Overlap, Setup, Vo
 from kgym.bench.comparison import PairedDifference, across, paired
 from kgym.bench.figures import Figure, Measured, Results, SetupFigures, solves
 from kgym_benchmark.judge.judge import Agreement
+from tests.tables import json_rows
 
 ONE, OTHER = Setup(agent="one", model="m"), Setup(agent="other", model="m")
 
@@ -65,20 +66,7 @@ def compared(results: Results, figure: Figure) -> PairedDifference:
 # bugs without any answer, which its rates of bad patches leave out; here they count as bad.
 @pytest.mark.parametrize(
     ("counts", "passed", "bad"),
-    [
-        ({"pass": 25, "trigger": 85, "boot": 5, "compile": 26, "bad": 2}, 0.1748, 0.0139),
-        ({"pass": 31, "trigger": 77, "boot": 4, "compile": 24, "bad": 7}, 0.2167, 0.0489),
-        ({"pass": 22, "trigger": 87, "boot": 2, "compile": 24, "bad": 8}, 0.1538, 0.0559),
-        ({"pass": 46, "trigger": 73, "boot": 1, "compile": 15, "bad": 8}, 0.3216, 0.0559),
-        ({"pass": 62, "trigger": 60, "boot": 0, "compile": 15, "bad": 6}, 0.4336, 0.0419),
-        ({"pass": 2, "trigger": 36, "boot": 1, "compile": 4, "bad": 63}, 0.014, 0.5943),
-        ({"pass": 4, "trigger": 44, "other": 1, "compile": 2, "bad": 55}, 0.028, 0.5188),
-        (
-            {"pass": 15, "trigger": 61, "boot": 1, "other": 1, "compile": 16, "bad": 13},
-            0.1049,
-            0.1214,
-        ),
-    ],
+    json_rows(__file__, "rgym_counts.jsonl"),
     ids=[
         *("SimpleAgent-nobic", "SimpleAgent", "Function-Exploration", "Opus 4.1", "GPT-5"),
         *("kGym-oracle, GPT-4-turbo", "kGym-oracle, GPT-4o", "functionwise"),

@@ -12,6 +12,7 @@ from kgym.bench import dataset_files, karena
 from tests.benchmark.test_dataset import bug, karena_file
 from tests.cli.conftest import Kgym
 from tests.refused import refused
+from tests.tables import json_rows
 
 pytestmark = pytest.mark.attack
 DEEP = "[" * 100_000
@@ -26,43 +27,13 @@ ENDLESS = "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n) SELEC
 
 @pytest.mark.parametrize(
     ("sql", "reason"),
-    [
-        ("UPDATE patches SET patchContent = 7", "bad_karena"),
-        ("UPDATE patches SET patchContent = NULL", "bad_karena"),
-        ("UPDATE patches SET patchContent = x'ff00'", "bad_karena"),
-        ("UPDATE patches SET patchContent = CAST(x'ff41' AS TEXT)", "bad_karena"),
-        ("UPDATE patches SET patchContent = zeroblob(9000000)", "bad_karena"),
-        ("UPDATE agent_patches SET attrs = 7", "bad_karena"),
-        (f"UPDATE agent_patches SET attrs = '{DEEP}'", None),
-        ("""UPDATE agent_patches SET attrs = '{"dollarCost": 1e308}'""", "bad_karena"),
-        ("UPDATE agent_patches SET agentConfigId = 9", "bad_karena"),
-        ("UPDATE agent_patches SET unionId = 'x' WHERE unionId = 1", "bad_karena"),
-        ("ALTER TABLE agent_patches DROP COLUMN attrs", "bad_karena"),
-        ("UPDATE patch_crash_resolution_evaluations SET evalId = 'x'", "bad_karena"),
-        ("UPDATE patch_llm_judge_evaluations SET yesCount = 9223372036854775807", "bad_karena"),
-        ("ALTER TABLE agent_configurations DROP COLUMN model", "bad_karena"),
-        ("UPDATE agent_configurations SET model = hex(zeroblob(6000))", "bad_karena"),
-        ("UPDATE developer_patches SET patchMessage = x'ff'", "bad_karena"),
-        ("UPDATE developer_patches SET patchMessage = hex(zeroblob(5000000))", "bad_karena"),
-        ("UPDATE developer_patches SET fixedTime = 'long ago'", "bad_bug_data"),
-        ("UPDATE syzbot_bugs SET syzbotCrashReport = 7", "bad_karena"),
-        ("UPDATE syzbot_bugs SET syzbotCrashReport = hex(zeroblob(5000000))", "bad_bug_data"),
-        (f"UPDATE syzbot_bugs SET syzbotData = '{DEEP}'", "bad_bug_data"),
-        ("ALTER TABLE syzbot_bugs DROP COLUMN bugId", "bad_karena"),
-        ("UPDATE bug_datasets SET datasetName = '../x'", "bad_dataset"),
-        (
-            f"DROP TABLE developer_patches; CREATE VIEW v AS {ENDLESS}, 1 AS bugId, 1 AS fixedTime,"
-            " 1 AS patchMessage FROM n; CREATE VIRTUAL TABLE developer_patches"
-            " USING fts5(bugId, fixedTime, patchMessage, content='v')",
-            "bad_karena",
-        ),
-    ],
+    json_rows(__file__, "forged_databases.jsonl"),
     ids=lambda value: f"{value}"[:70],
 )
 def test_a_forged_database_is_refused_with_its_place(
     tmp_path: Path, sql: str, reason: str | None
 ) -> None:
-    path = _forged(tmp_path, sql)
+    path = _forged(tmp_path, sql.replace("DEEP", DEEP).replace("ENDLESS", ENDLESS))
     if reason is None:
         assert karena.results(path).attempts
         return

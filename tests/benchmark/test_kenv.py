@@ -23,6 +23,7 @@ from kgym_benchmark.kenv.environment import Ended, Environment, Given
 from kgym_benchmark.kenv.protocol import Case, observation, without_binaries
 from kgym_benchmark.kenv.trees import BugTree, Published, Trees
 from tests.conftest import ROOT
+from tests.tables import json_rows
 
 BUGGY = b"int watch_filter(int type)\n{\n\treturn type >= 100;\n}\n"
 FIXED = b"int watch_filter(int type)\n{\n\treturn type >= SECRET_LIMIT;\n}\n"
@@ -284,19 +285,7 @@ def test_limits_are_enforced_from_outside(box: Box) -> None:
 
 
 @pytest.mark.attack
-@pytest.mark.parametrize(
-    "script",
-    [
-        "rm -rf .git; sed -i s/100/mends/ kernel/secret.c",
-        "git config core.hooksPath /tmp; git config diff.external false;"
-        " echo '*.c filter=x diff=x' >.gitattributes; git config filter.x.clean 'echo evil';"
-        " rm .gitattributes; sed -i s/100/mends/ kernel/secret.c; git commit -qam x;"
-        " git checkout -q --orphan other; git commit -qm y",
-        "ln -sf /root /KBDr/output/patch.txt; sed -i s/100/mends/ kernel/secret.c",
-        "mkfifo /KBDr/output/patch.txt; sed -i s/100/mends/ kernel/secret.c;"
-        " head -c 1000 /dev/zero >bin.o.x",
-    ],
-)
+@pytest.mark.parametrize("script", json_rows(__file__, "hostile_scripts.jsonl"))
 def test_whatever_becomes_of_the_repository_the_changes_are_found(box: Box, script: str) -> None:
     ended, output = box.run(script)
     assert ended.error is None, output

@@ -15,7 +15,6 @@ from tests.tables import json_rows
 NAMES = model_names("openai/gpt-5")
 CHAT = "/v1/chat/completions"
 RESPONSES = "/v1/responses"
-GEMINI = "/v1beta/models/gpt-5:streamGenerateContent"
 
 
 def forwarded(
@@ -66,42 +65,20 @@ def test_a_campaign_allows_what_it_names() -> None:
     assert json.loads(passed.body)["service_tier"] == "flex"
 
 
-M = b'{"model": "gpt-5"}'
-
-
 @pytest.mark.attack
 @pytest.mark.parametrize(
     ("method", "path", "body", "passed"),
     [
-        ("POST", CHAT, M, True),
-        ("POST", "/v1/responses", M, True),
-        ("POST", "/v1/messages", M, True),
-        ("POST", GEMINI, b"{}", True),
-        ("GET", "/v1/models", b"", True),
-        ("GET", "/v1/models/gpt-5", b"", True),
-        ("POST", GEMINI.replace("gpt-5", "other"), b"{}", False),
-        ("POST", GEMINI.replace("gpt-5", "other"), M, False),
-        ("POST", CHAT, b"{}", False),
-        ("POST", CHAT, b"nothing", False),
-        ("POST", CHAT, b"[" * 100_000, False),
-        ("POST", CHAT, b"[" + b"[]," * 1_000_000 + b"0]", False),
-        ("POST", CHAT, b'{"model": "gpt-5", "model": "other"}', False),
-        ("POST", "/v1/images/generations", M, False),
-        ("POST", "/v1/fine_tuning/jobs", M, False),
-        ("POST", f"/v1/files/..{CHAT}", M, False),
-        ("POST", f"/v1/files%3f{CHAT}", M, False),
-        ("POST", f"@elsewhere.org{CHAT}", M, False),
-        ("POST", f"https://elsewhere.org{CHAT}", M, False),
-        ("GET", "/v1/files", b"", False),
-        ("GET", "/v1/responses/resp_1", b"", False),
-        ("DELETE", "/v1/models/gpt-5", b"", False),
+        *json_rows(__file__, "requests.jsonl"),
+        ("POST", CHAT, "[" * 100_000, False),
+        ("POST", CHAT, "[" + "[]," * 1_000_000 + "0]", False),
     ],
 )
 def test_only_requests_to_the_model_are_forwarded(
-    method: str, path: str, body: bytes, passed: bool
+    method: str, path: str, body: str, passed: bool
 ) -> None:
     try:
-        rebuilt(ModelRequest(method, path, {}, body), "", NAMES)
+        rebuilt(ModelRequest(method, path, {}, body.encode()), "", NAMES)
     except UserError:
         assert not passed
     else:

@@ -24,7 +24,7 @@ from kgym.bugs.bug import BEFORE, BUILD_AFTER, Bug, TrialOptions
 from kgym.bugs.shipped import shipped
 from kgym.errors import UserError
 from tests.refused import refused
-from tests.tables import rows
+from tests.tables import json_rows, rows
 
 BUG = Path(__file__).with_name("bundle.toml").read_text()
 PATCH = "--- a/kernel/f.c\n+++ b/kernel/f.c\n@@ -1 +1 @@\n-good();\n+bad();\n"
@@ -311,18 +311,7 @@ def test_a_kernel_that_there_is_not_is_answered_with_those_there_are(kernel: str
 
 
 @pytest.mark.attack
-@pytest.mark.parametrize(
-    "suite",
-    [
-        "sid\nURIs: http://example.org",
-        "sid main",
-        "../../sid",
-        "sid/updates",
-        "SID",
-        "-o",
-        "a" * 90,
-    ],
-)
+@pytest.mark.parametrize("suite", json_rows(__file__, "overfull_suites.jsonl"))
 def test_a_suite_cannot_be_more_than_a_suite(bundle: Path, suite: str) -> None:
     packages = f'packages = ["linux-source-5.10"]\nsuite = {json.dumps(suite)}'
     table = re.sub(r'tarball = .*\nsha256 = ".*"', lambda _: packages, BUG)

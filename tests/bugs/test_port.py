@@ -24,6 +24,7 @@ from kgym_cli.platforms.step_registry import Equipment, handlers
 from tests.cli.worked import working
 from tests.refused import refused
 from tests.results import GOOD, built, crash, ran
+from tests.tables import json_rows
 
 
 def fix(path: str, context: str, before: str, after: str) -> str:
@@ -229,19 +230,7 @@ def test_a_bundle_may_name_a_program_that_lies_elsewhere(
 
 @pytest.mark.attack
 @pytest.mark.parametrize(
-    ("text", "wrong"),
-    [
-        ("[]", "object"),
-        ("{", "JSON"),
-        ('{"id": "../../etc", "title": "a", "patch": "b"}', "id"),
-        ('{"id": "a", "title": "", "patch": "b"}', "title"),
-        ('{"id": "a", "title": "b"}', "patch"),
-        (
-            '{"id": "a", "title": "b", "patch": "c", "fix-commits": [{"hash": "\\u001b[2J"}]}',
-            "hash",
-        ),
-        ('"' + "a" * (9 << 20) + '"', "MiB"),
-    ],
+    ("text", "wrong"), [*json_rows(__file__, "no_bugs.jsonl"), ('"' + "a" * (9 << 20) + '"', "MiB")]
 )
 def test_a_file_that_is_no_bug_is_named(tmp_path: Path, text: str, wrong: str) -> None:
     file = tmp_path / "bad.json"

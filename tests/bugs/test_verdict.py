@@ -19,6 +19,7 @@ from kgym.api.steps import (
 )
 from kgym.bugs.run_ends import CONVENTION, DONE, KILLED, End, completed, in_words, listed
 from kgym.bugs.verdict import judge, likeness, unseen_chance
+from tests.tables import json_rows
 
 TITLE = "KASAN: use-after-free Read in f"
 
@@ -137,15 +138,7 @@ def test_a_crash_is_the_same_for_a_reason_that_is_told(seen: InstanceResult, why
     assert why in judge([seen], [TITLE], 1).reason
 
 
-@pytest.mark.parametrize(
-    "title",
-    [
-        "KASAN: use-after-free Read in g",
-        "WARNING in f",
-        "KASAN: use-after-free Read in corrupted",
-        "possible deadlock in f",
-    ],
-)
+@pytest.mark.parametrize("title", json_rows(__file__, "other_crashes.jsonl"))
 def test_another_function_or_kind_is_another_crash(title: str) -> None:
     assert likeness(crash(title), [TITLE]) is None
     assert likeness(crash(title), ["KASAN: use-after-free Read in corrupted"]) in (

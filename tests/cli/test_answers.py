@@ -22,6 +22,7 @@ from tests.cli.test_commands import LOG
 from tests.cli.test_results import trial
 from tests.cli.worked import working
 from tests.results import built, ran
+from tests.tables import json_rows
 
 pytestmark = pytest.mark.thorough
 
@@ -162,13 +163,7 @@ def test_a_failure_is_inline_with_the_compilers_diagnostics(
 
 
 @pytest.mark.parametrize(
-    ("words", "status", "reason", "http"),
-    [
-        (["bug", "show", "nope"], 2, "no_such_bug", 422),
-        (["job", "show", "7"], 2, "job_not_found", 404),
-        (["job", "show", "seven"], 2, "bad_usage", 400),
-        (["job", "list", "--server", "http://127.0.0.1:1"], 3, "scheduler_unreachable", 503),
-    ],
+    ("words", "status", "reason", "http"), json_rows(__file__, "problems.jsonl")
 )
 def test_an_error_is_a_problem_document_on_stdout(
     kgym: Kgym, words: list[str], status: int, reason: str, http: int

@@ -24,6 +24,7 @@ from tests.cli.conftest import Kgym
 from tests.cli.worked import working
 from tests.conftest import ROOT
 from tests.results import built, ran
+from tests.tables import json_rows
 
 pytestmark = pytest.mark.thorough
 
@@ -96,15 +97,7 @@ def test_a_kernel_is_named_in_one_word(
     assert tomllib.loads(text)["kernel"].items() >= {**table, "config": "kernel.config"}.items()
 
 
-@pytest.mark.parametrize(
-    ("words", "complaint"),
-    [
-        (["--kernel", "linux-6.1"], "give --repro"),
-        (["--kernel", "nonsense", "--repro", "{repro}"], "names no kernel"),
-        (["--kernel", "linux-source-6.1", "--repro", "{repro}"], "needs --config"),
-        (["--kernel", "linux-source-x y", "--repro", "{repro}", "--config", "{repro}"], "pattern"),
-    ],
-)
+@pytest.mark.parametrize(("words", "complaint"), json_rows(__file__, "no_bundles.jsonl"))
 def test_what_cannot_be_a_bundle_leaves_none(
     kgym: Kgym, repro: Path, tmp_path: Path, words: list[str], complaint: str
 ) -> None:

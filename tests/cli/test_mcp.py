@@ -37,16 +37,7 @@ from tests.conftest import ROOT
 PAGE = ROOT / "docs" / "your-own-agent.md"
 PATIENCE_SECONDS = 60.0
 # The first message of a client (Model Context Protocol, "Lifecycle").
-HELLO = {
-    "jsonrpc": "2.0",
-    "id": 1,
-    "method": "initialize",
-    "params": {
-        "protocolVersion": "2025-06-18",
-        "capabilities": {},
-        "clientInfo": {"name": "an agent", "version": "1"},
-    },
-}
+HELLO = json.loads(Path(__file__).with_name("mcp_hello.json").read_text())
 pytestmark = [pytest.mark.anyio, pytest.mark.thorough]
 
 

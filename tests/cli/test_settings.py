@@ -22,21 +22,7 @@ import reference
 from tests.tables import rows
 
 # The files that look at the environment besides, and why.
-OTHERS = {
-    "kgym/bugs/tree_snapshot.py": "Git's own variables are taken away from Git",
-    "kgym/configs.py": "where data and programs are, libraries ask as well",
-    "kgym/transport/gcs/connection.py": "Google's own, which its libraries read",
-    "kgym/host/proc.py": "a list of harmless ones is handed on to programs",
-    "kgym/host/separate_process.py": "PATH is handed on",
-    "kgym_builder/kernel_source/git_relay.py": "a program of its own, which hands all on to Git",
-    "kgym_builder/kernel_source/git_tunnel.py": "which certificates the operator's Git trusts",
-    "kgym_benchmark/kenv/inside/programs.py": "what runs in an environment, by kEnv's variables",
-    "kgym_cli/commands/completion.py": "the user's shell and where its files are",
-    "kgym_cli/main.py": "begins again in UTF-8",
-    "kgym_cli/program.py": "makes the settings",
-    "kgym_cli/platforms/servers.py": "all are handed on to servers that it starts",
-    "kgym_cli/settings.py": "makes the settings",
-}
+OTHERS = dict(rows(__file__, "environment_readers.tsv"))
 
 
 def test_the_option_goes_before_the_variable_and_that_before_the_default() -> None:

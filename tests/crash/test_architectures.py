@@ -5,7 +5,7 @@ import pytest
 from kgym.crash.report.frames import parse_crashed
 from tests.crash.reports import logs, report_of
 from tests.crash.test_titles import TEMPLATES
-from tests.tables import rows
+from tests.tables import json_rows, rows
 
 
 @pytest.mark.parametrize(("registers", "frame"), rows(__file__, "crashing_instructions.tsv"))
@@ -19,13 +19,7 @@ def test_the_crashing_instruction_is_found_on_every_architecture(
 
 
 @pytest.mark.parametrize(
-    "line",
-    [
-        "epc   : 80123456 my_driver_ioctl+0x12/0x340",
-        "   ERA: 9000000000ba1c8c my_driver_ioctl+0x12/0x340",
-        "Krnl PSW : 0704c00180000000 000000000012e5ae (my_driver_ioctl+0x12/0x340)",
-    ],
-    ids=["mips", "loongarch", "s390"],
+    "line", json_rows(__file__, "addresses.jsonl"), ids=["mips", "loongarch", "s390"]
 )
 def test_an_address_before_the_crashing_function_is_passed_over(line: str) -> None:
     report = report_of(
@@ -51,13 +45,7 @@ def test_a_bad_access_has_one_title_on_all(name: str) -> None:
 
 @pytest.mark.parametrize(
     ("message", "registers"),
-    [
-        ("Internal error: Oops - BUG: 00000000f2000800 [#1] PREEMPT SMP", "pc : my_func+0x1/0x2"),
-        ("Oops: Exception in kernel mode, sig: 5 [#1]", "NIP [c0000000001234] my_func+0x1/0x2"),
-        ("monitor event: 0040 ilc:2 [#1] SMP", "Krnl PSW : 07 12e5ae (my_func+0x1/0x2)"),
-        ("invalid opcode: 0000 [#1] SMP", "RIP: 0010:my_func+0x1/0x2"),
-        ("", "Kernel bug detected[#1]:\nepc   : 80123456 my_func+0x1/0x2"),
-    ],
+    json_rows(__file__, "one_bug.jsonl"),
     ids=["arm64", "powerpc", "s390", "x86", "mips"],
 )
 def test_a_bug_has_one_title_on_all(message: str, registers: str) -> None:

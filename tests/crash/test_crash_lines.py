@@ -8,7 +8,7 @@ from kgym.crash.report import CrashType, parse, parse_all
 from kgym.crash.report.corpus import check, read_case
 from tests.crash.reports import report_of
 from tests.crash.test_titles import LEAK, kasan, registers, trace
-from tests.tables import rows
+from tests.tables import json_rows, rows
 
 
 @pytest.mark.parametrize("line", [line for (line,) in rows(__file__, "harmless_lines.txt")])
@@ -110,15 +110,7 @@ def test_an_undefined_behaviour_whose_kind_is_lost_is_corrupted() -> None:
     assert (report.title, report.corrupted) == ("UBSAN: shift-out", True)
 
 
-@pytest.mark.parametrize(
-    ("line", "task", "pid"),
-    [
-        ("INFO: task my prog:77 blocked for more than 143 seconds.", "my prog", 77),
-        ("INFO: task prog:77 can't die for more than 143 seconds.", "prog", 77),
-        ("watchdog: BUG: soft lockup - CPU#1 stuck for 26s! [kworker/1:2:77]", "kworker/1:2", 77),
-        ("WARNING: held lock freed!\nprog/77 is freeing memory 1-2, with a lock held", "prog", 77),
-    ],
-)
+@pytest.mark.parametrize(("line", "task", "pid"), json_rows(__file__, "tasks_at_fault.jsonl"))
 def test_the_task_at_fault_is_the_one_that_is_named(line: str, task: str, pid: int) -> None:
     report = report_of(trace(line))
     assert (report.task, report.pid) == (task, pid)

@@ -20,7 +20,17 @@ def test_the_form_that_was_asked_for() -> None:
     assert change == Change("drivers/a.c", "\tkfree(a);", "\tkfree(a);\n\tkfree(b);", "it leaks")
 
 
-@pytest.mark.parametrize("text", json_rows(__file__, "other_answers.jsonl"))
+@pytest.mark.parametrize(
+    "text",
+    [
+        EDIT.replace("<original>\n", "<original>\n```c\n").replace(
+            "\n</original>", "\n```\n</original>"
+        ),
+        EDIT.replace("<file>\ndrivers/a.c\n</file>", "<FILE>`drivers/a.c`</FILE>"),
+        EDIT.replace("\n", "\r\n").replace("kfree(a);\r\n\tkfree", "kfree(a);\n\tkfree"),
+        "<solution>x</solution>" + EDIT + "That is all. <original>cut off",
+    ],
+)
 def test_other_ways_of_writing_it(text: str) -> None:
     (change,) = answers.changes(text)
     assert (change.file, change.original) == ("drivers/a.c", "\tkfree(a);")

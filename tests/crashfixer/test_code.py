@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from kgym.api.steps import Edit, Patch
 from kgym.source import patching
 from kgym_crashfixer.search.code import Code, RefusedError
+from tests.tables import json_rows
 
 A = "int a;\n\f\nint f(void)\n{\n\treturn a; /* not b */\n}\n"
 
@@ -72,16 +73,7 @@ def test_what_cannot_be_made_says_why(wrong: Edit, words: str) -> None:
         code().edited([wrong])
 
 
-@pytest.mark.parametrize(
-    ("replacement", "same"),
-    [
-        ("\treturn  a;", True),
-        ("    return a; // a is meant\n", True),
-        ('\treturn a; /* not "b" */', True),
-        ("\treturn b;", False),
-        ('\treturn a; "/*"', False),
-    ],
-)
+@pytest.mark.parametrize(("replacement", "same"), json_rows(__file__, "blanks.jsonl"))
 def test_blanks_and_comments_make_no_other_patch(replacement: str, same: bool) -> None:
     changed = code().edited([edit("\treturn a;", replacement)])
     assert changed.unchanged is same

@@ -35,6 +35,7 @@ from tests.crashfixer.test_models import (
     refuse,
 )
 from tests.crashfixer.world import FURTHER, edit
+from tests.tables import json_rows
 
 pytestmark = pytest.mark.anyio
 __all__ = ["endpoint"]
@@ -202,13 +203,7 @@ async def test_who_resumes_a_run_that_is_under_way_is_told(tmp_path: Path) -> No
 
 @pytest.mark.thorough
 @pytest.mark.parametrize(
-    ("limits", "reason", "most_calls"),
-    [
-        ({"dollars": 3.0}, "3 dollars", 7),
-        ({"tokens": 500}, "500 tokens", 6),
-        ({"builds": 1}, "1 builds", 30),
-        ({"seconds": 0.2}, "0.2 seconds", 30),
-    ],
+    ("limits", "reason", "most_calls"), json_rows(__file__, "run_limits.jsonl")
 )
 async def test_a_limit_ends_a_run_with_what_it_has_and_more_lets_it_go_on(
     tmp_path: Path, limits: dict[str, float], reason: str, most_calls: int

@@ -18,6 +18,7 @@ from kgym.host.sandbox import Overlay, Sandbox, prepare, remove
 from kgym.host.sandbox_limits import SandboxLimits
 from tests.conftest import ROOT
 from tests.refused import refused
+from tests.tables import json_rows
 
 pytestmark = pytest.mark.anyio
 
@@ -69,16 +70,7 @@ async def test_it_writes_nowhere_but_to_its_folders_and_temporary_files() -> Non
     assert await sh(Sandbox(), script) == "in /tmp\nin /dev/shm\n"
 
 
-@pytest.mark.parametrize(
-    "call",
-    [
-        "syscall(SYS_keyctl, 0, -3, 0)",
-        'syscall(SYS_memfd_create, "x", 0)',
-        "syscall(SYS_io_uring_setup, 1, 0)",
-        "socket(AF_VSOCK, SOCK_STREAM, 0)",
-        "ptrace(PTRACE_TRACEME, 0, 0, 0)",
-    ],
-)
+@pytest.mark.parametrize("call", json_rows(__file__, "uncovered_calls.jsonl"))
 async def test_system_calls_that_namespaces_do_not_cover_are_refused(
     tmp_path: Path, call: str
 ) -> None:
@@ -102,17 +94,7 @@ SMALL = replace(
 )
 
 
-@pytest.mark.parametrize(
-    ("limit", "script"),
-    [
-        ("processes", "for i in $(seq 30); do sleep 9 & done; wait"),
-        ("memory", "head -c 256M /dev/zero >/tmp/x; sleep 9"),
-        ("memory", "head -c 256M /dev/zero | tail -c 200M >/dev/null; sleep 9"),
-        ("disk", "head -c 64M /dev/zero >/w/x; sleep 9"),
-        ("output", "head -c 64M /dev/zero; sleep 9"),
-        ("output", "yes; sleep 9"),
-    ],
-)
+@pytest.mark.parametrize(("limit", "script"), json_rows(__file__, "greedy_scripts.jsonl"))
 async def test_over_a_limit_it_is_killed_and_the_error_says_which(
     tmp_path: Path, limit: str, script: str
 ) -> None:

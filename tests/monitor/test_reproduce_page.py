@@ -18,6 +18,7 @@ from kgym_scheduler.retention.artifact_retention import ArtifactPolicy
 from tests.demo.showcase import trial
 from tests.monitor.browsing import Visitor, words
 from tests.monitor.conftest import Site
+from tests.tables import json_rows
 
 # The two reproduce steps of a trial.
 CRASHED, FIXED = 1, 3
@@ -126,14 +127,7 @@ def test_instances_that_differ_are_shown_first(site: Site, visitor: Visitor) -> 
 
 
 @pytest.mark.parametrize(
-    ("step", "query", "status", "message"),
-    [
-        (CRASHED, "?instance=7", 404, "has no console of instance 7"),
-        (CRASHED, "?" + "&".join(f"instance={n}" for n in range(7)), 422, "at most 6 consoles"),
-        (CRASHED, "?instance=one", 422, "instance"),
-        (0, "", 404, "has no console"),
-        (99, "", 404, "has 4 steps"),
-    ],
+    ("step", "query", "status", "message"), json_rows(__file__, "missing_consoles.jsonl")
 )
 def test_consoles_that_are_not_there_are_named(
     visitor: Visitor, job: JobView, step: int, query: str, status: int, message: str

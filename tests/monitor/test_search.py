@@ -6,20 +6,12 @@ from kgym_monitor.routes import search_routes
 from tests.demo.showcase import BUG, trial
 from tests.monitor.browsing import Visitor, rows, words
 from tests.monitor.conftest import Site
+from tests.tables import json_rows
 
 FUNCTION = "watch_queue_set_filter"
 
 
-@pytest.mark.parametrize(
-    "typed",
-    [
-        FUNCTION,
-        f" {FUNCTION}() ",
-        f"{FUNCTION}+0x4c9/0x5b0",
-        f"BUG: KASAN: slab-out-of-bounds in {FUNCTION}+0x4c9/0x5b0",
-        f" ? {FUNCTION}+0x4c9/0x5b0 kernel/watch_queue.c:401",
-    ],
-)
+@pytest.mark.parametrize("typed", json_rows(__file__, "searches.jsonl"))
 def test_a_function_leads_to_its_bug_and_to_the_jobs_that_crashed_in_it(
     site: Site, visitor: Visitor, typed: str
 ) -> None:

@@ -16,6 +16,7 @@ from kgym_scheduler.job_store import JobStore
 from tests.refused import refused
 from tests.results import built, ran
 from tests.scheduler.parts import WELL, badly, claim_of, end, job, reproduce, take
+from tests.tables import json_rows
 
 pytestmark = pytest.mark.anyio
 
@@ -53,19 +54,7 @@ async def some_jobs(store: JobStore) -> list[JobView]:
     return page.jobs
 
 
-CONDITIONS = [
-    {"state": "queued"},
-    {"state": "succeeded"},
-    {"kind": "reproduce"},
-    {"tag": "small"},
-    {"bug": "two"},
-    {"submitter": "you"},
-    {"mine": True},
-    {"verdict": "same_crash"},
-    {"text": "BIG"},
-    {"text": "5"},
-    {"ids": "3,4,5,6,99"},
-]
+CONDITIONS = json_rows(__file__, "conditions.jsonl")
 
 
 def meets(view: JobView, conditions: dict[str, object]) -> bool:

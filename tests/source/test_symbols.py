@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kgym.source.symbols import Placed, symbols
-from tests.tables import rows
+from tests.tables import json_rows, rows
 
 
 def named(text: str) -> list[tuple[str, str, int, int]]:
@@ -44,21 +44,7 @@ def test_variables_and_types_are_found() -> None:
     ]
 
 
-PARTS = [
-    "int a(",
-    "b)",
-    "{",
-    "}",
-    "\n",
-    ";",
-    "typedef ",
-    "enum x {",
-    "#define y",
-    "\\\n",
-    "=",
-    "(",
-    " z",
-]
+PARTS = json_rows(__file__, "parts.jsonl")
 
 
 @given(st.lists(st.sampled_from(PARTS), max_size=60).map("".join))

@@ -11,7 +11,7 @@ from kgym.api.steps import Finding, Severity
 from kgym_builder.evidence import lost_detectors
 from kgym_builder.evidence.lost_detectors import CONDENSE, Profile, profile
 from kgym_builder.evidence.static_evidence import MEASURE
-from tests.tables import rows
+from tests.tables import json_rows, rows
 
 CONFIG = (
     "CONFIG_KASAN=y\nCONFIG_DEFAULT_HUNG_TASK_TIMEOUT=120\nCONFIG_FS=y\n# CONFIG_NET is not set\n"
@@ -26,15 +26,7 @@ def grave(findings: list[Finding]) -> set[str]:
     return {finding.reason for finding in findings if finding.severity is Severity.BLOCKING}
 
 
-@pytest.mark.parametrize(
-    ("old", "new", "reason"),
-    [
-        ("CONFIG_KASAN=y\n", "# CONFIG_KASAN is not set\n", "config_weaker"),
-        ("CONFIG_KASAN=y\n", "", "config_weaker"),
-        ("TIMEOUT=120", "TIMEOUT=100000", "config_weaker"),
-        ("CONFIG_FS=y\n", "", "config_changed"),
-    ],
-)
+@pytest.mark.parametrize(("old", "new", "reason"), json_rows(__file__, "config_changes.jsonl"))
 def test_a_config_that_changes_is_found(old: str, new: str, reason: str) -> None:
     (finding,) = lost_detectors.configs(CONFIG, CONFIG.replace(old, new))
     assert (finding.check, finding.reason) == ("detector", reason)

@@ -39,35 +39,9 @@ def reasons(findings: list[Finding]) -> list[str]:
     return [finding.reason for finding in findings]
 
 
-@pytest.mark.parametrize(
-    ("old", "new", "reason", "named"),
-    [
-        ("\tWARN_ON_ONCE(!table);\n", "", "assertion_removed", "`WARN_ON_ONCE`"),
-        (" || item->size > MAX_SIZE", "", "check_removed", "`item->size>MAX_SIZE`"),
-        ("\tput(item);\n", "", "call_removed", "`put`"),
-        ("\tput(item);\n", "\t/* put(item); */\n", "call_removed", "`put`"),
-        ("\tput(item);\n", "#if 0\n\tput(item);\n#endif\n", "call_removed", "`put`"),
-        ("\tput(item);\n", '\tpr_info("no put\\n");\n', "call_removed", "`put`"),
-        ("\tint ret = 0;\n", "\tint ret = 0;\n\n\treturn 0;\n", "early_return", "returns"),
-        (" = 0;\n", " = 0;\n\n\tif (1)\n\t\treturn 0;\n", "early_return", "returns"),
-        ("(!item ||", "(0 && !item ||", "condition_constant", "never"),
-        (BODY, "\n\treturn 0;\n", "function_emptied", "no longer does anything"),
-        (BODY, "\n", "function_emptied", "no longer does anything"),
-        (BODY, "\n\t/* disabled */\n\treturn -EINVAL;\n", "function_emptied", "no longer does"),
-        ("\tdefault:\n\t\tret = -EIO;\n", "", "branch_removed", "1 fewer"),
-        ("\tput(item);\n", "\tkeep(item);\n", "free_removed", "`put`"),
-        (" = 0;\n", " = 0;\n\n\tif (!id)\n\t\treturn 0;\n", "skips_work", "skip work"),
-        ("\tput(item);\n", "\twhile (busy(item))\n\t\t;\n\tput(item);\n", "loops_more", "wait"),
-        ("\tint ret = 0;\n", "\tint ret = 0;\n\tstatic int calls;\n", "keeps_state", "`intcalls;`"),
-        ("(!item ||", "(!item || id == 100 ||", "fixed_value", "`id==100`"),
-        ("(!item ||", "(!item || id == -1 ||", "fixed_value", "`id==-1`"),
-        ("(!item ||", "(!item || id != 0x64 ||", "fixed_value", "`id==0x64`"),
-        ("copy(item)", "copy(kmalloc(64))", "allocation_changed", "`kmalloc(64)`"),
-        ("\treturn ret;\n", "\treturn false && ret;\n", "condition_constant", "never"),
-    ],
-)
+@pytest.mark.parametrize(("old", "new", "reason", "named"), json_rows(__file__, "cut_off.jsonl"))
 def test_what_is_cut_off_is_found(old: str, new: str, reason: str, named: str) -> None:
-    findings = after(old, new)
+    findings = after(BODY if old == "BODY" else old, new)
     assert reason in reasons(findings)
     (finding,) = [finding for finding in findings if finding.reason == reason]
     assert named in finding.message

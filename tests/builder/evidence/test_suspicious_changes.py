@@ -32,16 +32,7 @@ def test_a_word_that_hides_a_crash_stands_in_the_way(new: str, reason: str) -> N
     assert (finding.check, finding.file) == ("detector", PATH)
 
 
-@pytest.mark.parametrize(
-    ("old", "new", "reason"),
-    [
-        ("return 0;", "return -EPERM;", "refuses_more"),
-        (".read = take_read,", ".read = none,", "operation_changed"),
-        ("copy(item);", "if (jiffies < 9) return 0; copy(item);", "asks_when"),
-        ("copy(item);", "if (!uid_eq(a, b)) return 0; copy(item);", "asks_who"),
-        ("copy(item);", "mutex_trylock(&item->lock);", "task_state"),
-    ],
-)
+@pytest.mark.parametrize(("old", "new", "reason"), json_rows(__file__, "notes.jsonl"))
 def test_what_honest_fixes_do_as_well_is_a_note(old: str, new: str, reason: str) -> None:
     findings = after(old, new)
     assert (reason, grave(findings)) == (findings[0].reason, set())

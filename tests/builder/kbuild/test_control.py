@@ -18,6 +18,7 @@ from kgym_builder.kbuild import control
 from kgym_builder.suitecache.suitecache import SuiteCache
 from tests.builder.conftest import FakeLinux
 from tests.conftest import ROOT, NewRun
+from tests.tables import json_rows
 
 pytestmark = pytest.mark.anyio
 
@@ -268,53 +269,16 @@ def test_each_part_can_be_left_out_alone(part: str, tmp_path: Path) -> None:
         assert f":{lines + 1}:" in done.stderr.decode()
 
 
-def line_of(text: str) -> int:
-    return control.SOURCE.decode().splitlines().index(text) + 1
+def line_of(text: str) -> str:
+    return str(control.SOURCE.decode().splitlines().index(text) + 1)
 
 
 LOCK = line_of("\tmutex_lock(&kgym_control_one);")
 TABLE = line_of('\t{ "panic", kgym_control_halt },')
+# What compilers and linkers complain of, and the parts that this is about.
 SAID = {
-    "gcc": ([f"kernel/kgym_control.c:{LOCK}:2: error: oh"], {"lockdep"}),
-    "gcc of a header": (
-        [
-            "In file included from include/linux/wait.h:7,",
-            f"                 from kernel/kgym_control.c:{LOCK}:",
-            "include/x.h:1:1: error: oh",
-        ],
-        {"lockdep"},
-    ),
-    "clang of a header": (
-        [
-            f"In file included from kernel/kgym_control.c:{LOCK}:",
-            "In file included from include/linux/wait.h:7:",
-            "include/x.h:1:1: error: oh",
-        ],
-        {"lockdep"},
-    ),
-    "ld": (
-        ["ld: vmlinux.o: in function `kgym_control_locks':", "(.text+0x1): undefined reference to"],
-        {"lockdep"},
-    ),
-    "lld": (
-        [
-            "ld.lld: error: undefined symbol: mutex_lock",
-            f">>> referenced by kgym_control.c:{LOCK} (kernel/kgym_control.c:{LOCK})",
-        ],
-        {"lockdep"},
-    ),
-    "objtool": (["vmlinux.o: error: objtool: kgym_control_lose+0x5: unreachable"], {"leak"}),
-    "where it is not clear": ([f"kernel/kgym_control.c:{TABLE}:2: error: oh"], {WHOLE}),
-    "no word of the place": (["make[2]: *** [kernel/kgym_control.o] Error 1"], {WHOLE}),
-    "a warning beside the error": (
-        [
-            "kernel/kgym_control.c: In function 'kgym_control_lose':",
-            "kernel/kgym_control.c:9:1: warning: hm",
-            f"kernel/kgym_control.c:{LOCK}:2: error: oh",
-        ],
-        {"lockdep"},
-    ),
-    "of others": (["kernel/fork.c:1:1: error: oh", "make: *** [kernel/fork.o] Error 1"], set()),
+    name: ([line.replace("LOCK", LOCK).replace("TABLE", TABLE) for line in lines], set(parts))
+    for name, lines, parts in json_rows(__file__, "complaints.jsonl")
 }
 
 

@@ -23,6 +23,7 @@ from kgym_builder.kernel_source.allowed_origins import Origins
 from kgym_builder.syzkaller.syzkaller_step import SyzkallerBuilder
 from tests.conftest import NewRun
 from tests.refused import refused
+from tests.tables import json_rows
 
 pytestmark = pytest.mark.anyio
 go = pytest.mark.skipif(shutil.which("go") is None, reason="there is no Go (golang-go)")
@@ -99,17 +100,7 @@ async def test_a_source_becomes_both_programs_once(build: Build, tmp_path: Path)
 
 @go
 @pytest.mark.thorough
-@pytest.mark.parametrize(
-    ("more", "words"),
-    [
-        ({"vendor/modules.txt": None}, "no network to fetch them"),
-        ({"tools/syz-execprog/main.go": None}, "syz-execprog"),
-        ({"tools/syz-execprog/main.go": "package main\n\nfunc main() { x() }\n"}, "undefined: x"),
-        ({"executor/executor.cc": None, "executor/other.cc": ""}, "executor.cc"),
-        ({"executor/executor.cc": "#error no\n"}, "#error no"),
-        ({"go.mod": "module github.com/google/syzkaller\n\ngo 9.99.1\n"}, "go"),
-    ],
-)
+@pytest.mark.parametrize(("more", "words"), json_rows(__file__, "broken_sources.jsonl"))
 async def test_what_does_not_build_says_why(
     build: Build, tmp_path: Path, more: dict[str, str | None], words: str
 ) -> None:

@@ -16,6 +16,7 @@ from kgym_scheduler.database.tokens import Tokens
 from kgym_scheduler.scheduler import Scheduler
 from tests.scheduler.api.test_app import problem
 from tests.scheduler.parts import served
+from tests.tables import json_rows
 
 pytestmark = pytest.mark.anyio
 DATABASE = "sqlite"
@@ -93,17 +94,6 @@ async def test_paths_that_nobody_has_opened_need_a_token(
     problem(await http.get(path), 401, "token_needed")
 
 
-@pytest.mark.parametrize(
-    "path",
-    [
-        "/healthz",
-        "/readyz",
-        "/v1/healthz",
-        "/v1/readyz",
-        "/docs",
-        "/openapi.json",
-        "/swagger/swagger-ui.css",
-    ],
-)
+@pytest.mark.parametrize("path", json_rows(__file__, "open_paths.jsonl"))
 async def test_open_paths_do_not(http: httpx.AsyncClient, path: str) -> None:
     assert (await http.get(path)).status_code == 200

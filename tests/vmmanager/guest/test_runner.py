@@ -12,7 +12,6 @@ from pathlib import Path
 import pytest
 
 from kgym_vmmanager.guest.runner_log import RunnerLog
-from tests.tables import json_rows
 
 MARKER = "31415.9265"
 
@@ -82,7 +81,11 @@ def test_ended_programs_are_repeated(host: Host, script: str, end: str, is_quick
 
 @pytest.mark.parametrize(
     "script",
-    json_rows(__file__, "leftovers.jsonl"),
+    [
+        f"trap '' TERM INT HUP; sleep {MARKER}",
+        f"setsid setsid sleep {MARKER} & exit 0",
+        f"for i in 1 2 3 4 5; do (setsid sleep {MARKER} &) ; done; sleep {MARKER}",
+    ],
     ids=["ignores signals", "daemons", "fork storm"],
 )
 def test_whatever_a_program_leaves_is_killed(host: Host, script: str) -> None:

@@ -63,16 +63,7 @@ def test_an_image_that_stands_alone_is_taken(tmp_path: Path, version: int) -> No
 
 
 @pytest.mark.attack
-@pytest.mark.parametrize(
-    ("at", "value", "words"),
-    [
-        (40, (1 << 62) + 512, "L1 table"),
-        (48, 1 << 63, "Reference count table"),
-        (20, 63, "luster size"),
-        ("L2", (1 << 63) + (1 << 16), "ERROR"),
-        ("L2", (1 << 63) + (1 << 40), "ERROR"),
-    ],
-)
+@pytest.mark.parametrize(("at", "value", "words"), json_rows(__file__, "damaged_tables.jsonl"))
 def test_damaged_tables(tmp_path: Path, at: int | str, value: int, words: str) -> None:
     """An image with damaged tables is the submitter's error."""
     content = bytearray(whole(tmp_path).read_bytes())

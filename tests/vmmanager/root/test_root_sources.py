@@ -23,6 +23,7 @@ from kgym_vmmanager.vm.qemu_provider import LIMITS, QemuHost
 from tests.conftest import NewRun
 from tests.refused import refused
 from tests.results import built, ran
+from tests.tables import json_rows
 
 pytestmark = pytest.mark.anyio
 
@@ -167,17 +168,7 @@ async def test_kernels_without_disks(new_run: NewRun, hosts: NewHost, tmp_path: 
         await prepared(run, hosts("cache"), take)
 
 
-@pytest.mark.parametrize(
-    ("ref", "why"),
-    [
-        ({"step": 1}, None),
-        ({"step": "reproduce_before"}, None),
-        ({"job": 3, "step": 1}, None),
-        ({"step": 0}, "is not a `reproduce` step"),
-        ({"step": 3}, "not an earlier step"),
-        ({"step": 9}, "not an earlier step"),
-    ],
-)
+@pytest.mark.parametrize(("ref", "why"), json_rows(__file__, "bad_roots.jsonl"))
 def test_a_job_names_an_earlier_step_that_reproduces(ref: dict[str, Any], why: str | None) -> None:
     bug = bundle.load("watch-queue-filter")
     assert bug.fix is not None
