@@ -106,19 +106,7 @@ def test_whole_functions_are_read_with_their_files_and_reasons() -> None:
     assert answers.functions(EDIT) == []  # modifications are another form
 
 
-PIECES = st.sampled_from(
-    [
-        "<file>",
-        "</file>",
-        "<original>",
-        "</original>",
-        "<patched>",
-        "</patched>",
-        "a.c",
-        "\n",
-        "```",
-    ]
-)
+PIECES = st.sampled_from(json_rows(__file__, "pieces.jsonl"))
 
 
 READERS = (

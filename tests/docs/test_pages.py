@@ -10,26 +10,10 @@ from runpy import run_path
 import pytest
 
 from tests.conftest import ROOT
+from tests.tables import rows
 
-ERRORS = {
-    "ArtifactMissing",
-    "ChangeRaced",
-    "LostRun",
-    "ModelError",
-    "TooLarge",
-    "DoesNotCompile",
-    "LimitExceeded",
-    "TreeUnreadable",
-    "Conflict",
-    "Forbidden",
-    "Gone",
-    "InfrastructureError",
-    "NotFound",
-    "TooMany",
-    "Unauthorised",
-    "UserError",
-    "Failure",
-}
+# The exceptions that have a reason.
+ERRORS = {name for (name,) in rows(__file__, "errors.txt")}
 
 
 # The first argument of an error, or its `reason`; or what another's exception stands for.

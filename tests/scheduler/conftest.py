@@ -8,7 +8,9 @@ import httpx
 import pytest
 
 from kgym_cli.platforms.servers import PostgreSQL, free_port
+from kgym_scheduler.database import tokens as tokens_module
 from kgym_scheduler.database.connection import upgrade
+from kgym_scheduler.database.tokens import Tokens
 from kgym_scheduler.job_store import JobStore
 from kgym_scheduler.scheduler import Scheduler
 from tests.scheduler.parts import Clock, Platform, served
@@ -100,6 +102,13 @@ async def store(platform: Platform) -> AsyncIterator[JobStore]:
 async def scheduler(platform: Platform) -> AsyncIterator[Scheduler]:
     async with platform.scheduler() as scheduler:
         yield scheduler
+
+
+@pytest.fixture
+def tokens(scheduler: Scheduler, monkeypatch: pytest.MonkeyPatch) -> Tokens:
+    """The tokens of the scheduler, which remembers none of them."""
+    monkeypatch.setattr(tokens_module, "CACHE_SECONDS", 0.0)
+    return Tokens(scheduler.store.database)
 
 
 @pytest.fixture

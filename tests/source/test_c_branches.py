@@ -41,18 +41,7 @@ def test_the_first_line_that_is_no_directive_is_told(text: str, line: int) -> No
     assert text[: read(text).start].count("\n") == line
 
 
-LINES = [
-    "#if A",
-    "#if 0",
-    "#ifdef B",
-    "#elif C",
-    "#else",
-    "#endif",
-    "#define D {",
-    "e {",
-    "}",
-    "/*",
-]
+LINES = json_rows(__file__, "lines.jsonl")
 
 
 @given(st.lists(st.sampled_from([*LINES, "*/", '"', "f\\"]), max_size=30))

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from kgym.errors import UserError
 from kgym.source.instrument import LIMIT, Untraced, UntracedFiles, buffer_size, instrument
 from kgym.trace import record_format
-from tests.tables import rows
+from tests.tables import json_rows, rows
 
 PATH = "fs/my-open.c"
 HERE = Path(__file__).parent
@@ -170,24 +170,8 @@ def test_without_what_was_inserted_a_file_is_what_it_was(text: str) -> None:
     assert done.content.count(b"kgym_entry") == len(done.functions)
 
 
-HEADS = [
-    "int {}(void)\n{{\n\treturn 1;\n}}",
-    "static const struct s *{}(int a,\n\tint b)\n\t__acquires(a)\n{{ if (a) {{ }} }}",
-    "#ifdef A\nlong {}(void)\n{{\n}}\n#endif",
-    "#if A\nlong {0}(int a)\n#else\nlong {0}(void)\n#endif\n{{\n}}",
-    "static __must_check\n__printf(1, 2) int {}(char *a, ...) {{ }}",
-    "EXPORT_SYMBOL(a)\nint {}(int (*a)(int))\n{{\n}}",
-]
-BETWEEN = [
-    "",
-    "/* int no(void) { */",
-    "#define NO(x) int x(void) {",
-    "static int a[] = { 1, 2 };",
-    "struct s { int (*no)(int); };",
-    "EXPORT_SYMBOL(a);",
-    'char *a = "{";',
-    "enum { A };",
-]
+HEADS = json_rows(__file__, "heads.jsonl")
+BETWEEN = json_rows(__file__, "between.jsonl")
 
 
 @given(st.lists(st.tuples(st.sampled_from(HEADS), st.sampled_from(BETWEEN)), max_size=8))

@@ -32,10 +32,14 @@ def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="session")
 def runner(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The guest's runner, as a program of the host."""
-    program = tmp_path_factory.mktemp("runner") / "run"
-    source = Path(guest_image.__file__).parent / "inside" / "run.c"
-    subprocess.run(["gcc", "-O1", "-o", program, source], check=True, timeout=60)
-    return program
+    return guest_program("run", tmp_path_factory.mktemp("runner"))
+
+
+def guest_program(name: str, folder: Path) -> Path:
+    """Compile a program of the guest, by its name, for the host."""
+    source = Path(guest_image.__file__).parent / "inside" / f"{name}.c"
+    subprocess.run(["gcc", "-O1", "-o", folder / name, source], check=True, timeout=60)
+    return folder / name
 
 
 @pytest.fixture(scope="session")

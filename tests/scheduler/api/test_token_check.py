@@ -14,7 +14,6 @@ from kgym.web.loopback import is_loopback
 from kgym.web.request_limits import WRONG_TOKENS
 from kgym.web.server import serve
 from kgym_scheduler.api.app import create_app
-from kgym_scheduler.database import tokens as module
 from kgym_scheduler.database.tokens import Tokens
 from kgym_scheduler.scheduler import Scheduler
 from tests.scheduler.api.test_app import JOB, problem
@@ -22,12 +21,6 @@ from tests.scheduler.parts import job, served
 
 pytestmark = pytest.mark.anyio
 DATABASE = "sqlite"
-
-
-@pytest.fixture
-def tokens(scheduler: Scheduler, monkeypatch: pytest.MonkeyPatch) -> Tokens:
-    monkeypatch.setattr(module, "CACHE_SECONDS", 0.0)
-    return Tokens(scheduler.store.database)
 
 
 @pytest.fixture

@@ -4,17 +4,10 @@ import pytest
 from sqlalchemy import text
 
 from kgym.errors import Conflict, NotFound, UserError
-from kgym_scheduler.database import tokens as module
 from kgym_scheduler.database.tokens import Tokens
 from kgym_scheduler.scheduler import Scheduler
 
 pytestmark = pytest.mark.anyio
-
-
-@pytest.fixture
-def tokens(scheduler: Scheduler, monkeypatch: pytest.MonkeyPatch) -> Tokens:
-    monkeypatch.setattr(module, "CACHE_SECONDS", 0.0)
-    return Tokens(scheduler.store.database)
 
 
 async def test_a_token_is_stored_only_as_a_hash(tokens: Tokens, scheduler: Scheduler) -> None:

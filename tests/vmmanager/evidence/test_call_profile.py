@@ -15,9 +15,9 @@ from kgym.api.steps import InstanceOutcome, InstanceResult, Reached, Verdict, Wo
 from kgym_vmmanager.evidence.call_profile import TracerLog, why_unknown
 from kgym_vmmanager.evidence.crash_path import LONGEST, addresses, functions, reached, report_of
 from kgym_vmmanager.evidence.syscall_names import call_name, result_name
-from kgym_vmmanager.guest import guest_image
 from kgym_vmmanager.vm.instance_ending import InstanceEnding
 from tests.results import ran
+from tests.vmmanager.conftest import guest_program
 
 TALK = (
     b"enter 59\ncall 59 0\nenter 16\ncall 16 0\nenter 16\ncall 16 22\ndied 3\nend exit 0 12\n"
@@ -29,10 +29,7 @@ INCLUDES = Path(__file__).with_name("includes.h").read_text()
 @pytest.fixture(scope="session")
 def tracer(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The guest's tracer, as a program of the host."""
-    program = tmp_path_factory.mktemp("tracer") / "trace"
-    source = Path(guest_image.__file__).parent / "inside" / "trace.c"
-    subprocess.run(["gcc", "-O1", "-o", program, source], check=True, timeout=60)
-    return program
+    return guest_program("trace", tmp_path_factory.mktemp("tracer"))
 
 
 class Traced:
