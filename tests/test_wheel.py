@@ -218,9 +218,10 @@ def test_the_installed_package_builds_a_kernel(
     assert not [path for path in installed_files(installed.site) if path.is_symlink()]
     where = installed.run("python", "-c", "import kgym, kgym_cli; print(kgym.__file__)")
     assert Path(where.stdout).is_relative_to(installed.site)
-    refused = installed.run("kgym", "demo", "--provider", "gce", "--emulated")
-    assert (refused.returncode, refused.stderr.count("Traceback")) == (2, 0), refused.stderr
-    assert "needs a checkout" in refused.stderr
+    for words in (("monitor", "shoot", "pictures"), ("demo", "--provider", "gce", "--emulated")):
+        refused = installed.run("kgym", *words)
+        assert (refused.returncode, refused.stderr.count("Traceback")) == (2, 0), refused.stderr
+        assert "needs a checkout" in refused.stderr
     (tmp_path / "job.json").write_text(JobRequest(steps=[fake_build]).model_dump_json())
     done = installed.run("kgym", "job", "submit", tmp_path / "job.json", "--wait", "--json")
     assert done.returncode == 0, done.stderr

@@ -140,6 +140,7 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
         "kgym mirror",
     ),
     "monitor": ("kgym monitor", "kgym monitor --server http://127.0.0.1:8420 --monitor-port 0"),
+    "monitor shoot": ("kgym monitor shoot pictures --theme dark --width 390",),
     "report parse": (
         "kgym report parse console.log.xz --vmlinux vmlinux",
         "dmesg | kgym report parse - --json",
