@@ -1,7 +1,6 @@
 """Readiness: whether the scheduler's dependencies answer, and its disks have room for a job."""
 
 import asyncio
-import contextlib
 import time
 from collections.abc import Awaitable, Callable, Mapping
 
@@ -49,12 +48,7 @@ class Readiness:
 
         Its detail `dependencies` lists all parts: `name`, `ready`, and a `detail` if not ready.
         """
-        now = time.monotonic()
-        if self._checking is None or (
-            self._checking.done() and now >= self._checked_at + FRESH_SECONDS
-        ):
-            self._checking, self._checked_at = asyncio.create_task(self._check_all()), now
-        answers = await asyncio.shield(self._checking)
+        answers = await self._answers()
         if missing := [name for name, complaint in answers.items() if complaint]:
             raise InfrastructureError(
                 "not_ready",
@@ -67,10 +61,16 @@ class Readiness:
 
     async def complaint(self) -> str:
         """Return what is wrong with the first part that is not ready; empty if all are ready."""
-        with contextlib.suppress(InfrastructureError):
-            await self.check()
-        assert self._checking is not None
-        return next(filter(None, self._checking.result().values()), "")
+        return next(filter(None, (await self._answers()).values()), "")
+
+    async def _answers(self) -> _Answers:
+        """Return the complaint about each part, checked a moment ago at most."""
+        now = time.monotonic()
+        if self._checking is None or (
+            self._checking.done() and now >= self._checked_at + FRESH_SECONDS
+        ):
+            self._checking, self._checked_at = asyncio.create_task(self._check_all()), now
+        return await asyncio.shield(self._checking)
 
     async def _check_all(self) -> _Answers:
         complaints = await asyncio.gather(*map(_complaint, self._parts.values()))
