@@ -73,7 +73,9 @@ def test_a_trial_with_evidence_and_only_notes_is_resolved() -> None:
     outcome = TrialResult.of(BUG.name, job)
     assert (outcome.resolved, outcome.obstacles) == (True, [])
     assert outcome.after is not None
-    assert outcome.after.evidence_line == "1 of 1 controls reported; no blocking finding"
+    assert outcome.after.evidence_line == (
+        "1 of 1 controls reported; by the reproducer alone; no blocking finding"
+    )
     assert outcome.after.evidence is not None
     assert outcome.after.evidence.controls[0].outcome == "reported"
     assert outcome.before.evidence_line is None

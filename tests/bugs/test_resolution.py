@@ -14,6 +14,7 @@ from kgym.api.steps import (
     Reached,
     ReproduceResult,
     Severity,
+    VariantRun,
     Verdict,
     Work,
 )
@@ -97,6 +98,9 @@ def test_what_a_verdict_rests_on_is_told_in_one_line() -> None:
     evidence = Evidence(controls=[*GOOD.controls, silent, absent], work=after, missing=["ends"])
     assert evidence_line(before, evidence, [finding(Severity.BLOCKING)]) == (
         "1 of 2 controls reported; 0 of 1 kinds of calls as before; 1 of 2 functions reached;"
-        " not known: ends; 1 blocking finding"
+        " by the reproducer alone; not known: ends; 1 blocking finding"
     )
-    assert evidence_line(None, None, []) == "no blocking finding"
+    variants = VariantRun(ran=15000, compared=60, same=58, losses=[])
+    assert evidence_line(None, None, [], variants) == (
+        "15,000 variants are quiet; 58 of 60 behave as before; nothing leaks; no blocking finding"
+    )

@@ -21,6 +21,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
+from typing import NoReturn
 
 import paramiko
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
@@ -30,7 +31,7 @@ from kgym.api.steps import DumpMethod, VmShape
 from kgym.errors import InfrastructureError
 from kgym.worker.context import StepContext
 from kgym_vmmanager.guest.guest_image import READY
-from kgym_vmmanager.guest.paths import RUNNER
+from kgym_vmmanager.guest.paths import RUNNER, VARIER
 from kgym_vmmanager.vm.accelerator import Accelerator, Probed
 from kgym_vmmanager.vm.provider import Boot, InstanceLimits, Vm, VmHost
 from kgym_vmmanager.vm.qemu import kernel_command_line
@@ -94,6 +95,10 @@ class Guest(OpenServer):
         while runner.goes_on():
             runner.ends("exit", 0)
 
+    def varies(self, varier: "Varier", words: str) -> None:
+        """Do what the engine of variants does, with the dictionary at `words`."""
+        varier.obey(lambda seed, mask: 0)
+
     def answers(self, command: str) -> tuple[int, bytes]:
         """Return the status and the output of any other command."""
         del command
@@ -113,6 +118,8 @@ class Guest(OpenServer):
                 runner = Runner(channel, self.over)
                 self.runs(runner)
                 runner.sum_up()
+            elif command.startswith(f"{VARIER} "):
+                self.varies(Varier(channel, self.over), command.rsplit(maxsplit=1)[-1])
             else:
                 status, output = self.answers(command)
                 channel.sendall(output)
@@ -194,6 +201,76 @@ class Runner:
         """Do and say nothing for as long as the VM lives."""
         self._over.wait(60)
         raise EOFError
+
+
+# The error of a variant's second call, by its seed and the mask of its changes; None: a crash.
+Behaviour = Callable[[int, int], int | None]
+
+
+class Varier:
+    """The engine of variants, as the host hears it (see guest/inside/vary.c).
+
+    The program makes two calls, and every variant changes one or two of their arguments.
+    """
+
+    def __init__(self, channel: paramiko.Channel, over: threading.Event) -> None:
+        self._channel = channel
+        self._over = over
+        self._rest = b""
+        self.runs = 0
+
+    def obey(self, behaves: Behaviour, crash: Callable[[], None] = lambda: None) -> None:
+        """Obey all orders; `crash` and fall silent where the kernel crashes."""
+        while order := self._line():
+            match order.split():
+                case ["learn"]:
+                    for number in (1, 2):
+                        self._asks(f"at {number} 1 1")
+                    if behaves(-1, 0) is None:
+                        self._crash(crash)
+                    self._say("learned 2 1 1")
+                case ["sweep" | "exact" | "plain" as word, first, count]:
+                    for seed in range(int(first), int(first) + int(count)):
+                        self.runs += 1
+                        failed = behaves(seed, 0 if word == "plain" else 3)
+                        if failed is None:
+                            self._crash(crash)
+                        self._say(f"ran {seed} {failed:016x} 2 {int(bool(failed))} 0")
+                    self._say(f"swept {first}")
+                case ["show", seed, mask]:
+                    self._show(int(seed), int(mask), behaves, crash)
+
+    def _show(self, seed: int, mask: int, behaves: Behaviour, crash: Callable[[], None]) -> None:
+        for bit in (0, 1):
+            if mask & 1 << bit:
+                self._asks(f"change {bit} 202 1 argument-{bit} fff {seed:x}")
+        self._say("call 0 257 3")
+        failed = behaves(seed, mask & 3)
+        if failed is None:
+            self._crash(crash)
+        self._say(f"call 0 202 -{failed}" if failed else "call 0 202 0")
+        self._say(f"shown {seed} {failed:016x} 0")
+
+    def _crash(self, crash: Callable[[], None]) -> NoReturn:
+        crash()
+        self._over.wait(60)
+        raise EOFError
+
+    def _asks(self, line: str) -> None:
+        self._say(line)
+        assert self._line() == "go"
+
+    def _line(self) -> str:
+        while b"\n" not in self._rest:
+            data = self._channel.recv(4096)
+            if not data:
+                return ""
+            self._rest += data
+        line, _, self._rest = self._rest.partition(b"\n")
+        return line.decode()
+
+    def _say(self, line: str) -> None:
+        self._channel.sendall(f"{line}\n".encode())
 
 
 class Crashing(Guest):

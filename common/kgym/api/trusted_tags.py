@@ -59,7 +59,7 @@ def _calibration(steps: Sequence[StepSpec]) -> str | None:
     before = list(takewhile(lambda step: isinstance(step, SyzkallerSpec), steps))
     match steps[len(before) :]:
         case [BuildSpec() as build, ReproduceSpec() as runs, *_]:
-            measures = not runs.stop_at_first_crash or runs.measure is not None
+            measures = not runs.stop_at_first_crash or runs.measure is not None or runs.variants
             own = runs.build.job is None and all(ref.job is None for ref in runs.syzkaller)
             used = {ref.step for ref in runs.syzkaller} == {step.name for step in before}
             if measures and own and used:

@@ -31,6 +31,8 @@ from kgym.bugs.bug_file import BugFile
 from kgym.bugs.calibration import Effort
 from kgym.errors import UserError
 
+# Variants of a trial, unless another number is given: a minute on two emulated cores.
+VARIANTS = 15_000
 # Reproducers to run: those in C, syzkaller programs, or both in turn.
 ProgramKind = Literal["c", "syz", "all"]
 # Names of a trial's steps on the kernel with the bug.
@@ -45,6 +47,8 @@ class TrialOptions:
 
     `known` is an earlier calibration, from which the number of runs for `confidence` is computed.
     `validate` also checks the fix and its kernel beyond the crash (checkpatch, a smoke test).
+    `variants` is how many programs close to the reproducer are run; `learned` is the job that has
+    learned which of them are quiet on the unpatched kernel.
     """
 
     instances: int | None = None
@@ -52,6 +56,8 @@ class TrialOptions:
     known: Calibration | None = None
     validate: bool = False
     confidence: float = calibration.CONFIDENCES[0]
+    variants: int = 0
+    learned: int | None = None
 
 
 DEFAULT_OPTIONS = TrialOptions()
@@ -105,24 +111,24 @@ class Bug:
         last step derives from that how many runs the fix has to survive.
         """
         measured = fix is not None and self.is_measured(trial)
-        before = self._before(tried=fix is not None, measured=measured)
+        before = self._before(trial, tried=fix is not None, measured=measured)
         steps: list[StepSpec] = [self._build(fix), before]
         if fix is not None:
-            steps += self._after(fix, StepRef(step=BEFORE), trial)
-        return self._job(steps, measured=measured)
+            steps += self._after(fix, None, trial)
+        return self._job(steps, measured=measured or bool(before.variants))
 
     def shown(self, trial: TrialOptions = DEFAULT_OPTIONS) -> JobRequest:
         """Return the job that shows the bug once, as the baseline of any number of `trial` jobs."""
         measured = self.is_measured(trial)
-        before = self._before(tried=True, measured=measured)
-        return self._job([self._build(), before], measured=measured)
+        before = self._before(trial, tried=True, measured=measured)
+        return self._job([self._build(), before], measured=measured or bool(before.variants))
 
     def trial(self, fix: Patch, shown: int, trial: TrialOptions = DEFAULT_OPTIONS) -> JobRequest:
         """Return the job that tries a fix, with the succeeded job `shown` as its baseline.
 
         Steps: build and reproduce with the fix, as in `job`.
         """
-        return self._job(self._after(fix, StepRef(job=shown, step=BEFORE), trial))
+        return self._job(self._after(fix, shown, trial))
 
     def check(self, patches: Sequence[Patch], **how: Any) -> JobRequest:
         """Return the job that checks which of up to 1,000 patches apply and compile, each alone.
@@ -230,20 +236,27 @@ class Bug:
             for number, commit in enumerate(dict.fromkeys(filter(None, named)))
         )
 
-    def _before(self, *, tried: bool, measured: bool = False) -> ReproduceSpec:
+    def _before(self, trial: TrialOptions, *, tried: bool, measured: bool = False) -> ReproduceSpec:
         """Return the step that shows the bug; `tried` says whether a fix is tried after it."""
         # `required`: without a verdict on the bug, a result of the fix would mean nothing, so the
         # step fails with `no_verdict` and the fix is not built.
-        more = {"evidence": tried, "required": tried, "measure": Measure() if measured else None}
+        more: dict[str, object] = {"evidence": tried, "required": tried}
+        more |= {"measure": Measure() if measured else None}
+        # Once a bug's quiet variants are learned, they serve all its trials.
+        more |= {"variants": trial.variants if tried and trial.learned is None else 0}
         return self._reproduce().model_copy(update=more)
 
-    def _after(self, fix: Patch, baseline: StepRef, trial: TrialOptions) -> list[StepSpec]:
-        """Return the steps that try a fix."""
+    def _after(self, fix: Patch, shown: int | None, trial: TrialOptions) -> list[StepSpec]:
+        """Return the steps that try a fix; job `shown` has shown the bug, or else this one."""
         patched: dict[str, object] = {"patches": [*self.build.patches, fix]}
         patched |= {"name": BUILD_AFTER, "review": [fix.name], "files": self.file.files}
         patched |= {"checkpatch": trial.validate}
         after: dict[str, object] = {"name": AFTER, "build": StepRef(step=BUILD_AFTER)}
-        after |= {"baseline": baseline, "required": False}
+        after |= {"baseline": StepRef(job=shown, step=BEFORE), "required": False}
+        unpatched = StepRef(job=shown, step=BUILD_BEFORE)
+        after |= {"unpatched": unpatched if trial.variants else None, "variants": trial.variants}
+        if trial.variants and trial.learned is not None:
+            after |= {"learned": StepRef(job=trial.learned, step=BEFORE)}
         after |= {"calibration": trial.known, "smoke": trial.validate}
         # The number of runs is not known yet: the step chooses it when it begins, from what the
         # first reproduce step has measured.
@@ -252,7 +265,7 @@ class Bug:
         after |= {"instances": chosen.instances, "time": chosen.time} if chosen else {}
         after |= {"instances": trial.instances} if trial.instances else {}
         after |= {"time": trial.time} if trial.time else {}
-        before = self._before(tried=True)
+        before = self._before(trial, tried=True)
         return [self.build.model_copy(update=patched), before.model_copy(update=after)]
 
     def _build(self, fix: Patch | None = None) -> BuildSpec:

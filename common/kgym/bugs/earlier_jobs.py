@@ -4,15 +4,15 @@ Functions named `…_async` take an `AsyncClient`.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from itertools import islice
 
 from kgym.api import trusted_tags
 from kgym.api.jobs import JobFilter, JobRequest, JobView
-from kgym.api.steps import Calibration
+from kgym.api.steps import ENGINE, Calibration
 from kgym.bugs import calibration
-from kgym.bugs.bug import BEFORE, Bug
+from kgym.bugs.bug import BEFORE, Bug, TrialOptions
 from kgym.bugs.conclusion import reproduced
 from kgym.client import AsyncClient, Client, Refused
 
@@ -54,12 +54,19 @@ async def known_async(
     client: AsyncClient, bug: Bug, before: datetime | None = None
 ) -> Calibration | None:
     """Return the pooled measurements of calibrations and trials of this bug, if there are any."""
-    jobs: list[JobView] = []
-    async for job in client.jobs(_calibrations(bug)):
-        jobs.append(job)
-        if len(jobs) == _MOST_POOLED:
-            break
-    return _pooled(jobs, bug, before)
+    return _pooled(await _jobs(client, bug), bug, before)
+
+
+def informed(client: Client, bug: Bug, trial: TrialOptions) -> TrialOptions:
+    """Return the options of a trial with what earlier jobs have measured and learned of the bug."""
+    return _informed(list(islice(client.jobs(_calibrations(bug)), _MOST_POOLED)), bug, trial, None)
+
+
+async def informed_async(
+    client: AsyncClient, bug: Bug, trial: TrialOptions, before: datetime | None
+) -> TrialOptions:
+    """Return the options of a trial with what jobs that ended by then have told of the bug."""
+    return _informed(await _jobs(client, bug), bug, trial, before)
 
 
 async def begun_async(client: AsyncClient, group: str) -> datetime | None:
@@ -77,12 +84,38 @@ def _calibrations(bug: Bug) -> JobFilter:
     return JobFilter(tag=bug.calibration_tag, limit=_MOST_POOLED)
 
 
-def _pooled(jobs: Sequence[JobView], bug: Bug, before: datetime | None) -> Calibration | None:
+async def _jobs(client: AsyncClient, bug: Bug) -> list[JobView]:
+    jobs: list[JobView] = []
+    async for job in client.jobs(_calibrations(bug)):
+        jobs.append(job)
+        if len(jobs) == _MOST_POOLED:
+            break
+    return jobs
+
+
+def _informed(
+    jobs: Sequence[JobView], bug: Bug, trial: TrialOptions, before: datetime | None
+) -> TrialOptions:
+    trial = replace(trial, known=_pooled(jobs, bug, before))
+    if not trial.variants:
+        return trial
+    for job in _earlier(jobs, before):
+        result = reproduced(job.step(BEFORE))
+        learned = result.learned if result is not None else None
+        if learned is not None and learned.pace is not None and learned.engine == ENGINE:
+            return replace(trial, learned=job.id)
+    return trial
+
+
+def _earlier(jobs: Sequence[JobView], before: datetime | None) -> list[JobView]:
     # Running jobs do not count: an interrupted trial has to be submitted again with the same
     # calibration, or it would be another job.
     ended = [job for job in jobs if job.state.final]
-    earlier = [job for job in ended if before is None or _ended(job) < before]
-    results = [reproduced(job.step(BEFORE)) for job in earlier]
+    return [job for job in ended if before is None or _ended(job) < before]
+
+
+def _pooled(jobs: Sequence[JobView], bug: Bug, before: datetime | None) -> Calibration | None:
+    results = [reproduced(job.step(BEFORE)) for job in _earlier(jobs, before)]
     measured = [result for result in results if result is not None]
     return calibration.pooled(measured, bug.titles) if measured else None
 

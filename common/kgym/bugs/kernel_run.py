@@ -11,7 +11,7 @@ import tempfile
 import time
 import uuid
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -189,7 +189,7 @@ async def _known(client: AsyncClient, bug: Bug, options: RunOptions) -> TrialOpt
     """Return the trial's options with the calibration known when the first run on the bug began."""
     # A later calibration would make another job of the same patch.
     begun = await earlier_jobs.begun_async(client, group(bug))
-    return replace(options.trial, known=await earlier_jobs.known_async(client, bug, begun))
+    return await earlier_jobs.informed_async(client, bug, options.trial, begun)
 
 
 class _Run:
@@ -287,7 +287,7 @@ class _Run:
         report = await crash_report(self.client, job, step)
         return {
             "findings": judged(blocking_first[:_MOST_FINDINGS], self.options.accepted),
-            "evidence": evidence_line(None, result.evidence, all_findings),
+            "evidence": evidence_line(None, result.evidence, all_findings, result.variants),
             "report": _text(report),
         }
 

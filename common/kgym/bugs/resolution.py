@@ -15,6 +15,7 @@ from kgym.api.steps import (
     Finding,
     ReproduceResult,
     Severity,
+    VariantRun,
     Verdict,
     Work,
 )
@@ -109,14 +110,32 @@ def _lacking(evidence: Evidence | None) -> Iterator[Obstacle]:
 
 
 def evidence_line(
-    before: Work | None, evidence: Evidence | None, findings: Sequence[Finding]
+    before: Work | None,
+    evidence: Evidence | None,
+    findings: Sequence[Finding],
+    variants: VariantRun | None = None,
 ) -> str:
     """Return the evidence for a verdict on a patched kernel in one line."""
     parts = [*_controls(evidence), *_work(before, evidence.work if evidence else None)]
+    parts += _variants(variants)
     parts += [f"not known: {reason}" for reason in (evidence.missing if evidence else [])]
     blocking = sum(finding.severity is Severity.BLOCKING for finding in findings)
     parts.append(f"{blocking or 'no'} blocking finding{'s' if blocking > 1 else ''}")
     return "; ".join(parts)
+
+
+def _variants(variants: VariantRun | None) -> Iterator[str]:
+    if variants is None:
+        yield "by the reproducer alone"
+        return
+    if variants.ran:
+        yield f"{variants.ran - len(variants.crashes):,} variants are quiet"
+    if variants.compared:
+        yield f"{variants.same} of {variants.compared} behave as before"
+    if variants.losses is not None or variants.program_losses is not None:
+        yield "it leaks" if variants.leaked else "nothing leaks"
+    if variants.missing:
+        yield f"variants: {variants.missing}"
 
 
 def _controls(evidence: Evidence | None) -> Iterator[str]:

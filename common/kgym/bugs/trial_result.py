@@ -15,6 +15,7 @@ from kgym.api.steps import (
     Finding,
     ReproduceResult,
     Strict,
+    VariantRun,
     Verdict,
 )
 from kgym.api.steps.compilers import SUBSTITUTION
@@ -65,6 +66,7 @@ class SideResult(Strict):
     time: float | None = Field(None, description="seconds asked of each instance")
     accelerator: str | None = Field(None, description="what ran the VMs: `kvm` or `tcg`")
     evidence: Evidence | None = None
+    variants: VariantRun | None = Field(None, description="null if none were requested")
     evidence_line: str | None = Field(None, description="the evidence in one line")
     findings: list[JudgedFinding] = []
 
@@ -87,6 +89,7 @@ class SideResult(Strict):
             time=result.time,
             accelerator=result.accelerator,
             evidence=result.evidence,
+            variants=result.variants,
             evidence_line=_evidence_line(job, result, all_findings),
             findings=judged(all_findings, accepted),
         )
@@ -214,7 +217,8 @@ def _evidence_line(job: JobView, after: ReproduceResult, all_findings: list[Find
     if after is not reproduced(job.step(AFTER)):
         return None
     evidence = before.evidence if before else None
-    return evidence_line(evidence.work if evidence else None, after.evidence, all_findings)
+    work = evidence.work if evidence else None
+    return evidence_line(work, after.evidence, all_findings, after.variants)
 
 
 def _seconds(job: JobView) -> dict[str, float]:

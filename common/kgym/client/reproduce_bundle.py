@@ -5,7 +5,8 @@ bundle/vmlinux, config          of the kernel, for debuggers and for building it
 bundle/reproducer…              source and program
 bundle/about.json               description of the kernel, the bug and QEMU
 bundle/root.zst                 the root disk, if any
-bundle/reproduce.sh [N]         boots it with QEMU; prints the console
+bundle/variant-SEED.cpio        the variants that crashed it
+bundle/reproduce.sh [N [SEED]]  boots it with QEMU; prints the console
 """
 
 import tarfile
@@ -19,7 +20,14 @@ from kgym.errors import NotFound
 
 NAME = ReproduceArtifact.BUNDLE
 _SCRIPT = ReproduceArtifact.SCRIPT
-_OWN = ("initrd-", "reproducer", ReproduceArtifact.ABOUT, ReproduceArtifact.ROOT, _SCRIPT)
+_OWN = (
+    "initrd-",
+    "reproducer",
+    "variant-",
+    ReproduceArtifact.ABOUT,
+    ReproduceArtifact.ROOT,
+    _SCRIPT,
+)
 _BUILT: dict[str, str] = {
     BuildArtifact.KERNEL: "kernel",
     BuildArtifact.VMLINUX: "vmlinux",

@@ -34,7 +34,7 @@ from kgym.source.source_archive import name_of
 from kgym.worker.context import StepContext
 from kgym_builder import memo
 from kgym_builder.evidence.patch_review import on_trial, review
-from kgym_builder.evidence.static_evidence import Built, evidence
+from kgym_builder.evidence.static_evidence import Built, changed_symbols, evidence
 from kgym_builder.kbuild import control, kbuild, kconfig
 from kgym_builder.kbuild.kbuild import Kbuild, Output, TreeUnreadable
 from kgym_builder.kbuild.kconfig import DUMP_SYMBOLS, dumpable, with_symbols
@@ -47,7 +47,8 @@ from kgym_builder.suitecache.compiled_trees import Entry, Identified
 from kgym_builder.suitecache.suitecache import SuiteCache
 
 # Version of a build's artifacts; part of the key under which a build is remembered.
-LAYOUT = 5
+LAYOUT = 6
+_MOST_FUNCTIONS = 1000
 # Version of what the early checks find out; part of their memos' keys.
 _CHECKED = 1
 ARTIFACTS = (
@@ -221,6 +222,7 @@ class _Build:
             with run.stage("evidence"):
                 built = Built(list(dict.fromkeys(self.output.made)), not made.shortcut)
                 findings += await evidence(run, entry, tree, trial, built, spec.files)
+        changed = sorted(await asyncio.to_thread(changed_symbols, trial))
         _log_findings(run, findings)
         with run.stage("artifacts"):
             modules = await self._keep(entry, tree)
@@ -245,6 +247,7 @@ class _Build:
             objects_compiled=self.output.objects,
             warnings=diagnostics.parse(self.output.tail)[:100],
             findings=findings,
+            changed_functions=changed[:_MOST_FUNCTIONS],
             detectors=detectors.symbols(about.config),
             controls_lacking=about.lacking,
             seconds=run.seconds,

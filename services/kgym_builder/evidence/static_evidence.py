@@ -67,7 +67,7 @@ async def evidence(
     ranked = await asyncio.to_thread(_ranked, entry, trial, built.objects, files)
     paths = dict(list(ranked.items())[:MOST_OBJECTS])
     findings += _left(ranked, trial)
-    changed = await asyncio.to_thread(_functions, trial)
+    changed = await asyncio.to_thread(changed_symbols, trial)
     before = await _before(run, entry, list(paths))
     after = await _profiles(tree, list(paths))
     for path, source in paths.items():
@@ -122,7 +122,8 @@ def _changed(trial: Sequence[Applied]) -> set[str]:
     return {change.path for each in trial for change in each.changes}
 
 
-def _functions(trial: Sequence[Applied]) -> set[str]:
+def changed_symbols(trial: Sequence[Applied]) -> set[str]:
+    """Return the functions that patches change, by all names that a compiler may give them."""
     symbols: set[str] = set()
     for each in trial:
         for change in each.changes:

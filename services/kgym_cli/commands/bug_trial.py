@@ -1,6 +1,5 @@
 """`kgym bug reproduce`, `kgym bug calibrate` and `kgym demo`."""
 
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
@@ -11,7 +10,7 @@ from kgym.api.jobs import JobRequest, JobView
 from kgym.api.steps import DumpMethod, Severity
 from kgym.bugs import bundle as bugs
 from kgym.bugs import earlier_jobs, tracing_job
-from kgym.bugs.bug import DEFAULT_OPTIONS, Bug, ProgramKind, TrialOptions
+from kgym.bugs.bug import DEFAULT_OPTIONS, VARIANTS, Bug, ProgramKind, TrialOptions
 from kgym.bugs.conclusion import conclusion
 from kgym.bugs.tracing_job import TraceResult, Tracing
 from kgym.bugs.trial_result import CalibrationResult, JudgedFinding, TrialResult
@@ -68,6 +67,11 @@ fix_option = click.option(
 @effort_options
 @compiler_option
 @click.option("--validate", is_flag=True, help="Also review the fix itself and smoke-test it.")
+@click.option(
+    "--variants",
+    is_flag=True,
+    help="Also run programs close to the reproducer, which the fix must survive as well.",
+)
 @click.option("--trace", is_flag=True, help="Also show a trace of the kernel before the crash.")
 @click.option(
     "--dump",
@@ -95,6 +99,7 @@ def reproduce(
     time: float | None,
     compiler: str | None,
     validate: bool,
+    variants: bool,
     trace: bool,
     dump: DumpMethod,
     files: tuple[str, ...],
@@ -112,7 +117,13 @@ def reproduce(
     fix must survive, and how long. A bug that reproduces quickly is measured first;
     for others, the bundle decides.
     """
-    wanted = TrialOptions(instances, time, validate=validate, confidence=confidence)
+    wanted = TrialOptions(
+        instances,
+        time,
+        validate=validate,
+        confidence=confidence,
+        variants=VARIANTS if variants else 0,
+    )
     bug = _loaded(on_kernel(name, kernel), repro).built_by(compiler)
     bug = bug.on_root(root) if root else bug
     how = tracing_job.tracing(bug, files, dump) if trace else None
@@ -266,7 +277,7 @@ def _try(
         if fix is not None and patch is not None:
             check_first(client, bug, patch, as_json)
         # All measurements of this bug on this kernel count together, whoever made them.
-        wanted = replace(wanted, known=earlier_jobs.known(client, bug))
+        wanted = earlier_jobs.informed(client, bug, wanted)
         if patch is not None and not no_fix:
             _tell_effort(bug, wanted)
         request = bug.job(None if no_fix else patch, wanted)

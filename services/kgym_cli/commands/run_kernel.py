@@ -7,7 +7,7 @@ import click
 
 from kgym.bugs import bundle as bugs
 from kgym.bugs import tree_changes
-from kgym.bugs.bug import Bug, TrialOptions
+from kgym.bugs.bug import VARIANTS, Bug, TrialOptions
 from kgym.bugs.ended_job import PATIENCE_SECONDS
 from kgym.bugs.kernel_run import KernelRun, RunOptions
 from kgym.bugs.kernel_run import run_kernel as try_patch
@@ -39,6 +39,9 @@ from kgym_cli.settings import options_of, settings
     type=click.Path(path_type=Path, allow_dash=True),
     help="Unified diff to test instead of the tree's changes; - is standard input.",
 )
+@click.option(
+    "--thorough", is_flag=True, help="Also run programs close to the reproducer: a minute more."
+)
 @click.option("--fresh", is_flag=True, help="Run again, even if the same changes were run before.")
 @click.option(
     "--wait",
@@ -51,6 +54,7 @@ from kgym_cli.settings import options_of, settings
 def run_kernel(
     tree: Path,
     patch: Path | None,
+    thorough: bool,
     fresh: bool,
     wait: float | None,
     confidence: float,
@@ -77,7 +81,9 @@ def run_kernel(
         )
     named = settings().bug or remembered(source or tree_changes.source_tree(tree))
     options = RunOptions(
-        trial=TrialOptions(instances, time, confidence=confidence),
+        trial=TrialOptions(
+            instances, time, confidence=confidence, variants=VARIANTS if thorough else 0
+        ),
         accepted=reasons(accept_findings),
         fresh=fresh,
         seconds=wait,

@@ -3,7 +3,6 @@
 import asyncio
 import time
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 from typing import Literal
@@ -16,7 +15,7 @@ from kgym.api import result_csv
 from kgym.api.jobs import GroupName
 from kgym.bugs import bundle as bugs
 from kgym.bugs import earlier_jobs
-from kgym.bugs.bug import Bug, TrialOptions
+from kgym.bugs.bug import VARIANTS, Bug, TrialOptions
 from kgym.bugs.sweep import MOST_UNDER_WAY, Moved, Subject, SweepOptions
 from kgym.bugs.sweep import sweep as sweep_all
 from kgym.bugs.sweep_rows import Outcome, Row, counts, status
@@ -82,6 +81,7 @@ class SweepSummary(Answer):
 @click.option(
     "--validate", is_flag=True, help="Also review the fixes themselves and smoke-test them."
 )
+@click.option("--variants", is_flag=True, help="Also run programs close to each bug's reproducer.")
 @accept_option
 @click.option(
     "--csv",
@@ -101,6 +101,7 @@ def sweep(
     time: float | None,
     compiler: str | None,
     validate: bool,
+    variants: bool,
     accept_findings: str,
     table: Path | None,
     as_json: bool,
@@ -129,7 +130,13 @@ def sweep(
         retry=retry,
     )
     view = View({bug: len(files) for bug, files in patches.files.items() if files})
-    wanted = TrialOptions(instances, time, validate=validate, confidence=confidence)
+    wanted = TrialOptions(
+        instances,
+        time,
+        validate=validate,
+        confidence=confidence,
+        variants=VARIANTS if variants else 0,
+    )
     run = _Run(loaded, patches, options, wanted, view, as_json=as_json)
     run.go(table)
     run.answer()
@@ -214,8 +221,7 @@ class _Run:
         """Return a bug's patches and trial options."""
         # Only measurements from before the sweep: the options are part of the jobs' idempotency
         # keys, so a repeated command must compute the same ones.
-        known = await earlier_jobs.known_async(client, bug, begun)
-        trial = replace(self.wanted, known=known)
+        trial = await earlier_jobs.informed_async(client, bug, self.wanted, begun)
         files = self.patches.files[bug.name]
         return Subject(bug, await asyncio.to_thread(patch_files.candidates, files), trial)
 

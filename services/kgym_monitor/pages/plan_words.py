@@ -86,6 +86,8 @@ def _reproduce(job: JobView, spec: ReproduceSpec) -> str:
         sentences.append(f"Compares with {_named(job, spec.baseline)}.")
     if spec.evidence:
         sentences.append("Collects evidence that the kernel could have reported the bug.")
+    if spec.variants:
+        sentences.append(f"Also runs {spec.variants:,} programs close to the reproducer.")
     if spec.smoke:
         sentences.append("Smoke-tests the kernel.")
     if spec.dump != "none":

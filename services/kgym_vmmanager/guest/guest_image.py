@@ -17,7 +17,7 @@ from kgym.errors import InfrastructureError
 from kgym.host import proc
 from kgym.host.folder_cache import FolderCache
 from kgym_vmmanager.guest import cpio
-from kgym_vmmanager.guest.paths import CAPTURE, MAKEDUMPFILE, NETWORK, RUNNER, TRACER
+from kgym_vmmanager.guest.paths import CAPTURE, MAKEDUMPFILE, NETWORK, RUNNER, TRACER, VARIER
 
 # The guest prints this on its console just before it starts its SSH server.
 READY = b"kgym: guest ready"
@@ -158,12 +158,13 @@ async def _make(
     called: Mapping[str, Path],
     captures: Mapping[str, Path],
 ) -> None:
-    runner, tracer = folder / "run", folder / "trace"
+    runner, tracer, varier = folder / "run", folder / "trace", folder / "vary"
     image = GuestImage(folder)
     flags = ("-static", "-pthread", "-O2", "-s", "-Wall", "-Wextra", "-Werror")
     programs = (
         (runner, "run.c"),
         (tracer, "trace.c"),
+        (varier, "vary.c"),
         (image.smoke, "smoke.c"),
         (image.kexec, "kexec.c"),
     )
@@ -191,6 +192,7 @@ async def _make(
         cpio.file("init", (_INSIDE / "init").read_bytes(), 0o755),
         cpio.file(RUNNER.lstrip("/"), runner.read_bytes(), 0o755),
         cpio.file(TRACER.lstrip("/"), tracer.read_bytes(), 0o755),
+        cpio.file(VARIER.lstrip("/"), varier.read_bytes(), 0o755),
     ]
     # Uncompressed, so that it boots on kernels without any decompressor.
     image.initrd.write_bytes(cpio.archive([*common, *own]))
@@ -199,7 +201,7 @@ async def _make(
         *_programs(captures),
     ]
     image.capture.write_bytes(cpio.archive([*common, *own]))
-    for leftover in (runner, tracer, folder / "host_key", folder / "dropbear_client_key"):
+    for leftover in (runner, tracer, varier, folder / "host_key", folder / "dropbear_client_key"):
         leftover.unlink()
 
 

@@ -6,6 +6,12 @@ PROGRAM = "/kgym/reproducer"
 RUNNER = "/kgym/run"
 # The tracer of the program's system calls.
 TRACER = "/kgym/trace"
+# The engine of variants, the dictionary that it uses, and that of the unpatched kernel.
+VARIER = "/kgym/vary"
+WORDS = "/kgym/words"
+WORDS_BEFORE = "/kgym/words-before"
+# Orders for the engine, for a variant that is run by hand.
+ORDERS = "/kgym/orders"
 # The script that configures the network.
 NETWORK = "/kgym/network"
 # The file with the guest's address, in the form of `kgym_net=` on the kernel's command line.

@@ -5,7 +5,8 @@
     bundle/reproducer…              source and program
     bundle/about.json               what was built, and what is looked for
     bundle/root.zst                 its root disk, if it had one
-    bundle/reproduce.sh [N]         boots it, with the console on the terminal
+    bundle/variant-SEED.cpio        the variants that crashed it
+    bundle/reproduce.sh [N [SEED]]  boots it, with the console on the terminal
 
 Measured: whole 83 MB in 4 s (vmlinux is 144 MB of 160), small 14 MB in 0.6 s. So the archive is
 packed by `kgym job fetch` (`kgym_cli/jobs/artifact_download.py`) unless the spec asks for it.
@@ -35,11 +36,16 @@ _UNPACK = """\
 _SCRIPT = """\
 #!/bin/sh
 # Boots the kernel as kGymSuite did, and runs the reproducer until Ctrl-C ends QEMU.
-#   reproduce.sh [N]    N: which reproducer, from 0 to {last}
+#   reproduce.sh [N [SEED]]    N: which reproducer, from 0 to {last}
+#                              SEED: the variant of it in variant-SEED.cpio
 # Needs qemu-system-x86_64 (it was {version}){and_zstd}.
 set -eu
 cd "$(dirname -- "$0")"
-number=${{1:-0}}
+initrd=initrd-${{1:-0}}.cpio
+if [ -n "${{2:-}}" ]; then
+    cat "$initrd" "variant-$2.cpio" >variant-initrd
+    initrd=variant-initrd
+fi
 {unpack}exec {command}
 """
 
@@ -79,7 +85,7 @@ def script(shape: VmShape, probed: Probed, programs: int, disk: UsedRoot | None 
         version=version.partition("|")[0].strip() or "not known",
         and_zstd=" and zstd" if drive else "",
         unpack=_UNPACK if drive else "",
-        command=command.replace(shlex.quote(mark), '"initrd-$number.cpio"'),
+        command=command.replace(shlex.quote(mark), '"$initrd"'),
     )
 
 

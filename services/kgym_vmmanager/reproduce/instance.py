@@ -30,6 +30,7 @@ from kgym_vmmanager.guest.paths import RUNNER
 from kgym_vmmanager.guest.ssh import ConnectionLost, Ssh
 from kgym_vmmanager.reproduce.instance_plan import InstancePlan
 from kgym_vmmanager.reproduce.reproducer_run import Session
+from kgym_vmmanager.variants.variant_session import VariantSession
 from kgym_vmmanager.vm.disk_room import overlay_bytes
 from kgym_vmmanager.vm.instance_ending import InstanceEnded, InstanceEnding
 from kgym_vmmanager.vm.provider import Boot, Drive, Vm, VmHost
@@ -48,7 +49,8 @@ class Instance:
     """Instance `number` of a plan; its files are named after `name`.
 
     `on_time` is called with the seconds that the reproducer has been running. A guest that survives
-    raises the faults of `share`; in a `clean` guest nothing runs before them.
+    raises the faults of `share`; in a `clean` guest nothing runs before them. `variants` run in
+    place of the program.
     """
 
     def __init__(
@@ -63,6 +65,7 @@ class Instance:
         profile: bool = False,
         share: Share | None = None,
         clean: bool = False,
+        variants: VariantSession | None = None,
     ) -> None:
         self._program = number % len(plan.initrds)
         self.report: CrashReport | None = None
@@ -76,7 +79,7 @@ class Instance:
         self._number = number
         self._limits = host.limits
         self.unwatched = ""
-        self._session: Session | SmokeTest | Profiling | Idle
+        self._session: Session | SmokeTest | Profiling | Idle | VariantSession
         self._profiling: Profiling | None = None
         self._common: frozenset[str] = frozenset()
         self._points: Breakpoints | None = None
@@ -87,6 +90,8 @@ class Instance:
             self._session = self._profiling = Profiling()
         elif clean:
             self._session = Idle()
+        elif variants is not None:
+            self._session = variants
         else:
             if plan.profiled and number == 0:
                 self._profiling = Profiling()

@@ -32,6 +32,7 @@ from kgym_vmmanager.evidence.control_set import ControlSet
 from kgym_vmmanager.evidence.controls import Share
 from kgym_vmmanager.reproduce.instance import Instance
 from kgym_vmmanager.reproduce.instance_plan import InstancePlan
+from kgym_vmmanager.variants.variant_session import VariantSession
 from kgym_vmmanager.vm.instance_ending import InstanceEnding
 from kgym_vmmanager.vm.provider import VmHost, VmLost
 
@@ -104,6 +105,19 @@ class InstanceGroup:
         # Without the first ones if a crash may stop them: such a selection would bias the rate.
         first = self.spec.instances if self.spec.stop_at_first_crash else 0
         return list(range(first, self.requested))
+
+    async def run_variants(
+        self, plan: InstancePlan, name: str, session: VariantSession
+    ) -> InstanceResult:
+        """Run variants in a guest of `plan`; keep its console and report if it did not survive."""
+        async with self.budget.share(Use.VM, *self.host.room(plan.shape)):
+            instance = Instance(plan, self.host, 0, name, lambda _: None, variants=session)
+            ending = await instance.live(lambda _: None)
+        result = instance.result(ending)
+        self.run.log(_summary(name, result))
+        if ending.outcome is InstanceOutcome.SURVIVED:
+            return result
+        return await self._keep(instance, result, name)
 
     async def _run_one(
         self, number: int, *, smoke_test: bool = False, clean: Share | None = None

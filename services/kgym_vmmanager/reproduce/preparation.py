@@ -120,7 +120,8 @@ async def prepare(
         detectors=wanted,
         completed=completed(spec.completed, ends),
         profiled=spec.evidence and spec.baseline is not None,
-        before=work_before(baseline),
+        # Variants tell whether it refuses just the reproducer's request: they decide after it.
+        before=None if spec.variants else work_before(baseline),
         way=await _way(run, baseline, folder) if spec.evidence else {},
         disk=disk,
     )
@@ -160,16 +161,16 @@ async def _capture(run: StepContext, image: GuestImage, folder: Path) -> dict[st
     return {kdump.KEXEC: image.kexec, kdump.KERNEL: kernel, kdump.INITRD: image.capture}
 
 
-async def modules(run: StepContext, folder: Path) -> Path | None:
-    """Return the kernel's modules as an archive that is unpacked over the guest image.
+async def modules(run: StepContext, folder: Path, build: str = "build") -> Path | None:
+    """Return the modules of the input `build` as an archive that is unpacked over the guest image.
 
     None for a kernel without modules. Raises what `module_archive.files` raises, before anything
     is made.
     """
-    if BuildArtifact.MODULES not in {artifact.name for artifact in run.input_artifacts("build")}:
+    if BuildArtifact.MODULES not in {artifact.name for artifact in run.input_artifacts(build)}:
         return None
     fetched = folder / BuildArtifact.MODULES
-    await run.fetch("build", BuildArtifact.MODULES, fetched)
+    await run.fetch(build, BuildArtifact.MODULES, fetched)
     return await asyncio.to_thread(_module_archive, fetched, folder / "modules.cpio")
 
 

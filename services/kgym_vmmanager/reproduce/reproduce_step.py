@@ -8,6 +8,7 @@ from kgym.api.steps import (
     Calibration,
     Evidence,
     Finding,
+    InstanceOutcome,
     InstanceResult,
     ReproduceResult,
     ReproduceSpec,
@@ -20,8 +21,10 @@ from kgym.bugs.verdict import Judgement, judge, unseen_chance
 from kgym.host.budget import Budget
 from kgym.worker.context import StepContext
 from kgym_vmmanager.evidence import compared_work, control_set
+from kgym_vmmanager.reproduce import variant_stage
 from kgym_vmmanager.reproduce.instance_group import InstanceGroup
 from kgym_vmmanager.reproduce.preparation import keep_bundle, prepare, work_before
+from kgym_vmmanager.reproduce.variant_stage import VariantStage
 from kgym_vmmanager.root.image_file import Fetch, fetch_nothing
 from kgym_vmmanager.vm.provider import Provider, VmHost
 from kgym_vmmanager.vm.qemu_provider import Qemu
@@ -76,6 +79,23 @@ class Reproduce:
         packing = asyncio.create_task(keep_bundle(run, prepared))
         try:
             results = await group.run_all()
+            judgement = judge(results, spec.titles, group.requested, group.evidence.controls)
+            stage = VariantStage(run, spec, plan, group)
+            learned = variants = None
+            if judgement.verdict is Verdict.SAME_CRASH and baseline is None:
+                learned = await stage.learn(results)
+            elif judgement.verdict is Verdict.NO_CRASH:
+                learner = run.optional_input("learned", ReproduceResult) or baseline
+                variants = await stage.search(learner)
+                work = group.evidence.work
+                why = compared_work.lacks(work_before(baseline), work) if work else None
+                if why and not variant_stage.behaves_as_before(variants):
+                    results[0] = results[0].model_copy(
+                        update={"outcome": InstanceOutcome.NOT_DONE, "detail": why}
+                    )
+                    judgement = judge(
+                        results, spec.titles, group.requested, group.evidence.controls
+                    )
             await packing
         finally:
             packing.cancel()
@@ -87,7 +107,6 @@ class Reproduce:
             self._slowest_boots[accelerator] = max(before, slowest_boot)
 
         controls = group.evidence.controls
-        judgement = judge(results, spec.titles, group.requested, controls)
         known = _calibration(run, spec, baseline, accelerator)
         confidence = _confidence(judgement, results, known)
         reason = "; ".join([judgement.reason, *_confidence_in_words(confidence, known)])
@@ -114,10 +133,13 @@ class Reproduce:
             findings=[
                 *group.findings,
                 *_work_findings(baseline, spec, group.evidence, judgement),
+                *(variant_stage.findings(variants) if variants else ()),
                 *control_set.findings(controls),
                 # Guests with another root than the baseline's prove nothing about the fix.
                 *(other_root(baseline.root, root) if baseline else ()),
             ],
+            learned=learned,
+            variants=variants,
             evidence=group.evidence if spec.evidence else None,
             seconds={
                 **run.seconds,

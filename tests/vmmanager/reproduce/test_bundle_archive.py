@@ -43,6 +43,11 @@ def test_the_script_is_the_command_of_the_vm_on_the_terminal(tmp_path: Path) -> 
     assert where == str(tmp_path / "at home")
     assert words[words.index("-initrd") + 1] == "initrd-1.cpio"
     assert words[words.index("-m") + 1] == "700"
+    for name, content in (("initrd-1.cpio", "image"), ("variant-77.cpio", " and orders")):
+        (tmp_path / "at home" / name).write_text(content)
+    _, *changed = qemu_words(tmp_path, text, tmp_path / "at home", "1", "77")
+    initrd = tmp_path / "at home" / changed[changed.index("-initrd") + 1]
+    assert initrd.read_text() == "image and orders"
     command_line = words[words.index("-append") + 1].split()
     assert "kgym.autorun" in command_line
     assert command_line[-2:] == ["quiet", "'a\"b"]

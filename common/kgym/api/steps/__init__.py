@@ -114,6 +114,18 @@ from kgym.api.steps.syzkaller import (
     SyzkallerResult,
     SyzkallerSpec,
 )
+from kgym.api.steps.variants import (
+    ENGINE,
+    SEED_LIMIT,
+    Dictionary,
+    LearnedVariants,
+    Loss,
+    Pace,
+    QuietVariant,
+    VariantCrash,
+    VariantCrashKind,
+    VariantRun,
+)
 
 StepSpec = Annotated[
     BuildSpec | CheckSpec | ReproduceSpec | MinimizeSpec | SourceSpec | SyzkallerSpec | HistorySpec,

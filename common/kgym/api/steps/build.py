@@ -164,6 +164,9 @@ class BuildResult(Strict):
     objects_compiled: Count
     warnings: list[Diagnostic] = Field(max_length=10_000)
     findings: list[Finding] = Field([], max_length=10_000, description="about the reviewed patches")
+    changed_functions: list[Name] = Field(
+        [], max_length=1000, description="functions that the reviewed patches change"
+    )
     detectors: dict[Name, Name] = Field(
         {},
         max_length=100,

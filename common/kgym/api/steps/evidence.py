@@ -7,6 +7,8 @@ from pydantic import Field
 
 from kgym.api.steps.base import Count, Line, Name, Number, Strict
 
+_Check = Literal["amputation", "checkpatch", "smoke", "detector", "scope", "work", "variants"]
+
 
 class Severity(StrEnum):
     """Effect of a finding on a trial of a fix."""
@@ -20,10 +22,11 @@ class Severity(StrEnum):
 class Finding(Strict):
     """An observation about a patch or its kernel; never the only basis of a verdict."""
 
-    check: Literal["amputation", "checkpatch", "smoke", "detector", "scope", "work"] = Field(
+    check: _Check = Field(
         description="amputation: code that the patch disables; checkpatch: style; smoke: features"
         " that no longer work; detector: whether the kernel can still report a bug; scope: files"
-        " that the patch touches; work: whether the reproducer still does the same"
+        " that the patch touches; work: whether the reproducer still does the same; variants:"
+        " programs close to the reproducer that crash or are answered differently"
     )
     severity: Severity = Severity.NOTE
     reason: Name = Field(description="a short stable word, e.g. `check_removed`")

@@ -23,6 +23,7 @@ from kgym.api.steps.base import (
 from kgym.api.steps.build import DumpMethod
 from kgym.api.steps.evidence import Evidence, Finding, RunEnd
 from kgym.api.steps.guest import Reproducer, Root, RootImage, UsedRoot
+from kgym.api.steps.variants import LearnedVariants, VariantRun
 
 _MOST_INSTANCES = 1000
 # A worker's syzkaller for programs that name no commit.
@@ -206,6 +207,20 @@ class ReproduceSpec(Step):
         description="also record what the program does (on a kernel with the bug), and whether a"
         " kernel without a crash could have reported one and still does the same work",
     )
+    variants: int = Field(
+        0,
+        ge=0,
+        le=1_000_000,
+        description="how many programs close to the reproducer are run as well: with a baseline,"
+        " once this kernel shows no crash; without, those that stay quiet are learned, to be"
+        " compared with on later kernels",
+    )
+    learned: StepRef | None = Field(
+        None, description="reproduce step that has learned the bug's quiet variants; null: baseline"
+    )
+    unpatched: StepRef | None = Field(
+        None, description="the build without the fix, on which a variant's crash is tried as well"
+    )
     smoke: bool = Field(
         False, description="also test on one more instance whether the kernel works"
     )
@@ -243,6 +258,8 @@ class ReproduceSpec(Step):
             ("build", self.build, StepKind.BUILD),
             ("baseline", self.baseline, StepKind.REPRODUCE),
             ("capture", self.capture, StepKind.BUILD),
+            ("unpatched", self.unpatched, StepKind.BUILD),
+            ("learned", self.learned, StepKind.REPRODUCE),
             ("root", root.step if isinstance(root, RootImage) else None, StepKind.REPRODUCE),
         ]
         for number, ref in enumerate(self.syzkaller):
@@ -377,5 +394,9 @@ class ReproduceResult(Strict):
     findings: list[Finding] = Field(
         [], max_length=10_000, description="of the smoke test and of the evidence"
     )
+    learned: LearnedVariants | None = Field(
+        None, description="variants of an unpatched kernel, with which later ones are compared"
+    )
+    variants: VariantRun | None = Field(None, description="variants of a patched kernel")
     evidence: Evidence | None = Field(None, description="null if not requested")
     seconds: Seconds

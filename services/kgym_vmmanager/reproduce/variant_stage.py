@@ -1,0 +1,242 @@
+"""The variants of a reproduce step: learned on a kernel with the bug, run on a patched one."""
+
+import asyncio
+import json
+import shutil
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+
+from kgym.api.steps import (
+    ENGINE,
+    BuildArtifact,
+    BuildResult,
+    Dictionary,
+    Finding,
+    InstanceResult,
+    LearnedVariants,
+    Loss,
+    ReproduceResult,
+    ReproduceSpec,
+    Severity,
+    VariantCrash,
+    VariantCrashKind,
+    VariantRun,
+)
+from kgym.errors import KgymError
+from kgym.worker.context import StepContext
+from kgym_vmmanager.evidence import crash_path
+from kgym_vmmanager.guest import cpio
+from kgym_vmmanager.guest.paths import ORDERS, WORDS, WORDS_BEFORE
+from kgym_vmmanager.reproduce.instance_group import InstanceGroup
+from kgym_vmmanager.reproduce.instance_plan import InstancePlan
+from kgym_vmmanager.reproduce.preparation import modules
+from kgym_vmmanager.variants import balance, dictionary
+from kgym_vmmanager.variants.variant_search import Guest, VariantSearch
+
+# Whether answers changed cannot be told from fewer variants.
+_LEAST_COMPARED = 10
+# Share of the quiet variants that must behave as before, if the reproducer's own work is refused.
+_LEAST_SAME = 0.8
+
+
+@dataclass(frozen=True, slots=True)
+class VariantStage:
+    """Variants of one step, whose instances have run as `group`."""
+
+    run: StepContext
+    spec: ReproduceSpec
+    plan: InstancePlan
+    group: InstanceGroup
+
+    async def learn(self, results: Collection[InstanceResult]) -> LearnedVariants | None:
+        """Return the quiet variants of this kernel, on which `results` crashed."""
+        if not self.spec.variants:
+            return None
+        if why := self._why_not:
+            return LearnedVariants(missing=why)
+        try:
+            functions = await self._functions(results)
+            with self.run.stage("variants"):
+                words = await self._dictionary("build", functions)
+                kernel = await self._guest("build", words, words)
+                search = VariantSearch(kernel, self.spec.titles)
+                return await search.learn(words)
+        except (KgymError, OSError) as error:  # the verdict does not need them
+            return LearnedVariants(missing=f"no quiet variants: {error}")
+
+    async def search(self, learner: ReproduceResult | None) -> VariantRun | None:
+        """Return the variants' run on this patched kernel, on which the program did not crash.
+
+        `learner` is the step that has learned the bug's quiet variants.
+        """
+        if not self.spec.variants:
+            return None
+        if why := self._why_not:
+            return VariantRun(ran=0, missing=why)
+        learned = learner.learned if learner else None
+        if learned is None or learned.engine != ENGINE:
+            learned = LearnedVariants(missing="the unpatched kernel's were not learned")
+        built = self.run.input("build", BuildResult)
+        try:
+            with self.run.stage("variants"):
+                functions = [*self.plan.way, *built.changed_functions]
+                patched = await self._dictionary("build", functions)
+                words = dictionary.merged(patched, learned.dictionary)
+                kernel = await self._guest("build", words, learned.dictionary)
+                unpatched: Guest | None = None
+                if self.spec.unpatched is not None:
+                    unpatched = await self._guest("unpatched", words, learned.dictionary)
+                search = VariantSearch(kernel, self.spec.titles, unpatched)
+                variants = await search.search(learned, self.spec.variants)
+                await self._keep_orders(variants, words)
+                return variants.model_copy(
+                    update={"leaked": list(leaked(variants, learned.losses))}
+                )
+        except (KgymError, OSError) as error:
+            return VariantRun(ran=0, missing=f"no variants ran: {error}")
+
+    @property
+    def _why_not(self) -> str:
+        if self.spec.reproducer.kind != "c":
+            return "variants of syzkaller programs are not supported"
+        return ""
+
+    async def _functions(self, results: Collection[InstanceResult]) -> list[str]:
+        """Return the functions on the stack of the crash that is looked for."""
+        for result in results:
+            path = self.plan.folder / f"report-{result.number}.json"
+            if result.title in self.spec.titles and path.exists():
+                text = await asyncio.to_thread(path.read_text)
+                return crash_path.functions(json.loads(text))[: crash_path.LONGEST]
+        return []
+
+    async def _dictionary(self, build: str, functions: Collection[str]) -> Dictionary:
+        vmlinux = self.plan.folder / "variants" / build / BuildArtifact.VMLINUX
+        await asyncio.to_thread(vmlinux.parent.mkdir, parents=True, exist_ok=True)
+        await self.run.fetch(build, BuildArtifact.VMLINUX, vmlinux)
+        return await dictionary.of_kernel(vmlinux, functions)
+
+    async def _guest(self, build: str, words: Dictionary, before: Dictionary) -> Guest:
+        """Return what boots guests of a build, with the engine's dictionaries in their image."""
+        folder = self.plan.folder / "variants" / build
+        await asyncio.to_thread(folder.mkdir, parents=True, exist_ok=True)
+        kernel, own = self.plan.kernel, None
+        if build != "build":
+            kernel = folder / "bzImage"
+            await self.run.fetch(build, BuildArtifact.KERNEL, kernel)
+            own = await modules(self.run, folder, build)
+        image = folder / "initrd.cpio"
+        files = {WORDS: words, WORDS_BEFORE: before}
+        entries = [
+            cpio.file(path.lstrip("/"), dictionary.lines(each).encode())
+            for path, each in files.items()
+        ]
+        parts = [self.plan.initrds[0], *([own] if own else [])]
+        await asyncio.to_thread(_append, image, parts, cpio.archive(entries))
+        plan = replace(
+            self.plan,
+            kernel=kernel,
+            initrds=(image,),
+            smoke=None,
+            texts=(),
+            method=None,
+            detectors=None,
+            profiled=False,
+        )
+        return partial(self.group.run_variants, plan)
+
+    async def _keep_orders(self, variants: VariantRun, words: Dictionary) -> None:
+        """Store for each crash the archive with which `reproduce.sh` runs its variant."""
+        for crash in variants.crashes:
+            if crash.seed is None:
+                continue
+            show = f"show {crash.seed} {crash.mask}\n"
+            orders = "".join(["learn\n", *["go\n"] * 60, show, *["go\n"] * 10])
+            path = self.plan.folder / f"variant-{crash.seed}.cpio"
+            entries = [
+                cpio.file(WORDS.lstrip("/"), dictionary.lines(words).encode()),
+                cpio.file(ORDERS.lstrip("/"), orders.encode()),
+            ]
+            await asyncio.to_thread(path.write_bytes, cpio.archive(entries))
+            await self.run.keep(path)
+
+
+def _append(target: Path, parts: Collection[Path], last: bytes) -> None:
+    with target.open("wb") as sink:
+        for part in parts:
+            with part.open("rb") as source:
+                shutil.copyfileobj(source, sink)
+        sink.write(last)
+
+
+def behaves_as_before(variants: VariantRun | None) -> bool:
+    """Return whether the quiet variants show that the kernel's answers did not change."""
+    if variants is None or variants.compared < _LEAST_COMPARED:
+        return False
+    return variants.same / variants.compared >= _LEAST_SAME
+
+
+def leaked(variants: VariantRun, before: Sequence[Loss] | None) -> Iterator[Loss]:
+    """Yield what the patched kernel loses more than the unpatched one did `before`."""
+    # Some programs leave objects behind on any kernel, such as keys. What the unpatched kernel does
+    # with the program itself is not known: it crashes.
+    if before is None:
+        return
+    known = {loss.name: loss.per_run for loss in before}
+    more: dict[str, float] = {}
+    for loss in (*(variants.losses or ()), *(variants.program_losses or ())):
+        extra = loss.per_run - known.get(loss.name, 0)
+        if extra >= balance.LEAST:
+            more[loss.name] = max(extra, more.get(loss.name, 0))
+    yield from (Loss(name=name, per_run=round(extra, 2)) for name, extra in more.items())
+
+
+def findings(variants: VariantRun) -> Iterator[Finding]:
+    """Yield what the variants show against a patch."""
+    for crash in variants.crashes:
+        yield _crash(crash)
+    if variants.leaked:
+        losses = ", ".join(f"{loss.per_run:g} {loss.name}" for loss in variants.leaked)
+        yield Finding(
+            check="variants",
+            severity=Severity.BLOCKING,
+            reason="leaks_objects",
+            message=f"each run loses more objects than on the unpatched kernel: {losses}",
+        )
+    if variants.compared:
+        # Notes: the known fix of fsconfig-source-fd refuses 8 of 18, and must.
+        for reason, seeds, what in (
+            ("variants_refused", variants.refused, "refuses"),
+            ("variants_differ", variants.different, "answers differently"),
+        ):
+            if seeds:
+                example = f"; {variants.examples[0]}" if variants.examples else ""
+                yield Finding(
+                    check="variants",
+                    reason=reason,
+                    message=f"the kernel {what} {len(seeds)} of {variants.compared} programs close"
+                    f" to the reproducer that the unpatched kernel accepts{example}",
+                )
+
+
+def _crash(crash: VariantCrash) -> Finding:
+    how = "; ".join(crash.changes) or "the variant did not crash again when run alone"
+    by_hand = f" (reproduce.sh 0 {crash.seed})" if crash.seed is not None else ""
+    match crash.kind:
+        case VariantCrashKind.SAME:
+            reason, what = "variant_crashes", "a program close to the reproducer still crashes"
+        case VariantCrashKind.NEW:
+            reason, what = "variant_new_crash", "a variant crashes only the patched kernel"
+        case VariantCrashKind.OTHER_BUG:
+            reason, what = "variant_other_bug", "a variant crashes the unpatched kernel, too"
+        case VariantCrashKind.UNKNOWN:
+            reason, what = "variant_crash", "a variant crashes; whether it did before is unknown"
+    blocking = crash.kind in (VariantCrashKind.SAME, VariantCrashKind.NEW)
+    return Finding(
+        check="variants",
+        severity=Severity.BLOCKING if blocking else Severity.NOTE,
+        reason=reason,
+        message=f"{what}: {crash.title}: {how}{by_hand}",
+    )

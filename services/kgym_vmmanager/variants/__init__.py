@@ -1,0 +1,1 @@
+"""Variants: programs close to the reproducer, run on the patched kernel."""

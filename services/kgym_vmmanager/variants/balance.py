@@ -1,0 +1,70 @@
+"""Resource balance: what a kernel loses over many runs of a program.
+
+A fix that leaks an object in place of freeing it twice is quiet. The kernel's own counts show it:
+objects per slab cache (files, sockets, tasks and mounts have caches of their own), references of
+modules, and pages of vmalloc.
+"""
+
+import asyncio
+import re
+import shlex
+from collections.abc import Awaitable, Callable, Collection, Mapping
+
+from kgym.api.steps import Loss
+from kgym_vmmanager.guest.ssh import Ssh
+
+RUNS = 180
+# Objects that a run loses at least, to be a loss: caches and timing account for less.
+LEAST = 0.5
+_COUNT = "cat /proc/slabinfo; sed s/^/module\\ / /proc/modules; grep VmallocUsed /proc/meminfo"
+_DROP = "sync; echo 3 >/proc/sys/vm/drop_caches"
+_SLAB = re.compile(r"([A-Za-z_][\w.:+-]{0,99}) +([0-9]{1,15}) +[0-9]+ +[0-9]+ ", re.ASCII)
+_MODULE = re.compile(r"(module \w{1,60}) [0-9]+ ([0-9]{1,9}) ", re.ASCII)
+_VMALLOC = re.compile(r"VmallocUsed: +([0-9]{1,15}) kB", re.ASCII)
+_CALL_SECONDS = 60.0
+# RCU and work queues free some objects later.
+_LATER_SECONDS = 1.0
+_PAGE_KIB = 4
+
+
+def counts(output: str) -> dict[str, int]:
+    """Return the counts that a guest has printed; malformed lines are ignored. Pure."""
+    known: dict[str, int] = {}
+    for line in output.splitlines():
+        if match := _SLAB.match(line) or _MODULE.match(line):
+            known[match[1]] = int(match[2])
+        elif match := _VMALLOC.match(line):
+            known["vmalloc"] = int(match[1]) // _PAGE_KIB
+    return known
+
+
+async def measured(ssh: Ssh, run_all: Callable[[], Awaitable[None]]) -> list[Loss]:
+    """Return what `run_all`, which makes RUNS runs, loses on each. Raises ConnectionLost."""
+    before = await _counts(ssh)
+    await run_all()
+    grown = _losses(before, await _counts(ssh))
+    if not grown:
+        return []
+    # KASAN keeps freed objects for a while (mm/kasan/quarantine.c), and they count as in use. What
+    # shrinks its cache frees them, which is slow: only caches that grow are shrunk.
+    shrink = _shrink(grown)
+    first = await _counts(ssh, shrink)
+    await run_all()
+    losses = _losses(first, await _counts(ssh, shrink))
+    return [Loss(name=name, per_run=round(losses[name], 2)) for name in grown if name in losses]
+
+
+def _losses(before: Mapping[str, int], after: Mapping[str, int]) -> dict[str, float]:
+    each = {name: (after[name] - before[name]) / RUNS for name in after if name in before}
+    return {name: loss for name, loss in each.items() if loss >= LEAST}
+
+
+def _shrink(names: Collection[str]) -> str:
+    paths = (shlex.quote(f"/sys/kernel/slab/{name}/shrink") for name in names if " " not in name)
+    return f"for path in {' '.join(paths)}; do [ ! -e $path ] || echo 1 >$path; done"
+
+
+async def _counts(ssh: Ssh, shrink: str = ":") -> dict[str, int]:
+    await asyncio.sleep(_LATER_SECONDS)
+    _, output = await ssh.run(f"{_DROP}; {shrink}; {_COUNT}", limit=_CALL_SECONDS)
+    return counts(output.decode(errors="replace"))

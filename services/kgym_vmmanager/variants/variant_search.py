@@ -1,0 +1,319 @@
+"""Variants on two kernels: those that stay quiet on the unpatched one, and the search on a patched.
+
+A variant costs a fork, a crash costs a boot. Where kernels are compared, runs are counted in
+variants, never in seconds: hosts differ in speed.
+"""
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, field
+
+from kgym.api.steps import (
+    ENGINE,
+    Dictionary,
+    InstanceOutcome,
+    InstanceResult,
+    LearnedVariants,
+    Loss,
+    Pace,
+    QuietVariant,
+    VariantCrash,
+    VariantCrashKind,
+    VariantRun,
+)
+from kgym.bugs.verdict import likeness
+from kgym.errors import KgymError
+from kgym_vmmanager.evidence.syscall_names import call_name, result_name
+from kgym_vmmanager.guest.paths import WORDS_BEFORE
+from kgym_vmmanager.variants.variant_session import ALL_CHANGES, Part, Ran, Shown, VariantSession
+
+# Guests side by side.
+GUESTS = 2
+KEPT_QUIET = 60
+# On the unpatched kernel, each guest tries until so many variants are quiet, or it has crashed so
+# often, or the time is over: most variants of some programs crash at once.
+_WANTED_QUIET = 100
+_MOST_CRASHES = 8
+_LEARN_SECONDS = 150.0
+# Each is answered before the next begins: answers under way are lost when a guest crashes.
+_LEARN_BATCH = 1
+# Seconds of the search in each guest.
+_SEARCH_SECONDS = 45.0
+# The seeds of quiet variants begin beyond those of the search.
+_QUIET_SEEDS = 1 << 32
+# Crashes of other bugs after which a guest is given up.
+_MOST_OTHER_BUGS = 2
+_MOST_EXAMPLES = 3
+
+# Boots a guest of a kernel, runs the session in it, and returns the guest's result.
+Guest = Callable[[str, VariantSession], Awaitable[InstanceResult]]
+
+
+@dataclass(frozen=True, slots=True)
+class VariantSearch:
+    """Runs variants in guests of `kernel`; `unpatched` boots guests without the fix.
+
+    `titles` are those of the bug.
+    """
+
+    kernel: Guest
+    titles: Sequence[str]
+    unpatched: Guest | None = None
+
+    async def learn(self, dictionary: Dictionary) -> LearnedVariants:
+        """Return the quiet variants of this kernel, which has the bug."""
+        begin = time.monotonic()
+        look = Part()
+        try:
+            # The unchanged program crashes this kernel, but its calls up to the crash are known.
+            await self.kernel("variants-pace", VariantSession(look))
+            pace = look.log.pace
+            if pace is None:
+                return LearnedVariants(missing="the program makes no call that could be changed")
+            learning = [_Learning(self.kernel, pace, number) for number in range(GUESTS)]
+            await asyncio.gather(*(each.run(begin + _LEARN_SECONDS) for each in learning))
+            first = {seed: ran for each in learning for seed, ran in each.ran.items()}
+            seeds = [range(seed, seed + 1) for seed in sorted(first)]
+            again = Part(seeds, pace=pace, is_exact=True)
+            await self.kernel("variants-again", VariantSession(again))
+            same = {seed: ran for seed, ran in again.log.ran.items() if first.get(seed) == ran}
+            quiet = _diverse(same)
+            losses = await self._losses(quiet, pace)
+        except KgymError as error:
+            return LearnedVariants(missing=f"no quiet variants: {error.message}")
+        return LearnedVariants(
+            engine=ENGINE,
+            dictionary=dictionary,
+            pace=pace,
+            quiet=quiet,
+            ran=len(first),
+            losses=losses,
+            missing="" if same else "no variant did the same in two runs without a crash",
+            seconds=round(time.monotonic() - begin, 2),
+        )
+
+    async def _losses(self, quiet: Sequence[QuietVariant], pace: Pace) -> list[Loss] | None:
+        """Return what the unpatched kernel loses over the quiet variants; None if it crashes."""
+        if not quiet:
+            return None
+        part = Part([range(each.seed, each.seed + 1) for each in quiet], pace=pace, is_exact=True)
+        part.balance = "variants"
+        await self.kernel("variants-balance", VariantSession(part))
+        return part.losses
+
+    async def search(self, learned: LearnedVariants, count: int) -> VariantRun:
+        """Run `count` new variants, and the quiet ones, on the patched kernel."""
+        begin = time.monotonic()
+        seeds = [range(quiet.seed, quiet.seed + 1) for quiet in learned.quiet]
+        compared = Part(seeds, pace=learned.pace, words=WORDS_BEFORE, is_exact=True)
+        if learned.losses is not None:
+            compared.balance = "variants"
+        program = Part(balance="program")
+        share = -(-count // GUESTS)
+        # Those that were quiet come first: a crash would leave them unknown.
+        first = [*([compared] if seeds else []), program]
+        hunts = [
+            _Hunt(self, range(share * n, share * (n + 1)), first if n == 0 else [])
+            for n in range(GUESTS)
+        ]
+        tasks = [asyncio.create_task(hunt.run(f"variants-{n}")) for n, hunt in enumerate(hunts)]
+        try:
+            # The first crash that counts ends the search: one is enough for a verdict.
+            for ended in asyncio.as_completed(tasks):
+                await ended
+                if any(hunt.is_decided for hunt in hunts):
+                    break
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+        crashes = [crash for hunt in hunts for crash in hunt.crashes]
+        run = VariantRun(
+            ran=sum(len(part.log.ran) for hunt in hunts for part in hunt.parts),
+            losses=compared.losses,
+            program_losses=program.losses,
+            crashes=crashes,
+            missing="; ".join(dict.fromkeys(hunt.missing for hunt in hunts if hunt.missing)),
+        )
+        run = run.model_copy(update=await self._compared(learned, compared.log.ran))
+        return run.model_copy(update={"seconds": round(time.monotonic() - begin, 2)})
+
+    async def _compared(self, learned: LearnedVariants, ran: dict[int, Ran]) -> dict[str, object]:
+        """Return the fields of a run that compare it with the unpatched kernel."""
+        known = {quiet.seed: quiet for quiet in learned.quiet if quiet.seed in ran}
+        others = [seed for seed, quiet in known.items() if ran[seed].digest != quiet.digest]
+        examples: list[str] = []
+        if others:
+            # Once more: what differs by chance does not differ twice.
+            shows = [(seed, ALL_CHANGES) for seed in others]
+            after = await self._shown(self.kernel, shows, learned.pace)
+            others = [
+                seed
+                for seed in others
+                if seed in after and after[seed].digest not in (None, known[seed].digest)
+            ]
+            before = await self._shown(self.unpatched, shows[:_MOST_EXAMPLES], learned.pace)
+            for seed in others:
+                if seed in before and len(examples) < _MOST_EXAMPLES:
+                    examples.append(_difference(seed, before[seed], after[seed]))
+        refused = [seed for seed in others if ran[seed].failed > known[seed].failed]
+        return {
+            "compared": len(known),
+            "same": len(known) - len(others),
+            "refused": refused,
+            "different": [seed for seed in others if seed not in refused],
+            "examples": examples,
+        }
+
+    async def _shown(
+        self, kernel: Guest | None, shows: Sequence[tuple[int, int]], pace: Pace | None
+    ) -> dict[int, Shown]:
+        if kernel is None or not shows:
+            return {}
+        part = Part(shows=shows, pace=pace, words=WORDS_BEFORE)
+        name = "variants-shown" if kernel is self.kernel else "variants-shown-before"
+        await kernel(name, VariantSession(part))
+        return {seed: shown for seed, shown in part.shown if shown.is_over}
+
+
+@dataclass(slots=True)
+class _Learning:
+    """Guests of the unpatched kernel, one after the other, that try variants."""
+
+    kernel: Guest
+    pace: Pace
+    number: int
+    ran: dict[int, Ran] = field(default_factory=dict)
+
+    async def run(self, until: float) -> None:
+        seed = _QUIET_SEEDS * (1 + self.number)
+        for life in range(_MOST_CRASHES):
+            wanted = _WANTED_QUIET - len(self.ran)
+            left = until - time.monotonic()
+            if wanted <= 0 or left <= 0:
+                return
+            seeds = range(seed, seed + wanted)
+            part = Part(
+                [seeds], pace=self.pace, batch=_LEARN_BATCH, is_exact=True, most_seconds=left
+            )
+            name = f"variants-learn-{self.number}-{life}"
+            result = await self.kernel(name, VariantSession(part))
+            self.ran |= part.log.ran
+            if result.outcome is not InstanceOutcome.CRASH:
+                return
+            # The guest's last answers may be lost: its last order is left out.
+            seed = part.orders[-1].stop if part.orders else seed + _LEARN_BATCH
+
+
+@dataclass(slots=True)
+class _Hunt:
+    """One guest after the other that looks for a variant that crashes the patched kernel."""
+
+    search: VariantSearch
+    seeds: range
+    before: Sequence[Part]
+    parts: list[Part] = field(default_factory=list)
+    crashes: list[VariantCrash] = field(default_factory=list)
+    missing: str = ""
+
+    @property
+    def is_decided(self) -> bool:
+        """Whether a crash was seen that blocks the fix."""
+        kinds = {VariantCrashKind.SAME, VariantCrashKind.NEW}
+        return any(crash.kind in kinds for crash in self.crashes)
+
+    async def run(self, name: str) -> None:
+        seeds, left = self.seeds, _SEARCH_SECONDS
+        for life in range(1 + _MOST_OTHER_BUGS):
+            begin, part = time.monotonic(), Part([seeds], most_seconds=left)
+            self.parts.append(part)
+            parts = [*self.before, part] if life == 0 else [part]
+            try:
+                result = await self.search.kernel(
+                    f"{name}-{life}" if life else name, VariantSession(*parts)
+                )
+                if result.outcome is InstanceOutcome.CRASH:
+                    self.crashes.append(await self._singled_out(name, part, result))
+            except KgymError as error:
+                self.missing = f"not all variants ran: {error.message}"
+                return
+            if result.outcome not in (InstanceOutcome.CRASH, InstanceOutcome.SURVIVED):
+                self.missing = f"not all variants ran: {result.outcome}: {result.detail}"
+            left -= time.monotonic() - begin
+            if result.outcome is not InstanceOutcome.CRASH or self.is_decided or left <= 0:
+                return
+            # Another bug: go on behind it.
+            seeds = range(part.orders[-1].stop if part.orders else seeds.stop, seeds.stop)
+
+    async def _singled_out(self, name: str, part: Part, crashed: InstanceResult) -> VariantCrash:
+        """Return the crash with the seed that causes it alone, and as few changes as suffice."""
+        pace = part.pace or part.log.pace
+        shows = [(seed, ALL_CHANGES) for batch in part.orders[-2:] for seed in batch]
+        alone = Part(shows=shows, pace=pace)
+        result = await self.search.kernel(f"{name}-alone", VariantSession(alone))
+        if result.outcome is not InstanceOutcome.CRASH or not alone.shown:
+            kind = await self._kind(name, crashed, ())
+            return VariantCrash(title=crashed.title or "", kind=kind)
+        seed, shown = alone.shown[-1]
+        mask, changes = ALL_CHANGES, shown.changes
+        for bit in shown.changes if len(shown.changes) > 1 else ():
+            less = Part(shows=[(seed, 1 << bit)], pace=pace)
+            fewer = await self.search.kernel(f"{name}-only-{bit}", VariantSession(less))
+            if fewer.outcome is InstanceOutcome.CRASH and fewer.title == result.title:
+                mask, changes = 1 << bit, {bit: shown.changes[bit]}
+                break
+        return VariantCrash(
+            seed=seed,
+            mask=mask,
+            title=result.title or "",
+            kind=await self._kind(name, result, [(seed, mask)], pace),
+            changes=[changes[bit].words for bit in sorted(changes)],
+        )
+
+    async def _kind(
+        self,
+        name: str,
+        crash: InstanceResult,
+        shows: Sequence[tuple[int, int]],
+        pace: Pace | None = None,
+    ) -> VariantCrashKind:
+        """Return what the crash is; variants of another crash run on the unpatched kernel too."""
+        if likeness(crash, self.search.titles) is not None:
+            return VariantCrashKind.SAME
+        if self.search.unpatched is None or not shows:
+            return VariantCrashKind.UNKNOWN
+        part = Part(shows=shows, pace=pace)
+        before = await self.search.unpatched(f"{name}-before", VariantSession(part))
+        if before.outcome is InstanceOutcome.CRASH and before.title == crash.title:
+            return VariantCrashKind.OTHER_BUG
+        return VariantCrashKind.NEW
+
+
+def _difference(seed: int, before: Shown, after: Shown) -> str:
+    """Return in words where two runs of a variant part."""
+    changes = "; ".join(after.changes[bit].words for bit in sorted(after.changes))
+    for old, new in zip(before.calls, after.calls, strict=False):
+        if old != new:
+            _, call, result = old
+            if old[:2] != new[:2]:
+                return f"variant {seed} ({changes}): it makes other calls after {call_name(call)}"
+            outcomes = f"{_outcome(new[2])} instead of {_outcome(result)}"
+            return f"variant {seed} ({changes}): {call_name(call)} gives {outcomes}"
+    return f"variant {seed} ({changes}): it ends in another way"
+
+
+def _outcome(result: int) -> str:
+    return str(result) if result >= 0 else result_name(-result)
+
+
+def _diverse(ran: dict[int, Ran]) -> list[QuietVariant]:
+    """Return the variants to keep: each kind of behaviour once, then those with few changes."""
+    near = sorted(ran, key=lambda seed: (ran[seed].changes, seed))
+    kinds: dict[str, int] = {}
+    for seed in near:
+        kinds.setdefault(ran[seed].digest, seed)
+    chosen = list(dict.fromkeys([*kinds.values(), *near]))[:KEPT_QUIET]
+    return [
+        QuietVariant(seed=seed, digest=ran[seed].digest, failed=ran[seed].failed) for seed in chosen
+    ]

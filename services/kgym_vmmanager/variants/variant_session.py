@@ -1,0 +1,286 @@
+"""Running variants in a booted guest: orders to its engine (guest/inside/vary.c), and answers."""
+
+import secrets
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Literal
+
+from kgym.api.steps import SEED_LIMIT, InstanceOutcome, Loss, Pace
+from kgym.bugs.run_ends import End
+from kgym_vmmanager.evidence.syscall_names import call_name
+from kgym_vmmanager.guest.paths import PROGRAM, VARIER, WORDS
+from kgym_vmmanager.guest.ssh import ConnectionLost, Ssh, Stream
+from kgym_vmmanager.variants import balance
+from kgym_vmmanager.vm.instance_ending import InstanceEnded, InstanceEnding
+
+_FOLDER = "/tmp"  # noqa: S108 - the guest's
+_CALL_SECONDS = 10.0
+_READ_SECONDS = 0.2
+# Variants of one order. After a crash, those of the last two orders run again, one by one.
+BATCH = 100
+# An order whose answer takes longer has met a guest that hangs. A variant takes a second at most.
+_ORDER_SECONDS = 120.0
+_LINE_BYTES = 256
+_MOST_CALLS = 400
+# Of no variant: the number of runs that change nothing.
+_PLAIN_SEED = SEED_LIMIT - 1
+# Ends a list of orders: no variant runs.
+_NO_SEED = SEED_LIMIT - 2
+_MOST_CHANGES = 10
+ALL_CHANGES = (1 << 31) - 1
+
+
+@dataclass(frozen=True, slots=True)
+class Ran:
+    """One variant that ran to its end: a digest of its calls and results, and its failed calls."""
+
+    digest: str
+    changes: int
+    failed: int
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """A change of a variant: the call, its place among the program's calls, and what it was."""
+
+    call: int
+    place: int
+    what: str
+    before: int
+    after: int
+
+    @property
+    def words(self) -> str:
+        """The change as people read it."""
+        call = f"{call_name(self.call)} (call {self.place + 1})"
+        kind, _, number = self.what.partition("-")
+        match kind:
+            case "left":
+                return f"{call} is left out"
+            case "repeated":
+                return f"{call} is repeated"
+            case "beside":
+                return f"{call} is also made by a second process at the same time"
+            case "string":
+                return f"{call} passes another string"
+            case "argument":
+                where = f"argument {int(number) + 1}"
+            case "descriptor":
+                where = "the descriptor"
+            case _:
+                where = "a number in memory"
+        return f"{call} passes {where} {self.after:#x} instead of {self.before:#x}"
+
+
+@dataclass(slots=True)
+class Shown:
+    """One variant in detail: its changes by bit, its calls (task, call, result) in order."""
+
+    changes: dict[int, Change] = field(default_factory=dict)
+    calls: list[tuple[int, int, int]] = field(default_factory=list)
+    digest: str | None = None
+    """None until the variant has ended, and if it was cut off."""
+    is_over: bool = False
+
+    def take(self, words: list[str]) -> None:
+        """Add a line of the engine's output; malformed ones are ignored."""
+        match words:
+            case ["change", *numbers, what, before, after] if (
+                len(numbers) == 3 and _are_numbers(*numbers) and _are_hexadecimal(before, after)
+            ):
+                bit, call, place = map(int, numbers)
+                if bit < _MOST_CHANGES:
+                    change = Change(call, place, what, int(before, 16), int(after, 16))
+                    self.changes[bit] = change
+            case ["call", task, call, result] if _are_numbers(task, call, result.lstrip("-")):
+                if len(self.calls) < _MOST_CALLS:
+                    self.calls.append((int(task), int(call), int(result)))
+            case ["shown", seed, digest, cut] if _are_numbers(seed):
+                self.digest = digest[:16] if cut == "0" else None
+                self.is_over = True
+
+
+@dataclass(slots=True)
+class VaryLog:
+    """Parser of the engine's output. Pure."""
+
+    # A hostile guest writes what it likes: numbers are bounded, and only seeds that were ordered
+    # count.
+
+    pace: Pace | None = None
+    """Of the program as far as it came; `is_learned` once it has come to its end."""
+    is_learned: bool = False
+    ran: dict[int, Ran] = field(default_factory=dict)
+    swept: set[int] = field(default_factory=set)
+    shown: Shown = field(default_factory=Shown)
+    asks: int = 0
+    """Lines that wait to be acknowledged: the guest may crash in what follows."""
+    failed: int | None = None
+    ordered: set[int] = field(default_factory=set)
+    _rest: bytes = b""
+
+    def feed(self, data: bytes) -> None:
+        """Add the next output, cut anywhere; malformed lines are ignored."""
+        *lines, rest = (self._rest + data).split(b"\n")
+        self._rest = rest[-_LINE_BYTES:]
+        for line in lines:
+            self._take(line[:_LINE_BYTES].decode("ascii", "replace").split())
+
+    def _take(self, words: list[str]) -> None:
+        match words:
+            case [("at" | "learned") as word, *numbers] if _are_numbers(*numbers):
+                self.asks += word == "at"
+                self.is_learned |= word == "learned"
+                self.pace = _pace(numbers) or self.pace
+            case ["ran", seed, digest, changes, failed, "0"] if _are_numbers(seed, changes, failed):
+                if int(seed) in self.ordered:
+                    self.ran[int(seed)] = Ran(digest[:16], int(changes), int(failed))
+            case ["swept", seed] if _are_numbers(seed):
+                self.swept.add(int(seed))
+            case ["failed", number] if _are_numbers(number):
+                self.failed = int(number)
+            case _:
+                self.asks += words[:1] == ["change"]
+                self.shown.take(words)
+
+
+@dataclass(slots=True)
+class Part:
+    """Variants of one dictionary: first the seeds of `sweeps`, in order, then those of `shows`.
+
+    A show is a seed with a mask of its changes. Without a `pace`, it is learned first.
+    Then `losses` are measured, of the sweeps' variants or of the unchanged program (`balance`). If
+    `is_exact`, each variant has memory of its own: slower, and the same in any order.
+    `most_seconds` limits the sweeps. `orders` are the sweeps that were begun, `shown` the shows, of
+    which the last one may not have come to its end; `log` holds the answers.
+    """
+
+    sweeps: Sequence[range] = ()
+    shows: Sequence[tuple[int, int]] = ()
+    pace: Pace | None = None
+    words: str = WORDS
+    batch: int = BATCH
+    is_exact: bool = False
+    balance: Literal["variants", "program"] | None = None
+    losses: list[Loss] | None = None
+    most_seconds: float = _ORDER_SECONDS * 10
+    orders: list[range] = field(default_factory=list)
+    shown: list[tuple[int, Shown]] = field(default_factory=list)
+    log: VaryLog = field(default_factory=VaryLog)
+
+
+class VariantSession:
+    """A session that runs the variants of its parts, one part after the other."""
+
+    runs = 1
+
+    def __init__(self, *parts: Part) -> None:
+        self.seconds = 0.0
+        self.ends: dict[End, int] = {}
+        self._parts = parts
+
+    async def run(
+        self,
+        ssh: Ssh,
+        reconnect: Callable[[], Awaitable[Ssh]] | None = None,
+        is_idle: Callable[[], Awaitable[bool | None]] | None = None,
+    ) -> InstanceEnding:
+        """Run all variants; raises InstanceEnded if the guest is lost or does not answer."""
+        del reconnect, is_idle
+        begin = time.monotonic()
+        try:
+            for part in self._parts:
+                folder = f"{_FOLDER}/{secrets.token_hex(4)}"
+                command = f"{VARIER} {folder} {PROGRAM} {part.words}"
+                stream = await ssh.start(command, _CALL_SECONDS)
+                await _perform(part, stream)
+                if part.balance is not None:
+                    run_all = partial(_run_for_balance, part, stream)
+                    part.losses = await balance.measured(ssh, run_all)
+                await stream.finish()
+        except (ConnectionLost, TimeoutError) as error:
+            detail = f"the variants did not come to their end: {error}"
+            raise InstanceEnded(InstanceOutcome.SSH_LOST, detail) from error
+        finally:
+            self.seconds = time.monotonic() - begin
+        return InstanceEnding(InstanceOutcome.SURVIVED)
+
+
+async def _perform(part: Part, stream: Stream) -> None:
+    begin, log = time.monotonic(), part.log
+    if part.pace is None:
+        await _order(log, stream, "learn", lambda: log.is_learned)
+    pace = part.pace or log.pace
+    if pace is None:
+        detail = "the program makes no system call that variants could change"
+        raise InstanceEnded(InstanceOutcome.NOT_DONE, detail)
+    # Twice its usual time: some variants wait for what never comes.
+    use = f"use {pace.calls} {2 * pace.milliseconds} {2 * pace.pause}\n"
+    await stream.send(use.encode())
+    for seeds in part.sweeps:
+        for first in range(seeds.start, seeds.stop, part.batch):
+            if time.monotonic() - begin > part.most_seconds:
+                break
+            batch = range(first, min(first + part.batch, seeds.stop))
+            part.orders.append(batch)
+            log.ordered.update(batch)
+            is_swept = partial(log.swept.__contains__, first)
+            word = "exact" if part.is_exact else "sweep"
+            await _order(log, stream, f"{word} {first} {len(batch)}", is_swept)
+    for seed, mask in part.shows:
+        log.shown = Shown()
+        part.shown.append((seed, log.shown))
+        order = f"show {seed} {min(mask, ALL_CHANGES)}"
+        await _order(log, stream, order, lambda: log.shown.is_over)
+
+
+async def _run_for_balance(part: Part, stream: Stream) -> None:
+    """Make as many runs as the balance needs."""
+    if part.balance == "program":
+        orders = [f"plain {_PLAIN_SEED} {balance.RUNS}"]
+    else:
+        seeds = [seed for sweep in part.sweeps for seed in sweep]
+        chosen = [seeds[number % len(seeds)] for number in range(balance.RUNS)]
+        orders = [f"exact {seed} 1" for seed in chosen]
+    # All at once: an answer to each would take longer than the runs.
+    orders.append(f"exact {_NO_SEED} 0")
+    part.log.swept.discard(_NO_SEED)
+    await _order(part.log, stream, "\n".join(orders), lambda: _NO_SEED in part.log.swept)
+
+
+async def _order(log: VaryLog, stream: Stream, order: str, is_done: Callable[[], bool]) -> None:
+    """Send an order and wait for its answer."""
+    await stream.send(f"{order}\n".encode())
+    until = time.monotonic() + _ORDER_SECONDS
+    while not is_done():
+        out, _, more = await stream.read(_READ_SECONDS)
+        log.feed(out)
+        while log.asks:
+            log.asks -= 1
+            await stream.send(b"go\n")
+        if log.failed is not None or not (more or is_done()):
+            detail = f"the engine of variants ended ({log.failed})"
+            raise InstanceEnded(InstanceOutcome.START_FAILED, detail)
+        if time.monotonic() > until:
+            raise TimeoutError(f"no answer to {order[:60]!r} for {_ORDER_SECONDS:g} s")
+
+
+def _pace(numbers: Sequence[str]) -> Pace | None:
+    if len(numbers) != 3 or int(numbers[0]) == 0:
+        return None
+    calls, milliseconds, pause = (min(int(each), (1 << 20) - 1) for each in numbers)
+    return Pace(calls=calls, milliseconds=milliseconds, pause=pause)
+
+
+def _is_number(word: str) -> bool:
+    return word.isascii() and word.isdigit() and len(word) < 20
+
+
+def _are_numbers(*words: str) -> bool:
+    return all(map(_is_number, words))
+
+
+def _are_hexadecimal(*words: str) -> bool:
+    return all(0 < len(word) <= 16 and set(word) <= set("0123456789abcdef") for word in words)

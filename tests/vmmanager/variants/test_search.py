@@ -1,0 +1,213 @@
+"""Variants in a reproduce step, on scripted guests."""
+
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kgym.api.steps import (
+    BuildArtifact,
+    Finding,
+    ReproduceResult,
+    Severity,
+    StepRef,
+    VariantCrashKind,
+    Verdict,
+)
+from kgym.api.worker_calls import Input
+from kgym_vmmanager.reproduce.reproduce_step import Reproduce
+from kgym_vmmanager.vm.provider import Boot
+from tests.results import built
+from tests.vmmanager.conftest import NewStep
+from tests.vmmanager.scripted_vms import CRASH, CRASH_TITLE, Crashing, Guest, ScriptedVms, Varier
+
+pytestmark = [pytest.mark.anyio, pytest.mark.timeout(120)]
+
+EINVAL = 22
+BEFORE, AFTER = b"kernel with the bug", b"kernel with the fix"
+OTHER = CRASH.replace(b"scripted_crash", b"other_crash")
+OTHER_TITLE = CRASH_TITLE.replace("scripted_crash", "other_crash")
+COUNT = 200
+
+
+class Kernels(Guest):
+    """Guests of two kernels: with the bug, some variants crash."""
+
+    report_after = CRASH
+    report_before = CRASH
+    leak = 0
+    """Files that each run loses on the kernel with the fix."""
+
+    def __init__(self, boot: Boot, say: Callable[[bytes], None]) -> None:
+        super().__init__(boot, say)
+        self.variers: list[Varier] = []
+
+    def answers(self, command: str) -> tuple[int, bytes]:
+        """Return the kernel's counts: keys are lost on both kernels."""
+        if "slabinfo" not in command:
+            return super().answers(command)
+        runs = sum(varier.runs for varier in self.variers)
+        files = 100 + runs * self.leak * self.is_patched
+        lines = (
+            f"filp {files} 900 256 1\nkey {10 + runs} 900 256 1\ndentry {500 + runs // 9} 900 9 1\n"
+        )
+        return 0, lines.encode()
+
+    @property
+    def is_patched(self) -> bool:
+        """Whether it boots the kernel with the fix."""
+        return self.boot.kernel.read_bytes() == AFTER
+
+    def varies(self, varier: Varier, words: str) -> None:
+        """Run variants."""
+        del words
+        self.variers.append(varier)
+        if self.is_patched:
+            varier.obey(self.patched, lambda: self.say(self.report_after))
+        else:
+            varier.obey(self.unpatched, lambda: self.say(self.report_before))
+
+    def unpatched(self, seed: int, mask: int) -> int | None:
+        """Return what a variant does on the kernel with the bug."""
+        del mask
+        return None if seed < 0 or seed % 64 == 7 else 0
+
+    def patched(self, seed: int, mask: int) -> int | None:
+        """Return what a variant does on the kernel with the fix."""
+        del seed, mask
+        return 0
+
+
+class WithBug(Crashing, Kernels):
+    """A guest of the kernel with the bug."""
+
+
+class MissesOne(Kernels):
+    """A fix that misses one value, which one change passes."""
+
+    def patched(self, seed: int, mask: int) -> int | None:
+        return None if seed == 77 and mask & 2 else 0
+
+
+class NewBug(MissesOne):
+    """A fix that crashes in another way."""
+
+    report_after = OTHER
+
+
+class OtherBug(NewBug):
+    """A kernel with another bug, which the fix does not concern."""
+
+    report_before = OTHER
+
+    def unpatched(self, seed: int, mask: int) -> int | None:
+        return self.patched(seed, mask) if seed == 77 else super().unpatched(seed, mask)
+
+
+class Leaks(Kernels):
+    """A fix that loses a file with each run."""
+
+    leak = 1
+
+
+class RefusesFew(Kernels):
+    """A fix that refuses one request of ten."""
+
+    def patched(self, seed: int, mask: int) -> int | None:
+        return EINVAL if seed % 20 == 0 else 0
+
+
+@pytest.fixture
+def vmlinux(tmp_path: Path) -> Path:
+    """Return a program that stands for a kernel's ELF file."""
+    source, program = tmp_path / "kernel.c", tmp_path / "vmlinux"
+    source.write_text("int scripted_crash(int x) { return x > 31; } int main(void) { return 0; }")
+    subprocess.run(["gcc", "-O1", "-o", program, source], check=True, timeout=60)
+    return program
+
+
+@pytest.fixture
+def tried(scripted_step: NewStep, cache: Path, vmlinux: Path, tmp_path: Path) -> Any:
+    """Learn the variants of the kernel with the bug, and run them on guests of this kind."""
+
+    async def step(kernel: bytes, kinds: list[type[Guest]], **what: Any) -> ReproduceResult:
+        run = await scripted_step(time=0.3, titles=[CRASH_TITLE], variants=COUNT, **what)
+        artifacts = []
+        for name, content in (("before", BEFORE), ("after", AFTER)):
+            path = tmp_path / name
+            path.write_bytes(content)
+            artifacts.append(await run.storage.put(f"steps/{name}/{BuildArtifact.KERNEL}", path))
+        elf = await run.storage.put(f"steps/both/{BuildArtifact.VMLINUX}", vmlinux)
+        inputs = run.assignment.inputs
+        before, after = (Input(result=built(), artifacts=[each, elf]) for each in artifacts)
+        inputs["build"] = after if kernel == AFTER else before
+        inputs["unpatched"] = before
+        if "baseline" in what:
+            inputs["baseline"] = Input(result=learned[0], artifacts=[])
+        return await Reproduce(cache, provider=ScriptedVms(*kinds))(run)
+
+    learned: list[ReproduceResult] = []
+
+    async def tried(kind: type[Guest]) -> ReproduceResult:
+        learned.append(await step(BEFORE, [WithBug, kind]))
+        refs = {"baseline": StepRef(step=1), "unpatched": StepRef(step=0)}
+        return await step(AFTER, [kind], **refs)
+
+    return tried
+
+
+def of_variants(result: ReproduceResult) -> list[Finding]:
+    return [finding for finding in result.findings if finding.check == "variants"]
+
+
+async def test_a_right_fix_passes_all_variants(tried: Any) -> None:
+    result = await tried(Kernels)
+    assert result.verdict is Verdict.NO_CRASH, result.reason
+    variants = result.variants
+    assert (variants.ran, variants.crashes, variants.missing) == (COUNT, [], "")
+    assert variants.compared == variants.same >= 10
+    assert of_variants(result) == []
+
+
+async def test_a_variant_that_crashes_is_singled_out(tried: Any) -> None:
+    result = await tried(MissesOne)
+    assert result.verdict is Verdict.NO_CRASH, result.reason  # of the reproducer
+    (crash,) = result.variants.crashes
+    assert (crash.seed, crash.mask, crash.kind) == (77, 2, VariantCrashKind.SAME)
+    assert crash.changes == ["futex (call 2) passes argument 2 0x4d instead of 0xfff"]
+    (finding,) = of_variants(result)
+    assert (finding.reason, finding.severity) == ("variant_crashes", Severity.BLOCKING)
+    assert crash.changes[0] in finding.message
+
+
+@pytest.mark.parametrize(
+    ("kind", "reason", "severity"),
+    [
+        (NewBug, "variant_new_crash", Severity.BLOCKING),
+        (OtherBug, "variant_other_bug", Severity.NOTE),
+    ],
+)
+async def test_another_crash_is_tried_on_the_unpatched_kernel(
+    tried: Any, kind: type[Guest], reason: str, severity: Severity
+) -> None:
+    result = await tried(kind)
+    (finding,) = of_variants(result)
+    assert (finding.reason, finding.severity) == (reason, severity)
+    assert OTHER_TITLE in finding.message
+
+
+async def test_what_a_fix_leaks_is_counted(tried: Any) -> None:
+    result = await tried(Leaks)
+    (finding,) = of_variants(result)
+    assert (finding.reason, finding.severity) == ("leaks_objects", Severity.BLOCKING)
+    assert finding.message.endswith(": 1 filp")
+
+
+async def test_refused_variants_are_counted(tried: Any) -> None:
+    result = await tried(RefusesFew)
+    assert 0 < len(result.variants.refused) < result.variants.compared
+    (finding,) = of_variants(result)
+    assert (finding.reason, finding.severity) == ("variants_refused", Severity.NOTE)
+    assert "futex gives EINVAL instead of 0" in finding.message
