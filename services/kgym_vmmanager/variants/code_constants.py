@@ -55,7 +55,7 @@ class Constants:
             constants._bounds, constants._completed
         ):
             if left == other and _is_of_interest(bound >> right):
-                constants.values[bound >> right] += 1
+                constants.values[(bound >> right) & _ALL] += 1
         for part in _SHADOW:
             constants.fields.pop(part, None)
         return constants

@@ -1,6 +1,7 @@
 """Variants: programs close to the reproducer, and what became of them on a kernel."""
 
 from enum import StrEnum
+from typing import Annotated
 
 from pydantic import Field
 
@@ -10,14 +11,18 @@ SEED_LIMIT = 1 << 48
 # Of the engine that makes a variant from a seed (kgym_vmmanager/guest/inside/vary.c, SHA-256):
 # what was learned by another one says nothing about its variants.
 ENGINE = "6699b120"
-_Seed = Field(ge=0, lt=SEED_LIMIT)
+_Seed = Annotated[int, Field(ge=0, lt=SEED_LIMIT)]
+_Bits = Annotated[int, Field(ge=0, le=64)]
+_Word = Annotated[int, Field(ge=0, lt=1 << 64)]
 
 
 class Dictionary(Strict):
     """Constants of the machine code of a bug's functions, which variants use as values."""
 
-    values: list[int] = Field([], max_length=400, description="64 bits each")
-    fields: list[tuple[int, int]] = Field([], max_length=40, description="bit fields: shift, width")
+    values: list[_Word] = Field([], max_length=400)
+    fields: list[tuple[_Bits, _Bits]] = Field(
+        [], max_length=40, description="bit fields: shift, width"
+    )
     strings: list[Name] = Field([], max_length=200, description="in hexadecimal digits")
 
 
@@ -32,7 +37,7 @@ class Pace(Strict):
 class QuietVariant(Strict):
     """A variant that did the same in two runs on the unpatched kernel, without a crash."""
 
-    seed: int = _Seed
+    seed: _Seed
     digest: Name = Field(description="of its calls and their results")
     failed: Count = Field(description="calls that failed")
 
@@ -75,9 +80,7 @@ class VariantCrashKind(StrEnum):
 class VariantCrash(Strict):
     """A variant with which the kernel crashed."""
 
-    seed: int | None = Field(
-        None, ge=0, lt=SEED_LIMIT, description="null: it did not crash again when run alone"
-    )
+    seed: _Seed | None = Field(None, description="null: it did not crash again when run alone")
     mask: Count = Field(0, description="bits of the seed's changes that suffice")
     title: Line
     kind: VariantCrashKind
@@ -90,8 +93,8 @@ class VariantRun(Strict):
     ran: Count = Field(description="new variants that ran")
     compared: Count = Field(0, description="quiet variants of the unpatched kernel that ran here")
     same: Count = Field(0, description="those with the same calls and results")
-    refused: list[int] = Field([], max_length=1000, description="seeds of which more calls fail")
-    different: list[int] = Field([], max_length=1000, description="other seeds that differ")
+    refused: list[_Seed] = Field([], max_length=1000, description="seeds of which more calls fail")
+    different: list[_Seed] = Field([], max_length=1000, description="other seeds that differ")
     examples: list[Line] = Field([], max_length=10, description="differences in words")
     losses: list[Loss] | None = Field(
         None, max_length=1000, description="over the quiet variants; null: not measured"
