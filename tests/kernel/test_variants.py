@@ -6,7 +6,7 @@ import pytest
 
 from kgym.api.steps import Edit, Patch
 from kgym.bugs import bundle
-from kgym.bugs.bug import VARIANTS, TrialOptions
+from kgym.bugs.bug import TrialOptions
 from tests.conftest import kgym
 
 pytestmark = [pytest.mark.exhaustive, pytest.mark.timeout(1800)]
@@ -25,7 +25,7 @@ FIXED = """\
 def tried(largest: int) -> dict[str, Any]:
     """Try a fix that allows operands up to `largest`; return the result with the fix."""
     edit = Edit(file="kernel/futex/waitwake.c", original=BOUND, replacement=FIXED % largest)
-    request = BUG.job(Patch(name="fix", edits=[edit]), TrialOptions(variants=VARIANTS))
+    request = BUG.job(Patch(name="fix", edits=[edit]), TrialOptions(variants=True))
     _, job = kgym("job", "submit", "-", "--wait", stdin=request)
     result: dict[str, Any] = job["steps"][-1]["result"]
     assert result["verdict"] == "no_crash", result  # of the program itself

@@ -31,8 +31,8 @@ from kgym.bugs.bug_file import BugFile
 from kgym.bugs.calibration import Effort
 from kgym.errors import UserError
 
-# Variants of a trial, unless another number is given: a minute on two emulated cores.
-VARIANTS = 15_000
+# Variants of a trial: a minute on two emulated cores.
+_VARIANTS = 15_000
 # Reproducers to run: those in C, syzkaller programs, or both in turn.
 ProgramKind = Literal["c", "syz", "all"]
 # Names of a trial's steps on the kernel with the bug.
@@ -47,8 +47,8 @@ class TrialOptions:
 
     `known` is an earlier calibration, from which the number of runs for `confidence` is computed.
     `validate` also checks the fix and its kernel beyond the crash (checkpatch, a smoke test).
-    `variants` is how many programs close to the reproducer are run; `learned` is the job that has
-    learned which of them are quiet on the unpatched kernel.
+    `variants` also runs programs close to the reproducer; `learned` is the job that has learned
+    which of them are quiet on the unpatched kernel.
     """
 
     instances: int | None = None
@@ -56,7 +56,7 @@ class TrialOptions:
     known: Calibration | None = None
     validate: bool = False
     confidence: float = calibration.CONFIDENCES[0]
-    variants: int = 0
+    variants: bool = False
     learned: int | None = None
 
 
@@ -243,7 +243,8 @@ class Bug:
         more: dict[str, object] = {"evidence": tried, "required": tried}
         more |= {"measure": Measure() if measured else None}
         # Once a bug's quiet variants are learned, they serve all its trials.
-        more |= {"variants": trial.variants if tried and trial.learned is None else 0}
+        learns = tried and trial.variants and trial.learned is None
+        more |= {"variants": _VARIANTS if learns else 0}
         return self._reproduce().model_copy(update=more)
 
     def _after(self, fix: Patch, shown: int | None, trial: TrialOptions) -> list[StepSpec]:
@@ -254,7 +255,10 @@ class Bug:
         after: dict[str, object] = {"name": AFTER, "build": StepRef(step=BUILD_AFTER)}
         after |= {"baseline": StepRef(job=shown, step=BEFORE), "required": False}
         unpatched = StepRef(job=shown, step=BUILD_BEFORE)
-        after |= {"unpatched": unpatched if trial.variants else None, "variants": trial.variants}
+        after |= {
+            "unpatched": unpatched if trial.variants else None,
+            "variants": _VARIANTS if trial.variants else 0,
+        }
         if trial.variants and trial.learned is not None:
             after |= {"learned": StepRef(job=trial.learned, step=BEFORE)}
         after |= {"calibration": trial.known, "smoke": trial.validate}

@@ -125,8 +125,9 @@ def evidence_line(
 
 
 def _variants(variants: VariantRun | None) -> Iterator[str]:
-    if variants is None:
+    if variants is None or not (variants.ran or variants.crashes):
         yield "by the reproducer alone"
+    if variants is None:
         return
     if variants.ran:
         yield f"{variants.ran - len(variants.crashes):,} variants are quiet"

@@ -123,7 +123,7 @@ def _changed(trial: Sequence[Applied]) -> set[str]:
 
 
 def changed_symbols(trial: Sequence[Applied]) -> set[str]:
-    """Return the functions that patches change, by all names that a compiler may give them."""
+    """Return the symbols that the compiler may give to the functions that patches change."""
     symbols: set[str] = set()
     for each in trial:
         for change in each.changes:

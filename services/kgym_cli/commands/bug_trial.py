@@ -10,7 +10,7 @@ from kgym.api.jobs import JobRequest, JobView
 from kgym.api.steps import DumpMethod, Severity
 from kgym.bugs import bundle as bugs
 from kgym.bugs import earlier_jobs, tracing_job
-from kgym.bugs.bug import DEFAULT_OPTIONS, VARIANTS, Bug, ProgramKind, TrialOptions
+from kgym.bugs.bug import DEFAULT_OPTIONS, Bug, ProgramKind, TrialOptions
 from kgym.bugs.conclusion import conclusion
 from kgym.bugs.tracing_job import TraceResult, Tracing
 from kgym.bugs.trial_result import CalibrationResult, JudgedFinding, TrialResult
@@ -118,11 +118,7 @@ def reproduce(
     for others, the bundle decides.
     """
     wanted = TrialOptions(
-        instances,
-        time,
-        validate=validate,
-        confidence=confidence,
-        variants=VARIANTS if variants else 0,
+        instances, time, validate=validate, confidence=confidence, variants=variants
     )
     bug = _loaded(on_kernel(name, kernel), repro).built_by(compiler)
     bug = bug.on_root(root) if root else bug

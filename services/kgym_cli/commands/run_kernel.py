@@ -7,7 +7,7 @@ import click
 
 from kgym.bugs import bundle as bugs
 from kgym.bugs import tree_changes
-from kgym.bugs.bug import VARIANTS, Bug, TrialOptions
+from kgym.bugs.bug import Bug, TrialOptions
 from kgym.bugs.ended_job import PATIENCE_SECONDS
 from kgym.bugs.kernel_run import KernelRun, RunOptions
 from kgym.bugs.kernel_run import run_kernel as try_patch
@@ -81,9 +81,7 @@ def run_kernel(
         )
     named = settings().bug or remembered(source or tree_changes.source_tree(tree))
     options = RunOptions(
-        trial=TrialOptions(
-            instances, time, confidence=confidence, variants=VARIANTS if thorough else 0
-        ),
+        trial=TrialOptions(instances, time, confidence=confidence, variants=thorough),
         accepted=reasons(accept_findings),
         fresh=fresh,
         seconds=wait,

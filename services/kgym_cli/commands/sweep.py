@@ -15,7 +15,7 @@ from kgym.api import result_csv
 from kgym.api.jobs import GroupName
 from kgym.bugs import bundle as bugs
 from kgym.bugs import earlier_jobs
-from kgym.bugs.bug import VARIANTS, Bug, TrialOptions
+from kgym.bugs.bug import Bug, TrialOptions
 from kgym.bugs.sweep import MOST_UNDER_WAY, Moved, Subject, SweepOptions
 from kgym.bugs.sweep import sweep as sweep_all
 from kgym.bugs.sweep_rows import Outcome, Row, counts, status
@@ -131,11 +131,7 @@ def sweep(
     )
     view = View({bug: len(files) for bug, files in patches.files.items() if files})
     wanted = TrialOptions(
-        instances,
-        time,
-        validate=validate,
-        confidence=confidence,
-        variants=VARIANTS if variants else 0,
+        instances, time, validate=validate, confidence=confidence, variants=variants
     )
     run = _Run(loaded, patches, options, wanted, view, as_json=as_json)
     run.go(table)

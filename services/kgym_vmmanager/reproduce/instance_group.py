@@ -117,7 +117,11 @@ class InstanceGroup:
         self.run.log(_summary(name, result))
         if ending.outcome is InstanceOutcome.SURVIVED:
             return result
-        return await self._keep(instance, result, name)
+        try:
+            return await self._keep(instance, result, name)
+        except (KgymError, OSError) as error:  # a crash counts without its report
+            self.run.log(f"instance {name}: its files are not stored: {error}")
+            return result
 
     async def _run_one(
         self, number: int, *, smoke_test: bool = False, clean: Share | None = None

@@ -45,8 +45,8 @@ async def measured(ssh: Ssh, run_all: Callable[[], Awaitable[None]]) -> list[Los
     grown = _losses(before, await _counts(ssh))
     if not grown:
         return []
-    # KASAN keeps freed objects for a while (mm/kasan/quarantine.c), and they count as in use. What
-    # shrinks its cache frees them, which is slow: only caches that grow are shrunk.
+    # KASAN keeps freed objects for a while (mm/kasan/quarantine.c), and they count as in use.
+    # Shrinking a cache frees them. That is slow, so only caches that grow are shrunk.
     shrink = _shrink(grown)
     first = await _counts(ssh, shrink)
     await run_all()

@@ -30,11 +30,13 @@ _MOST_ADDRESSES = 60
 _SECONDS = 120.0
 # Both read a line `START STOP` for each range.
 _DISASSEMBLE = """
+set -e
 while read -r start stop; do
     objdump -d --no-show-raw-insn --start-address="$start" --stop-address="$stop" "$1"
 done
 """
 _DUMP = """
+set -e
 while read -r start stop; do
     objdump -s --start-address="$start" --stop-address="$stop" "$1"
 done

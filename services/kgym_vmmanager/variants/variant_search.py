@@ -136,26 +136,33 @@ class VariantSearch:
             crashes=crashes,
             missing="; ".join(dict.fromkeys(hunt.missing for hunt in hunts if hunt.missing)),
         )
-        run = run.model_copy(update=await self._compared(learned, compared.log.ran))
+        run = run.model_copy(update=await self._compared(learned, compared.log.ran, crashes))
         return run.model_copy(update={"seconds": round(time.monotonic() - begin, 2)})
 
-    async def _compared(self, learned: LearnedVariants, ran: dict[int, Ran]) -> dict[str, object]:
-        """Return the fields of a run that compare it with the unpatched kernel."""
+    async def _compared(
+        self, learned: LearnedVariants, ran: dict[int, Ran], crashes: Sequence[VariantCrash]
+    ) -> dict[str, object]:
+        """Return the fields of a run that compare it with the unpatched kernel, and all crashes."""
+        all_crashes = list(crashes)
         known = {quiet.seed: quiet for quiet in learned.quiet if quiet.seed in ran}
         others = [seed for seed, quiet in known.items() if ran[seed].digest != quiet.digest]
         examples: list[str] = []
         if others:
             # Once more: what differs by chance does not differ twice.
             shows = [(seed, ALL_CHANGES) for seed in others]
-            after = await self._shown(self.kernel, shows, learned.pace)
+            after, crash = await self._shown(self.kernel, shows, learned.pace)
+            if crash is not None:
+                all_crashes.append(self.crash_of_quiet(crash))
+            # A second run that is missing excuses nothing.
             others = [
                 seed
                 for seed in others
-                if seed in after and after[seed].digest not in (None, known[seed].digest)
+                if seed not in after or after[seed].digest != known[seed].digest
             ]
-            before = await self._shown(self.unpatched, shows[:_MOST_EXAMPLES], learned.pace)
-            for seed in others:
-                if seed in before and len(examples) < _MOST_EXAMPLES:
+            shows = [(seed, ALL_CHANGES) for seed in others[:_MOST_EXAMPLES]]
+            before, _ = await self._shown(self.unpatched, shows, learned.pace)
+            for seed, _ in shows:
+                if seed in before and seed in after:
                     examples.append(_difference(seed, before[seed], after[seed]))
         refused = [seed for seed in others if ran[seed].failed > known[seed].failed]
         return {
@@ -164,17 +171,29 @@ class VariantSearch:
             "refused": refused,
             "different": [seed for seed in others if seed not in refused],
             "examples": examples,
+            "crashes": all_crashes,
         }
+
+    def crash_of_quiet(self, crash: InstanceResult) -> VariantCrash:
+        """Return the crash of a patched kernel by programs that the unpatched one survived."""
+        same = likeness(crash, self.titles) is not None
+        kind = VariantCrashKind.SAME if same else VariantCrashKind.NEW
+        return VariantCrash(title=crash.title or "", kind=kind)
 
     async def _shown(
         self, kernel: Guest | None, shows: Sequence[tuple[int, int]], pace: Pace | None
-    ) -> dict[int, Shown]:
+    ) -> tuple[dict[int, Shown], InstanceResult | None]:
+        """Return the variants that ran to their end, and the guest's result if it crashed."""
         if kernel is None or not shows:
-            return {}
+            return {}, None
         part = Part(shows=shows, pace=pace, words=WORDS_BEFORE)
         name = "variants-shown" if kernel is self.kernel else "variants-shown-before"
-        await kernel(name, VariantSession(part))
-        return {seed: shown for seed, shown in part.shown if shown.is_over}
+        try:
+            result = await kernel(name, VariantSession(part))
+        except (KgymError, OSError):  # the machine failed: nothing was shown
+            return {}, None
+        crash = result if result.outcome is InstanceOutcome.CRASH else None
+        return {seed: shown for seed, shown in part.shown if shown.is_over}, crash
 
 
 @dataclass(slots=True)
@@ -233,11 +252,11 @@ class _Hunt:
                 result = await self.search.kernel(
                     f"{name}-{life}" if life else name, VariantSession(*parts)
                 )
-                if result.outcome is InstanceOutcome.CRASH:
-                    self.crashes.append(await self._singled_out(name, part, result))
-            except KgymError as error:
-                self.missing = f"not all variants ran: {error.message}"
+            except (KgymError, OSError) as error:
+                self.missing = f"not all variants ran: {error}"
                 return
+            if result.outcome is InstanceOutcome.CRASH:
+                self.crashes.append(await self._explained(name, part, result))
             if result.outcome not in (InstanceOutcome.CRASH, InstanceOutcome.SURVIVED):
                 self.missing = f"not all variants ran: {result.outcome}: {result.detail}"
             left -= time.monotonic() - begin
@@ -245,6 +264,18 @@ class _Hunt:
                 return
             # Another bug: go on behind it.
             seeds = range(part.orders[-1].stop if part.orders else seeds.stop, seeds.stop)
+
+    async def _explained(self, name: str, part: Part, crashed: InstanceResult) -> VariantCrash:
+        """Return a crash with what is found out of it; the crash itself is never lost."""
+        if not part.orders:  # the search had not begun
+            return self.search.crash_of_quiet(crashed)
+        try:
+            return await self._singled_out(name, part, crashed)
+        except (KgymError, OSError) as error:
+            self.missing = f"a crash could not be looked into: {error}"
+            same = likeness(crashed, self.search.titles) is not None
+            kind = VariantCrashKind.SAME if same else VariantCrashKind.UNKNOWN
+            return VariantCrash(title=crashed.title or "", kind=kind)
 
     async def _singled_out(self, name: str, part: Part, crashed: InstanceResult) -> VariantCrash:
         """Return the crash with the seed that causes it alone, and as few changes as suffice."""

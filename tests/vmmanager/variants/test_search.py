@@ -97,6 +97,13 @@ class NewBug(MissesOne):
     report_after = OTHER
 
 
+class CrashesQuiet(NewBug):
+    """A fix that crashes where the kernel with the bug did not."""
+
+    def patched(self, seed: int, mask: int) -> int | None:
+        return None if seed == 1 << 32 else 0
+
+
 class OtherBug(NewBug):
     """A kernel with another bug, which the fix does not concern."""
 
@@ -186,6 +193,7 @@ async def test_a_variant_that_crashes_is_singled_out(tried: Any) -> None:
     ("kind", "reason", "severity"),
     [
         (NewBug, "variant_new_crash", Severity.BLOCKING),
+        (CrashesQuiet, "variant_new_crash", Severity.BLOCKING),
         (OtherBug, "variant_other_bug", Severity.NOTE),
     ],
 )

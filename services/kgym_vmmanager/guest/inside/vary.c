@@ -15,7 +15,7 @@
  *     use CALLS MS PAUSE     change one to three of the first CALLS calls; cut a run off after MS,
  *                            or when it has made no call for PAUSE
  *     sweep SEED COUNT       run COUNT variants from SEED on, fast: they share the program's memory,
- *                            which is restored after each, and mappings that they make remain
+ *                            which is restored after each variant; their mappings are not removed
  *     exact SEED COUNT       the same, each with memory of its own
  *     plain SEED COUNT       run the program unchanged, so often
  *       ran SEED DIGEST CHANGES FAILED CUT   (per variant)
@@ -27,7 +27,7 @@
  * DIGEST is a hash of all calls with their results; FAILED counts the calls that failed; CUT is 1
  * if the variant was cut off, so that its digest depends on the time.
  *
- * A variant is the same on every kernel as long as the program makes the same calls: what is
+ * A variant does the same on every kernel as long as the program makes the same calls: what is
  * changed depends on the seed and on the place of the call, on nothing else.
  */
 #define _GNU_SOURCE
@@ -698,7 +698,7 @@ static int wait_stop(pid_t id, int *status)
 	return ended == id && WIFSTOPPED(*status);
 }
 
-/* Resumes a process up to where it enters or leaves a call; notes the child that it makes. */
+/* Runs a process until it enters or leaves a system call; sets `child` if it makes a process. */
 static int to_call(pid_t id, unsigned long *child)
 {
 	int status;
