@@ -133,10 +133,12 @@ async def test_cancelled_it_leaves_nothing(new_step: NewStep, cache: Path) -> No
 
 
 async def test_an_emulated_guests_clock_is_right(perform: Perform) -> None:
-    """The program fails unless a second of its own lasts about as long as one of the host's."""
+    """A program that sleeps for two seconds runs about as often as nine of the host's allow."""
     result = await perform(program("sleep(2); return 0;"), time=9)
     assert result.verdict is Verdict.NO_CRASH
-    assert result.instances[0].runs in (4, 5)
+    # Five runs begin on a quiet host; a busy one ends the last late. A clock that is 2.8 times too
+    # fast, as was seen, would begin 13.
+    assert 3 <= result.instances[0].runs <= 8
 
 
 @pytest.mark.exhaustive
