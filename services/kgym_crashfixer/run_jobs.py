@@ -15,9 +15,16 @@ from pathlib import Path
 from typing import TypeVar
 
 from kgym.api.agent.nodes import Crash, Tried
-from kgym.api.jobs import JobRequest, JobView, StepView
+from kgym.api.jobs import Artifact, JobRequest, JobView, StepView
 from kgym.api.states import State
-from kgym.api.steps import Calibration, DumpMethod, Patch, ReproduceSpec, Verdict
+from kgym.api.steps import (
+    DumpMethod,
+    InstanceArtifact,
+    Patch,
+    ReproduceSpec,
+    VariantCrashKind,
+    Verdict,
+)
 from kgym.bugs import earlier_jobs, ended_job, tracing_job
 from kgym.bugs.bug import AFTER, BEFORE, Bug, TrialOptions
 from kgym.bugs.calibration import CONFIDENCES
@@ -102,8 +109,7 @@ class RunJobs:
         self._showing = asyncio.Lock()
         # Jobs that this process saw running.
         self._seen: set[int] = set()
-        self._measured: Calibration | None = None
-        self._is_measured = False
+        self._options_known: TrialOptions | None = None
 
     async def show(self, name: str = "begin") -> Shown:
         """Crash the unpatched kernel.
@@ -111,8 +117,7 @@ class RunJobs:
         Raises UserError `does_not_reproduce` if it does not crash as the bundle says, `bad_bundle`
         for an unusable bundle, and InfrastructureError without a verdict.
         """
-        request = self._bug.shown(self._trial(await self._known()))
-        job = await self.answered(name, request)
+        job = await self.answered(name, self._bug.shown(await self._trial()))
         if (problem := not_shown(job)) is not None:
             raise _not_shown(job, problem)
         step = job.step(BEFORE)
@@ -156,9 +161,11 @@ class RunJobs:
         """
         try:
             job, tried = await self._tried(name, work, shown)
-            if tried.verdict not in {Verdict.SAME_CRASH, Verdict.OTHER_CRASH}:
-                return tried
             step = job.step(AFTER)
+            if tried.verdict not in {Verdict.SAME_CRASH, Verdict.OTHER_CRASH}:
+                # A variant's crash is one like any other: the next cycle can fix its cause.
+                variant = await self._variant_crash(job, step) if step else None
+                return tried.model_copy(update={"crash": variant})
             crash = await self._crash(job, step) if step else None
             if crash is None:
                 why = f"job {job.id} left no report of its crash"
@@ -176,7 +183,7 @@ class RunJobs:
         """
         patch = Patch(name=_PATCH, diff=work.diff)
         for number in range(work.fresh, _MOST_RUNS):
-            request = self._trial_of(patch, shown, await self._known(), number)
+            request = await self._trial_of(patch, shown, number)
             does = f"try {_digest(work.diff)} {number}"
             try:
                 job = await self.ended(name, request, does)
@@ -231,49 +238,54 @@ class RunJobs:
 
     # --- requests ---------------------------------------------------------------------------
 
-    def _trial(self, known: Calibration | None) -> TrialOptions:
-        chosen = self._options
-        return TrialOptions(
-            instances=chosen.instances,
-            time=chosen.time,
-            known=known,
-            validate=chosen.validate,
-            confidence=chosen.confidence,
-        )
+    async def _trial(self) -> TrialOptions:
+        """Return the options of trials, with what was known of the bug before the run began."""
+        # Later measurements would change the run's requests, which are found again by their steps.
+        if self._options_known is None:
+            chosen = self._options
+            trial = TrialOptions(
+                instances=chosen.instances,
+                time=chosen.time,
+                validate=chosen.validate,
+                confidence=chosen.confidence,
+                variants=True,
+            )
+            began = None
+            try:
+                group = await self._patiently(lambda: self._client.group(chosen.group))
+                began = group.created_at
+            except Refused as error:
+                if error.reason != "group_missing":
+                    raise
+            self._options_known = await self._patiently(
+                lambda: earlier_jobs.informed_async(self._client, self._bug, trial, began)
+            )
+        return replace(self._options_known, variants=False)
 
-    def _trial_of(
-        self, patch: Patch, shown: Shown, known: Calibration | None, fresh: int
-    ) -> JobRequest:
+    async def _thorough(self) -> TrialOptions:
+        """Return the options of a trial with variants, which are learned first if nobody has."""
+        # Only for the first patch that is quiet: few searches get so far.
+        trial = replace(await self._trial(), variants=True)
+        if trial.learned is None:
+            job = await self.answered("learn variants", self._bug.shown(trial))
+            trial = replace(trial, learned=job.id if job.state is State.SUCCEEDED else None)
+        return trial
+
+    async def _trial_of(self, patch: Patch, shown: Shown, fresh: int) -> JobRequest:
         """Return the job request that tries a patch.
 
-        A `fresh` run is another job: the kernel is a copy, the instances are new, and one of them
-        runs the smoke test, since this may be the last run before `resolved` is claimed.
+        A `fresh` run is another job: the kernel is a copy, the instances are new, one of them runs
+        the smoke test, and variants of the program run, since this may be the last run before
+        `resolved` is claimed.
         """
-        request = self._bug.trial(patch, shown.job, self._trial(known))
         if not fresh:
-            return request
+            return self._bug.trial(patch, shown.job, await self._trial())
+        request = self._bug.trial(patch, shown.job, await self._thorough())
         steps = [
             step.model_copy(update={"smoke": True}) if isinstance(step, ReproduceSpec) else step
             for step in request.steps
         ]
         return request.model_copy(update={"steps": steps})
-
-    async def _known(self) -> Calibration | None:
-        """Return the bug's calibration from before the run, so that it never changes in a run."""
-        if self._is_measured:
-            return self._measured
-        began = None
-        try:
-            group = await self._patiently(lambda: self._client.group(self._options.group))
-            began = group.created_at
-        except Refused as error:
-            if error.reason != "group_missing":
-                raise
-        self._measured = await self._patiently(
-            lambda: earlier_jobs.known_async(self._client, self._bug, began)
-        )
-        self._is_measured = True
-        return self._measured
 
     # --- jobs -------------------------------------------------------------------------------
 
@@ -352,7 +364,26 @@ class RunJobs:
         if instance is None or instance.title is None:
             return None
         kept = outcome.report_artifact(step.artifacts, instance.number)
-        # A guest writes its report: it may be huge.
+        text = await self._report(job, step, kept)
+        return None if text is None else Crash(title=instance.title, report=text)
+
+    async def _variant_crash(self, job: JobView, step: StepView) -> Crash | None:
+        """Return the crash of a variant that refutes the patch, with what the variant changes."""
+        result = reproduced(step)
+        for crash in result.variants.crashes if result and result.variants else ():
+            if crash.kind not in {VariantCrashKind.SAME, VariantCrashKind.NEW}:
+                continue
+            name = InstanceArtifact.REPORT.of(crash.instance)
+            kept = next((each for each in step.artifacts if each.name == name), None)
+            text = await self._report(job, step, kept)
+            if text is not None:
+                how = "; ".join(crash.changes) or "what differs from the reproducer is not known"
+                words = f"A program close to the reproducer crashes: {how}"
+                return Crash(title=crash.title, report=f"{words}\n\n{text}")
+        return None
+
+    async def _report(self, job: JobView, step: StepView, kept: Artifact | None) -> str | None:
+        """Return a crash report that a guest wrote; None if it is missing or huge."""
         if kept is None or kept.size > _REPORT_BYTES:
             return None
         with scratch("fix") as folder:
@@ -364,7 +395,7 @@ class RunJobs:
             except UserError:  # retention has removed it
                 return None
             text = (await asyncio.to_thread(path.read_bytes)).decode(errors="replace")
-        return Crash(title=instance.title, report=_shortened(text))
+        return _shortened(text)
 
 
 def _digest(diff: str) -> str:

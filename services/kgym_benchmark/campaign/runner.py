@@ -115,7 +115,9 @@ class Run:
             )
             planned = plan(self._campaign, list(self._subjects))
             open_ = missing(planned, self._records)
-            trial = TrialOptions(self._campaign.instances, self._campaign.time, validate=True)
+            trial = TrialOptions(
+                self._campaign.instances, self._campaign.time, validate=True, variants=True
+            )
             self._verification = Verification(self._equipment.client, trial, self._records)
             self._clock = _Clock(self._folder / SPENT)
             try:

@@ -68,8 +68,9 @@ fix_option = click.option(
 @compiler_option
 @click.option("--validate", is_flag=True, help="Also review the fix itself and smoke-test it.")
 @click.option(
-    "--variants",
-    is_flag=True,
+    "--variants/--no-variants",
+    default=True,
+    show_default=True,
     help="Also run programs close to the reproducer, which the fix must survive as well.",
 )
 @click.option("--trace", is_flag=True, help="Also show a trace of the kernel before the crash.")
@@ -115,7 +116,8 @@ def reproduce(
 
     Measurements by `kgym bug calibrate` and earlier trials decide how many VMs the
     fix must survive, and how long. A bug that reproduces quickly is measured first;
-    for others, the bundle decides.
+    for others, the bundle decides. A bug's first trial also learns its variants, which
+    takes up to four minutes.
     """
     wanted = TrialOptions(
         instances, time, validate=validate, confidence=confidence, variants=variants

@@ -45,6 +45,8 @@ _QUIET_SEEDS = 1 << 32
 # Crashes of other bugs after which a guest is given up.
 _MOST_OTHER_BUGS = 2
 _MOST_EXAMPLES = 3
+# The guest that runs differing variants once more.
+_SHOWN = "variants-shown"
 
 # Boots a guest of a kernel, runs the session in it, and returns the guest's result.
 Guest = Callable[[str, VariantSession], Awaitable[InstanceResult]]
@@ -152,7 +154,7 @@ class VariantSearch:
             shows = [(seed, ALL_CHANGES) for seed in others]
             after, crash = await self._shown(self.kernel, shows, learned.pace)
             if crash is not None:
-                all_crashes.append(self.crash_of_quiet(crash))
+                all_crashes.append(self.crash_of_quiet(_SHOWN, crash))
             # A second run that is missing excuses nothing.
             others = [
                 seed
@@ -174,11 +176,11 @@ class VariantSearch:
             "crashes": all_crashes,
         }
 
-    def crash_of_quiet(self, crash: InstanceResult) -> VariantCrash:
+    def crash_of_quiet(self, name: str, crash: InstanceResult) -> VariantCrash:
         """Return the crash of a patched kernel by programs that the unpatched one survived."""
         same = likeness(crash, self.titles) is not None
         kind = VariantCrashKind.SAME if same else VariantCrashKind.NEW
-        return VariantCrash(title=crash.title or "", kind=kind)
+        return VariantCrash(title=crash.title or "", kind=kind, instance=name)
 
     async def _shown(
         self, kernel: Guest | None, shows: Sequence[tuple[int, int]], pace: Pace | None
@@ -187,7 +189,7 @@ class VariantSearch:
         if kernel is None or not shows:
             return {}, None
         part = Part(shows=shows, pace=pace, words=WORDS_BEFORE)
-        name = "variants-shown" if kernel is self.kernel else "variants-shown-before"
+        name = _SHOWN if kernel is self.kernel else f"{_SHOWN}-before"
         try:
             result = await kernel(name, VariantSession(part))
         except (KgymError, OSError):  # the machine failed: nothing was shown
@@ -246,17 +248,16 @@ class _Hunt:
         seeds, left = self.seeds, _SEARCH_SECONDS
         for life in range(1 + _MOST_OTHER_BUGS):
             begin, part = time.monotonic(), Part([seeds], most_seconds=left)
+            guest = f"{name}-{life}" if life else name
             self.parts.append(part)
             parts = [*self.before, part] if life == 0 else [part]
             try:
-                result = await self.search.kernel(
-                    f"{name}-{life}" if life else name, VariantSession(*parts)
-                )
+                result = await self.search.kernel(guest, VariantSession(*parts))
             except (KgymError, OSError) as error:
                 self.missing = f"not all variants ran: {error}"
                 return
             if result.outcome is InstanceOutcome.CRASH:
-                self.crashes.append(await self._explained(name, part, result))
+                self.crashes.append(await self._explained(guest, part, result))
             if result.outcome not in (InstanceOutcome.CRASH, InstanceOutcome.SURVIVED):
                 self.missing = f"not all variants ran: {result.outcome}: {result.detail}"
             left -= time.monotonic() - begin
@@ -268,24 +269,25 @@ class _Hunt:
     async def _explained(self, name: str, part: Part, crashed: InstanceResult) -> VariantCrash:
         """Return a crash with what is found out of it; the crash itself is never lost."""
         if not part.orders:  # the search had not begun
-            return self.search.crash_of_quiet(crashed)
+            return self.search.crash_of_quiet(name, crashed)
         try:
             return await self._singled_out(name, part, crashed)
         except (KgymError, OSError) as error:
             self.missing = f"a crash could not be looked into: {error}"
             same = likeness(crashed, self.search.titles) is not None
             kind = VariantCrashKind.SAME if same else VariantCrashKind.UNKNOWN
-            return VariantCrash(title=crashed.title or "", kind=kind)
+            return VariantCrash(title=crashed.title or "", kind=kind, instance=name)
 
     async def _singled_out(self, name: str, part: Part, crashed: InstanceResult) -> VariantCrash:
         """Return the crash with the seed that causes it alone, and as few changes as suffice."""
         pace = part.pace or part.log.pace
         shows = [(seed, ALL_CHANGES) for batch in part.orders[-2:] for seed in batch]
         alone = Part(shows=shows, pace=pace)
-        result = await self.search.kernel(f"{name}-alone", VariantSession(alone))
+        guest = f"{name}-alone"
+        result = await self.search.kernel(guest, VariantSession(alone))
         if result.outcome is not InstanceOutcome.CRASH or not alone.shown:
             kind = await self._kind(name, crashed, ())
-            return VariantCrash(title=crashed.title or "", kind=kind)
+            return VariantCrash(title=crashed.title or "", kind=kind, instance=name)
         seed, shown = alone.shown[-1]
         mask, changes = ALL_CHANGES, shown.changes
         for bit in shown.changes if len(shown.changes) > 1 else ():
@@ -300,6 +302,7 @@ class _Hunt:
             title=result.title or "",
             kind=await self._kind(name, result, [(seed, mask)], pace),
             changes=[changes[bit].words for bit in sorted(changes)],
+            instance=guest,
         )
 
     async def _kind(
