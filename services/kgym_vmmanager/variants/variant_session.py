@@ -22,6 +22,7 @@ _READ_SECONDS = 0.2
 BATCH = 100
 # An order whose answer takes longer has met a guest that hangs. A variant takes a second at most.
 _ORDER_SECONDS = 120.0
+_END_SECONDS = 10.0
 _LINE_BYTES = 256
 _MOST_CALLS = 400
 # Of no variant: the number of runs that change nothing.
@@ -199,7 +200,7 @@ class VariantSession:
                 if part.balance is not None:
                     run_all = partial(_run_for_balance, part, stream)
                     part.losses = await balance.measured(ssh, run_all)
-                await stream.finish()
+                await _end(stream)
         except (ConnectionLost, TimeoutError) as error:
             detail = f"the variants did not come to their end: {error}"
             raise InstanceEnded(InstanceOutcome.SSH_LOST, detail) from error
@@ -234,6 +235,15 @@ async def _perform(part: Part, stream: Stream) -> None:
         part.shown.append((seed, log.shown))
         order = f"show {seed} {min(mask, ALL_CHANGES)}"
         await _order(log, stream, order, lambda: log.shown.is_over)
+
+
+async def _end(stream: Stream) -> None:
+    """Let the engine end, for a moment at most."""
+    # Dropbear was seen to close a channel that is opened while the last one's program ends.
+    await stream.finish()
+    until = time.monotonic() + _END_SECONDS
+    while (await stream.read(_READ_SECONDS))[2] and time.monotonic() < until:
+        pass
 
 
 async def _run_for_balance(part: Part, stream: Stream) -> None:
