@@ -108,7 +108,9 @@ class Farm:
             return ran(**{**more, "evidence": SILENT})
         if patched and "undone" in text:
             return ran(steps.Verdict.INCONCLUSIVE, **more)
-        if patched and any(end in text for end in ("mends", "silences")):
+        if patched and "partly" in text and spec.variants:
+            return self._varied(run, title)
+        if patched and any(end in text for end in ("mends", "silences", "partly")):
             return ran(**{**more, "evidence": GOOD, "confidence": 0.96})
         if patched and "noisy" in text:
             return ran(steps.Verdict.INCONCLUSIVE, "SYZFAIL: no", **more)
@@ -117,6 +119,27 @@ class Farm:
         (run.folder / "report-0.txt").write_text(self.report or f"BUG: {title}\n {word(text)}\n")
         verdict = steps.Verdict.SAME_CRASH if title == spec.titles[0] else steps.Verdict.OTHER_CRASH
         return ran(verdict, title, instances=[crash(title)], **more)
+
+    def _varied(self, run: StepContext, title: str) -> steps.StepResult:
+        (run.folder / "report-variants-0-alone.txt").write_text(f"BUG: {title}\n variant\n")
+        how = "futex (call 1) passes argument 6 0x20 instead of 0xfff"
+        same = steps.VariantCrashKind.SAME
+        crashed = steps.VariantCrash(
+            title=title, kind=same, changes=[how], instance="variants-0-alone"
+        )
+        refutes = steps.Finding(
+            check="variants",
+            severity=steps.Severity.BLOCKING,
+            reason="variant_crashes",
+            message=f"a program close to the reproducer still crashes: {title}: {how}",
+        )
+        return ran(
+            evidence=GOOD,
+            confidence=0.96,
+            baseline=steps.Verdict.SAME_CRASH,
+            findings=[refutes],
+            variants=steps.VariantRun(ran=9, crashes=[crashed]),
+        )
 
     def minimize(self, run: StepContext) -> steps.StepResult:
         self._begins("minimize")

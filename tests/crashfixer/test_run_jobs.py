@@ -76,6 +76,32 @@ def test_patches_are_checked_in_one_job(scheduler: Scheduler, farm: Farm) -> Non
     assert farm.done == ["check 3"]
 
 
+def test_an_agent_gets_the_report_of_a_variants_crash(scheduler: Scheduler, farm: Farm) -> None:
+    async def twice(jobs: RunJobs, _: AsyncClient) -> list[Tried]:
+        shown = await jobs.show()
+        return [await tried(jobs, "partly", fresh, shown=shown) for fresh in (0, 1)]
+
+    quick, thorough = using(scheduler.url, twice)
+    assert quick.resolved
+    assert not thorough.resolved
+    assert thorough.crash is not None
+    first, _, report = thorough.crash.report.partition("\n\n")
+    assert first.endswith("futex (call 1) passes argument 6 0x20 instead of 0xfff")
+    assert report.startswith(f"BUG: {BUG.file.title}")
+    # The bug's variants are learned once the first patch is quiet, and then for all patches.
+    learned = ["build ", "run"]
+    assert farm.done == [
+        *learned,
+        "build partly",
+        "run partly",
+        *learned,
+        "build partly",
+        "run partly",
+    ]
+    using(scheduler.url, lambda jobs, _: tried(jobs, "mends", 1))
+    assert farm.done[8:] == ["build mends", "run mends"]
+
+
 @pytest.mark.thorough
 def test_each_end_of_a_patched_kernel_is_told_apart(scheduler: Scheduler) -> None:
     async def all_of(jobs: RunJobs, client: AsyncClient) -> dict[str, Tried]:
