@@ -39,7 +39,7 @@ def test_a_calibrated_bug_tells_what_a_fix_has_to_survive() -> None:
     assert (status, measured["runs"], measured["crashed"]) == (0, 4, 4), measured
     needed = {row["confidence"]: row for row in measured["recommended"]}
     assert needed[0.95]["instances"] <= needed[0.99]["instances"]
-    status, outcome = kgym("bug", "reproduce", DEMO)
+    status, outcome = kgym("bug", "reproduce", "--no-variants", DEMO)
     assert_resolved(status, outcome, [bug.load(DEMO).file.title])
     after = outcome["after"]
     assert (after["requested"], after["time"]) == (needed[0.95]["instances"], needed[0.95]["time"])
@@ -55,7 +55,7 @@ def test_a_fix_that_cuts_off_is_told_with_its_verdict(tmp_path: Path) -> None:
         "+        return 0;\n \tif (filter.nr_filters == 0 ||\n"
         " \t    filter.nr_filters > 16 ||\n"
     )
-    asked = ("bug", "reproduce", DEMO, "--fix", cut, "--validate")
+    asked = ("bug", "reproduce", "--no-variants", DEMO, "--fix", cut, "--validate")
     status, outcome = kgym(*asked)
     assert (status, outcome["after"]["verdict"], outcome["resolved"]) == (1, "no_crash", False)
     assert "early_return" in {obstacle["reason"] for obstacle in outcome["obstacles"]}
@@ -69,7 +69,7 @@ def test_a_fix_that_cuts_off_is_told_with_its_verdict(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", [name for name in bug.names() if name != DEMO])
 def test_a_shipped_bug_crashes_and_its_fix_holds(name: str) -> None:
     shipped = bug.load(name)
-    status, outcome = kgym("bug", "reproduce", name)
+    status, outcome = kgym("bug", "reproduce", "--no-variants", name)
     assert_resolved(status, outcome, [shipped.file.title, *shipped.file.alt_titles])
 
 
@@ -88,7 +88,7 @@ def test_a_syzbot_bug_crashes_and_its_fix_holds(folder: Path, tmp_path: Path) ->
         '[reproducer]\nfile = "repro.c"\n'
         '[regress]\npatch = "regress.patch"\n'
     )
-    status, outcome = kgym("bug", "reproduce", tmp_path)
+    status, outcome = kgym("bug", "reproduce", "--no-variants", tmp_path)
     assert_resolved(status, outcome, [title])
 
 
@@ -113,7 +113,9 @@ MODULE = Path(__file__).parent / "packet-module"
 
 @pytest.mark.exhaustive
 def test_a_bug_is_resolved_on_guests_that_start_from_a_disk() -> None:
-    status, outcome = kgym("bug", "reproduce", "watch-queue-filter", "--root", "disk", "--validate")
+    status, outcome = kgym(
+        "bug", "reproduce", "--no-variants", "watch-queue-filter", "--root", "disk", "--validate"
+    )
     before, after = outcome["before"], outcome["after"]
     assert (before["verdict"], after["verdict"]) == ("same_crash", "no_crash"), outcome
     assert (status, outcome["resolved"]) == (0, True)
@@ -121,7 +123,7 @@ def test_a_bug_is_resolved_on_guests_that_start_from_a_disk() -> None:
 
 @pytest.mark.exhaustive
 def test_a_bug_in_a_module_shows_once_the_module_is_loaded() -> None:
-    status, outcome = kgym("bug", "reproduce", MODULE)
+    status, outcome = kgym("bug", "reproduce", "--no-variants", MODULE)
     before, after = outcome["before"], outcome["after"]
     assert before["title"] == "WARNING in packet_create", outcome
     assert (before["verdict"], after["verdict"]) == ("same_crash", "no_crash"), outcome

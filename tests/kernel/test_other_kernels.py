@@ -23,7 +23,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(3600)]
 )
 def test_a_bug_on_another_kernel(name: str, kernel: str, compiler: str) -> None:
     asked = ("--kernel", kernel, "--compiler", compiler, "--trace")
-    status, outcome = kgym("bug", "reproduce", name, *asked)
+    status, outcome = kgym("bug", "reproduce", "--no-variants", name, *asked)
     assert outcome["bug"] == f"{name}@{kernel}"
     assert_resolved(status, outcome, bundle.load(f"{name}@{kernel}").titles)
     assert outcome["trace"]["trace"] is not None, outcome["trace"]

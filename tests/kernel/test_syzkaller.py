@@ -32,7 +32,9 @@ def built() -> dict[str, Any]:
 
 @pytest.mark.exhaustive
 def test_a_program_that_runs_once_shows_a_bug_and_proves_its_fix() -> None:
-    status, outcome = kgym("bug", "reproduce", "watch-queue-filter", "--repro", "syz")
+    status, outcome = kgym(
+        "bug", "reproduce", "--no-variants", "watch-queue-filter", "--repro", "syz"
+    )
     assert_resolved(status, outcome, [bug.load("watch-queue-filter").file.title])
 
 
@@ -46,5 +48,5 @@ def test_a_program_that_runs_once_shows_a_bug_and_proves_its_fix() -> None:
     ],
 )
 def test_programs_of_other_kinds_show_a_bug_and_prove_its_fix(name: str, kind: str) -> None:
-    status, outcome = kgym("bug", "reproduce", name, "--repro", kind)
+    status, outcome = kgym("bug", "reproduce", "--no-variants", name, "--repro", kind)
     assert_resolved(status, outcome, [bug.load(name).file.title])
