@@ -47,7 +47,7 @@ from kgym_builder.suitecache.compiled_trees import Entry, Identified
 from kgym_builder.suitecache.suitecache import SuiteCache
 
 # Version of a build's artifacts; part of the key under which a build is remembered.
-LAYOUT = 6
+LAYOUT = 7
 _MOST_FUNCTIONS = 1000
 # Version of what the early checks find out; part of their memos' keys.
 _CHECKED = 1

@@ -1,20 +1,21 @@
 """Static evidence: can a kernel that was built with a patch still report bugs?
 
 It is compared with the entry's kernel, which has no patch. Objects are as hostile as the patch, so
-binutils read them in the sandbox, which returns lines of text. It takes 0.3 to 1.1 s per trial.
+binutils read them in the sandbox, which returns lines of text. It takes 0.5 to 2 s per trial.
 """
 
 import asyncio
-from collections import defaultdict
+import secrets
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 
-from kgym.api.steps import Finding, Severity, Strict
-from kgym.host import proc, sandbox
+from kgym.api.steps import Finding, Severity
+from kgym.errors import UserError
+from kgym.host import proc, sandbox, separate_process
 from kgym.worker.context import StepContext
-from kgym_builder import memo
-from kgym_builder.evidence import lost_detectors
-from kgym_builder.evidence.lost_detectors import CONDENSE, Profile
+from kgym_builder.evidence import changed_code, lost_detectors
+from kgym_builder.evidence.changed_code import not_compared
 from kgym_builder.kbuild import object_index
 from kgym_builder.kbuild.object_index import Index
 from kgym_builder.kbuild.working_tree import Tree
@@ -24,23 +25,22 @@ from kgym_builder.suitecache import compiled_trees
 from kgym_builder.suitecache.compiled_trees import Entry
 from kgym_builder.suitecache.tree_build import linked
 
-# Version of an object's profile; part of its memo's key.
-LAYOUT = 1
 # Objects to compare: the bug's first, then those of changed files, then dependents.
 MOST_OBJECTS = 60
 MOST_FINDINGS = 100
-_SECONDS = 300.0
-# Reads names of objects; prints `O NAME` and the output of `CONDENSE` for each.
-MEASURE = """
+_DISASSEMBLE_SECONDS = 60.0
+_COMPARE_SECONDS = 60.0
+# Bytes of disassembly; the kernel's largest objects have 10 MB.
+_MOST_BYTES = 64 << 20
+# Reads names of objects; prints each with its disassembly and objdump's status.
+_DISASSEMBLE = """
 while read -r object; do
-    echo "O $object"
-    { objdump -dr --no-show-raw-insn "$object"; objdump -t "$object"; } 2>/dev/null | awk "$1"
+    [ -f "$object" ] || { echo "$1 absent $object"; continue; }
+    echo "$1 object $object"
+    objdump -drt --no-show-raw-insn "$object" 2>/dev/null
+    echo "$1 end $?"
 done
 """
-
-
-class _Lines(Strict):
-    lines: list[str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,14 +65,11 @@ async def evidence(
     """
     findings = list(await _by_make(entry, tree)) if built.made else []
     ranked = await asyncio.to_thread(_ranked, entry, trial, built.objects, files)
-    paths = dict(list(ranked.items())[:MOST_OBJECTS])
-    findings += _left(ranked, trial)
-    changed = await asyncio.to_thread(changed_symbols, trial)
-    before = await _before(run, entry, list(paths))
-    after = await _profiles(tree, list(paths))
-    for path, source in paths.items():
-        old, new = before.get(path, Profile()), after.get(path, Profile())
-        findings += lost_detectors.objects(path, source, old, new, changed)
+    chosen = dict([*ranked.items()][:MOST_OBJECTS])
+    why = f"more than {MOST_OBJECTS} objects have changed"
+    for source in sorted(_changed(trial) & set(ranked.values()) - set(chosen.values())):
+        findings.append(not_compared(source, why, Severity.BLOCKING))
+    findings += await _compared(run, entry, tree, chosen, files)
     # Blocking ones first: a patch could provoke many notes to push them beyond the limit.
     findings.sort(key=lambda finding: finding.severity is not Severity.BLOCKING)
     return findings[:MOST_FINDINGS]
@@ -105,19 +102,6 @@ def _ranked(
     return {path: sources[path] for path in order}
 
 
-def _left(ranked: Mapping[str, str], trial: Sequence[Applied]) -> Iterator[Finding]:
-    """Block if objects of files that a patch itself changes are beyond the limit."""
-    left = list(ranked.values())[MOST_OBJECTS:]
-    if changed := sorted(_changed(trial) & set(left)):
-        message = f"{len(left)} objects exceed the limit of comparisons, one of {changed[0]}"
-        yield Finding(
-            check="detector",
-            severity=Severity.BLOCKING,
-            reason="objects_not_looked_at",
-            message=message,
-        )
-
-
 def _changed(trial: Sequence[Applied]) -> set[str]:
     return {change.path for each in trial for change in each.changes}
 
@@ -135,41 +119,67 @@ def changed_symbols(trial: Sequence[Applied]) -> set[str]:
     return symbols
 
 
-async def _before(run: StepContext, entry: Entry, paths: Collection[str]) -> dict[str, Profile]:
-    """Return the profiles of the unpatched objects, from memos or measured now."""
-    image = entry.about.image_sha256
-    names = {path: memo.key("profile", LAYOUT, CONDENSE, image, path) for path in paths}
-    kept = await asyncio.gather(*(memo.recall(run, name, _Lines) for name in names.values()))
-    lines = {path: memo_.lines for path, memo_ in zip(paths, kept, strict=True) if memo_}
-    if missing := [path for path in paths if path not in lines]:
-        tree = entry.tree(run.folder / "unpatched")
-        measured = await _measured(tree, missing)
-        await asyncio.to_thread(sandbox.remove, tree.overlay.folder)
-        for path in missing:
-            lines[path] = measured.get(path, [])
-            await memo.remember(run, names[path], _Lines(lines=lines[path]))
-    return {path: lost_detectors.profile(each) for path, each in lines.items()}
-
-
-async def _profiles(tree: Tree, paths: Collection[str]) -> dict[str, Profile]:
-    measured = await _measured(tree, paths)
-    return {path: lost_detectors.profile(lines) for path, lines in measured.items()}
-
-
-async def _measured(tree: Tree, paths: Collection[str]) -> dict[str, list[str]]:
-    lines_by_object: dict[str, list[str]] = defaultdict(list)
+async def _compared(
+    run: StepContext, entry: Entry, tree: Tree, paths: Mapping[str, str], files: Collection[str]
+) -> list[Finding]:
+    """Compare the machine code of objects without and with the patch."""
     if not paths:
-        return lines_by_object
-    stdin = "".join(f"{path}\n" for path in paths).encode(errors="surrogateescape")
-    argv = ["sh", "-c", MEASURE, "sh", CONDENSE]
+        return []
+    unpatched = entry.tree(run.folder / "unpatched")
+    before, after = await asyncio.gather(
+        _disassembled(unpatched, paths), _disassembled(tree, paths)
+    )
+    await asyncio.to_thread(sandbox.remove, unpatched.overlay.folder)
+    pairs = {
+        path: (source, before.get(path), after[path], _severity(source, files))
+        for path, source in paths.items()
+        if path in after and (before.get(path) != after[path] or not after[path])
+    }
     try:
-        done = await tree.run(argv, stdin=stdin, timeout=_SECONDS, check=False)
-    except proc.ProgramTimedOut:  # without a profile, such an object seems to have lost its checks
-        return lines_by_object
-    path = ""
-    for line in done.text.splitlines():
-        if line.startswith("O ") and line[2:] in paths:
-            path = line[2:]
-        elif path:
-            lines_by_object[path].append(line)
-    return lines_by_object
+        return await separate_process.within(
+            _COMPARE_SECONDS, separate_process.MEMORY, changed_code.differences, pairs
+        )
+    except UserError as error:
+        sources = dict.fromkeys(source for source, *_ in pairs.values())
+        return [not_compared(each, error.message, _severity(each, files)) for each in sources]
+
+
+def _severity(source: str, files: Collection[str]) -> Severity:
+    """Return how grave an unchecked access in this file is: blocking where the bug may lie."""
+    return Severity.BLOCKING if not files or source in files else Severity.NOTE
+
+
+async def _disassembled(tree: Tree, paths: Collection[str]) -> dict[str, list[str]]:
+    """Return the disassembly of the objects that exist; of unreadable ones, nothing."""
+    whole: dict[str, list[str]] = {path: [] for path in paths}
+    lines: list[str] = []
+    path, left = "", _MOST_BYTES
+    # No symbol of an object can imitate our lines.
+    mark = secrets.token_hex(16).encode()
+
+    def on_line(raw: bytes) -> None:
+        nonlocal path, left
+        left -= len(raw)
+        if raw.startswith(mark):
+            _, kind, rest = raw.decode(errors="surrogateescape").split(" ", 2)
+            if kind == "absent":
+                del whole[rest]
+            elif kind == "object":
+                path = rest
+                lines.clear()
+            elif rest == "0" and left > 0:
+                whole[path] = lines.copy()
+        elif left > 0:
+            lines.append(raw.decode(errors="replace"))
+
+    stdin = "".join(f"{path}\n" for path in paths).encode(errors="surrogateescape")
+    # What was not printed in full counts as unreadable.
+    with suppress(proc.ProgramTimedOut, UserError):
+        await tree.run(
+            ["sh", "-c", _DISASSEMBLE, "sh", mark.decode()],
+            stdin=stdin,
+            timeout=_DISASSEMBLE_SECONDS,
+            check=False,
+            on_line=on_line,
+        )
+    return whole

@@ -1,22 +1,16 @@
 """Find paths and words in a patch that could hide a crash instead of fixing the bug. Pure.
 
 `configs/scrutiny.toml` lists paths and words. A C file is read as words, without its comments. A
-word counts if the file has more of it after the patch, so moved code gives no finding. Macros can
-hide words, but not their effects on objects, which `lost_detectors.py` looks for; each sees what
-the other misses.
+word counts if the file has more of it after the patch, so moved code gives no finding. Words are
+listed only for what object code does not show (`lost_detectors.py`, `changed_code.py`).
 """
 
 import re
-import tomllib
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from functools import cache
-from pathlib import Path
 
-from pydantic import Field
-
-from kgym.api.steps import Finding, Severity, Strict
-from kgym.configs import CONFIGS
+from kgym.api.steps import Finding, Severity
+from kgym_builder.evidence.scrutiny import detector, matching, rules
 
 _C_FILE = (".c", ".h", ".S", ".inc")
 _WORD = re.compile(
@@ -48,38 +42,6 @@ _REPORT = re.compile(
 )
 
 
-class _Words(Strict):
-    reason: str
-    why: str
-    note: bool = False
-    words: list[str] = Field(min_length=1)
-
-
-class _Paths(Strict):
-    reason: str
-    why: str
-    paths: list[str] = Field(min_length=1)
-
-
-class _Rules(Strict):
-    words: list[_Words]
-    paths: list[_Paths]
-
-
-@cache
-def _rules(path: Path = CONFIGS / "scrutiny.toml") -> _Rules:
-    return _Rules.model_validate(tomllib.loads(path.read_text()))
-
-
-@cache
-def _pattern(alternatives: str) -> re.Pattern[str]:
-    return re.compile(alternatives, re.ASCII)
-
-
-def _matches(patterns: Iterable[str], text: str) -> bool:
-    return bool(_pattern("|".join(f"(?:{pattern})" for pattern in patterns)).fullmatch(text))
-
-
 # --- paths --------------------------------------------------------------------------------------
 
 
@@ -92,8 +54,8 @@ def touched(paths: Iterable[str], files: Collection[str]) -> list[Finding]:
 
 
 def _touched(path: str, files: Collection[str]) -> Iterator[Finding]:
-    for rule in _rules().paths:
-        if _matches(rule.paths, path):
+    for rule in rules().paths:
+        if matching(rule.paths, [path]):
             severity = Severity.NOTE if path in files else Severity.BLOCKING
             yield _scope(path, severity, rule.reason, f"{path} is changed: {rule.why}")
             return
@@ -170,8 +132,8 @@ class _File:
         self.left = +left
 
     def findings(self) -> Iterator[Finding]:
-        for rule in _rules().words:
-            hits = sorted(word for word in self.words if _matches(rule.words, word))
+        for rule in rules().words:
+            hits = sorted(matching(rule.words, self.words))
             if rule.reason == "asks_who":
                 hits = [word for word in hits if not self._only_tells(word)]
             if hits:
@@ -226,11 +188,6 @@ class _File:
         self, reason: str, message: str, words: Collection[str], *, note: bool = False
     ) -> Finding:
         places = (number for number, line in self.lines if any(word in line for word in words))
-        return Finding(
-            check="detector",
-            severity=Severity.NOTE if note else Severity.BLOCKING,
-            reason=reason,
-            message=message,
-            file=self.path,
-            line=next(places, None),
-        )
+        severity = Severity.NOTE if note else Severity.BLOCKING
+        finding = detector(reason, severity, message, self.path)
+        return finding.model_copy(update={"line": next(places, None)})

@@ -63,11 +63,27 @@ async def test_a_symbol_of_the_config_that_is_lost_is_found(linux: FakeLinux) ->
     assert by_reason["config_weaker"].message == "CONFIG_FTRACE is n, not y"
 
 
+@pytest.mark.thorough
+async def test_what_only_the_object_code_shows_is_found(linux: FakeLinux) -> None:
+    pasted = "#define PASTED(a, b) a##b\nvoid PASTED(kasan_dis, able_current)(void)"
+    declared = Edit(
+        file=FILE,
+        original="#define WATCH_TYPE__NR 2",
+        replacement=f"#define WATCH_TYPE__NR 2\n{pasted} __attribute__((weak));",
+    )
+    call = Edit(
+        file=FILE, original="\t\treturn -1;", replacement="\t\tPASTED(kasan_dis, able_current)();"
+    )
+    finding = reasons(await linux.build(trial(linux.spec, declared, call)))["unchecked_access"]
+    assert (finding.severity, finding.file) == (Severity.BLOCKING, FILE)
+    assert "`kasan_disable_current`" in finding.message
+
+
 async def test_what_was_found_is_remembered_with_the_build(linux: FakeLinux) -> None:
-    exit_ = Edit(file=FILE, original="\t\treturn -1;", replacement="\t\tmsleep(1);")
+    exit_ = Edit(file=FILE, original="\t\treturn -1;", replacement="\t\tschedule_timeout(1);")
     declared = Edit(
         file=FILE, original="#define WATCH_TYPE__NR 2", replacement="#define WATCH_TYPE__NR 2\n"
-        "static void msleep(int ms) { (void)ms; }"
+        "static void schedule_timeout(int ms) { (void)ms; }"
     )  # fmt: skip
     spec = trial(linux.spec, exit_, declared)
     first, second = [await linux.build(spec) for _ in range(2)]
@@ -93,7 +109,7 @@ async def test_a_patch_that_hides_among_many_files_stands_in_its_own_way(linux: 
     patches = [Patch(name="many", diff=diff), Patch(name="make", edits=[made])]
     spec = linux.spec.model_copy(update={"patches": patches, "review": ["many", "make"]})
     by_reason = reasons(await linux.build(spec))
-    assert by_reason["objects_not_looked_at"].severity is Severity.BLOCKING
+    assert by_reason["not_compared"].severity is Severity.BLOCKING
 
 
 SOURCES = sorted((DATA / "cache" / "sources" / "trees").glob("*/tree"))

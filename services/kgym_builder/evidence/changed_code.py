@@ -1,0 +1,137 @@
+"""Compare the machine code of objects before and after a patch. Pure.
+
+What a function refers to and which memory it accesses cannot be hidden by macros, by names pasted
+from two halves, or by headers. Only functions whose code differs are looked at, each with the new
+functions that it calls. What the compiler inlines or moves into parts of their own stays the same.
+"""
+
+import re
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
+
+from kgym.api.steps import Finding, Severity
+from kgym_builder.evidence.machine_code import ObjectCode
+from kgym_builder.evidence.memory_accesses import CHECK, Accesses, accesses
+from kgym_builder.evidence.scrutiny import detector, matching, rules
+
+_SHOWN = 3
+_UNDEFINED = re.compile(r"__ubsan_\w+")
+
+# An object's source; its disassembly without the patch, None if it is new, and with it; and how
+# grave it is that memory is accessed unchecked.
+Pair = tuple[str, Sequence[str] | None, Sequence[str], Severity]
+# Makes a finding on one function.
+Report = Callable[[str, Severity, str], Finding]
+
+
+def differences(pairs: Mapping[str, Pair]) -> list[Finding]:
+    """Return the findings on objects, by path."""
+    return [finding for path, pair in pairs.items() for finding in _difference(path, *pair)]
+
+
+def not_compared(source: str, why: str, severity: Severity) -> Finding:
+    """Return the finding that an object's code was not compared."""
+    message = f"the object code of {source} was not compared: {why}"
+    return detector("not_compared", severity, message, source)
+
+
+def _difference(
+    path: str, source: str, before: Sequence[str] | None, after: Sequence[str], severity: Severity
+) -> Iterator[Finding]:
+    old, new = ObjectCode(before or ()), ObjectCode(after)
+    if not new.readable or (before is not None and not old.readable):
+        # Some compilers make no machine code before they link; a patch cannot choose that.
+        grave = severity if old.readable or before is None else Severity.NOTE
+        yield not_compared(source, "it cannot be read as x86-64 machine code", grave)
+        return
+    known = old if before is not None else new
+    is_checked = _calls(known, known.functions, CHECK)
+    referred: dict[str, str] = {}
+    written: dict[str, str] = {}
+    for name, functions in _changed(old, new):
+        was = old.called(name)
+        known_symbols, symbols = old.refers(was), new.refers(functions)
+        for symbol, writes in symbols.items():
+            if symbol not in known_symbols:
+                referred.setdefault(symbol, name)
+            if writes > known_symbols[symbol]:
+                written.setdefault(symbol, name)
+        report = partial(detector, file=source, function=name)
+        if _calls(old, was[:1], _UNDEFINED) and not _calls(new, functions, _UNDEFINED):
+            message = f"{name}() had checks of the undefined sanitizer, and now has none"
+            yield report("fewer_checks", Severity.NOTE, message)
+        yield from _accessed(report, old, was, new, functions, severity, is_checked=is_checked)
+    # Tables of functions refer to symbols, too.
+    for symbol in sorted(new.undefined - old.undefined):
+        referred.setdefault(symbol, "")
+    yield from _symbols(path, source, referred, written)
+
+
+def _calls(code: ObjectCode, functions: Iterable[str], pattern: re.Pattern[str]) -> bool:
+    return any(pattern.fullmatch(symbol) for symbol in code.refers(functions))
+
+
+def _changed(old: ObjectCode, new: ObjectCode) -> Iterator[tuple[str, list[str]]]:
+    """Yield the functions whose code differs, each with the new functions that it calls."""
+    counted: set[str] = set()
+    for name in sorted(new.texts, key=lambda name: name not in old.texts):
+        if name not in counted and new.texts[name] != old.texts.get(name):
+            functions = new.called(name, old.texts.keys() | counted)
+            counted.update(functions)
+            yield name, functions
+
+
+def _symbols(
+    path: str, source: str, referred: Mapping[str, str], written: Mapping[str, str]
+) -> Iterator[Finding]:
+    for rule in rules().symbols:
+        hits = {symbol: referred[symbol] for symbol in matching(rule.symbols, referred)}
+        hits |= {symbol: written[symbol] for symbol in matching(rule.written, written)}
+        for function in dict.fromkeys(hits.values()):
+            names = [f"`{symbol}`" for symbol, user in hits.items() if user == function]
+            place = f"{function}()" if function else path
+            message = f"{place} now refers to {', '.join(names[:_SHOWN])}: {rule.why}"
+            severity = Severity.NOTE if rule.note else Severity.BLOCKING
+            yield detector(rule.reason, severity, message, source, function or None)
+
+
+def _accessed(
+    report: Report,
+    old: ObjectCode,
+    was: Sequence[str],
+    new: ObjectCode,
+    functions: Sequence[str],
+    severity: Severity,
+    *,
+    is_checked: bool,
+) -> Iterator[Finding]:
+    """Compare what a function does with memory; `was` are the functions that it used."""
+    name = functions[0]
+    before, after = accesses(old, was[:1]), accesses(new, functions)
+    # Entry code, say, was never checked.
+    if is_checked and (before.checks or not before.unchecked):
+        inlined = Accesses()
+        if len(after.unchecked) > len(before.unchecked) or after.user_copies:
+            inlined = accesses(old, was[1:])
+        known = [*before.unchecked, *inlined.unchecked]
+        if (more := len(after.unchecked) - len(known)) > 0:
+            # No honest fix takes all checks from a function.
+            grave = Severity.BLOCKING if before.checks and not after.checks else severity
+            shown = list((Counter(after.unchecked) - Counter(known)).elements())[:_SHOWN]
+            listed = ", ".join(f"`{each}`" for each in shown)
+            message = f"{name}() accesses memory in {more} more places that no sanitizer checks"
+            yield report("unchecked_access", grave, f"{message}: {listed}")
+        known = [*before.user_copies, *inlined.user_copies]
+        if copies := Counter(after.user_copies) - Counter(known):
+            message = (
+                f"{name}() gives an address of the kernel's to {', '.join(copies)}(), unchecked"
+            )
+            yield report("unchecked_access", severity, message)
+    gone = sorted((Counter(before.sizes) - Counter(after.sizes)).elements())
+    more_sizes = sorted((Counter(after.sizes) - Counter(before.sizes)).elements())
+    for (varied, old_size), (varies, new_size) in zip(gone, more_sizes, strict=False):
+        if varied == varies and new_size > old_size:
+            part = "a variable size and " * varies
+            message = f"{name}() allocates {part}{new_size} bytes, not {part}{old_size}"
+            yield report("larger_object", Severity.NOTE, message)
