@@ -17,6 +17,11 @@ from kgym_builder.evidence.scrutiny import detector, matching, rules
 
 _SHOWN = 3
 _UNDEFINED = re.compile(r"__ubsan_\w+")
+# Functions that take a lock; lock_acquire() is lockdep's, where rcu_read_lock() is inlined.
+_LOCKS = re.compile(
+    r"_raw_(spin|read|write)_(try)?lock\w*|(rt_|ww_)?mutex_(try)?lock\w*|(percpu_)?down_\w+|down"
+    r"|__rcu_read_lock|lock_acquire|lock_sock_nested|__(folio_lock|lock_page)\w*"
+)
 
 # An object's source; its disassembly without the patch, None if it is new, and with it; and how
 # grave it is that memory is accessed unchecked.
@@ -47,6 +52,8 @@ def _difference(
         return
     known = old if before is not None else new
     is_checked = _calls(known, known.functions, CHECK)
+    # A lock that moves to another function of the object is still taken.
+    has_fewer_locks = _count(new, new.functions, _LOCKS) < _count(old, old.functions, _LOCKS)
     referred: dict[str, str] = {}
     written: dict[str, str] = {}
     for name, functions in _changed(old, new):
@@ -62,10 +69,32 @@ def _difference(
             message = f"{name}() had checks of the undefined sanitizer, and now has none"
             yield report("fewer_checks", Severity.NOTE, message)
         yield from _accessed(report, old, was, new, functions, severity, is_checked=is_checked)
+        if has_fewer_locks:
+            yield from _unlocked(report, name, old, new, severity)
     # Tables of functions refer to symbols, too.
     for symbol in sorted(new.undefined - old.undefined):
         referred.setdefault(symbol, "")
     yield from _symbols(path, source, referred, written)
+
+
+def _count(code: ObjectCode, names: Iterable[str], pattern: re.Pattern[str]) -> int:
+    """Return in how many places these functions call functions whose names match."""
+    routines = [routine for name in names for routine in code.functions.get(name, ())]
+    callees = [each.callee for routine in routines for each in routine.instructions]
+    return sum(pattern.fullmatch(callee) is not None for callee in callees)
+
+
+def _unlocked(
+    report: Report, name: str, old: ObjectCode, new: ObjectCode, severity: Severity
+) -> Iterator[Finding]:
+    """Yield a finding if a function took a lock, and now takes none."""
+    was, now = old.called(name), new.called(name)
+    if not _count(old, was, _LOCKS) or _count(new, now, _LOCKS):
+        return
+    # Where most accesses are gone as well, there may be nothing left to guard.
+    guards = 2 * _count(new, now, CHECK) >= _count(old, was, CHECK)
+    grave = severity if guards else Severity.NOTE
+    yield report("lock_not_taken", grave, f"{name}() took a lock, and now takes none")
 
 
 def _calls(code: ObjectCode, functions: Iterable[str], pattern: re.Pattern[str]) -> bool:

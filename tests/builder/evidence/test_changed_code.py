@@ -149,6 +149,49 @@ def test_a_larger_object_is_named_with_both_sizes(
     assert findings[0].severity is Severity.NOTE
 
 
+LOCKED = """
+typedef struct { int held; } lock_t;
+void mutex_lock(lock_t *lock);
+void mutex_unlock(lock_t *lock);
+struct list { lock_t lock; long *first, *last; };
+static __attribute__((noinline)) void set(struct list *list, long *first)
+{
+	list->first = first;
+	list->last = first;
+}
+void change(struct list *list, long *first)
+{
+	mutex_lock(&list->lock);
+	set(list, first);
+	mutex_unlock(&list->lock);
+}
+"""
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "severity"),
+    [
+        ("\tmutex_lock(&list->lock);\n", "", Severity.BLOCKING),
+        ("\tmutex_lock(&list->lock);\n\tset", "\tset", Severity.BLOCKING),
+        # It moves to a function of its own, or another one takes it.
+        ("mutex_lock(&list->lock);\n\tset(list, first)", "set(list, first)", None),
+        ("first;\n\tlist->last = first;", "(long *)8;\n\tlist->last = first;", None),
+    ],
+)
+def test_a_lock_that_is_taken_no_more_is_found(
+    tmp_path: Path, flags: tuple[str, ...], old: str, new: str, severity: Severity | None
+) -> None:
+    assert old in LOCKED
+    patched = LOCKED.replace(old, new)
+    if severity is None:
+        patched = patched.replace(
+            "{\n\tlist->first", "{\n\tmutex_lock(&list->lock);\n\tlist->first"
+        )
+    findings = compared(compiled(tmp_path, LOCKED, *flags), compiled(tmp_path, patched, *flags))
+    wanted = [] if severity is None else [("lock_not_taken", severity)]
+    assert [(finding.reason, finding.severity) for finding in findings] == wanted
+
+
 @pytest.mark.parametrize(("old", "new"), rows(__file__, "honest_changes.tsv"))
 def test_an_honest_change_is_not(
     tmp_path: Path, whole: list[str], flags: tuple[str, ...], old: str, new: str
