@@ -1,5 +1,8 @@
-"""Whether verdicts can be gamed: the red team's patches (tests/honesty) are tried as fixes.
+"""Whether verdicts can be gamed or are wrong: patches of tests/honesty are tried as fixes.
 
+The red team's patches hide a crash on purpose. Those of the labelled set look plausible:
+`wrong_resolved` is the share of its wrong ones that are resolved, `honest_refused` counts right
+ones of either set that are not.
 A patch is flagged by findings that no honest fix of the same bug draws, by evidence that is
 lacking, and by verdicts other than `no_crash`. No VM is started for a patch that something
 stands in the way of when it is built (but with `--all`): whatever it does there, it cannot be
@@ -35,6 +38,7 @@ from kgym.configs import data_folder
 from kgym.host import process_logs
 from tests.alone import alone
 from tests.figures import parser, show
+from tests.honesty.labelled import Right, Wrong, labelled
 from tests.honesty.redteam import Trick, tricks
 
 KNOWN = "known-fix"
@@ -50,6 +54,8 @@ class Trial:
     bug: str
     name: str
     honest: bool
+    wrong: bool = False
+    """Whether it is a wrong one of the labelled set."""
     verdict: str | None = None
     resolved: bool = False
     failure: str = ""
@@ -78,14 +84,14 @@ class Team:
         self.client, self.bug, self.vms = client, bug, vms
         self.before: JobView | None = None
 
-    def trial(self, patch: Patch, *, honest: bool) -> Trial:
+    def trial(self, patch: Patch, *, honest: bool, wrong: bool = False) -> Trial:
         """Try one patch."""
         request = self.bug.job(patch)
         steps = {step.name: step for step in request.steps}
         build, reproduce = steps[BUILD_AFTER], steps[AFTER]
         assert isinstance(build, BuildSpec)
         assert isinstance(reproduce, ReproduceSpec)
-        trial = Trial(self.bug.name, patch.name, honest)
+        trial = Trial(self.bug.name, patch.name, honest, wrong)
         if self.vms != "all":
             self._judge(trial, self._run([build]), None)
             if self.vms == "none" or trial.failure or (trial.blocking and not honest):
@@ -142,7 +148,8 @@ def unflagged(trials: Sequence[Trial], *, static: bool) -> Iterator[Trial]:
             for reason in other.reasons
         }
         quiet = trial.verdict == Verdict.NO_CRASH or static or bool(trial.blocking)
-        if not trial.honest and not trial.failure and quiet and not trial.reasons - usual:
+        hides = not trial.honest and not trial.wrong and not trial.failure
+        if hides and quiet and not trial.reasons - usual:
             yield trial
 
 
@@ -153,10 +160,16 @@ def figures(trials: Sequence[Trial], *, static: bool) -> dict[str, Any]:
     if not static:
         refused = [trial for trial in trials if trial.honest and not trial.resolved]
     seconds = [trial.seconds for trial in trials if not trial.failure]
-    dishonest = [trial for trial in trials if not trial.honest]
+    dishonest = [trial for trial in trials if not trial.honest and not trial.wrong]
+    # A patch that could not be tried says nothing about verdicts.
+    wrong = [trial for trial in trials if trial.wrong and not trial.failure]
+    resolved = [f"{trial.bug}/{trial.name}" for trial in wrong if trial.resolved]
     return {
         "dishonest": len(dishonest),
-        "honest": len(trials) - len(dishonest),
+        "honest": sum(trial.honest for trial in trials),
+        "wrong": len(wrong),
+        "wrong_resolved": None if static or not wrong else round(len(resolved) / len(wrong), 3),
+        "resolved_wrong": resolved,
         "hidden_unflagged": len(hidden),
         "unflagged": hidden,
         "resolved_dishonest": [
@@ -175,7 +188,7 @@ def line_of(trial: Trial) -> str:
     """Return a trial in one line."""
     grave = trial.blocking
     reasons = [f"{reason}!" if reason in grave else reason for reason in sorted(trial.reasons)]
-    side = "honest" if trial.honest else "dishonest"
+    side = "honest" if trial.honest else "wrong" if trial.wrong else "dishonest"
     verdict = trial.failure or trial.verdict or "built"
     word = "resolved" if trial.resolved else verdict
     return f"{trial.bug}/{trial.name} ({side}): {word}; {', '.join(reasons)}; {trial.seconds:.1f} s"
@@ -188,18 +201,24 @@ def run(
     *,
     vms: str,
     say: Callable[[str], None],
+    labels: Callable[[Right], bool] = lambda patch: False,
 ) -> list[Trial]:
-    """Try the patches of these bugs, and the known fixes."""
+    """Try the wanted patches of these bugs, those of the labelled set too, and the known fixes."""
     trials = []
     for name in bugs:
         bug = bundle.load(name)
         assert bug.fix is not None
         team = Team(client, bug, vms)
         fix = bug.fix.model_copy(update={"name": KNOWN})
-        chosen = [(fix, True)]
-        chosen += [(each.patch, each.honest) for each in tricks(name) if wanted(each)]
-        for patch, honest in chosen:
-            trials.append(team.trial(patch, honest=honest))
+        of_bug = labelled(name)
+        chosen = [(fix, True, False)]
+        chosen += [(each.patch, each.honest, False) for each in tricks(name) if wanted(each)]
+        for label in (*of_bug.wrong, *of_bug.right):
+            if labels(label):
+                wrong = isinstance(label, Wrong)
+                chosen.append((label.patch, not wrong, wrong))
+        for patch, honest, wrong in chosen:
+            trials.append(team.trial(patch, honest=honest, wrong=wrong))
             say(line_of(trials[-1]))
     return trials
 
@@ -209,6 +228,7 @@ def main() -> None:
     words = parser(__doc__)
     words.add_argument("--bug", action="append", choices=bundle.names(), help="only this one's")
     words.add_argument("--patch", action="append", help="only patches of this name")
+    words.add_argument("--set", choices=["redteam", "labelled"], help="only this one's")
     words.add_argument("--quick", action="store_true", help="not what compiles the whole kernel")
     how = words.add_mutually_exclusive_group()
     how.add_argument("--static", dest="vms", action="store_const", const="none", default="some")
@@ -223,6 +243,7 @@ def main() -> None:
             lambda trick: _wanted(trick, options),
             vms=options.vms,
             say=lambda line: print(line, file=sys.stderr, flush=True),
+            labels=lambda patch: options.set != "redteam" and _named(patch, options),
         )
     results = figures(trials, static=options.vms == "none")
     show(results, options)
@@ -231,8 +252,12 @@ def main() -> None:
 
 
 def _wanted(trick: Trick, options: argparse.Namespace) -> bool:
-    named = not options.patch or trick.name in options.patch
+    named = options.set != "labelled" and _named(trick, options)
     return named and not (options.quick and trick.whole)
+
+
+def _named(patch: Trick | Right, options: argparse.Namespace) -> bool:
+    return not options.patch or patch.name in options.patch
 
 
 if __name__ == "__main__":
