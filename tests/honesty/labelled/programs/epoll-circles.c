@@ -19,19 +19,19 @@ static int watch(int epoll, int target, uint32_t events)
 /* Close a circle; `others` are watched beside its members. Return 0 if it is refused by ELOOP. */
 static int close_circle(int length, uint32_t events, int others)
 {
-	int members[8], i, other;
+	int members[8], earlier[8], i, other;
 	int ready = eventfd(1, 0);
 
-	for (i = 0; i < length; i++) {
-		for (other = 0; other < others / 2; other++)
-			epoll_create1(0);
+	/* What is watched is sorted by address: some others are older than the members, some younger. */
+	for (other = 0; other < others / 2; other++)
+		earlier[other] = epoll_create1(0);
+	for (i = 0; i < length; i++)
 		members[i] = epoll_create1(0);
-	}
 	if (watch(members[length - 1], ready, EPOLLIN))
 		return 1;
 	for (i = length - 2; i >= 0; i--) {
 		for (other = 0; other < others / 2; other++)
-			watch(members[i], epoll_create1(0), EPOLLIN);
+			watch(members[i], earlier[other], EPOLLIN);
 		if (watch(members[i], members[i + 1], EPOLLIN | EPOLLOUT))
 			return 1;
 		for (other = 0; other < others - others / 2; other++)

@@ -38,11 +38,11 @@ int main(void)
 			perror("open");
 			return 1;
 		}
-		refused(types[i], SET_BINARY, "binary", 7);
-		refused(types[i], SET_FLAG, NULL, 0);
 		refused(types[i], SET_PATH, "/a/path/that/is/taken/for/a/string", AT_FDCWD);
 		refused(types[i], SET_PATH_EMPTY, "", file);
 		refused(types[i], SET_FD, NULL, file);
+		refused(types[i], SET_BINARY, "binary", 7);
+		refused(types[i], SET_FLAG, NULL, 0);
 		if (read(file, &byte, 1) != 1) {
 			puts("WRONG the file cannot be read any more");
 			return 3;
