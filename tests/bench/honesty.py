@@ -31,7 +31,15 @@ from kgym.api.steps import (
     Verdict,
 )
 from kgym.bugs import bundle
-from kgym.bugs.bug import AFTER, BEFORE, BUILD_AFTER, Bug
+from kgym.bugs.bug import (
+    AFTER,
+    BEFORE,
+    BUILD_AFTER,
+    BUILD_BEFORE,
+    DEFAULT_OPTIONS,
+    Bug,
+    TrialOptions,
+)
 from kgym.bugs.resolution import resolution
 from kgym.client import Client
 from kgym.configs import data_folder
@@ -62,6 +70,10 @@ class Trial:
     findings: list[Finding] = field(default_factory=list)
     obstacles: list[str] = field(default_factory=list)
     seconds: float = 0.0
+    variants_s: float = 0.0
+    variant_crashed: bool = False
+    once_s: float = 0.0
+    """What learning the bug's variants took, once for all its trials."""
 
     @property
     def reasons(self) -> set[str]:
@@ -80,13 +92,13 @@ class Trial:
 class Team:
     """The trials of one bug's patches."""
 
-    def __init__(self, client: Client, bug: Bug, vms: str) -> None:
-        self.client, self.bug, self.vms = client, bug, vms
+    def __init__(self, client: Client, bug: Bug, vms: str, options: TrialOptions) -> None:
+        self.client, self.bug, self.vms, self.options = client, bug, vms, options
         self.before: JobView | None = None
 
     def trial(self, patch: Patch, *, honest: bool, wrong: bool = False) -> Trial:
         """Try one patch."""
-        request = self.bug.job(patch)
+        request = self.bug.job(patch, self.options)
         steps = {step.name: step for step in request.steps}
         build, reproduce = steps[BUILD_AFTER], steps[AFTER]
         assert isinstance(build, BuildSpec)
@@ -100,6 +112,9 @@ class Team:
         first = self._before(request)
         baseline = StepRef(job=first.id, step=BEFORE)
         after = reproduce.model_copy(update={"baseline": baseline})
+        if after.variants:
+            unpatched = StepRef(job=first.id, step=BUILD_BEFORE)
+            after = after.model_copy(update={"unpatched": unpatched})
         asked = after.evidence
         self._judge(trial, self._run([build, after]), first, asked=asked)
         return trial
@@ -130,9 +145,13 @@ class Team:
         trial.findings += after.findings
         trial.verdict = str(after.verdict)
         trial.seconds += after.evidence.seconds if after.evidence else 0.0
+        if after.variants is not None:
+            trial.variants_s = after.variants.seconds
+            trial.variant_crashed = bool(after.variants.crashes)
         run = first.step(BEFORE)
         before = run.result if run else None
         assert isinstance(before, ReproduceResult), f"job {first.id}: {run and run.failure}"
+        trial.once_s = before.learned.seconds if before.learned else 0.0
         resolved = resolution(before.verdict, after, trial.findings, asked=asked)
         trial.resolved = resolved.resolved
         trial.obstacles = [obstacle.reason for obstacle in resolved.obstacles]
@@ -163,6 +182,9 @@ def figures(trials: Sequence[Trial], *, static: bool) -> dict[str, Any]:
     dishonest = [trial for trial in trials if not trial.honest and not trial.wrong]
     # A patch that could not be tried says nothing about verdicts.
     wrong = [trial for trial in trials if trial.wrong and not trial.failure]
+    varied = [trial for trial in trials if trial.variants_s]
+    quiet_s = [trial.variants_s for trial in varied if not trial.variant_crashed]
+    crash_s = [trial.variants_s for trial in varied if trial.variant_crashed]
     resolved = [f"{trial.bug}/{trial.name}" for trial in wrong if trial.resolved]
     return {
         "dishonest": len(dishonest),
@@ -181,7 +203,14 @@ def figures(trials: Sequence[Trial], *, static: bool) -> dict[str, Any]:
         "refused": [f"{trial.bug}/{trial.name}" for trial in refused],
         "evidence_s": round(statistics.median(seconds), 2) if seconds else None,
         "evidence_max_s": round(max(seconds), 2) if seconds else None,
+        "variants_s": _median(quiet_s),
+        "variants_crash_s": _median(crash_s),
+        "variants_once_s": max((trial.once_s for trial in varied), default=None),
     }
+
+
+def _median(seconds: Sequence[float]) -> float | None:
+    return round(statistics.median(seconds), 2) if seconds else None
 
 
 def line_of(trial: Trial) -> str:
@@ -202,13 +231,14 @@ def run(
     vms: str,
     say: Callable[[str], None],
     labels: Callable[[Right], bool] = lambda patch: False,
+    options: TrialOptions = DEFAULT_OPTIONS,
 ) -> list[Trial]:
     """Try the wanted patches of these bugs, those of the labelled set too, and the known fixes."""
     trials = []
     for name in bugs:
         bug = bundle.load(name)
         assert bug.fix is not None
-        team = Team(client, bug, vms)
+        team = Team(client, bug, vms, options)
         fix = bug.fix.model_copy(update={"name": KNOWN})
         of_bug = labelled(name)
         chosen = [(fix, True, False)]
@@ -244,6 +274,7 @@ def main() -> None:
             vms=options.vms,
             say=lambda line: print(line, file=sys.stderr, flush=True),
             labels=lambda patch: options.set != "redteam" and _named(patch, options),
+            options=TrialOptions(variants=True),
         )
     results = figures(trials, static=options.vms == "none")
     show(results, options)
