@@ -24,6 +24,7 @@ _VMALLOC = re.compile(r"VmallocUsed: +([0-9]{1,15}) kB", re.ASCII)
 _CALL_SECONDS = 60.0
 # RCU and work queues free some objects later.
 _LATER_SECONDS = 1.0
+_MOST_WAITS = 6
 _PAGE_KIB = 4
 
 
@@ -42,16 +43,30 @@ async def measured(ssh: Ssh, run_all: Callable[[], Awaitable[None]]) -> list[Los
     """Return what `run_all`, which makes RUNS runs, loses on each. Raises ConnectionLost."""
     before = await _counts(ssh)
     await run_all()
-    grown = _losses(before, await _counts(ssh))
+    grown = _losses(before, await _settled(ssh, before))
     if not grown:
         return []
     # KASAN keeps freed objects for a while (mm/kasan/quarantine.c), and they count as in use.
     # Shrinking a cache frees them. That is slow, so only caches that grow are shrunk.
     shrink = _shrink(grown)
-    first = await _counts(ssh, shrink)
+    first = await _settled(ssh, before, shrink)
     await run_all()
-    losses = _losses(first, await _counts(ssh, shrink))
+    losses = _losses(first, await _settled(ssh, first, shrink))
     return [Loss(name=name, per_run=round(losses[name], 2)) for name in grown if name in losses]
+
+
+async def _settled(ssh: Ssh, before: Mapping[str, int], shrink: str = ":") -> dict[str, int]:
+    """Return the counts once what has grown since `before` shrinks no more."""
+    # An io_uring is torn down by a work queue, long after its program has ended.
+    known = await _counts(ssh, shrink)
+    for _ in range(_MOST_WAITS):
+        grown = _losses(before, known)
+        if not grown:
+            break
+        earlier, known = known, await _counts(ssh, shrink)
+        if all(known.get(name, 0) >= earlier[name] for name in grown):
+            break
+    return known
 
 
 def _losses(before: Mapping[str, int], after: Mapping[str, int]) -> dict[str, float]:

@@ -119,6 +119,20 @@ class Leaks(Kernels):
     leak = 1
 
 
+class FreesLater(Kernels):
+    """A fix that frees the file of each run, but later."""
+
+    freed = 0
+
+    def answers(self, command: str) -> tuple[int, bytes]:
+        """Return the count of files: a few more are free each time."""
+        if "slabinfo" not in command:
+            return super().answers(command)
+        runs = sum(varier.runs for varier in self.variers)
+        self.freed = min(runs, self.freed + 40)
+        return 0, f"filp {100 + runs - self.freed} 900 256 1\n".encode()
+
+
 class RefusesFew(Kernels):
     """A fix that refuses one request of ten."""
 
@@ -211,6 +225,10 @@ async def test_what_a_fix_leaks_is_counted(tried: Any) -> None:
     (finding,) = of_variants(result)
     assert (finding.reason, finding.severity) == ("leaks_objects", Severity.BLOCKING)
     assert finding.message.endswith(": 1 filp")
+
+
+async def test_what_is_freed_later_is_no_leak(tried: Any) -> None:
+    assert of_variants(await tried(FreesLater)) == []
 
 
 async def test_refused_variants_are_counted(tried: Any) -> None:
