@@ -189,7 +189,7 @@ def leaked(variants: VariantRun, before: Sequence[Loss] | None) -> Iterator[Loss
     more: dict[str, float] = {}
     for loss in (*(variants.losses or ()), *(variants.program_losses or ())):
         extra = loss.per_run - known.get(loss.name, 0)
-        if extra >= balance.LEAST:
+        if extra >= balance.LEAK:
             more[loss.name] = max(extra, more.get(loss.name, 0))
     yield from (Loss(name=name, per_run=round(extra, 2)) for name, extra in more.items())
 
