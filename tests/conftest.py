@@ -29,6 +29,16 @@ ROOT = Path(__file__).resolve().parents[1]
 pytest_plugins = ["tests.attacks", "tests.servers", "tests.side_by_side"]
 # Where the slow tests keep compiled kernels, so that the next run finds them.
 DATA = ROOT / ".kgym"
+# The kernel sources of the shipped bugs there, the newest release first: other tests fetch others.
+SOURCES = [
+    makefile.parent
+    for makefile in sorted(
+        (DATA / "cache" / "sources" / "trees").glob("*/tree/Makefile"),
+        key=Path.read_text,
+        reverse=True,
+    )
+    if "\nPATCHLEVEL = 1\n" in makefile.read_text()
+]
 # Workers of tests take kernel sources from any folder; from networks, where a test says so.
 ANYWHERE = Origins(folders=(Path("/"),))
 os.environ.setdefault(FOLDERS, "/")  # those that are processes of their own, too

@@ -21,9 +21,9 @@ from kgym.bugs.bug import BUILD_AFTER, Bug
 from kgym.client import Client
 from kgym.source import patching
 from tests.alone import alone
-from tests.conftest import DATA
+from tests.conftest import DATA, SOURCES
 from tests.honesty.labelled import MISBEHAVES, PROGRAMS, Right, Wrong, all_labelled, labelled
-from tests.honesty.test_redteam import SOURCES, needs_source
+from tests.honesty.test_redteam import needs_source
 
 PATCHES = all_labelled()
 # The first row of the table in the issue that asked for the set; callers and types are one kind.

@@ -12,10 +12,9 @@ from kgym_builder.evidence.removed_code import amputations
 from kgym_builder.evidence.suspicious_changes import new_words, touched
 from tests.alone import alone
 from tests.bench import honesty
-from tests.conftest import DATA, SEED
+from tests.conftest import DATA, SEED, SOURCES
 from tests.honesty.redteam import KINDS, Trick, all_tricks, tricks
 
-SOURCES = sorted((DATA / "cache" / "sources" / "trees").glob("*/tree"))
 TRICKS = all_tricks()
 # Nothing in their source tells them from a fix: only that the work is not done any more.
 SEEN_RUNNING = {("epoll-loop", "refuses-all-nesting")}

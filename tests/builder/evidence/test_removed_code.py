@@ -11,14 +11,9 @@ from kgym.api.steps import Finding, Severity
 from kgym.bugs import bundle
 from kgym.source import patching
 from kgym_builder.evidence.removed_code import amputations
-from tests.conftest import DATA, ROOT
+from tests.conftest import ROOT, SOURCES
 from tests.tables import json_rows, rows
 
-SOURCES = [
-    tree
-    for tree in sorted((DATA / "cache" / "sources" / "trees").glob("*/tree"))
-    if "\nPATCHLEVEL = 1\n" in (tree / "Makefile").read_text()  # 6.1: other tests fetch others
-]
 SYZBOT = ROOT.parent / "shared" / "data" / "syzbot_bugs"
 
 BODY = Path(__file__).with_name("take_body.c").read_text()

@@ -12,7 +12,7 @@ from kgym_builder.evidence.removed_code import amputations
 from kgym_builder.evidence.static_evidence import MOST_OBJECTS
 from kgym_builder.kbuild.working_tree import Tree
 from tests.builder.conftest import FakeLinux
-from tests.conftest import DATA
+from tests.conftest import SOURCES
 
 pytestmark = pytest.mark.anyio
 
@@ -112,7 +112,6 @@ async def test_a_patch_that_hides_among_many_files_stands_in_its_own_way(linux: 
     assert by_reason["not_compared"].severity is Severity.BLOCKING
 
 
-SOURCES = sorted((DATA / "cache" / "sources" / "trees").glob("*/tree"))
 PATH = "kernel/watch_queue.c"
 CHECK = "\tif (type >= WATCH_TYPE__NR)\n\t\treturn -1;\n"
 
