@@ -60,7 +60,7 @@ def test_up_a_job_down_and_nothing_is_left(
     assert {part["done"] for part in gone.json["parts"]} == {"removed"}
     assert not list((data / "emulated-projects").iterdir())
     assert not [pid for pid in processes if Path(f"/proc/{pid}").exists()]
-    assert not _mentioning(data)
+    _wait_for_end(data)  # the project's server has answered, and then ends
     assert kgym("gcp", "down", *at).json["parts"] == []
 
 
@@ -74,13 +74,18 @@ def test_a_project_whose_server_is_killed_leaves_nothing(
     there = emulated_project.find(data, "kgym-test")
     assert there is not None
     os.kill(there.look()["pid"], 9)
-    ends = time.monotonic() + 60
-    while _mentioning(data):
-        assert time.monotonic() < ends, _mentioning(data)
-        time.sleep(0.1)
+    _wait_for_end(data)
     gone = kgym("gcp", "down", file, "--emulated", "--json")
     assert (gone.status, gone.json["parts"]) == (0, [])
     assert not list((data / "emulated-projects").iterdir())
+
+
+def _wait_for_end(folder: Path) -> None:
+    """Wait until no program runs that has this folder among its words."""
+    ends = time.monotonic() + 60
+    while _mentioning(folder):
+        assert time.monotonic() < ends, _mentioning(folder)
+        time.sleep(0.1)
 
 
 def _mentioning(folder: Path) -> list[str]:
