@@ -109,7 +109,7 @@ class RunJobs:
         self._showing = asyncio.Lock()
         # Jobs that this process saw running.
         self._seen: set[int] = set()
-        self._options_known: TrialOptions | None = None
+        self._trial_options: TrialOptions | None = None
 
     async def show(self, name: str = "begin") -> Shown:
         """Crash the unpatched kernel.
@@ -163,8 +163,10 @@ class RunJobs:
             job, tried = await self._tried(name, work, shown)
             step = job.step(AFTER)
             if tried.verdict not in {Verdict.SAME_CRASH, Verdict.OTHER_CRASH}:
-                # A variant's crash is one like any other: the next cycle can fix its cause.
-                variant = await self._variant_crash(job, step) if step else None
+                if step is None or tried.resolved:
+                    return tried
+                # The next cycle can fix the cause of a variant's crash, as of any other.
+                variant = await self._variant_crash(job, step)
                 return tried.model_copy(update={"crash": variant})
             crash = await self._crash(job, step) if step else None
             if crash is None:
@@ -239,9 +241,9 @@ class RunJobs:
     # --- requests ---------------------------------------------------------------------------
 
     async def _trial(self) -> TrialOptions:
-        """Return the options of trials, with what was known of the bug before the run began."""
-        # Later measurements would change the run's requests, which are found again by their steps.
-        if self._options_known is None:
+        """Return the trial options, with the measurements of the bug from before the run."""
+        # A resumed run finds its jobs by their exact steps, so no later measurement may count.
+        if self._trial_options is None:
             chosen = self._options
             trial = TrialOptions(
                 instances=chosen.instances,
@@ -257,14 +259,14 @@ class RunJobs:
             except Refused as error:
                 if error.reason != "group_missing":
                     raise
-            self._options_known = await self._patiently(
+            self._trial_options = await self._patiently(
                 lambda: earlier_jobs.informed_async(self._client, self._bug, trial, began)
             )
-        return replace(self._options_known, variants=False)
+        return replace(self._trial_options, variants=False)
 
     async def _thorough(self) -> TrialOptions:
-        """Return the options of a trial with variants, which are learned first if nobody has."""
-        # Only for the first patch that is quiet: few searches get so far.
+        """Return the trial options with variants. Learns the bug's variants if no job has."""
+        # Not earlier than the first patch that survives: most searches never get there.
         trial = replace(await self._trial(), variants=True)
         if trial.learned is None:
             job = await self.answered("learn variants", self._bug.shown(trial))

@@ -11,7 +11,8 @@ def test_what_takes_disk_is_told_and_a_warning_beyond_the_budget(
     kgym: Kgym, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     shown = kgym("du")
-    assert (shown.status, shown.err) == (0, "")
+    assert shown.status == 0
+    assert "KGYM_DISK_BUDGET" not in shown.err  # the machine's own disk may be nearly full
     for words in ("database", "cache/suitecache", "MB stored, budget", "MB free"):
         assert words in shown.out
     monkeypatch.setenv("KGYM_DISK_BUDGET", "1K")

@@ -8,7 +8,6 @@ The programs were written before the variant generator was tuned, which never se
 """
 
 import tomllib
-from collections.abc import Iterable
 from typing import Literal
 
 from pydantic import Field
@@ -57,8 +56,6 @@ class Wrong(Right):
 
     kind: Kind
     program: str = Field(pattern=r"^[a-z0-9-]+\.c$")
-    proved: bool = True
-    """False until its program was seen to prove it; such a patch is no part of the set."""
 
     @property
     def proof(self) -> Reproducer:
@@ -84,17 +81,15 @@ def program(name: str) -> Reproducer:
 
 
 def labelled(bug: str) -> Labelled:
-    """Return the labelled patches of a shipped bug, without those that are not proved."""
-    path = LABELLED / f"{bug}.toml"
-    whole = Labelled.model_validate(tomllib.loads(path.read_text()))
-    return whole.model_copy(update={"wrong": [each for each in whole.wrong if each.proved]})
+    """Return the labelled patches of a shipped bug."""
+    return Labelled.model_validate(tomllib.loads((LABELLED / f"{bug}.toml").read_text()))
 
 
-def all_labelled(bugs: Iterable[str] | None = None) -> list[tuple[str, Right]]:
-    """Return the patches of these bugs, or of all, with the bug's name."""
+def all_labelled() -> list[tuple[str, Right]]:
+    """Return the patches of all bugs, with the bug's name."""
     return [
         (bug, patch)
-        for bug in (bugs or bundle.names())
+        for bug in bundle.names()
         for of_bug in [labelled(bug)]
         for patch in (*of_bug.wrong, *of_bug.right)
     ]

@@ -26,7 +26,7 @@ from tests.honesty.labelled import MISBEHAVES, PROGRAMS, Right, Wrong, all_label
 from tests.honesty.test_redteam import needs_source
 
 PATCHES = all_labelled()
-# The first row of the table in the issue that asked for the set; callers and types are one kind.
+# Kinds of which at least five patches are wanted; one caller and one type count together.
 MOST_COMMON = (
     {"off-by-one"},
     {"one-sign"},

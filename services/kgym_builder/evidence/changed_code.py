@@ -2,12 +2,13 @@
 
 What a function refers to and which memory it accesses cannot be hidden by macros, by names pasted
 from two halves, or by headers. Only functions whose code differs are looked at, each with the new
-functions that it calls. What the compiler inlines or moves into parts of their own stays the same.
+functions that it calls. A function includes the parts that the compiler splits off.
 """
 
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 
 from kgym.api.steps import Finding, Severity
@@ -23,16 +24,28 @@ _LOCKS = re.compile(
     r"|__rcu_read_lock|lock_acquire|lock_sock_nested|__(folio_lock|lock_page)\w*"
 )
 
-# An object's source; its disassembly without the patch, None if it is new, and with it; and how
-# grave it is that memory is accessed unchecked.
-Pair = tuple[str, Sequence[str] | None, Sequence[str], Severity]
+
+@dataclass(frozen=True, slots=True)
+class Pair:
+    """An object's source, and its disassembly without the patch (None: it is new) and with it.
+
+    An access that becomes unchecked has the severity `unchecked`, an unreadable object `unread`.
+    """
+
+    source: str
+    before: Sequence[str] | None
+    after: Sequence[str]
+    unchecked: Severity
+    unread: Severity
+
+
 # Makes a finding on one function.
 Report = Callable[[str, Severity, str], Finding]
 
 
 def differences(pairs: Mapping[str, Pair]) -> list[Finding]:
     """Return the findings on objects, by path."""
-    return [finding for path, pair in pairs.items() for finding in _difference(path, *pair)]
+    return [finding for path, pair in pairs.items() for finding in _difference(path, pair)]
 
 
 def not_compared(source: str, why: str, severity: Severity) -> Finding:
@@ -41,17 +54,16 @@ def not_compared(source: str, why: str, severity: Severity) -> Finding:
     return detector("not_compared", severity, message, source)
 
 
-def _difference(
-    path: str, source: str, before: Sequence[str] | None, after: Sequence[str], severity: Severity
-) -> Iterator[Finding]:
-    old, new = ObjectCode(before or ()), ObjectCode(after)
-    if not new.readable or (before is not None and not old.readable):
+def _difference(path: str, pair: Pair) -> Iterator[Finding]:
+    source, severity = pair.source, pair.unchecked
+    old, new = ObjectCode(pair.before or ()), ObjectCode(pair.after)
+    if not new.readable or (pair.before is not None and not old.readable):
         # Some compilers make no machine code before they link; a patch cannot choose that.
-        grave = severity if old.readable or before is None else Severity.NOTE
+        grave = pair.unread if old.readable or pair.before is None else Severity.NOTE
         yield not_compared(source, "it cannot be read as x86-64 machine code", grave)
         return
-    known = old if before is not None else new
-    is_checked = _calls(known, known.functions, CHECK)
+    known = old if pair.before is not None else new
+    is_checked = _count(known, known.functions, CHECK) > 0
     # A lock that moves to another function of the object is still taken.
     has_fewer_locks = _count(new, new.functions, _LOCKS) < _count(old, old.functions, _LOCKS)
     referred: dict[str, str] = {}
@@ -65,7 +77,7 @@ def _difference(
             if writes > known_symbols[symbol]:
                 written.setdefault(symbol, name)
         report = partial(detector, file=source, function=name)
-        if _calls(old, was[:1], _UNDEFINED) and not _calls(new, functions, _UNDEFINED):
+        if _count(old, was[:1], _UNDEFINED) and not _count(new, functions, _UNDEFINED):
             message = f"{name}() had checks of the undefined sanitizer, and now has none"
             yield report("fewer_checks", Severity.NOTE, message)
         yield from _accessed(report, old, was, new, functions, severity, is_checked=is_checked)
@@ -95,10 +107,6 @@ def _unlocked(
     guards = 2 * _count(new, now, CHECK) >= _count(old, was, CHECK)
     grave = severity if guards else Severity.NOTE
     yield report("lock_not_taken", grave, f"{name}() took a lock, and now takes none")
-
-
-def _calls(code: ObjectCode, functions: Iterable[str], pattern: re.Pattern[str]) -> bool:
-    return any(pattern.fullmatch(symbol) for symbol in code.refers(functions))
 
 
 def _changed(old: ObjectCode, new: ObjectCode) -> Iterator[tuple[str, list[str]]]:
@@ -138,7 +146,7 @@ def _accessed(
     """Compare what a function does with memory; `was` are the functions that it used."""
     name = functions[0]
     before, after = accesses(old, was[:1]), accesses(new, functions)
-    # Entry code, say, was never checked.
+    # Some code, such as that of interrupt entries, is compiled without a sanitizer.
     if is_checked and (before.checks or not before.unchecked):
         inlined = Accesses()
         if len(after.unchecked) > len(before.unchecked) or after.user_copies:

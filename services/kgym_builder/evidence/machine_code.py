@@ -43,7 +43,7 @@ class Instruction:
     mnemonic: str
     operands: list[str]
     target: int | None
-    """Where it jumps to, or what it calls, in this object."""
+    """The address in this object that it jumps to or calls."""
     relocations: list[Relocation] = field(default_factory=list)
 
     @property
@@ -97,7 +97,7 @@ class ObjectCode:
         self.functions: dict[str, list[Routine]] = defaultdict(list)
         """Functions by their names in the source, each with all parts the compiler made of it."""
         self.texts: dict[str, list[str]] = defaultdict(list)
-        """Their instructions, in a form that does not depend on where code and strings lie."""
+        """Their instructions, written so that moved code and strings make no difference."""
         self.references: dict[str, Counter[str]] = defaultdict(Counter)
         """The symbols that they refer to; counts only those that they write."""
         for routine in self._by_start.values():

@@ -90,11 +90,11 @@ class Accesses:
 
     checks: int = 0
     unchecked: list[str] = field(default_factory=list)
-    """Instructions that access memory which is neither checked, nor the function's own stack."""
+    """Instructions that access unchecked memory outside the function's stack frame."""
     user_copies: list[str] = field(default_factory=list)
-    """Copies from or to users' memory that are given an address of the kernel's."""
+    """Functions that copy from or to user memory, called with a kernel address for it."""
     sizes: list[tuple[bool, int]] = field(default_factory=list)
-    """Sizes of allocations: whether there is a variable part, and the constant part."""
+    """Sizes of allocations: whether a part is variable, and the constant part in bytes."""
 
 
 def accesses(code: ObjectCode, names: Sequence[str]) -> Accesses:
@@ -131,11 +131,11 @@ class _Reader:
         self.name = name
         self.numbers: dict[tuple[object, ...], int] = {}
         self.kinds: list[tuple[object, ...]] = []
-        # What meets in unknowns.
+        # Unknown values, with the values of the paths that met in them.
         self.inputs: dict[Value, set[Value]] = {}
-        # What was divided by a power of two, as for the shadow.
+        # Results of right shifts, with the shifted value: KASAN computes a shadow address that way.
         self.shifted: dict[Value, Value] = {}
-        # By the instructions' addresses.
+        # Each by the address of its instruction.
         self.reached: dict[int, tuple[Instruction, Value]] = {}
         self.checked: dict[int, tuple[Value, int]] = {}
         self.copied: dict[int, tuple[str, Value]] = {}
@@ -159,7 +159,8 @@ class _Reader:
         roots = {next(iter(self.blocks)): state | {"rsp": self.unknown("stack")}}
         self._follow(roots)
         while orphans := [at for at in self.blocks if at not in self.before]:
-            # Behind a jump table, or a static branch: what holds at all places they may come from.
+            # A jump table or a static branch leads to these blocks. Only values on which all blocks
+            # agree that may precede them are known there.
             heads = [at for at in orphans if not self.blocks[at].sources] or orphans
             tables = [at for at, block in self.blocks.items() if block.is_table]
             places = [self.after[at] for at in tables if at in self.after]
@@ -208,7 +209,7 @@ class _Reader:
         return [*reversed(order)]
 
     def _joined(self, at: int, states: Sequence[State]) -> State:
-        """Return the state where paths meet: where they differ, a new unknown."""
+        """Return the state of a block where paths meet; values that differ become unknown."""
         if len(states) == 1:
             return states[0]
         result: State = {}

@@ -15,7 +15,7 @@ from kgym.errors import UserError
 from kgym.host import proc, sandbox, separate_process
 from kgym.worker.context import StepContext
 from kgym_builder.evidence import changed_code, lost_detectors
-from kgym_builder.evidence.changed_code import not_compared
+from kgym_builder.evidence.changed_code import Pair, not_compared
 from kgym_builder.kbuild import object_index
 from kgym_builder.kbuild.object_index import Index
 from kgym_builder.kbuild.working_tree import Tree
@@ -69,7 +69,7 @@ async def evidence(
     why = f"more than {MOST_OBJECTS} objects have changed"
     for source in sorted(_changed(trial) & set(ranked.values()) - set(chosen.values())):
         findings.append(not_compared(source, why, Severity.BLOCKING))
-    findings += await _compared(run, entry, tree, chosen, files)
+    findings += await _compared(run, entry, tree, chosen, files, _changed(trial))
     # Blocking ones first: a patch could provoke many notes to push them beyond the limit.
     findings.sort(key=lambda finding: finding.severity is not Severity.BLOCKING)
     return findings[:MOST_FINDINGS]
@@ -120,9 +120,18 @@ def changed_symbols(trial: Sequence[Applied]) -> set[str]:
 
 
 async def _compared(
-    run: StepContext, entry: Entry, tree: Tree, paths: Mapping[str, str], files: Collection[str]
+    run: StepContext,
+    entry: Entry,
+    tree: Tree,
+    paths: Mapping[str, str],
+    files: Collection[str],
+    changed: Collection[str],
 ) -> list[Finding]:
-    """Compare the machine code of objects without and with the patch."""
+    """Compare the machine code of objects without and with the patch.
+
+    Where the bug may lie, code that a sanitizer no longer checks blocks. Code that could not be
+    compared also blocks in `changed` files.
+    """
     if not paths:
         return []
     unpatched = entry.tree(run.folder / "unpatched")
@@ -130,28 +139,39 @@ async def _compared(
         _disassembled(unpatched, paths), _disassembled(tree, paths)
     )
     await asyncio.to_thread(sandbox.remove, unpatched.overlay.folder)
-    pairs = {
-        path: (source, before.get(path), after[path], _severity(source, files))
-        for path, source in paths.items()
-        if path in after and (before.get(path) != after[path] or not after[path])
-    }
+
+    def severity(blocks: bool) -> Severity:
+        return Severity.BLOCKING if blocks or not files else Severity.NOTE
+
+    unread = {source: severity(source in {*files, *changed}) for source in paths.values()}
+    findings: list[Finding] = []
+    pairs: dict[str, Pair] = {}
+    for path, source in paths.items():
+        if path not in after:
+            continue
+        old, new = before.get(path), after[path]
+        # The unpatched tree may not have the object; a limit may have cut its disassembly off.
+        if new is None or (old is None and path in before):
+            why = "its disassembly took too long, or is too large"
+            findings.append(not_compared(source, why, unread[source]))
+        elif old != new or not new:
+            pairs[path] = Pair(source, old, new, severity(source in files), unread[source])
     try:
-        return await separate_process.within(
+        findings += await separate_process.within(
             _COMPARE_SECONDS, separate_process.MEMORY, changed_code.differences, pairs
         )
     except UserError as error:
-        sources = dict.fromkeys(source for source, *_ in pairs.values())
-        return [not_compared(each, error.message, _severity(each, files)) for each in sources]
+        sources = dict.fromkeys(pair.source for pair in pairs.values())
+        findings += [not_compared(each, error.message, unread[each]) for each in sources]
+    return findings
 
 
-def _severity(source: str, files: Collection[str]) -> Severity:
-    """Return how grave an unchecked access in this file is: blocking where the bug may lie."""
-    return Severity.BLOCKING if not files or source in files else Severity.NOTE
+async def _disassembled(tree: Tree, paths: Collection[str]) -> dict[str, list[str] | None]:
+    """Return the disassembly of the objects that exist.
 
-
-async def _disassembled(tree: Tree, paths: Collection[str]) -> dict[str, list[str]]:
-    """Return the disassembly of the objects that exist; of unreadable ones, nothing."""
-    whole: dict[str, list[str]] = {path: [] for path in paths}
+    It is empty for objects that objdump cannot read, and None where a limit ended it.
+    """
+    whole: dict[str, list[str] | None] = dict.fromkeys(paths)
     lines: list[str] = []
     path, left = "", _MOST_BYTES
     # No symbol of an object can imitate our lines.
@@ -167,13 +187,13 @@ async def _disassembled(tree: Tree, paths: Collection[str]) -> dict[str, list[st
             elif kind == "object":
                 path = rest
                 lines.clear()
-            elif rest == "0" and left > 0:
-                whole[path] = lines.copy()
+            elif left > 0:
+                whole[path] = lines.copy() if rest == "0" else []
         elif left > 0:
             lines.append(raw.decode(errors="replace"))
 
     stdin = "".join(f"{path}\n" for path in paths).encode(errors="surrogateescape")
-    # What was not printed in full counts as unreadable.
+    # At a limit, the objects that were not printed in full keep None.
     with suppress(proc.ProgramTimedOut, UserError):
         await tree.run(
             ["sh", "-c", _DISASSEMBLE, "sh", mark.decode()],

@@ -116,8 +116,8 @@ def reproduce(
 
     Measurements by `kgym bug calibrate` and earlier trials decide how many VMs the
     fix must survive, and how long. A bug that reproduces quickly is measured first;
-    for others, the bundle decides. A bug's first trial also learns its variants, which
-    takes up to four minutes.
+    for others, the bundle decides. The first trial of a bug with variants takes
+    two or three minutes more, to learn them.
     """
     wanted = TrialOptions(
         instances, time, validate=validate, confidence=confidence, variants=variants

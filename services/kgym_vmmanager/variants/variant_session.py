@@ -238,8 +238,8 @@ async def _perform(part: Part, stream: Stream) -> None:
 
 
 async def _end(stream: Stream) -> None:
-    """Let the engine end, for a moment at most."""
-    # Dropbear was seen to close a channel that is opened while the last one's program ends.
+    """Close the engine's stdin, and wait up to _END_SECONDS for its end."""
+    # Dropbear was seen to close a channel that was opened while the program of another one ended.
     await stream.finish()
     until = time.monotonic() + _END_SECONDS
     while (await stream.read(_READ_SECONDS))[2] and time.monotonic() < until:

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kgym.api.steps import Finding, Severity
-from kgym_builder.evidence.changed_code import differences
+from kgym_builder.evidence.changed_code import Pair, differences
 from tests.tables import rows
 
 INLINE = (
@@ -46,7 +46,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory, flags: tuple[str, ...]) -> l
 def compared(
     before: Sequence[str] | None, after: Sequence[str], severity: Severity = Severity.BLOCKING
 ) -> list[Finding]:
-    return differences({"it.o": ("it.c", before, after, severity)})
+    return differences({"it.o": Pair("it.c", before, after, severity, Severity.BLOCKING)})
 
 
 def reasons(findings: list[Finding]) -> set[tuple[str, str | None]]:
@@ -274,5 +274,5 @@ LINES = st.sampled_from(
 @given(st.lists(LINES | st.text(alphabet="\t%$(),:<>0 fx", max_size=12), max_size=30))
 def test_what_a_hostile_object_prints_is_passed_over(lines: list[str]) -> None:
     readable = ["it.o:     file format elf64-x86-64", *lines]
-    differences({"it.o": ("it.c", lines, readable, Severity.NOTE)})
-    differences({"it.o": ("it.c", readable[:1], readable, Severity.NOTE)})
+    compared(lines, readable)
+    compared(readable[:1], readable)

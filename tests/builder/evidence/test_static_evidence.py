@@ -7,6 +7,7 @@ import pytest
 from kgym.api.steps import BuildResult, BuildSpec, Edit, Finding, KernelConfig, Patch, Severity
 from kgym.bugs import bundle
 from kgym.source import patching
+from kgym_builder.evidence import static_evidence
 from kgym_builder.evidence.patch_review import on_trial, review
 from kgym_builder.evidence.removed_code import amputations
 from kgym_builder.evidence.static_evidence import MOST_OBJECTS
@@ -77,6 +78,17 @@ async def test_what_only_the_object_code_shows_is_found(linux: FakeLinux) -> Non
     finding = reasons(await linux.build(trial(linux.spec, declared, call)))["unchecked_access"]
     assert (finding.severity, finding.file) == (Severity.BLOCKING, FILE)
     assert "`kasan_disable_current`" in finding.message
+
+
+@pytest.mark.parametrize("files", [[FILE], ["fs/open.c"]])
+async def test_code_that_a_limit_leaves_uncompared_stands_in_the_way(
+    linux: FakeLinux, monkeypatch: pytest.MonkeyPatch, files: list[str]
+) -> None:
+    monkeypatch.setattr(static_evidence, "_MOST_BYTES", 100)
+    spec = trial(linux.spec, FIX).model_copy(update={"files": files})
+    finding = reasons(await linux.build(spec))["not_compared"]
+    assert (finding.severity, finding.file) == (Severity.BLOCKING, FILE)
+    assert "too large" in finding.message
 
 
 async def test_what_was_found_is_remembered_with_the_build(linux: FakeLinux) -> None:

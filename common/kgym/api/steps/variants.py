@@ -85,7 +85,7 @@ class VariantCrash(Strict):
     title: Line
     kind: VariantCrashKind
     changes: list[Line] = Field([], max_length=10, description="in words, as few as still crash")
-    instance: Name = Field("", description="the guest, which its artifacts are named by")
+    instance: Name = Field("", description="the guest's name, in the names of its artifacts")
 
 
 class VariantRun(Strict):
