@@ -13,6 +13,7 @@ from kgym.api.steps import (
     ReproduceResult,
     ReproduceSpec,
     UsedRoot,
+    VariantRun,
     Verdict,
 )
 from kgym.bugs import calibration
@@ -132,7 +133,7 @@ class Reproduce:
             sample=group.sample,
             findings=[
                 *group.findings,
-                *_work_findings(baseline, spec, group.evidence, judgement),
+                *_work_findings(baseline, spec, group.evidence, judgement, variants),
                 *(variant_stage.findings(variants) if variants else ()),
                 *control_set.findings(controls),
                 # Guests with another root than the baseline's prove nothing about the fix.
@@ -213,14 +214,19 @@ def _confidence_in_words(confidence: float | None, known: Calibration | None) ->
 
 
 def _work_findings(
-    baseline: ReproduceResult | None, spec: ReproduceSpec, evidence: Evidence, judgement: Judgement
+    baseline: ReproduceResult | None,
+    spec: ReproduceSpec,
+    evidence: Evidence,
+    judgement: Judgement,
+    variants: VariantRun | None,
 ) -> Iterator[Finding]:
     """Yield what the program's work lacks on a patched kernel that it did not crash."""
     if baseline is None or judgement.verdict is not Verdict.NO_CRASH:
         return
     before = work_before(baseline)
     if evidence.work is not None:
-        yield from compared_work.findings(before, evidence.work)
+        others_served = variant_stage.behaves_as_before(variants)
+        yield from compared_work.findings(before, evidence.work, others_served=others_served)
     elif before is not None:
         yield compared_work.unknown("; ".join(evidence.missing))
     if before is None and spec.evidence:

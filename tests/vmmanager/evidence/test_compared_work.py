@@ -103,6 +103,8 @@ def test_functions_on_the_way() -> None:
     assert severities(reached(True, True), before) == {}
     assert severities(reached(False, True), before) == {"function_not_reached": Severity.NOTE}
     assert severities(reached(False, False), before) == {"way_not_taken": Severity.BLOCKING}
+    [finding] = findings(before, reached(False, False), others_served=True)
+    assert (finding.reason, finding.severity) == ("way_not_taken", Severity.NOTE)
 
 
 def test_a_program_that_cannot_be_seen_blocks() -> None:
