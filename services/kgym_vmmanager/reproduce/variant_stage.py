@@ -59,7 +59,7 @@ class VariantStage:
         try:
             functions = await self._functions(results)
             with self.run.stage("variants"):
-                words = await self._dictionary("build", functions)
+                words = await self._dictionary("build", functions, subsystem=True)
                 kernel = await self._guest("build", words, words)
                 search = VariantSearch(kernel, self.spec.titles)
                 return await search.learn(words)
@@ -113,11 +113,13 @@ class VariantStage:
                 return crash_path.functions(json.loads(text))[: crash_path.LONGEST]
         return []
 
-    async def _dictionary(self, build: str, functions: Collection[str]) -> Dictionary:
+    async def _dictionary(
+        self, build: str, functions: Collection[str], *, subsystem: bool = False
+    ) -> Dictionary:
         vmlinux = self.plan.folder / "variants" / build / BuildArtifact.VMLINUX
         await asyncio.to_thread(vmlinux.parent.mkdir, parents=True, exist_ok=True)
         await self.run.fetch(build, BuildArtifact.VMLINUX, vmlinux)
-        return await dictionary.of_kernel(vmlinux, functions)
+        return await dictionary.of_kernel(vmlinux, functions, subsystem=subsystem)
 
     async def _guest(self, build: str, words: Dictionary, before: Dictionary) -> Guest:
         """Return what boots guests of a build, with the engine's dictionaries in their image."""

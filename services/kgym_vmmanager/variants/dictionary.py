@@ -5,12 +5,14 @@ value, and that stands in the code as an immediate operand. Macros, enumerators 
 their real values there.
 """
 
+import asyncio
 import itertools
 import re
+import struct
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import TypeVar
+from typing import IO, TypeVar
 
 from kgym.api.steps import Dictionary
 from kgym.host.sandbox import Sandbox
@@ -25,48 +27,54 @@ MOST_STRINGS = 200
 _STRING_BYTES = 64
 _MOST_FUNCTIONS = 24
 _MOST_FUNCTION_BYTES = 1 << 16
-# Addresses of strings that are looked at.
-_MOST_ADDRESSES = 60
+# Functions whose neighbours are looked at, and bytes of code before and behind each: the linker
+# puts a folder's objects next to each other (scripts/Makefile.build, built-in.a).
+_MOST_CENTRES = 3
+_AROUND = 32 << 10
+# Addresses of strings and tables that are looked at, and bytes of a table.
+_MOST_ADDRESSES = 400
+_TABLE_BYTES = 512
+# Names of a subsystem that are kept: among too many, the functions' own strings would be rare.
+_MOST_NAMES = 60
 _SECONDS = 120.0
-# Both read a line `START STOP` for each range.
+# Reads a line `START STOP` for each range.
 _DISASSEMBLE = """
 set -e
 while read -r start stop; do
     objdump -d --no-show-raw-insn --start-address="$start" --stop-address="$stop" "$1"
 done
 """
-_DUMP = """
-set -e
-while read -r start stop; do
-    objdump -s --start-address="$start" --stop-address="$stop" "$1"
-done
-"""
 
 # A function passes a string by its address: `mov $0xffffffff826f1c40,%rdi`, or relative to %rip.
 _ADDRESS = re.compile(r"(?:\$0x|# )(ffffffff[89ab][0-9a-f]{7})\b")
-_DUMPED = re.compile(r"^ ([0-9a-f]{8,16}) ((?:[0-9a-f]{2,8} ){1,4})", re.MULTILINE)
+_ADDRESSES = range(0xFFFFFFFF80000000, 0xFFFFFFFFC0000000)
 _TEXT = re.compile(rb"[\x20-\x7e]{2,}\0")
+# Of types, operations, mount options: `keyring`, `source`, `enc=%s`; messages have spaces.
+_NAME = re.compile(rb"[A-Za-z0-9][\w.:=%+-]{1,31}\0")
 # KASAN's description of a stack frame, such as `1 32 8 5 key:20`.
 _FRAME = re.compile(rb"\d+ \d+ \d+ \d+ \w+")
 
 
-async def of_kernel(vmlinux: Path, functions: Collection[str]) -> Dictionary:
+async def of_kernel(
+    vmlinux: Path, functions: Collection[str], *, subsystem: bool = False
+) -> Dictionary:
     """Return the dictionary of these functions of a kernel. Raises ProgramFailed, LimitExceeded.
 
-    Names that are missing or not unique are left out.
+    Names that are missing or not unique are left out. With `subsystem`, the names in the code and
+    the tables around the first functions follow.
     """
     # A patched kernel is hostile, so binutils read it in the sandbox.
     box = Sandbox(readonly={"/in": vmlinux.parent})
     listing = await _output(box, ["nm", "-n", f"/in/{vmlinux.name}"])
     ranges = _ranges(listing.splitlines(), functions)
-    code = await _each_range(box, _DISASSEMBLE, vmlinux, ranges)
-    addresses = dict.fromkeys(int(match, 16) for match in _ADDRESS.findall(code))
-    places = [(at, at + _STRING_BYTES) for at in list(addresses)[:_MOST_ADDRESSES]]
-    dump = await _each_range(box, _DUMP, vmlinux, places)
+    code = await _disassembled(box, vmlinux, ranges)
     # By function: the first ones, in which the kernel crashes, count most.
     functions_code = code.split("Disassembly of section")
     dictionaries = [of_code(each.splitlines()) for each in functions_code]
-    return merged(*dictionaries, of_code([], _strings(dump, addresses)))
+    around = [(max(0, at - _AROUND), at + _AROUND) for at, _ in ranges[:_MOST_CENTRES]]
+    near = await _disassembled(box, vmlinux, around if subsystem else [])
+    strings = await asyncio.to_thread(_strings, vmlinux, code, near)
+    return merged(*dictionaries, of_code([], strings))
 
 
 def merged(*dictionaries: Dictionary) -> Dictionary:
@@ -118,11 +126,11 @@ async def _output(box: Sandbox, argv: Sequence[str], stdin: str = "") -> str:
     return "\n".join(line.rstrip("\n") for line in lines)
 
 
-async def _each_range(
-    box: Sandbox, script: str, vmlinux: Path, ranges: Iterable[tuple[int, int]]
-) -> str:
+async def _disassembled(box: Sandbox, vmlinux: Path, ranges: Collection[tuple[int, int]]) -> str:
+    if not ranges:
+        return ""
     stdin = "".join(f"{start:#x} {stop:#x}\n" for start, stop in ranges)
-    return await _output(box, ["sh", "-c", script, "sh", f"/in/{vmlinux.name}"], stdin)
+    return await _output(box, ["sh", "-c", _DISASSEMBLE, "sh", f"/in/{vmlinux.name}"], stdin)
 
 
 def _ranges(listing: Iterable[str], functions: Collection[str]) -> list[tuple[int, int]]:
@@ -145,14 +153,58 @@ def _ranges(listing: Iterable[str], functions: Collection[str]) -> list[tuple[in
     return known[:_MOST_FUNCTIONS]
 
 
-def _strings(dump: str, addresses: Iterable[int]) -> Iterator[bytes]:
-    """Yield the strings at these addresses, from the output of `objdump -s`."""
-    memory: dict[int, int] = {}
-    for match in _DUMPED.finditer(dump):
-        for offset, byte in enumerate(bytes.fromhex(match[2].replace(" ", ""))):
-            memory[int(match[1], 16) + offset] = byte
+def _addresses(code: str) -> list[int]:
+    """Return the addresses of data that code refers to, in the order of the code."""
+    addresses = dict.fromkeys(int(match, 16) for match in _ADDRESS.findall(code))
+    return list(addresses)[:_MOST_ADDRESSES]
+
+
+class _Image:
+    """A kernel's memory as its ELF file has it (elf(5)); of a hostile file, any bytes or none."""
+
+    def __init__(self, file: IO[bytes]) -> None:
+        self._file = file
+        self._segments: list[tuple[int, int, int]] = []
+        header = file.read(64).ljust(64, b"\0")
+        [place] = struct.unpack_from("<Q", header, 32)
+        size, count = struct.unpack_from("<HH", header, 54)
+        for number in range(min(count, 64)):
+            part = self._part(place + number * size, 56)
+            if len(part) == 56:
+                kind, offset, address, length = struct.unpack("<I4xQQ8xQ16x", part)
+                if kind == 1:  # PT_LOAD
+                    self._segments.append((address, offset, length))
+
+    def read(self, address: int, size: int) -> bytes:
+        """Return the bytes at an address, fewer at the end of a segment."""
+        for begin, offset, length in self._segments:
+            if begin <= address < begin + length:
+                return self._part(offset + address - begin, min(size, begin + length - address))
+        return b""
+
+    def _part(self, offset: int, size: int) -> bytes:
+        if offset >= 1 << 40:  # no file is so large
+            return b""
+        self._file.seek(offset)
+        return self._file.read(size)
+
+
+def _strings(vmlinux: Path, code: str, near: str) -> list[bytes]:
+    """Return the strings of a bug's functions, then the names in the code near them."""
+    with vmlinux.open("rb") as file:
+        image = _Image(file)
+        texts = [text for text in _strings_at(image, _addresses(code)) if not _FRAME.match(text)]
+        names = dict.fromkeys(filter(_NAME.fullmatch, _strings_at(image, _addresses(near))))
+    return [*texts, *itertools.islice(names, _MOST_NAMES)]
+
+
+def _strings_at(image: _Image, addresses: Iterable[int]) -> Iterator[bytes]:
+    """Yield the strings at these addresses, and those to which tables at these addresses point."""
     for address in addresses:
-        text = bytes(memory.get(address + offset, 255) for offset in range(_STRING_BYTES))
-        ending = _TEXT.match(text)
-        if ending and not _FRAME.match(ending[0]):
-            yield ending[0]
+        content = image.read(address, _TABLE_BYTES)
+        if text := _TEXT.match(content[:_STRING_BYTES]):
+            yield text[0]
+            continue
+        for [word] in struct.iter_unpack("<Q", content[: len(content) // 8 * 8]):
+            if word in _ADDRESSES and (text := _TEXT.match(image.read(word, _STRING_BYTES))):
+                yield text[0]

@@ -17,6 +17,9 @@ int bound(unsigned operation)
 int flag(unsigned flags) { return report(flags & 0x00fff000 ? "keyring" : "user", flags); }
 int small(long size) { if (size > 4096) return -22; return report("size", size & 0xf0); }
 int far(long size) { return size == 987654; }
+static const struct { const char *name; long flag; } options[] = {
+    { "source", 1 }, { "user_xattr=%s", 2 }, { "no such option", 3 } };
+const void *table(void) { return options; }
 int main(void) { return 0; }
 int report(const char *what, long value) { return what[0] + value; }
 """
@@ -52,6 +55,15 @@ async def test_masks_are_bit_fields_and_strings_are_read(program: Path) -> None:
     assert 0xFFF000 in constants.values
     texts = {bytes.fromhex(text) for text in constants.strings}
     assert {b"keyring\0", b"user\0"} <= texts
+
+
+async def test_names_of_the_subsystem_are_read_from_its_tables_too(program: Path) -> None:
+    constants = await dictionary.of_kernel(program, ["bound"], subsystem=True)
+    texts = {bytes.fromhex(text) for text in constants.strings}
+    assert {b"source\0", b"user_xattr=%s\0", b"keyring\0"} <= texts
+    assert b"no such option\0" not in texts
+    assert 987654 not in constants.values
+    assert (await of(program, "bound")).strings == []
 
 
 async def test_only_the_named_functions_count_and_unknown_ones_do_not_matter(program: Path) -> None:

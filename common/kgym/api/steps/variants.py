@@ -10,7 +10,7 @@ from kgym.api.steps.base import Count, Line, Name, Number, Strict
 SEED_LIMIT = 1 << 48
 # SHA-256 of the engine that makes a variant from a seed (kgym_vmmanager/guest/inside/vary.c).
 # Another version of the engine makes other variants of the same seeds.
-ENGINE = "fccf88db"
+ENGINE = "c42f45dc"
 _Seed = Annotated[int, Field(ge=0, lt=SEED_LIMIT)]
 _Bits = Annotated[int, Field(ge=0, le=64)]
 _Word = Annotated[int, Field(ge=0, lt=1 << 64)]

@@ -373,7 +373,7 @@ static int change_memory(struct random *random, struct task *task, u64 at, int d
 			return change_memory(random, task, value, depth + 1);
 	}
 	if (string_count && below(random, 6) == 0) {
-		word = below(random, string_count);
+		word = early(random, string_count);
 		size = strings[word].size;
 		tell(task, depth ? "string-behind" : "string", where, word);
 		return poke(task->id, at + (below(random, 2) ? where : 0), strings[word].bytes, size);
