@@ -395,7 +395,9 @@ async def test_a_server_that_never_ends_has_a_deadline(tmp_path: Path, kind: str
 
     async def trickle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         come.set()
-        await reader.readuntil(b"\r\n\r\n")
+        # On a busy machine, the time may be over before the request has been sent.
+        with contextlib.suppress(asyncio.IncompleteReadError):
+            await reader.readuntil(b"\r\n\r\n")
         writer.write(b"HTTP/1.1 200 OK\r\n\r\n")
         while not reader.at_eof():
             writer.write(b"x")
