@@ -91,7 +91,8 @@ def findings(before: Work | None, after: Work, *, others_served: bool = False) -
     if before is not None:
         yield from _calls(before, after)
     yield from _died(before, after)
-    yield from _reached(after.reached, others_served=others_served)
+    excused = others_served and before is not None and _is_refused(before, after)
+    yield from _reached(after.reached, excused=excused)
 
 
 def _calls(before: Work, after: Work) -> Iterator[Finding]:
@@ -137,16 +138,28 @@ def _died(before: Work | None, after: Work) -> Iterator[Finding]:
             yield _finding("died_in_call", message, blocking=True)
 
 
-def _reached(reached: list[Reached], *, others_served: bool) -> Iterator[Finding]:
+def _is_refused(before: Work, after: Work) -> bool:
+    """Return whether a call that the program made before fails in a new way."""
+    old, new = _by_name(before), _by_name(after)
+    made = {*old, before.unfinished}
+    return any(
+        _failed(results).keys() - old.get(name, {}).keys()
+        for name, results in new.items()
+        if name in made
+    )
+
+
+def _reached(reached: list[Reached], *, excused: bool) -> Iterator[Finding]:
     # Many honest fixes return before some of the crash's functions. One that avoids all refuses the
     # program's own request, as 7a0df7fbc145 does (seccomp: NEW_LISTENER and TSYNC exclude each
-    # other); only programs close to it show that it does not refuse theirs, too.
+    # other); only programs close to it show that it does not refuse theirs, too. Success without
+    # the way is never excused: a patch that leaves the work out answers like that.
     missed = [entry.function for entry in reached if not entry.reached]
     if not missed:
         return
     if len(missed) == len(reached):
         message = f"none of the crash's {len(reached)} functions is reached: {', '.join(missed)}"
-        yield _finding("way_not_taken", message, blocking=not others_served)
+        yield _finding("way_not_taken", message, blocking=not excused)
     else:
         message = (
             f"{len(missed)} of the crash's {len(reached)} functions are not reached any more:"

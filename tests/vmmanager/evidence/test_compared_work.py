@@ -104,7 +104,16 @@ def test_functions_on_the_way() -> None:
     assert severities(reached(False, True), before) == {"function_not_reached": Severity.NOTE}
     assert severities(reached(False, False), before) == {"way_not_taken": Severity.BLOCKING}
     [finding] = findings(before, reached(False, False), others_served=True)
-    assert (finding.reason, finding.severity) == ("way_not_taken", Severity.NOTE)
+    assert (finding.reason, finding.severity) == ("way_not_taken", Severity.BLOCKING)
+    refuses = work("pipe2=ok", "ioctl=EINVAL").model_copy(
+        update={"reached": reached(False, False).reached}
+    )
+    for served, severity in ((True, Severity.NOTE), (False, Severity.BLOCKING)):
+        reasons = {
+            finding.reason: finding.severity
+            for finding in findings(before, refuses, others_served=served)
+        }
+        assert reasons["way_not_taken"] == severity
 
 
 def test_a_program_that_cannot_be_seen_blocks() -> None:
