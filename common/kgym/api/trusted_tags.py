@@ -1,6 +1,7 @@
 """Trusted tags ("marks"): hashes of what a job does, computed from its own steps.
 
-`request=HASH` finds a job of the same steps again, `calibration=HASH` a job that measured a bug.
+`request=HASH` finds a job of the same steps again, `calibration=HASH` a job that measured a bug,
+`reference=HASH` one that also ran the bug's variants on the kernel with this fix.
 They are verified where a job or its tags are read (`JobRequest`, `JobStore.tag`), so that no false
 mark is ever stored.
 """
@@ -11,23 +12,32 @@ from itertools import takewhile
 
 from pydantic import BaseModel
 
-from kgym.api.steps import BuildSpec, Reproducer, ReproduceSpec, StepSpec, SyzkallerSpec, VmShape
+from kgym.api.steps import (
+    BuildSpec,
+    Reproducer,
+    ReproduceSpec,
+    StepRef,
+    StepSpec,
+    SyzkallerSpec,
+    VmShape,
+)
 
 # Fields of a kernel that change the speed of its build, but not the result.
 _PACE = ("jobs", "make_seconds")
 REQUEST = "request="
 CALIBRATION = "calibration="
+REFERENCE = "reference="
 
 
 def marks(tags: Iterable[str]) -> list[str]:
     """Return those of the tags that are marks."""
-    return [tag for tag in tags if tag.startswith((REQUEST, CALIBRATION))]
+    return [tag for tag in tags if tag.startswith((REQUEST, CALIBRATION, REFERENCE))]
 
 
 def false(tags: Iterable[str], steps: Sequence[StepSpec]) -> list[str]:
     """Return the marks that do not match a job of these steps."""
     claimed = marks(tags)
-    true = {request(steps), _calibration(steps)} if claimed else set()
+    true = {request(steps), _calibration(steps), _reference(steps)} if claimed else set()
     return [mark for mark in claimed if mark not in true]
 
 
@@ -46,9 +56,17 @@ def calibration(
 
     `syzkallers` build the binaries for `syz` programs: other binaries may behave differently.
     """
-    # A name, and checks made ahead, do not change the kernel that is measured.
-    kernel = build.model_copy(update={"name": None, "ahead": None, **dict.fromkeys(_PACE)})
-    return CALIBRATION + _hash(map(_text, (kernel, *programs, vm, *syzkallers)))
+    return CALIBRATION + _hash(map(_text, (_kernel(build), *programs, vm, *syzkallers)))
+
+
+def reference(mark: str, fixed: BuildSpec) -> str:
+    """Return the mark of jobs with a calibration's `mark` that ran variants on `fixed` as well."""
+    return REFERENCE + _hash([mark, _text(_kernel(fixed))])
+
+
+def _kernel(build: BuildSpec) -> BuildSpec:
+    # A name, and checks made ahead, do not change the kernel.
+    return build.model_copy(update={"name": None, "ahead": None, **dict.fromkeys(_PACE)})
 
 
 def _calibration(steps: Sequence[StepSpec]) -> str | None:
@@ -62,9 +80,24 @@ def _calibration(steps: Sequence[StepSpec]) -> str | None:
             measures = not runs.stop_at_first_crash or runs.measure is not None or runs.variants
             own = runs.build.job is None and all(ref.job is None for ref in runs.syzkaller)
             used = {ref.step for ref in runs.syzkaller} == {step.name for step in before}
-            if measures and own and used:
+            # What it has learned does not rest on another job's results.
+            if measures and own and used and runs.learned is None:
                 syzkallers = [step for step in before if isinstance(step, SyzkallerSpec)]
                 return calibration(build, (runs.reproducer, *runs.others), runs.vm, syzkallers)
+    return None
+
+
+def _reference(steps: Sequence[StepSpec]) -> str | None:
+    """Return the mark of a job that learns a bug's variants, and runs them with a fix."""
+    mark, rest = _calibration(steps), [s for s in steps if not isinstance(s, SyzkallerSpec)]
+    match rest[:4]:
+        case [BuildSpec(), ReproduceSpec() as shows, BuildSpec() as fixed, ReproduceSpec() as runs]:
+            learns = shows.variants and shows.name and runs.learned == StepRef(step=shows.name)
+            own = fixed.name and runs.build == StepRef(step=fixed.name) and runs.baseline is None
+            programs = (shows.reproducer, shows.others, shows.vm)
+            alike = programs == (runs.reproducer, runs.others, runs.vm)
+            if mark is not None and learns and own and alike and runs.variants:
+                return reference(mark, fixed)
     return None
 
 

@@ -87,7 +87,7 @@ def _reproduce(job: JobView, spec: ReproduceSpec) -> str:
     if spec.evidence:
         sentences.append("Collects evidence that the kernel could have reported the bug.")
     if spec.variants:
-        sentences.append(f"Also runs {spec.variants:,} programs close to the reproducer.")
+        sentences.append(_variants(job, spec))
     if spec.smoke:
         sentences.append("Smoke-tests the kernel.")
     if spec.dump != "none":
@@ -95,6 +95,14 @@ def _reproduce(job: JobView, spec: ReproduceSpec) -> str:
     if spec.required:
         sentences.append("Without a verdict, the job ends here.")
     return " ".join(sentences)
+
+
+def _variants(job: JobView, spec: ReproduceSpec) -> str:
+    if spec.baseline is None and spec.learned is not None:
+        return "Learns what programs close to the reproducer do with the known fix."
+    runs = f"Also runs {spec.variants:,} programs close to the reproducer."
+    compared = spec.reference and f" Compares some with {_named(job, spec.reference)}."
+    return runs + (compared or "")
 
 
 def _minimize(job: JobView, spec: MinimizeSpec) -> str:

@@ -83,11 +83,16 @@ class Reproduce:
             judgement = judge(results, spec.titles, group.requested, group.evidence.controls)
             stage = VariantStage(run, spec, plan, group)
             learned = variants = None
-            if judgement.verdict is Verdict.SAME_CRASH and baseline is None:
+            learner = run.optional_input("learned", ReproduceResult)
+            reference = run.optional_input("reference", ReproduceResult)
+            if baseline is None and learner is not None:
+                learned = await stage.learn_of_fix(learner, judgement.title)
+            elif judgement.verdict is Verdict.SAME_CRASH and baseline is None:
                 learned = await stage.learn(results)
             elif judgement.verdict is Verdict.NO_CRASH:
-                learner = run.optional_input("learned", ReproduceResult) or baseline
-                variants = await stage.search(learner)
+                variants = await stage.search(learner or baseline)
+                if variants is not None and reference is not None:
+                    variants = await stage.compared(variants, reference)
                 work = group.evidence.work
                 why = compared_work.lacks(work_before(baseline), work) if work else None
                 if why and not variant_stage.behaves_as_before(variants):

@@ -13,6 +13,7 @@ from kgym.api.steps import (
     BuildArtifact,
     BuildResult,
     Dictionary,
+    Equivalence,
     Finding,
     InstanceResult,
     LearnedVariants,
@@ -32,7 +33,7 @@ from kgym_vmmanager.guest.paths import ORDERS, WORDS, WORDS_BEFORE
 from kgym_vmmanager.reproduce.instance_group import InstanceGroup
 from kgym_vmmanager.reproduce.instance_plan import InstancePlan
 from kgym_vmmanager.reproduce.preparation import modules
-from kgym_vmmanager.variants import balance, dictionary
+from kgym_vmmanager.variants import balance, dictionary, fix_comparison
 from kgym_vmmanager.variants.variant_search import Guest, VariantSearch
 
 # Whether answers changed cannot be told from fewer variants.
@@ -76,7 +77,7 @@ class VariantStage:
         if why := self._why_not:
             return VariantRun(ran=0, missing=why)
         learned = learner.learned if learner else None
-        if learned is None or learned.engine != ENGINE:
+        if learned is None or learned.engine != ENGINE or learned.of_fix:
             learned = LearnedVariants(missing="the unpatched kernel's were not learned")
         built = self.run.input("build", BuildResult)
         try:
@@ -97,6 +98,40 @@ class VariantStage:
         except (KgymError, OSError) as error:  # what was seen counts all the same
             self.run.log(f"no archive to run the variants by hand: {error}")
         return variants.model_copy(update={"leaked": list(leaked(variants, learned.losses))})
+
+    async def learn_of_fix(
+        self, learner: ReproduceResult, crash: str | None
+    ) -> LearnedVariants | None:
+        """Return what this kernel, with the developers' fix, does with the bug's variants.
+
+        `crash` is the title of its crash with the reproducer, if it crashed.
+        """
+        if not self.spec.variants:
+            return None
+        learned = learner.learned or LearnedVariants(missing="the bug's variants were not learned")
+        why = f"the kernel with the fix crashes: {crash}" if crash is not None else self._why_not
+        if why := why or _unusable(learned, of_fix=False):
+            return LearnedVariants(of_fix=True, missing=why)
+        try:
+            with self.run.stage("variants"):
+                kernel = await self._guest("build", learned.dictionary, learned.dictionary)
+                return await fix_comparison.learned_of_fix(kernel, learned)
+        except (KgymError, OSError) as error:
+            return LearnedVariants(of_fix=True, missing=f"no variants ran: {error}")
+
+    async def compared(self, variants: VariantRun, reference: ReproduceResult) -> VariantRun:
+        """Return the run with its comparison with the kernel with the developers' fix."""
+        known = reference.learned or LearnedVariants(of_fix=True, missing="no variants ran there")
+        equivalence = Equivalence(compared=0, same=0, missing=_unusable(known, of_fix=True))
+        try:
+            if not equivalence.missing:
+                with self.run.stage("comparison"):
+                    kernel = await self._guest("build", known.dictionary, known.dictionary)
+                    equivalence = await fix_comparison.compared(kernel, known)
+        except (KgymError, OSError) as error:
+            equivalence = Equivalence(compared=0, same=0, missing=f"no variants ran: {error}")
+        # Neither a finding nor part of the evidence: agents read those.
+        return variants.model_copy(update={"equivalence": equivalence})
 
     @property
     def _why_not(self) -> str:
@@ -164,6 +199,15 @@ class VariantStage:
             ]
             await asyncio.to_thread(path.write_bytes, cpio.archive(entries))
             await self.run.keep(path)
+
+
+def _unusable(learned: LearnedVariants, *, of_fix: bool) -> str:
+    """Return why variants cannot be compared with those of a kernel; empty if they can be."""
+    if learned.of_fix is not of_fix:
+        return f"the step named for them ran a kernel with{'out' if of_fix else ''} the fix"
+    if learned.pace is None:
+        return learned.missing or "it has no variants"
+    return "" if learned.engine == ENGINE else "they are of another version of the engine"
 
 
 def _append(target: Path, parts: Collection[Path], last: bytes) -> None:

@@ -118,6 +118,7 @@ from kgym.api.steps.variants import (
     ENGINE,
     SEED_LIMIT,
     Dictionary,
+    Equivalence,
     LearnedVariants,
     Loss,
     Pace,

@@ -216,7 +216,15 @@ class ReproduceSpec(Step):
         " compared with on later kernels",
     )
     learned: StepRef | None = Field(
-        None, description="reproduce step that has learned the bug's quiet variants; null: baseline"
+        None,
+        description="reproduce step that has learned the bug's quiet variants; null: baseline."
+        " Without a baseline, this kernel has the developers' fix: what it does with these variants"
+        " and others is learned, for `reference`",
+    )
+    reference: StepRef | None = Field(
+        None,
+        description="reproduce step on the kernel with the developers' fix: variants are compared"
+        " with what it has learned",
     )
     unpatched: StepRef | None = Field(
         None, description="the build without the fix, on which a variant's crash is tried as well"
@@ -244,6 +252,12 @@ class ReproduceSpec(Step):
         return self
 
     @model_validator(mode="after")
+    def _compares_variants(self) -> "ReproduceSpec":
+        if self.reference is not None and not self.variants:
+            raise ValueError("`reference` needs `variants`")
+        return self
+
+    @model_validator(mode="after")
     def _measures_in_passing(self) -> "ReproduceSpec":
         if self.measure is not None and not self.stop_at_first_crash:
             raise ValueError("`measure` needs `stop_at_first_crash`: without it, all are measured")
@@ -260,6 +274,7 @@ class ReproduceSpec(Step):
             ("capture", self.capture, StepKind.BUILD),
             ("unpatched", self.unpatched, StepKind.BUILD),
             ("learned", self.learned, StepKind.REPRODUCE),
+            ("reference", self.reference, StepKind.REPRODUCE),
             ("root", root.step if isinstance(root, RootImage) else None, StepKind.REPRODUCE),
         ]
         for number, ref in enumerate(self.syzkaller):
@@ -395,7 +410,7 @@ class ReproduceResult(Strict):
         [], max_length=10_000, description="of the smoke test and of the evidence"
     )
     learned: LearnedVariants | None = Field(
-        None, description="variants of an unpatched kernel, with which later ones are compared"
+        None, description="variants with which later kernels' are compared"
     )
     variants: VariantRun | None = Field(None, description="variants of a patched kernel")
     evidence: Evidence | None = Field(None, description="null if not requested")

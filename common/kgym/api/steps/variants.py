@@ -60,6 +60,9 @@ class LearnedVariants(Strict):
     losses: list[Loss] | None = Field(
         None, max_length=1000, description="over the quiet variants; null: not measured"
     )
+    of_fix: bool = Field(
+        False, description="what the kernel with the developers' fix does, for `reference`"
+    )
     missing: Line = Field("", description="why none, or fewer, were learned")
     seconds: Number = 0
 
@@ -88,6 +91,18 @@ class VariantCrash(Strict):
     instance: Name = Field("", description="the guest's name, in the names of its artifacts")
 
 
+class Equivalence(Strict):
+    """Variants that behave on a patched kernel as on the one with the developers' fix."""
+
+    compared: int = Field(ge=0, le=1000, description="variants that ran on both kernels")
+    same: int = Field(ge=0, le=1000, description="those with the same calls and results on both")
+    crashed: list[_Seed] = Field(
+        [], max_length=100, description="seeds that crash the patched kernel"
+    )
+    different: list[_Seed] = Field([], max_length=1000, description="other seeds that differ")
+    missing: Line = Field("", description="why variants were not compared, or not all of them")
+
+
 class VariantRun(Strict):
     """Variants of the program on a patched kernel."""
 
@@ -107,5 +122,8 @@ class VariantRun(Strict):
         [], max_length=1000, description="what is lost beyond the unpatched kernel's losses"
     )
     crashes: list[VariantCrash] = Field([], max_length=100)
+    equivalence: Equivalence | None = Field(
+        None, description="with the developers' fix; null if no `reference` was named"
+    )
     missing: Line = Field("", description="why variants did not run, or not all of them")
     seconds: Number = 0
