@@ -39,6 +39,8 @@ ProgramKind = Literal["c", "syz", "all"]
 BUILD_BEFORE, BEFORE = "build_before", "reproduce_before"
 # Names of its steps on the kernel with the fix.
 BUILD_AFTER, AFTER = "build_after", "reproduce_after"
+# Names of the steps on the kernel with the known fix, with which the tried fix is compared.
+BUILD_REFERENCE, REFERENCE = "build_reference", "reproduce_reference"
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +50,8 @@ class TrialOptions:
     `known` is an earlier calibration, from which the number of runs for `confidence` is computed.
     `validate` also checks the fix and its kernel beyond the crash (checkpatch, a smoke test).
     `variants` also runs programs close to the reproducer; `learned` is the job that has learned
-    which of them are quiet on the unpatched kernel.
+    which of them are quiet on the unpatched kernel. `compare_fix` also compares their results with
+    those on the kernel with the known fix; `reference` is the job that has run them there.
     """
 
     instances: int | None = None
@@ -58,6 +61,8 @@ class TrialOptions:
     confidence: float = calibration.CONFIDENCES[0]
     variants: bool = False
     learned: int | None = None
+    compare_fix: bool = False
+    reference: int | None = None
 
 
 DEFAULT_OPTIONS = TrialOptions()
@@ -114,14 +119,15 @@ class Bug:
         before = self._before(trial, tried=fix is not None, measured=measured)
         steps: list[StepSpec] = [self._build(fix), before]
         if fix is not None:
-            steps += self._after(fix, None, trial)
+            steps += [*self._reference(trial), *self._after(fix, None, trial)]
         return self._job(steps, measured=measured or bool(before.variants))
 
     def shown(self, trial: TrialOptions = DEFAULT_OPTIONS) -> JobRequest:
         """Return the job that shows the bug once, as the baseline of any number of `trial` jobs."""
         measured = self.is_measured(trial)
         before = self._before(trial, tried=True, measured=measured)
-        return self._job([self._build(), before], measured=measured or bool(before.variants))
+        steps = [self._build(), before, *self._reference(trial)]
+        return self._job(steps, measured=measured or bool(before.variants))
 
     def trial(self, fix: Patch, shown: int, trial: TrialOptions = DEFAULT_OPTIONS) -> JobRequest:
         """Return the job that tries a fix, with the succeeded job `shown` as its baseline.
@@ -198,6 +204,10 @@ class Bug:
             return False
         return trial.known is None or trial.known.runs < calibration.ENOUGH_RUNS
 
+    def compares(self, trial: TrialOptions) -> bool:
+        """Return whether a trial compares variants with those on the kernel with the known fix."""
+        return trial.variants and trial.compare_fix and self.fix is not None
+
     def on_root(self, root: Literal["initramfs", "disk"]) -> "Bug":
         """Return the same bug with this root file system for its guests."""
         vm = self.file.vm.model_copy(update={"root": root})
@@ -210,12 +220,19 @@ class Bug:
         return trusted_tags.calibration(self.build, programs, self.file.vm, self._syzkallers)
 
     @property
+    def reference_tag(self) -> str:
+        """The tag of jobs that ran the variants of this bug on the kernel with its known fix."""
+        return trusted_tags.reference(self.calibration_tag, self._fixed(self.fix))
+
+    @property
     def titles(self) -> list[str]:
         """The known titles of the crash, the bug's own first; empty if any crash counts."""
         return [] if self.any_crash else [self.file.title, *self.file.alt_titles]
 
     def _job(self, steps: list[StepSpec], *, measured: bool = False) -> JobRequest:
         tags = [f"bug={self.name}", *([self.calibration_tag] if measured else [])]
+        if any(step.name == REFERENCE for step in steps):
+            tags.append(self.reference_tag)
         runs = any(isinstance(step, ReproduceSpec) for step in steps)
         return JobRequest(steps=[*(self._syzkallers if runs else ()), *steps], tags=tags)
 
@@ -243,14 +260,16 @@ class Bug:
         more: dict[str, object] = {"evidence": tried, "required": tried}
         more |= {"measure": Measure() if measured else None}
         # Once a bug's quiet variants are learned, they serve all its trials.
-        learns = tried and trial.variants and trial.learned is None
+        # A reference is learned in the same job: its tag vouches for both steps.
+        learns = trial.learned is None or (self.compares(trial) and trial.reference is None)
+        learns = tried and trial.variants and learns
         more |= {"variants": _VARIANTS if learns else 0}
         return self._reproduce().model_copy(update=more)
 
     def _after(self, fix: Patch, shown: int | None, trial: TrialOptions) -> list[StepSpec]:
         """Return the steps that try a fix; job `shown` has shown the bug, or else this one."""
-        patched: dict[str, object] = {"patches": [*self.build.patches, fix]}
-        patched |= {"name": BUILD_AFTER, "review": [fix.name], "files": self.file.files}
+        patched: dict[str, object] = {"name": BUILD_AFTER}
+        patched |= {"review": [fix.name], "files": self.file.files}
         patched |= {"checkpatch": trial.validate}
         after: dict[str, object] = {"name": AFTER, "build": StepRef(step=BUILD_AFTER)}
         after |= {"baseline": StepRef(job=shown, step=BEFORE), "required": False}
@@ -261,6 +280,8 @@ class Bug:
         }
         if trial.variants and trial.learned is not None:
             after |= {"learned": StepRef(job=trial.learned, step=BEFORE)}
+        if self.compares(trial):
+            after |= {"reference": StepRef(job=trial.reference or shown, step=REFERENCE)}
         after |= {"calibration": trial.known, "smoke": trial.validate}
         # The number of runs is not known yet: the step chooses it when it begins, from what the
         # first reproduce step has measured.
@@ -270,7 +291,23 @@ class Bug:
         after |= {"instances": trial.instances} if trial.instances else {}
         after |= {"time": trial.time} if trial.time else {}
         before = self._before(trial, tried=True)
-        return [self.build.model_copy(update=patched), before.model_copy(update=after)]
+        return [self._fixed(fix).model_copy(update=patched), before.model_copy(update=after)]
+
+    def _reference(self, trial: TrialOptions) -> list[StepSpec]:
+        """Return the steps that run the variants on the kernel with the known fix, if needed."""
+        if not self.compares(trial) or trial.reference is not None:
+            return []
+        how: dict[str, object] = {"name": REFERENCE, "build": StepRef(step=BUILD_REFERENCE)}
+        how |= {"learned": StepRef(step=BEFORE), "variants": _VARIANTS}
+        # The fix is not on trial here.
+        how |= {"instances": 1, "bundle": "none"}
+        build = self._fixed(self.fix).model_copy(update={"name": BUILD_REFERENCE})
+        return [build, self._reproduce().model_copy(update=how)]
+
+    def _fixed(self, fix: Patch | None) -> BuildSpec:
+        """Return the build with a fix."""
+        patches = [*self.build.patches, *filter(None, [fix])]
+        return self.build.model_copy(update={"patches": patches})
 
     def _build(self, fix: Patch | None = None) -> BuildSpec:
         ahead = Ahead(

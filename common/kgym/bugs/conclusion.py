@@ -23,7 +23,7 @@ from kgym.api.steps import (
     Verdict,
 )
 from kgym.api.steps.check import NOT_BUILT
-from kgym.bugs.bug import AFTER, BEFORE, BUILD_AFTER
+from kgym.bugs.bug import AFTER, BEFORE, BUILD_AFTER, REFERENCE
 from kgym.bugs.resolution import Resolution, is_accepted, resolution
 from kgym.bugs.trial_sides import other_compiler, other_root
 
@@ -73,7 +73,7 @@ class Conclusion:
     """The conclusion of a job. A field is None if there is no such answer (yet)."""
 
     verdict: Verdict | None
-    """The verdict of its last reproduce step; an aborted job has none."""
+    """The verdict of its last reproduce step, which answers it; an aborted job has none."""
     title: str | None
     """The title of that verdict's crash."""
     resolved: bool | None
@@ -106,7 +106,7 @@ def conclusion(job: JobView, accepted: Collection[str] = ()) -> Conclusion:
     A trial answers yes if its fix resolves the bug. Any other reproduce step is expected to show a
     bug or, with a baseline, to show that a fix holds.
     """
-    steps = [step for step in job.steps if step.kind is StepKind.REPRODUCE]
+    steps = _runs(job)
     results = [step.result for step in steps if isinstance(step.result, ReproduceResult)]
     if job.state is State.ABORTED:  # results of some steps do not answer the job's question
         results = []
@@ -140,7 +140,7 @@ def resolution_of(job: JobView, accepted: Collection[str] = ()) -> Resolution | 
     baseline; or a single one whose baseline is in another job. Job lists omit the specs: there, any
     two reproduce steps are taken for a trial.
     """
-    runs = [step for step in job.steps if step.kind is StepKind.REPRODUCE]
+    runs = _runs(job)
     named = [step for name in (BEFORE, AFTER) for step in runs if step.name == name]
     sides = named if len(named) == 2 else runs
     if len(sides) == 1:
@@ -164,6 +164,13 @@ def resolution_of(job: JobView, accepted: Collection[str] = ()) -> Resolution | 
     ]
     built = _build_findings(job, sides[1])
     return resolution(verdict, after, side_findings, asked=asked, accepted=accepted, built=built)
+
+
+def _runs(job: JobView) -> list[StepView]:
+    """Return the reproduce steps that answer the job's question."""
+    # The kernel with the known fix only says what a tried fix is compared with.
+    runs = (step for step in job.steps if step.kind is StepKind.REPRODUCE)
+    return [step for step in runs if step.name != REFERENCE]
 
 
 def _sides_differ(job: JobView, sides: Sequence[StepView]) -> Iterator[Finding]:

@@ -12,7 +12,7 @@ from kgym.api import trusted_tags
 from kgym.api.jobs import JobFilter, JobRequest, JobView
 from kgym.api.steps import ENGINE, Calibration
 from kgym.bugs import calibration
-from kgym.bugs.bug import BEFORE, Bug, TrialOptions
+from kgym.bugs.bug import BEFORE, REFERENCE, Bug, TrialOptions
 from kgym.bugs.conclusion import reproduced
 from kgym.client import AsyncClient, Client, Refused
 
@@ -54,19 +54,24 @@ async def known_async(
     client: AsyncClient, bug: Bug, before: datetime | None = None
 ) -> Calibration | None:
     """Return the pooled measurements of calibrations and trials of this bug, if there are any."""
-    return _pooled(await _jobs(client, bug), bug, before)
+    return _pooled(await _listed(client, _calibrations(bug)), bug, before)
 
 
 def informed(client: Client, bug: Bug, trial: TrialOptions) -> TrialOptions:
     """Return the options of a trial with what earlier jobs have measured and learned of the bug."""
-    return _informed(list(islice(client.jobs(_calibrations(bug)), _MOST_POOLED)), bug, trial, None)
+    known = [*islice(client.jobs(_calibrations(bug)), _MOST_POOLED)]
+    compares = bug.compares(trial)
+    references = [*islice(client.jobs(_references(bug)), _MOST_POOLED)] if compares else []
+    return _informed(known, references, bug, trial, None)
 
 
 async def informed_async(
     client: AsyncClient, bug: Bug, trial: TrialOptions, before: datetime | None
 ) -> TrialOptions:
     """Return the options of a trial with what jobs that ended by then have told of the bug."""
-    return _informed(await _jobs(client, bug), bug, trial, before)
+    known = await _listed(client, _calibrations(bug))
+    references = await _listed(client, _references(bug)) if bug.compares(trial) else []
+    return _informed(known, references, bug, trial, before)
 
 
 async def begun_async(client: AsyncClient, group: str) -> datetime | None:
@@ -84,9 +89,13 @@ def _calibrations(bug: Bug) -> JobFilter:
     return JobFilter(tag=bug.calibration_tag, limit=_MOST_POOLED)
 
 
-async def _jobs(client: AsyncClient, bug: Bug) -> list[JobView]:
+def _references(bug: Bug) -> JobFilter:
+    return JobFilter(tag=bug.reference_tag, limit=_MOST_POOLED)
+
+
+async def _listed(client: AsyncClient, wanted: JobFilter) -> list[JobView]:
     jobs: list[JobView] = []
-    async for job in client.jobs(_calibrations(bug)):
+    async for job in client.jobs(wanted):
         jobs.append(job)
         if len(jobs) == _MOST_POOLED:
             break
@@ -94,17 +103,34 @@ async def _jobs(client: AsyncClient, bug: Bug) -> list[JobView]:
 
 
 def _informed(
-    jobs: Sequence[JobView], bug: Bug, trial: TrialOptions, before: datetime | None
+    jobs: Sequence[JobView],
+    references: Sequence[JobView],
+    bug: Bug,
+    trial: TrialOptions,
+    before: datetime | None,
 ) -> TrialOptions:
     trial = replace(trial, known=_pooled(jobs, bug, before))
     if not trial.variants:
         return trial
-    for job in _earlier(jobs, before):
-        result = reproduced(job.step(BEFORE))
+    return replace(
+        trial,
+        learned=_learned(_earlier(jobs, before), BEFORE),
+        reference=_learned(_earlier(references, before), REFERENCE),
+    )
+
+
+def _learned(jobs: Sequence[JobView], name: str) -> int | None:
+    """Return the first job whose step of this name has learned variants that can be used."""
+    for job in jobs:
+        step = job.step(name)
+        result = reproduced(step)
         learned = result.learned if result is not None else None
-        if learned is not None and learned.pace is not None and learned.engine == ENGINE:
-            return replace(trial, learned=job.id)
-    return trial
+        # Without its artifacts, a step cannot be named as an input.
+        if step is None or step.artifacts_gone_at is not None or learned is None:
+            continue
+        if learned.pace is not None and learned.engine == ENGINE:
+            return job.id
+    return None
 
 
 def _earlier(jobs: Sequence[JobView], before: datetime | None) -> list[JobView]:

@@ -331,7 +331,9 @@ def _compiled(job: JobView) -> dict[str, object]:
 
 
 def _answered(row: Row, **facts: object) -> KernelRun:
-    known = row.model_dump(exclude={"patch", "check", "diagnostic", "same_as", "seconds"})
+    # An agent reads the answer: what the known fix does is not in it.
+    left_out = {"patch", "check", "diagnostic", "same_as", "seconds", "behavioural_equivalence"}
+    known = row.model_dump(exclude=left_out)
     fields = {**known, "answer": _words(row), **facts}
     return KernelRun.model_validate(fields)
 

@@ -12,7 +12,7 @@ key once, so a sweep that is started again, or twice concurrently, gets the exis
 import asyncio
 import re
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from hashlib import sha256
 from typing import TypeVar
@@ -21,9 +21,10 @@ from kgym.api.jobs import JobRequest, JobView
 from kgym.api.states import State
 from kgym.api.steps import CheckResult, Patch
 from kgym.bugs import ended_job
-from kgym.bugs.bug import DEFAULT_OPTIONS, Bug, TrialOptions
-from kgym.bugs.conclusion import conclusion
+from kgym.bugs.bug import DEFAULT_OPTIONS, REFERENCE, Bug, TrialOptions
+from kgym.bugs.conclusion import conclusion, failure, reproduced
 from kgym.bugs.ended_job import Began, Submitted
+from kgym.bugs.equivalence import BehaviouralEquivalence
 from kgym.bugs.sweep_rows import Outcome, Pair, Row, checked, not_shown, tried
 from kgym.client import AsyncClient, Refused
 from kgym.errors import UserError
@@ -279,8 +280,11 @@ class _BugSweep:
 
     async def _row(self, pair: Pair, patch: Patch, shown: JobView) -> Row:
         """Try a patch and return its row."""
-        pair = pair.knowing(shown_by=shown.id)
-        request = self.bug.trial(patch, shown.id, self.subject.trial)
+        pair, trial = pair.knowing(shown_by=shown.id), self.subject.trial
+        if trial.compare_fix and (missing := self._not_comparable(shown)):
+            pair = pair.knowing(behavioural_equivalence=BehaviouralEquivalence(missing=missing))
+            trial = replace(trial, compare_fix=False)
+        request = self.bug.trial(patch, shown.id, trial)
         request = request.model_copy(update={"tags": [*request.tags, tag(pair.patch)]})
 
         def row(job: JobView) -> Row:
@@ -293,6 +297,14 @@ class _BugSweep:
             return row(job).outcome is not Outcome.INCONCLUSIVE
 
         return row(await self.whole.ended(request, self.whole.trials, answers=answers, began=began))
+
+    def _not_comparable(self, shown: JobView) -> str:
+        """Return why no patch can be compared with the known fix; empty if it can be."""
+        if not self.bug.compares(self.subject.trial):
+            return "no fix of the bug is known, or no variants run"
+        if self.subject.trial.reference is None and reproduced(shown.step(REFERENCE)) is None:
+            return f"the known fix was not run (job {shown.id}): {failure(shown)}"
+        return ""
 
     async def _shown_again(self, job: JobView) -> JobView:
         """Restart the showing job, whose artifacts retention has removed, unless that was done."""

@@ -12,7 +12,16 @@ from kgym.api.steps import BuildResult, Diagnostic, PatchCheck, PatchOutcome, St
 from kgym.api.steps.check import NOT_BUILT
 from kgym.api.steps.compilers import SUBSTITUTION
 from kgym.bugs.bug import AFTER, BUILD_AFTER
-from kgym.bugs.conclusion import Answer, conclusion, in_one_line, resolution_of, seconds, worst
+from kgym.bugs.conclusion import (
+    Answer,
+    conclusion,
+    in_one_line,
+    reproduced,
+    resolution_of,
+    seconds,
+    worst,
+)
+from kgym.bugs.equivalence import BehaviouralEquivalence
 from kgym.bugs.resolution import Obstacle
 
 
@@ -43,6 +52,9 @@ class Row(Strict):
     title: str | None = Field(None, description="of the crash of the patched kernel")
     obstacles: list[Obstacle] = Field(
         [], description="why it is not resolved although the patched kernel did not crash"
+    )
+    behavioural_equivalence: BehaviouralEquivalence | None = Field(
+        None, description="with the known fix; null if it was not asked for, or the kernel crashed"
     )
     check: PatchOutcome | None = Field(None, description="whether it applies and compiles")
     diagnostic: Diagnostic | None = Field(None, description="the compiler's first error")
@@ -119,6 +131,9 @@ def tried(pair: Pair, job: JobView, accepted: Collection[str]) -> Row:
     built, run = job.step(BUILD_AFTER), job.step(AFTER)
     before = pair.facts.get("seconds", 0)
     facts: dict[str, object] = {"job": job.id, "verdict": came_to.verdict, "title": came_to.title}
+    after = reproduced(run)
+    if (alike := BehaviouralEquivalence.of(after.variants if after else None)) is not None:
+        facts["behavioural_equivalence"] = alike
     taken = sum(map(seconds, job.steps))
     facts["seconds"] = round((before if isinstance(before, float) else 0) + taken, 1)
     if built is not None and isinstance(built.result, BuildResult):

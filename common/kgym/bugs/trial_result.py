@@ -31,6 +31,7 @@ from kgym.bugs.conclusion import (
     resolution_of,
     seconds,
 )
+from kgym.bugs.equivalence import BehaviouralEquivalence
 from kgym.bugs.resolution import Obstacle, Resolution, evidence_line, is_accepted
 
 QUANTILES = {"min": 0.0, "median": 0.5, "p90": 0.9, "max": 1.0}
@@ -67,6 +68,9 @@ class SideResult(Strict):
     accelerator: str | None = Field(None, description="what ran the VMs: `kvm` or `tcg`")
     evidence: Evidence | None = None
     variants: VariantRun | None = Field(None, description="null if none were requested")
+    behavioural_equivalence: BehaviouralEquivalence | None = Field(
+        None, description="with the known fix; null if it was not asked for, or the kernel crashed"
+    )
     evidence_line: str | None = Field(None, description="the evidence in one line")
     findings: list[JudgedFinding] = []
 
@@ -90,6 +94,7 @@ class SideResult(Strict):
             accelerator=result.accelerator,
             evidence=result.evidence,
             variants=result.variants,
+            behavioural_equivalence=BehaviouralEquivalence.of(result.variants),
             evidence_line=_evidence_line(job, result, all_findings),
             findings=judged(all_findings, accepted),
         )

@@ -20,6 +20,7 @@ from kgym_cli import extras
 from kgym_cli.commands.check import check_first
 from kgym_cli.commands.trial_options import (
     accept_option,
+    compare_option,
     compiler_option,
     effort_options,
     kernel_option,
@@ -73,6 +74,7 @@ fix_option = click.option(
     show_default=True,
     help="Also run programs close to the reproducer, which the fix must survive as well.",
 )
+@compare_option
 @click.option("--trace", is_flag=True, help="Also show a trace of the kernel before the crash.")
 @click.option(
     "--dump",
@@ -101,6 +103,7 @@ def reproduce(
     compiler: str | None,
     validate: bool,
     variants: bool,
+    compare_fix: bool,
     trace: bool,
     dump: DumpMethod,
     files: tuple[str, ...],
@@ -120,9 +123,16 @@ def reproduce(
     two or three minutes more, to learn them.
     """
     wanted = TrialOptions(
-        instances, time, validate=validate, confidence=confidence, variants=variants
+        *(instances, time),
+        validate=validate,
+        confidence=confidence,
+        variants=variants,
+        compare_fix=compare_fix,
     )
     bug = _loaded(on_kernel(name, kernel), repro).built_by(compiler)
+    if compare_fix and not bug.compares(wanted):
+        why = "no fix of the bug is known" if variants else "it excludes --no-variants"
+        raise UserError("bad_option", f"--compare-fix: {why}")
     bug = bug.on_root(root) if root else bug
     how = tracing_job.tracing(bug, files, dump) if trace else None
     accepted = reasons(accept_findings)
@@ -350,6 +360,8 @@ def _print(outcome: TrialResult, trace: TraceResult | None) -> None:
             results.print(result.reason, markup=False)
             if result.evidence_line:
                 results.print(f"         evidence: {result.evidence_line}", markup=False)
+            if result.behavioural_equivalence is not None:
+                results.print(f"         {result.behavioural_equivalence}", markup=False)
             for finding in result.findings:
                 _print_finding(finding)
     if outcome.after is not None:

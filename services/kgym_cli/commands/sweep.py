@@ -21,20 +21,26 @@ from kgym.bugs.sweep import sweep as sweep_all
 from kgym.bugs.sweep_rows import Outcome, Row, counts, status
 from kgym.client import AsyncClient
 from kgym.errors import UserError
-from kgym_cli.commands.trial_options import accept_option, compiler_option, effort_options
+from kgym_cli.commands.trial_options import (
+    accept_option,
+    compare_option,
+    compiler_option,
+    effort_options,
+)
 from kgym_cli.inputs import patch_files
 from kgym_cli.inputs.parameters import complete_bug
 from kgym_cli.inputs.patch_files import Found
 from kgym_cli.jobs import sweep_view
 from kgym_cli.jobs.job_answer import exit_status
 from kgym_cli.jobs.sweep_view import STYLES, View
-from kgym_cli.output import json_option, leave, live_view, people, print_json, print_table
+from kgym_cli.output import json_option, leave, live_view, people, print_json, print_table, results
 from kgym_cli.output.answer import Answer
 from kgym_cli.platforms import interruptible_work
 
 _COLUMNS = (
     *("bug", "patch", "outcome", "verdict", "check", "title", "reason"),
     *("job", "same_as", "compiler_substitution", "seconds", "file"),
+    "behavioural_equivalence",
 )
 
 
@@ -82,6 +88,7 @@ class SweepSummary(Answer):
     "--validate", is_flag=True, help="Also review the fixes themselves and smoke-test them."
 )
 @click.option("--variants", is_flag=True, help="Also run programs close to each bug's reproducer.")
+@compare_option
 @accept_option
 @click.option(
     "--csv",
@@ -102,6 +109,7 @@ def sweep(
     compiler: str | None,
     validate: bool,
     variants: bool,
+    compare_fix: bool,
     accept_findings: str,
     table: Path | None,
     as_json: bool,
@@ -131,7 +139,11 @@ def sweep(
     )
     view = View({bug: len(files) for bug, files in patches.files.items() if files})
     wanted = TrialOptions(
-        instances, time, validate=validate, confidence=confidence, variants=variants
+        *(instances, time),
+        validate=validate,
+        confidence=confidence,
+        variants=variants or compare_fix,
+        compare_fix=compare_fix,
     )
     run = _Run(loaded, patches, options, wanted, view, as_json=as_json)
     run.go(table)
@@ -192,6 +204,10 @@ class _Run:
             )
         else:
             print_table(*_HEADS, rows=map(_cells, rows))
+            for row in rows:
+                if row.behavioural_equivalence is not None:
+                    line = f"{row.bug}, {row.patch}: {row.behavioural_equivalence}"
+                    results.print(line, markup=False)
             for substitution in sorted({row.compiler_substitution for row in rows} - {""}):
                 people.print(f"compiler: {substitution}", markup=False)
         people.print(sweep_view.counts(self.view.pairs, rows, len(self.view.pairs)))
@@ -268,7 +284,11 @@ def _group(name: str) -> str:
 
 
 def _csv(rows: Iterable[SweepRow]) -> str:
-    values = (row.model_dump(mode="json") for row in rows)
+    values = []
+    for row in rows:
+        alike = row.behavioural_equivalence
+        share = {"behavioural_equivalence": alike.value if alike is not None else None}
+        values.append({**row.model_dump(mode="json"), **share})
     return result_csv.text([_COLUMNS, *([value[name] for name in _COLUMNS] for value in values)])
 
 

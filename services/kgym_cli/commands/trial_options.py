@@ -66,6 +66,13 @@ repro_option = click.option(
 )
 
 
+compare_option = click.option(
+    "--compare-fix",
+    is_flag=True,
+    help="Also compare what variants do with the fix and with the known fix.",
+)
+
+
 def effort_options(command: Command) -> Command:
     """Add the options for the effort of a proof: --confidence, --instances and --time."""
     for option in (

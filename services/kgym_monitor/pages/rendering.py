@@ -14,6 +14,7 @@ from jinja2.runtime import Macro
 from kgym.api.jobs import JobView, StepView
 from kgym.api.key_value_tags import as_written
 from kgym.api.states import State
+from kgym.bugs.equivalence import BehaviouralEquivalence
 from kgym.web.scopes import Scope
 from kgym_monitor.assets import assets
 from kgym_monitor.pages import check_results, plan_words, run_page, wording
@@ -62,6 +63,7 @@ def _environment() -> jinja2.Environment:
         "waits": wording.waits,
         "instances_in_words": wording.instances,
         "confidence_in_words": wording.confidence,
+        "equivalence": BehaviouralEquivalence.of,
     }
     return env
 
