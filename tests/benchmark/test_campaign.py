@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -16,7 +17,7 @@ import pytest
 from kgym.api.jobs import JobFilter
 from kgym.api.steps import Edit, Evidence, Patch, StepResult, Verdict
 from kgym.bench import attempt_files, dataset
-from kgym.bench.attempt_record import Outcome
+from kgym.bench.attempt_record import Outcome, Overlap
 from kgym.client import Client
 from kgym.configs import CONFIGS
 from kgym.worker.context import StepContext
@@ -24,6 +25,7 @@ from kgym_cli.platforms.embedded_platform import Platform
 from tests.bench.agent_door import _bundle
 from tests.benchmark.model_provider import Provider
 from tests.cli.conftest import Kgym
+from tests.cli.test_compare_fix import Compared
 from tests.cli.test_run_kernel import Told
 from tests.cli.worked import working
 from tests.results import ran
@@ -79,6 +81,30 @@ def described(home: Path, attempts: int = 1, parallel: int = 2) -> Path:
     text = (HERE / "small_campaign.toml").read_text()
     path.write_text(text.format(attempts=attempts, parallel=parallel))
     return path
+
+
+def test_a_campaign_compares_with_the_fix_and_its_agents_do_not_see_it(
+    data: Path, kgym: Kgym, home: Path, tmp_path: Path
+) -> None:
+    shutil.rmtree(home / "bugs" / "two")
+    into, farm = tmp_path / "into", Compared()
+    with Platform(data, work=False) as platform, working(platform, data, farm.answers):
+        words = ("--server", platform.url, "bench", "run", described(home), "--into", into)
+        done = kgym(*words, "--compare-fix", "--json")
+    assert done.status == 0, done.err
+    records = list(attempt_files.read(into / attempt_files.NAME))
+    (mended,) = [record for record in records if record.outcome is Outcome.PASS]
+    assert (mended.clean, mended.equivalence) == (True, Overlap(common=36, all=40))
+    # Only the verification compares, not the agent's own runs of kernels.
+    assert len([spec for spec in farm.specs if spec.baseline is not None]) == 2
+    assert len([spec for spec in farm.specs if spec.reference is not None]) == 1
+    for path in (into / "attempts").rglob("*"):
+        text = path.read_text() if path.is_file() else ""
+        assert not re.search("equivalen|known fix|reference|36 of 40", text), path
+    setups = kgym("bench", "report", into, "--json").json["setups"]
+    shares = [setup["passed"]["behavioural_equivalence"]["value"] for setup in setups]
+    assert sorted(shares) == [0, 0, 0.9]
+    assert "behavioural_equivalence" in kgym("bench", "report", into).out
 
 
 def test_a_campaign_is_run_reported_and_published(

@@ -152,6 +152,26 @@ def test_a_patch_counts_as_equivalent_only_if_it_resolves_and_more_votes_say_so(
     assert value(figures_of(attempts, list(votes)).passed[Figure.EPR]) == 0.25
 
 
+def test_a_patch_is_equivalent_by_execution_if_it_is_clean_and_nearly_all_variants_agree() -> None:
+    alike, apart = Overlap(common=40, all=40), Overlap(common=10, all=40)
+    judge: dict[str, object] = {"votes": Votes(yes=9, no=0)}
+    attempts = [
+        attempt("alike", clean=True, equivalence=alike, **judge),
+        attempt("apart", clean=True, equivalence=apart, **judge),
+        attempt("unclean", clean=False, equivalence=alike, **judge),
+        attempt("crashes", outcome=Outcome.TRIGGER, clean=False, **judge),
+    ]
+    figures = figures_of(attempts, [each.bug for each in attempts])
+    assert value(figures.passed[Figure.EPR_BY_EXECUTION]) == 0.25
+    assert value(figures.passed[Figure.BEHAVIOURAL_EQUIVALENCE]) == (1 + 0.25 + 1) / 4
+    assert (figures.twice_judged, figures.judged_alike) == (3, 1)
+    # Between the two bounds.
+    bounds = (Figure.EPR_BY_EXECUTION, Figure.CLEAN, Figure.CRR)
+    assert [value(figures.passed[figure]) for figure in bounds] == [0.25, 0.5, 0.75]
+    unknown = figures_of([*attempts, attempt("unknown", clean=True)], ["unknown"])
+    assert unknown.passed[Figure.EPR_BY_EXECUTION] is None
+
+
 def test_what_was_not_found_out_is_not_taken_for_a_failure() -> None:
     figures = figures_of([attempt("a"), attempt("b", votes=Votes(yes=9, no=0))], ["a", "b"])
     assert figures.passed[Figure.EPR] is None

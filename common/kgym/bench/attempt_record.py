@@ -8,6 +8,7 @@ from typing import Annotated
 from pydantic import Field, ValidationError
 
 from kgym.api.steps import Count, Sha256, Strict
+from kgym.bugs.equivalence import is_equivalent
 
 # Maximum characters of a config, a report, a program or a diff.
 TEXT = 8 << 20
@@ -100,8 +101,11 @@ class Attempt(Strict):
     functions: Overlap | None = None
     clean: bool | None = Field(
         None,
-        description="resolved without obstacles: no detector is silent, nothing is cut off, the"
-        " kernel still works, other bugs' programs find nothing",
+        description="resolved without obstacles: no variant of the program crashes, nothing leaks,"
+        " no detector is silent, nothing is cut off, the kernel still works",
+    )
+    equivalence: Overlap | None = Field(
+        None, description="variants that do the same as with the developers' fix, of those compared"
     )
     dollars: Cost | None = Field(None, description="cost of its model")
     kernel_dollars: Cost | None = Field(None, description="cost of its kernels")
@@ -133,6 +137,24 @@ class Attempt(Strict):
         if not self.resolved:
             return self.resolved
         return None if self.votes is None else self.votes.equivalent
+
+    @property
+    def behavioural_equivalence(self) -> float | None:
+        """Share of the variants that do the same as with the developers' fix; None if unknown."""
+        if not self.resolved:
+            return None if self.resolved is None else 0.0
+        if self.equivalence is not None:
+            return self.equivalence.ratio
+        # What is not clean is often not run further.
+        return 0.0 if self.clean is False else None
+
+    @property
+    def equivalent_by_execution(self) -> bool | None:
+        """Whether it is clean and nearly all variants do the same (EPR by execution)."""
+        if not (self.resolved and self.clean):
+            return False if False in (self.resolved, self.clean) else None
+        of = self.equivalence
+        return None if of is None else is_equivalent(of.common, of.all)
 
 
 class AttemptRecord(Attempt):

@@ -20,7 +20,8 @@ Values = NDArray[np.float64]
 
 # Columns of an AttemptTable. NaN: not known. `outcome` is an index into OUTCOMES.
 VALUES = (
-    *("crr", "epr", "clean", "file_iou", "function_iou"),
+    *("crr", "epr", "epr_by_execution", "behavioural_equivalence", "clean"),
+    *("file_iou", "function_iou"),
     *("dollars", "seconds", "kernel_runs", "outcome", "racy"),
 )
 
@@ -129,6 +130,8 @@ def _row(attempt: AttemptRecord) -> list[float]:
     values = (
         attempt.resolved,
         attempt.equivalent,
+        attempt.equivalent_by_execution,
+        attempt.behavioural_equivalence,
         attempt.clean if attempt.resolved else attempt.resolved,
         _overlap(attempt, attempt.files),
         _overlap(attempt, attempt.functions),

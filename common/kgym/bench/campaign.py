@@ -110,6 +110,9 @@ class Campaign(Strict):
     )
     feedback_instances: int = Field(5, ge=1, le=1000, description="VMs of a `run_kernel`")
     time: float | None = Field(None, gt=0, le=86400, description="seconds of each VM")
+    compare_fix: bool = Field(
+        False, description="compare what variants do with a patch and with the developers' fix"
+    )
     limits: CampaignLimits = CampaignLimits()
     attempt: AttemptLimits = AttemptLimits()
     models: dict[Words, ModelAccess] = Field({}, max_length=100)

@@ -27,6 +27,10 @@ class Figure(StrEnum):
     """The crash is gone: upper bound of the share of valid patches."""
     EPR = "epr"
     """The crash is gone, and the patch is equivalent to the developers': lower bound."""
+    EPR_BY_EXECUTION = "epr_by_execution"
+    """Clean, and nearly all variants do the same as with the developers' fix."""
+    BEHAVIOURAL_EQUIVALENCE = "behavioural_equivalence"
+    """Share of the variants that do the same as with the developers' fix; 0 if it crashes."""
     CLEAN = "clean"
     """The crash is gone, and there is no other obstacle."""
     FILE_IOU = "file_iou"
@@ -57,6 +61,10 @@ class SetupFigures(Strict):
     )
     outcomes: dict[Outcome, int] = Field(description="RGym's classes, of all these attempts")
     racy: int = Field(description="attempts that trigger the bug on some instances only")
+    twice_judged: int = Field(
+        0, description="resolved attempts with both a judge's EPR and EPR by execution"
+    )
+    judged_alike: int = Field(0, description="those on which both say the same")
     resolved: int | None = Field(description="bugs resolved by at least one attempt")
     dollars: float | None = Field(description="of all attempts, including their kernels")
     dollars_per_bug: float | None
@@ -172,6 +180,9 @@ class Results:
         attempts = {name: column[taken] for name, column in self.table.values.items()}
         resolved = None if self.undecided(setup, k) else len(self.solved(setup, k))
         dollars, seconds = _sum(attempts["dollars"]), _sum(attempts["seconds"])
+        by_judge, by_execution = attempts["epr"], attempts["epr_by_execution"]
+        # If the crash is not gone, both are 0 by definition.
+        both = (attempts["crr"] == 1) & ~np.isnan(by_judge) & ~np.isnan(by_execution)
         counts = np.bincount(attempts["outcome"].astype(np.int64).ravel(), minlength=len(OUTCOMES))
         return SetupFigures(
             setup=setup,
@@ -189,6 +200,8 @@ class Results:
                 if count
             },
             racy=int(attempts["racy"].sum()),
+            twice_judged=int(both.sum()),
+            judged_alike=int((both & (by_judge == by_execution)).sum()),
             resolved=resolved,
             dollars=dollars,
             dollars_per_bug=_share(dollars, len(self.bugs)),

@@ -116,7 +116,11 @@ class Run:
             planned = plan(self._campaign, list(self._subjects))
             open_ = missing(planned, self._records)
             trial = TrialOptions(
-                self._campaign.instances, self._campaign.time, validate=True, variants=True
+                *(self._campaign.instances, self._campaign.time),
+                validate=True,
+                variants=True,
+                # Only here: an agent never sees what the fix does.
+                compare_fix=self._campaign.compare_fix,
             )
             self._verification = Verification(self._equipment.client, trial, self._records)
             self._clock = _Clock(self._folder / SPENT)
@@ -370,6 +374,7 @@ def _recorded(
         crashed=verified.crashed,
         completed=verified.completed,
         clean=verified.clean,
+        equivalence=verified.equivalence,
         **ended.model_dump(),
     )
 

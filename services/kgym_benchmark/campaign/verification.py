@@ -15,7 +15,7 @@ from kgym.api.steps import (
     ReproduceResult,
     Verdict,
 )
-from kgym.bench.attempt_record import AttemptRecord, Outcome
+from kgym.bench.attempt_record import AttemptRecord, Outcome, Overlap
 from kgym.bench.patch_overlap import changed_parts, overlap
 from kgym.bugs.bug import AFTER, TrialOptions
 from kgym.bugs.conclusion import reproduced
@@ -56,6 +56,7 @@ class Verified:
     crashed: int | None = None
     completed: int | None = None
     clean: bool | None = None
+    equivalence: Overlap | None = None
 
 
 class Verification:
@@ -69,7 +70,8 @@ class Verification:
         self._tasks: dict[tuple[str, str], asyncio.Task[Verified]] = {}
         self._known = {
             (record.bug, record.patch): Verified(
-                record.outcome, record.crashed, record.completed, record.clean
+                *(record.outcome, record.crashed, record.completed, record.clean),
+                record.equivalence,
             )
             for record in known
             if record.patch is not None and record.outcome is not Outcome.UNKNOWN
@@ -117,7 +119,8 @@ def judged(run: KernelRun, result: ReproduceResult | None) -> Verified:
         return Verified(_OUTCOMES[run.outcome], crashed, completed, clean=False)
     if result is not None and result.verdict in _VERDICTS:
         outcome = _VERDICTS[result.verdict]
-        return Verified(outcome, crashed, completed, clean=run.outcome is Ran.RESOLVED)
+        clean, same = run.outcome is Ran.RESOLVED, _equivalence(result)
+        return Verified(outcome, crashed, completed, clean=clean, equivalence=same)
     instances = result.instances if result is not None else []
     if instances and all(map(_crashed_at_boot, instances)):
         return Verified(Outcome.BOOT, crashed, completed, clean=False)
@@ -136,6 +139,14 @@ def _crashed_at_boot(instance: InstanceResult) -> bool:
 
 def _result(job: JobView) -> ReproduceResult | None:
     return reproduced(job.step(AFTER))
+
+
+def _equivalence(result: ReproduceResult) -> Overlap | None:
+    """Return how many variants do the same as with the known fix; None if none was compared."""
+    counted = result.variants.equivalence if result.variants is not None else None
+    return (
+        Overlap(common=counted.same, all=counted.compared) if counted and counted.compared else None
+    )
 
 
 # --- the identity of a patch's change, and its overlap with the fix ------------------

@@ -1,6 +1,6 @@
 """The leaderboard: a campaign's report as a table."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from rich.markup import escape
@@ -12,6 +12,8 @@ from kgym.bench.report import Comparison, Report
 from kgym_cli.output import print_table, results
 
 _SHOWN = (Figure.CRR, Figure.CLEAN, Figure.EPR, Figure.FILE_IOU, Figure.FUNCTION_IOU)
+# Shown if a campaign compares with the developers' fix.
+_EXECUTED = (Figure.EPR_BY_EXECUTION, Figure.BEHAVIOURAL_EQUIVALENCE)
 
 
 def of_folder(folder: Path, runs: int | None = None, pair: tuple[int, int] | None = None) -> Report:
@@ -26,9 +28,16 @@ def of_folder(folder: Path, runs: int | None = None, pair: tuple[int, int] | Non
 def show(report: Report) -> None:
     """Print a report for people."""
     k = report.runs
-    heads = ["#", "setup", *(f"{kind} pass@{k}" for kind in _SHOWN), f"crr mean@{k}"]
+    executed = any(setup.passed.get(kind) for setup in report.setups for kind in _EXECUTED)
+    shown = (*_SHOWN, *_EXECUTED) if executed else _SHOWN
+    heads = ["#", "setup", *(f"{kind} pass@{k}" for kind in shown), f"crr mean@{k}"]
     ranked = sorted(enumerate(report.setups, start=1), key=_rank)
-    print_table(*heads, "$/bug", "s/bug", "calls", rows=map(_cells, *zip(*ranked, strict=True)))
+    rows = [_cells(number, setup, shown) for number, setup in ranked]
+    print_table(*heads, "$/bug", "s/bug", "calls", rows=rows)
+    for number, setup in ranked:
+        if setup.twice_judged:
+            both = f"{setup.judged_alike} of {setup.twice_judged} resolved attempts"
+            results.print(f"{number}: judge and execution say the same of {both}")
     left = (
         f"; {len(report.left_out)} left out: not attempted by all setups" if report.left_out else ""
     )
@@ -49,11 +58,11 @@ def _rank(numbered: tuple[int, SetupFigures]) -> tuple[float, int]:
     return (-(crr.value if crr else 0.0), number)
 
 
-def _cells(number: int, setup: SetupFigures) -> list[str]:
+def _cells(number: int, setup: SetupFigures, shown: Sequence[Figure]) -> list[str]:
     return [
         str(number),
         escape(str(setup.setup)),
-        *(_measured(setup.passed[figure]) for figure in _SHOWN),
+        *(_measured(setup.passed[figure]) for figure in shown),
         _measured(setup.mean[Figure.CRR]),
         _number(setup.dollars_per_bug, "{:.2f}"),
         _number(setup.seconds_per_bug, "{:.0f}"),

@@ -37,10 +37,21 @@ def answer() -> Any:
     type=click.Path(path_type=Path, exists=True),
     help="An earlier campaign from which cost is estimated; may be repeated.",
 )
+@click.option(
+    "--compare-fix",
+    is_flag=True,
+    help="Also compare what variants do with each patch and with the developers' fix; same as"
+    " `compare_fix` in CAMPAIGN.toml.",
+)
 @options_of("bench run")
 @json_option(answer)
 def run(
-    description: Path, into: Path, dry_run: bool, history: tuple[Path, ...], as_json: bool
+    description: Path,
+    into: Path,
+    dry_run: bool,
+    history: tuple[Path, ...],
+    compare_fix: bool,
+    as_json: bool,
 ) -> None:
     """Run a campaign: several attempts of agents on bugs.
 
@@ -56,6 +67,8 @@ def run(
     from kgym_cli.bench import campaign_run  # noqa: PLC0415
 
     campaign = subjects.read(description)
+    if compare_fix:
+        campaign = campaign.model_copy(update={"compare_fix": True})
     # Relative paths in CAMPAIGN.toml are relative to it, wherever the command runs.
     home = description.absolute().parent
     chosen_subjects = subjects.load(campaign, home)

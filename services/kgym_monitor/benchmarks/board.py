@@ -25,6 +25,8 @@ from kgym_monitor.pages.wording import visible
 CURVES = 7
 # Live-kBench's figures; with Pass@k and Mean@k of each, there are eight.
 SHOWN = (Figure.CRR, Figure.EPR, Figure.FILE_IOU, Figure.FUNCTION_IOU)
+# Ours, of which the leaderboard shows Mean@k.
+OURS = (Figure.CLEAN, Figure.EPR_BY_EXECUTION, Figure.BEHAVIOURAL_EQUIVALENCE)
 # Most bugs, or attempts, on a page.
 ROWS = 200
 TOUGHEST = 20
@@ -156,6 +158,7 @@ def board(benchmark: Benchmark, query: BoardQuery) -> dict[str, Any]:
         "lines": lines,
         "waiting": [line for line in lines if line.figures is None],
         "shown": SHOWN,
+        "ours": OURS,
         "curves": _curves(choice, lines),
         "groups": _groups(choice, attribute, crr, epr),
         "attribute": attribute,
@@ -208,7 +211,7 @@ def compared(benchmark: Benchmark, query: BoardQuery) -> dict[str, Any]:
     if k < 1:
         return shown
     differences: list[tuple[str, PairedDifference]] = []
-    for figure in (*SHOWN, Figure.CLEAN):
+    for figure in (*SHOWN, *OURS):
         for best in (True, False):
             of = paired(choice.results, first[1], second[1], figure, k, best=best)
             if of is not None:
