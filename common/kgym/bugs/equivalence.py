@@ -25,7 +25,9 @@ class BehaviouralEquivalence(Strict):
     same: int = 0
     crashed: int = Field(0, description="variants that crash the patched kernel")
     equivalent: bool | None = Field(
-        None, description=f"whether the share is at least {THRESHOLD}; null if too few ran"
+        None,
+        description=f"whether the share is at least {THRESHOLD}, and nothing crashes; null if too"
+        " few ran",
     )
     missing: str = Field("", description="why variants were not compared, or not all of them")
 
@@ -44,7 +46,7 @@ class BehaviouralEquivalence(Strict):
             compared=compared,
             same=same,
             crashed=len(counted.crashed),
-            equivalent=is_equivalent(same, compared),
+            equivalent=False if counted.crashed else is_equivalent(same, compared),
             missing=counted.missing,
         )
 

@@ -19,6 +19,7 @@ from kgym.bench.attempt_record import AttemptRecord, Outcome, Overlap
 from kgym.bench.patch_overlap import changed_parts, overlap
 from kgym.bugs.bug import AFTER, TrialOptions
 from kgym.bugs.conclusion import reproduced
+from kgym.bugs.equivalence import BehaviouralEquivalence
 from kgym.bugs.kernel_run import KernelRun, RunOptions, run_kernel
 from kgym.bugs.sweep_rows import Outcome as Ran
 from kgym.client import AsyncClient
@@ -119,8 +120,11 @@ def judged(run: KernelRun, result: ReproduceResult | None) -> Verified:
         return Verified(_OUTCOMES[run.outcome], crashed, completed, clean=False)
     if result is not None and result.verdict in _VERDICTS:
         outcome = _VERDICTS[result.verdict]
-        clean, same = run.outcome is Ran.RESOLVED, _equivalence(result)
-        return Verified(outcome, crashed, completed, clean=clean, equivalence=same)
+        alike = BehaviouralEquivalence.of(result.variants) or BehaviouralEquivalence()
+        # A variant that crashes the patched kernel alone, whether or not the search met one.
+        clean = run.outcome is Ran.RESOLVED and not alike.crashed
+        equivalence = Overlap(common=alike.same, all=alike.compared) if alike.compared else None
+        return Verified(outcome, crashed, completed, clean=clean, equivalence=equivalence)
     instances = result.instances if result is not None else []
     if instances and all(map(_crashed_at_boot, instances)):
         return Verified(Outcome.BOOT, crashed, completed, clean=False)
@@ -139,14 +143,6 @@ def _crashed_at_boot(instance: InstanceResult) -> bool:
 
 def _result(job: JobView) -> ReproduceResult | None:
     return reproduced(job.step(AFTER))
-
-
-def _equivalence(result: ReproduceResult) -> Overlap | None:
-    """Return how many variants do the same as with the known fix; None if none was compared."""
-    counted = result.variants.equivalence if result.variants is not None else None
-    return (
-        Overlap(common=counted.same, all=counted.compared) if counted and counted.compared else None
-    )
 
 
 # --- the identity of a patch's change, and its overlap with the fix ------------------
