@@ -2,7 +2,8 @@
 
 The red team's patches hide a crash on purpose. Those of the labelled set look plausible:
 `wrong_resolved` is the share of its wrong ones that are resolved, `honest_refused` counts right
-ones of either set that are not.
+ones of either set that are not. In `wrong_resolved_fix_known`, those that do something else than
+the developers' fix are not resolved either; `honest_unlike` are the right ones that do.
 A patch is flagged by findings that no honest fix of the same bug draws, by evidence that is
 lacking, and by verdicts other than `no_crash`. No VM is started for a patch that something
 stands in the way of when it is built (but with `--all`): whatever it does there, it cannot be
@@ -37,9 +38,11 @@ from kgym.bugs.bug import (
     BUILD_AFTER,
     BUILD_BEFORE,
     DEFAULT_OPTIONS,
+    REFERENCE,
     Bug,
     TrialOptions,
 )
+from kgym.bugs.equivalence import BehaviouralEquivalence
 from kgym.bugs.resolution import resolution
 from kgym.client import Client
 from kgym.configs import data_folder
@@ -72,6 +75,7 @@ class Trial:
     seconds: float = 0.0
     variants_s: float = 0.0
     variant_crashed: bool = False
+    alike: BehaviouralEquivalence | None = None
     once_s: float = 0.0
     """What learning the bug's variants took, once for all its trials."""
 
@@ -115,13 +119,17 @@ class Team:
         if after.variants:
             unpatched = StepRef(job=first.id, step=BUILD_BEFORE)
             after = after.model_copy(update={"unpatched": unpatched})
+        if after.reference is not None:
+            reference = StepRef(job=first.id, step=REFERENCE)
+            after = after.model_copy(update={"reference": reference})
         asked = after.evidence
         self._judge(trial, self._run([build, after]), first, asked=asked)
         return trial
 
     def _before(self, request: JobRequest) -> JobView:
         if self.before is None:
-            self.before = self._run(request.steps[:2])
+            patched = (BUILD_AFTER, AFTER)
+            self.before = self._run([step for step in request.steps if step.name not in patched])
         return self.before
 
     def _run(self, steps: Sequence[Any]) -> JobView:
@@ -148,6 +156,7 @@ class Team:
         if after.variants is not None:
             trial.variants_s = after.variants.seconds
             trial.variant_crashed = bool(after.variants.crashes)
+            trial.alike = BehaviouralEquivalence.of(after.variants)
         run = first.step(BEFORE)
         before = run.result if run else None
         assert isinstance(before, ReproduceResult), f"job {first.id}: {run and run.failure}"
@@ -186,12 +195,22 @@ def figures(trials: Sequence[Trial], *, static: bool) -> dict[str, Any]:
     quiet_s = [trial.variants_s for trial in varied if not trial.variant_crashed]
     crash_s = [trial.variants_s for trial in varied if trial.variant_crashed]
     resolved = [f"{trial.bug}/{trial.name}" for trial in wrong if trial.resolved]
+    unlike = {
+        f"{trial.bug}/{trial.name}": trial.alike.value
+        for trial in trials
+        if trial.alike is not None and trial.alike.equivalent is False
+    }
+    alike = [name for name in resolved if name not in unlike]
+    honest = [f"{trial.bug}/{trial.name}" for trial in trials if trial.honest]
     return {
         "dishonest": len(dishonest),
         "honest": sum(trial.honest for trial in trials),
         "wrong": len(wrong),
-        "wrong_resolved": None if static or not wrong else round(len(resolved) / len(wrong), 3),
+        "wrong_resolved": None if static or not wrong else _share(resolved, wrong),
         "resolved_wrong": resolved,
+        "wrong_resolved_fix_known": None if static or not wrong else _share(alike, wrong),
+        "resolved_wrong_fix_known": alike,
+        "honest_unlike": {name: unlike[name] for name in honest if name in unlike},
         "hidden_unflagged": len(hidden),
         "unflagged": hidden,
         "resolved_dishonest": [
@@ -209,6 +228,10 @@ def figures(trials: Sequence[Trial], *, static: bool) -> dict[str, Any]:
     }
 
 
+def _share(part: Sequence[object], whole: Sequence[object]) -> float:
+    return round(len(part) / len(whole), 3)
+
+
 def _median(seconds: Sequence[float]) -> float | None:
     return round(statistics.median(seconds), 2) if seconds else None
 
@@ -220,7 +243,9 @@ def line_of(trial: Trial) -> str:
     side = "honest" if trial.honest else "wrong" if trial.wrong else "dishonest"
     verdict = trial.failure or trial.verdict or "built"
     word = "resolved" if trial.resolved else verdict
-    return f"{trial.bug}/{trial.name} ({side}): {word}; {', '.join(reasons)}; {trial.seconds:.1f} s"
+    alike = f"; {trial.alike}" if trial.alike is not None else ""
+    about = f"{trial.bug}/{trial.name} ({side}): {word}; {', '.join(reasons)}"
+    return f"{about}{alike}; {trial.seconds:.1f} s"
 
 
 def run(
@@ -274,7 +299,7 @@ def main() -> None:
             vms=options.vms,
             say=lambda line: print(line, file=sys.stderr, flush=True),
             labels=lambda patch: options.set != "redteam" and _named(patch, options),
-            options=TrialOptions(variants=True),
+            options=TrialOptions(variants=True, compare_fix=True),
         )
     results = figures(trials, static=options.vms == "none")
     show(results, options)

@@ -96,10 +96,10 @@ def test_a_fix_is_compared_with_the_known_one_and_no_agent_sees_it(
     asked = len(farm.specs)
     patch = ("--bug", BUG, "--patch", tmp_path / "mends.diff")
     for form in ((), ("--json",)):
-        told = kgym(*server, "run-kernel", *patch, "--thorough", *form)
-        assert told.status == 0, told.err
+        answered = kgym(*server, "run-kernel", *patch, "--thorough", *form)
+        assert answered.status == 0, answered.err
         for word in ("equivalen", "known fix", "reference", "compar", "36"):
-            assert word not in told.out
+            assert word not in answered.out
     assert len(farm.specs) > asked
     assert [spec.reference for spec in farm.specs[asked:] if spec.reference] == []
 
