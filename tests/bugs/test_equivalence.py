@@ -5,8 +5,11 @@ from pydantic import ValidationError
 
 from kgym.api.jobs import JobRequest, JobView
 from kgym.api.steps import (
+    ENGINE,
     Equivalence,
     Evidence,
+    LearnedVariants,
+    Pace,
     Reproducer,
     ReproduceResult,
     ReproduceSpec,
@@ -14,20 +17,23 @@ from kgym.api.steps import (
     VariantRun,
     Verdict,
 )
-from kgym.bugs import bundle
+from kgym.bugs import bundle, earlier_jobs
 from kgym.bugs.bug import BEFORE, REFERENCE, TrialOptions
 from kgym.bugs.conclusion import conclusion, resolution_of
-from kgym.bugs.equivalence import BehaviouralEquivalence
+from kgym.bugs.equivalence import LEAST, THRESHOLD, BehaviouralEquivalence
 from kgym.bugs.kernel_run import KernelRun
 from kgym.bugs.sweep_rows import Pair, tried
 from kgym.bugs.trial_result import TrialResult
 from tests.bugs.test_conclusion import as_listed, job_of
-from tests.results import GOOD, built, ran
+from tests.conftest import ROOT
+from tests.results import GOOD, built, job_view, ran
 
 BUG = bundle.load("watch-queue-filter")
 COMPARES = TrialOptions(variants=True, compare_fix=True)
 QUIET = VariantRun(ran=100)
-COMPARED = VariantRun(ran=100, equivalence=Equivalence(compared=200, same=150, crashed=[7]))
+LEARNED = LearnedVariants(engine=ENGINE, pace=Pace(calls=2, milliseconds=1, pause=1))
+APART = Equivalence(same=150, crashed=[7], different=list(range(8, 57)), dropped=3)
+COMPARED = VariantRun(ran=100, equivalence=APART)
 
 
 def trial(variants: VariantRun, reference: ReproduceResult) -> JobView:
@@ -52,7 +58,8 @@ def trial(variants: VariantRun, reference: ReproduceResult) -> JobView:
 def test_a_share_has_an_interval_and_a_threshold(
     same: int, compared: int, equivalent: bool | None, low: float
 ) -> None:
-    run = VariantRun(ran=0, equivalence=Equivalence(compared=compared, same=same))
+    apart = list(range(compared - same))
+    run = VariantRun(ran=0, equivalence=Equivalence(same=same, different=apart))
     alike = BehaviouralEquivalence.of(run)
     assert alike is not None
     assert alike.low is not None
@@ -60,6 +67,11 @@ def test_a_share_has_an_interval_and_a_threshold(
     assert alike.value == pytest.approx(same / compared, abs=1e-4)
     assert alike.equivalent is equivalent
     assert low <= alike.low <= same / compared <= alike.high <= 1
+
+
+def test_the_page_of_figures_states_the_threshold() -> None:
+    page = (ROOT / "docs" / "metrics.md").read_text()
+    assert f"equivalence is at least {THRESHOLD}, of at least {LEAST} variants" in page
 
 
 @pytest.mark.parametrize("reference", [ran(), ran(Verdict.INCONCLUSIVE), ran(title="KASAN: bad")])
@@ -78,7 +90,8 @@ def test_the_fix_decides_nothing_and_is_in_no_words_that_an_agent_reads(
     assert results[0].findings == results[1].findings
     alike = results[0].behavioural_equivalence
     assert str(alike) == (
-        "150 of 200 variants do the same as with the known fix: 75.0% (68.4% to 80.8%), 1 crash"
+        "150 of 200 variants do the same as with the known fix: 75.0% (68.4% to 80.8%), 1 crash;"
+        " 3 others have no steady result"
     )
     row = tried(Pair(BUG.name, "fix"), compared, ())
     assert row.behavioural_equivalence == alike
@@ -90,12 +103,41 @@ def test_the_fix_runs_once_for_all_trials() -> None:
     shown = BUG.shown(COMPARES)
     assert [step.name for step in shown.steps][-1] == REFERENCE
     assert BUG.reference_tag in shown.tags
-    for reference, job in ((None, 7), (5, 5)):
-        known = TrialOptions(variants=True, compare_fix=True, learned=5, reference=reference)
+    for learned, job in ((None, 7), (5, 5)):
+        known = TrialOptions(variants=True, compare_fix=True, learned=learned)
         last = BUG.trial(BUG.fix, 7, known).steps[-1]
         assert isinstance(last, ReproduceSpec)
         assert last.reference == StepRef(job=job, step=REFERENCE)
     assert REFERENCE not in [step.name for step in BUG.shown(known).steps]
+
+
+def learned_by(request: JobRequest) -> int | None:
+    """Return the job whose variants a trial uses, if a job of this request has ended."""
+    results = {BEFORE: {"learned": LEARNED}, REFERENCE: {"reference": LEARNED}}
+    steps = [
+        {"name": step.name, "kind": step.kind, "result": ran(**results.get(step.name or "", {}))}
+        for step in request.steps
+    ]
+    job = job_view(steps).model_copy(update={"tags": request.tags})
+    return earlier_jobs.informed_by([job], BUG, COMPARES).learned
+
+
+def test_a_job_that_ran_the_fix_is_used_and_a_calibration_is_not() -> None:
+    assert learned_by(BUG.shown(COMPARES)) == 7
+    assert learned_by(BUG.shown(TrialOptions(variants=True))) is None
+
+
+@pytest.mark.attack
+def test_a_job_with_a_true_tag_whose_later_steps_have_the_names_is_not_used() -> None:
+    shown = BUG.shown(COMPARES)
+    renamed = [{**step.model_dump(), "name": f"true_{step.name}"} for step in shown.steps]
+    for step in renamed:
+        for name in ("build", "learned"):
+            if step.get(name):
+                step[name] = {"step": f"true_{step[name]['step']}"}
+    own = [step.model_dump() for step in shown.steps]
+    forged = JobRequest.model_validate({"steps": [*renamed, *own], "tags": shown.tags})
+    assert learned_by(forged) is None
 
 
 @pytest.mark.parametrize(

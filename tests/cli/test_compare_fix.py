@@ -20,6 +20,7 @@ from kgym.api.steps import (
     Verdict,
 )
 from kgym.bugs.bug import REFERENCE
+from kgym.errors import UserError
 from kgym.worker.context import StepContext
 from kgym_cli.platforms.embedded_platform import Platform
 from tests.cli.conftest import Kgym
@@ -44,6 +45,7 @@ class Compared(Told):
     def __init__(self) -> None:
         super().__init__()
         self.specs: list[ReproduceSpec] = []
+        self.fixes = True
 
     def reproduce(self, run: StepContext) -> StepResult:
         """Learn variants, run them with the known fix, or compare."""
@@ -51,11 +53,14 @@ class Compared(Told):
         assert isinstance(spec, ReproduceSpec)
         self.specs.append(spec)
         if spec.name == REFERENCE:
-            return ran(learned=LEARNED.model_copy(update={"of_fix": True}))
+            if not self.fixes:
+                raise UserError("bad_reproducer", "it does not compile")
+            return ran(reference=LEARNED)
         result = super().reproduce(run)
         if spec.baseline is None:
             return result.model_copy(update={"learned": LEARNED if spec.variants else None})
-        alike = Equivalence(compared=40, same=36, crashed=[3]) if spec.reference else None
+        apart = Equivalence(same=36, crashed=[3], different=[4, 5, 6])
+        alike = apart if spec.reference else None
         variants = VariantRun(ran=9, equivalence=alike) if spec.variants else None
         quiet = result.verdict is Verdict.NO_CRASH
         return result.model_copy(update={"variants": variants if quiet else None})
@@ -104,6 +109,20 @@ def test_a_fix_is_compared_with_the_known_one_and_no_agent_sees_it(
     assert [spec.reference for spec in farm.specs[asked:] if spec.reference] == []
 
 
+def test_patches_are_tried_even_if_the_known_fix_cannot_be_run(
+    farm: Compared, kgym: Kgym, tmp_path: Path
+) -> None:
+    farm.fixes = False
+    (tmp_path / "mends.diff").write_text(diff("mends"))
+    words = ("--server", farm.url, "sweep", BUG, "--patches", tmp_path, "--compare-fix", "--json")
+    pair = json.loads(kgym(*words).out.splitlines()[0])
+    assert pair["outcome"] == "resolved", pair
+    alike = pair["behavioural_equivalence"]
+    assert (alike["value"], alike["equivalent"]) == (None, None)
+    assert alike["missing"].startswith("the known fix was not run")
+
+
 def test_what_cannot_be_compared_is_refused(kgym: Kgym) -> None:
-    refused = kgym("bug", "reproduce", BUG, "--compare-fix", "--no-variants")
-    assert (refused.status, "--no-variants" in refused.err) == (2, True)
+    for other in ("--no-variants", "--no-fix"):
+        refused = kgym("bug", "reproduce", BUG, "--compare-fix", other)
+        assert (refused.status, other in refused.err) == (2, True)

@@ -94,8 +94,8 @@ def _reference(steps: Sequence[StepSpec]) -> str | None:
         case [BuildSpec(), ReproduceSpec() as shows, BuildSpec() as fixed, ReproduceSpec() as runs]:
             learns = shows.variants and shows.name and runs.learned == StepRef(step=shows.name)
             own = fixed.name and runs.build == StepRef(step=fixed.name) and runs.baseline is None
-            programs = (shows.reproducer, shows.others, shows.vm)
-            alike = programs == (runs.reproducer, runs.others, runs.vm)
+            programs = (shows.reproducer, shows.others, shows.syzkaller, shows.vm)
+            alike = programs == (runs.reproducer, runs.others, runs.syzkaller, runs.vm)
             if mark is not None and learns and own and alike and runs.variants:
                 return reference(mark, fixed)
     return None

@@ -51,7 +51,7 @@ class TrialOptions:
     `validate` also checks the fix and its kernel beyond the crash (checkpatch, a smoke test).
     `variants` also runs programs close to the reproducer; `learned` is the job that has learned
     which of them are quiet on the unpatched kernel. `compare_fix` also compares their results with
-    those on the kernel with the known fix; `reference` is the job that has run them there.
+    those on the kernel with the known fix; `learned` has run them there, too.
     """
 
     instances: int | None = None
@@ -62,7 +62,6 @@ class TrialOptions:
     variants: bool = False
     learned: int | None = None
     compare_fix: bool = False
-    reference: int | None = None
 
 
 DEFAULT_OPTIONS = TrialOptions()
@@ -126,7 +125,7 @@ class Bug:
         """Return the job that shows the bug once, as the baseline of any number of `trial` jobs."""
         measured = self.is_measured(trial)
         before = self._before(trial, tried=True, measured=measured)
-        steps = [self._build(), before, *self._reference(trial)]
+        steps: list[StepSpec] = [self._build(), before, *self._reference(trial)]
         return self._job(steps, measured=measured or bool(before.variants))
 
     def trial(self, fix: Patch, shown: int, trial: TrialOptions = DEFAULT_OPTIONS) -> JobRequest:
@@ -222,6 +221,7 @@ class Bug:
     @property
     def reference_tag(self) -> str:
         """The tag of jobs that ran the variants of this bug on the kernel with its known fix."""
+        assert self.fix is not None
         return trusted_tags.reference(self.calibration_tag, self._fixed(self.fix))
 
     @property
@@ -260,17 +260,14 @@ class Bug:
         more: dict[str, object] = {"evidence": tried, "required": tried}
         more |= {"measure": Measure() if measured else None}
         # Once a bug's quiet variants are learned, they serve all its trials.
-        # A reference is learned in the same job: its tag vouches for both steps.
-        learns = trial.learned is None or (self.compares(trial) and trial.reference is None)
-        learns = tried and trial.variants and learns
+        learns = tried and trial.variants and trial.learned is None
         more |= {"variants": _VARIANTS if learns else 0}
         return self._reproduce().model_copy(update=more)
 
     def _after(self, fix: Patch, shown: int | None, trial: TrialOptions) -> list[StepSpec]:
         """Return the steps that try a fix; job `shown` has shown the bug, or else this one."""
-        patched: dict[str, object] = {"name": BUILD_AFTER}
+        patched: dict[str, object] = {"name": BUILD_AFTER, "checkpatch": trial.validate}
         patched |= {"review": [fix.name], "files": self.file.files}
-        patched |= {"checkpatch": trial.validate}
         after: dict[str, object] = {"name": AFTER, "build": StepRef(step=BUILD_AFTER)}
         after |= {"baseline": StepRef(job=shown, step=BEFORE), "required": False}
         unpatched = StepRef(job=shown, step=BUILD_BEFORE)
@@ -281,7 +278,7 @@ class Bug:
         if trial.variants and trial.learned is not None:
             after |= {"learned": StepRef(job=trial.learned, step=BEFORE)}
         if self.compares(trial):
-            after |= {"reference": StepRef(job=trial.reference or shown, step=REFERENCE)}
+            after |= {"reference": StepRef(job=trial.learned or shown, step=REFERENCE)}
         after |= {"calibration": trial.known, "smoke": trial.validate}
         # The number of runs is not known yet: the step chooses it when it begins, from what the
         # first reproduce step has measured.
@@ -295,19 +292,17 @@ class Bug:
 
     def _reference(self, trial: TrialOptions) -> list[StepSpec]:
         """Return the steps that run the variants on the kernel with the known fix, if needed."""
-        if not self.compares(trial) or trial.reference is not None:
+        if self.fix is None or not self.compares(trial) or trial.learned is not None:
             return []
         how: dict[str, object] = {"name": REFERENCE, "build": StepRef(step=BUILD_REFERENCE)}
-        how |= {"learned": StepRef(step=BEFORE), "variants": _VARIANTS}
-        # The fix is not on trial here.
-        how |= {"instances": 1, "bundle": "none"}
+        # One instance: the known fix is not on trial.
+        how |= {"learned": StepRef(step=BEFORE), "variants": _VARIANTS, "instances": 1}
         build = self._fixed(self.fix).model_copy(update={"name": BUILD_REFERENCE})
         return [build, self._reproduce().model_copy(update=how)]
 
-    def _fixed(self, fix: Patch | None) -> BuildSpec:
+    def _fixed(self, fix: Patch) -> BuildSpec:
         """Return the build with a fix."""
-        patches = [*self.build.patches, *filter(None, [fix])]
-        return self.build.model_copy(update={"patches": patches})
+        return self.build.model_copy(update={"patches": [*self.build.patches, fix]})
 
     def _build(self, fix: Patch | None = None) -> BuildSpec:
         ahead = Ahead(

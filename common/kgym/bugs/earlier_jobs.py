@@ -9,8 +9,8 @@ from datetime import datetime
 from itertools import islice
 
 from kgym.api import trusted_tags
-from kgym.api.jobs import JobFilter, JobRequest, JobView
-from kgym.api.steps import ENGINE, Calibration
+from kgym.api.jobs import JobFilter, JobRequest, JobView, StepView
+from kgym.api.steps import ENGINE, Calibration, ReproduceResult, StepKind
 from kgym.bugs import calibration
 from kgym.bugs.bug import BEFORE, REFERENCE, Bug, TrialOptions
 from kgym.bugs.conclusion import reproduced
@@ -54,24 +54,19 @@ async def known_async(
     client: AsyncClient, bug: Bug, before: datetime | None = None
 ) -> Calibration | None:
     """Return the pooled measurements of calibrations and trials of this bug, if there are any."""
-    return _pooled(await _listed(client, _calibrations(bug)), bug, before)
+    return _pooled(await _jobs(client, bug), bug, before)
 
 
 def informed(client: Client, bug: Bug, trial: TrialOptions) -> TrialOptions:
     """Return the options of a trial with what earlier jobs have measured and learned of the bug."""
-    known = [*islice(client.jobs(_calibrations(bug)), _MOST_POOLED)]
-    compares = bug.compares(trial)
-    references = [*islice(client.jobs(_references(bug)), _MOST_POOLED)] if compares else []
-    return _informed(known, references, bug, trial, None)
+    return informed_by(list(islice(client.jobs(_calibrations(bug)), _MOST_POOLED)), bug, trial)
 
 
 async def informed_async(
     client: AsyncClient, bug: Bug, trial: TrialOptions, before: datetime | None
 ) -> TrialOptions:
     """Return the options of a trial with what jobs that ended by then have told of the bug."""
-    known = await _listed(client, _calibrations(bug))
-    references = await _listed(client, _references(bug)) if bug.compares(trial) else []
-    return _informed(known, references, bug, trial, before)
+    return informed_by(await _jobs(client, bug), bug, trial, before)
 
 
 async def begun_async(client: AsyncClient, group: str) -> datetime | None:
@@ -89,48 +84,46 @@ def _calibrations(bug: Bug) -> JobFilter:
     return JobFilter(tag=bug.calibration_tag, limit=_MOST_POOLED)
 
 
-def _references(bug: Bug) -> JobFilter:
-    return JobFilter(tag=bug.reference_tag, limit=_MOST_POOLED)
-
-
-async def _listed(client: AsyncClient, wanted: JobFilter) -> list[JobView]:
+async def _jobs(client: AsyncClient, bug: Bug) -> list[JobView]:
     jobs: list[JobView] = []
-    async for job in client.jobs(wanted):
+    async for job in client.jobs(_calibrations(bug)):
         jobs.append(job)
         if len(jobs) == _MOST_POOLED:
             break
     return jobs
 
 
-def _informed(
-    jobs: Sequence[JobView],
-    references: Sequence[JobView],
-    bug: Bug,
-    trial: TrialOptions,
-    before: datetime | None,
+def informed_by(
+    jobs: Sequence[JobView], bug: Bug, trial: TrialOptions, before: datetime | None = None
 ) -> TrialOptions:
+    """Return the options of a trial with what these calibrations of the bug tell. Pure."""
     trial = replace(trial, known=_pooled(jobs, bug, before))
     if not trial.variants:
         return trial
-    return replace(
-        trial,
-        learned=_learned(_earlier(jobs, before), BEFORE),
-        reference=_learned(_earlier(references, before), REFERENCE),
-    )
+    learned = (job.id for job in _earlier(jobs, before) if _has_learned(job, bug, trial))
+    return replace(trial, learned=next(learned, None))
 
 
-def _learned(jobs: Sequence[JobView], name: str) -> int | None:
-    """Return the first job whose step of this name has learned variants that can be used."""
-    for job in jobs:
-        step = job.step(name)
-        result = reproduced(step)
-        learned = result.learned if result is not None else None
-        # Without its artifacts, a step cannot be named as an input.
-        if step is None or step.artifacts_gone_at is not None or learned is None:
-            continue
-        if learned.pace is not None and learned.engine == ENGINE:
-            return job.id
-    return None
+def _has_learned(job: JobView, bug: Bug, trial: TrialOptions) -> bool:
+    """Return whether a job has learned the variants that the trial needs."""
+    compares = bug.compares(trial)
+    if compares and bug.reference_tag not in job.tags:
+        return False
+    names = [BEFORE, REFERENCE] if compares else [BEFORE]
+    steps = _runs(job)[: len(names)]
+    # Without its artifacts, a step cannot be named as an input.
+    if [step.name for step in steps] != names or any(step.artifacts_gone_at for step in steps):
+        return False
+    results = [step.result for step in steps if isinstance(step.result, ReproduceResult)]
+    learned = [result.reference or result.learned for result in results]
+    usable = [each for each in learned if each is not None and each.pace and each.engine == ENGINE]
+    return len(usable) == len(names)
+
+
+def _runs(job: JobView) -> list[StepView]:
+    """Return a job's reproduce steps in order."""
+    # Its marks vouch for what its first steps do, whatever they and later ones are called.
+    return [step for step in job.steps if step.kind is StepKind.REPRODUCE]
 
 
 def _earlier(jobs: Sequence[JobView], before: datetime | None) -> list[JobView]:
@@ -141,7 +134,7 @@ def _earlier(jobs: Sequence[JobView], before: datetime | None) -> list[JobView]:
 
 
 def _pooled(jobs: Sequence[JobView], bug: Bug, before: datetime | None) -> Calibration | None:
-    results = [reproduced(job.step(BEFORE)) for job in _earlier(jobs, before)]
+    results = [reproduced(step) for job in _earlier(jobs, before) for step in _runs(job)[:1]]
     measured = [result for result in results if result is not None]
     return calibration.pooled(measured, bug.titles) if measured else None
 

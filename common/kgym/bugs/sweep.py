@@ -281,8 +281,11 @@ class _BugSweep:
     async def _row(self, pair: Pair, patch: Patch, shown: JobView) -> Row:
         """Try a patch and return its row."""
         pair, trial = pair.knowing(shown_by=shown.id), self.subject.trial
-        if trial.compare_fix and (missing := self._not_comparable(shown)):
-            pair = pair.knowing(behavioural_equivalence=BehaviouralEquivalence(missing=missing))
+        needs = self.bug.compares(trial) and trial.learned is None
+        if needs and reproduced(shown.step(REFERENCE)) is None:
+            # If the known fix cannot be built, patches can be tried all the same.
+            why = f"the known fix was not run (job {shown.id}): {failure(shown)}"
+            pair = pair.knowing(behavioural_equivalence=BehaviouralEquivalence(missing=why))
             trial = replace(trial, compare_fix=False)
         request = self.bug.trial(patch, shown.id, trial)
         request = request.model_copy(update={"tags": [*request.tags, tag(pair.patch)]})
@@ -297,14 +300,6 @@ class _BugSweep:
             return row(job).outcome is not Outcome.INCONCLUSIVE
 
         return row(await self.whole.ended(request, self.whole.trials, answers=answers, began=began))
-
-    def _not_comparable(self, shown: JobView) -> str:
-        """Return why no patch can be compared with the known fix; empty if it can be."""
-        if not self.bug.compares(self.subject.trial):
-            return "no fix of the bug is known, or no variants run"
-        if self.subject.trial.reference is None and reproduced(shown.step(REFERENCE)) is None:
-            return f"the known fix was not run (job {shown.id}): {failure(shown)}"
-        return ""
 
     async def _shown_again(self, job: JobView) -> JobView:
         """Restart the showing job, whose artifacts retention has removed, unless that was done."""

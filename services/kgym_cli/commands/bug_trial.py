@@ -123,16 +123,17 @@ def reproduce(
     two or three minutes more, to learn them.
     """
     wanted = TrialOptions(
-        *(instances, time),
+        instances=instances,
+        time=time,
         validate=validate,
         confidence=confidence,
         variants=variants,
         compare_fix=compare_fix,
     )
     bug = _loaded(on_kernel(name, kernel), repro).built_by(compiler)
-    if compare_fix and not bug.compares(wanted):
-        why = "no fix of the bug is known" if variants else "it excludes --no-variants"
-        raise UserError("bad_option", f"--compare-fix: {why}")
+    if compare_fix and (no_fix or not bug.compares(wanted)):
+        why = f"needs a known fix of {bug.name}, and excludes --no-fix and --no-variants"
+        raise UserError("bad_option", f"--compare-fix {why}.")
     bug = bug.on_root(root) if root else bug
     how = tracing_job.tracing(bug, files, dump) if trace else None
     accepted = reasons(accept_findings)

@@ -138,8 +138,11 @@ def sweep(
         retry=retry,
     )
     view = View({bug: len(files) for bug, files in patches.files.items() if files})
+    if compare_fix and (unfixed := [bug.name for bug in loaded if bug.fix is None]):
+        raise UserError("bad_option", f"--compare-fix: no fix is known of {', '.join(unfixed)}")
     wanted = TrialOptions(
-        *(instances, time),
+        instances=instances,
+        time=time,
         validate=validate,
         confidence=confidence,
         variants=variants or compare_fix,
@@ -284,11 +287,10 @@ def _group(name: str) -> str:
 
 
 def _csv(rows: Iterable[SweepRow]) -> str:
-    values = []
-    for row in rows:
-        alike = row.behavioural_equivalence
-        share = {"behavioural_equivalence": alike.value if alike is not None else None}
-        values.append({**row.model_dump(mode="json"), **share})
+    values = [row.model_dump(mode="json") for row in rows]
+    for value in values:
+        alike = value["behavioural_equivalence"]
+        value["behavioural_equivalence"] = alike["value"] if alike else None
     return result_csv.text([_COLUMNS, *([value[name] for name in _COLUMNS] for value in values)])
 
 

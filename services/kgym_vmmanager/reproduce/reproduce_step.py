@@ -82,17 +82,18 @@ class Reproduce:
             results = await group.run_all()
             judgement = judge(results, spec.titles, group.requested, group.evidence.controls)
             stage = VariantStage(run, spec, plan, group)
-            learned = variants = None
+            learned = reference = variants = None
             learner = run.optional_input("learned", ReproduceResult)
-            reference = run.optional_input("reference", ReproduceResult)
-            if baseline is None and learner is not None:
-                learned = await stage.learn_of_fix(learner, judgement.title)
+            fixed = run.optional_input("reference", ReproduceResult)
+            if spec.variants and baseline is None and learner is not None:
+                reference = await stage.learn_of_fix(learner, judgement.title)
             elif judgement.verdict is Verdict.SAME_CRASH and baseline is None:
                 learned = await stage.learn(results)
             elif judgement.verdict is Verdict.NO_CRASH:
                 variants = await stage.search(learner or baseline)
-                if variants is not None and reference is not None:
-                    variants = await stage.compared(variants, reference)
+                if variants is not None and fixed is not None:
+                    equivalence = await stage.compared(fixed)
+                    variants = variants.model_copy(update={"equivalence": equivalence})
                 work = group.evidence.work
                 why = compared_work.lacks(work_before(baseline), work) if work else None
                 if why and not variant_stage.behaves_as_before(variants):
@@ -145,6 +146,7 @@ class Reproduce:
                 *(other_root(baseline.root, root) if baseline else ()),
             ],
             learned=learned,
+            reference=reference,
             variants=variants,
             evidence=group.evidence if spec.evidence else None,
             seconds={

@@ -77,7 +77,7 @@ class VariantStage:
         if why := self._why_not:
             return VariantRun(ran=0, missing=why)
         learned = learner.learned if learner else None
-        if learned is None or learned.engine != ENGINE or learned.of_fix:
+        if learned is None or learned.engine != ENGINE:
             learned = LearnedVariants(missing="the unpatched kernel's were not learned")
         built = self.run.input("build", BuildResult)
         try:
@@ -99,39 +99,36 @@ class VariantStage:
             self.run.log(f"no archive to run the variants by hand: {error}")
         return variants.model_copy(update={"leaked": list(leaked(variants, learned.losses))})
 
-    async def learn_of_fix(
-        self, learner: ReproduceResult, crash: str | None
-    ) -> LearnedVariants | None:
+    async def learn_of_fix(self, learner: ReproduceResult, crash: str | None) -> LearnedVariants:
         """Return what this kernel, with the developers' fix, does with the bug's variants.
 
         `crash` is the title of its crash with the reproducer, if it crashed.
         """
-        if not self.spec.variants:
-            return None
-        learned = learner.learned or LearnedVariants(missing="the bug's variants were not learned")
+        learned = learner.learned or LearnedVariants()
         why = f"the kernel with the fix crashes: {crash}" if crash is not None else self._why_not
-        if why := why or _unusable(learned, of_fix=False):
-            return LearnedVariants(of_fix=True, missing=why)
+        if why := why or _unusable(learned):
+            return LearnedVariants(missing=why)
         try:
             with self.run.stage("variants"):
                 kernel = await self._guest("build", learned.dictionary, learned.dictionary)
-                return await fix_comparison.learned_of_fix(kernel, learned)
+                return await fix_comparison.of_fix(kernel, learned)
         except (KgymError, OSError) as error:
-            return LearnedVariants(of_fix=True, missing=f"no variants ran: {error}")
+            return LearnedVariants(missing=f"no variants ran: {error}")
 
-    async def compared(self, variants: VariantRun, reference: ReproduceResult) -> VariantRun:
-        """Return the run with its comparison with the kernel with the developers' fix."""
-        known = reference.learned or LearnedVariants(of_fix=True, missing="no variants ran there")
-        equivalence = Equivalence(compared=0, same=0, missing=_unusable(known, of_fix=True))
+    async def compared(self, fixed: ReproduceResult) -> Equivalence:
+        """Return how this patched kernel compares with the `fixed` one, with the developers' fix.
+
+        It is neither a finding nor part of the evidence: agents read those.
+        """
+        reference = fixed.reference or LearnedVariants()
+        if why := _unusable(reference):
+            return Equivalence(missing=why)
         try:
-            if not equivalence.missing:
-                with self.run.stage("comparison"):
-                    kernel = await self._guest("build", known.dictionary, known.dictionary)
-                    equivalence = await fix_comparison.compared(kernel, known)
+            with self.run.stage("comparison"):
+                kernel = await self._guest("build", reference.dictionary, reference.dictionary)
+                return await fix_comparison.compared(kernel, reference)
         except (KgymError, OSError) as error:
-            equivalence = Equivalence(compared=0, same=0, missing=f"no variants ran: {error}")
-        # Neither a finding nor part of the evidence: agents read those.
-        return variants.model_copy(update={"equivalence": equivalence})
+            return Equivalence(missing=f"no variants ran: {error}")
 
     @property
     def _why_not(self) -> str:
@@ -201,12 +198,10 @@ class VariantStage:
             await self.run.keep(path)
 
 
-def _unusable(learned: LearnedVariants, *, of_fix: bool) -> str:
-    """Return why variants cannot be compared with those of a kernel; empty if they can be."""
-    if learned.of_fix is not of_fix:
-        return f"the step named for them ran a kernel with{'out' if of_fix else ''} the fix"
+def _unusable(learned: LearnedVariants) -> str:
+    """Return why variants cannot run again as they were learned; empty if they can."""
     if learned.pace is None:
-        return learned.missing or "it has no variants"
+        return learned.missing or "the step that is named for them ran no variants"
     return "" if learned.engine == ENGINE else "they are of another version of the engine"
 
 

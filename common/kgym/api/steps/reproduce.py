@@ -218,13 +218,12 @@ class ReproduceSpec(Step):
     learned: StepRef | None = Field(
         None,
         description="reproduce step that has learned the bug's quiet variants; null: baseline."
-        " Without a baseline, this kernel has the developers' fix: what it does with these variants"
-        " and others is learned, for `reference`",
+        " Without a baseline, this kernel has the developers' fix, and becomes a `reference`",
     )
     reference: StepRef | None = Field(
         None,
-        description="reproduce step on the kernel with the developers' fix: variants are compared"
-        " with what it has learned",
+        description="reproduce step on the kernel with the developers' fix, whose variants are"
+        " compared with this kernel's",
     )
     unpatched: StepRef | None = Field(
         None, description="the build without the fix, on which a variant's crash is tried as well"
@@ -410,7 +409,10 @@ class ReproduceResult(Strict):
         [], max_length=10_000, description="of the smoke test and of the evidence"
     )
     learned: LearnedVariants | None = Field(
-        None, description="variants with which later kernels' are compared"
+        None, description="variants of an unpatched kernel, with which later ones are compared"
+    )
+    reference: LearnedVariants | None = Field(
+        None, description="variants of the kernel with the developers' fix"
     )
     variants: VariantRun | None = Field(None, description="variants of a patched kernel")
     evidence: Evidence | None = Field(None, description="null if not requested")

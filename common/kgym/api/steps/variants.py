@@ -35,7 +35,7 @@ class Pace(Strict):
 
 
 class QuietVariant(Strict):
-    """A variant that did the same in two runs on the unpatched kernel, without a crash."""
+    """A variant that did the same in two runs on a kernel, without a crash."""
 
     seed: _Seed
     digest: Name = Field(description="of its calls and their results")
@@ -50,7 +50,7 @@ class Loss(Strict):
 
 
 class LearnedVariants(Strict):
-    """What later kernels are compared with: quiet variants of the unpatched kernel."""
+    """What variants do on a kernel without a crash; later kernels are compared with it."""
 
     engine: Name = Field("", description="version of the engine; seeds differ between versions")
     dictionary: Dictionary = Dictionary()
@@ -59,9 +59,6 @@ class LearnedVariants(Strict):
     ran: Count = Field(0, description="variants that ran")
     losses: list[Loss] | None = Field(
         None, max_length=1000, description="over the quiet variants; null: not measured"
-    )
-    of_fix: bool = Field(
-        False, description="what the kernel with the developers' fix does, for `reference`"
     )
     missing: Line = Field("", description="why none, or fewer, were learned")
     seconds: Number = 0
@@ -94,13 +91,18 @@ class VariantCrash(Strict):
 class Equivalence(Strict):
     """Variants that behave on a patched kernel as on the one with the developers' fix."""
 
-    compared: int = Field(ge=0, le=1000, description="variants that ran on both kernels")
-    same: int = Field(ge=0, le=1000, description="those with the same calls and results on both")
-    crashed: list[_Seed] = Field(
-        [], max_length=100, description="seeds that crash the patched kernel"
-    )
+    same: int = Field(0, ge=0, le=1000, description="variants with the same calls and results")
+    crashed: list[_Seed] = Field([], max_length=100, description="seeds that crash this kernel")
     different: list[_Seed] = Field([], max_length=1000, description="other seeds that differ")
+    dropped: Count = Field(
+        0, description="variants whose results differ from run to run, or that did not end"
+    )
     missing: Line = Field("", description="why variants were not compared, or not all of them")
+
+    @property
+    def compared(self) -> int:
+        """Number of the variants that count."""
+        return self.same + len(self.crashed) + len(self.different)
 
 
 class VariantRun(Strict):
