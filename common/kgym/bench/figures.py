@@ -13,7 +13,7 @@ import numpy as np
 from pydantic import Field
 
 from kgym.api.steps import Strict
-from kgym.bench.attempt_record import AttemptRecord, BugId, Outcome, Setup
+from kgym.bench.attempt_record import AttemptRecord, BugId, Count32, Outcome, Setup
 from kgym.bench.attempt_table import OUTCOMES, AttemptTable, Numbers
 from kgym.bench.intervals import Interval, Values, bootstrap
 
@@ -61,10 +61,10 @@ class SetupFigures(Strict):
     )
     outcomes: dict[Outcome, int] = Field(description="RGym's classes, of all these attempts")
     racy: int = Field(description="attempts that trigger the bug on some instances only")
-    twice_judged: int = Field(
+    twice_judged: Count32 = Field(
         0, description="resolved attempts with both a judge's EPR and EPR by execution"
     )
-    judged_alike: int = Field(0, description="those on which both say the same")
+    judged_alike: Count32 = Field(0, description="those on which both say the same")
     resolved: int | None = Field(description="bugs resolved by at least one attempt")
     dollars: float | None = Field(description="of all attempts, including their kernels")
     dollars_per_bug: float | None

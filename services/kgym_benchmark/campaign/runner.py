@@ -116,7 +116,8 @@ class Run:
             planned = plan(self._campaign, list(self._subjects))
             open_ = missing(planned, self._records)
             trial = TrialOptions(
-                *(self._campaign.instances, self._campaign.time),
+                instances=self._campaign.instances,
+                time=self._campaign.time,
                 validate=True,
                 variants=True,
                 # Only here: an agent never sees what the fix does.

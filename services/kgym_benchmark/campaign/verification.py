@@ -19,7 +19,6 @@ from kgym.bench.attempt_record import AttemptRecord, Outcome, Overlap
 from kgym.bench.patch_overlap import changed_parts, overlap
 from kgym.bugs.bug import AFTER, TrialOptions
 from kgym.bugs.conclusion import reproduced
-from kgym.bugs.equivalence import BehaviouralEquivalence
 from kgym.bugs.kernel_run import KernelRun, RunOptions, run_kernel
 from kgym.bugs.sweep_rows import Outcome as Ran
 from kgym.client import AsyncClient
@@ -71,8 +70,7 @@ class Verification:
         self._tasks: dict[tuple[str, str], asyncio.Task[Verified]] = {}
         self._known = {
             (record.bug, record.patch): Verified(
-                *(record.outcome, record.crashed, record.completed, record.clean),
-                record.equivalence,
+                record.outcome, record.crashed, record.completed, record.clean, record.equivalence
             )
             for record in known
             if record.patch is not None and record.outcome is not Outcome.UNKNOWN
@@ -118,20 +116,21 @@ def judged(run: KernelRun, result: ReproduceResult | None) -> Verified:
     crashed, completed = (result.crashed, result.completed) if result is not None else (None, None)
     if run.outcome in _OUTCOMES:
         return Verified(_OUTCOMES[run.outcome], crashed, completed, clean=False)
+    counted = result.variants.equivalence if result and result.variants else None
+    equivalence = None
+    if counted is not None and counted.compared:
+        equivalence = Overlap(common=counted.same, all=counted.compared)
     if result is not None and result.verdict in _VERDICTS:
-        outcome = _VERDICTS[result.verdict]
-        alike = BehaviouralEquivalence.of(result.variants) or BehaviouralEquivalence()
-        # A variant that crashes the patched kernel alone, whether or not the search met one.
-        clean = run.outcome is Ran.RESOLVED and not alike.crashed
-        equivalence = Overlap(common=alike.same, all=alike.compared) if alike.compared else None
-        return Verified(outcome, crashed, completed, clean=clean, equivalence=equivalence)
+        # A variant may also crash the patched kernel only where it is compared with the fix.
+        clean = run.outcome is Ran.RESOLVED and not (counted and counted.crashed)
+        return Verified(_VERDICTS[result.verdict], crashed, completed, clean, equivalence)
     instances = result.instances if result is not None else []
     if instances and all(map(_crashed_at_boot, instances)):
         return Verified(Outcome.BOOT, crashed, completed, clean=False)
     # The patch itself shows why its program does no work, so further runs would decide nothing.
     quiet = bool(instances) and all(each.outcome in _QUIET for each in instances)
     if quiet and run.outcome is Ran.NOT_RESOLVED:
-        return Verified(Outcome.PASS, crashed, completed, clean=False)
+        return Verified(Outcome.PASS, crashed, completed, False, equivalence)
     raise InfrastructureError(NO_VERDICT, f"{run.bug}: {run.answer}: {run.reason}")
 
 
