@@ -26,7 +26,7 @@ class BehaviouralEquivalence(Strict):
     same: Count = 0
     crashed: Count = Field(0, description="variants that crash the patched kernel")
     dropped: Count = Field(
-        0, description="variants whose results differ from run to run, or that did not end"
+        0, description="variants that differ from run to run, or do not end with the fix"
     )
     equivalent: bool | None = Field(
         None,

@@ -26,7 +26,7 @@ async def of_fix(kernel: Guest, learned: LearnedVariants) -> LearnedVariants:
     Only variants that do the same in two guests are kept. Raises KgymError if a machine fails.
     """
     begin = time.monotonic()
-    seeds = [*_FURTHER_SEEDS, *(variant.seed for variant in learned.quiet)]
+    seeds = [*_FURTHER_SEEDS, *_seeds(learned)]
     first = await _run(kernel, "variants-fix", learned.pace, seeds)
     # In reverse: what depends on the variants before it is not kept.
     again = await _run(kernel, "variants-fix-again", learned.pace, seeds[::-1])
@@ -54,27 +54,29 @@ async def compared(kernel: Guest, reference: LearnedVariants) -> Equivalence:
 
     Raises KgymError if a machine fails.
     """
-    known = {variant.seed: variant.digest for variant in reference.quiet}
-    first = await _run(kernel, "variants-compared", reference.pace, list(known))
-    others = [
-        seed
-        for seed in first.begun
-        if seed not in first.crashed and first.digest(seed) != known[seed]
-    ]
-    # Once more: what differs by chance, or because a host was busy, does not differ twice.
-    again = await _run(kernel, "variants-compared-again", reference.pace, others)
-    # A variant that hangs or is cut off differs, and a second run that is missing excuses nothing.
-    different = [
-        seed for seed in others if seed not in again.crashed and again.digest(seed) != known[seed]
-    ]
-    unsteady = len(others) - len(different) - len(again.crashed)
+    first = await _run(kernel, "variants-compared", reference.pace, _seeds(reference))
+    same, again = first.same_as(reference), _Runs()
+    if len(same) + len(first.crashed) < len(first.begun):
+        # Once more, in the same order: what differs by chance does not differ twice, and what
+        # depends on the variants before it does.
+        seeds = [seed for seed in first.begun if seed not in first.crashed]
+        again = await _run(kernel, "variants-compared-again", reference.pace, seeds)
+    crashed = {*first.crashed, *again.crashed}
+    # A second run that is missing excuses nothing.
+    unsteady = ({*again.begun} & (same ^ again.same_as(reference))) - crashed
+    steady = [seed for seed in first.begun if seed not in crashed | unsteady]
     return Equivalence(
-        same=len(first.begun) - len(first.crashed) - len(others),
-        crashed=[*first.crashed, *again.crashed],
-        different=different,
-        dropped=reference.ran - len(reference.quiet) + unsteady,
+        same=len(same.intersection(steady)),
+        crashed=sorted(crashed),
+        # A variant that hangs or is cut off differs.
+        different=[seed for seed in steady if seed not in same],
+        dropped=reference.ran - len(reference.quiet) + len(unsteady),
         missing=first.missing,
     )
+
+
+def _seeds(learned: LearnedVariants) -> list[int]:
+    return [variant.seed for variant in learned.quiet]
 
 
 @dataclass(slots=True)
@@ -87,9 +89,10 @@ class _Runs:
     crashed: list[int] = field(default_factory=list)
     missing: str = ""
 
-    def digest(self, seed: int) -> str | None:
-        """Return what the variant did; None if it did not come to its end."""
-        return self.ended[seed].digest if seed in self.ended else None
+    def same_as(self, reference: LearnedVariants) -> set[int]:
+        """Return the seeds of those that ended and did what they do on another kernel."""
+        known = {variant.seed: variant.digest for variant in reference.quiet}
+        return {seed for seed, ran in self.ended.items() if ran.digest == known[seed]}
 
 
 async def _run(kernel: Guest, name: str, pace: Pace | None, seeds: Sequence[int]) -> _Runs:

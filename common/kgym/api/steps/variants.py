@@ -95,7 +95,7 @@ class Equivalence(Strict):
     crashed: list[_Seed] = Field([], max_length=100, description="seeds that crash this kernel")
     different: list[_Seed] = Field([], max_length=1000, description="other seeds that differ")
     dropped: Count = Field(
-        0, description="variants whose results differ from run to run, or that did not end"
+        0, description="variants that differ from run to run, or do not end with the fix"
     )
     missing: Line = Field("", description="why variants were not compared, or not all of them")
 
