@@ -11,6 +11,7 @@ from kgym.api.steps import (
     ControlOutcome,
     Evidence,
     Finding,
+    KernelTestRun,
     Reached,
     ReproduceResult,
     Severity,
@@ -104,3 +105,17 @@ def test_what_a_verdict_rests_on_is_told_in_one_line() -> None:
     assert evidence_line(None, None, [], variants) == (
         "15,000 variants are quiet; 58 of 60 behave as before; nothing leaks; no blocking finding"
     )
+
+
+@pytest.mark.parametrize(
+    ("tests", "words"),
+    [
+        (KernelTestRun(passed=14, left_out=["a: it is skipped"]), "14 kernel tests pass"),
+        (KernelTestRun(), "0 kernel tests pass"),
+        (KernelTestRun(passed=13, failed=["futex_wait"]), "1 of 14 kernel tests fail"),
+        (KernelTestRun(left_out=["x.c: no tests"]), "no kernel tests: x.c: no tests"),
+    ],
+)
+def test_the_kernels_own_tests_are_counted(tests: KernelTestRun, words: str) -> None:
+    line = evidence_line(None, None, [], None, tests)
+    assert line == f"by the reproducer alone; {words}; no blocking finding"

@@ -268,6 +268,7 @@ class Bug:
         """Return the steps that try a fix; job `shown` has shown the bug, or else this one."""
         patched: dict[str, object] = {"name": BUILD_AFTER, "checkpatch": trial.validate}
         patched |= {"review": [fix.name], "files": self.file.files}
+        patched |= {"kernel_tests": trial.variants}
         after: dict[str, object] = {"name": AFTER, "build": StepRef(step=BUILD_AFTER)}
         after |= {"baseline": StepRef(job=shown, step=BEFORE), "required": False}
         unpatched = StepRef(job=shown, step=BUILD_BEFORE)

@@ -287,7 +287,9 @@ class _Run:
         report = await crash_report(self.client, job, step)
         return {
             "findings": judged(blocking_first[:_MOST_FINDINGS], self.options.accepted),
-            "evidence": evidence_line(None, result.evidence, all_findings, result.variants),
+            "evidence": evidence_line(
+                None, result.evidence, all_findings, result.variants, result.kernel_tests
+            ),
             "report": _text(report),
         }
 

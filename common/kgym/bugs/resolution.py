@@ -13,6 +13,7 @@ from kgym.api.steps import (
     ControlOutcome,
     Evidence,
     Finding,
+    KernelTestRun,
     ReproduceResult,
     Severity,
     VariantRun,
@@ -114,10 +115,11 @@ def evidence_line(
     evidence: Evidence | None,
     findings: Sequence[Finding],
     variants: VariantRun | None = None,
+    tests: KernelTestRun | None = None,
 ) -> str:
     """Return the evidence for a verdict on a patched kernel in one line."""
     parts = [*_controls(evidence), *_work(before, evidence.work if evidence else None)]
-    parts += _variants(variants)
+    parts += [*_variants(variants), *_kernel_tests(tests)]
     parts += [f"not known: {reason}" for reason in (evidence.missing if evidence else [])]
     blocking = sum(finding.severity is Severity.BLOCKING for finding in findings)
     parts.append(f"{blocking or 'no'} blocking finding{'s' if blocking > 1 else ''}")
@@ -137,6 +139,17 @@ def _variants(variants: VariantRun | None) -> Iterator[str]:
         yield "it leaks" if variants.leaked else "nothing leaks"
     if variants.missing:
         yield f"variants: {variants.missing}"
+
+
+def _kernel_tests(tests: KernelTestRun | None) -> Iterator[str]:
+    if tests is None:
+        return
+    if count := len(tests.failed):
+        yield f"{count} of {count + tests.passed} kernel tests fail"
+    elif tests.passed or not tests.left_out:
+        yield f"{tests.passed} kernel tests pass"
+    else:
+        yield f"no kernel tests: {tests.left_out[0]}"
 
 
 def _controls(evidence: Evidence | None) -> Iterator[str]:

@@ -13,6 +13,7 @@ from kgym.api.steps import (
     DroppedSymbol,
     Evidence,
     Finding,
+    KernelTestRun,
     ReproduceResult,
     Strict,
     VariantRun,
@@ -71,6 +72,7 @@ class SideResult(Strict):
     behavioural_equivalence: BehaviouralEquivalence | None = Field(
         None, description="with the known fix; null if it was not asked for, or the kernel crashed"
     )
+    kernel_tests: KernelTestRun | None = Field(None, description="null if not requested")
     evidence_line: str | None = Field(None, description="the evidence in one line")
     findings: list[JudgedFinding] = []
 
@@ -95,6 +97,7 @@ class SideResult(Strict):
             evidence=result.evidence,
             variants=result.variants,
             behavioural_equivalence=BehaviouralEquivalence.of(result.variants),
+            kernel_tests=result.kernel_tests,
             evidence_line=_evidence_line(job, result, all_findings),
             findings=judged(all_findings, accepted),
         )
@@ -223,7 +226,7 @@ def _evidence_line(job: JobView, after: ReproduceResult, all_findings: list[Find
         return None
     evidence = before.evidence if before else None
     work = evidence.work if evidence else None
-    return evidence_line(work, after.evidence, all_findings, after.variants)
+    return evidence_line(work, after.evidence, all_findings, after.variants, after.kernel_tests)
 
 
 def _seconds(job: JobView) -> dict[str, float]:

@@ -31,8 +31,9 @@ from kgym.source import diagnostics, instrument, module_archive
 from kgym.source.instrument import Untraced
 from kgym.source.patching import Change
 from kgym.source.source_archive import name_of
+from kgym.worker import memo
 from kgym.worker.context import StepContext
-from kgym_builder import memo
+from kgym_builder.build import kernel_tests
 from kgym_builder.evidence.patch_review import on_trial, review
 from kgym_builder.evidence.static_evidence import Built, changed_symbols, evidence
 from kgym_builder.kbuild import control, kbuild, kconfig
@@ -135,7 +136,7 @@ class _Build:
         entry = None if applies else await self._entry_for_later_steps(identified)
         # `fresh` builds again on the same entry; `refresh` makes the entry anew, too (`take`).
         if self.spec.cache == "use" and (known := await self._recalled(identified)):
-            return known
+            return await self._with_tests(known, identified)
         with run.stage("tree"):
             entry = entry or await self._entry(identified)
         self._log_entry(entry)
@@ -145,7 +146,25 @@ class _Build:
             entry.doubt()
             raise
         await memo.remember(run, self._memo(entry.identity), result, run.artifacts)
-        return result
+        return await self._with_tests(result, identified, entry)
+
+    async def _with_tests(
+        self, result: BuildResult, identified: Identified, entry: Entry | None = None
+    ) -> BuildResult:
+        """Return the result with the kernel's own tests if they are wanted."""
+        # Not part of the build's memo: the same patch may have been built without them.
+        if not self.spec.kernel_tests:
+            return result
+        reviewed = [patch for patch in self.spec.patches if patch.name in self.spec.review]
+        named = await patched_files.named(reviewed)
+        paths = {path for paths in named if isinstance(paths, list) for path in paths}
+
+        async def tree(folder: Path) -> Tree:
+            return (entry or await self._entry(identified)).tree(folder)
+
+        with self.run.stage("kernel tests"):
+            tests = await kernel_tests.build(self.run, identified.identity, paths, tree)
+        return result.model_copy(update={"kernel_tests": tests, "seconds": self.run.seconds})
 
     async def _identify(self) -> Identified:
         """Identify the kernel; one that is to be instrumented gets the symbols for tracing."""

@@ -19,8 +19,8 @@ from kgym.host import sandbox
 from kgym.host.folder_cache import FolderCache
 from kgym.host.resources import Host
 from kgym.source import diagnostics
+from kgym.worker import memo
 from kgym.worker.context import StepContext
-from kgym_builder import memo
 from kgym_builder.check import compile_plan, patch_judgement
 from kgym_builder.check.compilation import CompileBatch, CompileCommands, compiled
 from kgym_builder.kbuild import kconfig, object_index

@@ -29,8 +29,8 @@ from kgym.host.budget import JOB_MIB, Use
 from kgym.host.sandbox_limits import LimitExceeded
 from kgym.source import patching
 from kgym.source.source_archive import name_of
+from kgym.worker import memo
 from kgym.worker.context import StepContext
-from kgym_builder import memo
 from kgym_builder.check import compile_plan, patch_judgement
 from kgym_builder.check.base_layer import BaseLayer, BaseLayers
 from kgym_builder.check.compilation import Counts, compiled

@@ -10,8 +10,8 @@ from kgym.host.budget import JOB_MIB, Use
 from kgym.source import source_archive
 from kgym.source.patching import Change
 from kgym.transport.artifact_storage import ArtifactMissing
+from kgym.worker import memo
 from kgym.worker.context import StepContext
-from kgym_builder import memo
 from kgym_builder.patches import patched_files
 from kgym_builder.source.archive_writer import Written, write
 from kgym_builder.suitecache.source_trees import SourceTree

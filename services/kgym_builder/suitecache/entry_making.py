@@ -16,7 +16,7 @@ from typing import Literal
 from kgym.api.suitecache import EntryMaking
 from kgym.errors import UserError
 from kgym.host import sandbox
-from kgym_builder import memo
+from kgym.worker import memo
 from kgym_builder.suitecache import compiled_trees
 from kgym_builder.suitecache.comparison import fingerprint
 from kgym_builder.suitecache.compiled_trees import Identified

@@ -22,8 +22,8 @@ from kgym.host.folder_cache import FolderCache
 from kgym.host.sandbox import Layer
 from kgym.host.sandbox_limits import SandboxLimits
 from kgym.host.squashfs import WAYS, Way
+from kgym.worker import memo
 from kgym.worker.context import StepContext
-from kgym_builder import memo
 from kgym_builder.kbuild import control, kconfig
 from kgym_builder.kbuild.kbuild import CONFIGURING, Kbuild, MakeBounds, Output, TreeUnreadable
 from kgym_builder.kbuild.working_tree import Tree

@@ -17,8 +17,8 @@ from kgym.errors import UserError
 from kgym.host import sandbox
 from kgym.host.budget import Budget, Use
 from kgym.host.detection import syzkallers
+from kgym.worker import memo
 from kgym.worker.context import StepContext
-from kgym_builder import memo
 from kgym_builder.kernel_source.allowed_origins import Origins
 from kgym_builder.kernel_source.download import report_bytes
 from kgym_builder.kernel_source.kernel_sources import KernelSources

@@ -26,8 +26,8 @@ from kgym.errors import InfrastructureError
 from kgym.host import proc, sealed_image
 from kgym.host.sandbox import NOBODY, Sandbox
 from kgym.transport.artifact_storage import ArtifactMissing, Storage
+from kgym.worker import memo
 from kgym.worker.context import StepContext
-from kgym_builder import memo
 from kgym_builder.toolchains.archives import SETTING
 
 # Version of an image's content; part of its recipe.

@@ -12,6 +12,8 @@ WORDS = "/kgym/words"
 WORDS_BEFORE = "/kgym/words-before"
 # Orders for the engine, for a variant that is run by hand.
 ORDERS = "/kgym/orders"
+# The folder of the programs of the kernel's own tests.
+TESTS = "/kgym/tests"
 # The script that configures the network.
 NETWORK = "/kgym/network"
 # The file with the guest's address, in the form of `kgym_net=` on the kernel's command line.

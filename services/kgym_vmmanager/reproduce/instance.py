@@ -23,6 +23,7 @@ from kgym_vmmanager.evidence.breakpoints import Breakpoints, StubFailed
 from kgym_vmmanager.evidence.call_profile import FOLDER, Profiling, TracerLog
 from kgym_vmmanager.evidence.compared_work import lacks, proves_nothing
 from kgym_vmmanager.evidence.controls import Connect, Controls, Idle, Share
+from kgym_vmmanager.evidence.kernel_tests import KernelTestSession
 from kgym_vmmanager.evidence.smoke import SmokeTest
 from kgym_vmmanager.guest.console import FILE_BYTES, Console
 from kgym_vmmanager.guest.guest_image import READY, REFUSED
@@ -49,8 +50,8 @@ class Instance:
     """Instance `number` of a plan; its files are named after `name`.
 
     `on_time` is called with the seconds that the reproducer has been running. A guest that survives
-    raises the faults of `share`; in a `clean` guest nothing runs before them. `variants` run in
-    place of the program.
+    raises the faults of `share`; in a `clean` guest nothing runs before them. `variants`, or
+    the kernel's own tests, run in place of the program.
     """
 
     def __init__(
@@ -65,7 +66,7 @@ class Instance:
         profile: bool = False,
         share: Share | None = None,
         clean: bool = False,
-        variants: VariantSession | None = None,
+        variants: VariantSession | KernelTestSession | None = None,
     ) -> None:
         self._program = number % len(plan.initrds)
         self.report: CrashReport | None = None
@@ -79,7 +80,7 @@ class Instance:
         self._number = number
         self._limits = host.limits
         self.unwatched = ""
-        self._session: Session | SmokeTest | Profiling | Idle | VariantSession
+        self._session: Session | SmokeTest | Profiling | Idle | VariantSession | KernelTestSession
         self._profiling: Profiling | None = None
         self._common: frozenset[str] = frozenset()
         self._points: Breakpoints | None = None

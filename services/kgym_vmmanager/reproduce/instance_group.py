@@ -30,6 +30,7 @@ from kgym.worker.context import StepContext
 from kgym_vmmanager.evidence import call_profile, control_set, smoke
 from kgym_vmmanager.evidence.control_set import ControlSet
 from kgym_vmmanager.evidence.controls import Share
+from kgym_vmmanager.evidence.kernel_tests import KernelTestSession
 from kgym_vmmanager.reproduce.instance import Instance
 from kgym_vmmanager.reproduce.instance_plan import InstancePlan
 from kgym_vmmanager.variants.variant_session import VariantSession
@@ -107,9 +108,12 @@ class InstanceGroup:
         return list(range(first, self.requested))
 
     async def run_variants(
-        self, plan: InstancePlan, name: str, session: VariantSession
+        self, plan: InstancePlan, name: str, session: VariantSession | KernelTestSession
     ) -> InstanceResult:
-        """Run variants in a guest of `plan`; keep its console and report if it did not survive."""
+        """Run variants, or the kernel's own tests, in a guest of `plan`.
+
+        Its console and report are kept if it did not survive.
+        """
         async with self.budget.share(Use.VM, *self.host.room(plan.shape)):
             instance = Instance(plan, self.host, 0, name, lambda _: None, variants=session)
             ending = await instance.live(lambda _: None)

@@ -2,8 +2,9 @@
 
 import asyncio
 import json
-from collections.abc import Mapping
-from dataclasses import dataclass
+import shutil
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
 
 from kgym.api.steps import (
@@ -34,6 +35,7 @@ from kgym_vmmanager.dump.hypervisor_dump import Hypervisor
 from kgym_vmmanager.dump.kdump import Kdump
 from kgym_vmmanager.evidence import crash_path, leaks
 from kgym_vmmanager.guest import cpio
+from kgym_vmmanager.guest.cpio import CpioFile
 from kgym_vmmanager.guest.guest_image import GuestImage, guest_image
 from kgym_vmmanager.guest.paths import PROGRAM
 from kgym_vmmanager.guest.reproducer_images import initrd, program, source_name
@@ -187,6 +189,41 @@ def _module_archive(fetched: Path, path: Path) -> Path:
                 sink.writelines(cpio.pack(1, entry))
         sink.write(cpio.archive([]))
     return path
+
+
+async def plan_with(
+    run: StepContext, plan: InstancePlan, build: str, folder: Path, entries: Iterable[CpioFile]
+) -> InstancePlan:
+    """Return a plan for guests of the input `build` with `entries` added to their image.
+
+    `folder` takes its files. Nothing else runs in these guests: no smoke test, no controls.
+    """
+    await asyncio.to_thread(folder.mkdir, parents=True, exist_ok=True)
+    kernel, parts = plan.kernel, [plan.initrds[0]]
+    if build != "build":
+        kernel = folder / "bzImage"
+        await run.fetch(build, BuildArtifact.KERNEL, kernel)
+        parts += filter(None, [await modules(run, folder, build)])
+    image = folder / "initrd.cpio"
+    await asyncio.to_thread(_append, image, parts, cpio.archive(entries))
+    return replace(
+        plan,
+        kernel=kernel,
+        initrds=(image,),
+        smoke=None,
+        texts=(),
+        method=None,
+        detectors=None,
+        profiled=False,
+    )
+
+
+def _append(target: Path, parts: Iterable[Path], last: bytes) -> None:
+    with target.open("wb") as sink:
+        for part in parts:
+            with part.open("rb") as source:
+                shutil.copyfileobj(source, sink)
+        sink.write(last)
 
 
 def _method(spec: ReproduceSpec, host: VmHost) -> Method | None:

@@ -21,8 +21,8 @@ from kgym.bugs.trial_sides import other_root
 from kgym.bugs.verdict import Judgement, judge, unseen_chance
 from kgym.host.budget import Budget
 from kgym.worker.context import StepContext
-from kgym_vmmanager.evidence import compared_work, control_set
-from kgym_vmmanager.reproduce import variant_stage
+from kgym_vmmanager.evidence import compared_work, control_set, kernel_tests
+from kgym_vmmanager.reproduce import kernel_test_stage, variant_stage
 from kgym_vmmanager.reproduce.instance_group import InstanceGroup
 from kgym_vmmanager.reproduce.preparation import keep_bundle, prepare, work_before
 from kgym_vmmanager.reproduce.variant_stage import VariantStage
@@ -82,7 +82,7 @@ class Reproduce:
             results = await group.run_all()
             judgement = judge(results, spec.titles, group.requested, group.evidence.controls)
             stage = VariantStage(run, spec, plan, group)
-            learned = reference = variants = None
+            learned = reference = variants = tests = None
             learner = run.optional_input("learned", ReproduceResult)
             fixed = run.optional_input("reference", ReproduceResult)
             if spec.variants and baseline is None and learner is not None:
@@ -94,6 +94,7 @@ class Reproduce:
                 if variants is not None and fixed is not None:
                     equivalence = await stage.compared(fixed)
                     variants = variants.model_copy(update={"equivalence": equivalence})
+                tests = await kernel_test_stage.result(group)
                 work = group.evidence.work
                 why = compared_work.lacks(work_before(baseline), work) if work else None
                 if why and not variant_stage.behaves_as_before(variants):
@@ -141,6 +142,7 @@ class Reproduce:
                 *group.findings,
                 *_work_findings(baseline, spec, group.evidence, judgement, variants),
                 *(variant_stage.findings(variants) if variants else ()),
+                *(kernel_tests.findings(tests) if tests else ()),
                 *control_set.findings(controls),
                 # Guests with another root than the baseline's prove nothing about the fix.
                 *(other_root(baseline.root, root) if baseline else ()),
@@ -148,6 +150,7 @@ class Reproduce:
             learned=learned,
             reference=reference,
             variants=variants,
+            kernel_tests=tests,
             evidence=group.evidence if spec.evidence else None,
             seconds={
                 **run.seconds,

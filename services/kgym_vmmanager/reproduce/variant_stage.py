@@ -2,11 +2,9 @@
 
 import asyncio
 import json
-import shutil
 from collections.abc import Collection, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 
 from kgym.api.steps import (
     ENGINE,
@@ -32,7 +30,7 @@ from kgym_vmmanager.guest import cpio
 from kgym_vmmanager.guest.paths import ORDERS, WORDS, WORDS_BEFORE
 from kgym_vmmanager.reproduce.instance_group import InstanceGroup
 from kgym_vmmanager.reproduce.instance_plan import InstancePlan
-from kgym_vmmanager.reproduce.preparation import modules
+from kgym_vmmanager.reproduce.preparation import plan_with
 from kgym_vmmanager.variants import balance, dictionary, fix_comparison
 from kgym_vmmanager.variants.variant_search import Guest, VariantSearch
 
@@ -155,31 +153,13 @@ class VariantStage:
 
     async def _guest(self, build: str, words: Dictionary, before: Dictionary) -> Guest:
         """Return what boots guests of a build, with the engine's dictionaries in their image."""
-        folder = self.plan.folder / "variants" / build
-        await asyncio.to_thread(folder.mkdir, parents=True, exist_ok=True)
-        kernel, own = self.plan.kernel, None
-        if build != "build":
-            kernel = folder / "bzImage"
-            await self.run.fetch(build, BuildArtifact.KERNEL, kernel)
-            own = await modules(self.run, folder, build)
-        image = folder / "initrd.cpio"
         files = {WORDS: words, WORDS_BEFORE: before}
         entries = [
             cpio.file(path.lstrip("/"), dictionary.lines(each).encode())
             for path, each in files.items()
         ]
-        parts = [self.plan.initrds[0], *([own] if own else [])]
-        await asyncio.to_thread(_append, image, parts, cpio.archive(entries))
-        plan = replace(
-            self.plan,
-            kernel=kernel,
-            initrds=(image,),
-            smoke=None,
-            texts=(),
-            method=None,
-            detectors=None,
-            profiled=False,
-        )
+        folder = self.plan.folder / "variants" / build
+        plan = await plan_with(self.run, self.plan, build, folder, entries)
         return partial(self.group.run_variants, plan)
 
     async def _keep_orders(self, variants: VariantRun, words: Dictionary) -> None:
@@ -203,14 +183,6 @@ def _unusable(learned: LearnedVariants) -> str:
     if learned.pace is None:
         return learned.missing or "the step that is named for them ran no variants"
     return "" if learned.engine == ENGINE else "they are of another version of the engine"
-
-
-def _append(target: Path, parts: Collection[Path], last: bytes) -> None:
-    with target.open("wb") as sink:
-        for part in parts:
-            with part.open("rb") as source:
-                shutil.copyfileobj(source, sink)
-        sink.write(last)
 
 
 def behaves_as_before(variants: VariantRun | None) -> bool:

@@ -66,6 +66,7 @@ from kgym.api.steps.kernel import (
     TarballSource,
     When,
 )
+from kgym.api.steps.kernel_tests import MOST_TESTS, KernelTestRun, KernelTests
 from kgym.api.steps.minimize import (
     DumpPart,
     MinimalTrace,

@@ -11,6 +11,7 @@ from kgym.api.steps.compilers import SUBSTITUTION
 from kgym.api.steps.evidence import Diagnostic, Finding
 from kgym.api.steps.guest import Reproducer
 from kgym.api.steps.kernel import Kernel, Patch, SourceName
+from kgym.api.steps.kernel_tests import KernelTests
 
 _C_FILE = re.compile(r"(?:[\w+,@=-][\w.+,@=-]*/)*[\w+,@=-][\w.+,@=-]*\.c", re.ASCII)
 
@@ -30,6 +31,8 @@ class BuildArtifact(StrEnum):
     COMPILE_COMMANDS = "compile_commands.json"
     MODULES = "modules.tar"
     """The modules as installed by `make modules_install`, if the config has any."""
+    TESTS = "kernel-tests.tar"
+    """Programs of the kernel's own tests, if they were asked for."""
     LOG = "build.log"
     """Output of make and the compilers."""
 
@@ -75,6 +78,9 @@ class BuildSpec(Kernel):
         description="files that a fix may have to change; others are a finding. Empty: unknown",
     )
     checkpatch: bool = Field(False, description="also check the style of patches on trial")
+    kernel_tests: bool = Field(
+        False, description="also build the kernel's own tests of what the patches on trial change"
+    )
 
     ahead: Ahead | None = Field(None, description="checked before anything is compiled")
 
@@ -167,6 +173,7 @@ class BuildResult(Strict):
     changed_functions: list[Name] = Field(
         [], max_length=1000, description="functions that the reviewed patches change"
     )
+    kernel_tests: KernelTests | None = Field(None, description="null if not requested")
     detectors: dict[Name, Name] = Field(
         {},
         max_length=100,

@@ -7,7 +7,9 @@ from pydantic import Field
 
 from kgym.api.steps.base import Count, Line, Name, Number, Strict
 
-_Check = Literal["amputation", "checkpatch", "smoke", "detector", "scope", "work", "variants"]
+_Check = Literal[
+    "amputation", "checkpatch", "smoke", "detector", "scope", "work", "variants", "tests"
+]
 
 
 class Severity(StrEnum):
@@ -26,7 +28,8 @@ class Finding(Strict):
         description="amputation: code that the patch disables; checkpatch: style; smoke: features"
         " that no longer work; detector: whether the kernel can still report a bug; scope: files"
         " that the patch touches; work: whether the reproducer still does the same; variants:"
-        " programs close to the reproducer that crash or are answered differently"
+        " programs close to the reproducer that crash or are answered differently; tests: the"
+        " kernel's own that fail"
     )
     severity: Severity = Severity.NOTE
     reason: Name = Field(description="a short stable word, e.g. `check_removed`")

@@ -23,6 +23,7 @@ from kgym.api.steps.base import (
 from kgym.api.steps.build import DumpMethod
 from kgym.api.steps.evidence import Evidence, Finding, RunEnd
 from kgym.api.steps.guest import Reproducer, Root, RootImage, UsedRoot
+from kgym.api.steps.kernel_tests import KernelTestRun
 from kgym.api.steps.variants import LearnedVariants, VariantRun
 
 _MOST_INSTANCES = 1000
@@ -415,5 +416,8 @@ class ReproduceResult(Strict):
         None, description="variants of the kernel with the developers' fix"
     )
     variants: VariantRun | None = Field(None, description="variants of a patched kernel")
+    kernel_tests: KernelTestRun | None = Field(
+        None, description="the kernel's own tests; they run with the variants"
+    )
     evidence: Evidence | None = Field(None, description="null if not requested")
     seconds: Seconds
