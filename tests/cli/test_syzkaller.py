@@ -42,7 +42,7 @@ def test_what_workers_have_is_found_and_handed_out(
 ) -> None:
     own = tmp_path / "own"
     (own / COMMIT).mkdir(parents=True)
-    for name in ("syz-execprog", "syz-executor"):
+    for name in ("syz-execprog", "syz-executor", "syz-mutate"):
         (own / COMMIT / name).write_text(name)
     monkeypatch.setenv("KGYM_SYZKALLER", str(own))
     output = tmp_path / "programs"
@@ -51,4 +51,5 @@ def test_what_workers_have_is_found_and_handed_out(
     assert done.json["source_identity"] == "worker"
     assert done.json["folder"] == str(output / COMMIT)
     assert (output / COMMIT / "syz-executor").read_text() == "syz-executor"
+    assert (output / COMMIT / "syz-mutate").read_text() == "syz-mutate"
     assert [path.name for path in output.iterdir()] == [COMMIT]

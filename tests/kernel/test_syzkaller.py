@@ -1,13 +1,19 @@
 """Real programs of syzkaller's crash real kernels, and prove fixes. Minutes each."""
 
+import re
 import shutil
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from kgym.api.steps import Dictionary, Edit, Patch
 from kgym.bugs import bundle as bug
+from kgym.bugs.bug import TrialOptions
+from kgym_vmmanager.variants.syz_mutator import Mutator
 from tests.conftest import ROOT, kgym
 from tests.kernel.test_bugs import assert_resolved
+from tests.kernel.test_variants import BOUND, FIXED
 
 SOURCES = ROOT.parent / "shared" / "data" / "syzkaller"
 COMMIT = "1d849ab4d892af13a249f75628790b47e42b7c74"
@@ -50,3 +56,57 @@ def test_a_program_that_runs_once_shows_a_bug_and_proves_its_fix() -> None:
 def test_programs_of_other_kinds_show_a_bug_and_prove_its_fix(name: str, kind: str) -> None:
     status, outcome = kgym("bug", "reproduce", "--no-variants", name, "--repro", kind)
     assert_resolved(status, outcome, [bug.load(name).file.title])
+
+
+@pytest.mark.anyio
+async def test_the_mutator_makes_the_same_variants_each_time(
+    built: dict[str, Any], tmp_path: Path
+) -> None:
+    assert built["lacks"] == ""
+    program = tmp_path / "program"
+    program.write_text(bug.load("futex-op-shift").run_by("syz").reproducers[0].text)
+    words = Dictionary(values=[0x20], fields=[(12, 12)])
+    binary = Path(built["folder"], "syz-mutate")
+    mutator = await Mutator.prepared(binary, program, words, tmp_path / "mutator")
+    orders = [(0, 300, 7), (1 << 40, 1, 7), (0, 300, 1)]
+    first, second = [(await mutator.make(orders)) for _ in range(2)]
+    assert first.variants == second.variants
+    assert (len(first.base), first.lacks) == (1, "")
+    assert len(first.variants) > 550
+    last = [variant.program[-1] for variant in first.variants.values()]
+    # The dictionary's word in the field of the operand that is shifted by.
+    assert any(re.search(r"futex\(.*0x80020000\)", call) for call in last)
+    # Most variants make the same call, and each is another one.
+    assert sum(call.startswith("futex(") for call in last) > 400
+    assert len(set(last)) > 200
+
+
+def tried(largest: int) -> dict[str, Any]:
+    """Try a fix that allows operands up to `largest` on the syz program; return its result."""
+    loaded = bug.load("futex-op-shift").run_by("syz")
+    edit = Edit(file="kernel/futex/waitwake.c", original=BOUND, replacement=FIXED % largest)
+    request = loaded.job(Patch(name="fix", edits=[edit]), TrialOptions(variants=True))
+    _, job = kgym("job", "submit", "-", "--wait", stdin=request)
+    result: dict[str, Any] = job["steps"][-1]["result"]
+    assert result["verdict"] == "no_crash", result
+    return result
+
+
+@pytest.mark.exhaustive
+def test_a_variant_of_a_syz_program_shows_a_bound_that_is_off_by_one() -> None:
+    result = tried(32)
+    blocking = [finding for finding in result["findings"] if finding["severity"] == "blocking"]
+    assert [finding["reason"] for finding in blocking] == ["variant_crashes"], result
+    (crash,) = result["variants"]["crashes"]
+    assert crash["seed"] is not None
+    assert "futex (call 1) is " in blocking[0]["message"]
+
+
+@pytest.mark.exhaustive
+def test_variants_of_a_syz_program_pass_the_right_bound() -> None:
+    result = tried(31)
+    assert [each for each in result["findings"] if each["severity"] == "blocking"] == [], result
+    variants = result["variants"]
+    assert (variants["missing"], variants["crashes"]) == ("", []), variants
+    assert variants["ran"] > 200
+    assert variants["same"] == variants["compared"] >= 10

@@ -13,6 +13,7 @@ import asyncio
 import contextlib
 import io
 import itertools
+import re
 import socket
 import subprocess
 import threading
@@ -31,7 +32,7 @@ from kgym.api.steps import DumpMethod, VmShape
 from kgym.errors import InfrastructureError
 from kgym.worker.context import StepContext
 from kgym_vmmanager.guest.guest_image import READY
-from kgym_vmmanager.guest.paths import RUNNER, VARIER
+from kgym_vmmanager.guest.paths import PROGRAM, RUNNER, VARIER
 from kgym_vmmanager.vm.accelerator import Accelerator, Probed
 from kgym_vmmanager.vm.provider import Boot, InstanceLimits, Vm, VmHost
 from kgym_vmmanager.vm.qemu import kernel_command_line
@@ -73,6 +74,8 @@ class Guest(OpenServer):
 
     def __init__(self, boot: Boot, say: Callable[[bytes], None]) -> None:
         self.boot = boot
+        # What was written to files, by folder.
+        self.written: dict[str, bytes] = {}
         # Prints on the console.
         self.say = say
         # The VM has been ended.
@@ -99,6 +102,10 @@ class Guest(OpenServer):
         """Do what the engine of variants does, with the dictionary at `words`."""
         varier.obey(lambda seed, mask: 0)
 
+    def executes(self, execprog: "Execprog") -> None:
+        """Do what syz-execprog does with a file of variants."""
+        execprog.obey(lambda seed, mask: 0)
+
     def answers(self, command: str) -> tuple[int, bytes]:
         """Return the status and the output of any other command."""
         del command
@@ -120,6 +127,13 @@ class Guest(OpenServer):
                 runner.sum_up()
             elif command.startswith(f"{VARIER} "):
                 self.varies(Varier(channel, self.over), command.rsplit(maxsplit=1)[-1])
+            elif command.startswith("mkdir "):
+                self.written[command.split()[1]] = b"".join(
+                    iter(lambda: channel.recv(1 << 16), b"")
+                )
+            elif f"exec {PROGRAM} " in command:
+                programs = self.written[command.split()[1]]
+                self.executes(Execprog(channel, self.over, programs.decode()))
             else:
                 status, output = self.answers(command)
                 channel.sendall(output)
@@ -271,6 +285,47 @@ class Varier:
 
     def _say(self, line: str) -> None:
         self._channel.sendall(f"{line}\n".encode())
+
+
+class Execprog:
+    """syz-execprog, as the host hears it, with variants that `syz-mutate.sh` makes."""
+
+    def __init__(self, channel: paramiko.Channel, over: threading.Event, programs: str) -> None:
+        self._channel = channel
+        self._over = over
+        self._programs = programs.split("executing program 0:\n")[1:]
+        self.runs = 0
+
+    def obey(
+        self,
+        behaves: Behaviour,
+        crash: Callable[[], None] = lambda: None,
+        *,
+        shows_results: bool = True,
+    ) -> None:
+        """Run all programs; `crash` and fall silent where the kernel crashes."""
+        lines = b""
+        for text in self._programs:
+            lines += f"2026/01/31 10:20:30 executing program 0:\n{text}".encode()
+            failed: int | None = 0
+            if match := re.match(r"futex\(0x(\w+), 0x(\w+)\)", text):
+                first, second = (int(word, 16) for word in match.groups())
+                mask = (first != 0xFFF) | (second != 0xFFF) << 1
+                self.runs += 1
+                failed = behaves((first if mask & 1 else second) if mask else -1, mask)
+            if failed is None:
+                # What it has printed last does not leave the guest.
+                crash()
+                self._over.wait(60)
+                raise EOFError
+            if shows_results:
+                lines += (
+                    f"2026/01/31 10:20:30 CALL 0: signal 0, coverage 0 errno {failed}\n".encode()
+                )
+            if len(lines) > 300 or text.startswith("nanosleep"):
+                self._channel.sendall(lines)
+                lines = b""
+        self._channel.sendall(lines)
 
 
 class Crashing(Guest):

@@ -22,7 +22,7 @@ _MOST = 1 << 20
 # Characters of a line that are searched: a guest may print anything, and searches must stay fast.
 _LINE = 300
 _CALL = re.compile(r"(?:r[0-9]+ = )?([a-z_][\w$]*)\(")
-_EXECUTING = re.compile(rb"(?m)^(?:[0-9/]+ [0-9:]+ )?executing program [0-9]+:\s*$")
+_EXECUTING = re.compile(rb"(?m)^(?:[0-9/]+ [0-9:]+ )?executing program ?[0-9]*:\s*$")
 _RESULT = re.compile(r"CALL ([0-9]{1,4}): .*?errno ([0-9]{1,4})((?: [a-z]+)*)\s*$")
 _FEATURE = re.compile(r"(?:[0-9/]+ [0-9:]+ )?([A-Za-z0-9][\w .-]{22,30}): (?!enabled$)(.{1,200})")
 _WELL = "errno 0"

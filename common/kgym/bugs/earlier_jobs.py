@@ -10,7 +10,7 @@ from itertools import islice
 
 from kgym.api import trusted_tags
 from kgym.api.jobs import JobFilter, JobRequest, JobView, StepView
-from kgym.api.steps import ENGINE, Calibration, ReproduceResult, StepKind
+from kgym.api.steps import ENGINE, SYZ_ENGINE, Calibration, ReproduceResult, StepKind
 from kgym.bugs import calibration
 from kgym.bugs.bug import BEFORE, REFERENCE, Bug, TrialOptions
 from kgym.bugs.conclusion import reproduced
@@ -116,7 +116,7 @@ def _has_learned(job: JobView, bug: Bug, trial: TrialOptions) -> bool:
         return False
     results = [step.result for step in steps if isinstance(step.result, ReproduceResult)]
     learned = [result.reference or result.learned for result in results]
-    usable = [each for each in learned if each is not None and each.pace and each.engine == ENGINE]
+    usable = [each for each in learned if each is not None and each.pace and _serves(each.engine)]
     return len(usable) == len(names)
 
 
@@ -124,6 +124,11 @@ def _runs(job: JobView) -> list[StepView]:
     """Return a job's reproduce steps in order."""
     # Its marks vouch for what its first steps do, whatever they and later ones are called.
     return [step for step in job.steps if step.kind is StepKind.REPRODUCE]
+
+
+def _serves(engine: str) -> bool:
+    # The step finds out whether it is the mutator of its own syzkaller.
+    return engine == ENGINE or engine.startswith(SYZ_ENGINE)
 
 
 def _earlier(jobs: Sequence[JobView], before: datetime | None) -> list[JobView]:

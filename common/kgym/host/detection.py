@@ -5,7 +5,7 @@ from collections.abc import Collection
 from pathlib import Path
 
 from kgym.api.capabilities import Capabilities
-from kgym.api.steps import DEFAULT_SYZKALLER, SyzkallerArtifact
+from kgym.api.steps import DEFAULT_SYZKALLER, GUEST_PROGRAMS
 from kgym.host import installed_compilers
 from kgym.host.resources import Host
 
@@ -23,7 +23,7 @@ def syzkallers(folder: Path | None) -> dict[str, Path]:
     return {
         name: path
         for name, path in folders.items()
-        if all((path / program).is_file() for program in SyzkallerArtifact)
+        if all((path / program).is_file() for program in GUEST_PROGRAMS)
     }
 
 

@@ -1,4 +1,4 @@
-"""Build the two programs for guests from syzkaller's source.
+"""Build the two programs for guests, and the mutator, from syzkaller's source.
 
 The source is as hostile as a patch: its generator runs, and compilers read it. So everything is
 built in the sandbox, without network, and Go's modules have to be in the source (`vendor`). The
@@ -6,6 +6,7 @@ commands are those of syzkaller's Makefile (targets `descriptions`, `execprog`, 
 itself would also run Git, and look for compilers of other architectures.
 """
 
+import hashlib
 import os
 import re
 import shutil
@@ -16,21 +17,22 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import IO
 
-from kgym.api.steps import SyzkallerArtifact
+from kgym.api.steps import GUEST_PROGRAMS, SyzkallerArtifact
 from kgym.errors import UserError
 from kgym.host import proc
 from kgym.host.sandbox import Overlay, Sandbox, prepare
 from kgym.host.sandbox_limits import MIB, SandboxLimits
 from kgym.worker.context import StepContext
 
+_MUTATOR = Path(__file__).with_name("mutator")
 # Version of the build; part of its memo's key.
-LAYOUT = 1
+LAYOUT = f"2 {hashlib.sha256((_MUTATOR / 'mutate.go').read_bytes()).hexdigest()}"
 # Bytes of memory; Go needs 2 GiB to compile the descriptions.
 MEMORY = 8 << 30
 # Time for each command; on two busy cores, the longest takes 150 s.
 SECONDS = 3600.0
 
-_TREE, _OUT, _SCRATCH = "/syzkaller", "/out", "/scratch"
+_TREE, _OUT, _SCRATCH, _OWN = "/syzkaller", "/out", "/scratch", "/own"
 # Bytes of a program, which is in each guest's memory.
 _LARGEST = 256 * MIB
 _DISK = 12 << 30
@@ -73,10 +75,16 @@ class Compilers:
         return cls(go, compiler)
 
 
-async def build(
-    tree: Path, commit: str, folder: Path, run: StepContext
-) -> dict[SyzkallerArtifact, Path]:
-    """Build both programs from the source's tree in the new `folder`; return them.
+@dataclass(frozen=True, slots=True)
+class Built:
+    """The programs; without the mutator, `lacks` says why."""
+
+    files: dict[SyzkallerArtifact, Path]
+    lacks: str
+
+
+async def build(tree: Path, commit: str, folder: Path, run: StepContext) -> Built:
+    """Build all programs from the source's tree in the new `folder`; return them.
 
     Raises UserError `syzkaller_does_not_build`, `sandbox_limit`.
     """
@@ -93,7 +101,17 @@ async def build(
         words += ["-DGOOS_linux=1", "-DGOARCH_amd64=1", "-DHOSTGOOS_linux=1"]
         words += [f'-DGIT_REVISION="{commit}"', "-o", f"{_OUT}/{executor}"]
         await build.run(["g++", *words, "executor/executor.cc"])
-    return {name: _checked(build.out / name) for name in SyzkallerArtifact}
+    files = {name: _checked(build.out / name) for name in GUEST_PROGRAMS}
+    lacks, mutator = "", SyzkallerArtifact.MUTATOR
+    with run.stage("mutator"):
+        try:
+            words = ["go", "build", flags, "-o", f"{_OUT}/{mutator}", f"{_OWN}/mutate.go"]
+            await build.run(words)
+            files[mutator] = _checked(build.out / mutator)
+        except UserError as error:  # only variants need it, and other revisions have other APIs
+            lacks = error.message
+            run.log(f"no mutator: {lacks}")
+    return Built(files, lacks)
 
 
 class _Build:
@@ -108,6 +126,7 @@ class _Build:
         self._log = log
         self._box = Sandbox(
             writable={_OUT: self.out, _SCRATCH: prepare(folder / "scratch")},
+            readonly={_OWN: _MUTATOR},
             overlays={_TREE: Overlay((tree,), folder / "tree").create()},
             limits=limits,
         )

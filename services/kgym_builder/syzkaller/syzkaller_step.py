@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from kgym.api.steps import (
+    GUEST_PROGRAMS,
     GitSource,
     SyzkallerArtifact,
     SyzkallerResult,
@@ -78,13 +79,18 @@ class SyzkallerBuilder:
         folder = syzkallers(self._own).get(commit or "")
         if folder is None or commit is None:
             return None
-        files = {name: folder / name for name in SyzkallerArtifact}
+        files = {name: folder / name for name in GUEST_PROGRAMS}
+        mutator = SyzkallerArtifact.MUTATOR
+        lacks = "" if (folder / mutator).is_file() else f"{folder} has no {mutator}"
+        files |= {} if lacks else {mutator: folder / mutator}
         stamps = [(stat.st_size, stat.st_mtime_ns) for stat in map(Path.stat, files.values())]
         name = memo.key("syzkaller-own", str(folder), stamps)
         run.log(f"syzkaller {commit}: the worker has it in {folder}")
         if result := await memo.recall(run, name, SyzkallerResult):
             return result.model_copy(update={"seconds": run.seconds})
-        result = await _kept(files, run, commit=commit, source_identity="worker", made=False)
+        result = await _kept(
+            files, run, commit=commit, source_identity="worker", made=False, lacks=lacks
+        )
         await memo.remember(run, name, result, run.artifacts)
         return result
 
@@ -95,16 +101,17 @@ class SyzkallerBuilder:
             source = await self._sources.get(spec.source, report_bytes(run), run.held)
         folder = run.folder / "syzkaller"
         async with self._budget.share(Use.BUILD, 0, _MIB):
-            files = await programs.build(source.tree, commit, folder, run)
+            build = await programs.build(source.tree, commit, folder, run)
         with run.stage("store"):
             result = await _kept(
-                files,
+                build.files,
                 run,
                 commit=commit,
                 source_identity=source.identity,
                 made=True,
                 go=compilers.go,
                 compiler=compilers.compiler,
+                lacks=build.lacks,
             )
             await asyncio.to_thread(sandbox.remove, folder)
         return result

@@ -41,6 +41,7 @@ class SyzkallerAnswer(Answer):
     made: bool | None = None
     go: str | None = None
     compiler: str | None = None
+    lacks: str = ""
     folder: Path | None = None
     seconds: dict[str, float] = {}
 
@@ -70,7 +71,7 @@ def syzkaller() -> None:
 @click.option("--fresh", is_flag=True, help="Build again, ignoring earlier builds.")
 @json_option(SyzkallerAnswer)
 def build(source: str, commit: str | None, output: Path | None, fresh: bool, as_json: bool) -> None:
-    """Build syz-execprog and syz-executor from SOURCE, and install them by commit.
+    """Build syz-execprog, syz-executor and syz-mutate from SOURCE, and install them by commit.
 
     SOURCE is a full commit id of syzkaller's repository, URL@COMMIT or FOLDER@COMMIT, or a tarball
     with --commit. A builder compiles in its sandbox, without network, with Debian's golang-go and
@@ -84,13 +85,15 @@ def build(source: str, commit: str | None, output: Path | None, fresh: bool, as_
         result = job.steps[0].result
         built = result if isinstance(result, SyzkallerResult) else None
         kept = output or settings().syzkaller
-        folder = _installed(client, job, built.commit, kept) if built else None
+        folder = _installed(client, job, built, kept) if built else None
     answer = SyzkallerAnswer.of(job, built, folder)
     if as_json:
         print_json(answer)
     elif built is not None:
         how = f"built in {sum(built.seconds.values()):.0f} s" if built.made else "found"
         results.print(f"syzkaller {built.commit}: {how}; in {folder}", markup=False)
+        if built.lacks:
+            people.print(f"its programs are not varied: {built.lacks}", markup=False)
     if built is None:
         failure = job.steps[0].failure
         people.print(failure.message if failure else f"job {job.id} is {job.state}", markup=False)
@@ -118,18 +121,19 @@ def _spec(named: str, commit: str | None) -> SyzkallerSpec:
     raise UserError("bad_option", f"{named!r} names no source of syzkaller: give {_FORMS}")
 
 
-def _installed(client: Client, job: JobView, commit: str, folder: Path) -> Path:
+def _installed(client: Client, job: JobView, result: SyzkallerResult, folder: Path) -> Path:
     """Install the programs into their commit's folder; return the folder."""
-    place = folder / commit
+    place = folder / result.commit
     try:
         place.mkdir(parents=True, exist_ok=True)
-        # Both downloads end before the first rename, so that a worker never runs an executor of
+        # All downloads end before the first rename, so that a worker never runs an executor of
         # another build than its execprog.
         with tempfile.TemporaryDirectory(prefix=".part-", dir=folder) as part:
-            for name in SyzkallerArtifact:
+            names = [name for name in SyzkallerArtifact if name in result.bytes]
+            for name in names:
                 client.download(job.id, 0, name, Path(part, name))
                 Path(part, name).chmod(0o755)
-            for name in SyzkallerArtifact:
+            for name in names:
                 os.replace(Path(part, name), place / name)
     except OSError as error:
         raise UserError("cannot_write", f"{place}: {error.strerror or error}") from error

@@ -2,6 +2,8 @@
 
 # The program that the guest runs.
 PROGRAM = "/kgym/reproducer"
+# The text of a program of syzkaller's.
+PROGRAM_TEXT = "/kgym/program.syz"
 # The runner, which starts the program again and again.
 RUNNER = "/kgym/run"
 # The tracer of the program's system calls.

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from kgym.api import syz_program
 from kgym.api.capabilities import NO_SYZKALLER
-from kgym.api.steps import DEFAULT_SYZKALLER, Reproducer, SyzkallerArtifact
+from kgym.api.steps import DEFAULT_SYZKALLER, GUEST_PROGRAMS, Reproducer, SyzkallerArtifact
 from kgym.errors import InfrastructureError, UserError
 from kgym.host import proc
 from kgym.host.reproducer_compiler import compile_reproducer
@@ -21,7 +21,7 @@ from kgym.host.sandbox import Sandbox, prepare
 from kgym.host.sandbox_limits import LimitExceeded, SandboxLimits
 from kgym_vmmanager.guest import cpio
 from kgym_vmmanager.guest.guest_image import GuestImage
-from kgym_vmmanager.guest.paths import PROGRAM
+from kgym_vmmanager.guest.paths import PROGRAM, PROGRAM_TEXT
 
 _GUEST_FOLDER = "/kgym"
 # Random names, as the runner gives to programs: a patch could refuse a program whose name it knows.
@@ -57,20 +57,22 @@ async def program(
         message = f"a `syz` reproducer needs syzkaller's binaries{which}, which are not here"
         raise UserError("no_syzkaller", f"{message}; {NO_SYZKALLER}")
     known = await _flags(binaries / SyzkallerArtifact.EXECPROG, folder)
-    text, script = prepare(folder) / "program.syz", folder / "reproducer"
+    text, script = prepare(folder) / Path(PROGRAM_TEXT).name, folder / "reproducer"
     wanted = syz_program.options(reproducer.text)
     text.write_text(syz_program.program(reproducer.text, wanted, known))
-    inside = f"{_GUEST_FOLDER}/{text.name}"
-    first = shlex.join([*syz_program.first_run(wanted, known), inside])
-    rest = shlex.join([*syz_program.arguments(wanted, known), inside])
+    once = shlex.join(syz_program.first_run(wanted, known))
+    first = f"{once} {PROGRAM_TEXT}"
+    rest = shlex.join([*syz_program.arguments(wanted, known), PROGRAM_TEXT])
     # The first run prints the calls that it executes: syz-execprog leaves out lines that it cannot
     # read and still ends with status 0, which would look like "no crash". A program that is
     # repeated for ever does not print them again: that would flood the output.
     run = '"./p$name" "-executor=./e$name"'
     last = f"{run} {first} || exit\nexec {run} {rest}" if wanted.repeat else f"exec {run} {first}"
-    script.write_text(f"{_SCRIPT}{last}\n")
-    files = {PROGRAM: script, inside: text}
-    return files | {f"{_GUEST_FOLDER}/{name}": binaries / name for name in SyzkallerArtifact}
+    # Variants come in other files.
+    others = f'[ $# = 0 ] || exec {run} {once} "$@"'
+    script.write_text(f"{_SCRIPT}{others}\n{last}\n")
+    files = {PROGRAM: script, PROGRAM_TEXT: text}
+    return files | {f"{_GUEST_FOLDER}/{name}": binaries / name for name in GUEST_PROGRAMS}
 
 
 async def initrd(

@@ -82,7 +82,7 @@ class InstancePlan:
     `completed` decides which runs did their work. If `profiled`, the first instance that survives
     traces the program, which must still do some of the work that it did `before`; `way` holds the
     crash's functions with their addresses. `detectors` are what the kernel must report when faults
-    are raised on purpose.
+    are raised on purpose. `mutator` makes variants of the first program, if that is syzkaller's.
     """
 
     folder: Path
@@ -103,3 +103,4 @@ class InstancePlan:
     before: Work | None = None
     way: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     disk: RootDisk | None = None
+    mutator: Path | None = None

@@ -9,10 +9,12 @@ from pathlib import Path, PurePosixPath
 
 from kgym.api.steps import (
     DEFAULT_SYZKALLER,
+    GUEST_PROGRAMS,
     BuildArtifact,
     BuildResult,
     Calibration,
     ReproduceArtifact,
+    Reproducer,
     ReproduceResult,
     ReproduceSpec,
     RunEnd,
@@ -126,6 +128,7 @@ async def prepare(
         before=None if spec.variants else work_before(baseline),
         way=await _way(run, baseline, folder) if spec.evidence else {},
         disk=disk,
+        mutator=_mutator(spec.reproducer, binaries),
     )
     executed = {path.stem: files[PROGRAM] for path, files in zip(sources, programs, strict=True)}
     files = {
@@ -147,11 +150,22 @@ async def _syzkallers(run: StepContext, folder: Path) -> dict[str, Path]:
         name = syzkaller_input(number)
         place = folder / name
         place.mkdir()
+        built = {artifact.name for artifact in run.input_artifacts(name)}
         for file in SyzkallerArtifact:
-            await run.fetch(name, file, place / file)
-            (place / file).chmod(0o755)
+            if file in built or file in GUEST_PROGRAMS:
+                await run.fetch(name, file, place / file)
+                (place / file).chmod(0o755)
         folders[run.input(name, SyzkallerResult).commit] = place
     return {DEFAULT_SYZKALLER: next(iter(folders.values())), **folders}
+
+
+def _mutator(reproducer: Reproducer, binaries: Mapping[str, Path]) -> Path | None:
+    """Return the mutator of the syzkaller that runs a program; None if it has none."""
+    folder = binaries.get(reproducer.syzkaller or DEFAULT_SYZKALLER)
+    if reproducer.kind != "syz" or folder is None:
+        return None
+    mutator = folder / SyzkallerArtifact.MUTATOR
+    return mutator if mutator.is_file() else None
 
 
 async def _capture(run: StepContext, image: GuestImage, folder: Path) -> dict[str, Path]:

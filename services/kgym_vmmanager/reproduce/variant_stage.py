@@ -5,6 +5,7 @@ import json
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 
 from kgym.api.steps import (
     ENGINE,
@@ -27,11 +28,13 @@ from kgym.errors import KgymError
 from kgym.worker.context import StepContext
 from kgym_vmmanager.evidence import crash_path
 from kgym_vmmanager.guest import cpio
-from kgym_vmmanager.guest.paths import ORDERS, WORDS, WORDS_BEFORE
+from kgym_vmmanager.guest.paths import ORDERS, PROGRAM_TEXT, WORDS, WORDS_BEFORE
 from kgym_vmmanager.reproduce.instance_group import InstanceGroup
 from kgym_vmmanager.reproduce.instance_plan import InstancePlan
 from kgym_vmmanager.reproduce.preparation import plan_with
-from kgym_vmmanager.variants import balance, dictionary, fix_comparison
+from kgym_vmmanager.variants import balance, dictionary, fix_comparison, syz_mutator
+from kgym_vmmanager.variants.syz_mutator import Mutator
+from kgym_vmmanager.variants.syz_session import SyzGuest
 from kgym_vmmanager.variants.variant_search import Guest, VariantSearch
 
 # Whether answers changed cannot be told from fewer variants.
@@ -60,7 +63,7 @@ class VariantStage:
             with self.run.stage("variants"):
                 words = await self._dictionary("build", functions, subsystem=True)
                 kernel = await self._guest("build", words, words)
-                search = VariantSearch(kernel, self.spec.titles)
+                search = VariantSearch(kernel, self.spec.titles, engine=self._engine)
                 return await search.learn(words)
         except (KgymError, OSError) as error:  # the verdict does not need them
             return LearnedVariants(missing=f"no quiet variants: {error}")
@@ -75,7 +78,7 @@ class VariantStage:
         if why := self._why_not:
             return VariantRun(ran=0, missing=why)
         learned = learner.learned if learner else None
-        if learned is None or learned.engine != ENGINE:
+        if learned is None or learned.engine != self._engine:
             learned = LearnedVariants(missing="the unpatched kernel's were not learned")
         built = self.run.input("build", BuildResult)
         try:
@@ -87,7 +90,7 @@ class VariantStage:
                 unpatched: Guest | None = None
                 if self.spec.unpatched is not None:
                     unpatched = await self._guest("unpatched", words, learned.dictionary)
-                search = VariantSearch(kernel, self.spec.titles, unpatched)
+                search = VariantSearch(kernel, self.spec.titles, unpatched, self._engine)
                 variants = await search.search(learned, self.spec.variants)
         except (KgymError, OSError) as error:
             return VariantRun(ran=0, missing=f"no variants ran: {error}")
@@ -104,7 +107,7 @@ class VariantStage:
         """
         learned = learner.learned or LearnedVariants()
         why = f"the kernel with the fix crashes: {crash}" if crash is not None else self._why_not
-        if why := why or _unusable(learned):
+        if why := why or self._not_comparable(learned):
             return LearnedVariants(missing=why)
         try:
             with self.run.stage("variants"):
@@ -119,7 +122,7 @@ class VariantStage:
         It is neither a finding nor part of the evidence: agents read those.
         """
         reference = fixed.reference or LearnedVariants()
-        if why := _unusable(reference):
+        if why := self._not_comparable(reference):
             return Equivalence(missing=why)
         try:
             with self.run.stage("comparison"):
@@ -130,9 +133,21 @@ class VariantStage:
 
     @property
     def _why_not(self) -> str:
-        if self.spec.reproducer.kind != "c":
-            return "variants of syzkaller programs are not supported"
+        if self.spec.reproducer.kind != "c" and self.plan.mutator is None:
+            return "the syzkaller image has no mutator: build it again (kgym syzkaller build)"
         return ""
+
+    @property
+    def _engine(self) -> str:
+        return ENGINE if self.plan.mutator is None else syz_mutator.version(self.plan.mutator)
+
+    def _not_comparable(self, learned: LearnedVariants) -> str:
+        """Return why variants cannot run one by one as they were learned; empty if they can."""
+        if self.plan.mutator is not None:
+            return "variants of syzkaller programs are not compared with the fix"
+        if learned.pace is None:
+            return learned.missing or "the step that is named for them ran no variants"
+        return "" if learned.engine == ENGINE else "they are of another version of the engine"
 
     async def _functions(self, results: Collection[InstanceResult]) -> list[str]:
         """Return the functions on the stack of the crash that is looked for."""
@@ -160,29 +175,40 @@ class VariantStage:
         ]
         folder = self.plan.folder / "variants" / build
         plan = await plan_with(self.run, self.plan, build, folder, entries)
-        return partial(self.group.run_variants, plan)
+        guest: Guest = partial(self.group.run_variants, plan)
+        if self.plan.mutator is None:
+            return guest
+        mutators = {
+            path: await self._mutator(each, folder / Path(path).name)
+            for path, each in files.items()
+        }
+        return SyzGuest(guest, mutators)
+
+    async def _mutator(self, words: Dictionary, folder: Path) -> Mutator:
+        assert self.plan.mutator is not None
+        program = self.plan.folder / "program-0" / Path(PROGRAM_TEXT).name
+        return await Mutator.prepared(self.plan.mutator, program, words, folder)
 
     async def _keep_orders(self, variants: VariantRun, words: Dictionary) -> None:
         """Store for each crash the archive with which `reproduce.sh` runs its variant."""
         for crash in variants.crashes:
             if crash.seed is None:
                 continue
-            show = f"show {crash.seed} {crash.mask}\n"
-            orders = "".join(["learn\n", *["go\n"] * 60, show, *["go\n"] * 10])
+            files = await self._by_hand(crash.seed, crash.mask, words)
             path = self.plan.folder / f"variant-{crash.seed}.cpio"
-            entries = [
-                cpio.file(WORDS.lstrip("/"), dictionary.lines(words).encode()),
-                cpio.file(ORDERS.lstrip("/"), orders.encode()),
-            ]
+            entries = [cpio.file(name.lstrip("/"), text.encode()) for name, text in files.items()]
             await asyncio.to_thread(path.write_bytes, cpio.archive(entries))
             await self.run.keep(path)
 
-
-def _unusable(learned: LearnedVariants) -> str:
-    """Return why variants cannot run again as they were learned; empty if they can."""
-    if learned.pace is None:
-        return learned.missing or "the step that is named for them ran no variants"
-    return "" if learned.engine == ENGINE else "they are of another version of the engine"
+    async def _by_hand(self, seed: int, mask: int, words: Dictionary) -> dict[str, str]:
+        """Return the files of a guest that runs the variant, by their paths there."""
+        if self.plan.mutator is not None:
+            mutator = await self._mutator(words, self.plan.folder / "variants" / f"{seed}")
+            made = await mutator.make([(seed, 1, mask)])
+            return {PROGRAM_TEXT: "\n".join(made.variants[seed, mask].program) + "\n"}
+        show = f"show {seed} {mask}\n"
+        orders = "".join(["learn\n", *["go\n"] * 60, show, *["go\n"] * 10])
+        return {WORDS: dictionary.lines(words), ORDERS: orders}
 
 
 def behaves_as_before(variants: VariantRun | None) -> bool:

@@ -24,7 +24,7 @@ from kgym.api.steps import (
 )
 from kgym.bugs.verdict import likeness
 from kgym.errors import KgymError
-from kgym_vmmanager.evidence.syscall_names import call_name, result_name
+from kgym_vmmanager.evidence.syscall_names import result_name
 from kgym_vmmanager.guest.paths import WORDS_BEFORE
 from kgym_vmmanager.variants.variant_session import ALL_CHANGES, Part, Ran, Shown, VariantSession
 
@@ -62,6 +62,7 @@ class VariantSearch:
     kernel: Guest
     titles: Sequence[str]
     unpatched: Guest | None = None
+    engine: str = ENGINE
 
     async def learn(self, dictionary: Dictionary) -> LearnedVariants:
         """Return the quiet variants of this kernel, which has the bug."""
@@ -82,16 +83,18 @@ class VariantSearch:
             same = {seed: ran for seed, ran in again.log.ran.items() if first.get(seed) == ran}
             quiet = _diverse(same)
             losses = await self._losses(quiet, pace)
+            none = "" if same else "no variant did the same in two runs without a crash"
+            missing = [none, *(each.missing for each in learning), again.missing]
         except KgymError as error:
             return LearnedVariants(missing=f"no quiet variants: {error.message}")
         return LearnedVariants(
-            engine=ENGINE,
+            engine=self.engine,
             dictionary=dictionary,
             pace=pace,
             quiet=quiet,
             ran=len(first),
             losses=losses,
-            missing="" if same else "no variant did the same in two runs without a crash",
+            missing="; ".join(dict.fromkeys(filter(None, missing))),
             seconds=round(time.monotonic() - begin, 2),
         )
 
@@ -206,6 +209,7 @@ class _Learning:
     pace: Pace
     number: int
     ran: dict[int, Ran] = field(default_factory=dict)
+    missing: str = ""
 
     async def run(self, until: float) -> None:
         seed = _QUIET_SEEDS * (1 + self.number)
@@ -221,6 +225,7 @@ class _Learning:
             name = f"variants-learn-{self.number}-{life}"
             result = await self.kernel(name, VariantSession(part))
             self.ran |= part.log.ran
+            self.missing = self.missing or part.missing
             if result.outcome is not InstanceOutcome.CRASH:
                 return
             # The guest's last answers may be lost: its last order is left out.
@@ -256,6 +261,8 @@ class _Hunt:
             except (KgymError, OSError) as error:
                 self.missing = f"not all variants ran: {error}"
                 return
+            missing = [self.missing, *(each.missing for each in parts)]
+            self.missing = next(filter(None, missing), "")
             if result.outcome is InstanceOutcome.CRASH:
                 self.crashes.append(await self._explained(guest, part, result))
             if result.outcome not in (InstanceOutcome.CRASH, InstanceOutcome.SURVIVED):
@@ -294,7 +301,8 @@ class _Hunt:
             less = Part(shows=[(seed, 1 << bit)], pace=pace)
             fewer = await self.search.kernel(f"{name}-only-{bit}", VariantSession(less))
             if fewer.outcome is InstanceOutcome.CRASH and fewer.title == result.title:
-                mask, changes = 1 << bit, {bit: shown.changes[bit]}
+                # Alone, the change may be another one: a syzkaller program's follow each other.
+                mask, changes = 1 << bit, (less.shown[-1][1] if less.shown else shown).changes
                 break
         return VariantCrash(
             seed=seed,
@@ -331,9 +339,9 @@ def _difference(seed: int, before: Shown, after: Shown) -> str:
         if old != new:
             _, call, result = old
             if old[:2] != new[:2]:
-                return f"variant {seed} ({changes}): it makes other calls after {call_name(call)}"
+                return f"variant {seed} ({changes}): it makes other calls after {call}"
             outcomes = f"{_outcome(new[2])} instead of {_outcome(result)}"
-            return f"variant {seed} ({changes}): {call_name(call)} gives {outcomes}"
+            return f"variant {seed} ({changes}): {call} gives {outcomes}"
     return f"variant {seed} ({changes}): it ends in another way"
 
 

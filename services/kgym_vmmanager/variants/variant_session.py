@@ -75,12 +75,19 @@ class Change:
         return f"{call} passes {where} {self.after:#x} instead of {self.before:#x}"
 
 
+@dataclass(frozen=True, slots=True)
+class Replaced:
+    """Calls of a syzkaller program that a variant replaces, in words."""
+
+    words: str
+
+
 @dataclass(slots=True)
 class Shown:
-    """One variant in detail: its changes by bit, its calls (task, call, result) in order."""
+    """One variant in detail: its changes by bit, its calls (task, name, result) in order."""
 
-    changes: dict[int, Change] = field(default_factory=dict)
-    calls: list[tuple[int, int, int]] = field(default_factory=list)
+    changes: dict[int, Change | Replaced] = field(default_factory=dict)
+    calls: list[tuple[int, str, int]] = field(default_factory=list)
     digest: str | None = None
     """None until the variant has ended, and if it was cut off."""
     is_over: bool = False
@@ -97,7 +104,7 @@ class Shown:
                     self.changes[bit] = change
             case ["call", task, call, result] if _are_numbers(task, call, result.lstrip("-")):
                 if len(self.calls) < _MOST_CALLS:
-                    self.calls.append((int(task), int(call), int(result)))
+                    self.calls.append((int(task), call_name(int(call)), int(result)))
             case ["shown", seed, digest, cut] if _are_numbers(seed):
                 self.digest = digest[:16] if cut == "0" else None
                 self.is_over = True
@@ -155,7 +162,8 @@ class Part:
     Then `losses` are measured, of the sweeps' variants or of the unchanged program (`balance`). If
     `is_exact`, each variant has memory of its own: slower, and the same in any order.
     `most_seconds` limits the sweeps. `orders` are the sweeps that were begun, `shown` the shows, of
-    which the last one may not have come to its end; `log` holds the answers.
+    which the last one may not have come to its end; `log` holds the answers. `missing` says why
+    not all variants ran, or why their results are unknown.
     """
 
     sweeps: Sequence[range] = ()
@@ -169,6 +177,7 @@ class Part:
     most_seconds: float = _ORDER_SECONDS * 10
     orders: list[range] = field(default_factory=list)
     shown: list[tuple[int, Shown]] = field(default_factory=list)
+    missing: str = ""
     log: VaryLog = field(default_factory=VaryLog)
 
 
@@ -180,7 +189,7 @@ class VariantSession:
     def __init__(self, *parts: Part) -> None:
         self.seconds = 0.0
         self.ends: dict[End, int] = {}
-        self._parts = parts
+        self.parts = parts
 
     async def run(
         self,
@@ -192,21 +201,24 @@ class VariantSession:
         del reconnect, is_idle
         begin = time.monotonic()
         try:
-            for part in self._parts:
-                folder = f"{_FOLDER}/{secrets.token_hex(4)}"
-                command = f"{VARIER} {folder} {PROGRAM} {part.words}"
-                stream = await ssh.start(command, _CALL_SECONDS)
-                await _perform(part, stream)
-                if part.balance is not None:
-                    run_all = partial(_run_for_balance, part, stream)
-                    part.losses = await balance.measured(ssh, run_all)
-                await _end(stream)
+            for part in self.parts:
+                await self._run_part(ssh, part)
         except (ConnectionLost, TimeoutError) as error:
             detail = f"the variants did not come to their end: {error}"
             raise InstanceEnded(InstanceOutcome.SSH_LOST, detail) from error
         finally:
             self.seconds = time.monotonic() - begin
         return InstanceEnding(InstanceOutcome.SURVIVED)
+
+    async def _run_part(self, ssh: Ssh, part: Part) -> None:
+        folder = f"{_FOLDER}/{secrets.token_hex(4)}"
+        command = f"{VARIER} {folder} {PROGRAM} {part.words}"
+        stream = await ssh.start(command, _CALL_SECONDS)
+        await _perform(part, stream)
+        if part.balance is not None:
+            run_all = partial(_run_for_balance, part, stream)
+            part.losses = await balance.measured(ssh, run_all)
+        await _end(stream)
 
 
 async def _perform(part: Part, stream: Stream) -> None:

@@ -91,6 +91,9 @@ async def test_a_source_becomes_both_programs_once(build: Build, tmp_path: Path)
     assert result.bytes["syz-execprog"] == execprog.stat().st_size
     assert subprocess.run([await build.fetched("syz-executor")], check=False).returncode == 7
 
+    # This small source has nothing that could change programs: only variants need it.
+    assert "mutate.go" in result.lacks
+
     again = await build(source)
     assert (again.made, again.bytes) == (False, result.bytes)
     assert len(build.run.artifacts) == 2
@@ -190,9 +193,13 @@ async def test_an_operators_own_programs_are_taken(build: Build, tmp_path: Path)
     result = await build(nowhere, own=tmp_path / "own", commit=None)
     assert (result.made, result.source_identity, result.commit) == (False, "worker", COMMIT)
     assert (await build.fetched("syz-executor")).read_text() == "syz-executor"
+    assert "has no syz-mutate" in result.lacks
     # Also where the programs were replaced since.
     (folder / "syz-executor").write_text("another one")
-    await build(nowhere, own=tmp_path / "own", commit=None)
+    (folder / "syz-mutate").write_text("a mutator")
+    result = await build(nowhere, own=tmp_path / "own", commit=None)
+    assert result.lacks == ""
+    assert (await build.fetched("syz-mutate")).read_text() == "a mutator"
     assert (await build.fetched("syz-executor")).read_text() == "another one"
 
 

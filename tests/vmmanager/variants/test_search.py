@@ -1,5 +1,6 @@
 """Variants in a reproduce step, on scripted guests."""
 
+import shutil
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
@@ -10,6 +11,7 @@ import pytest
 from kgym.api.steps import (
     BuildArtifact,
     Finding,
+    Reproducer,
     ReproduceResult,
     Severity,
     StepRef,
@@ -21,7 +23,17 @@ from kgym_vmmanager.reproduce.reproduce_step import Reproduce
 from kgym_vmmanager.vm.provider import Boot
 from tests.results import built
 from tests.vmmanager.conftest import NewStep
-from tests.vmmanager.scripted_vms import CRASH, CRASH_TITLE, Crashing, Guest, ScriptedVms, Varier
+from tests.vmmanager.scripted_vms import (
+    CRASH,
+    CRASH_TITLE,
+    Behaviour,
+    Crashing,
+    Execprog,
+    Guest,
+    Runner,
+    ScriptedVms,
+    Varier,
+)
 
 pytestmark = [pytest.mark.anyio, pytest.mark.thorough, pytest.mark.timeout(180)]
 
@@ -30,11 +42,14 @@ BEFORE, AFTER = b"kernel with the bug", b"kernel with the fix"
 OTHER = CRASH.replace(b"scripted_crash", b"other_crash")
 OTHER_TITLE = CRASH_TITLE.replace("scripted_crash", "other_crash")
 COUNT = 200
+SYZ = "futex(0xfff, 0xfff)\n"
+STAND_INS = Path(__file__).parents[1] / "syzkaller"
 
 
 class Kernels(Guest):
     """Guests of two kernels: with the bug, some variants crash."""
 
+    shows_results = True
     report_after = CRASH
     report_before = CRASH
     leak = 0
@@ -42,7 +57,7 @@ class Kernels(Guest):
 
     def __init__(self, boot: Boot, say: Callable[[bytes], None]) -> None:
         super().__init__(boot, say)
-        self.variers: list[Varier] = []
+        self.variers: list[Varier | Execprog] = []
 
     def answers(self, command: str) -> tuple[int, bytes]:
         """Return the kernel's counts: keys are lost on both kernels."""
@@ -60,14 +75,28 @@ class Kernels(Guest):
         """Whether it boots the kernel with the fix."""
         return self.boot.kernel.read_bytes() == AFTER
 
+    def runs(self, runner: Runner) -> None:
+        """Run the program, as the runner or syz-execprog shows it."""
+        runner.program_prints(f"executing program 0:\n{SYZ}CALL 0: errno 0\n".encode())
+        super().runs(runner)
+
     def varies(self, varier: Varier, words: str) -> None:
         """Run variants."""
         del words
         self.variers.append(varier)
+        varier.obey(*self.behaviour)
+
+    def executes(self, execprog: Execprog) -> None:
+        """Run variants of a syzkaller program."""
+        self.variers.append(execprog)
+        execprog.obey(*self.behaviour, shows_results=self.shows_results)
+
+    @property
+    def behaviour(self) -> tuple[Behaviour, Callable[[], None]]:
+        """What variants do on this kernel, and how it crashes."""
         if self.is_patched:
-            varier.obey(self.patched, lambda: self.say(self.report_after))
-        else:
-            varier.obey(self.unpatched, lambda: self.say(self.report_before))
+            return self.patched, lambda: self.say(self.report_after)
+        return self.unpatched, lambda: self.say(self.report_before)
 
     def unpatched(self, seed: int, mask: int) -> int | None:
         """Return what a variant does on the kernel with the bug."""
@@ -133,6 +162,12 @@ class FreesLater(Kernels):
         return 0, f"filp {100 + runs - self.freed} 900 256 1\n".encode()
 
 
+class Blind(Kernels):
+    """Guests whose syz-execprog does not show the results of calls."""
+
+    shows_results = False
+
+
 class RefusesFew(Kernels):
     """A fix that refuses one request of ten."""
 
@@ -150,11 +185,36 @@ def vmlinux(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def tried(scripted_step: NewStep, cache: Path, vmlinux: Path, tmp_path: Path) -> Any:
+def mutating(syzkaller: Path, tmp_path: Path) -> Path:
+    """A folder with stand-ins for syzkaller's programs and for the mutator."""
+    folder = tmp_path / "syzkaller"
+    shutil.copytree(syzkaller, folder)
+    shutil.copy(STAND_INS / "syz-mutate.sh", folder / "syz-mutate")
+    return folder
+
+
+@pytest.fixture
+def source(request: pytest.FixtureRequest) -> Reproducer:
+    """A reproducer of the test's kind, by default a C program."""
+    kind = getattr(request, "param", "c")
+    text = SYZ if kind == "syz" else "int main(void) { return 0; }\n"
+    return Reproducer(kind=kind, text=text)
+
+
+@pytest.fixture
+def tried(
+    scripted_step: NewStep,
+    cache: Path,
+    vmlinux: Path,
+    tmp_path: Path,
+    source: Reproducer,
+    mutating: Path,
+) -> Any:
     """Learn the variants of the kernel with the bug, and run them on guests of this kind."""
 
     async def step(kernel: bytes, kinds: list[type[Guest]], **what: Any) -> ReproduceResult:
-        run = await scripted_step(time=0.3, titles=[CRASH_TITLE], variants=COUNT, **what)
+        what |= {"time": 0.3, "titles": [CRASH_TITLE], "variants": COUNT}
+        run = await scripted_step(source, **what)
         artifacts = []
         for name, content in (("before", BEFORE), ("after", AFTER)):
             path = tmp_path / name
@@ -167,7 +227,7 @@ def tried(scripted_step: NewStep, cache: Path, vmlinux: Path, tmp_path: Path) ->
         inputs["unpatched"] = before
         if "baseline" in what:
             inputs["baseline"] = Input(result=learned[0], artifacts=[])
-        return await Reproduce(cache, provider=ScriptedVms(*kinds))(run)
+        return await Reproduce(cache, syzkaller=mutating, provider=ScriptedVms(*kinds))(run)
 
     learned: list[ReproduceResult] = []
 
@@ -183,6 +243,11 @@ def of_variants(result: ReproduceResult) -> list[Finding]:
     return [finding for finding in result.findings if finding.check == "variants"]
 
 
+both = pytest.mark.parametrize("source", ["c", "syz"], indirect=True)
+syz = pytest.mark.parametrize("source", ["syz"], indirect=True)
+
+
+@both
 async def test_a_right_fix_passes_all_variants(tried: Any) -> None:
     result = await tried(Kernels)
     assert result.verdict is Verdict.NO_CRASH, result.reason
@@ -192,12 +257,18 @@ async def test_a_right_fix_passes_all_variants(tried: Any) -> None:
     assert of_variants(result) == []
 
 
-async def test_a_variant_that_crashes_is_singled_out(tried: Any) -> None:
+@both
+async def test_a_variant_that_crashes_is_singled_out(tried: Any, source: Reproducer) -> None:
     result = await tried(MissesOne)
     assert result.verdict is Verdict.NO_CRASH, result.reason  # of the reproducer
     (crash,) = result.variants.crashes
     assert (crash.seed, crash.mask, crash.kind) == (77, 2, VariantCrashKind.SAME)
-    assert crash.changes == ["futex (call 2) passes argument 2 0x4d instead of 0xfff"]
+    words = "passes argument 2 0x4d instead of 0xfff"
+    if source.kind == "syz":
+        words = "is futex(0xfff, 0x4d) instead of futex(0xfff, 0xfff)"
+    (change,) = crash.changes
+    assert change.startswith("futex (call ")
+    assert change.endswith(words)
     (finding,) = of_variants(result)
     assert (finding.reason, finding.severity) == ("variant_crashes", Severity.BLOCKING)
     assert crash.changes[0] in finding.message
@@ -220,6 +291,7 @@ async def test_another_crash_is_tried_on_the_unpatched_kernel(
     assert OTHER_TITLE in finding.message
 
 
+@both
 async def test_what_a_fix_leaks_is_counted(tried: Any) -> None:
     result = await tried(Leaks)
     (finding,) = of_variants(result)
@@ -231,9 +303,33 @@ async def test_what_is_freed_later_is_no_leak(tried: Any) -> None:
     assert of_variants(await tried(FreesLater)) == []
 
 
+@both
 async def test_refused_variants_are_counted(tried: Any) -> None:
     result = await tried(RefusesFew)
     assert 0 < len(result.variants.refused) < result.variants.compared
     (finding,) = of_variants(result)
     assert (finding.reason, finding.severity) == ("variants_refused", Severity.NOTE)
     assert "futex gives EINVAL instead of 0" in finding.message
+
+
+@syz
+async def test_without_results_variants_are_checked_for_crashes_only(tried: Any) -> None:
+    result = await tried(Blind)
+    assert (result.variants.ran, result.variants.compared) == (COUNT, 0)
+    assert "variants are checked for crashes only" in result.variants.missing
+
+
+@syz
+async def test_an_older_syzkaller_has_no_mutator(tried: Any, mutating: Path) -> None:
+    (mutating / "syz-mutate").unlink()
+    result = await tried(Kernels)
+    assert (result.verdict, result.variants.ran) == (Verdict.NO_CRASH, 0)
+    assert "has no mutator: build it again" in result.variants.missing
+
+
+@syz
+async def test_a_mutator_that_fails_is_noted(tried: Any, mutating: Path) -> None:
+    (mutating / "syz-mutate").write_text("#!/bin/sh\necho no such target\nexit 1\n")
+    result = await tried(Kernels)
+    assert (result.verdict, result.variants.ran) == (Verdict.NO_CRASH, 0)
+    assert "no such target" in result.variants.missing

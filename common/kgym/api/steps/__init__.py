@@ -110,6 +110,7 @@ from kgym.api.steps.source import (
     SourceSpec,
 )
 from kgym.api.steps.syzkaller import (
+    GUEST_PROGRAMS,
     SYZKALLER_GIT,
     SyzkallerArtifact,
     SyzkallerResult,
@@ -118,6 +119,7 @@ from kgym.api.steps.syzkaller import (
 from kgym.api.steps.variants import (
     ENGINE,
     SEED_LIMIT,
+    SYZ_ENGINE,
     Dictionary,
     Equivalence,
     LearnedVariants,

@@ -1,4 +1,4 @@
-"""The `syzkaller` step: build the two binaries that run syzkaller's programs in a guest."""
+"""The `syzkaller` step: build the binaries that run and vary syzkaller's programs."""
 
 from enum import StrEnum
 from typing import Annotated, Literal
@@ -14,12 +14,17 @@ SYZKALLER_GIT = "https://github.com/google/syzkaller"
 
 
 class SyzkallerArtifact(StrEnum):
-    """The static binaries, by their names in a guest."""
+    """The static binaries, by name."""
 
     EXECPROG = "syz-execprog"
     """Parses a program, and passes it to the executor again and again."""
     EXECUTOR = "syz-executor"
     """Makes its system calls."""
+    MUTATOR = "syz-mutate"
+    """Prints variants of a program, on the host."""
+
+
+GUEST_PROGRAMS = (SyzkallerArtifact.EXECPROG, SyzkallerArtifact.EXECUTOR)
 
 
 class SyzkallerSpec(Step):
@@ -58,5 +63,8 @@ class SyzkallerResult(Strict):
     made: bool = Field(description="whether this step built them; false if they existed")
     go: Name = Field("", description="version of Go; empty if unknown")
     compiler: Name = Field("", description="version of the executor's compiler")
+    lacks: Line = Field("", description="why there is no `syz-mutate`: programs are not varied")
     bytes: dict[SyzkallerArtifact, Count] = Field({}, max_length=len(SyzkallerArtifact))
-    seconds: Seconds = Field(description="by stage: source, descriptions, execprog, executor")
+    seconds: Seconds = Field(
+        description="by stage: source, descriptions, execprog, executor, mutator"
+    )

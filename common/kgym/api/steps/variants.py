@@ -11,6 +11,8 @@ SEED_LIMIT = 1 << 48
 # SHA-256 of the engine that makes a variant from a seed (kgym_vmmanager/guest/inside/vary.c).
 # Another version of the engine makes other variants of the same seeds.
 ENGINE = "c42f45dc"
+# So begin the versions of engines that vary syzkaller programs: SHA-256 of the mutator.
+SYZ_ENGINE = "syz-"
 _Seed = Annotated[int, Field(ge=0, lt=SEED_LIMIT)]
 _Bits = Annotated[int, Field(ge=0, le=64)]
 _Word = Annotated[int, Field(ge=0, lt=1 << 64)]
