@@ -19,18 +19,22 @@ def alone(data: Path) -> Iterator[Client]:
 
 @contextmanager
 def platform_alone(data: Path) -> Iterator[Platform]:
-    """Open the platform, as `alone` does; yield itself."""
-    with Platform(data) as platform:
-        with Client(platform.url) as client:
-            left = [
-                str(job.id)
-                for state in State
-                if not state.final
-                for job in client.page(JobFilter(state=state)).jobs
-            ]
-        if left:
+    """Open the platform, as `alone` does; yield itself. Unfinished jobs are aborted at the end."""
+    with Platform(data) as platform, Client(platform.url) as client:
+        if left := _unfinished(client):
+            named = ", ".join(map(str, left))
             raise SystemExit(
                 f"bench: not measured, as jobs of {data} have not finished, and would go on beside"
-                f" it: `kgym job abort {left[0]}` or wait for it (all: {', '.join(left)})"
+                f" it: `kgym job abort {left[0]}` or wait for it (all: {named})"
             )
-        yield platform
+        try:
+            yield platform
+        finally:
+            # Those of a test that failed would stand in the way of all others.
+            if left := _unfinished(client):
+                client.abort_all(left)
+
+
+def _unfinished(client: Client) -> list[int]:
+    unfinished = [state for state in State if not state.final]
+    return [job.id for state in unfinished for job in client.page(JobFilter(state=state)).jobs]

@@ -80,6 +80,7 @@ def test_each_program_compiles_without_a_warning(program: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.exhaustive
+@pytest.mark.timeout(1200)
 @pytest.mark.parametrize("name", bundle.names())
 def test_labels_are_proved_on_the_real_kernel(name: str) -> None:
     """Two wrong patches and a right one, which the commit chooses: all of them take hours."""
