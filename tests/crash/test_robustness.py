@@ -95,14 +95,26 @@ def test_a_large_healthy_log_is_read_at_ten_megabytes_a_second() -> None:
     assert seconds(line * 250_000) < 2
 
 
+UNITS = [b"WARNING: CPU: ", b"INFO: task ", b"BUG: Dentry ", b"[<00>] ", b"a.", b"BUG:", b"> "]
+UNITS += [b"<6>", b"[ T1] ", b"Apr 07 14:13:21 ", b"kernel: ", b"f (a.c:1 ", b"/lib/a.c:1 "]
+
+
 def test_lines_made_to_slow_patterns_down_do_not() -> None:
-    for unit in (b"WARNING: CPU: ", b"INFO: task ", b"BUG: Dentry ", b"[<00>] ", b"a.", b"BUG:"):
+    for unit in UNITS:
         assert seconds(b"BUG: x\n" + unit * (500_000 // len(unit))) < 3
         assert seconds(unit * (500_000 // len(unit)) + b"\n") < 3
 
 
+@pytest.mark.thorough
+def test_many_lines_made_to_slow_patterns_down_do_not() -> None:
+    for unit in UNITS:
+        assert seconds(b"BUG: x\n" + (unit * 3 + b"\n") * (500_000 // len(unit) // 3)) < 3
+
+
 HEALTHY = b'[   12.345678][  T123] audit: type=1400 avc: denied { read } for pid=12 comm="prog"\n'
 KASAN = kasan("use-after-free").encode()
+LOGGED = b"Apr 07 14:13:21 host %b: WARNING: fbcon: Driver\n"
+LOGGED_CRASH = b"".join(b"Apr 07 14:13:21 host kernel: " + line for line in KASAN.splitlines(True))
 MEGABYTE = 1 << 20
 
 READ = """
@@ -124,13 +136,24 @@ print(used.ru_utime + used.ru_stime, int(peak.split()[1]) // 1024)
         (HEALTHY, b"", 0),
         (HEALTHY, KASAN, 1),
         (HEALTHY * 300 + KASAN, b"", 1),
+        (LOGGED % b"prog" + LOGGED % b"kernel", LOGGED_CRASH, 1),
         (KASAN, b"", 1),
         (b"WARNING: nothing\n", b"", 0),
         (bytes(range(256)), b"", 0),
         (b"x", b"", 0),
         (b"\n", b"", 0),
     ],
-    ids=["healthy", "at the end", "thousands", "only crashes", "almost", "binary", "line", "empty"],
+    ids=[
+        "healthy",
+        "at the end",
+        "thousands",
+        "logged",
+        "only crashes",
+        "almost",
+        "binary",
+        "line",
+        "empty",
+    ],
 )
 def test_a_log_of_100_mb_is_read_in_10_s_and_300_mb(
     block: bytes, tail: bytes, crashes: int, tmp_path: Path

@@ -6,8 +6,12 @@ import re
 from kgym.crash.report import crash_lines
 
 _SOURCE = re.compile(r"([\w./-]*[\w-]\.[ch]):[0-9]+")
-# Lines with functions that are not on the path to the crash.
-_ASIDE = re.compile(r"(?:hard|soft)irqs\s+last\s+(?:en|dis)abled|^Register r\d+ information")
+# Lines with functions that are not on the path to the crash: among others, locks that a task holds,
+# and frames that the unwinder could not verify.
+_ASIDE = re.compile(
+    r"(?:hard|soft)irqs\s+last\s+(?:en|dis)abled|^Register r\d+ information"
+    r"|^\s*#\d+: .*\bat: |^\s*(?:\[<?[0-9a-f]+>?\] )?\? "
+)
 _STALL = re.compile(r"INFO: rcu_[a-z]+ (?:self-)?detected(?: expedited)? stall")
 _INTERRUPTS = ("apic_timer_interrupt+0x", "el1h_64_irq+0x", "Exception stack")
 
@@ -52,15 +56,15 @@ def is_generic(path: str) -> bool:
 def _topmost(text: str) -> str | None:
     guilty = fallback = None
     for line in text.split("\n"):
-        match = _SOURCE.search(line)
-        if match is None:
-            continue
-        fallback = fallback or match[1]
-        if _GENERIC.match(match[1]) or _ASIDE.search(line):
-            continue
-        file = posixpath.normpath(match[1])
-        if guilty is None or _is_deeper(file, posixpath.dirname(guilty)):
-            guilty = file
+        files = _SOURCE.findall(line)
+        if files and fallback is None:
+            fallback = files[0]
+        for name in () if _ASIDE.search(line) else files:
+            file = posixpath.normpath(name)
+            if not _GENERIC.match(name) and (
+                guilty is None or _is_deeper(file, posixpath.dirname(guilty))
+            ):
+                guilty = file
     return guilty or fallback
 
 

@@ -16,9 +16,6 @@ from kgym.crash.report.rust_names import demangle
 
 # The step that reads a stack trace.
 TRACE: Final = None
-# Used in titles if the function to blame was not found.
-CORRUPTED: Final = "corrupted"
-
 Step = re.Pattern[str] | None
 # compiled once: it takes longer than all other patterns together
 _NEVER_TO_BLAME = re.compile(NEVER_TO_BLAME)
@@ -29,6 +26,10 @@ class Culprit(NamedTuple):
 
     name: str
     raw: str
+
+
+# Used in titles if the function to blame was not found.
+NOBODY: Final = Culprit("corrupted", "corrupted")
 
 
 Pick = Callable[[Sequence[Culprit]], Culprit | None]
@@ -69,13 +70,12 @@ class BlameRule:
         return self.skip_re is not None and self.skip_re.search(function) is not None
 
 
-_NAME = r"([a-zA-Z0-9_]+)(?:\.|\+)"
 # Frames that count: those of the kernel's own trace, not what symbolisation adds.
 FRAME = re.compile(
-    rf" *(?:{PC} ){{0,2}}{_NAME}"
+    rf" *(?:{PC} ){{0,2}}{FUNC}"
     # arm: the topmost function stands on the left only
-    rf"| *{PC} \(([\w.]+)\) from {PC} \({_NAME}"
-    rf"| *([\w.]+) from {_NAME}"
+    rf"| *{PC} \(([\w.]+)\) from {PC} \({FUNC}"
+    rf"| *([\w.]+) from {FUNC}"
 )
 
 # Lines after which a stack trace must follow.
@@ -120,7 +120,8 @@ WRAPPERS = (
 )
 
 
-def _culprit(function: str) -> Culprit:
+def culprit(function: str) -> Culprit:
+    """Return the function as titles name it."""
     raw = demangle(function)
     return Culprit(min((raw.removeprefix(wrapper) for wrapper in WRAPPERS), key=len), raw)
 
@@ -147,7 +148,7 @@ def _follow(
 
     def close() -> bool:
         best = walk.pick(candidates) if candidates else None
-        culprits.append(best or Culprit(CORRUPTED, CORRUPTED))
+        culprits.append(best or NOBODY)
         candidates.clear()
         return best is not None
 
@@ -165,7 +166,7 @@ def _follow(
             match, done = _look(line, wanted, following)
             for group in match.groups() if match else ():
                 if group and not walk.passes_over(demangle(group)):
-                    candidates.append(_culprit(group))
+                    candidates.append(culprit(group))
             if done:
                 step += done is following
                 break

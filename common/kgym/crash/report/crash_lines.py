@@ -7,6 +7,8 @@ from itertools import chain
 
 from kgym.crash.report.console_lines import MAX_LINE
 from kgym.crash.report.families import FAMILIES, LEAKED_OBJECT, REBOOT, Family
+from kgym.crash.report.frames import is_inlined
+from kgym.crash.report.line_prefixes import NO_PREFIXES, Prefixes
 
 _BLOCK = 1 << 20
 _MARKERS = tuple(dict.fromkeys(family.marker.encode() for family in FAMILIES))
@@ -25,7 +27,7 @@ def announced(line: str) -> Family | None:
 
     Lines added by symbolisation for inlined functions announce nothing.
     """
-    if line.endswith("[inline]"):
+    if is_inlined(line):
         return None
     for family in FAMILIES:
         if family.marker in line and family.announces(line):
@@ -43,7 +45,12 @@ def continues(line: str) -> bool:
 
 
 def find(
-    log: bytes, start: int = 0, end: int | None = None, *, running: bool = False
+    log: bytes,
+    start: int = 0,
+    end: int | None = None,
+    *,
+    running: bool = False,
+    prefixes: Prefixes = NO_PREFIXES,
 ) -> Iterator[tuple[int, Family]]:
     """Yield offset and family of the lines up to `end` that announce a crash.
 
@@ -65,7 +72,7 @@ def find(
             line = (
                 log[line_start : min(done, line_start + MAX_LINE)].decode("latin-1").rstrip("\r\n")
             )
-            family = announced(line)
+            family = announced(prefixes.without(line))
             if family is REBOOT:
                 running = running or _RUNNING.search(log, searched, line_start) is not None
                 searched = line_start

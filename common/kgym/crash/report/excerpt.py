@@ -1,15 +1,19 @@
 """The excerpt of a report from a log in which other tasks and CPUs print in between."""
 
 import re
-from collections import deque
+from collections import Counter, deque
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from kgym.crash.report import crash_lines
 from kgym.crash.report.console_lines import Line, has_caller, read
+from kgym.crash.report.families import OOPS, Family
+from kgym.crash.report.frames import is_inlined
+from kgym.crash.report.line_prefixes import Prefixes
 
 _LINES_BEFORE = 5
 _TASKS_LINES_BEFORE = 50
-_BYTES_BEFORE = 1 << 16
+_BYTES_BEFORE = (1 << 12, 1 << 16)
 _ENOUGH_LINES = 22
 _ENOUGH_KMSAN_LINES = 16  # its reports have no registers
 # Bytes of log after the first line of a crash that can belong to its report.
@@ -24,6 +28,13 @@ _OTHER_TRACES = re.compile(
 # panic_on_warn and oopses print the same stack again; so does lockdep when printing deadlocks.
 _REPEATS = re.compile(
     r"Kernel panic - not syncing|WARNING: possible circular locking dependency detected"
+)
+# Paths as symbolizers print them, and the folders of the kernel's tree.
+_ABSOLUTE = re.compile(r"(?<![\w.])/[\w./+~@-]{1,200}\.(?:[chS]|rs)(?=:[0-9])")
+_TOP = re.compile(
+    r"(?<=/)(?<!/drivers/)(?<!/include/)(?<!/lib/)(?<!/rust/)(?<!/arch/x86/)(?<!/arch/arm64/)"
+    r"(?<!/arch/arm/)(?<!/arch/riscv/)(?<!/arch/s390/)(?<!/arch/powerpc/)(?:arch|block|certs|crypto|drivers|fs|include|init|io_uring|ipc|kernel|lib|mm|net|rust"
+    r"|samples|security|sound|virt)(?=/)"
 )
 _LOCKDEP_TAINT = "Disabling lock debugging due to kernel taint"
 _ALL_CPUS = "Sending NMI from CPU"
@@ -51,7 +62,7 @@ class Excerpt:
         Inlined functions added by symbolisation are left out, so that it does not change a title.
         """
         own = (line for line in self.lines[: self.own] if not line.uncertain)
-        return [line.text for line in own if not line.text.endswith("[inline]")]
+        return [line.text for line in own if not is_inlined(line.text)]
 
     def all_lines(self) -> list[str]:
         """All lines without prefixes, including uncertain frames."""
@@ -66,20 +77,21 @@ class Excerpt:
         return "".join(f"{line.text}\n" for line in self.before) + self.body()
 
 
-def excerpt(log: bytes, start: int, length: int) -> Excerpt:
+def excerpt(log: bytes, start: int, length: int, prefixes: Prefixes) -> Excerpt:
     """Extract the report that begins with the line at `start` from the next `length` bytes."""
     window = log[start : start + length].decode("latin-1")
-    announcements = {at for at, _ in crash_lines.find(log, start, start + length, running=True)}
-    lines = read(window, start)
+    found = crash_lines.find(log, start, start + length, running=True, prefixes=prefixes)
+    announcements = dict(found)
+    lines = read(window, start, prefixes)
     first = next(lines)._replace(uncertain=False)
-    before = _before(log, start, first.context)
+    before = _before(log, start, first.context, prefixes)
     report = Excerpt(start, first.end, before, lines=[first], own=1)
     enough = _ENOUGH_KMSAN_LINES if "BUG: KMSAN:" in first.text else _ENOUGH_LINES
     sure = True
     skipping = all_cpus = False
     count = 1
     for line in lines:
-        if line.start in announcements:
+        if announcements.get(line.start, OOPS) is not OOPS:
             report.end = line.end
         sure = sure and not _another(line, announcements)
         if line.context != first.context and not (all_cpus and line.from_cpu):
@@ -93,23 +105,46 @@ def excerpt(log: bytes, start: int, length: int) -> Excerpt:
         report.lines.append(line)
         if sure or has_caller(first.context):
             report.own = len(report.lines)
+    _cut_paths(report)
     return report
 
 
-def _another(line: Line, announcements: set[int]) -> bool:
+def _cut_paths(report: Excerpt) -> None:
+    """Remove the build's folder from the paths of source files, as the kernel names them."""
+    folder = _build_folder(_ABSOLUTE.findall("\n".join(report.all_lines())))
+    if folder:
+        report.lines = [
+            line._replace(text=line.text.replace(f"{folder}./", "").replace(folder, ""))
+            for line in report.lines
+        ]
+
+
+def _build_folder(paths: Iterable[str]) -> str:
+    """Return the folder in which most paths are those of the kernel's tree; empty without one."""
+    folders = Counter(
+        path[: match.start()].removesuffix("./") for path in paths for match in _TOP.finditer(path)
+    )
+    return max(folders, key=lambda folder: (folders[folder], len(folder)), default="")
+
+
+def _another(line: Line, announcements: Mapping[int, Family]) -> bool:
     """Return whether the lines from here on may belong to another message."""
     if line.start not in announcements:
         return _OTHER_TRACES.search(line.text) is not None
     return not crash_lines.continues(line.text)
 
 
-def _before(log: bytes, start: int, context: str) -> list[Line]:
-    begin = max(0, start - _BYTES_BEFORE)
-    if begin:
-        begin = log.find(b"\n", begin, start) + 1 or start
-    most = _TASKS_LINES_BEFORE if context.lstrip("[ ").startswith("T") else _LINES_BEFORE
+def _before(log: bytes, start: int, context: str, prefixes: Prefixes) -> list[Line]:
+    most = _TASKS_LINES_BEFORE if context.startswith("[T") else _LINES_BEFORE
     kept: deque[Line] = deque(maxlen=most)
-    for line in read(log[begin:start].decode("latin-1"), begin):
-        if line.context == context and line.text and not line.uncertain:
-            kept.append(line)
+    for length in _BYTES_BEFORE:
+        begin = max(0, start - length)
+        if begin:
+            begin = log.find(b"\n", begin, start) + 1 or start
+        kept.clear()
+        for line in read(log[begin:start].decode("latin-1"), begin, prefixes):
+            if line.context == context and line.text and not line.uncertain:
+                kept.append(line)
+        if len(kept) == most:
+            break
     return list(kept)

@@ -11,6 +11,7 @@ from kgym.crash.report.description import Description, describe
 from kgym.crash.report.excerpt import MAX_LENGTH, Excerpt, excerpt
 from kgym.crash.report.families import Family
 from kgym.crash.report.frames import parse_crashed, parse_frame
+from kgym.crash.report.line_prefixes import Prefixes
 
 _LATER_LENGTH = 1 << 14
 _MAX_ANNOUNCEMENTS = 400
@@ -28,11 +29,13 @@ _SUPPRESSED = re.compile(
     rb"|INIT: PANIC: segmentation violation!|\*\*\* stack smashing detected \*\*\*: terminated"
 )
 _EXECUTOR = re.compile(r" Comm: syz\.([0-9]+)\.([0-9]+) ")
-_CPU = re.compile(r"CPU: ([0-9]+)(?: UID: [0-9]+)? PID: ([0-9]+) Comm: (.*?) (?:Not t|T)ainted")
+# A task's name has up to 15 bytes, of any kind (TASK_COMM_LEN); a worker's has more.
+_NAME = r"((?s:.){0,64}?)"
+_CPU = re.compile(rf"CPU: ([0-9]+)(?: UID: [0-9]+)? PID: ([0-9]+) Comm: {_NAME} (?:Not t|T)ainted")
 # Reports of a watchdog or of a leak detector, in which another task than the printing one is meant.
 _TASK = re.compile(
-    r"INFO: task (.+?):([0-9]+) (?:blocked|can't die)|stuck for .*\[(.+):([0-9]+)\]"
-    r"|comm \"(.*?)\", pid ([0-9]+),| by task (.+)/([0-9]+)$"
+    rf"INFO: task {_NAME}:([0-9]+) (?:blocked|can't die)|stuck for .*\[{_NAME}:([0-9]+)\]"
+    rf"|comm \"{_NAME}\", pid ([0-9]+),| by task {_NAME}/([0-9]+)$|, CPU#[0-9]+: {_NAME}/([0-9]+)$"
     # lockdep
     r"|^(.+)/([0-9]+) (?:is (?:trying|freeing|leaving)|just changed|\[HC[0-9])",
     re.MULTILINE,
@@ -89,23 +92,28 @@ class _Log:
     suppressed: bool
     hung_up: bool
     last_panic: int
+    prefixes: Prefixes
 
 
 def _reports(log: bytes, *, running: bool = False) -> Iterator[CrashReport]:
     length = MAX_LENGTH
     whole: _Log | None = None
-    for number, (start, family) in enumerate(crash_lines.find(log, running=running)):
+    prefixes = Prefixes.of(log)
+    found = crash_lines.find(log, running=running, prefixes=prefixes)
+    for number, (start, family) in enumerate(found):
         if number == _MAX_ANNOUNCEMENTS:
             return
         if number and family.dying:
             continue
-        whole = whole or _Log(log, bool(_SUPPRESSED.search(log)), _HANGUP in log, log.rfind(_PANIC))
+        whole = whole or _Log(
+            log, bool(_SUPPRESSED.search(log)), _HANGUP in log, log.rfind(_PANIC), prefixes
+        )
         yield _report(whole, start, family, length)
         length = _LATER_LENGTH
 
 
 def _report(log: _Log, start: int, family: Family, length: int) -> CrashReport:
-    report = excerpt(log.data, start, length)
+    report = excerpt(log.data, start, length, log.prefixes)
     return _assemble(log, report, describe(report.own_lines(), family, report.body()))
 
 

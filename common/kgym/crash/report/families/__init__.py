@@ -3,10 +3,10 @@
 from kgym.crash.report.families.bug import BUG
 from kgym.crash.report.families.family import Family, Format
 from kgym.crash.report.families.info import INFO
-from kgym.crash.report.families.other import LEAKED_OBJECT, OTHERS, PROGRAMS, REBOOT
+from kgym.crash.report.families.other import LEAKED_OBJECT, OOPS, OTHERS, PROGRAMS, REBOOT
 from kgym.crash.report.families.warning import WARNINGS
 
 # In order of precedence for a line with several markers.
-FAMILIES: tuple[Family, ...] = (BUG, WARNINGS, INFO, *OTHERS, *PROGRAMS)
+FAMILIES: tuple[Family, ...] = (BUG, WARNINGS, INFO, *OTHERS, OOPS, *PROGRAMS)
 
-__all__ = ["FAMILIES", "LEAKED_OBJECT", "REBOOT", "Family", "Format"]
+__all__ = ["FAMILIES", "LEAKED_OBJECT", "OOPS", "REBOOT", "Family", "Format"]

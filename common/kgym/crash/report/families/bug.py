@@ -74,9 +74,9 @@ _LOCKS = (
         walk=in_trace("dump_stack|preempt|debug_|processor_id|this_cpu"),
     ),
     Format(
-        r"BUG: workqueue leaked lock or atomic",
-        "BUG: workqueue leaked lock or atomic in {func}",
-        then=(r"last function: (?P<func>[a-zA-Z0-9_]+)$",),
+        r"BUG: workqueue leaked (?P<what>lock or atomic|atomic, lock or RCU)",
+        "BUG: workqueue leaked {what} in {func}",
+        then=(r"(?:last function: |workfn=|^Workqueue: \S+ )(?P<func>[a-zA-Z0-9_]+)",),
         has_stack=False,
     ),
 )

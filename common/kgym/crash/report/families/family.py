@@ -5,17 +5,17 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from kgym.crash.report.blamed_function import BlameRule
-from kgym.crash.report.frames import PC
+from kgym.crash.report.frames import AFTER, PC
 
 _PARTS = {
     "{PC}": PC,
-    "{FUNC}": r"(?P<func>[a-zA-Z0-9_]+)(?:\.|\+)",
+    "{FUNC}": rf"(?P<func>[a-zA-Z0-9_]+){AFTER}",
     "{SOURCE}": r"(?P<source>[a-zA-Z0-9_/.-]+\.[a-z]+:[0-9]+)",
 }
 
 
 # The prefix of a kernel message; programs print no time stamp.
-BY_KERNEL = r"\[ *[0-9]+\.[0-9]+\](?:\[ *[CT][0-9]+\])? "
+BY_KERNEL = r"\[ *[0-9]+\.[0-9]+\](?: ?\[ *[CT][0-9]+\])* "
 
 
 def expand(pattern: str) -> str:
@@ -33,7 +33,8 @@ class Format:
     the previous match; if one is missing, the report was cut short. Their named groups, and `frame`
     and `origin`, the functions blamed by `walk`, fill the fields of `title` and `alt`. `has_stack`
     says that an intact report has a stack trace; `intact` is False for messages that only occur in
-    damaged logs.
+    damaged logs. With `names`, the message names the function to blame, and suffices without a
+    stack trace.
     """
 
     message: str
@@ -43,6 +44,7 @@ class Format:
     walk: BlameRule | None = None
     has_stack: bool = True
     intact: bool = True
+    names: bool = False
     message_re: re.Pattern[str] = field(init=False)
     then_re: tuple[re.Pattern[str], ...] = field(init=False)
 

@@ -42,7 +42,7 @@ INFO = Family(
         ),
         # kernel/hung_task.c; it tells of I/O since 2026
         Format(
-            r"INFO: task .* blocked (?:in I/O wait )?for more than [0-9]+ seconds",
+            r"INFO: task (?s:.{1,80}?) blocked (?:in I/O wait )?for more than [0-9]+ seconds",
             "INFO: task hung in {frame}",
             alt=("hang in {frame}",),
             walk=BlameRule((CALL_TRACE, TRACE), pick=hung_task),

@@ -177,6 +177,8 @@ OTHERS = (
             ),
         ),
     ),
+    # where a panic of Rust code ends
+    Family("kernel BUG at rust/", KERNEL_BUG.formats, dying=True),
     KERNEL_BUG,
     # riscv and arm say this once more when they die of a BUG()
     Family("Kernel BUG", (Format(r"Kernel BUG (?P<what>.*)", "kernel BUG {what}"),), dying=True),
@@ -184,13 +186,13 @@ OTHERS = (
     _oops("divide error: ", "divide error", RIP_ONLY),
     _oops("divide_error: ", "divide error", RIP_ONLY),  # so since 5.8, to 5.10
     _oops("invalid opcode: ", "invalid opcode", RIP_ONLY, dying=True),
+    UBSAN,
     # arch/x86/kernel/traps.c
     *map(_death, ("int3", "bounds", "invalid TSS", "segment not present", "alignment check")),
     # arch/s390/kernel/traps.c, arch/mips/kernel/traps.c
     *map(_death, ("illegal operation", "specification exception")),
     _death("Kernel bug detected", "kernel BUG"),
     _death("Reserved instruction in kernel code", "invalid opcode"),
-    UBSAN,
     REBOOT,
     Family(
         # kernel/watchdog.c: watchdog_hardlockup_check(); arch/powerpc/kernel/watchdog.c
@@ -254,6 +256,24 @@ OTHERS = (
         ),
         reject="panic notifier",
     ),
+)
+
+# An oops whose message before it is missing; riscv's other exceptions have no other message.
+OOPS = Family(
+    # arch/*/kernel/traps.c, dumpstack.c: die()
+    "Oops",
+    (
+        Format(
+            r"Oops - illegal instruction",
+            "Oops - illegal instruction in {frame}",
+            alt=("invalid opcode in {frame}",),
+            walk=AT_RIP,
+        ),
+        Format(r"Oops - (?P<what>[a-z ]+[a-z])", "Oops - {what} in {frame}", walk=AT_RIP),
+        Format(r"Oops", "Oops in {frame}", alt=BAD_ACCESS, walk=AT_RIP),
+    ),
+    accept=r"Oops(?:: .*| - [a-z /]+)? ?\[#[0-9]+\]",
+    dying=True,
 )
 
 # --- messages of the test programs: memory leaks, and their own failures -------------------------

@@ -1,7 +1,7 @@
 """The sanitizers: KASAN, KMSAN, KCSAN, KFENCE, UBSAN."""
 
 from kgym.crash.report.blamed_function import TRACE, BlameRule, pattern
-from kgym.crash.report.families.blame_rules import BAD_ACCESS, CALL_TRACE, in_trace
+from kgym.crash.report.families.blame_rules import AT_RIP, BAD_ACCESS, CALL_TRACE, in_trace
 from kgym.crash.report.families.family import Family, Format
 
 _SIZE = r"(?P<rw>Read|Write) (?:of size|at addr) [0-9a-f]+"
@@ -105,6 +105,21 @@ UBSAN = Family(
             "UBSAN: array-index-out-of-bounds in {frame}",
             alt=BAD_ACCESS,
             walk=_UBSAN,
+        ),
+        # traps without a message of their own: report_ubsan_failure() names the kind in words
+        Format(
+            r"UBSAN: array index out of bounds(?:: [0-9a-f]| at )",
+            "UBSAN: array-index-out-of-bounds in {frame}",
+            alt=BAD_ACCESS,
+            walk=AT_RIP,
+        ),
+        Format(
+            r"UBSAN: shift out of bounds(?:: [0-9a-f]| at )",
+            "UBSAN: shift-out-of-bounds in {frame}",
+            walk=AT_RIP,
+        ),
+        Format(
+            r"UBSAN: (?P<kind>[a-z/ ]+)(?:: [0-9a-f]| at )", "UBSAN: {kind} in {frame}", walk=AT_RIP
         ),
         Format(
             r"UBSAN:",

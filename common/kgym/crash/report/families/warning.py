@@ -63,8 +63,13 @@ _PLACES = (
         "WARNING in {frame}/usb_submit_urb",
         walk=warning("usb_submit_urb|usb_start_wait_urb|usb_(?:bulk|interrupt|control)_msg"),
     ),
-    Format(r"WARNING: .* at {SOURCE} {FUNC}", "WARNING in {frame}", walk=warning()),
-    Format(r"WARNING: (?:\[.*\] )?{SOURCE} at (?:{FUNC}|0x)", "WARNING in {frame}", walk=warning()),
+    Format(r"WARNING: .* at {SOURCE} {FUNC}", "WARNING in {frame}", walk=warning(), names=True),
+    Format(
+        r"WARNING: (?:\[.*\] )?{SOURCE} at (?:{FUNC}|0x)",
+        "WARNING in {frame}",
+        walk=warning(),
+        names=True,
+    ),
 )
 
 _AT = r"at: (?:{PC} +)?{FUNC}"
@@ -173,5 +178,5 @@ WARNINGS = Family(
     r"|EXT4-[Ff][Ss](?: \(.*\))?:|XFS \(\w+\): WARNING"
     r"|(?i:warning: .* uses (?:deprecated v2 capabilities|wireless extensions))"
     # programs that write to the kernel's log with their name and number, as systemd does
-    r"|^[^\[]*\[ *[0-9]+\.[0-9]+\](?:\[ *[CT][0-9]+\])? [\w@./-]+\[[0-9]+\]: ",
+    rf"|^[^\[]*{BY_KERNEL}[\w@./-]+\[[0-9]+\]: ",
 )
