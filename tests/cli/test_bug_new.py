@@ -75,6 +75,22 @@ def test_a_bug_that_does_not_show_keeps_its_bundle(
     assert bundle.load(str(tmp_path / "bug")).titles == ["not seen yet"]
 
 
+def test_a_log_gives_the_title(kgym: Kgym, repro: Path, tmp_path: Path) -> None:
+    log = tmp_path / "console.log"
+    crash = "WARNING: fs/my.c:7 at my_read+0x1/0x2, CPU#1: prog/9\n"
+    log.write_text("".join(f"Apr 07 14:13:21 host kernel: {line}\n" for line in ("", crash)))
+    words = ("--kernel", "linux-6.1", "--repro", repro, "--no-run", "--log", log)
+    done = kgym("bug", "new", tmp_path / "bug", *words)
+    assert done.status == 0, done.err
+    assert bundle.load(str(tmp_path / "bug")).titles == ["WARNING in my_read"]
+    cut = "divide error: 0000 [#1] SMP\n"
+    for text, why in (("all is well\n", "it holds no crash"), (cut, "no frames")):
+        log.write_text(text)
+        refused = kgym("bug", "new", tmp_path / "other", *words)
+        assert (refused.status, why in refused.err) == (2, True), refused.err
+        assert "give --title" in refused.err
+
+
 @pytest.mark.parametrize("kernel", ["package", "tree", "tarball", "git"])
 def test_a_kernel_is_named_in_one_word(
     kgym: Kgym, repro: Path, tmp_path: Path, kernel: str

@@ -13,8 +13,10 @@ from kgym.api.steps import InstanceOutcome, ReproduceResult, ReproduceSpec, Verd
 from kgym.bugs import earlier_jobs
 from kgym.bugs.bug import BEFORE, Bug
 from kgym.bugs.conclusion import conclusion
+from kgym.crash.report import parse
 from kgym.errors import UserError
 from kgym_cli.bugs.new_bundle import UNSEEN, NewBundle, kernel_table
+from kgym_cli.inputs import compressed_files
 from kgym_cli.jobs.job_answer import exit_status
 from kgym_cli.jobs.job_progress import follow
 from kgym_cli.output import Exit, json_option, leave, people, print_json, results
@@ -51,6 +53,7 @@ _OPTIONS = (
     click.option("--regress", type=_file, help="Patch that brings the bug back."),
     click.option("--fix", type=_file, help="Known fix."),
     click.option("--title", help="syzbot's title of the crash.  [default: as observed]"),
+    click.option("--log", type=_file, help="Console log of the crash, to take its title from."),
     click.option("--no-run", is_flag=True, help="Only write the bundle."),
 )
 
@@ -71,11 +74,15 @@ def new(folder: Path, no_run: bool, as_json: bool, **given: Any) -> None:
     On a terminal, it asks for missing options. The exit status is 0 if the bug shows (or
     with --no-run), 1 if it does not, 2 for bad input, 3 if there is no verdict.
     """
+    alt_titles: list[str] = []
+    if given["log"] and not given["title"]:
+        given["title"], *alt_titles = _titles(given["log"])
     wanted = _asked(given)
     bundle = NewBundle(
         kernel=wanted["kernel"],
         reproducer=wanted["repro"],
         title=wanted["title"] or UNSEEN,
+        alt_titles=alt_titles,
         **{name: wanted[name] for name in ("config", "fragments", "compiler", "time")},
         **{name: wanted[name] for name in ("instances", "regress", "fix")},
     )
@@ -105,6 +112,17 @@ def new(folder: Path, no_run: bool, as_json: bool, **given: Any) -> None:
     else:
         _print(answer)
     leave(exit_status(conclusion(job).answer) if job else Exit.OK)
+
+
+def _titles(log: Path) -> list[str]:
+    """Return the title of the log's crash, and its other titles; raise UserError `bad_option`."""
+    report = parse(compressed_files.read(log, whole=False))
+    if report is None or report.frame == "corrupted":
+        why = report.corrupted_reason if report else "it holds no crash"
+        raise UserError("bad_option", f"{log} gives no title: {why}; give --title instead")
+    if report.corrupted:
+        people.print(f"{log} is damaged: {report.corrupted_reason}", markup=False)
+    return [report.title, *report.alt_titles]
 
 
 def _asked(given: dict[str, Any]) -> dict[str, Any]:
