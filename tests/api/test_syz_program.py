@@ -1,6 +1,7 @@
 """Syzkaller's programs: options of every age of header, and the flags of every age of binary."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -27,15 +28,19 @@ ALL_ON = (
     '"fault_call":-1,"tun":true,"tmpdir":true,"cgroups":true,"close_fds":true,"segv":true}'
 )
 MOSTLY_OFF = "#{Threaded:false Collide:false Repeat:false Procs:1 Sandbox: Fault:false}"
-OFF = Options(threaded=False, collide=False, repeat=False, procs=1, sandbox="none")
+OFF = Options(threaded=False, collide=False, repeat=False, procs=1, features=())
+SET_UP = ("cgroups", "close_fds", "tun")
 
 
 @pytest.mark.parametrize(
     ("text", "options"),
     [
-        (with_header(ALL_ON), Options(procs=8, sandbox="namespace", fault_call=-1)),
+        (
+            with_header(ALL_ON),
+            Options(procs=8, sandbox="namespace", fault_call=-1, features=SET_UP),
+        ),
         (with_header('# {"procs":1,"sandbox":"","close_fds":false}'), OFF),
-        (with_header(MOSTLY_OFF), OFF),
+        (with_header(MOSTLY_OFF), replace(OFF, features=("close_fds",))),
         (CALLS, Options()),
         ("# a remark\n" + CALLS, Options()),
         (CALLS + '#{"procs":99,"sandbox":"none"}\n', Options()),  # below the first call
@@ -60,6 +65,7 @@ def test_older_headers_list_their_fields(fields: str) -> None:
         ('#{"procs":true,"sandbox":"none"}', "procs is True"),
         ('#{"procs":1,"sandbox":"$(reboot)"}', r"sandbox is '\$\(reboot\)'"),
         ("#{Threaded:perhaps Procs:1 Sandbox:none}", "threaded is 'perhaps'"),
+        ('#{"procs":1,"usb":"yes"}', "usb is 'yes'"),
         ("#{nothing to read}", "cannot read the options"),
         ("#{" + "[" * 100_000 + "]" * 100_000 + "}", "cannot read the options"),
         ('#{"fault":' + "[" * 100_000 + "]" * 100_000 + "}", "cannot read the options"),
@@ -109,6 +115,60 @@ def test_a_fault_becomes_a_property_of_the_call_where_the_flag_is_gone() -> None
     )
     already = text.replace("0x0, 0x0)\n", "0x0, 0x0) (fail_nth: 9)\n")
     assert syz_program.program(already, wanted, syz_program.flags(NEW)) == already
+
+
+@pytest.mark.parametrize("earlier", ["(async)", "(rerun: 10, async)", "(remote)"])
+def test_a_fault_joins_the_other_properties_of_its_call(earlier: str) -> None:
+    text = f"#{{}}\ngetpid() {earlier}\n"
+    wanted = Options(fault=True, fault_call=0, fault_nth=6)
+    made = syz_program.program(text, wanted, syz_program.flags(NEW))
+    assert made == f"#{{}}\ngetpid() {earlier[:-1]}, fail_nth: 7)\n"
+    assert syz_program.program(text, Options(), syz_program.flags(NEW)) == text
+
+
+NESTED = (
+    "# {Threaded:true Repeat:true RepeatTimes:0 Procs:1 Sandbox:none NetInjection:true USB:true"
+    " KCSAN:true UseTmpDir:true LegacyOptions:{Collide:true Fault:true FaultCall:2 FaultNth:7}}"
+)
+ODD = Path(__file__).parents[2].parent / "shared" / "data" / "odd_inputs" / "programs"
+
+
+def test_options_of_older_headers_are_read_where_newer_ones_nest_them() -> None:
+    texts = [NESTED, *(path.read_text() for path in ODD.glob("legacy-nested-collide.syz"))]
+    for text in texts:
+        made = syz_program.options(text)
+        assert (made.collide, made.fault, made.fault_call, made.fault_nth) == (True, True, 2, 7)
+        assert made.features is not None
+        assert {"tun", "close_fds"} <= {*made.features}
+        assert not {"collide", "kcsan", "tmpdir", "segv"} & {*made.features}
+
+
+LISTED = (
+    '  -enable string\n    \tenable only listed additional features (default "none")\n'
+    "available features for -enable and -disable:\n"
+    "  close_fds - close fds after each program\n  net_dev - setup more network devices\n"
+    "  tun - setup and use /dev/tun for packet injection\n"
+)
+
+
+@pytest.mark.parametrize(
+    ("spelling", "name"), [line.split("=") for (line,) in rows(__file__, "features.txt")]
+)
+def test_a_feature_has_one_name_however_a_header_spells_it(spelling: str, name: str) -> None:
+    for header in (f'#{{"procs":1,"{spelling}":true}}', f"#{{Threaded:true {spelling}:true}}"):
+        assert {*(syz_program.options(header).features or ())} == {"close_fds", name}
+
+
+def test_features_are_enabled_as_far_as_this_syzkaller_knows_them() -> None:
+    wanted = Options(features=("net_dev", "swap", "tun", "usb"))
+    known = syz_program.flags(NEW + LISTED)
+    assert "-enable=net_dev,tun" in syz_program.arguments(wanted, known)
+    assert syz_program.unknown(wanted, known) == ["swap", "usb"]
+    assert "-enable=" in syz_program.arguments(OFF, known)
+    assert not any("enable" in word for word in syz_program.arguments(Options(), known))
+    older = syz_program.flags(OLD)
+    assert not any("enable" in word for word in syz_program.arguments(wanted, older))
+    assert syz_program.unknown(wanted, older) == []
 
 
 @given(st.text(), st.sampled_from(["#{", "# {", ""]))
@@ -172,6 +232,27 @@ def test_calls_that_were_left_out_are_named() -> None:
     text = with_header("#{}") + "sendmsg(r0, 0x0, 0x0)\nopenat$none(0x0)\n"
     why = Executed.read(OUTPUT.encode()).lacks(text)
     assert why == "this syzkaller left out 2 of the program's calls: openat$none, sendmsg"
+
+
+@pytest.mark.parametrize(
+    ("header", "lacks"),
+    [
+        ('{"procs":1,"ieee802154":true}', "802.15.4 emulation (/sys/bus/platform does not exist)"),
+        ('{"procs":1,"swap":true}', "swap (this syzkaller does not know it)"),
+        ('{"procs":1,"fault":true,"fault_call":0}', "fault injection (CONFIG_X is not enabled)"),
+        ('{"procs":1,"tun":true,"ieee802154":false}', None),
+        ("no header", None),
+    ],
+)
+def test_a_program_without_what_its_header_requires_proves_nothing(
+    header: str, lacks: str | None
+) -> None:
+    first = "swap                    : this syzkaller does not know it\n"
+    first += "2026/11/23 03:43:12 fault injection         : CONFIG_X is not enabled\n"
+    executed = Executed.read((first + OUTPUT).encode())
+    why = executed.lacks(with_header(f"#{header}"))
+    assert why == (lacks and f"the program needs what is not there: {lacks}")
+    assert "802.15.4 emulation" in executed.summary()
 
 
 def test_an_executor_that_executed_nothing_proves_nothing() -> None:

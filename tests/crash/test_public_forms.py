@@ -14,8 +14,8 @@ ODD = Path(__file__).parents[2].parent / "shared" / "data" / "odd_inputs" / "log
 @pytest.mark.parametrize("heading", LOGS)
 def test_a_log_has_its_title_file_and_damage(heading: str) -> None:
     report = report_of(LOGS[heading])
-    found = (report.title, report.guilty_file or "-", report.corrupted_reason)
-    assert " | ".join(found).strip() == heading.strip()
+    answer = (report.title, report.guilty_file or "-", report.corrupted_reason)
+    assert " | ".join(answer).strip() == heading.strip()
 
 
 def test_a_place_has_its_line_and_module_and_an_unverified_frame_is_uncertain() -> None:

@@ -28,8 +28,10 @@ _FEATURE = re.compile(r"(?:[0-9/]+ [0-9:]+ )?([A-Za-z0-9][\w .-]{22,30}): (?!ena
 _WELL = "errno 0"
 _IDLE = "RESULT: no calls executed"
 _HEADER = re.compile(r"^#\s*(\{.*\})\s*$")
-_LEGACY = re.compile(r"(\w+):(\S*)")
+_LEGACY = re.compile(r"(\w+):([^\s{}]*)")
 _FLAG = re.compile(r"^\s+-(\w+)", re.MULTILINE)
+_ENABLED = re.compile(r"^\s+(\w+) - ", re.MULTILINE)
+_PROPERTIES = re.compile(r"\) \((?:async|rerun|remote)[^()]*\)$")
 _INTEGER = re.compile(r"-?[0-9]{1,9}")
 # Field names of both forms, in lower case and without `_`.
 _FLAGS = ("threaded", "collide", "repeat", "fault")
@@ -41,6 +43,26 @@ _NUMBERS = {
     "sandboxarg": "sandbox_arg",
     "slowdown": "slowdown",
 }
+# What an executor sets up: the names of `-enable`, by all spellings, in lower case and letters and
+# digits alone: those of headers (Options) and of what syz-execprog says that the kernel lacks
+# (pkg/host/features.go, pkg/flatrpc). What headers call tmpdir, segv and kcsan is no such name.
+_FEATURES = {
+    **dict.fromkeys(("tun", "netinjection", "netpacketinjection"), "tun"),
+    **dict.fromkeys(("netdev", "netdevices", "netdevicesetup"), "net_dev"),
+    **dict.fromkeys(("netreset", "resetnet"), "net_reset"),
+    "cgroups": "cgroups",
+    "binfmtmisc": "binfmt_misc",
+    "closefds": "close_fds",
+    **dict.fromkeys(("devlinkpci", "devlinkpcisetup"), "devlink_pci"),
+    **dict.fromkeys(("nicvf", "nicvfsetup"), "nic_vf"),
+    **dict.fromkeys(("usb", "usbemulation"), "usb"),
+    **dict.fromkeys(("vhci", "vhciinjection", "hcipacketinjection"), "vhci"),
+    **dict.fromkeys(("wifi", "wifiemulation", "wifideviceemulation"), "wifi"),
+    **dict.fromkeys(("ieee802154", "802154emulation", "lrwpanemulation"), "ieee802154"),
+    "sysctl": "sysctl",
+    **dict.fromkeys(("swap", "swapfile"), "swap"),
+}
+_NEEDED = _FEATURES | dict.fromkeys(("fault", "faultinjection"), "fault")
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +71,8 @@ class Options:
 
     The defaults are syzkaller's own for a program that comes without options
     (`DefaultOpts`), with as many processes as syzbot's machines run. A field that is
-    missing in a header is off.
+    missing in a header is off. `features` are the names of `-enable`; None without a
+    header: all that the kernel has.
     """
 
     threaded: bool = True
@@ -63,6 +86,7 @@ class Options:
     fault_call: int = 0
     fault_nth: int = 0
     slowdown: int = 1
+    features: tuple[str, ...] | None = None
 
 
 def options(text: str) -> Options:
@@ -83,8 +107,18 @@ def check(text: str) -> None:
 
 
 def flags(usage: str) -> frozenset[str]:
-    """Return the names of the flags in a Go program's `-help`."""
-    return frozenset(_FLAG.findall(usage))
+    """Return the flags in syz-execprog's `-help`, and as `enable=NAME` the features it knows."""
+    listed = usage.partition("features for -enable")[2]
+    return frozenset(_FLAG.findall(usage)) | {f"enable={name}" for name in _ENABLED.findall(listed)}
+
+
+def unknown(wanted: Options, known: Collection[str]) -> list[str]:
+    """Return the features that this syz-execprog does not know.
+
+    One without the flag `-enable`, until 2019, sets up all that it knows, and lists nothing.
+    """
+    features = wanted.features if wanted.features and "enable" in known else ()
+    return [name for name in features if f"enable={name}" not in known]
 
 
 def arguments(wanted: Options, known: Collection[str]) -> list[str]:
@@ -109,6 +143,8 @@ def arguments(wanted: Options, known: Collection[str]) -> list[str]:
         values["sandbox_arg"] = wanted.sandbox_arg
     if wanted.slowdown > 1:
         values["slowdown"] = wanted.slowdown
+    if wanted.features is not None:
+        values["enable"] = ",".join(name for name in wanted.features if f"enable={name}" in known)
     return [f"-{name}={value}" for name, value in values.items() if name in known]
 
 
@@ -125,8 +161,8 @@ class Executed:
     calls: tuple[str, ...] = ()
     results: Mapping[int, str] = field(default_factory=dict)
     """Results by number of the call: `errno 22`, `errno 0 blocked`."""
-    lacking: tuple[str, ...] = ()
-    """Features that the executor supports and this kernel lacks, each with the reason."""
+    lacking: Mapping[str, str] = field(default_factory=dict)
+    """Why features could not be set up on this kernel, by syz-execprog's words for them."""
     idle: bool = False
     """Whether the executor reported that it executed no call."""
 
@@ -148,7 +184,7 @@ class Executed:
         features = map(
             _FEATURE.fullmatch, output[: begin.start()].decode(errors="replace").split("\n")
         )
-        lacking = tuple(f"{match[1].strip()} ({match[2]})" for match in features if match)
+        lacking = {match[1].strip(): match[2] for match in features if match}
         return cls(
             tuple(names), results, lacking, not results and any(_IDLE in line for line in lines)
         )
@@ -162,7 +198,7 @@ class Executed:
         ]
         words = [f"{len(self.results)} of {len(self.calls)} calls came back at first"]
         words += [f"not well: {', '.join(failed)}"] if failed else []
-        words += [f"the kernel lacks: {', '.join(self.lacking)}"] if self.lacking else []
+        words += [f"the kernel lacks: {_listed(self.lacking)}"] if self.lacking else []
         return "; ".join(words)
 
     def lacks(self, text: str) -> str | None:
@@ -179,7 +215,18 @@ class Executed:
         if left:
             names = ", ".join(sorted(left))
             return f"this syzkaller left out {left.total()} of the program's calls: {names}"
-        return None
+        wanted = options(text)
+        needed = {*(wanted.features or ()), "fault" if wanted.fault or "fail_nth:" in text else ""}
+        missing = {
+            name: why
+            for name, why in self.lacking.items()
+            if _NEEDED.get(re.sub(r"[^a-z0-9]", "", name.lower())) in needed
+        }
+        return f"the program needs what is not there: {_listed(missing)}" if missing else None
+
+
+def _listed(lacking: Mapping[str, str]) -> str:
+    return ", ".join(f"{name} ({why})" for name, why in lacking.items())
 
 
 def call_names(text: str) -> list[str]:
@@ -198,8 +245,10 @@ def program(text: str, wanted: Options, known: Collection[str]) -> str:
     lines = text.splitlines()
     if wanted.fault and "fault_call" not in known:
         calls = _calls(text)
-        if wanted.fault_call < len(calls) and "(fail_nth:" not in lines[calls[wanted.fault_call]]:
-            lines[calls[wanted.fault_call]] += f" (fail_nth: {wanted.fault_nth + 1})"
+        line = lines[calls[wanted.fault_call]].rstrip() if wanted.fault_call < len(calls) else ""
+        if line and "fail_nth:" not in line:
+            others = f"{line[:-1]}, " if _PROPERTIES.search(line) else f"{line} ("
+            lines[calls[wanted.fault_call]] = f"{others}fail_nth: {wanted.fault_nth + 1})"
     return "\n".join(lines) + "\n"
 
 
@@ -213,7 +262,7 @@ def _fields(header: str) -> dict[str, object]:
     try:
         values = json.loads(header)
     except (ValueError, RecursionError):
-        values = {name: _value(word) for name, word in _LEGACY.findall(header.strip("{}"))}
+        values = {name: _value(word) for name, word in _LEGACY.findall(header)}
         if not values:
             raise ValueError(f"cannot read the options {header[:200]}") from None
     return {name.lower().replace("_", ""): value for name, value in values.items()}
@@ -228,8 +277,12 @@ def _value(word: str) -> object:
 def _options(fields: dict[str, object]) -> Options:
     values: dict[str, object] = {name: fields.get(name, False) for name in _FLAGS}
     values |= {ours: fields[name] for name, ours in _NUMBERS.items() if name in fields}
-    for name, value in values.items():
-        kind = bool if name in _FLAGS else int
+    # Before headers had it, close_fds() was always called.
+    enabled: dict[str, object] = {"closefds": True}
+    enabled |= {name.removeprefix("enable"): on for name, on in fields.items()}
+    enabled = {name: on for name, on in enabled.items() if name in _FEATURES}
+    for name, value in (values | enabled).items():
+        kind = int if name in values and name not in _FLAGS else bool
         if type(value) is not kind:
             raise ValueError(f"the option {name} is {value!r}, not of type {kind.__name__}")
     sandbox = fields.get("sandbox") or "none"  # the executor accepts no empty name
@@ -241,4 +294,5 @@ def _options(fields: dict[str, object]) -> Options:
         raise ValueError(f"the option procs is {made.procs}; it must be 1 to {MOST_PROCS}")
     if made.repeat_times < 0 or made.fault_nth < 0:
         raise ValueError("an option that counts is negative")
-    return replace(made, fault=made.fault and made.fault_call >= 0)
+    features = tuple(sorted({_FEATURES[name] for name, on in enabled.items() if on}))
+    return replace(made, fault=made.fault and made.fault_call >= 0, features=features)

@@ -7,6 +7,7 @@ import pytest
 
 from kgym.api.capabilities import Capabilities, lacking
 from kgym.api.steps import Reproducer, ReproduceSpec, StepRef
+from kgym.api.syz_program import Executed
 from kgym.errors import UserError
 from kgym.host.detection import detect, syzkallers
 from kgym_vmmanager.guest.guest_image import GuestImage
@@ -60,6 +61,19 @@ async def test_the_script_runs_the_program(tmp_path: Path, syzkaller: Path) -> N
     done = subprocess.run(argv, capture_output=True, timeout=20, check=True, cwd=tmp_path)
     assert done.stderr.endswith(b"getpid()\n")
     assert b"-procs=3" in done.stderr
+
+
+async def test_features_that_this_syzkaller_does_not_know_are_told(
+    tmp_path: Path, syzkaller: Path
+) -> None:
+    text = '#{"procs":1,"tun":true,"swap":true}\ngetpid()\n'
+    files = await made(Reproducer(kind="syz", text=text), tmp_path, syzkaller)
+    script = files["/kgym/reproducer"].read_text()
+    assert "-enable=close_fds,tun " in script
+    notes = [line for line in script.splitlines() if line.startswith("echo ")]
+    done = subprocess.run(["sh", "-c", *notes], capture_output=True, timeout=20, check=True)
+    executed = Executed.read(done.stderr + b"executing program 0:\ngetpid()\n")
+    assert executed.lacking == {"swap": "this syzkaller does not know it"}
 
 
 async def test_binaries_are_taken_by_commit(tmp_path: Path, syzkaller: Path) -> None:

@@ -399,6 +399,21 @@ async def test_left_out_calls(scripted_step: NewStep, cache: Path, syzkaller: Pa
     assert "left out 1 of the program's calls: unknown$call" in result.reason
 
 
+async def test_a_feature_that_is_missing(
+    scripted_step: NewStep, cache: Path, syzkaller: Path
+) -> None:
+    """A program whose header requires what this kernel lacks proves nothing."""
+    text = '#{"threaded":true,"procs":1,"tun":true}\ngetpid()\n'
+    run = await scripted_step(Reproducer(kind="syz", text=text), time=0.3)
+    step = Reproduce(cache, syzkaller=syzkaller, provider=ScriptedVms(RunningSyzkaller))
+    result = await step(run)
+    assert (result.verdict, result.instances[0].outcome) == (
+        Verdict.INCONCLUSIVE,
+        InstanceOutcome.NOT_DONE,
+    )
+    assert "net packet injection (/dev/net/tun does not exist)" in result.instances[0].detail
+
+
 async def test_ends_of_calls(scripted_step: NewStep, cache: Path, syzkaller: Path) -> None:
     """A syzkaller program tells how its calls ended."""
     program = Reproducer(kind="syz", text="#{}\ngetpid()\n")

@@ -6,13 +6,17 @@
 /* In the form of Go's flag package. This one knows no -collide. */
 static const char usage[] =
 	"usage: execprog [flags] file-with-programs+\n"
+	"  -enable string\n    \tenable only listed additional features (default \"none\")\n"
 	"  -executor string\n    \tpath to executor binary\n"
 	"  -output\n    \twrite programs and results to stdout\n"
 	"  -procs int\n    \tnumber of parallel processes (default 1)\n"
 	"  -repeat int\n    \trepeat that many times (0 for infinite loop)\n"
 	"  -sandbox string\n    \tsandbox (none/setuid/namespace)\n"
 	"  -threaded\n    \tuse threaded mode in executor (default true)\n"
-	"  -vv int\n    \tverbosity\n";
+	"  -vv int\n    \tverbosity\n"
+	"available features for -enable and -disable:\n"
+	"  close_fds - close fds after each program\n"
+	"  tun - setup and use /dev/tun for packet injection\n";
 
 /* As the real one, which leaves out calls that it does not know, and says nothing of it. */
 static void print_program(const char *file)

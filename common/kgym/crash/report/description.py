@@ -134,9 +134,13 @@ def _titles(format_: Format, fields: dict[str, str], culprits: Sequence[Culprit]
 
 def _namings(culprits: Sequence[Culprit]) -> list[list[str]]:
     """Return the names for the title, then the functions' other names."""
-    raw = [one.raw for one in culprits]
+    raw = [blamed.raw for blamed in culprits]
     stripped = ([name.removeprefix(wrapper) for name in raw] for wrapper in WRAPPERS)
-    return [[one.name for one in culprits], raw, *(names for names in stripped if names != raw)]
+    return [
+        [blamed.name for blamed in culprits],
+        raw,
+        *(names for names in stripped if names != raw),
+    ]
 
 
 def _merged(title: str, marker: str) -> str:

@@ -80,8 +80,9 @@ class Excerpt:
 def excerpt(log: bytes, start: int, length: int, prefixes: Prefixes) -> Excerpt:
     """Extract the report that begins with the line at `start` from the next `length` bytes."""
     window = log[start : start + length].decode("latin-1")
-    found = crash_lines.find(log, start, start + length, running=True, prefixes=prefixes)
-    announcements = dict(found)
+    announcements = dict(
+        crash_lines.find(log, start, start + length, running=True, prefixes=prefixes)
+    )
     lines = read(window, start, prefixes)
     first = next(lines)._replace(uncertain=False)
     before = _before(log, start, first.context, prefixes)

@@ -99,8 +99,8 @@ def _reports(log: bytes, *, running: bool = False) -> Iterator[CrashReport]:
     length = MAX_LENGTH
     whole: _Log | None = None
     prefixes = Prefixes.of(log)
-    found = crash_lines.find(log, running=running, prefixes=prefixes)
-    for number, (start, family) in enumerate(found):
+    announcements = crash_lines.find(log, running=running, prefixes=prefixes)
+    for number, (start, family) in enumerate(announcements):
         if number == _MAX_ANNOUNCEMENTS:
             return
         if number and family.dying:
