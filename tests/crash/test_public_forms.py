@@ -25,6 +25,11 @@ def test_a_place_has_its_line_and_module_and_an_unverified_frame_is_uncertain() 
     assert [frame.function for frame in report.frames if frame.uncertain] == ["stale"]
 
 
+def test_a_note_of_kdump_is_no_part_of_a_tasks_name() -> None:
+    log = next(log for log in LOGS.values() if "Kdump" in log)
+    assert report_of(log).task == ".my-wrapped"
+
+
 def test_symbolised_lines_of_a_warning_are_one_report() -> None:
     log = (
         "WARNING: net/my/pm.c:71 at my_inner net/my/pm.c:71 [inline], CPU#1: prog/961\n"

@@ -12,6 +12,8 @@ _ASIDE = re.compile(
     r"(?:hard|soft)irqs\s+last\s+(?:en|dis)abled|^Register r\d+ information"
     r"|^\s*#\d+: .*\bat: |^\s*(?:\[<?[0-9a-f]+>?\] )?\? "
 )
+# of builds in a folder of their own
+_UPWARDS = re.compile(r"^(?:\.\./)+")
 _STALL = re.compile(r"INFO: rcu_[a-z]+ (?:self-)?detected(?: expedited)? stall")
 _INTERRUPTS = ("apic_timer_interrupt+0x", "el1h_64_irq+0x", "Exception stack")
 
@@ -60,7 +62,7 @@ def _topmost(text: str) -> str | None:
         if files and fallback is None:
             fallback = files[0]
         for name in () if _ASIDE.search(line) else files:
-            file = posixpath.normpath(name)
+            file = _UPWARDS.sub("", posixpath.normpath(name))
             if not _GENERIC.match(name) and (
                 guilty is None or _is_deeper(file, posixpath.dirname(guilty))
             ):

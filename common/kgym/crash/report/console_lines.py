@@ -1,7 +1,7 @@
 """Console lines: their positions, who printed them, and their text without the prefix.
 
 A console line may begin, in this order, with: a note that printk dropped messages, leftovers on the
-terminal (a login prompt), a syslog level `<4>`, a time stamp `[  12.345678]`
+terminal (a prompt), a syslog level `<4>`, a time stamp `[  12.345678]`
 (CONFIG_PRINTK_TIME) and the task or CPU that printed it, `[ T123]` or `[ C0]`
 (CONFIG_PRINTK_CALLER); see kernel/printk/printk.c, print_prefix(). What loggers print before that
 is removed first (`line_prefixes.py`).
@@ -21,7 +21,7 @@ CONSOLE = "console"
 MAX_LINE = 2048
 
 _PREFIX = re.compile(
-    r"(?:\*\* [0-9]+ printk messages dropped \*\* ?)?(?:.{0,80}? login: )?(?:<[0-9]+>)?"
+    r"(?:\*\* [0-9]+ printk messages dropped \*\* ?)?(?:.{0,80}?(?: login:|[#$]) )?(?:<[0-9]+>)?"
     r"(?P<early>(?:\[ *[CT][0-9]+\] ?)*)\[ *[0-9]+\.[0-9]+\](?P<late>(?: ?\[ *[CT][0-9]+\])*) "
 )
 # dmesg and the journal indent the further lines of a message by at least the time stamp's width.

@@ -23,25 +23,23 @@ AFTER = rf"(?:\.|\+|{_PLACES})"
 FUNC = rf"([a-zA-Z0-9_]+){AFTER}"
 
 _NAME = r"(?P<function>[a-zA-Z_][\w.$]*)"
-_OFFSET = r"\+0x(?P<offset>[0-9a-f]+)(?:/0x(?P<size>[0-9a-f]+))?"
+_WHERE = rf"(?:\+0x(?P<offset>[0-9a-f]+)(?:/0x(?P<size>[0-9a-f]+))?|(?={_PLACES}))"
 _REST = r"(?P<rest>.*)"
 _FORMS = tuple(
     re.compile(form)
     for form in (
         r"[ \t]*(?:<[A-Z#]+>[ \t]+)?"
-        rf"(?:\(?{PC}\)? ){{0,2}}(?P<uncertain>\? +)?{_NAME}{_OFFSET}{_REST}",
-        rf"[ \t]*{PC} \([\w.$]+\) from {PC} \({_NAME}{_OFFSET}{_REST}",
-        rf"[ \t]*[\w.$]+ from {_NAME}{_OFFSET}{_REST}",
+        rf"(?:\(?{PC}\)? ){{0,2}}(?P<uncertain>\? +)?{_NAME}{_WHERE}{_REST}",
+        rf"[ \t]*{PC} \([\w.$]+\) from {PC} \({_NAME}{_WHERE}{_REST}",
+        rf"[ \t]*[\w.$]+ from {_NAME}{_WHERE}{_REST}",
         rf"[ \t]*(?:{PC} ){{0,2}}{_NAME}(?P<rest> [\w./+-]+\.\w+:[0-9]+ \[inline\])",
-        r"[ \t]*(?:<[A-Z#]+>[ \t]+)?"
-        rf"\(?(?:{PC}\)? ){{0,2}}(?P<uncertain>\? +)?{_NAME}(?P<rest>{_PLACES}.*)",
     )
 )
 _REGISTER = re.compile(
     r"(?:R?IP|EIP): (?:0010:|0060:)?|(?:PC is at|p?c :|epc :) ?|NIP (?=\[)|RIP  (?=\[)"
     r"| *(?:epc|era|ERA) *: [0-9a-f]+ (?=[a-zA-Z_])|Krnl PSW : [0-9a-f]+ [0-9a-f]+ \("
 )
-_CRASHED = re.compile(rf"(?:{PC} +){{0,2}}{_NAME}(?:{_OFFSET}|(?={_PLACES})){_REST}")
+_CRASHED = re.compile(rf"(?:{PC} +){{0,2}}{_NAME}{_WHERE}{_REST}")
 _MODULE = re.compile(r" \[([a-z]\w*)(?: [0-9a-f]+)?\]|\) ([a-z]\w*)$")
 _SOURCE = re.compile(r"[ (](?:\./)?([\w./+~-]+\.\w+):([0-9]+)")
 _INLINED = re.compile(r"\[inline\](?:, CPU#[0-9]+: .*)?$")

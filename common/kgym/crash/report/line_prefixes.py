@@ -29,10 +29,12 @@ _MONTH = r"(?:Jan|Feb|Mar|Apr|May|Jun|Jul|Aug|Sep|Oct|Nov|Dec)"
 _ZONE = r"(?: ?(?:Z|UTC|GMT|[A-Z]{2,3}T|[+-][0-9]{2}:?[0-9]{2}))?"
 _ISO = rf"{_DAY}[0-9]{{4}}-[0-9]{{2}}-[0-9]{{2}}[T ]{_CLOCK}{_ZONE}"
 _DATE = rf"{_DAY}{_MONTH} [ 0-9]?[0-9] {_CLOCK}{_ZONE}(?: [0-9]{{4}})?"
+# in any language and order, with the bytes of UTF-8
+_LOCAL = rf"(?:[^\s:\[\]<]{{1,16}} +){{1,3}}{_CLOCK}{_ZONE}(?: [0-9]{{4}})?"
 _SHORT_DATE = rf"[0-9]{{2}}-[0-9]{{2}} {_CLOCK}"
 _SECONDS = r"[0-9]{1,10}\.[0-9]{3,9}"
 # The kernel's time stamp may be that of the journal (`-o short-monotonic`).
-_LOGGED = rf"(?:{_LEVEL})?(?:1 )?(?:{_ISO}|{_DATE})"
+_LOGGED = rf"(?:{_LEVEL})?(?:1 )?(?:{_ISO}|{_LOCAL})"
 _HOST = r"(?: [^\s:]{1,255})??(?: [a-z0-9]{2,8}\.[a-z]{3,7})? "
 
 
@@ -82,7 +84,8 @@ _FORMS = (
     ),
     _form(
         "dmesg",
-        rf"\[{_DATE}\] |\[{_MONTH} ?[ 0-9]?[0-9] [0-9]{{2}}:[0-9]{{2}}\] |\[ *\+[0-9]+\.[0-9]+\] "
+        rf"\[{_LOCAL}(?<= [0-9]{{4}})\] |\[ *(?:[^\s:\[\]<]{{1,16}} +){{2}}[0-9]{{2}}:[0-9]{{2}}\] "
+        r"|\[ *\+[0-9]+[.,][0-9]+\] "
         # --time-format iso has a comma
         r"|[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9:]{8},[0-9]{6}[+-][0-9]{2}:[0-9]{2} ",
         kernels=True,
@@ -144,17 +147,14 @@ class Prefixes:
         sample = _COLOUR.sub("", _sample(log))
         forms: list[Form] = []
         for _ in range(_NESTED):
-            known = len(forms)
+            before = len(forms)
             for form in (*_FORMS, *_unlisted(sample)):
                 removed, count = form.pattern.subn(form.removed, sample)
-                if form.follows:
-                    recurs = form.name in {f.name for f in forms} and form not in forms
-                else:
-                    recurs = count >= _RECURS
-                if recurs:
+                first = form.name not in {known.name for known in forms}
+                if count >= _RECURS if not form.follows else not first and form not in forms:
                     sample = removed
                     forms.append(form)
-            if len(forms) == known:
+            if len(forms) == before:
                 break
         return cls(tuple(forms))
 

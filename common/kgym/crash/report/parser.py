@@ -31,7 +31,10 @@ _SUPPRESSED = re.compile(
 _EXECUTOR = re.compile(r" Comm: syz\.([0-9]+)\.([0-9]+) ")
 # A task's name has up to 15 bytes, of any kind (TASK_COMM_LEN); a worker's has more.
 _NAME = r"((?s:.){0,64}?)"
-_CPU = re.compile(rf"CPU: ([0-9]+)(?: UID: [0-9]+)? PID: ([0-9]+) Comm: {_NAME} (?:Not t|T)ainted")
+_CPU = re.compile(
+    rf"CPU: ([0-9]+)(?: UID: [0-9]+)? PID: ([0-9]+) Comm: {_NAME}"
+    r"(?: Kdump: loaded)? (?:Not t|T)ainted"
+)
 # Reports of a watchdog or of a leak detector, in which another task than the printing one is meant.
 _TASK = re.compile(
     rf"INFO: task {_NAME}:([0-9]+) (?:blocked|can't die)|stuck for .*\[{_NAME}:([0-9]+)\]"

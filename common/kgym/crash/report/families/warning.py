@@ -63,7 +63,13 @@ _PLACES = (
         "WARNING in {frame}/usb_submit_urb",
         walk=warning("usb_submit_urb|usb_start_wait_urb|usb_(?:bulk|interrupt|control)_msg"),
     ),
-    Format(r"WARNING: .* at {SOURCE} {FUNC}", "WARNING in {frame}", walk=warning(), names=True),
+    # kernels without CONFIG_DEBUG_BUGVERBOSE name no file
+    Format(
+        r"WARNING: (?:.* at {SOURCE}|CPU: \d+ PID: \d+ at) {FUNC}",
+        "WARNING in {frame}",
+        walk=warning(),
+        names=True,
+    ),
     Format(
         r"WARNING: (?:\[.*\] )?{SOURCE} at (?:{FUNC}|0x)",
         "WARNING in {frame}",
