@@ -386,6 +386,18 @@ class Settings:
         None,
         commands=("up", "worker"),
     )
+    drop_binaries = Setting[bool](
+        "Whether to leave out binary files of patches, instead of refusing these.",
+        False,
+        click.BOOL,
+        commands=("bug reproduce", "check", "run-kernel", "sweep"),
+        shown="off",
+    )
+    patch_hosts = Setting[str | None](
+        "Hosts (lore.kernel.org,…) from which jobs may fetch the patches of mails.",
+        None,
+        commands=("up", "worker"),
+    )
     mirrors = Setting[Path](
         "Folder of Git mirrors, with map.json: an object of paths by URL.",
         lambda settings: settings.data / "mirrors",

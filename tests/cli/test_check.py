@@ -1,9 +1,13 @@
 """`kgym check`, on a bundle of the small make tree."""
 
+import gzip
 import re
 import shutil
 import subprocess
+from base64 import b64encode
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from threading import Thread
 
 import pytest
 
@@ -160,9 +164,9 @@ def test_what_is_no_unified_diff_is_called_what_it_is(
     texts = {
         "context": (diffs["context"], "is a context diff; only unified ones are accepted"),
         "plain": (diffs["plain"], "is a diff without context; only unified ones are accepted"),
-        "headless": (headless, "is no unified diff"),
-        "binary": (binary, "binary patches are not accepted"),
-        "words": ("Change the limit.\n", "changes nothing: it holds no hunk"),
+        "headless": (headless, "a hunk of an unknown file"),
+        "binary": (binary, "x is binary: remove it"),
+        "words": ("Change the limit.\n", "holds no diff"),
         "saved": (saved.replace("w.c", "watch_queue.c"), ""),
     }
     paths = [written(tmp_path / name, text) for name, (text, _) in texts.items()]
@@ -280,3 +284,47 @@ def test_a_tree_of_this_machine_is_taken_as_it_is(
     (linux / "Kconfig").unlink()
     done = kgym("check", bundle, good)
     assert (done.status, "linux is not a kernel's source" in done.err) == (2, True)
+
+
+@pytest.mark.thorough
+def test_mails_and_binary_files_are_taken_too(kgym: Kgym, bundle: Path, tmp_path: Path) -> None:
+    text = DIFF % "type >= WATCH_TYPE__NR"
+    mail = "Subject: [PATCH] x\nContent-Transfer-Encoding: base64\n\n"
+    mail += b64encode(text.encode()).decode()
+    binary = f"Binary files a/logo.png and b/logo.png differ\n{text}"
+    paths = [written(tmp_path / "x.eml", mail), written(tmp_path / "logo.diff", binary)]
+    done = kgym("check", bundle, *paths, "--json")
+    assert [patch["outcome"] for patch in done.json["patches"]] == ["compiles", "refused"]
+    assert "logo.png is binary: remove it" in done.json["patches"][1]["reason"]
+    done = kgym("check", bundle, paths[1], "--drop-binaries")
+    assert done.status == 0, done.err
+    assert "note: logo.diff: logo.png is binary: left out" in done.err
+    alone = kgym("check", bundle, written(tmp_path / "words.diff", "> --- a/x\n> +++ b/x\n"))
+    assert (alone.status, "quotation" in alone.err) == (2, True)
+
+
+@pytest.mark.thorough
+def test_the_url_of_a_mail_is_fetched_by_a_worker_that_may(
+    kgym: Kgym, bundle: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = DIFF % "type >= WATCH_TYPE__NR"
+    mbox = f"From a Thu Jan  1 00:00:00 1970\nSubject: [PATCH v2] Fix it\n\nWhy.\n---\n{text}\n"
+
+    class Lore(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(200 if self.path == "/all/1@x/t.mbox.gz" else 404)
+            self.end_headers()
+            self.wfile.write(gzip.compress(mbox.encode()))
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Lore) as server:
+        Thread(target=server.serve_forever, daemon=True).start()
+        url = f"http://127.0.0.1:{server.server_port}/all/1@x/"
+        refused = kgym("check", bundle, url)
+        assert (refused.status, "KGYM_PATCH_HOSTS" in refused.out) == (2, True)
+        monkeypatch.setenv("KGYM_PATCH_HOSTS", f"127.0.0.1:{server.server_port}")
+        monkeypatch.setenv("KGYM_SOURCE_NETWORKS", "127.0.0.0/8")
+        done = kgym("check", bundle, url, "--json")
+        server.shutdown()
+    assert done.status == 0, done.err
+    (patch,) = done.json["patches"]
+    assert (patch["name"], patch["outcome"]) == (url, "compiles")

@@ -8,7 +8,8 @@ from hypothesis import strategies as st
 
 from kgym.api.steps import Edit, Patch
 from kgym.source import patching
-from kgym_crashfixer.search.code import Code, RefusedError
+from kgym.source.whole_functions import MisfitError
+from kgym_crashfixer.search.code import Code
 from tests.tables import json_rows
 
 A = "int a;\n\f\nint f(void)\n{\n\treturn a; /* not b */\n}\n"
@@ -63,13 +64,13 @@ def test_a_path_is_one_however_it_is_written() -> None:
     [
         (edit("int z;", "x"), "occurs 0 times"),
         (edit("a;", "x"), "occurs [23] times"),
-        (edit("int c;", "x", "fs/c.c"), "only these files"),
-        (edit("int a;", "x", "../fs/a.c"), "only these files"),
+        (edit("int c;", "x", "fs/c.c"), "not in the tree"),
+        (edit("int a;", "x", "../fs/a.c"), "inside the tree"),
         (edit("int a;", "int a;"), "changes nothing"),
     ],
 )
 def test_what_cannot_be_made_says_why(wrong: Edit, words: str) -> None:
-    with pytest.raises(RefusedError, match=words):
+    with pytest.raises(MisfitError, match=words):
         code().edited([wrong])
 
 

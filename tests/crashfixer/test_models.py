@@ -17,7 +17,7 @@ from kgym_cli.agents import agent_models
 from kgym_crashfixer import strategies
 from kgym_crashfixer.models import provider, tape
 from kgym_crashfixer.models.model import Call, ModelError, ToolSpec
-from kgym_crashfixer.models.provider import Provided
+from kgym_crashfixer.models.provider import GO_ON, Provided
 from kgym_crashfixer.models.tape import Recorder, Replay
 from kgym_crashfixer.prompts import Prompt
 from tests.refused import refused
@@ -197,6 +197,13 @@ async def test_tools_are_called_and_their_results_sent_back(endpoint: Endpoint) 
     (body,) = endpoint.asked
     assert body["messages"][-1]["content"] == "it compiles"
     assert body["tools"][0]["function"]["name"] == "check"
+
+
+async def test_what_came_of_an_answer_without_a_tool_call_is_sent_back(endpoint: Endpoint) -> None:
+    turns = [Turn(text="a patch", results={"": "edited"}), Turn(text="hm")]
+    await asked(endpoint, answer("x"), call=Call(CALL.prompt, turns, [TOOL]))
+    sent = [message["content"] for message in endpoint.asked[0]["messages"][-3:]]
+    assert sent == [f"edited\n{GO_ON}", "hm", GO_ON]
 
 
 @pytest.mark.parametrize(

@@ -299,24 +299,22 @@ def problem_of(answer: str, first: State = FIRST) -> str:
     ("answer", "words"),
     [
         (new("1", name="frob_gone"), "drivers/frob.c: there is no function frob_gone() here"),
-        (new("1", file="drivers/evil.c"), "only these files can be: drivers/frob.c"),
+        (new("1", file="drivers/evil.c"), "only these files can be changed: drivers/frob.c"),
         (new("1", file="../../etc/passwd"), "only these files can be"),
         (new("1", file=OTHER), "drivers/frob_core.c: there is no function frob_set() here"),
         (new("1", name="frob_\u0455et"), "non-ASCII characters (U+0455)"),
         (new("index >= FROB_MODES) /* \u2066 */ (0"), "does not parse|non-ASCII"),
         (new("(index"), "does not parse"),
         (new("1").replace("{\n", '{\n#include "/etc/shadow"\n'), "include headers at the top"),
-        (new("1").replace("</function>", ""), "a <function> is not whole"),
-        (f"{new('1')}\n{new('2')}", "given twice"),
-        (f"{new('1')}\n{EDIT}", "whole functions and modifications"),
+        (new("1").replace("</function>", ""), "a modification is not whole"),
         (f"<file>{FILE}</file><function>\n{OLD}{OLD}</function>", "contains 2 functions"),
         (f"<function>\n{'x' * 300_000}\n</function>", "more than 200000 characters"),
         (f"<function>int f(void)\n{{\n{'a();' * 40_000}}}\n</function>", "limit is 100000"),
-        ("<function>int a(void)\n{\n}\n</function>" * 21, "more than 20 functions"),
+        ("".join(f"<function>int a{n}()\n{{\n}}</function>" for n in range(21)), "more than 20"),
         ("\n<function>" * 50_000, "is not whole"),
         (f"<file>{FILE}</file><function>\n{OLD}</function>", "the code is as it was"),
-        ("```c\nint frob_set(void) { }\n```", "there is no <function>"),
-        ("<function>\nint frob_gone(void)\n{\n}\n</function>", "'frob_gone' in any file"),
+        ("```c\nint frob_set(void);\n```", "or <function>"),
+        ("<function>\nint frob_gone(void)\n{\n}\n</function>", "'frob_gone()' is in no file"),
     ],
 )  # fmt: skip
 def test_a_function_that_cannot_be_put_in_place_goes_back_with_the_reason(
@@ -331,7 +329,7 @@ def test_a_function_that_several_files_have_needs_its_file() -> None:
     both = Code({FILE: TEXT, OTHER: TEXT.replace("EXPORT_SYMBOL(frob_set);\n", "")})
     answer = new("1").replace(f"<file>{FILE}</file>", "")
     problem = problem_of(answer, replace(FIRST, code=both))
-    assert "frob_set() is in drivers/frob.c and drivers/frob_core.c: name its <file>" in problem
+    assert "'frob_set()' is in drivers/frob.c and drivers/frob_core.c: name its <file>" in problem
 
 
 def test_a_function_that_is_there_twice_is_told_with_its_lines() -> None:

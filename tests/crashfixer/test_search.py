@@ -583,3 +583,25 @@ def test_a_plain_agent_is_told_what_a_check_found_and_runs_what_may_compile(
     (node,) = search.nodes.values()
     assert bool(node.runs) is run
     assert shown.startswith(words)
+
+
+@pytest.mark.parametrize(
+    "form",
+    [edit("99", "16"), f"--- a/{FILE}\n+++ b/{FILE}\n@@\n-#define LIMIT 99\n+#define LIMIT 16\n"],
+    ids=["tags", "diff"],
+)
+def test_a_patch_in_words_is_made_by_an_agent_with_tools_too(form: str) -> None:
+    search, turns = Search(Tool(turns=3), FIRST), []
+    while ready := search.ask():
+        (asked,) = ready
+        if isinstance(asked.work, work.Question):
+            turns = asked.work.turns
+            result: work.Result = work.Answer(text=[form, "Let me think.", ""][len(turns)])
+        else:
+            result = World(1, ["16"]).result(asked)
+        search.tell(asked.name, result)
+    (fix,) = search.fixes()
+    assert "+#define LIMIT 16" in fix.diff
+    assert [turn.results for turn in turns] == [{"": "edited"}, {}]
+    (node,) = search.nodes.values()
+    assert "there is no patch" in node.unreadable[0]

@@ -7,7 +7,7 @@ import pytest
 
 from kgym.api.steps import CheckSpec, Edit, Patch, StepSpec
 from kgym.bugs import bundle
-from tests.conftest import kgym
+from tests.conftest import ROOT, kgym
 from tests.kernel.machine import submitted
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(3600)]
@@ -96,3 +96,26 @@ def test_makefiles_and_kconfig_go_through_make() -> None:
 def test_a_driver_that_the_config_leaves_out_is_not_built() -> None:
     (answer,) = checked(edit("drivers/net/dummy.c", "MODULE_LICENSE", "NO_LICENSE"))
     assert answer["outcome"] == "not_built"
+
+
+SAMPLES = ROOT.parent / "shared" / "data" / "odd_inputs" / "patches"
+
+
+@pytest.mark.skipif(not SAMPLES.is_dir(), reason="not here: shared/data/odd_inputs")
+def test_patches_as_people_hand_them_in_have_the_right_answers() -> None:
+    """The answers are those of its README."""
+    names = sorted(path.name for path in SAMPLES.iterdir() if path.name != "hunk-counts-off.diff")
+    _, answer = kgym("check", BUG, *(SAMPLES / name for name in names))
+    checks = {check["name"]: check for check in answer["patches"]}
+    outcomes = {name: checks[name]["outcome"] for name in names}
+    assert outcomes == dict.fromkeys(names, "compiles") | {
+        "combined.diff": "refused",
+        "copy.diff": "not_built",
+    }
+    assert "git show -m --first-parent" in checks["combined.diff"]["reason"]
+    assert any(
+        "means kernel/watch_queue.c" in note for note in checks["two-level-prefix.diff"]["notes"]
+    )
+    status, answer = kgym("check", "io-uring-no-read", SAMPLES / "hunk-counts-off.diff")
+    assert status == 0
+    assert "miscounts its lines" in answer["patches"][0]["notes"][0]

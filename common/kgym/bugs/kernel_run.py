@@ -60,6 +60,8 @@ class RunOptions:
     """Reasons of findings that are accepted."""
     fresh: bool = False
     """Try the patch again, although it was tried before."""
+    drop_binaries: bool = False
+    """Leave out binary files of the patch."""
     seconds: float | None = None
     """How long to wait for the answer. The jobs go on, and the same run continues with them."""
     patience: float = PATIENCE_SECONDS
@@ -123,7 +125,7 @@ async def run_kernel(
     Args:
         client: The scheduler's client.
         bug: The bug; `kgym.bugs.bundle.load` reads one.
-        change: A unified diff, or edits of its source.
+        change: A unified diff, mails with diffs, or edits of its source.
         options: How it is tried, and how long to wait.
         tell: Called with progress.
 
@@ -221,7 +223,9 @@ class _Run:
 
     async def patched(self, change: Change) -> KernelRun:
         """Check and try a patch."""
-        patch = as_patch(change, fresh=self.options.fresh)
+        patch = as_patch(change, fresh=self.options.fresh).model_copy(
+            update={"drop_binaries": self.options.drop_binaries}
+        )
         subject = Subject(
             self.bug,
             [Candidate(patch.name, patch)],

@@ -9,9 +9,10 @@ import re
 from kgym.errors import UserError
 
 _UTF16 = (b"\xff\xfe", b"\xfe\xff")
-_CONTEXT = re.compile(r"(?m)^\*{15}[^\n]*\n\*\*\* \d")
-_NORMAL = re.compile(r"(?m)^\d+(,\d+)?[acd]\d+(,\d+)?\r?\n[<>] ")
-_HUNK = re.compile(r"(?m)^@@ -\d")
+# A colour as terminals get it, and as pagers and editors show it.
+_COLOUR = re.compile(r"(?:\x1b|\^\[|ESC)\[[0-9;]{0,20}[mK]")
+_COLOURED = re.compile(r"(?m)^(?:\x1b|\^\[|ESC)\[[0-9;]{0,20}[mK](?:diff |--- |@@ )")
+_INDENTED = re.compile(r"(?m)^([ \t]+)(?:diff --git |--- \S[^\n]*\n\1\+\+\+ )")
 # Git's path prefixes: a/ and b/; c/, i/, o/ and w/ with diff.mnemonicPrefix; 1/ and 2/ with
 # --no-index.
 _PREFIX = re.compile(r"[abciow12]/")
@@ -19,47 +20,85 @@ _PREFIX = re.compile(r"[abciow12]/")
 _COPIES = (".orig", ".old", ".bak", "~")
 # First folder of paths in diffs of two whole trees, such as `diff -ru linux-6.1.orig linux-6.1`.
 _TREE = re.compile(r"(linux|kernel-|old|new|orig|before|after|vanilla|clean|patched|fixed)[^/]*/")
+# What follows a path in a header: a time stamp, or Subversion's words.
+_BEHIND = re.compile(
+    r"\t.*|\s{1,9}\((?:revision \d+|working copy|nonexistent)\)$|\s{1,9}\d{4}-\d\d-\d\d .*"
+)
+_UNIFIED_ONLY = "only unified ones are accepted: `diff -u`, or `git diff`"
+# Beginnings of lines in texts without a unified diff, what such a text is, and what to do.
+_OTHERS = (
+    (r"\*{15}[^\n]*\n\*\*\* \d", f"is a context diff; {_UNIFIED_ONLY}"),
+    (r"\d+(,\d+)?[acd]\d+(,\d+)?\r?\n[<>] ", f"is a diff without context; {_UNIFIED_ONLY}"),
+    (
+        r"[>|] ?(diff --git |--- \S|\+\+\+ \S|@@ )",
+        "holds a diff only as a quotation in a reply: give the mail that is quoted",
+    ),
+    (
+        r" \S+ +\| +(\d+ [-+]+|Bin)",
+        "holds only a summary of a diff: give the diff itself, as `git diff` writes it",
+    ),
+    (
+        r"[^\n]*?(diff --git |@@ -\d|\+\+\+ [ab]/|&lt;|\[-|\{\+)",
+        "holds a diff in a form that cannot be read: begin its lines as `git diff` does",
+    ),
+)
 
 
 def decode(data: bytes, what: str) -> str:
     """Decode a patch file, called `what` in errors; raise UserError `binary_patch`.
 
-    The encoding is UTF-8, UTF-16 with a byte order mark (as PowerShell writes), or else ISO 8859-1.
+    The encoding is UTF-16 with a byte order mark (as PowerShell writes); or else UTF-8, and ISO
+    8859-1 in lines that are not.
     """
     try:
-        text = data.decode("utf-16" if data.startswith(_UTF16) else "utf-8")
-    except UnicodeDecodeError as error:
         if data.startswith(_UTF16):
-            raise UserError("binary_patch", f"{what} is not text: {error}") from error
-        # Old kernel files have Latin-1 names in comments. Hunks compare the same either way.
-        text = data.decode("iso-8859-1")
+            text = data.decode("utf-16")
+        else:
+            # By line: an mbox may hold mails in several encodings.
+            text = "".join(map(_line, data.splitlines(keepends=True)))
+    except UnicodeDecodeError as error:
+        raise UserError("binary_patch", f"{what} is not text: {error}; give a diff") from error
     if "\0" in text:
-        raise UserError("binary_patch", f"{what} is not text: it contains NUL bytes")
+        raise UserError("binary_patch", f"{what} is not text: it contains NUL bytes; give a diff")
     return text
 
 
+def _line(line: bytes) -> str:
+    try:
+        return line.decode()
+    except UnicodeDecodeError:
+        return line.decode("iso-8859-1")
+
+
 def plain(text: str) -> str:
-    """Remove a byte order mark, and carriage returns if every line ends in CRLF."""
+    """Remove what programs put around a diff's lines.
+
+    These are a byte order mark, colours, a common indentation, and carriage returns if every line
+    ends in CRLF.
+    """
     text = text.removeprefix("\ufeff")
     whole = text.count("\r\n")
-    return text.replace("\r\n", "\n") if whole and whole == text.count("\n") else text
+    text = text.replace("\r\n", "\n") if whole and whole == text.count("\n") else text
+    if _COLOURED.search(text):
+        text = _COLOUR.sub("", text)
+    if match := _INDENTED.search(text):
+        lines = text[match.start() :].split("\n")
+        if all(line.startswith(match[1]) or not line.strip() for line in lines):
+            text = "\n".join(line.removeprefix(match[1]) for line in lines)
+    return text
 
 
-def not_unified(text: str) -> str | None:
-    """Describe an unsupported kind of diff and what to do about it; None for a unified diff."""
-    # Next to a unified hunk, the other forms can only be part of the commit's message.
-    if _HUNK.search(text):
-        return None
-    if _CONTEXT.search(text):
-        return "is a context diff; only unified ones are accepted: `diff -u`, or `git diff`"
-    if _NORMAL.search(text):
-        return "is a diff without context; only unified ones are accepted: `diff -u`, or `git diff`"
-    return None
+def instead(text: str) -> str:
+    """Say what a text without a unified diff holds, and what to do."""
+    for pattern, what in _OTHERS:
+        if re.search(f"(?m)^(?:{pattern})", text):
+            return what
+    return ""
 
 
 def bare(header: str) -> str:
     """Return the path in a file header, without git's prefix and diff's time stamp."""
-    path = header.split("\t", maxsplit=1)[0].strip().strip('"')
+    path = _BEHIND.sub("", header).strip().strip('"')
     return path[2:] if _PREFIX.match(path) else path
 
 

@@ -9,22 +9,21 @@ uses one kind throughout.
 """
 
 import difflib
-import re
 from bisect import bisect_left
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import accumulate
+from itertools import accumulate, groupby
 from pathlib import PurePosixPath
-
-from unidiff.errors import UnidiffParseError
-from unidiff.patch import Hunk, PatchedFile, PatchSet
 
 from kgym.api.steps import Edit, Patch
 from kgym.errors import UserError
-from kgym.source import diff_text
+from kgym.source import diff_text, patch_mails, unified_diff
+from kgym.source.unified_diff import FileDiff, Hunk
 
 # Returns the content of a file by its path in the tree; None if there is no such file.
 Read = Callable[[str], bytes | None]
+# Returns the paths of all files in the tree that have a name.
+Find = Callable[[str], Iterable[str]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,21 +52,32 @@ class Applied:
     notes: tuple[str, ...]
 
 
-def apply(patch: Patch, read: Read) -> Applied:
+def apply(patch: Patch, read: Read, find: Find = lambda _: ()) -> Applied:
     """Apply a patch; raise UserError `patch_does_not_apply`, `malformed_patch` or `unsafe_patch`.
 
-    Later hunks or edits of a file see the results of earlier ones. A patch that would take too long
-    is rejected as `patch_too_large`; one that changes no file, as `empty_patch`.
+    Later hunks or edits of a file see the results of earlier ones. A file that is not at its path
+    is the only one among those that `find` returns for its name that has the lines; if there is
+    none, the error's details name it (`misplaced`). A patch that would take too long is rejected as
+    `patch_too_large`; one that changes no file, as `empty_patch`.
     """
-    tree = _Tree(patch.name, read)
-    if patch.diff is not None:
-        for file in _parse(patch):
-            _apply_file(tree, file)
+    tree = _Tree(patch.name, read, find)
+    parts = _parts(patch)
+    for number, part in enumerate(parts, 1):
+        tree.begin(part.name)
+        tree.notes += part.notes
+        try:
+            for file, old, new in _resolved(tree, part.files):
+                _apply_file(tree, file, old, new)
+        except UserError as error:
+            error.details |= {"patch": number, "patches": len(parts)} if len(parts) > 1 else {}
+            raise
     for edit in patch.edits:
         _apply_edit(tree, edit)
     if not tree.differs:
         raise UserError(
-            "empty_patch", f"{patch.name} changes nothing: every file is the same afterwards"
+            "empty_patch",
+            f"{patch.name} changes nothing: every file is the same afterwards; does the kernel have"
+            " the change already?",
         )
     return Applied(tree.changes(), tuple(tree.notes))
 
@@ -75,9 +85,14 @@ def apply(patch: Patch, read: Read) -> Applied:
 def files(patch: Patch) -> list[str]:
     """Return the paths that a patch may read or write, all inside the tree (`unsafe_patch`)."""
     paths = [_safe(patch.name, edit.file) for edit in patch.edits]
-    for file in _parse(patch) if patch.diff is not None else ():
-        paths += [path for pair in _places(patch.name, file) for path in pair]
+    for part in _parts(patch):
+        paths += [path for file in part.files for pair in _places(part.name, file) for path in pair]
     return list(dict.fromkeys(paths))
+
+
+def diffs(patch: Patch) -> list[FileDiff]:
+    """Return the diffs of a patch's files; raise UserError as `files` does."""
+    return [file for part in _parts(patch) for file in part.files]
 
 
 def identity(patch: Patch) -> str:
@@ -85,24 +100,11 @@ def identity(patch: Patch) -> str:
 
     Raises UserError as `files` does.
     """
-    if patch.diff is None:
-        return patch.model_dump_json(include={"edits"})
-    modes = ("new mode ", "new file mode ", "deleted file mode ")
-    return repr(
-        [
-            (
-                *(diff_text.bare(path) for path in (file.source_file, file.target_file)),
-                _renames(file),
-                [line.strip() for line in file.patch_info or () if line.startswith(modes)],
-                [(hunk.source_start, _side(hunk, "- "), _side(hunk, "+ ")) for hunk in file],
-            )
-            for file in _parse(patch)
-        ]
-    )
+    return patch.model_dump_json(include={"edits"}) if patch.edits else as_diff(patch)
 
 
 def reverse(patch: Patch) -> Patch:
-    """Return the patch that undoes this one."""
+    """Return the patch that undoes this one; raise UserError as `files` does."""
     name = f"reverse of {patch.name}"
     if patch.diff is None:
         edits = [
@@ -110,12 +112,18 @@ def reverse(patch: Patch) -> Patch:
             for edit in reversed(patch.edits)
         ]
         return Patch(name=name, edits=edits)
-    return Patch(name=name, diff="".join(_reverse_file(file) for file in _parse(patch)))
+    done = [_reversed(patch.name, file).text() for file in reversed(diffs(patch))]
+    return Patch(name=name, diff="".join(done))
 
 
 def as_diff(patch: Patch) -> str:
-    """Return a patch as a unified diff for readers: hunks of edits have no true line numbers."""
-    return "".join(map(_edit_diff, patch.edits)) if patch.diff is None else patch.diff
+    """Return a patch as a unified diff for readers: hunks of edits have no true line numbers.
+
+    Raises UserError as `files` does.
+    """
+    if patch.diff is None:
+        return "".join(map(_edit_diff, patch.edits))
+    return "".join(file.text() for file in diffs(patch))
 
 
 def _edit_diff(edit: Edit) -> str:
@@ -128,42 +136,64 @@ def _edit_diff(edit: Edit) -> str:
     return "".join(f"{line}\n" for line in lines)
 
 
-def _parse(patch: Patch) -> list[PatchedFile]:
-    text = _unified(patch)
-    # A diff parser skips such a line. A dropped line would make a wrong verdict.
-    if surplus := _surplus(text):
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """A patch of a series, with its name for messages."""
+
+    name: str
+    files: list[FileDiff]
+    notes: list[str]
+
+
+def _parts(patch: Patch) -> list[_Part]:
+    """Return the patches of a diff, a mail or a series of mails, in order; none of edits."""
+    if patch.url is not None:
         raise UserError(
-            "malformed_patch",
-            f"{patch.name}: line {surplus} belongs to no hunk: the header of the preceding hunk"
-            " counts fewer lines",
-            line=surplus,
+            "malformed_patch", f"{patch.name} is a URL, which only a check fetches; give a diff"
         )
-    try:
-        files = list(PatchSet(text if text.endswith("\n") else text + "\n"))
-    except (UnidiffParseError, ValueError) as error:  # ValueError: line numbers are too long
-        raise UserError("malformed_patch", f"{patch.name} is no unified diff: {error}") from error
-    if not any(len(file) or _renames(file) for file in files):
-        raise UserError("empty_patch", f"{patch.name} changes nothing: it holds no hunk")
-    if len(files) > _MOST_FILES:
-        raise UserError("patch_too_large", f"{patch.name} changes over {_MOST_FILES} files")
-    for file in files:
-        if _mode(file) == "120000":
-            raise UserError("unsafe_patch", f"{patch.name}: {file.path} would be a symbolic link")
-        if _mode(file) == "160000":
-            raise UserError("unsafe_patch", f"{patch.name}: {file.path} would be a submodule")
-    return files
-
-
-def _unified(patch: Patch) -> str:
-    """Return the normalised text of a unified diff."""
-    text = diff_text.plain(patch.diff or "")
-    if "\0" in text or "\nGIT binary patch\n" in text or "\nBinary files " in text:
-        raise UserError("binary_patch", f"{patch.name}: binary patches are not accepted")
+    if patch.diff is None:
+        return []
+    name, text = patch.name, diff_text.plain(patch.diff)
+    if "\0" in text:
+        raise UserError("binary_patch", f"{name} is not text: it contains NUL bytes; give a diff")
     if text.count("\n") > _MOST_LINES:
-        raise UserError("patch_too_large", f"{patch.name} has over {_MOST_LINES} lines")
-    if kind := diff_text.not_unified(text):
-        raise UserError("malformed_patch", f"{patch.name} {kind}")
-    return text
+        raise UserError("patch_too_large", f"{name} has over {_MOST_LINES} lines; make it smaller")
+    mails = patch_mails.read(text, name)
+    chosen, notes = patch_mails.series(mails)
+    parts = []
+    for number, mail in enumerate(chosen or mails, 1):
+        own = f"{name}: patch {number} of {len(chosen)} ({mail.title})" if chosen[1:] else name
+        files = unified_diff.parse(diff_text.plain(mail.text), own)
+        notes += [f"{own}: {file.paths[1]} is binary: left out" for file in files if file.binary]
+        kept = [file for file in files if not (file.binary and patch.drop_binaries)]
+        for file in kept:
+            _check_file(own, file)
+        parts.append(_Part(own, kept, notes))
+        notes = []
+    if not any(part.files for part in parts):
+        binary = any("is binary" in note for part in parts for note in part.notes)
+        what = "changes only binary files" if binary else diff_text.instead(text)
+        reason = "malformed_patch" if what else "empty_patch"
+        raise UserError(reason, f"{name} {what or 'holds no diff; give what `git diff` prints'}")
+    if sum(len(part.files) for part in parts) > _MOST_FILES:
+        raise UserError("patch_too_large", f"{name} changes over {_MOST_FILES} files; split it")
+    return parts
+
+
+def _check_file(name: str, file: FileDiff) -> None:
+    """Refuse a file that no patch may change."""
+    path, reason = file.paths[1], "malformed_patch"
+    if file.binary:
+        reason, what = "binary_patch", "is binary: remove it, or set `drop_binaries`"
+    elif file.mode == "120000":
+        reason, what = "unsafe_patch", "would be a symbolic link; change regular files only"
+    elif file.mode == "160000":
+        reason, what = "unsafe_patch", "would be a submodule; change regular files only"
+    elif file.hunks or file.extended.keys() - {"index"}:
+        return
+    else:
+        what = f"no hunk follows line {file.line}; the diff is cut off: make it anew"
+    raise UserError(reason, f"{name}: {path} {what}", file=path, line=file.line)
 
 
 # Bytes of a path: the kernel's longest has 106.
@@ -175,41 +205,13 @@ _MOST_SEARCHED = 1 << 30
 # Lines of a diff: a diff between two stable releases has fewer.
 _MOST_LINES = 200_000
 _MOST_FILES = 5000
+_ANEW = "make the patch anew, against this kernel's source"
 # Lines of a failed hunk that are compared with the nearest lines: difflib takes quadratic time.
 _SHOWN = 200
-_HUNK = re.compile(r"^@@ -\d{1,9}(?:,(\d{1,9}))? \+\d{1,9}(?:,(\d{1,9}))? @@")
-
-
-def _surplus(text: str) -> int | None:
-    """Return the number of the first line that a parser would skip after a complete hunk."""
-    old = new = 0
-    after_hunk = False
-    for number, line in enumerate(text.split("\n"), 1):
-        if old > 0 or new > 0:
-            old -= line[:1] in ("-", " ", "")
-            new -= line[:1] in ("+", " ", "")
-        elif match := _HUNK.match(line):
-            old, new = (int(count or 1) for count in match.groups())
-            after_hunk = True
-        elif line.startswith(("--- ", "+++ ", "diff ", "-- ")) or line == "--":
-            after_hunk = False
-        elif after_hunk and line[:1] in ("+", "-", " ") and line:
-            return number
-    return None
-
-
-def _renames(file: PatchedFile) -> bool:
-    return any(line.startswith("rename from ") for line in file.patch_info or ())
-
-
-def _mode(file: PatchedFile) -> str:
-    for line in file.patch_info or ():
-        for start in ("new file mode ", "new mode ", "deleted file mode "):
-            if line.startswith(start):
-                return str(line.removeprefix(start).strip())
-        if line.startswith("index ") and line.count(" ") == 2:
-            return str(line.split()[-1])
-    return ""
+# Weight of a search for a file's name in the tree, in characters.
+_FIND = 1 << 22
+# Places of a text in a message.
+_PLACES = 10
 
 
 def _safe(name: str, path: str) -> str:
@@ -220,13 +222,11 @@ def _safe(name: str, path: str) -> str:
     return str(PurePosixPath(*parts))
 
 
-def _places(name: str, file: PatchedFile) -> list[tuple[str, str]]:
+def _places(name: str, file: FileDiff) -> list[tuple[str, str]]:
     """Return possible pairs of old and new path of a file in the tree, likeliest first."""
-    old, new = diff_text.bare(file.source_file), diff_text.bare(file.target_file)
-    if "/dev/null" in (file.source_file, file.target_file):
-        old = new = new if file.is_added_file else old
-    elif _renames(file):
-        return [(_safe(name, old), _safe(name, new))]
+    old, new = file.paths
+    if {"copy from", "rename from"} & file.extended.keys():
+        return [(_safe(name, old.strip('"')), _safe(name, new.strip('"')))]
     paths = [_safe(name, path) for path in diff_text.places(old, new)]
     if not paths:
         _safe(name, old), _safe(name, new)
@@ -241,15 +241,27 @@ def _places(name: str, file: PatchedFile) -> list[tuple[str, str]]:
 class _Tree:
     """The files with the changes made so far; each is read and decoded once."""
 
-    def __init__(self, name: str, read: Read) -> None:
+    def __init__(self, name: str, read: Read, find: Find) -> None:
         self.name = name
         self.notes: list[str] = []
+        self.find = find
         self._read = read
         self._before: dict[str, str | None] = {}
         self._texts: dict[str, str | None] = {}
         # By path, in order of the first change: the executable bit, or the file to copy it from.
         self._changed: dict[str, bool | str] = {}
         self._searched = 0
+        # The texts when the patch of a series began.
+        self._begun: dict[str, str | None] = {}
+
+    def begin(self, name: str) -> None:
+        """Begin the next patch of a series."""
+        self.name, self._begun = name, dict(self._texts)
+
+    def unpatched(self, path: str) -> str | None:
+        """Return the text that a file had when this patch began."""
+        text = self.text(path)
+        return self._begun[path] if path in self._begun else self._before.get(path, text)
 
     def text(self, path: str) -> str | None:
         """Return the text of a file, or None if it does not exist."""
@@ -296,91 +308,121 @@ class _Tree:
         return Change(path, content, mode is True, mode if isinstance(mode, str) else None)
 
 
-def _apply_file(tree: _Tree, file: PatchedFile) -> None:
-    name = tree.name
-    old, new = _in_tree(tree, _places(name, file), added=file.is_added_file)
-    executable = _mode(file) == "100755"
-    before = tree.text(old)
-    if file.is_added_file:
-        if before is not None:
-            raise _conflict(name, f"{new} already exists", new)
-        tree.change(new, _text_of(file), executable=executable)
-        return
-    if before is None:
-        raise _conflict(name, f"{old} is not in the tree", old)
-    after = _apply_hunks(tree, old, file, before)
-    if file.is_removed_file:
-        tree.change(old, None)
-        return
-    if old != new:
-        tree.change(old, None)
-    # Without "new mode", the mode in an "index" line is what the file had; the tree knows better.
-    sets_mode = any(line.startswith("new mode ") for line in file.patch_info or ())
-    tree.change(new, after, executable=executable if sets_mode else old)
+def _resolved(tree: _Tree, files: Sequence[FileDiff]) -> list[tuple[FileDiff, str, str]]:
+    """Return a patch's files with their old and new paths in the tree."""
+    shift = "", ""
+    placed: dict[int, tuple[str, str]] = {}
+    # New files last: they lie where the others do.
+    for file in sorted(files, key=lambda file: file.added):
+        stated = old, new = _in_tree(tree, file)
+        if file.added or tree.text(old) is None:
+            old, new = _shifted(old, shift), _shifted(new, shift)
+        if not file.added and tree.text(old) is None:
+            shift = _shift(tree, file, stated[0])
+            old, new = _shifted(stated[0], shift), _shifted(stated[1], shift)
+        if (old, new) != stated:
+            tree.notes.append(f"{tree.name}: {stated[1]} means {new}")
+        placed[file.line] = old, new
+    return [(file, *placed[file.line]) for file in files]
 
 
-def _in_tree(tree: _Tree, pairs: list[tuple[str, str]], *, added: bool) -> tuple[str, str]:
-    """Choose the pair of paths that exists in the tree, or the likeliest if none does."""
-    there = [] if added else [pair for pair in pairs if tree.text(pair[0]) is not None]
+def _shifted(path: str, shift: tuple[str, str]) -> str:
+    return shift[1] + path.removeprefix(shift[0])
+
+
+def _shift(tree: _Tree, file: FileDiff, old: str) -> tuple[str, str]:
+    """Return the prefix by which a file's path differs from the tree's, and that of the tree's."""
+    tree.search(_FIND)
+    name = PurePosixPath(old).name
+    there = [path for path in tree.find(name) if tree.text(path) is not None]
+    shifts, why, notes = {}, "", len(tree.notes)
+    for path in there:
+        shift = (old.removesuffix(path), "") if old.endswith(path) else ("", path.removesuffix(old))
+        if _shifted(old, shift) != path:  # neither path is the other's end
+            continue
+        try:
+            _apply_hunks(tree, path, file, tree.text(path) or "")
+            shifts[path] = shift
+        except UserError as error:
+            why = f"\n{error.message}"
+    del tree.notes[notes:]
+    if len(shifts) == 1:
+        return shifts.popitem()[1]
+    meant = (
+        f"{', '.join(list(shifts or there)[:5])} may be meant" if there else "there is no such name"
+    )
+    message = f"{old} is not in the tree; {meant}: give the path from the top of the tree"
+    details = {} if there else {"misplaced": name}
+    raise _conflict(tree.name, message + why * (len(there) == 1), old, **details)
+
+
+def _in_tree(tree: _Tree, file: FileDiff) -> tuple[str, str]:
+    """Return the pair of paths that exists in the tree, or the likeliest if none does."""
+    pairs = _places(tree.name, file)
+    there = [] if file.added else [pair for pair in pairs if tree.text(pair[0]) is not None]
     if len(there) > 1:
         both = " and ".join(old for old, _ in there)
         raise UserError("malformed_patch", f"{tree.name} may mean {both}; give it a/ and b/")
     return (there or pairs)[0]
 
 
-def _text_of(file: PatchedFile) -> str:
-    return "".join("".join(_side(hunk, "+ ")) for hunk in file)
+def _apply_file(tree: _Tree, file: FileDiff, old: str, new: str) -> None:
+    name, executable = tree.name, file.mode == "100755"
+    copied = "copy from" in file.extended
+    before = tree.unpatched(old) if copied else tree.text(old)
+    if file.added:
+        if before is not None:
+            raise _conflict(name, f"{new} already exists: change it, or choose another name", new)
+        text = "".join("".join(hunk.side("+ ")) for hunk in file.hunks)
+        tree.change(new, text, executable=executable)
+        return
+    after = _apply_hunks(tree, old, file, before or "")
+    if file.removed and after:
+        raise _conflict(name, f"{old} is to be removed, but has other lines, too: {_ANEW}", old)
+    if file.removed or (old != new and not copied):
+        tree.change(old, None)
+    if not file.removed:
+        # Without "new mode", the mode in an "index" line is what the file had; the tree knows
+        # better.
+        tree.change(new, after, executable=executable if "new mode" in file.extended else old)
 
 
-def _side(hunk: Hunk, kinds: str) -> list[str]:
-    """Return the lines of one side of a hunk, each with its end."""
-    lines: list[str] = []
-    previous = " "
-    for line in hunk:
-        if line.line_type == "\\":
-            # "\ No newline at end of file" applies to the side of the line before it.
-            if previous in kinds:
-                lines[-1] = lines[-1].removesuffix("\n")
-            continue
-        previous = line.line_type
-        if previous in kinds:
-            lines.append(line.value if line.value.endswith("\n") else line.value + "\n")
-    return lines
-
-
-def _apply_hunks(tree: _Tree, path: str, file: PatchedFile, text: str) -> str:
+def _apply_hunks(tree: _Tree, path: str, file: FileDiff, text: str) -> str:
     """Return the text with the hunks applied in order, in one pass over the file."""
     lines, ends = _Lines(text), _ends(text)
     done: list[str] = []
     floor = moved = 0
-    for number, hunk in enumerate(file, 1):
-        old, new = _side(hunk, "- "), _side(hunk, "+ ")
-        if old and (other := _with_ends([*old, *new], ends)):
-            old, new = other[: len(old)], other[len(old) :]
-            tree.notes.append(f"{tree.name}: hunk {number} of {path} took the file's line ends")
-        # A hunk without old lines names the line before the insertion.
-        stated = hunk.source_start - (1 if old else 0)
-        at = _place(tree, lines, old, stated + moved, floor)
+    for number, hunk in enumerate(file.hunks, 1):
+        named = f"{tree.name}: hunk {number} of {path}"
+        at = stated = None
+        for reading in range(len(hunk.readings)):
+            old, new = hunk.side("- ", reading), hunk.side("+ ", reading)
+            other = _with_ends([*old, *new], ends) if old else None
+            if other is not None:
+                old, new = other[: len(old)], other[len(old) :]
+            # A hunk without old lines names the line before the insertion.
+            stated = None if hunk.old is None else hunk.old - (1 if old else 0) + moved
+            at = _place(tree, lines, old, stated, floor)
+            if at is not None:
+                break
         if at is None:
-            raise _conflict(
-                tree.name,
-                f"hunk {number} of {path} (line {hunk.source_start}) does not apply\n"
-                + _nearest(lines, old),
-                path,
-                hunk=number,
-                line=hunk.source_start,
-            )
-        if at != stated + moved:
-            distance = at - stated - moved
-            note = f"{tree.name}: hunk {number} of {path} applied {distance:+d} lines away"
-            tree.notes.append(note)
-            if len(tree.notes) > _MOST_MOVED:
-                raise _conflict(
-                    tree.name, f"over {_MOST_MOVED} hunks are not at their stated lines", path
-                )
+            line = hunk.line if hunk.old is None else hunk.old
+            what = f"hunk {number} of {path} (line {line}) does not apply\n"
+            what += _nearest(lines, hunk.side("- "))
+            raise _conflict(tree.name, what, path, hunk=number, line=line)
+        if other is not None:
+            tree.notes.append(f"{named} took the file's line ends")
+        if hunk.recounted:
+            tree.notes.append(f"{named}: its header miscounts its lines; they were counted")
+        if at != stated:
+            by = "to the only place" if stated is None else f"{at - stated:+d} lines away"
+            tree.notes.append(f"{named} applied {by}")
+        if len(tree.notes) > _MOST_MOVED:
+            what = f"over {_MOST_MOVED} hunks are not at their stated lines: {_ANEW}"
+            raise _conflict(tree.name, what, path)
         done += lines.all[floor:at]
         done += new
-        moved = at - stated
+        moved += 0 if stated is None else at - stated
         floor = at + len(old)
     return "".join(done + lines.all[floor:])
 
@@ -430,10 +472,12 @@ class _Lines:
         return places, len(text) - start
 
 
-def _place(tree: _Tree, lines: _Lines, old: list[str], stated: int, floor: int) -> int | None:
+def _place(
+    tree: _Tree, lines: _Lines, old: list[str], stated: int | None, floor: int
+) -> int | None:
     """Return the index of the old lines: the stated one, or else the only other one."""
-    there = lines.all[stated : stated + len(old)] if stated >= floor else []
-    if floor <= stated <= len(lines.all) and there == old:
+    inside = stated is not None and floor <= stated <= len(lines.all)
+    if stated is not None and inside and lines.all[stated : stated + len(old)] == old:
         return stated
     places, searched = lines.places(old, floor)
     tree.search(searched)
@@ -443,9 +487,12 @@ def _place(tree: _Tree, lines: _Lines, old: list[str], stated: int, floor: int) 
 def _nearest(file: _Lines, old: list[str]) -> str:
     """Explain why the old lines are not found: a diff against the most similar place."""
     if not old:
-        return "it adds lines beyond the end of the file"
+        return "its place is not in the file: give it lines of the file before and after its own"
     if len(file.places(old)[0]) > 1:
-        return "its lines occur at several places, none of them at the stated line"
+        return (
+            "its lines occur at several places, none of them at the stated line: give it more lines"
+            " before and after them"
+        )
     lines = file.all
     if (line := _other_space(lines, old)) is not None:
         return (
@@ -461,7 +508,7 @@ def _nearest(file: _Lines, old: list[str]) -> str:
         if window > best:
             best, best_at = window, at
     if best == 0:
-        return "none of its lines is in the file"
+        return f"none of its lines is in the file: {_ANEW}"
     old = old[:_SHOWN]
     nearest = lines[best_at : best_at + len(old)]
     diff = difflib.unified_diff(
@@ -472,7 +519,7 @@ def _nearest(file: _Lines, old: list[str]) -> str:
         lineterm="",
         n=len(old),
     )
-    return "\n".join(line for line in diff if not line.startswith("@@"))
+    return "\n".join([*(line for line in diff if not line.startswith("@@")), _ANEW])
 
 
 def _other_space(lines: list[str], old: list[str]) -> int | None:
@@ -488,57 +535,69 @@ def _apply_edit(tree: _Tree, edit: Edit) -> None:
     path = _safe(tree.name, edit.file)
     text = tree.text(path)
     if text is None:
-        raise _conflict(tree.name, f"{path} is not in the tree", path)
+        raise _conflict(
+            tree.name, f"{path} is not in the tree: give the path from the top of the tree", path
+        )
     tree.search(len(text))
     at = text.find(edit.original)
     behind = at + len(edit.original)
     if at >= 0 and text.find(edit.original, behind) < 0:
         tree.change(path, text[:at] + edit.replacement + text[behind:], executable=path)
         return
-    count = text.count(edit.original)
-    near = "" if count else "\n" + _nearest(_Lines(text), _Lines(edit.original).all)
-    what = f"the original of an edit occurs {count} times in {path}, not once{near}"
-    raise _conflict(tree.name, what, path)
+    raise _conflict(
+        tree.name, f"the original of an edit {not_once(text, edit.original, path)}", path
+    )
+
+
+def not_once(text: str, original: str, path: str) -> str:
+    """Say that a text does not stand once in a file, with the lines where it does, or nearly."""
+    count = text.count(original)
+    if not count:
+        near = _nearest(_Lines(text), _Lines(original).all)
+        return f"occurs 0 times in {path}, not once\n{near}"
+    places, at = [], -1
+    for _ in range(min(count, _PLACES)):
+        at = text.find(original, at + 1)
+        begin = text.rfind("\n", 0, at) + 1
+        line = text[begin:].partition("\n")[0][:_SHOWN]
+        places.append(f"{text.count(chr(10), 0, at) + 1}: {line}")
+    more = "\n…" if count > _PLACES else ""
+    return (
+        f"occurs {count} times in {path}, not once: add lines before or after it. It is in\n"
+        + "\n".join(places)
+        + more
+    )
 
 
 def _conflict(name: str, what: str, path: str, **details: object) -> UserError:
     return UserError("patch_does_not_apply", f"{name}: {what}", file=path, **details)
 
 
-def _reverse_file(file: PatchedFile) -> str:
-    old, new = diff_text.bare(file.target_file), diff_text.bare(file.source_file)
-    text = [f"diff --git a/{old} b/{new}\n", f"rename from {old}\nrename to {new}\n"]
-    if not _renames(file):
-        text.clear()
-    text.append(f"--- {_header('a/', file.target_file)}\n+++ {_header('b/', file.source_file)}\n")
-    for hunk in file:
-        text.append(
-            f"@@ -{hunk.target_start},{hunk.target_length}"
-            f" +{hunk.source_start},{hunk.source_length} @@\n"
+def _reversed(name: str, file: FileDiff) -> FileDiff:
+    """Return the changes that undo those to a file."""
+    if "copy from" in file.extended:
+        raise UserError(
+            "malformed_patch",
+            f"{name}: {file.paths[1]} is a copy, which cannot be reversed; make the diff with"
+            " `git diff --no-renames`",
         )
-        text.extend(_reverse_lines(hunk))
-    return "".join(text)
+    hunks = [
+        Hunk(hunk.line, hunk.new, hunk.old, (tuple(_reversed_lines(hunk)),)) for hunk in file.hunks
+    ]
+    kept = file.extended
+    undone = {b: kept[a] for pair in _OPPOSITE for a, b in (pair, pair[::-1]) if a in kept}
+    return FileDiff(file.line, file.new, file.old, undone, hunks)
 
 
-def _header(side: str, path: str) -> str:
-    return path if path == "/dev/null" else side + diff_text.bare(path)
+_OPPOSITE = (
+    *(("rename from", "rename to"), ("old mode", "new mode")),
+    ("new file mode", "deleted file mode"),
+)
 
 
-def _reverse_lines(hunk: Hunk) -> list[str]:
+def _reversed_lines(hunk: Hunk) -> Iterator[str]:
     """Swap + and -, with removals first in every run of changes."""
-    signs = {"+": "-", "-": "+", " ": " ", "\\": "\\"}
-    lines: list[str] = []
-    removed: list[str] = []
-    added: list[str] = []
-    kept = lines
-    for line in hunk:
-        sign = signs[line.line_type]
-        if sign != "\\":
-            kept = {"-": removed, "+": added, " ": lines}[sign]
-        if sign == " ":
-            lines += removed + added
-            removed.clear()
-            added.clear()
-        end = "" if line.value.endswith("\n") else "\n"
-        kept.append(f"{sign}{line.value}{end}")
-    return lines + removed + added
+    for kept, lines in groupby(hunk.readings[0], lambda line: line[0] == " "):
+        run = list(lines)
+        yield from run if kept else (f"-{line[1:]}" for line in run if line[0] == "+")
+        yield from () if kept else (f"+{line[1:]}" for line in run if line[0] == "-")

@@ -151,7 +151,7 @@ async def _compile_base(
     run.log("compiling the base, once for all checks on it")
     tree = bare.tree(folder)
     before = await patched_files.read(tree, base)
-    changes = patched_files.in_all(await patched_files.applied(base, before, run.log))
+    changes = patched_files.in_all(await patched_files.applied(tree, base, before, run.log))
     files = compile_plan.file_changes(changes, before)
     modules = bool(kconfig.modules(bare.entry.about.config))
     known = bare.index.dependents(file.path for file in files)

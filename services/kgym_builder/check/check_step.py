@@ -24,14 +24,14 @@ from kgym.api.steps import (
 )
 from kgym.api.steps.check import NO_PATCH
 from kgym.errors import UserError
-from kgym.host import sandbox, separate_process
+from kgym.host import sandbox
 from kgym.host.budget import JOB_MIB, Use
 from kgym.host.sandbox_limits import LimitExceeded
 from kgym.source import patching
 from kgym.source.source_archive import name_of
 from kgym.worker import memo
 from kgym.worker.context import StepContext
-from kgym_builder.check import compile_plan, patch_judgement
+from kgym_builder.check import compile_plan, patch_judgement, patch_urls
 from kgym_builder.check.base_layer import BaseLayer, BaseLayers
 from kgym_builder.check.compilation import Counts, compiled
 from kgym_builder.check.compile_plan import CompilePlan, FileChange, Way
@@ -39,6 +39,7 @@ from kgym_builder.check.patch_judgement import Lines, PatchJudgement, new_warnin
 from kgym_builder.kbuild import kconfig
 from kgym_builder.kbuild.kbuild import Output
 from kgym_builder.kbuild.working_tree import Tree, behind_link
+from kgym_builder.kernel_source.allowed_origins import Origins
 from kgym_builder.patches import changed_functions, patched_files
 from kgym_builder.patches.changed_functions import Function
 from kgym_builder.suitecache import compiled_trees
@@ -46,7 +47,7 @@ from kgym_builder.suitecache.compiled_trees import About, Identified
 from kgym_builder.suitecache.suitecache import SuiteCache
 
 # Version of a check's answers; part of their memos' keys.
-LAYOUT = 3
+LAYOUT = 4
 # Bytes of output for one patch, and for all patches of a step: they share the size of a result.
 _OUTPUT = 16 << 10
 _RESULT = 2 << 20
@@ -54,14 +55,20 @@ _RESULT = 2 << 20
 _DIAGNOSTICS = 100
 # Changed functions of a patch that are measured.
 _FUNCTIONS = 500
+# Patches of a step that are fetched, one after the other.
+_MOST_URLS = 20
 _C_FILE = (".c", ".h", ".inc", ".S")
 
 
 class Checker:
-    """Checks patches on the entries of a SuiteCache; compiled bases are kept in `cache`."""
+    """Checks patches on the entries of a SuiteCache; compiled bases are kept in `cache`.
 
-    def __init__(self, suite: SuiteCache, cache: Path) -> None:
+    `origins` has the hosts from which patches may be fetched.
+    """
+
+    def __init__(self, suite: SuiteCache, cache: Path, origins: Origins = Origins()) -> None:  # noqa: B008 - frozen
         self.suite = suite
+        self.origins = origins
         self.grounds = BaseLayers(cache)
 
     async def __call__(self, run: StepContext) -> CheckResult:
@@ -73,7 +80,7 @@ class Checker:
 class _Known:
     """A patch that applies: its changes, and the plan of its check."""
 
-    changes: tuple[patching.Change, ...]
+    applied: patching.Applied
     files: list[FileChange]
     functions: list[tuple[str, Function]]
     plan: CompilePlan
@@ -91,6 +98,8 @@ class _Check:
         self.run = run
         self.spec = run.spec(CheckSpec)
         self.done = 0
+        # By number; those of URLs are replaced by what is there.
+        self.patches = list(self.spec.patches)
         count = len(self.spec.patches)
         self.most_output = min(_OUTPUT, _RESULT // count)
         self.most_listed = max(1, min(_DIAGNOSTICS, 100 * _DIAGNOSTICS // count))
@@ -99,8 +108,10 @@ class _Check:
         spec, run = self.spec, self.run
         with run.stage("identify"):
             identified = await self.checker.suite.identify(spec, run)
+        with run.stage("fetch"):
+            refused = await self._fetched()
         with run.stage("memo"):
-            checks = await self._recalled(identified.identity)
+            checks = await self._recalled(identified.identity) | refused
         answered = len(checks) == len(spec.patches)
         if answered and (about := await compiled_trees.find(run, identified.identity)):
             return self._result(identified, about, checks, cached=True)
@@ -152,6 +163,20 @@ class _Check:
             seconds=self.run.seconds,
         )
 
+    async def _fetched(self) -> dict[int, PatchCheck]:
+        """Fetch the patches that are URLs; return the checks of those that cannot be had."""
+        refused = {}
+        urls = {number: patch for number, patch in enumerate(self.patches) if patch.url}
+        for number, patch in urls.items():
+            try:
+                if len(urls) > _MOST_URLS:
+                    raise UserError("patch_too_large", f"over {_MOST_URLS} URLs; check fewer")
+                target = self.run.folder / f"mail-{number}"
+                self.patches[number] = await patch_urls.fetch(patch, self.checker.origins, target)
+            except UserError as error:
+                refused[number] = self._refused(patch, error)
+        return refused
+
     async def _try_on_source(
         self, tree: Tree, identity: str, checks: dict[int, PatchCheck]
     ) -> None:
@@ -161,10 +186,10 @@ class _Check:
         """
         spec, run = self.spec, self.run
         run.progress("apply", 0, len(spec.patches), "patches")
-        named = await patched_files.named([*spec.base, *spec.patches])
+        named = await patched_files.named([*spec.base, *self.patches])
         paths = {path for each in named if not isinstance(each, UserError) for path in each}
         files, links = await tree.look(sorted(paths))
-        base = await patched_files.applied(spec.base, files, lambda note: None)
+        base = await patched_files.applied(tree, spec.base, files, lambda note: None)
         for change in patched_files.in_all(base):
             files.pop(change.path, None)
             if change.content is not None:
@@ -173,11 +198,11 @@ class _Check:
             if number in checks:
                 continue
             try:
-                await _changes_of(spec.patches[number], own, files, links)
+                await _changes_of(tree, self.patches[number], own, files, links)
             except LimitExceeded:
                 continue
             except UserError as error:
-                check = checks[number] = self._refused(spec.patches[number], error)
+                check = checks[number] = self._refused(self.patches[number], error)
                 await memo.remember(run, self._memo(identity, number), check)
                 run.log(f"{check.name}: {check.outcome}: {check.reason}")
         outcomes = {check.outcome for check in checks.values()}
@@ -188,7 +213,7 @@ class _Check:
     def _memo(self, identity: str, number: int) -> str:
         """Return the key of a patch's memo."""
         spec = self.spec
-        asked = (spec.base, spec.patches[number], spec.dependents)
+        asked = (spec.base, self.patches[number], spec.dependents)
         return memo.key("check", LAYOUT, identity, *asked, self.most_output, self.most_listed)
 
     async def _recalled(self, identity: str) -> dict[int, PatchCheck]:
@@ -210,7 +235,7 @@ class _Check:
         self, ground: BaseLayer
     ) -> tuple[list[list[str] | UserError], dict[str, bytes], set[str]]:
         """Return the paths that each patch names, the files' contents, and paths behind links."""
-        named = await patched_files.named(self.spec.patches)
+        named = await patched_files.named(self.patches)
         all_paths = {path for paths in named if not isinstance(paths, UserError) for path in paths}
         files, links = await self.checker.grounds.read(ground, all_paths, self.run.folder / "read")
         return named, files, links
@@ -224,12 +249,13 @@ class _Check:
         links: set[str],
     ) -> PatchCheck:
         """Check one patch; its errors become its answer, so the others are checked anyway."""
-        patch = self.spec.patches[number]
+        patch = self.patches[number]
         folder = self.run.folder / f"patch-{number}"
         start = time.monotonic()
         try:
-            own, changes, functions = await _changes_of(patch, paths, files, links)
-            known = await asyncio.to_thread(self._known, ground, own, changes, functions)
+            tree = ground.tree(folder)
+            own, applied, functions = await _changes_of(tree, patch, paths, files, links)
+            known = await asyncio.to_thread(self._known, ground, own, applied, functions)
             budget = self.checker.suite.budget
             # A patch that needs make may compile anything: it gets all cores.
             wide = min(budget.cores, max(1, len(known.plan.objects)))
@@ -264,21 +290,21 @@ class _Check:
         self,
         ground: BaseLayer,
         files: dict[str, bytes],
-        changes: tuple[patching.Change, ...],
+        applied: patching.Applied,
         functions: list[tuple[str, Function]],
     ) -> _Known:
-        changed = compile_plan.file_changes(changes, files)
+        changed = compile_plan.file_changes(applied.changes, files)
         known = ground.index.dependents(file.path for file in changed)
         modules = bool(kconfig.modules(ground.entry.about.config))
         plan = compile_plan.plan(changed, known, self.spec.dependents, modules=modules)
-        return _Known(changes, changed, functions, plan)
+        return _Known(applied, changed, functions, plan)
 
     async def _compiled(
         self, ground: BaseLayer, patch: Patch, known: _Known, folder: Path, cores: int
     ) -> PatchCheck:
         plan = known.plan
         symbols = dict.fromkeys(name for _, each in known.functions for name in each.symbols)
-        work = patch_judgement.work(plan, ground.entry.tools, known.changes, list(symbols))
+        work = patch_judgement.work(plan, ground.entry.tools, known.applied.changes, list(symbols))
         # Even if nothing is to be compiled: writing the files shows whether the tree takes them.
         judged = PatchJudgement(plan, await compiled(ground.tree(folder), work, cores))
         if any(result.unreadable for result in judged.done):
@@ -288,6 +314,7 @@ class _Check:
             name=patch.name,
             outcome=judged.patch_outcome,
             reason=judged.reason,
+            notes=list(known.applied.notes[: self.most_listed]),
             files=judged.files,
             functions=_counted(known, judged),
             diagnostics=[*judged.errors, *warnings][: self.most_listed],
@@ -315,8 +342,12 @@ class _Check:
 
 
 async def _changes_of(
-    patch: Patch, paths: list[str] | UserError, files: dict[str, bytes], links: Collection[str]
-) -> tuple[dict[str, bytes], tuple[patching.Change, ...], list[tuple[str, Function]]]:
+    tree: Tree,
+    patch: Patch,
+    paths: list[str] | UserError,
+    files: dict[str, bytes],
+    links: Collection[str],
+) -> tuple[dict[str, bytes], patching.Applied, list[tuple[str, Function]]]:
     """Apply a patch; return the files that it names, its changes, and the functions it changes."""
     if isinstance(paths, UserError):
         raise paths
@@ -324,24 +355,23 @@ async def _changes_of(
         if path in links:
             raise behind_link(path)
     own = {path: files[path] for path in paths if path in files}
-    much = patched_files.weight([patch], own)
-    return own, *await separate_process.call(much, _looked_at, patch, own)
+    return own, *await patched_files.with_misplaced(tree, own, _looked_at, patch, files)
 
 
 def _looked_at(
     patch: Patch, files: dict[str, bytes]
-) -> tuple[tuple[patching.Change, ...], list[tuple[str, Function]]]:
+) -> tuple[patching.Applied, list[tuple[str, Function]]]:
     """Apply a patch; return its changes, and the functions that it changes."""
-    changes = patched_files.apply_one(patch, files.get).changes
+    applied = patched_files.apply_one(patch, files)
     functions = (
         (change.path, function)
-        for change in changes
+        for change in applied.changes
         if change.path.endswith(_C_FILE)
         for function in changed_functions.changed(
             _text(files.get(change.path)), _text(change.content)
         )
     )
-    return changes, list(islice(functions, _FUNCTIONS))
+    return applied, list(islice(functions, _FUNCTIONS))
 
 
 async def _ended(tasks: Sequence[asyncio.Task[PatchCheck]]) -> None:

@@ -28,6 +28,7 @@ from kgym_builder.toolchains.toolchain import Toolchain
 
 _MADE = re.compile(r"(?m)^ +(?:CC|AS)(?: \[M\])? +(\S+\.o)$")
 _FAILED = re.compile(r"(?m)^make(?:\[\d+\])?: \*\*\* \[(?:\S+: )?(\S+\.o)\] ")
+_NO_RULE = re.compile(r"\*\*\* No rule to make target '([^'\n]{1,200})'")
 # Changed lines of a file up to which they are matched; matching takes quadratic time. Of larger
 # changes, only the numbers of equal warnings are compared.
 _MOST_LINES = 2000
@@ -123,6 +124,11 @@ class PatchJudgement:
         if self.errors:
             first = self.errors[0]
             return f"{first.file}:{first.line}: {first.message}"
+        for failure in self._failures:
+            if missing := _NO_RULE.search(failure.output):
+                return (
+                    f"nothing makes {missing[1]} any more: change the makefile that names it, too"
+                )
         ends = [failure.output.strip().splitlines()[-1:] for failure in self._failures]
         last = next((end[0] for end in ends if end), "it printed nothing")
         status = self._failures[0].status if self._failures else "none"

@@ -6,6 +6,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 
 from kgym.api.steps import Finding, Patch, Severity
 from kgym.host import proc, separate_process
+from kgym.source import patching
 from kgym_builder.evidence.removed_code import amputations
 from kgym_builder.evidence.suspicious_changes import new_words, touched
 from kgym_builder.kbuild.working_tree import Tree
@@ -27,7 +28,7 @@ async def on_trial(tree: Tree, patches: Sequence[Patch], names: Collection[str])
     if not names:
         return []
     files = await read(tree, patches)
-    results = await applied(patches, files, lambda note: None)
+    results = await applied(tree, patches, files, lambda note: None)
     return [each for each in results if each.patch.name in names]
 
 
@@ -60,8 +61,10 @@ async def _review(
         *await separate_process.call(much, amputations, before, after),
     ]
     if checkpatch:
-        if (diff := each.patch.diff) is None:
+        if each.patch.diff is None:
             diff = await separate_process.call(much, _diff, before, after)
+        else:
+            diff = await separate_process.call(much, patching.as_diff, each.patch)
         findings += await _checkpatch(tree, diff)
     # Blocking ones first: a patch could provoke many notes to push them beyond the limit.
     findings.sort(key=lambda finding: finding.severity is not Severity.BLOCKING)

@@ -5,6 +5,7 @@ path. So nothing can touch the host or the cached layers, and the paths that kbu
 earlier build stay valid.
 """
 
+import re
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -21,6 +22,8 @@ PLACE = "/kgym/linux"
 STEP_SECONDS = 600.0
 # Bytes that `read` returns at most; the largest file of a kernel's source has 16 MiB.
 MOST_READ = 256 << 20
+# Files of the same name that are looked at for one that a patch misplaces.
+_MOST_OF_A_NAME = 50
 
 # Copies the regular files among the arguments to /out; prints paths that lead through a symbolic
 # link, which a change must not follow.
@@ -92,6 +95,13 @@ class Tree:
             )
         contents = {path: copy.read_bytes() for path, copy in copies.items()}
         return contents, done.text.splitlines()
+
+    async def find(self, name: str) -> list[str]:
+        """Return the paths of the files with a name; none if there are too many."""
+        if not re.fullmatch(r"[\w.+-]{1,200}", name, re.ASCII):  # it could be a pattern
+            return []
+        paths = await self.run(["find", ".", "-type", "f", "-name", name, "-printf", "%P\\n"])
+        return lines if len(lines := paths.text.splitlines()) <= _MOST_OF_A_NAME else []
 
     async def with_modes(self, changes: Sequence[Change]) -> list[Change]:
         """Return the changes with the executable bits of files whose mode a patch leaves alone."""

@@ -23,6 +23,7 @@ from kgym_builder.kernel_source.git_mirrors import LocalPlace, Mirrors
 FOLDERS = "KGYM_SOURCES"
 # With FOLDERS, the environment variables by which an operator allows more.
 NETWORKS = "KGYM_SOURCE_NETWORKS"
+PATCH_HOSTS = "KGYM_PATCH_HOSTS"
 
 _LONGEST_URL = 2000
 _RESOLVE_SECONDS = 30.0
@@ -41,6 +42,8 @@ class Origins:
     """Private networks that any job may reach (the worker itself: 127.0.0.0/8 and ::1)."""
     mirrors: Mirrors = Mirrors()  # noqa: RUF009 - frozen
     """Copies of Git repositories on this machine, used instead of their URLs."""
+    patch_hosts: frozenset[str] = frozenset()
+    """Hosts, with their ports if need be, from which patches are fetched."""
 
     @classmethod
     def named(
@@ -49,10 +52,11 @@ class Origins:
         networks: str | None,
         folders: tuple[Path, ...] = (),
         mirrors: Path | None = None,
+        patch_hosts: str | None = None,
     ) -> Self:
         """Parse the operator's settings: folders as DIR:DIR, by default `folders`, and networks.
 
-        `mirrors` is the folder with copies of Git repositories.
+        `mirrors` is the folder with copies of Git repositories; `patch_hosts` are names.
 
         Raises UserError `bad_option` for a relative path or an invalid network.
         """
@@ -63,9 +67,11 @@ class Origins:
                 raise UserError("bad_option", f"{FOLDERS}: {folder} is not an absolute path")
         named = (networks or "").replace(",", " ").split()
         try:
-            return cls(folders, tuple(map(ipaddress.ip_network, named)), Mirrors(mirrors))
+            allowed = tuple(map(ipaddress.ip_network, named))
         except ValueError as error:
             raise UserError("bad_option", f"{NETWORKS}: {error}, as in 10.1.0.0/16") from error
+        hosts = frozenset((patch_hosts or "").lower().replace(",", " ").split())
+        return cls(folders, allowed, Mirrors(mirrors), hosts)
 
     def check(self, url: str) -> Path | None:
         """Check a URL before anything uses it; return the path of a local one.

@@ -84,20 +84,22 @@ async def copy(
 async def download(
     url: str,
     target: Path,
-    sha256: str,
+    sha256: str | None,
     origins: Origins,
     bounds: SourceLimits,
     report: TellProgress,
+    allow: Callable[[str], object] = lambda _: None,
 ) -> None:
     """Download a URL as the server sends it, without decompressing anything.
 
-    Raises UserError `source_not_found`, `source_checksum`, `source_too_large`,
-    `source_not_allowed`, and InfrastructureError `download_failed`.
+    `allow` raises UserError for URLs, and targets of redirects, that must not be asked. Without
+    `sha256`, any content will do. Raises UserError `source_not_found`, `source_checksum`,
+    `source_too_large`, `source_not_allowed`, and InfrastructureError `download_failed`.
     """
     try:
         async with (
             asyncio.timeout(bounds.seconds),
-            _Client(origins) as client,
+            _Client(origins, allow) as client,
             client.get(url) as (length, chunks),
         ):
             with _Sink(url, target, bounds) as sink:
@@ -111,7 +113,7 @@ async def download(
     except _HTTP_ERRORS as error:
         reason = str(error) or type(error).__name__
         raise InfrastructureError("download_failed", f"{url}: {reason[:200]!r}") from error
-    if sink.sha256 != sha256:
+    if sha256 is not None and sink.sha256 != sha256:
         message = f"{url}: SHA-256 mismatch: expected {sha256}, got {sink.sha256}"
         raise UserError("source_checksum", message)
 
@@ -171,8 +173,9 @@ class _Sink:
 class _Client:
     """An HTTP client for allowed addresses; it uses no proxies, cookies or credentials."""
 
-    def __init__(self, origins: Origins) -> None:
+    def __init__(self, origins: Origins, allow: Callable[[str], object]) -> None:
         self._origins = origins
+        self._allow = allow
         self._pool = httpcore.AsyncConnectionPool(
             ssl_context=httpx.create_ssl_context(),
             network_backend=_Connector(origins),
@@ -193,6 +196,7 @@ class _Client:
         for _ in range(_REDIRECTS):
             if self._origins.check(url) is not None:
                 raise UserError("source_not_allowed", f"a redirect to the local path {url}")
+            self._allow(url)
             async with self._pool.stream(
                 "GET", url, headers=headers, extensions={"timeout": limits}
             ) as response:

@@ -2,6 +2,9 @@
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import PurePosixPath
+from types import MappingProxyType
+from typing import TypeVar
 
 from kgym.api.steps import Patch
 from kgym.errors import UserError
@@ -10,6 +13,11 @@ from kgym.source import patching
 from kgym.source.patching import Change
 from kgym_builder.kbuild import control
 from kgym_builder.kbuild.working_tree import Tree
+
+# Files of a patch that are looked for elsewhere in the tree.
+_MOST_MISPLACED = 20
+P = TypeVar("P", Patch, Sequence[Patch])
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +36,7 @@ async def changes(
 
     Raises what `kgym.source.patching.apply` raises; `log` gets its remarks.
     """
-    return in_all(await applied(patches, await read(tree, patches), log))
+    return in_all(await applied(tree, patches, await read(tree, patches), log))
 
 
 async def read(
@@ -49,17 +57,43 @@ async def named(patches: Sequence[Patch]) -> list[list[str] | UserError]:
 
 
 async def applied(
-    patches: Sequence[Patch], files: Mapping[str, bytes], log: Callable[[str], None]
+    tree: Tree, patches: Sequence[Patch], files: dict[str, bytes], log: Callable[[str], None]
 ) -> list[Applied]:
-    """Apply patches in order to the contents of `files`; return what each changes."""
+    """Apply patches in order to `files`, read from the tree; return what each changes."""
     # Large patches are applied in a process of their own: threads share the interpreter's lock and
     # cannot be stopped. Its start takes 0.4 s, so small patches are applied in a thread.
-    done, notes = await separate_process.call(
-        weight(patches, files), apply_each, patches, dict(files)
-    )
+    done, notes = await with_misplaced(tree, files, apply_each, patches)
     for note in notes:
         log(note)
     return done
+
+
+async def with_misplaced(
+    tree: Tree,
+    files: dict[str, bytes],
+    work: Callable[[P, dict[str, bytes]], T],
+    patches: P,
+    known: Mapping[str, bytes] = MappingProxyType({}),
+) -> T:
+    """Call `work` on patches and the files that they change; return its result.
+
+    For files that are not at their paths, those of the same name in the tree are added to `files`,
+    with the contents in `known` if they are there.
+    """
+    for _ in range(_MOST_MISPLACED):
+        much = weight(patches if isinstance(patches, Sequence) else [patches], files)
+        try:
+            return await separate_process.call(much, work, patches, dict(files))
+        except UserError as error:
+            if not isinstance(name := error.details.get("misplaced"), str):
+                raise
+            places = await tree.read(await tree.find(name))
+            if places.keys() <= files.keys():
+                raise
+            files |= {path: files.get(path, known.get(path, places[path])) for path in places}
+    raise UserError(
+        "too_much_work", f"over {_MOST_MISPLACED} files are not at their paths; name them"
+    )
 
 
 def in_all(done: Iterable[Applied]) -> tuple[Change, ...]:
@@ -92,10 +126,12 @@ def _named(patches: Sequence[Patch]) -> list[list[str] | UserError]:
     return names
 
 
-def apply_one(patch: Patch, read: patching.Read) -> patching.Applied:
+def apply_one(patch: Patch, files: Mapping[str, bytes]) -> patching.Applied:
     """Apply one patch; refuse it also if it touches our fault-raising object."""
-    applied = patching.apply(patch, read)
-    control.refuse(patch.name, read, applied.changes)
+    applied = patching.apply(
+        patch, files.get, lambda name: [path for path in files if PurePosixPath(path).name == name]
+    )
+    control.refuse(patch.name, files.get, applied.changes)
     return applied
 
 
@@ -106,7 +142,7 @@ def apply_each(
     done: list[Applied] = []
     notes: list[str] = []
     for patch in patches:
-        applied = apply_one(patch, files.get)
+        applied = apply_one(patch, files)
         notes += applied.notes
         paths = [change.path for change in applied.changes]
         before = {path: files[path] for path in paths if path in files}

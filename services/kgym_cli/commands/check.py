@@ -21,6 +21,7 @@ from kgym_cli.jobs.job_answer import CheckAnswer, exit_status
 from kgym_cli.jobs.job_progress import follow
 from kgym_cli.output import Exit, echo, json_option, leave, people, print_json, print_table, results
 from kgym_cli.platforms.scheduler_choice import scheduler
+from kgym_cli.settings import options_of, settings
 
 if TYPE_CHECKING:
     from kgym.client import Client
@@ -34,7 +35,7 @@ _STYLES = {
 
 @click.command()
 @click.argument("bug", shell_complete=complete_bug)
-@click.argument("patches", nargs=-1, required=True, type=click.Path(path_type=Path))
+@click.argument("patches", nargs=-1, required=True, type=click.Path())
 @click.option(
     "--dependents",
     type=click.IntRange(1, 100_000),
@@ -43,11 +44,12 @@ _STYLES = {
     help="Most objects to compile for a changed header.",
 )
 @compiler_option
+@options_of("check")
 @click.option("--fresh", is_flag=True, help="Check again, ignoring earlier answers.")
 @json_option(CheckAnswer)
 def check(
     bug: str,
-    patches: tuple[Path, ...],
+    patches: tuple[str, ...],
     dependents: int,
     compiler: str | None,
     fresh: bool,
@@ -55,18 +57,24 @@ def check(
 ) -> None:
     """Check whether each of PATCHES applies and compiles, and show what it changes.
 
-    BUG is a shipped bug or the folder of a bundle. A patch is a unified diff, compressed or not, or
-    - for standard input; each is tried alone on the kernel with the bug. The exit status is 0 if
-    all compile, 1 if one does not, 2 for bad input (also if a file holds no patch), 3 if there is
-    no answer.
+    BUG is a shipped bug or the folder of a bundle. A patch is a file with a unified diff or with
+    mails, compressed or not; - for standard input; or the URL of a mail in a mailing list's
+    archive, such as https://lore.kernel.org/all/ID/: the worker fetches the newest version of its
+    series, if its operator allows the host. Each is tried alone on the kernel with the bug, a
+    series as a whole.
+
+    The exit status is 0 if all compile, 1 if one does not, 2 for bad input (also if a file holds no
+    patch), 3 if there is no answer.
     """
     loaded = bugs.load(bug).built_by(compiler)
-    given = [_given(path) for path in patches]
-    readable = [patch for patch in given if isinstance(patch, Patch)]
+    given = [_given(name) for name in patches]
+    readable = [patch for patch in given if not isinstance(patch, PatchCheck)]
     # Nothing is submitted for patches that no builder could apply.
     if not readable:
-        words = (check.reason for check in given if isinstance(check, PatchCheck))
-        raise UserError("binary_patch", "; ".join(words))
+        unread = [check for check in given if isinstance(check, PatchCheck)]
+        raise UserError(
+            str(unread[0].details["reason"]), "; ".join(check.reason for check in unread)
+        )
     request = loaded.check(readable, dependents=dependents, cache="fresh" if fresh else "use")
     with scheduler(work=True) as client:
         job = client.submit(request)
@@ -93,8 +101,11 @@ def _leave(bug: str, job: JobView, result: CheckResult | None, as_json: bool) ->
     leave(_no_result(job) if result is None else exit_status(checked(result.patches)))
 
 
-def _given(path: Path) -> Patch | PatchCheck:
+def _given(name: str) -> Patch | PatchCheck:
     """Return the patch, or a failed check if the file holds none: the others are still checked."""
+    if name.startswith(("https://", "http://")):
+        return Patch(name=name[:200], url=name, drop_binaries=settings().drop_binaries)
+    path = Path(name)
     try:
         return patch_file(path)
     except UserError as error:
@@ -138,6 +149,8 @@ def _print(result: CheckResult) -> None:
         if words := _words(patch):
             results.print(f"\n[bold]{escape(patch.name)}[/]")
             echo(words.rstrip())
+        for note in patch.notes:
+            people.print(f"note: {note}", markup=False)
 
 
 def _row(check: PatchCheck) -> tuple[str, ...]:

@@ -78,6 +78,9 @@ def show(run_id: int, as_json: bool) -> None:
         for node in view.nodes
     ]
     print_table("cycle", "outcome", "crash", "hypothesis", rows=rows)
+    for node in view.nodes:
+        for line in [*node.problems, *node.answers]:
+            results.print(f"{node.name}: {' '.join(line.split())}", markup=False)
 
 
 def _short(text: str | None) -> list[str]:

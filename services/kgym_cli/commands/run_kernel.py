@@ -37,7 +37,7 @@ from kgym_cli.settings import options_of, settings
 @click.option(
     "--patch",
     type=click.Path(path_type=Path, allow_dash=True),
-    help="Unified diff to test instead of the tree's changes; - is standard input.",
+    help="Diff, or mails with diffs, to test instead of the tree's changes; - is standard input.",
 )
 @click.option(
     "--thorough", is_flag=True, help="Also run programs close to the reproducer: a minute more."
@@ -84,6 +84,7 @@ def run_kernel(
         trial=TrialOptions(instances, time, confidence=confidence, variants=thorough),
         accepted=reasons(accept_findings),
         fresh=fresh,
+        drop_binaries=settings().drop_binaries,
         seconds=wait,
         # If this machine's own platform is gone, waiting for it is useless: nothing restarts it.
         patience=PATIENCE_SECONDS if settings().server else 0,

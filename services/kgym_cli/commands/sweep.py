@@ -36,6 +36,7 @@ from kgym_cli.jobs.sweep_view import STYLES, View
 from kgym_cli.output import json_option, leave, live_view, people, print_json, print_table, results
 from kgym_cli.output.answer import Answer
 from kgym_cli.platforms import interruptible_work
+from kgym_cli.settings import options_of
 
 _COLUMNS = (
     *("bug", "patch", "outcome", "verdict", "check", "title", "reason"),
@@ -96,6 +97,7 @@ class SweepSummary(Answer):
     type=click.Path(path_type=Path, dir_okay=False),
     help="Also write the table to this file.",
 )
+@options_of("sweep")
 @json_option(SweepRow | SweepSummary)
 def sweep(
     names: tuple[str, ...],
@@ -117,8 +119,9 @@ def sweep(
     """Test many patches on many bugs: each is checked, then run once its bug has reproduced.
 
     BUG is a shipped bug or the folder of a bundle. `DIR/BUG/*.patch` is for that bug,
-    `DIR/*.patch` for all bugs; files may end in .diff and may be compressed. Patches of the same
-    content are tested once. Each bug is reproduced once.
+    `DIR/*.patch` for all bugs; files may end in .diff, .eml or .mbox, and may be compressed. A file
+    may hold mails with a series of patches, which count as one. Patches of the same content are
+    tested once. Each bug is reproduced once.
 
     If the command is interrupted or killed, repeat it: it continues with its jobs, and nothing
     runs twice. Another --name starts from scratch. `kgym group` shows and aborts the jobs.

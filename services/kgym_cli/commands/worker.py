@@ -159,7 +159,9 @@ async def _serve(
     from kgym_cli.platforms.process import settle  # noqa: PLC0415
 
     mirrors = chosen.mirrors.absolute()
-    origins = Origins.named(chosen.sources, chosen.source_networks, mirrors=mirrors)
+    origins = Origins.named(
+        chosen.sources, chosen.source_networks, mirrors=mirrors, patch_hosts=chosen.patch_hosts
+    )
     storage = open_storage(chosen.storage, chosen.cache)
     has = equipment(chosen, chosen.cache, origins, chosen.syzkaller, provider)
     look, does = await looking(kinds, has, storage), handlers(kinds, has)

@@ -16,15 +16,16 @@ from kgym.bugs.sweep import Candidate
 from kgym.errors import UserError
 from kgym.source import diff_text, patching
 from kgym_cli.inputs import compressed_files
+from kgym_cli.settings import settings
 
-_PATCH = re.compile(r"[^.].*\.(patch|diff)(\.(gz|xz|zst|bz2))?", re.DOTALL)
+_PATCH = re.compile(r"[^.].*\.(patch|diff|eml|mbox)(\.(gz|xz|zst|bz2))?", re.DOTALL)
 
 # Most bytes of a patch file; the model has the actual limit of a job.
 LARGEST_PATCH = 64 << 20
 
 
 def patch_file(path: Path) -> Patch:
-    """Read a unified diff from a file in any encoding, compressed or not.
+    """Read a diff, or mails with diffs, from a file in any encoding, compressed or not.
 
     `-` is standard input. Raises UserError `empty_patch`, `malformed_patch`, … if it is no patch.
     """
@@ -37,9 +38,8 @@ def patch_text(path: Path) -> Patch:
     """Read a patch file without parsing it."""
     name = compressed_files.name(path).encode(errors="replace").decode()[:200]
     try:
-        return Patch(
-            name=name, diff=diff_text.decode(compressed_files.read(path, LARGEST_PATCH), str(path))
-        )
+        text = diff_text.decode(compressed_files.read(path, LARGEST_PATCH), str(path))
+        return Patch(name=name, diff=text, drop_binaries=settings().drop_binaries)
     except ValidationError as error:
         raise UserError("patch_too_large", f"{path}: {error.errors()[0]['msg']}") from error
 
@@ -53,7 +53,7 @@ class Found:
 
 
 def find(bugs: Iterable[Bug], places: Iterable[Path]) -> Found:
-    """Find patches: `DIR/BUG/*.patch` for that bug, `DIR/*.patch` and single files for all.
+    """Find patches and mails: `DIR/BUG/*` for that bug, `DIR/*` and single files for all.
 
     Raises UserError `cannot_read` for a missing place, and `no_patches`.
     """
@@ -71,7 +71,10 @@ def find(bugs: Iterable[Bug], places: Iterable[Path]) -> Found:
                 left_out.append(folder)
     if not any(paths.values()):
         looked = ", ".join(map(str, places))
-        raise UserError("no_patches", f"no *.patch or *.diff for these bugs in {looked}")
+        raise UserError(
+            "no_patches",
+            f"no *.patch, *.diff, *.eml or *.mbox for these bugs in {looked}; name other folders",
+        )
     return Found({name: _named(own) for name, own in paths.items()}, left_out)
 
 

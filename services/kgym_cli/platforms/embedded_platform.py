@@ -248,4 +248,10 @@ def _handlers(
 def _origins(folders: tuple[Path, ...]) -> Origins:
     """Return the origins that the operator allows; `folders` if none are named."""
     chosen = settings()
-    return Origins.named(chosen.sources, chosen.source_networks, folders, chosen.mirrors.absolute())
+    return Origins.named(
+        chosen.sources,
+        chosen.source_networks,
+        folders,
+        chosen.mirrors.absolute(),
+        chosen.patch_hosts,
+    )

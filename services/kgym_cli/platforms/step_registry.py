@@ -156,7 +156,7 @@ def _builder(has: Equipment) -> Handler:
 def _checker(has: Equipment) -> Handler:
     from kgym_builder.check.check_step import Checker  # noqa: PLC0415
 
-    return Checker(has.suite, has.cache)
+    return Checker(has.suite, has.cache, has.origins)
 
 
 def _reader(has: Equipment) -> Handler:

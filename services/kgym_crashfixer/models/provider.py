@@ -238,7 +238,8 @@ def _messages(question: Call, *, marked: bool) -> "list[ModelMessage]":
             for call in turn.calls
         ]
         sent.append(messages.ModelResponse(parts=response))
-        results = results or [messages.UserPromptPart(content=GO_ON)]
+        note = turn.results.get("", "")  # on an answer without a tool call
+        results = results or [messages.UserPromptPart(content=f"{note}\n{GO_ON}".lstrip())]
         sent.append(messages.ModelRequest(parts=results))
     return sent
 

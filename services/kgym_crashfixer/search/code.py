@@ -10,24 +10,20 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from types import MappingProxyType
-from typing import Literal
 
 from kgym.api.agent.nodes import Candidate
 from kgym.api.steps import Edit, Patch
 from kgym.errors import UserError
-from kgym.source import patching, whole_functions
+from kgym.source import patching, snippets, whole_functions
 from kgym.source.edited_functions import Place, places
-from kgym.source.whole_functions import MisfitError, Whole
-from kgym_crashfixer.search import answers
-from kgym_crashfixer.search.answers import NewFunction
+from kgym.source.whole_functions import MisfitError
+from kgym_crashfixer.search import answers, written_patch
+from kgym_crashfixer.search.written_patch import Change
 
+# Changes of a draft that a later one is tried without.
+_MOST_REPLACED = 10
 # Characters of a description of what is wrong with a patch.
 LONGEST_PROBLEM = 16_000
-Form = Literal["edits", "diff", "functions"]
-
-
-class RefusedError(Exception):
-    """The code cannot be changed so; the message tells the model why, and what to do."""
 
 
 @dataclass(frozen=True)
@@ -52,85 +48,64 @@ class Code:
         return replace(self, files={**self.files, **new}) if new else self
 
     def edited(self, edits: Sequence[Edit]) -> "Code":
-        """Return the code with more edits; raise RefusedError if one does not apply."""
-        edits = [edit.model_copy(update={"file": posixpath.normpath(edit.file)}) for edit in edits]
-        for number, edit in enumerate(edits, 1):
-            if edit.file not in self.files:
-                known = ", ".join(self.files)
-                raise RefusedError(
-                    f"modification {number} changes {edit.file}; only these files can be: {known}"
-                )
-        return self._changed(Patch(name="the patch", edits=list(edits)), edits)
-
-    def replacing(self, functions: Sequence[NewFunction]) -> list[Edit]:
-        """Return the edits that replace whole functions by name.
-
-        Raises RefusedError if a function is in no candidate file, in several, or has an uncertain
-        range.
-        """
-        # As edits, whole functions have the same diff, digest and repairs as other forms of a
-        # patch.
-        texts = self.texts
-        wanted: dict[str, list[Whole]] = {}
-        for number, function in enumerate(functions, 1):
-            try:
-                whole = whole_functions.read(function.text)
-            except MisfitError as error:
-                raise RefusedError(f"function {number}: {error}") from error
-            wanted.setdefault(self._holder(function, whole), []).append(whole)
-        edits = []
-        for path, wholes in wanted.items():
-            try:
-                replaced = whole_functions.replacements(texts[path], wholes)
-            except MisfitError as error:
-                raise RefusedError(f"{path}: {error}") from error
-            edits += [Edit(file=path, original=old, replacement=new) for old, new in replaced]
-        return edits
-
-    def _holder(self, function: NewFunction, whole: Whole) -> str:
-        """Return the candidate file that contains a function."""
-        known = ", ".join(self.files)
-        if function.file:
-            path = posixpath.normpath(function.file)
-            if path not in self.files:
-                raise RefusedError(f"{whole.name}() in {path}: only these files can be: {known}")
-            return path
-        holders = [path for path, text in self.texts.items() if _defines(text, whole.name)]
-        if len(holders) == 1:
-            return holders[0]
-        if holders:
-            raise RefusedError(
-                f"{whole.name}() is in {' and '.join(holders)}: name its <file>, too"
-            )
-        raise RefusedError(f"there is no function {whole.name!a} in any file: {known}")
-
-    def patched(self, diff: str) -> "Code":
-        """Return the code with a unified diff applied; raise RefusedError if it does not apply."""
-        patch = Patch(name="the patch", diff=diff)
-        try:
-            outside = [path for path in patching.files(patch) if path not in self.files]
-        except UserError as error:
-            raise RefusedError(error.message) from error
-        if outside:
-            known = ", ".join(self.files)
-            raise RefusedError(f"it changes {outside[0]}; only these files can be: {known}")
-        return self._changed(patch, ())
-
-    def _changed(self, patch: Patch, edits: Sequence[Edit]) -> "Code":
+        """Return the code with more edits; raise MisfitError if one does not apply."""
         now = self.texts
         try:
             applied = patching.apply(
-                patch, lambda path: now[path].encode() if path in now else None
+                Patch(name="the patch", edits=list(edits)),
+                lambda path: now[path].encode() if path in now else None,
             )
         except UserError as error:
-            raise RefusedError(error.message) from error
-        texts = dict(self._texts)
-        for change in applied.changes:
-            if change.content is None:
-                raise RefusedError(f"it removes {change.path}; a fix changes files")
-            texts[change.path] = change.content.decode()
-        made = tuple(edits) or tuple(_whole(self.texts, texts))
-        return Code(self.files, (*self.edits, *made), texts)
+            raise MisfitError(error.message) from error
+        texts = {change.path: (change.content or b"").decode() for change in applied.changes}
+        return Code(self.files, (*self.edits, *edits), {**self._texts, **texts})
+
+    def changed(self, change: Change) -> "Code":
+        """Return the code with a change of a model's; raise MisfitError if it does not fit."""
+        path = self.path(change)
+        now = self.texts[path]
+        if not change.original:
+            try:
+                pairs = whole_functions.replacements(now, [whole_functions.read(change.patched)])
+            except MisfitError as error:
+                raise MisfitError(f"{path}: {error}") from error
+            made = ((old, snippets.function(path, now, old, new)) for old, new in pairs)
+            edits = [
+                Edit(file=path, original=old, replacement=new) for old, new in made if old != new
+            ]
+            return self.edited(edits) if edits else self
+        errors = []
+        for original, patched in ((change.original, change.patched), *change.readings):
+            try:
+                return self.edited([snippets.edit(path, now, original, patched, change.line)])
+            except MisfitError as error:
+                errors.append(error)
+        raise errors[0]
+
+    def means(self, name: str) -> list[str]:
+        """Return the candidate files that a name may mean: with folders too many, or too few."""
+        name = f"/{posixpath.normpath(name)}"
+        paths = [path for path in self.files if name.endswith(f"/{path}")]
+        paths = paths or [path for path in self.files if f"/{path}".endswith(name)]
+        return paths if "/../" not in name else []
+
+    def path(self, change: Change) -> str:
+        """Return the candidate file that a change means; raise MisfitError if that is unclear."""
+        if change.file:
+            paths, what = self.means(change.file), change.file
+        elif change.original:
+            paths = [path for path, text in self.texts.items() if _stands(change.original, text)]
+            what = "its original"
+        else:
+            what = f"{whole_functions.read(change.patched).name}()"
+            paths = [path for path, text in self.texts.items() if _defines(text, what[:-2])]
+        if len(paths) == 1:
+            return paths[0]
+        known = ", ".join(self.files)
+        raise MisfitError(
+            f"{what!a} is in {' and '.join(paths) or 'no file'}: name its <file>; only these files"
+            f" can be changed: {known}"
+        )
 
     @cached_property
     def diff(self) -> str:
@@ -164,43 +139,65 @@ class Code:
         return Patch(name=name, diff=self.diff)
 
 
-def read_patch(form: Form, code: Code, text: str) -> tuple[Candidate, str]:
+def read_patch(code: Code, text: str) -> tuple[Candidate, str]:
     """Return the patch in an answer, and why the answer is unreadable, or "".
 
     The candidate's `problem` tells the model what is wrong.
     """
     answer = text[: answers.LONGEST]
     try:
-        after, reasons = _with_answer(form, code, text)
+        after, changes, notes = _with_answer(code, text)
     except answers.UnreadableError as error:
         problem = f"The answer cannot be read: {error}."
         return Candidate(text=answer, problem=problem), str(error)
-    except (RefusedError, ValueError) as error:  # ValueError: a limit of the models `Edit`, `Patch`
-        what = "functions" if form == "functions" else "modifications"
-        problem = f"The {what} cannot be applied: {error}"[:LONGEST_PROBLEM]
+    except (MisfitError, ValueError) as error:  # ValueError: a limit of the models `Edit`, `Patch`
+        problem = f"The patch cannot be applied: {error}"[:LONGEST_PROBLEM]
         return Candidate(text=answer, problem=problem), ""
     if after.unchanged:
         problem = "With these modifications the code is as it was when it first crashed."
         return Candidate(text=answer, problem=problem), ""
-    made = list(after.edits[len(code.edits) :])
     return Candidate(
-        text=answer, edits=made, reasons=reasons, diff=after.diff, digest=after.digest
+        text=answer,
+        edits=list(after.edits[len(code.edits) :]),
+        reasons=[change.reason for change in changes if change.reason],
+        notes=notes,
+        diff=after.diff,
+        digest=after.digest,
     ), ""
 
 
-def _with_answer(form: Form, code: Code, text: str) -> tuple[Code, list[str]]:
-    """Return the code with an answer's changes, and their reasons."""
-    if form == "diff":
-        return code.patched(answers.diff(text)), []
-    if form == "functions" and (functions := answers.functions(text)):
-        edits = code.replacing(functions)
-        return (code.edited(edits) if edits else code), [change.reason for change in functions]
-    changes = answers.changes(text)
-    edits = [
-        Edit(file=change.file, original=change.original, replacement=change.patched)
-        for change in changes
-    ]
-    return code.edited(edits), [change.reason for change in changes]
+def _with_answer(code: Code, text: str) -> tuple[Code, list[Change], list[str]]:
+    """Return the code with an answer's changes, the changes, and remarks about them."""
+    changes, drafts = written_patch.read(text, code.files)
+    made, states, notes = list[Change](), [code], list[str]()
+    for number, change in enumerate(changes, 1):
+        errors = []
+        # What fits the code only without the last changes before it was written to replace these.
+        for kept in range(len(made), max(-1, len(made) - _MOST_REPLACED), -1):
+            try:
+                states[kept + 1 :] = [states[kept].changed(change)]
+                break
+            except MisfitError as error:
+                errors.append(error)
+        else:
+            if any(_stands(change.original, later.original) for later in changes[number:]):
+                drafts += 1
+                continue
+            raise MisfitError(f"modification {number}: {errors[0]}") from errors[0]
+        drafts += len(made) - kept
+        made[kept:] = [change]
+    after = states[-1]
+    if drafts:
+        notes.append(f"{drafts} modifications of an earlier draft were left out")
+    given = {change.original for change in made} | {change.patched for change in made}
+    if any({edit.original, edit.replacement} - given for edit in after.edits[len(code.edits) :]):
+        notes.append("its white space or its context is the file's, not the answer's")
+    return after, made, notes
+
+
+def _stands(snippet: str, text: str) -> bool:
+    """Return whether a text holds a snippet up to white space."""
+    return "".join(snippet.split()) in "".join(text.split())
 
 
 def _defines(text: str, name: str) -> bool:
@@ -273,12 +270,3 @@ def _compiled(text: str) -> str:
     """Return the non-empty lines without comments, with runs of blanks collapsed."""
     bare = _TOKEN.sub(lambda match: match["kept"] or " ", text)
     return "\n".join(" ".join(line.split()) for line in bare.split("\n") if line.strip())
-
-
-def _whole(before: Mapping[str, str], after: Mapping[str, str]) -> list[Edit]:
-    """Return each changed file as one edit."""
-    return [
-        Edit(file=path, original=before[path], replacement=text)
-        for path, text in after.items()
-        if text != before[path]
-    ]

@@ -310,7 +310,7 @@ def _repaired(asked: _Asking, candidate: Candidate) -> Plan[Candidate]:
 
 def _read(asked: _Asking, text: str) -> Candidate:
     """Parse a patch and apply it; record unreadable answers in the node."""
-    candidate, unreadable = read_patch(asked.options.answer, asked.state.code, text)
+    candidate, unreadable = read_patch(asked.state.code, text)
     if unreadable:
         asked.node.unreadable.append(unreadable)
     return candidate

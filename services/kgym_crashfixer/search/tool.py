@@ -1,7 +1,7 @@
 """The plain agent: one conversation in which the model calls tools until it is done."""
 
 import posixpath
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -10,12 +10,16 @@ from pydantic import JsonValue
 from kgym.api.agent.conversation import ToolCall, Turn
 from kgym.api.agent.nodes import Candidate, Node, NodeOutcome, Tried
 from kgym.api.agent.strategy import Tool
-from kgym.api.steps import Edit, PatchCheck, PatchOutcome, Verdict
-from kgym_crashfixer.search.code import Code, RefusedError
+from kgym.api.steps import PatchCheck, PatchOutcome, Verdict
+from kgym.source.whole_functions import MisfitError
+from kgym_crashfixer.search import written_patch
+from kgym_crashfixer.search.answers import UnreadableError
+from kgym_crashfixer.search.code import Code
 from kgym_crashfixer.search.cycle import BUILT, Lesson, Memory, State, try_patch
 from kgym_crashfixer.search.engine import Plan
 from kgym_crashfixer.search.looks import BLIND, CALLS, SAID, SILENT, look, whole
 from kgym_crashfixer.search.work import Answer, Check, Checked, Purpose, Question
+from kgym_crashfixer.search.written_patch import Change, clean
 
 # Characters of a crash report in a tool's result.
 _REPORT = 20_000
@@ -67,6 +71,8 @@ def _conversation(talk: _Talk, values: dict[str, Any]) -> Plan[None]:
         talk.turns.append(turn)
         silent = 0 if turn.calls else silent + 1
         results = {}
+        if not turn.calls and (written := (yield from _written(talk, answer.text))):
+            silent, results = 0, {"": written[:SAID]}
         for call in turn.calls:
             result = yield from _called(talk, call)
             results[call.id] = result[:SAID]
@@ -113,20 +119,39 @@ def _called(talk: _Talk, call: ToolCall) -> Plan[str]:
 def _edit(talk: _Talk, arguments: Mapping[str, JsonValue]) -> Plan[str]:
     match arguments:
         case {"file": str(file), "original": str(original), "replacement": str(replacement)}:
-            file = posixpath.normpath(file)
+            return (yield from _changed(talk, [Change(clean(file), original, replacement)]))
         case _:
             return "error: give `file`, `original` and `replacement`, each a text"
-    if file not in talk.code.files:
-        seen = yield from whole(talk.node.name, file)
-        if seen is None or not seen.succeeded:
-            return seen.text if seen is not None else BLIND
-        talk.code = replace(talk.code, files={**talk.code.files, file: seen.text})
-    try:
-        edit = Edit(file=file, original=original, replacement=replacement)
-        talk.code = talk.code.edited([edit])
-    except (RefusedError, ValueError) as error:
-        return f"error: {error}"
+
+
+def _changed(talk: _Talk, changes: Sequence[Change]) -> Plan[str]:
+    """Make changes to the code, all or none; return the result for the model."""
+    code = talk.code
+    for change in changes:
+        file = posixpath.normpath(change.file)
+        try:
+            if change.file and not code.means(file):
+                seen = yield from whole(talk.node.name, file)
+                if seen is None or not seen.succeeded:
+                    return seen.text if seen is not None else BLIND
+                code = replace(code, files={**code.files, file: seen.text})
+            code = code.changed(change)
+        except (MisfitError, ValueError) as error:
+            return f"error: {error}"
+    talk.code = code
     return "edited"
+
+
+def _written(talk: _Talk, text: str) -> Plan[str]:
+    """Make the changes of a patch in an answer without a tool call; return the result, if any."""
+    try:
+        changes, _ = written_patch.read(text, talk.code.files)
+        # A whole function in prose may be quoted from the source, without the edits so far.
+        changes = [change for change in changes if change.original]
+        return (yield from _changed(talk, changes)) if changes else ""
+    except (UnreadableError, ValueError) as error:
+        talk.node.unreadable.append(f"an answer without a tool call: {error}")
+        return ""
 
 
 def _check(talk: _Talk) -> Plan[str]:

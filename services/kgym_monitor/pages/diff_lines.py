@@ -1,14 +1,15 @@
 """Numbered lines of a unified diff, for the diff view. Pure; linear time."""
 
-import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from kgym.api.steps import Patch
+from kgym.errors import UserError
+from kgym.source import patching
 
 # Most lines of a patch on a page.
 SHOWN = 4000
-_HUNK = re.compile(r"@@ -(\d{1,9})(?:,\d{1,9})? \+(\d{1,9})(?:,\d{1,9})? @@")
+_KINDS = {"+": "added", "-": "removed"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +43,7 @@ class ShownPatch:
 
 def files(patch: Patch) -> ShownPatch:
     """Return at most SHOWN lines of the patch."""
-    lines = _of_edits(patch) if patch.diff is None else _of_diff(patch.diff)
+    lines = _of_edits(patch) if patch.diff is None else _of_diff(patch)
     shown: list[ChangedFile] = []
     paths: set[str] = set()
     count = left_out = 0
@@ -60,28 +61,23 @@ def files(patch: Patch) -> ShownPatch:
     return ShownPatch(shown, paths, left_out)
 
 
-def _of_diff(diff: str) -> Iterator[tuple[str, Line]]:
-    path, old, new, within = "", 0, 0, False
-    for text in diff.split("\n"):
-        if hunk := _HUNK.match(text):
-            old, new, within = int(hunk[1]), int(hunk[2]), True
-            yield path, Line("hunk", text)
-        # Between hunks: headers of Git, of Subversion, or prose of a mail.
-        elif not within or text.startswith(("diff ", "Index: ")):
-            within = False
-            if text.startswith(("+++ ", "--- ")) and not text.endswith("/dev/null"):
-                path = re.sub("^[ab]/", "", text[4:].split("\t")[0])
-        elif text.startswith("--- "):  # next file, without a `diff` line before it
-            within, path = False, re.sub("^[ab]/", "", text[4:].split("\t")[0])
-        elif text.startswith("+"):
-            yield path, Line("added", text[1:], None, new)
-            new += 1
-        elif text.startswith("-"):
-            yield path, Line("removed", text[1:], old)
-            old += 1
-        elif text.startswith(" "):
-            yield path, Line("same", text[1:], old, new)
-            old, new = old + 1, new + 1
+def _of_diff(patch: Patch) -> Iterator[tuple[str, Line]]:
+    try:
+        diffs = patching.diffs(patch)
+    except UserError:  # shown as it is
+        diffs = []
+        for text in (patch.diff or "").split("\n"):
+            yield "", Line(_KINDS.get(text[:1], "same"), text)
+    for diff in diffs:
+        for hunk in diff.hunks:
+            old, new = hunk.old or 0, hunk.new or 0
+            yield diff.paths[1], Line("hunk", hunk.header)
+            for text in hunk.readings[0]:
+                was, now = text[0] != "+", text[0] != "-"
+                line = text[1:].removesuffix("\n")
+                kind = _KINDS.get(text[0], "same")
+                yield diff.paths[1], Line(kind, line, old if was else None, new if now else None)
+                old, new = old + was, new + now
 
 
 def _of_edits(patch: Patch) -> Iterator[tuple[str, Line]]:

@@ -30,7 +30,7 @@ class View:
         if sum(map(_length, patches)) > MOST_PATCHES:
             raise UserError("patch_too_large", f"over {MOST_PATCHES >> 20} MiB of patches")
         for patch in patches:
-            for change in patching.apply(patch, self._own).changes:
+            for change in patching.apply(patch, self._own, self._named).changes:
                 self.changed[change.path] = change.content
 
     def read(self, look: FileLook) -> FileText:
@@ -117,6 +117,10 @@ class View:
             return self.changed[path]
         entry = self.reader.entry(path)
         return entry.text if entry is not None and entry.kind == "file" else None
+
+    def _named(self, name: str) -> list[str]:
+        """Return all paths whose last part is this name."""
+        return [path for path in self._paths if path.rpartition("/")[2] == name]
 
     def _missing(self, path: str) -> UserError:
         if path and self.reader.folder(path):

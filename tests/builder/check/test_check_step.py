@@ -401,3 +401,42 @@ async def test_a_file_that_nothing_needs_may_be_removed(checks: Checks) -> None:
     extra = "--- a/lib/extra.c\n+++ /dev/null\n@@ -1 +0,0 @@\n-int extra = 1;\n"
     unused = await checks.single(Patch(diff=extra))
     assert (unused.outcome, files(unused)["lib/extra.c"][0]) == ("not_built", "not_built")
+
+
+HUNK = "@@ -9,2 +9,2 @@\n-\tif (type >= WATCH_TYPE__NR)\n+\tif (type > 100)\n \t\treturn -1;\n"
+
+
+@pytest.mark.parametrize("path", ["new/linux/kernel/watch_queue.c", "watch_queue.c"])
+async def test_a_misplaced_file_is_the_only_one_with_its_lines(checks: Checks, path: str) -> None:
+    check = await checks.single(Patch(diff=f"--- old/{path}\n+++ new/{path}\n{HUNK}"))
+    assert check.outcome == "compiles"
+    assert files(check) == {WATCH: ("compiles", 1, 1)}
+    assert any(note.endswith(f"means {WATCH}") for note in check.notes)
+
+
+async def test_a_copy_is_built_by_nothing_until_a_makefile_names_it(checks: Checks) -> None:
+    copy = (
+        f"diff --git a/{WATCH} b/kernel/copy.c\ncopy from {WATCH}\ncopy to kernel/copy.c\n"
+        f"--- a/{WATCH}\n+++ b/kernel/copy.c\n{HUNK}"
+    )
+    check = await checks.single(Patch(diff=copy))
+    assert (check.outcome, list(files(check))) == ("not_built", ["kernel/copy.c"])
+
+
+async def test_a_renamed_file_needs_its_makefile(checks: Checks) -> None:
+    renamed = (
+        f"diff --git a/{WATCH} b/kernel/watch.c\nrename from {WATCH}\nrename to kernel/watch.c\n"
+        f"--- a/{WATCH}\n+++ b/kernel/watch.c\n{HUNK}"
+    )
+    makefile = (
+        "--- a/Makefile\n+++ b/Makefile\n@@\n"
+        "-obj-y := kernel/fork.o kernel/watch_queue.o fs/open.o lib/string.o\n"
+        "+obj-y := kernel/fork.o kernel/watch.o fs/open.o lib/string.o\n"
+    )
+    alone, whole = (
+        await checks.result(Patch(name="alone", diff=renamed), Patch(diff=renamed + makefile))
+    ).patches
+    assert alone.outcome == "does_not_compile"
+    assert "kernel/watch_queue.o any more: change the makefile" in alone.reason
+    assert whole.outcome == "compiles"
+    assert files(whole)["kernel/watch.c"] == ("compiles", 1, 1)

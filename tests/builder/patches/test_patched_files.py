@@ -65,7 +65,7 @@ async def test_a_large_patch_blocks_nothing(tree: Tree, patch: Patch, *, refused
 
     ticking = asyncio.create_task(tick())
     started = asyncio.get_running_loop().time()
-    applied = patched_files.applied([patch], files, lambda note: None)
+    applied = patched_files.applied(tree, [patch], files, lambda note: None)
     if refused:
         with pytest.raises(UserError, match="takes too long"):
             await applied

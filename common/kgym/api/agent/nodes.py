@@ -95,6 +95,7 @@ class Candidate(_Kept):
     text: str = Field(description="of the answer")
     edits: list[Edit] = Field([], description="of this cycle; empty if it does not apply")
     reasons: list[str] = []
+    notes: list[str] = Field([], description="how the answer was read: drafts, white space")
     diff: str = Field("", description="against the unpatched tree, with inherited edits")
     digest: str = Field("", description="of the change, ignoring comments and blanks")
     problem: str = Field("", description="why it cannot be built, for the model's next turn")

@@ -176,6 +176,7 @@ class NodeView(Strict):
     hypothesis: str | None
     candidates: int
     problems: list[str] = Field([], description="of the candidates, including their earlier forms")
+    answers: list[str] = Field([], description="how answers were read, and why some could not be")
     crash: str | None = Field(description="title of the patched kernel's crash")
     doing: list[str] = Field([], description="work that it waits for")
 
@@ -183,6 +184,7 @@ class NodeView(Strict):
     def of(cls, node: Node, doing: list[str] | None = None) -> "NodeView":
         """Return the short view of a node."""
         tried = node.tried
+        notes = [note for candidate in node.candidates for note in candidate.notes]
         return cls(
             name=node.name,
             parent=node.parent,
@@ -194,6 +196,7 @@ class NodeView(Strict):
             problems=[
                 problem[:300] for candidate in node.candidates for problem in candidate.problems
             ][:20],
+            answers=[text[:300] for text in [*node.unreadable, *notes]][:20],
             crash=tried.crash.title if tried and tried.crash else None,
             doing=doing or [],
         )

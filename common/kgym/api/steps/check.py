@@ -52,7 +52,10 @@ class PatchOutcome(StrEnum):
 
 
 # Reasons of errors because of which a patch is REFUSED; with others, it does not fit this kernel.
-NO_PATCH = {"binary_patch", "empty_patch", "malformed_patch", "patch_too_large", "unsafe_patch"}
+NO_PATCH = {
+    *("binary_patch", "empty_patch", "malformed_patch", "patch_too_large", "unsafe_patch"),
+    *("source_not_allowed", "source_not_found", "source_too_large", "url_not_allowed"),  # of a URL
+}
 # Failures of a build that the patch has broken, although the check's files compiled.
 NOT_BUILT = {"does_not_compile", "no_kernel"}
 
@@ -82,6 +85,11 @@ class PatchCheck(Strict):
     outcome: PatchOutcome
     reason: Words = Field("", description="the first error, or which hunk does not apply and why")
     details: Details = Field({}, description="more about a patch that does not apply")
+    notes: list[Line] = Field(
+        [],
+        max_length=10_000,
+        description="how it was read: hunks that moved, files that were left out or are elsewhere",
+    )
     files: list[FileCheck] = Field([], max_length=100_000)
     functions: list[FunctionCheck] = Field([], max_length=10_000)
     diagnostics: list[Diagnostic] = Field(
@@ -109,4 +117,6 @@ class CheckResult(Strict):
     source_tree: SourceName = ""
     tree_cached: bool = Field(description="whether that entry existed")
     patches: list[PatchCheck] = Field(max_length=1000)
-    seconds: Seconds = Field(description="by stage: identify, memo, tree, base, read, patches")
+    seconds: Seconds = Field(
+        description="by stage: identify, fetch, memo, tree, base, read, patches"
+    )

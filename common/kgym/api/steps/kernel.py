@@ -122,14 +122,30 @@ class Patch(Strict):
 
     name: str = Field("patch", max_length=200)
     diff: str | None = Field(
-        None, max_length=TEXT, description="unified diff, paths relative to the tree"
+        None,
+        max_length=TEXT,
+        description="unified diff, paths relative to the tree; or mails with diffs, in any encoding"
+        " of MIME: a series is applied in order",
     )
     edits: list[Edit] = Field([], max_length=1000)
+    url: str | None = Field(
+        None,
+        max_length=2000,
+        pattern=r"^https?://",
+        description="of a patch to check: a mail in a mailing list's archive, whose series the"
+        " worker fetches, if its operator allows the host",
+        exclude_if=lambda url: url is None,  # so that jobs keep the hashes of earlier versions
+    )
+    drop_binaries: bool = Field(
+        False,
+        description="leave out binary files of the diff, instead of refusing it",
+        exclude_if=lambda drop: not drop,
+    )
 
     @model_validator(mode="after")
     def _one_form(self) -> "Patch":
-        if (self.diff is None) == (not self.edits):
-            raise ValueError("give either `diff` or `edits`")
+        if (self.diff is not None) + bool(self.edits) + (self.url is not None) != 1:
+            raise ValueError("give either `diff` or `edits`; or `url`, to check what is there")
         return self
 
 

@@ -1,0 +1,181 @@
+"""Patches in mails: MIME, an mbox with a series, a thread of a mailing list. Pure.
+
+A mail is hostile: the number and the nesting of its parts are bounded before they are parsed.
+"""
+
+import re
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from email.errors import MessageError
+from email.header import decode_header, make_header
+from email.message import Message
+from email.parser import Parser
+from typing import Any, TypeAlias
+
+from kgym.errors import UserError
+from kgym.source import diff_text
+
+_MOST_MAILS = 1000
+_MOST_PARTS = 100
+# Parts of a mail that contain others: each costs Python's parser a level of its stack.
+_MOST_NESTED = 10
+# Characters of a header with parameters: Python takes quadratic time to parse them.
+_LONGEST = 2000
+_MAIL = re.compile(r"(?m)^(?>From [^\n]{1,300}?\d\d:\d\d[^\n]*\n)(?=[A-Za-z][\w-]{0,60}:)")
+_HEADER = re.compile(r"[A-Za-z][\w-]*:")
+_MAIL_HEADER = re.compile(r"(?i)(?:subject|mime-version|content-[\w-]+|message-id):")
+_PARAMETERS = re.compile(r"(?im)^content-(?:type|disposition):[^\n]*+(?:\n[ \t][^\n]*+)*+")
+_DIFF = re.compile(r"(?m)^(?:diff -|--- \S[^\n]*\n\+\+\+ |@@+ -\d|Index: |\x1b\[[\d;]{0,20}mdiff )")
+_TAG = re.compile(r"\[([^][\n]{0,200})\]\s{0,9}")
+_NUMBERS = re.compile(r"\b(\d{1,4})/(\d{1,4})\b")
+_VERSION = re.compile(r"(?i)\bv(\d{1,4})\b")
+_REPLY = re.compile(r"(?i)(?:(?:re|aw|fwd?):\s{0,9}){1,9}")
+_SCISSORS = re.compile(r"(?m)^[- ]{0,20}-[- ]{0,20}(?:>8|8<|>%|%<)[-><8% ]{1,80}$")
+_TRAILER = re.compile(r"(?m)^(?:Reviewed|Acked|Tested)-by: [^\n<]{1,200}<[^\n>]{1,200}>")
+# Codecs of mails. Python has others, of which some take quadratic time.
+_CHARSET = re.compile(
+    r"(?i)utf-?(8|16|32)|(us-)?ascii|iso-?(8859|2022)|windows-|cp\d|koi8|gb|big5|euc"
+)
+_PATCH_FILE = re.compile(r"(?i).*\.(?:patch|diff|txt)$")
+_PATCH_TYPES = {"application/octet-stream", "application/x-patch", "application/mbox"}
+_Message: TypeAlias = "Message[str, str]"
+
+
+@dataclass(frozen=True, slots=True)
+class Mail:
+    """A mail's text, and what its subject says: patch `number` of `count`, None for no series."""
+
+    title: str
+    text: str
+    version: int = 1
+    number: int | None = None
+    count: int = 1
+    reply: bool = False
+
+
+def read(text: str, name: str) -> list[Mail]:
+    """Return the mails of a text; a text that is no mail is one without a title.
+
+    Raises UserError `patch_too_large`.
+    """
+    starts = [match.start() for match in _MAIL.finditer(text)]
+    if len(starts) > _MOST_MAILS:
+        raise UserError("patch_too_large", f"{name} holds over {_MOST_MAILS} mails; split it")
+    head = text.lstrip().partition("\n\n")[0].split("\n", 200)[:200]
+    if not starts and _HEADER.match(head[0]) and any(map(_MAIL_HEADER.match, head)):
+        starts = [len(text) - len(text.lstrip())]
+    ends = [*starts[1:], len(text)]
+    mails = [_mail(text[begin:end], name) for begin, end in zip(starts, ends, strict=False)]
+    return mails or [Mail("", text)]
+
+
+def series(mails: Sequence[Mail]) -> tuple[list[Mail], list[str]]:
+    """Return the mails that hold patches in the order of their series, and remarks.
+
+    Replies are left out, and so are patches of which a newer version is there.
+    """
+    patches = [mail for mail in mails if _DIFF.search(mail.text)]
+    patches = [mail for mail in patches if not mail.reply] or patches
+    newest: dict[str, int] = {}
+    for mail in patches:
+        newest[mail.title] = max(newest.get(mail.title, 0), mail.version)
+    last = max((mail.version for mail in patches if mail.number is not None), default=1)
+    kept = [
+        mail
+        for mail in patches
+        if mail.version == newest[mail.title] and (mail.number is None or mail.version == last)
+    ]
+    remarks = [f"left out: {mail.title}, v{mail.version}" for mail in patches if mail not in kept]
+    numbers = [mail.number for mail in kept if mail.number is not None]
+    if len(set(numbers)) == len(kept):
+        kept.sort(key=lambda mail: mail.number or 0)
+        missing = sorted(
+            {*range(1, max((mail.count for mail in kept), default=0) + 1)} - {*numbers}
+        )
+        remarks += [f"patch {number} of the series is not here" for number in missing[:10]]
+    for mail in mails:
+        remarks += _TRAILER.findall(mail.text) if mail.reply else []
+    return kept, list(dict.fromkeys(remarks))
+
+
+def _mail(text: str, name: str) -> Mail:
+    head, _, rest = text.partition("\n")
+    message = _parsed(rest if head.startswith("From ") else text, name)
+    subject = str(message.get("Subject", ""))[:1000]
+    with suppress(MessageError, LookupError, ValueError):  # it stays as it is
+        subject = str(make_header(decode_header(subject)))
+    subject = " ".join(subject.split())
+    tags = " ".join(_TAG.findall(subject))
+    number, version = _NUMBERS.search(tags), _VERSION.search(tags)
+    bodies = [body for part in message.walk() if (body := _body(part, name)) is not None]
+    body = "\n".join(dict.fromkeys(bodies))
+    # What stands above scissors is no part of the patch below them.
+    if (cut := _SCISSORS.search(body)) and _DIFF.search(body, cut.end()):
+        body = body[cut.end() :]
+    return Mail(
+        _TAG.sub("", _REPLY.sub("", subject, count=1)).strip()[:200],
+        body,
+        version=int(version[1]) if version else 1,
+        number=int(number[1]) if number else None,
+        count=int(number[2]) if number else 1,
+        reply=_REPLY.match(subject) is not None,
+    )
+
+
+def _parsed(text: str, name: str) -> _Message:
+    parts = 0
+
+    def part(**settings: Any) -> _Message:
+        nonlocal parts
+        parts += 1
+        if parts > _MOST_PARTS:
+            raise too_much
+        return Message(**settings)
+
+    too_much = UserError(
+        "patch_too_large",
+        f"{name}: a mail has over {_MOST_PARTS} parts, parts nested over {_MOST_NESTED} levels, or"
+        f" a header over {_LONGEST} characters; give the patch itself",
+    )
+    headers = [match[0].lower() for match in _PARAMETERS.finditer(text)]
+    nested = sum("multipart/" in header or "message/" in header for header in headers)
+    if nested > _MOST_NESTED or any(len(header) > _LONGEST for header in headers):
+        raise too_much
+    return Parser(part).parsestr(text)
+
+
+def _body(part: _Message, name: str) -> str | None:
+    """Return the text of a part; None if it holds no text, or other parts."""
+    kind, text = part.get_content_type(), part.get_payload()
+    plain = kind.startswith("text/") and kind != "text/html"
+    patch = kind in _PATCH_TYPES or _PATCH_FILE.match(part.get_filename() or "")
+    if not isinstance(text, str) or not (plain or patch):
+        return None
+    encoding = str(part.get("Content-Transfer-Encoding", "")).strip().lower()
+    if encoding in {"base64", "quoted-printable", "x-uuencode", "uuencode"}:
+        data, charset = part.get_payload(decode=True), str(part.get_content_charset("utf-8"))
+        text = _decoded(data if isinstance(data, bytes) else b"", charset, name)
+    if "flowed" in str(part.get_param("format", "")).lower():
+        text = _unfolded(text, str(part.get_param("delsp", "")).lower() == "yes")
+    return text
+
+
+def _decoded(data: bytes, charset: str, name: str) -> str:
+    with suppress(LookupError, UnicodeDecodeError):  # it does not exist, or is not what it says
+        if _CHARSET.match(charset):
+            return data.decode(charset)
+    return diff_text.decode(data, name)
+
+
+def _unfolded(text: str, delsp: bool) -> str:
+    """Undo format=flowed (RFC 3676), as `git am` does; unless only the header says so."""
+    # Every line that begins with a blank would have got another one.
+    if re.search(r"(?m)^ (?!From |>)[^ \r\n]", text):
+        return text
+    whole = [""]
+    for line in text.split("\n"):
+        flows = line.endswith(" ") and line != "-- "
+        whole[-1] += line.removeprefix(" ")[: -1 if flows and delsp else None]
+        whole += [""] * (not flows)
+    return "\n".join(whole[:-1] if whole[-1] == "" else whole)

@@ -1,0 +1,187 @@
+"""Snippets of code as language models write them: where they stand in a file, in its white space.
+
+A snippet stands where the file has its text, or else where it has it up to white space, if that is
+one place. Unchanged lines keep the file's white space; new ones get its style. Pure.
+"""
+
+import re
+from collections import Counter
+from collections.abc import Sequence
+from difflib import SequenceMatcher
+from itertools import accumulate
+
+from kgym.api.steps import Edit
+from kgym.source.patching import not_once
+from kgym.source.whole_functions import MisfitError
+
+# Lines on both sides, multiplied, up to which they are matched: that takes quadratic time.
+_MOST_MATCHED = 4_000_000
+# Lines that are added to a text until it stands once in its file.
+_MOST_ADDED = 200
+# Places of a snippet that are named in a message.
+_PLACES = 10
+_TAB = 8
+# Lines that kernel code does not indent with what is around them.
+_UNINDENTED = re.compile(r"#|(?!default)\w+:(?!:)")
+_BLANKS = re.compile(r"(?<! ) +(?=\t)")
+_Scale = tuple[int, int]
+
+
+def edit(path: str, text: str, original: str, patched: str, line: int | None = None) -> Edit:
+    """Return the edit of a file that a snippet and its replacement mean.
+
+    Its original stands once in the file. `line` is where the snippet is said to stand. Raises
+    MisfitError with the file's lines.
+    """
+    begin, end = _place(path, text, original, line)
+    lines = text.split("\n")
+    first, last = text.count("\n", 0, begin), text.count("\n", 0, end) + 1
+    own = lines[first:last]
+    if text[begin:end] == original:
+        head, tail = text[text.rfind("\n", 0, begin) + 1 : begin], text[end:].partition("\n")[0]
+        before, after = own, f"{head}{patched}{tail}".split("\n")
+        scale = _TAB, _depth(head, patched) if "\n" not in original else 0
+    else:
+        given = (part for part in original.split("\n") if part.strip())
+        before = [next(given) if part.strip() else part for part in own]
+        after = patched.strip("\n").split("\n")
+        scale = _scale(before, after, own)
+    guessed = [line.rstrip() for line in before] != [line.rstrip() for line in own]
+    made = _respaced(before, after, own, scale, _tabbed(path, text), guessed)
+    if made == after and before == own and text.count(original) == 1 and patched.strip():
+        return Edit(file=path, original=original, replacement=patched)
+    made = made if "".join(made).strip() else []  # what is removed leaves no empty line
+    for _ in range(_MOST_ADDED):
+        if made and text.count("\n".join(lines[first:last])) == 1:
+            break
+        if first:
+            first, made = first - 1, [lines[first - 1], *made]
+        elif last < len(lines):
+            last, made = last + 1, [*made, lines[last]]
+    return Edit(file=path, original="\n".join(lines[first:last]), replacement="\n".join(made))
+
+
+def function(path: str, text: str, original: str, patched: str) -> str:
+    """Return a whole function in the white space of the file and of the function it replaces."""
+    own, after = original.split("\n"), patched.split("\n")
+    # The last line is its closing brace, which is not indented.
+    scales = [(unit, -_width(after[-1]) * _TAB // unit) for unit in (8, 4, 2)]
+    widths = [(_width(after[b]), _width(own[a])) for b, a in _aligned(own, after).items()]
+    blanks = "\n\t" not in patched
+    scale = max(scales, key=lambda scale: sum(_scaled(w, scale) == own for w, own in widths))
+    made = _respaced(own, after, own, scale if blanks else scales[0], _tabbed(path, text), blanks)
+    return "\n".join(made)
+
+
+def _place(path: str, text: str, original: str, line: int | None) -> tuple[int, int]:
+    """Return the range of the snippet in the text, of whole lines unless it is there exactly."""
+    if text.count(original) == 1:
+        return (at := text.index(original)), at + len(original)
+    lines = text.split("\n")
+    there = [number for number, part in enumerate(lines) if part.strip()]
+    # As whole lines it may stand once, although it is a part of others, too.
+    for form in (str.rstrip, _key):
+        whole = "\n".join(["", *(form(lines[number]) for number in there), ""])
+        wanted = "\n".join(["", *(form(part) for part in original.split("\n") if part.strip()), ""])
+        places: list[int] = []
+        at = whole.find(wanted)
+        while at >= 0 and len(wanted) > 1 and len(places) < _PLACES:
+            places.append(whole.count("\n", 0, at))
+            at = whole.find(wanted, at + 1)
+        places = [place for place in places if there[place] + 1 == line] or places
+        if len(places) == 1:
+            starts = [0, *accumulate(len(part) + 1 for part in lines)]
+            last = there[places[0] + wanted.count("\n") - 2]
+            return starts[there[places[0]]], starts[last + 1] - 1
+        if places:
+            named = "\n".join(
+                f"{there[place] + 1}: {lines[there[place]][:200]}" for place in places
+            )
+            raise MisfitError(
+                f"the original stands at several places of {path}: add lines before or after it. It"
+                f" is in\n{named}"
+            )
+    raise MisfitError(f"the original {not_once(text, original, path)}")
+
+
+def _respaced(
+    before: Sequence[str],
+    after: Sequence[str],
+    own: Sequence[str],
+    scale: _Scale,
+    tabs: bool,
+    guessed: bool,
+) -> list[str]:
+    """Return the lines of a replacement in a file's white space.
+
+    `before` are the replaced lines as the model wrote them, `own` the same as the file has them.
+    `tabs` says whether the file is indented by tabs, `guessed` that the model's white space is not
+    the file's: then a line that is only indented a little differently is unchanged.
+    """
+    same = _aligned(before, after)
+    lines: list[str] = []
+    for number, line in enumerate(after):
+        at = same.get(number)
+        width = max(0, _scaled(_width(line), scale)) if not _UNINDENTED.match(line) else 0
+        kept = at is not None and before[at].rstrip() == line.rstrip()
+        if at is not None and (kept or (guessed and abs(width - _width(own[at])) % _TAB)):
+            lines.append(own[at])
+        elif not line.strip() or not tabs:
+            lines.append(line.rstrip())
+        else:
+            code = own[at].lstrip() if at is not None and guessed else line.strip()
+            lines.append("\t" * (width // _TAB) + " " * (width % _TAB) + _BLANKS.sub("", code))
+    return lines
+
+
+def _scaled(width: int, scale: _Scale) -> int:
+    return width // scale[0] * _TAB + width % scale[0] + scale[1]
+
+
+def _aligned(before: Sequence[str], after: Sequence[str]) -> dict[int, int]:
+    """Return the lines of `after` that stand in `before`, too, up to white space, by number."""
+    if len(before) * len(after) > _MOST_MATCHED:
+        return {}
+    keys = [_key(line) for line in before], [_key(line) for line in after]
+    blocks = SequenceMatcher(None, *keys, autojunk=False).get_matching_blocks()
+    return {block.b + n: block.a + n for block in blocks for n in range(block.size)}
+
+
+def _scale(before: Sequence[str], after: Sequence[str], own: Sequence[str]) -> _Scale:
+    """Return the columns of a level of indentation, and how far the file's lines are further in."""
+    pairs = [(_width(a), _width(b)) for a, b in zip(before, own, strict=True) if b.strip()]
+    kept = [(_width(after[b]), _width(own[a])) for b, a in _aligned(before, after).items()]
+    units = (8, 4, 2) if all(width % 8 == 0 for width, _ in pairs) else (4, 2, 8)
+    # The lines that are replaced may all be written without indentation: then the new ones tell.
+    for known in (pairs, kept):
+        fits = Counter(
+            (unit, own - _scaled(width, (unit, 0))) for unit in units for width, own in known
+        )
+        best = [scale for scale, count in fits.items() if count == max(fits.values())]
+        if best and fits[best[0]] * 2 > len(known):
+            break
+    return next((scale for scale in best if scale[1] == 0), best[0] if best else (_TAB, 0))
+
+
+def _depth(head: str, patched: str) -> int:
+    """Return how much further in later lines belong if a snippet lacks its first indentation."""
+    first, *rest = patched.split("\n")
+    widths = [_width(line) for line in rest if line.strip() and not _UNINDENTED.match(line)]
+    if head.strip() or not widths:
+        return 0
+    within = not first.rstrip().endswith((";", "}")) and widths[0] <= _width(head)
+    return _width(head) if within or 0 in widths else 0
+
+
+def _tabbed(path: str, text: str) -> bool:
+    return path.endswith((".c", ".h", ".S")) and text.count("\n\t") >= text.count("\n  ")
+
+
+def _width(line: str) -> int:
+    """Return the columns of a line's indentation."""
+    line = line.expandtabs(_TAB) if line[:200].lstrip(" ")[:1] == "\t" else line
+    return len(line) - len(line.lstrip(" "))
+
+
+def _key(line: str) -> str:
+    return "".join(line.split())

@@ -1,0 +1,277 @@
+"""The patch in a model's answer, in whatever form it is written. Pure; linear time.
+
+The form is detected, not prescribed: tags, SEARCH/REPLACE, JSON, a diff, whole functions. Edits are
+applied strictly afterwards (`kgym_crashfixer.search.code`).
+"""
+
+import json
+import re
+from collections.abc import Collection, Iterator
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from itertools import accumulate, islice
+
+from kgym.errors import UserError
+from kgym.source import diff_text, unified_diff
+from kgym.source.edited_functions import is_quick, places
+from kgym_crashfixer.search.answers import LONGEST, UnreadableError, code, fences
+
+_MOST_CHANGES = 200
+_MOST_FUNCTIONS = 20
+# Characters of an answer's functions in total: parsing them blocks the search.
+_LONGEST_FUNCTIONS = 200_000
+# JSON values that are tried in an answer.
+_MOST_VALUES = 50
+# Characters before a change in which its file may be named.
+_HINT = 600
+_KINDS = {"path": "file", "search": "original", "old": "original"}
+_KINDS |= dict.fromkeys(("replacement", "replace", "new", "modified"), "patched")
+_NAME = f"file|reason|function|original|patched|{'|'.join(_KINDS)}"
+_ELEMENT = re.compile(
+    r"<(?:file|path)\s{1,9}\w{1,20}=[\"']?(?P<path>[^\"'>\n]{1,300})[\"']?\s{0,9}>"
+    rf"|<(?P<name>{_NAME})>(?P<body>(?:(?!</?(?:{_NAME})\b).)*+)</(?P=name)>",
+    re.IGNORECASE | re.DOTALL,
+)
+_BEGUN = re.compile(r"(?im)^[ \t]*<(?:function|original|search|patched|replacement)>")
+# The lines of SEARCH/REPLACE blocks, and tags for them.
+_MARK = re.compile(r"(?m)^[ \t]*(<{5,9}|={5,9}|>{5,9})(?![<=>])[^\n]*$")
+_MARKED = {"<": "<original>", "=": "</original>\n<patched>", ">": "</patched>"}
+# Words, in prose, before a patch that replaces those above.
+_FINAL = re.compile(
+    r"(?im)^(?![-+ @\t])[^\n]{0,200}?\b(?:final|corrected|revised) (?:answer|code|diff|edits?|"
+    r"modifications?|patch|solution|version)\b|^\W{0,9}(?:final|corrected|revised)\W{0,9}$"
+)
+_PATH = re.compile(r"[\w.+-]+(?:/[\w.+-]+)*")
+_CLEAN = re.compile(r"(?:/|\./|[ab]/|linux(?:-[\w.]+)?/)+")
+_WRAPPER = re.compile(r"(?i)</?(?:patch|diff|answer|attempt)\b[^>\n]{0,100}>")
+_DIFF_FENCE = re.compile(r"(?ms)^[ \t]*```(?:diff|patch)[^\n]*\n(.*?)^[ \t]*```")
+_VALUE = re.compile(r"(?m)^[ \t]*(?=[\[{]\s{0,100}[\"{\[])")
+_COMMENTS = re.compile(r"/\*.*?\*/|//[^\n]*", re.DOTALL)
+# The path of a diff without one.
+_UNNAMED = "unnamed"
+# Names of an edit's parts in JSON.
+_NAMES = {
+    "file": ("file", "path", "file_path", "filename"),
+    "original": ("original", "search", "old", "old_string", "old_str", "old_text", "before"),
+    "patched": (
+        "patched",
+        "replacement",
+        "replace",
+        "new",
+        "new_string",
+        "new_str",
+        "new_text",
+        "after",
+    ),
+    "function": ("function", "code"),
+    "diff": ("diff", "patch"),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """A snippet of a file and what takes its place; without `original`, a whole function.
+
+    `file` is empty if the answer names none. `line` is where a hunk says it stands, `readings` are
+    other pairs of its sides.
+    """
+
+    file: str
+    original: str
+    patched: str
+    reason: str = ""
+    line: int | None = None
+    readings: tuple[tuple[str, str], ...] = ()
+
+    def repeats(self, other: "Change") -> bool:
+        """Return whether it changes the same as another one."""
+        same = self.original.split() == other.original.split()
+        name, old = (change.patched.partition("(")[0].split() for change in (self, other))
+        return same and self.file == other.file and (bool(self.original) or name == old)
+
+
+_Pieces = list[tuple[int, Change]]
+
+
+def read(text: str, files: Collection[str] = ()) -> tuple[list[Change], int]:
+    """Return the changes in an answer in order; of several complete patches, those of the last.
+
+    The number is that of the changes in earlier patches. `files` are paths that the words before a
+    change may name.
+    """
+    text = _with_tags(text[:LONGEST].replace("\r\n", "\n"))
+    pieces, rest, cut = _in_tags(text, files)
+    for begin, end, value in _values(rest):
+        with suppress(RecursionError):
+            pieces += [(begin, change) for change in _in_json(value, "")]
+        rest = rest[:begin] + " " * (end - begin) + rest[end:]
+    pieces += _in_diffs(rest, files)
+    if not pieces and cut is None:
+        pieces = [(0, change) for body in fences(rest)[0] or [rest] for change in _functions(body)]
+    made: list[Change] = []
+    last = 0
+    for begin, change in sorted(pieces, key=lambda piece: piece[0]):
+        # What is written again, or said to be final, replaces the draft before it.
+        if any(map(change.repeats, made)) or _FINAL.search(rest, last, begin):
+            made = []
+        made.append(change)
+        last = begin
+        if len(made) > _MOST_CHANGES:
+            raise UnreadableError(f"there are more than {_MOST_CHANGES} modifications")
+    if cut is not None and not any(cut and old.original.startswith(cut) for old in made):
+        raise UnreadableError(f"a modification is not whole; {len(made)} are")
+    if not made:
+        raise UnreadableError("there is no patch: no <original> with <patched>, diff or <function>")
+    functions = [change.patched for change in made if not change.original]
+    if len(functions) > _MOST_FUNCTIONS or sum(map(len, functions)) > _LONGEST_FUNCTIONS:
+        raise UnreadableError(
+            f"there are more than {_MOST_FUNCTIONS} functions, or more than {_LONGEST_FUNCTIONS}"
+            " characters of them: give those that change"
+        )
+    return made, len(pieces) - len(made)
+
+
+def clean(path: str) -> str:
+    """Return a path without marks around it, and without prefixes of diffs and trees."""
+    path = path.strip().strip("`\"'* ")
+    return path[match.end() :] if (match := _CLEAN.match(path)) else path
+
+
+def _with_tags(text: str) -> str:
+    """Return the text with tags for the marks of SEARCH/REPLACE blocks."""
+    expected = "<"
+
+    def tag(match: re.Match[str]) -> str:
+        nonlocal expected
+        if match[1][0] != expected:
+            return match[0]
+        expected = "<=>"["<=>".index(expected) - 2]
+        return _MARKED[match[1][0]]
+
+    return _MARK.sub(tag, text)
+
+
+def _hint(words: str, files: Collection[str], default: str) -> str:
+    """Return the last of the files that the words before a change name."""
+    named = [clean(word) for word in _PATH.findall(words[-_HINT:])]
+    known = {f"/{path}" for path in files}
+    fits = (word for word in named if word and any(path.endswith(f"/{word}") for path in known))
+    return ([default, *fits])[-1]
+
+
+def _in_tags(text: str, files: Collection[str]) -> tuple[_Pieces, str, str | None]:
+    """Return the changes in tags, the text without them, and the beginning of one that is cut off.
+
+    A file and a reason apply to all changes up to the next one.
+    """
+    pieces: _Pieces = []
+    rest: list[str] = []
+    file = reason = ""
+    original = cut = None
+    named, begin, ended = False, 0, 0
+    for match in _ELEMENT.finditer(text):
+        kind, body = (match["name"] or "file").lower(), code(match["body"] or "")
+        kind = _KINDS.get(kind, kind)
+        if kind == "file":
+            file, named = clean(match["path"] or body), True
+        elif kind == "reason":
+            reason = body.strip()
+        elif not named:
+            file = _hint(text[ended : match.start()], files, file)
+        if kind == "function":
+            pieces.append((match.start(), Change(file, "", body, reason)))
+        elif kind == "original":
+            cut, original, begin = cut if original is None else "", body, match.start()
+        elif kind == "patched" and original is None:
+            cut = ""
+        elif kind == "patched" and original is not None:
+            pieces.append((begin, Change(file, original, body, reason)))
+            original = None
+        rest += [text[ended : match.start()], " " * (match.end() - match.start())]
+        ended = match.end()
+    left = "".join([*rest, text[ended:]])
+    if begun := _BEGUN.search(left):
+        cut = code(left[begun.end() :])
+    return pieces, left, cut if original is None else original
+
+
+def _values(text: str) -> Iterator[tuple[int, int, object]]:
+    """Yield the JSON values of a text, with their ranges."""
+    end = 0
+    for match in islice(_VALUE.finditer(text), _MOST_VALUES):
+        if match.end() >= end:
+            with suppress(ValueError, RecursionError):
+                value, end = json.JSONDecoder(strict=False).raw_decode(text, match.end())
+                yield match.end(), end, value
+
+
+def _in_json(value: object, file: str) -> Iterator[Change]:
+    """Yield the changes in a JSON value; those within an object have its file."""
+    if isinstance(value, list):
+        for part in value:
+            yield from _in_json(part, file)
+    if not isinstance(value, dict):
+        return
+    parts = {
+        kind: next((text for name in names if isinstance(text := value.get(name), str)), None)
+        for kind, names in _NAMES.items()
+    }
+    file, reason = clean(parts["file"] or file), str(value.get("reason") or "")
+    if parts["original"] and parts["patched"] is not None:
+        yield Change(file, parts["original"], parts["patched"], reason)
+    elif parts["function"]:
+        yield from (replace(change, file=file) for change in _functions(parts["function"]))
+    elif parts["diff"]:
+        yield from (change for _, change in _in_diffs(parts["diff"], [file]))
+    else:
+        for part in value.values():
+            yield from _in_json(part, file)
+
+
+def _in_diffs(text: str, files: Collection[str]) -> _Pieces:
+    """Return the hunks of all diffs."""
+
+    def with_header(fence: re.Match[str]) -> str:
+        body = fence[1]
+        if "\n+++ " in f"\n{body}":
+            return fence[0]
+        file = _hint(text[: fence.start()], files, _UNNAMED)
+        return f"--- {file}\n+++ {file}\n{'' if body.startswith('@@') else '@@'}\n{body}```"
+
+    text = _DIFF_FENCE.sub(with_header, _WRAPPER.sub("\n```\n", text))
+    starts = [0, *accumulate(len(line) + 1 for line in text.split("\n"))]
+    pieces: _Pieces = []
+    try:
+        for file in unified_diff.parse(diff_text.plain(text), "the diff"):
+            paths = diff_text.places(*file.paths)
+            if file.added or file.removed or not paths:
+                raise UnreadableError(f"it adds, removes or renames {file.paths[1]}; change others")
+            path = clean(paths[0])
+            for hunk in file.hunks:
+                sides = [
+                    ("".join(hunk.side("- ", way)), "".join(hunk.side("+ ", way)))
+                    for way in range(len(hunk.readings))
+                ]
+                (old, new), *others = [(old[:-1], new[:-1]) for old, new in sides]
+                if not old:
+                    raise UnreadableError(f"line {hunk.line}: the hunk has no line of the file")
+                path = "" if path == _UNNAMED else path
+                change = Change(path, old, new, "", hunk.old, tuple(others))
+                pieces.append((starts[min(hunk.line, len(starts)) - 1], change))
+    except UserError as error:
+        raise UnreadableError(error.message) from error
+    return pieces
+
+
+def _functions(text: str) -> list[Change]:
+    """Return the functions of a text that holds nothing else but comments."""
+    if len(text) > _LONGEST_FUNCTIONS or not is_quick(text):
+        return []
+    raw, rest = text.encode(), b""
+    functions, ended = [], 0
+    for place in places(text):
+        rest += raw[ended : place.first]
+        ended = place.behind
+        functions.append(Change("", "", raw[place.first : place.behind].decode()))
+    rest += raw[ended:]
+    return functions if not _COMMENTS.sub("", rest.decode()).strip() else []
