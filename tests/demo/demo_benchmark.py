@@ -124,6 +124,7 @@ def _attempt(bug: str, setup: Setup, run: int, odds: float, chance: random.Rando
         files=Overlap(common=min(share, 1), all=1 + share // 2),
         functions=Overlap(common=share // 2, all=1),
         clean=passed and chance.random() < 0.9,
+        equivalence=Overlap(common=chance.randrange(1800, 2001), all=2000) if passed else None,
         dollars=round(chance.uniform(0.1, 3), 4),
         kernel_dollars=0.28 * (run % 3),
         seconds=round(chance.uniform(60, 2400), 1),

@@ -126,7 +126,7 @@ def test_patches_of_a_look_are_seen_by_each_kind_of_look(client: Client, job: in
     new = Patch(name="n", diff="--- /dev/null\n+++ b/lib/new/n.c\n@@ -0,0 +1 @@\n+int brand_new;\n")
     patches = [EDIT, new]
     assert "fork_two" in text(client, job, "kernel/fork.c", patches=patches)
-    assert grep(client, job, "fork_two", patches=patches) == [
+    assert grep(client, job, r"int fork_two\(int", patches=patches) == [
         ("kernel/fork.c", 6, "int fork_two(int parent)")
     ]
     old = grep(client, job, r"fork_one\(int parent\)$", patches=patches)

@@ -93,7 +93,7 @@ async def test_both_kinds_take_turns(new_step: NewStep, cache: Path, syzkaller: 
     assert {"reproducer.c", "reproducer-1.syz"} <= set(kept)
     path = run.folder / "output"
     await run.storage.get(kept["reproducer-1.log"].key, path)
-    assert "-procs=1 -repeat=1 -threaded=true -vv=1 getpid()" in path.read_text()
+    assert "-procs=1 -repeat=1 -threaded=true -enable=close_fds -vv=1 getpid()" in path.read_text()
 
 
 async def test_a_reboot_is_no_verdict(perform: Perform) -> None:

@@ -134,12 +134,9 @@ class Patch(Strict):
         pattern=r"^https?://",
         description="of a patch to check: a mail in a mailing list's archive, whose series the"
         " worker fetches, if its operator allows the host",
-        exclude_if=lambda url: url is None,  # so that jobs keep the hashes of earlier versions
     )
     drop_binaries: bool = Field(
-        False,
-        description="leave out binary files of the diff, instead of refusing it",
-        exclude_if=lambda drop: not drop,
+        False, description="leave out binary files of the diff, instead of refusing it"
     )
 
     @model_validator(mode="after")
