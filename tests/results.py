@@ -4,6 +4,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from kgym.api.jobs import JobView, StepView
+from kgym.api.outcomes import UNDER_WAY, Outcome
 from kgym.api.states import State
 from kgym.api.steps import (
     BuildResult,
@@ -18,6 +19,7 @@ from kgym.api.steps import (
     ReproduceResult,
     Verdict,
 )
+from kgym.bugs.conclusion import conclusion
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 _TREE = {
@@ -96,9 +98,11 @@ def job_view(steps: list[dict[str, Any]]) -> JobView:
         )
         for number, step in enumerate(steps)
     ]
-    return JobView(
+    state = views[0].state
+    job = JobView(
         id=7,
-        state=views[0].state,
+        state=state,
+        outcome=UNDER_WAY.get(state, Outcome.INCONCLUSIVE),
         tags=[],
         priority=0,
         submitter="local",
@@ -106,3 +110,5 @@ def job_view(steps: list[dict[str, Any]]) -> JobView:
         updated_at=NOW,
         steps=views,
     )
+    concluded = conclusion(job)
+    return job.model_copy(update={"outcome": concluded.outcome, "reason": concluded.reason})

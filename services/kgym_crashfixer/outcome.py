@@ -5,27 +5,27 @@ from collections.abc import Collection, Sequence
 
 from kgym.api.agent.nodes import Tried
 from kgym.api.jobs import Artifact, JobView, StepView
+from kgym.api.outcomes import Outcome
 from kgym.api.steps import (
     CheckResult,
     Failure,
     InstanceOutcome,
     InstanceResult,
     MinimizeResult,
-    PatchCheck,
-    PatchOutcome,
     ReproduceResult,
     Verdict,
 )
-from kgym.api.steps.check import NOT_BUILT
 from kgym.bugs.bug import AFTER
-from kgym.bugs.conclusion import Answer, conclusion, findings, reproduced, resolution_of
+from kgym.bugs.conclusion import check_reason, conclusion, findings, reproduced
 from kgym.bugs.known_noise import noise
 from kgym_crashfixer.search.work import Checked
 
 _REPORT = re.compile(r"report-(?P<instance>\d+)(?:-retry-(?P<retry>\d+))?\.txt")
 # Compiler messages that the model sees.
 _ERRORS = 20
-_DOES_NOT_APPLY = "patch_does_not_apply"
+# A patch that does not build is an answer; a failed platform is not.
+_NO_KERNEL = {Outcome.DOES_NOT_COMPILE, Outcome.DOES_NOT_APPLY}
+_TRIED = {Outcome.RESOLVED, Outcome.NOT_RESOLVED}
 
 
 def checked(job: JobView) -> Checked | None:
@@ -33,16 +33,10 @@ def checked(job: JobView) -> Checked | None:
     result = job.steps[0].result
     if not isinstance(result, CheckResult):
         return None
-    return Checked(patches=[_explained(check) for check in result.patches])
-
-
-def _explained(check: PatchCheck) -> PatchCheck:
-    """Add a reason to a check for which the compiler gave none."""
-    if check.outcome is PatchOutcome.NOT_BUILT and not check.reason:
-        paths = ", ".join(file.path for file in check.files)
-        reason = f"the kernel's config compiles nothing of what it changes ({paths})"
-        return check.model_copy(update={"reason": reason})
-    return check
+    # A check for which the compiler gave no reason gets one.
+    reasons = (check.reason or check_reason(check) for check in result.patches)
+    checks = zip(result.patches, reasons, strict=True)
+    return Checked(patches=[check.model_copy(update={"reason": why}) for check, why in checks])
 
 
 def tried(job: JobView, accepted: Collection[str] = ()) -> Tried:
@@ -51,22 +45,17 @@ def tried(job: JobView, accepted: Collection[str] = ()) -> Tried:
     Everything but a verdict on the patch is `inconclusive`: a failure of the platform, a run that
     proves nothing, an unpatched kernel that did not crash.
     """
-    came_to, resolution = conclusion(job, accepted), resolution_of(job, accepted)
-    # A patch that does not build is an answer; a failed platform is not.
+    came_to = conclusion(job, accepted)
     failure = next((step.failure for step in job.steps if step.failure is not None), None)
-    if failure is not None and _is_the_patchs(failure):
+    if failure is not None and came_to.outcome in _NO_KERNEL:
         return Tried(verdict="does_not_build", reason=_words(failure), job=job.id)
     reason = came_to.reason or f"job {job.id} is {job.state}"
     run, result = job.step(AFTER), reproduced(job.step(AFTER))
-    if run is None or result is None or resolution is None:
+    if run is None or result is None or came_to.trial is None:
         return Tried(verdict=Verdict.INCONCLUSIVE, reason=reason, job=job.id)
     is_noise = result.title is not None and noise(result.title) is not None
-    verdict = result.verdict
-    if came_to.answer not in {Answer.YES, Answer.NO}:
-        verdict = Verdict.INCONCLUSIVE
-    elif verdict is Verdict.NO_CRASH and not resolution.verdicts:
-        verdict, reason = Verdict.INCONCLUSIVE, "no run shows that it crashes without the patch"
-    is_open = verdict is Verdict.INCONCLUSIVE and not resolution.refuted
+    verdict = result.verdict if came_to.outcome in _TRIED else Verdict.INCONCLUSIVE
+    is_open = verdict is Verdict.INCONCLUSIVE and not came_to.trial.refuted
     return Tried(
         verdict=verdict,
         reason=reason,
@@ -74,15 +63,11 @@ def tried(job: JobView, accepted: Collection[str] = ()) -> Tried:
         findings=findings(job, run),
         obstacles=[
             f"{obstacle.reason}: {obstacle.message}"
-            for obstacle in (() if is_open else resolution.obstacles)
+            for obstacle in (() if is_open else came_to.trial.obstacles)
         ],
         confidence=result.confidence,
         job=job.id,
     )
-
-
-def _is_the_patchs(failure: Failure) -> bool:
-    return failure.cause == "user" and failure.reason in {*NOT_BUILT, _DOES_NOT_APPLY}
 
 
 def _words(failure: Failure) -> str:

@@ -16,10 +16,11 @@ import uuid
 from pathlib import Path
 from time import monotonic
 
+from kgym.api.outcomes import Outcome
 from kgym.api.steps import Patch
 from kgym.bugs import bundle
 from kgym.bugs.sweep import Candidate, Moved, Subject, SweepOptions, sweep
-from kgym.bugs.sweep_rows import Outcome, Row
+from kgym.bugs.sweep_rows import Row
 from kgym.client import AsyncClient, Client
 from kgym.configs import data_folder
 from kgym.host import process_logs

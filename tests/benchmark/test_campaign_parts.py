@@ -14,6 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from kgym.api.outcomes import Outcome as Ran
 from kgym.api.steps import Patch, ReproduceResult, Verdict
 from kgym.bench import atif, attempt_files, harbor
 from kgym.bench.attempt_record import AttemptRecord, FailedAttempt, Outcome, Overlap, Setup
@@ -24,7 +25,6 @@ from kgym.bench.harbor import HarborOptions
 from kgym.bench.report import report
 from kgym.bugs import bundle
 from kgym.bugs.kernel_run import KernelRun
-from kgym.bugs.sweep_rows import Outcome as Ran
 from kgym.errors import InfrastructureError, UserError
 from kgym.host import separate_process
 from kgym_benchmark.campaign import adapters, subjects, verification

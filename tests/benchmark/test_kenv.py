@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
+from kgym.api.outcomes import Outcome
 from kgym.bugs.kernel_run import KernelRun
-from kgym.bugs.sweep_rows import Outcome
 from kgym.host import proc
 from kgym.host.sandbox import NOBODY
 from kgym.source.patching import Change

@@ -1,33 +1,42 @@
 """What a trial came to: the evidence, what stands in the way, the answer."""
 
 from collections.abc import Sequence
+from typing import Any
 
 import pytest
 
 from kgym.api.jobs import JobView
+from kgym.api.outcomes import UNDER_WAY, Outcome
 from kgym.api.states import State
 from kgym.api.steps import (
     Ahead,
     ControlOutcome,
+    Diagnostic,
     Evidence,
+    Failure,
+    FileCheck,
+    FileOutcome,
     Finding,
+    PatchCheck,
+    PatchOutcome,
     Severity,
+    StepKind,
     StepRef,
     StepResult,
     StepSpec,
     UsedRoot,
     Verdict,
 )
-from kgym.bugs import bundle, sweep_rows
+from kgym.bugs import bundle, sweep_rows, tracing_job
 from kgym.bugs.bug import BEFORE, BUILD_AFTER, BUILD_BEFORE
 from kgym.bugs.calibration import Effort
-from kgym.bugs.conclusion import Answer, conclusion, resolution_of
+from kgym.bugs.conclusion import ANSWERS, Answer, conclusion, resolution_of
 from kgym.bugs.kernel_run import KernelRun
 from kgym.bugs.kernel_run_text import run_text
-from kgym.bugs.sweep_rows import Outcome, Pair
+from kgym.bugs.sweep_rows import Pair
 from kgym.bugs.trial_result import TrialResult, judged
 from kgym.bugs.trial_sides import other_root
-from tests.results import GOOD, built, job_view, panicked, ran
+from tests.results import GOOD, built, checked, job_view, panicked, ran
 
 BUG = bundle.load("watch-queue-filter")
 GONE = Finding(
@@ -112,7 +121,7 @@ def test_what_the_patch_itself_shows_decides_whatever_the_vms_show(
     row = sweep_rows.tried(Pair(BUG.name, "p"), job, [])
     assert (conclusion(job).answer, row.outcome) == (Answer.NO, Outcome.NOT_RESOLVED)
     assert [each.reason for each in row.obstacles] == ([] if title else ["early_return"])
-    assert row.reason == ("it was other_crash" if title else "early_return: amputation: no KASAN")
+    assert row.reason == "no KASAN"
     undecided = Verdict.INCONCLUSIVE in (before, after)
     accepted = conclusion(job, ["early_return"]).answer
     assert (accepted is Answer.INFRASTRUCTURE) == undecided
@@ -145,20 +154,19 @@ def test_runs_that_are_no_trial_are_looked_at_one_by_one() -> None:
     """Two that show a bug each; a third one that does not is not passed over."""
     two = [(BUILT, built()), (UNNAMED, CRASHED), (UNNAMED, CRASHED)]
     summary = conclusion(job_of(two))
-    assert (summary.resolved, summary.answer) == (None, Answer.YES)
+    assert (summary.trial, summary.outcome) == (None, Outcome.REPRODUCED)
     for odd in (ran(Verdict.NO_CRASH), ran(Verdict.OTHER_CRASH)):
         summary = conclusion(job_of([*two, (UNNAMED, odd)]))
-        assert (summary.resolved, summary.answer) == (None, Answer.NO)
+        assert (summary.trial, summary.outcome) == (None, Outcome.NOT_REPRODUCED)
 
 
 def test_a_fix_tried_alone_is_not_as_wanted_with_a_blocking_finding_of_its_build() -> None:
-    alone = job_of([(BUILT, built(findings=[GONE])), (ELSEWHERE, ran())])
+    quiet = ran(evidence=GOOD, baseline=Verdict.SAME_CRASH)
+    alone = job_of([(BUILT, built(findings=[GONE])), (ELSEWHERE, quiet)])
     assert conclusion(alone).answer is Answer.NO
     assert conclusion(alone, [GONE.reason]).answer is Answer.YES
-    assert (
-        conclusion(job_of([(BUILT, built(findings=[NOTE])), (ELSEWHERE, ran())])).answer
-        is Answer.YES
-    )
+    noted = job_of([(BUILT, built(findings=[NOTE])), (ELSEWHERE, quiet)])
+    assert conclusion(noted).answer is Answer.YES
 
 
 @pytest.mark.parametrize("listed", [False, True])
@@ -171,10 +179,10 @@ def test_a_fix_whose_kernel_another_job_has_built_is_not_resolved_by_its_run_alo
     clean: list[tuple[StepSpec, StepResult]] = [] if listed else [(BUILT, built())]
     job = as_listed(job_of([*clean, (elsewhere, run)]), listed)
     summary = conclusion(job)
-    assert (summary.resolved, summary.answer) == (False, Answer.NO)
+    assert (summary.outcome, summary.answer) == (Outcome.NOT_RESOLVED, Answer.NO)
     assert summary.reason is not None
-    assert summary.reason.startswith("build_unknown: ")
-    assert conclusion(job, ["build_unknown"]).resolved
+    assert summary.reason.startswith("another job built the kernel; ")
+    assert conclusion(job, ["build_unknown"]).outcome is Outcome.RESOLVED
 
 
 @pytest.mark.parametrize("listed", [False, True])
@@ -186,9 +194,9 @@ def test_a_fix_that_another_compiler_has_built_than_the_bug_proves_nothing(liste
         job = as_listed(trial(builds[0], runs[0], builds[1], runs[1]), listed)
         summary = conclusion(job)
         same = len(set(compilers)) == 1
-        assert summary.resolved is same, summary.reason
-        assert same or "other_compiler: detector: the kernel with" in str(summary.reason)
-        assert conclusion(job, ["other_compiler"]).resolved
+        assert (summary.outcome is Outcome.RESOLVED) == same, summary.reason
+        assert same or "the kernel with the bug was built by" in str(summary.reason)
+        assert conclusion(job, ["other_compiler"]).outcome is Outcome.RESOLVED
 
 
 INITRAMFS = UsedRoot()
@@ -221,7 +229,7 @@ def test_a_fix_that_ran_on_another_root_than_the_bug_proves_nothing(
     assert decision is not None
     assert decision.resolved is same
     assert [obstacle.reason for obstacle in decision.obstacles] == ([] if same else ["other_root"])
-    assert conclusion(job, ["other_root"]).resolved
+    assert conclusion(job, ["other_root"]).outcome is Outcome.RESOLVED
 
 
 def test_a_fix_tried_on_another_root_than_that_of_another_job_is_not_resolved() -> None:
@@ -229,7 +237,8 @@ def test_a_fix_tried_on_another_root_than_that_of_another_job_is_not_resolved() 
         differences = list(other_root(*roots))
         run = ran(evidence=GOOD, baseline=Verdict.SAME_CRASH, findings=differences)
         summary = conclusion(job_of([(BUILT, built()), (ELSEWHERE, run)]))
-        assert summary.resolved is (len(set(map(repr, roots))) == 1), summary.reason
+        same = len(set(map(repr, roots))) == 1
+        assert (summary.outcome is Outcome.RESOLVED) == same, summary.reason
 
 
 def test_a_crash_shown_on_the_kernel_of_another_job_is_as_wanted() -> None:
@@ -253,8 +262,13 @@ def test_every_trial_of_a_fix_asks_for_static_evidence() -> None:
 
 
 def test_the_reason_is_what_decided_in_one_short_line() -> None:
-    assert conclusion(tried(NOTE)).reason == "it was no_crash"
-    assert conclusion(tried(GONE)).reason == "flags_weaker: detector: no KASAN"
+    quiet = "1 of 1 controls reported; by the reproducer alone; no blocking finding"
+    assert conclusion(tried()).reason == quiet
+    assert conclusion(tried(NOTE)).reason == f"note: elsewhere; {quiet}"
+    assert conclusion(tried(GONE)).reason == "no KASAN"
+    assert conclusion(tried(GONE, GONE.model_copy(update={"message": "no UBSAN"}))).reason == (
+        "no KASAN (and 1 more)"
+    )
     long = ran(Verdict.SAME_CRASH, "KASAN: bad", reason="many\nwords " * 100)
     summary = conclusion(job_of([(BUILT, built()), (UNNAMED, long)]))
     assert (summary.title, summary.reason) == ("KASAN: bad", ("many words " * 100)[:299] + "…")
@@ -263,9 +277,9 @@ def test_the_reason_is_what_decided_in_one_short_line() -> None:
 def test_a_job_that_has_not_ended_has_no_answer_yet() -> None:
     begun = job_of([(BUILT, built())]).model_copy(update={"state": State.RUNNING})
     summary = conclusion(begun)
-    assert (summary.verdict, summary.answer, summary.reason) == (None, None, None)
+    assert (summary.verdict, summary.answer, summary.outcome) == (None, None, Outcome.RUNNING)
     ended = conclusion(begun.model_copy(update={"state": State.ABORTED}))
-    assert (ended.answer, ended.reason) == (Answer.INFRASTRUCTURE, "the job is aborted")
+    assert (ended.outcome, ended.reason) == (Outcome.ABORTED, None)
 
 
 def test_an_aborted_job_comes_to_no_verdict_whatever_its_steps_had_shown() -> None:
@@ -273,28 +287,30 @@ def test_an_aborted_job_comes_to_no_verdict_whatever_its_steps_had_shown() -> No
     begun = shown.model_copy(update={"state": State.RUNNING})
     assert conclusion(begun).verdict is Verdict.SAME_CRASH
     ended = conclusion(begun.model_copy(update={"state": State.ABORTED}))
-    assert (ended.verdict, ended.title, ended.resolved) == (None, None, None)
-    assert (ended.answer, ended.reason) == (Answer.INFRASTRUCTURE, "the job is aborted")
+    assert (ended.verdict, ended.title, ended.trial) == (None, None, None)
+    assert (ended.answer, ended.outcome) == (Answer.INFRASTRUCTURE, Outcome.ABORTED)
 
 
 @pytest.mark.parametrize("listed", [False, True])
 @pytest.mark.parametrize(
-    ("before", "finding", "resolved", "answer"),
+    ("before", "finding", "outcome"),
     [
-        (Verdict.SAME_CRASH, NOTE, True, Answer.YES),
-        (Verdict.SAME_CRASH, GONE, False, Answer.NO),
-        (Verdict.OTHER_CRASH, NOTE, False, Answer.NO),
+        (Verdict.SAME_CRASH, NOTE, Outcome.RESOLVED),
+        (Verdict.SAME_CRASH, GONE, Outcome.NOT_RESOLVED),
+        (Verdict.OTHER_CRASH, GONE, Outcome.NOT_RESOLVED),
+        (Verdict.OTHER_CRASH, NOTE, Outcome.NOT_REPRODUCED),
     ],
 )
 def test_a_fix_whose_bug_another_job_has_shown_is_tried_on_that_bug(
-    before: Verdict, finding: Finding, resolved: bool, answer: Answer, listed: bool
+    before: Verdict, finding: Finding, outcome: Outcome, listed: bool
 ) -> None:
     assert BUG.fix is not None
     results: list[StepResult] = [built(findings=[finding]), ran(evidence=GOOD, baseline=before)]
     job = as_listed(job_of(list(zip(BUG.trial(BUG.fix, 3).steps, results, strict=True))), listed)
-    came_to = conclusion(job)
-    assert (came_to.resolved, came_to.answer) == (resolved, answer)
-    assert conclusion(job, ["flags_weaker"]).resolved == (before is Verdict.SAME_CRASH)
+    assert conclusion(job).outcome is outcome
+    accepted = conclusion(job, ["flags_weaker"]).outcome
+    shown = before is Verdict.SAME_CRASH
+    assert accepted is (Outcome.RESOLVED if shown else Outcome.NOT_REPRODUCED)
 
 
 def test_a_trial_in_two_jobs_asks_what_one_in_one_job_asks() -> None:
@@ -308,8 +324,184 @@ def test_a_trial_in_two_jobs_asks_what_one_in_one_job_asks() -> None:
 
 def test_a_kernel_that_a_bisection_tried_is_no_fix_that_resolves_the_bug() -> None:
     request = BUG.on_source(BUG.build.source).sighting(5, Effort(0.95, 2, 5.0))
-    results = {Verdict.SAME_CRASH: Answer.YES, Verdict.NO_CRASH: Answer.NO}
-    for verdict, answer in results.items():
+    results = {Verdict.SAME_CRASH: Outcome.REPRODUCED, Verdict.NO_CRASH: Outcome.NOT_REPRODUCED}
+    for verdict, outcome in results.items():
         result = ran(verdict, evidence=Evidence(), baseline=Verdict.SAME_CRASH)
         summary = conclusion(job_of(list(zip(request.steps, [built(), result], strict=True))))
-        assert (summary.verdict, summary.resolved, summary.answer) == (verdict, None, answer)
+        assert (summary.verdict, summary.trial, summary.outcome) == (verdict, None, outcome)
+
+
+# --- the outcome ------------------------------------------------------------------------------
+
+HIDES = GONE.model_copy(
+    update={
+        "message": "the patch hides code from KASAN",
+        "file": "kernel/watch_queue.c",
+        "line": 320,
+    }
+)
+SAME, QUIET, OPEN = ran(Verdict.SAME_CRASH, "KASAN: bad"), ran(), ran(Verdict.INCONCLUSIVE)
+PROVEN = ran(evidence=GOOD)
+
+
+def sentence(job: JobView, accepted: Sequence[str] = ()) -> str:
+    """Return the sentence that all places show."""
+    came_to = conclusion(job, accepted)
+    return came_to.outcome.sentence(came_to.reason)
+
+
+def failed(job: JobView, number: int, **why: Any) -> JobView:
+    """Return the job as it is if this step failed, and the later ones did not start."""
+    parts = list(job.steps)
+    failure = Failure.model_validate({"message": "it broke", **why})
+    lost: dict[str, object] = {"state": State.FAILED, "failure": failure, "result": None}
+    parts[number] = parts[number].model_copy(update=lost)
+    skipped = {"state": State.SKIPPED, "result": None}
+    parts[number + 1 :] = [part.model_copy(update=skipped) for part in parts[number + 1 :]]
+    return job.model_copy(update={"state": State.FAILED, "steps": parts})
+
+
+WHOLE = trial(built(), SAME, built(), PROVEN)
+
+
+@pytest.mark.parametrize(
+    ("job", "expected"),
+    [
+        (
+            trial(built(), SAME, built(findings=[NOTE, HIDES]), PROVEN),
+            "Not resolved: the patch hides code from KASAN, kernel/watch_queue.c:320",
+        ),
+        (
+            trial(built(), SAME, built(), ran(evidence=GOOD, findings=[HIDES])),
+            "Not resolved: the patch hides code from KASAN, kernel/watch_queue.c:320",
+        ),
+        (
+            trial(built(), SAME, built(findings=[HIDES]), SAME),
+            "Not resolved: the patch hides code from KASAN, kernel/watch_queue.c:320",
+        ),
+        (
+            trial(built(), SAME, built(), ran(Verdict.OTHER_CRASH, "BUG: odd", findings=[HIDES])),
+            "Not resolved: it was other_crash",
+        ),
+        (trial(built(), SAME, built(), OPEN), "No answer: it was inconclusive"),
+        (
+            trial(built(), QUIET, built(), PROVEN),
+            "Not reproduced: without the patch: it was no_crash",
+        ),
+        (
+            trial(built(), SAME, built(), QUIET),
+            "Not resolved: nothing shows that the kernel would report a crash",
+        ),
+        (failed(WHOLE, 2, cause="user", reason="does_not_compile"), "Does not compile: it broke"),
+        (
+            failed(WHOLE, 0, cause="user", reason="does_not_compile"),
+            "Refused: step 0 (build) failed: it broke",
+        ),
+        (failed(WHOLE, 0, cause="user", reason="patch_does_not_apply"), "Does not apply: it broke"),
+        (
+            failed(WHOLE, 3, cause="infrastructure", reason="disk_full"),
+            "No answer: step 3 (reproduce) failed: it broke",
+        ),
+        (job_of([(BUILT, built()), (UNNAMED, SAME)]), "Reproduced: it was same_crash"),
+        (
+            job_of(list(zip(BUG.calibration(4).steps, [built(), SAME], strict=True))),
+            "Calibrated: it was same_crash",
+        ),
+        (job_of([(BUILT, built())]), "Built: Linux 6.1.0, 1 object compiled"),
+    ],
+)
+def test_the_sentence_names_what_decided(job: JobView, expected: str) -> None:
+    assert sentence(job) == expected
+
+
+def test_an_accepted_finding_is_named_where_the_bug_is_resolved() -> None:
+    job = trial(built(), SAME, built(findings=[NOTE, HIDES]), PROVEN)
+    begin = "Resolved: note: the patch hides code from KASAN, kernel/watch_queue.c:320 (and 1 more)"
+    assert sentence(job, ["flags_weaker"]).startswith(f"{begin}; 1 of 1 controls reported; ")
+
+
+def test_a_traced_bug_is_traced_and_a_traced_trial_is_a_trial() -> None:
+    for fix, outcome in ((None, Outcome.TRACED), (BUG.fix, Outcome.RESOLVED)):
+        request = tracing_job.traced(
+            BUG.job(fix), tracing_job.tracing(BUG, ["kernel/a.c"], "hypervisor")
+        )
+        results = [built(), SAME, *([built(), PROVEN] if fix else [])]
+        job = job_of(list(zip(request.steps[:-1], results, strict=True)))
+        last = job.steps[0].model_copy(
+            update={"number": len(results), "name": "minimize", "kind": StepKind.MINIMIZE}
+        )
+        traced = job.model_copy(update={"steps": [*job.steps, last]})
+        assert conclusion(traced).outcome is outcome
+
+
+def check(name: str, outcome: PatchOutcome, **more: Any) -> PatchCheck:
+    return PatchCheck(name=name, outcome=outcome, seconds=1, **more)
+
+
+BROKEN = check(
+    "c",
+    PatchOutcome.DOES_NOT_COMPILE,
+    diagnostics=[Diagnostic(file="a.c", line=3, severity="error", message="expected ;")],
+)
+IDLE = check(
+    "d",
+    PatchOutcome.NOT_BUILT,
+    files=[
+        FileCheck(path="a.c", outcome=FileOutcome.COMPILES, objects=1, dependents=1),
+        FileCheck(path="b.c", outcome=FileOutcome.NOT_BUILT, objects=0, dependents=0),
+    ],
+)
+GOOD_PATCH = check("a", PatchOutcome.COMPILES)
+
+
+@pytest.mark.parametrize(
+    ("checks", "expected"),
+    [
+        ([GOOD_PATCH], "Compiles: 1 of 1 patches compile"),
+        ([BROKEN], "Does not compile: a.c:3: expected ;"),
+        ([IDLE], "Not compiled: the config compiles nothing of b.c"),
+        (
+            [GOOD_PATCH, BROKEN, IDLE],
+            "Does not compile: 1 of 3 patches compile; c: a.c:3: expected ;",
+        ),
+        (
+            [check("e", PatchOutcome.REFUSED, reason="it is empty"), BROKEN],
+            "Refused: 0 of 2 patches compile; e: it is empty",
+        ),
+        (
+            [BROKEN, check("f", PatchOutcome.OVER_LIMIT, reason="it took too long")],
+            "No answer: 0 of 2 patches compile; f: it took too long",
+        ),
+        ([], "Compiles: 0 of 0 patches compile"),
+    ],
+)
+def test_a_check_counts_its_patches_and_names_the_worst(
+    checks: list[PatchCheck], expected: str
+) -> None:
+    assert BUG.fix is not None
+    (spec,) = BUG.check([BUG.fix]).steps
+    assert sentence(job_of([(spec, checked(checks))])) == expected
+
+
+@pytest.mark.parametrize("outcome", list(Outcome))
+def test_every_outcome_has_an_answer_once_its_job_has_ended(outcome: Outcome) -> None:
+    assert (outcome in ANSWERS) == (outcome not in UNDER_WAY.values())
+    assert outcome.words == outcome.words.lower()
+
+
+def test_an_unfinished_job_says_at_which_step_it_is() -> None:
+    parts = [
+        step.model_copy(update={"state": state, "waiting": waiting})
+        for step, state, waiting in zip(
+            job_of([(BUILT, built()), (UNNAMED, SAME)]).steps,
+            (State.SUCCEEDED, State.QUEUED),
+            (None, "no worker has 64 cores"),
+            strict=True,
+        )
+    ]
+    waits = WHOLE.model_copy(update={"state": State.QUEUED, "steps": parts})
+    assert sentence(waits) == "Waiting: step 1 (reproduce): no worker has 64 cores"
+    parts[1] = parts[1].model_copy(update={"state": State.RUNNING, "waiting": None})
+    runs = WHOLE.model_copy(update={"state": State.RUNNING, "steps": parts})
+    assert sentence(runs) == "Running: step 1 (reproduce)"
+    assert sentence(runs.model_copy(update={"state": State.ABORTED})) == "Aborted"

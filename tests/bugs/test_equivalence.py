@@ -4,6 +4,7 @@ import pytest
 from pydantic import ValidationError
 
 from kgym.api.jobs import JobRequest, JobView
+from kgym.api.outcomes import Outcome
 from kgym.api.steps import (
     ENGINE,
     Equivalence,
@@ -81,7 +82,7 @@ def test_the_fix_decides_nothing_and_is_in_no_words_that_an_agent_reads(
 ) -> None:
     apart, compared = (as_listed(trial(run, reference), listed) for run in (QUIET, COMPARED))
     assert conclusion(compared) == conclusion(apart)
-    assert conclusion(compared).resolved is True
+    assert conclusion(compared).outcome is Outcome.RESOLVED
     assert resolution_of(compared) == resolution_of(apart)
     results = [TrialResult.of(BUG.name, job).after for job in (compared, apart)]
     assert results[0] is not None

@@ -28,7 +28,7 @@ def test_the_files_are_those_that_the_fix_changes() -> None:
 def test_a_traced_bug_is_not_measured_nor_said_to_be() -> None:
     request = job("hypervisor")
     assert not any(isinstance(step, ReproduceSpec) and step.measure for step in request.steps)
-    assert request.tags == [f"bug={BUG.name}"]
+    assert request.tags == [f"bug={BUG.name}", "patch=fix"]
 
 
 def test_without_any_file_it_is_refused() -> None:

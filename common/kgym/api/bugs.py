@@ -6,8 +6,8 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from kgym.api.jobs import DIGITS, BugName
-from kgym.api.states import State
-from kgym.api.steps import Count, Line, Strict, Verdict
+from kgym.api.outcomes import Outcome
+from kgym.api.steps import Count, Line, Strict
 
 PatchState = Literal["resolved", "unresolved", "untried"]
 ShortText = Annotated[str, Field(min_length=1, max_length=60)]
@@ -25,18 +25,15 @@ class BugView(Strict):
     )
     title: Line | None = Field(description="title of its crash, once a job has shown it")
     jobs: Count
-    states: dict[State, Count] = Field(description="how many jobs, by state; no zeros")
-    verdicts: dict[Verdict, Count] = Field(
-        description="how many jobs have ended with a verdict, by verdict; no zeros"
-    )
+    outcomes: dict[Outcome, Count] = Field(description="how many jobs, by outcome; no zeros")
     patch: PatchState = Field(
         description="resolved: by some job's patch; unresolved: by none; untried: no job"
-        " has a patch"
+        " has tried a patch to the end"
     )
-    resolved: Count = Field(description="jobs whose patch resolves it")
-    unresolved: Count = Field(description="jobs whose patch does not")
     resolved_job: int | None = Field(description="the newest job whose patch resolves it")
-    verdict: Verdict | None = Field(description="verdict of its newest job that has one")
+    outcome: Outcome | None = Field(
+        description="of its newest job that has run a kernel to the end"
+    )
     judged_at: datetime | None = Field(description="when that job ended")
     judged_job: int | None = Field(description="that job")
     created_at: datetime = Field(description="when the first of its jobs was submitted")
@@ -51,7 +48,7 @@ class BugFilter(Strict):
     subsystem: ShortText | None = Field(
         None, description="with those below it: `net` has `net/ipv4`"
     )
-    verdict: Verdict | None = Field(None, description="bugs whose last verdict this is")
+    outcome: Outcome | None = Field(None, description="bugs whose `outcome` this is")
     patch: PatchState | None = None
     text: Annotated[str, Field(min_length=1, max_length=200)] | None = Field(
         None, description="bugs with this in their name or title, in any case"

@@ -6,6 +6,7 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from kgym.api.jobs import DIGITS, GroupName, Submitter
+from kgym.api.outcomes import Outcome
 from kgym.api.states import State
 from kgym.api.steps import Count, Line, Name, Strict, Verdict
 
@@ -18,11 +19,7 @@ class GroupView(Strict):
     created_at: datetime = Field(description="when the first of its jobs was submitted")
     updated_at: datetime = Field(description="when one of its jobs changed last")
     jobs: Count
-    states: dict[State, Count] = Field(description="how many jobs, by state; no zeros")
-    verdicts: dict[Verdict, Count] = Field(
-        description="how many jobs have ended with a verdict, by verdict; no zeros"
-    )
-    resolved: Count = Field(description="jobs whose fix resolves the bug that they show")
+    outcomes: dict[Outcome, Count] = Field(description="how many jobs, by outcome; no zeros")
 
 
 class GroupFilter(Strict):
@@ -51,13 +48,13 @@ class GroupResult(Strict):
     job: int
     state: State
     tags: list[str]
+    outcome: Outcome
+    reason: Line | None = Field(
+        description="what decided the outcome; null until the job has ended"
+    )
     verdict: Verdict | None = Field(description="as JobView has it; null until the job has ended")
-    resolved: bool | None = Field(description="as JobView has it; null until the job has ended")
     title: Name | None = Field(
         description="title of the crash that decided the verdict, if one did"
-    )
-    reason: Line | None = Field(
-        description="reason of the verdict, or of its absence; null until the job has ended"
     )
     seconds: float = Field(description="total duration of its ended steps")
 

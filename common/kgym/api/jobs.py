@@ -8,6 +8,7 @@ from pydantic import AfterValidator, AwareDatetime, BeforeValidator, Field, mode
 
 from kgym.api import trusted_tags
 from kgym.api.capabilities import Capabilities
+from kgym.api.outcomes import Outcome
 from kgym.api.states import State
 from kgym.api.steps import (
     Count,
@@ -149,21 +150,19 @@ class JobView(Strict):
     priority: int
     submitter: str = Field(description="the name of the token; `local` without one")
     group: str | None = Field(None, description="the submitter's group that it belongs to")
+    outcome: Outcome = Field(description="with no finding accepted")
+    reason: str | None = Field(
+        None,
+        description="what decided the outcome; of an unfinished job, the step that it is at, and"
+        " why that waits",
+    )
     verdict: Verdict | None = Field(
         None,
         description="of its last reproduce step; null until the job has ended, and if no such step"
         " has one",
     )
-    resolved: bool | None = Field(
-        None,
-        description="whether its fix resolves the bug that it shows, with no finding accepted; null"
-        " until the job has ended, and for a job that is not a trial of a fix",
-    )
     title: str | None = Field(
         None, description="of the crash that decided the verdict; null until the job has ended"
-    )
-    reason: str | None = Field(
-        None, description="reason of the verdict, or of its absence; null as `title` is"
     )
     kernel: str | None = Field(
         None,
@@ -177,6 +176,11 @@ class JobView(Strict):
         " null in lists, and for a job that was just submitted",
     )
     steps: list[StepView]
+
+    @property
+    def sentence(self) -> str:
+        """The outcome with its reason, such as `Not resolved: the kernel crashes`."""
+        return self.outcome.sentence(self.reason)
 
     def step(self, named: StepNumber | StepName) -> StepView | None:
         """Return the step of this name or number; None if there is none."""
@@ -205,8 +209,7 @@ class StateEvent(Happened):
         None, description="the worker that runs the step; only with `running`"
     )
     failure: Failure | None = Field(None, description="why an attempt failed, if one did")
-    verdict: Verdict | None = Field(None, description="the job's, with the event that ends it")
-    resolved: bool | None = Field(None, description="the job's, with the event that ends it")
+    outcome: Outcome | None = Field(None, description="the job's, with the event that ends it")
 
 
 class ProgressEvent(Happened, Progress):
@@ -282,7 +285,7 @@ class JobConditions(Strict):
     )
     submitter: Submitter | None = None
     mine: bool = Field(False, description="only jobs that the caller has submitted")
-    verdict: Verdict | None = Field(None, description="jobs with this verdict")
+    outcome: Outcome | None = Field(None, description="jobs with this outcome")
     text: Annotated[str, Field(min_length=1, max_length=200)] | None = Field(
         None,
         description="jobs with this in their title, tags, group or submitter, in any case, or with"

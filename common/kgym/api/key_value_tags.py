@@ -1,6 +1,7 @@
 """kGymSuite's tags, which have a key and a value, as ours: `KEY=VALUE`. Pure."""
 
 import re
+from collections.abc import Iterable
 
 from kgym.errors import UserError
 
@@ -24,6 +25,12 @@ def read(tags: list[str]) -> dict[str, str]:
     """Return the tags with a key and a value; a malformed escape stays as it is."""
     pairs = (tag.partition("=") for tag in tags)
     return {_plain(key): _plain(value) for key, equals, value in pairs if equals and key}
+
+
+def value(tags: Iterable[str], key: str) -> str | None:
+    """Return the value of the first tag with this key, as it is; None if there is none."""
+    begin = f"{key}="
+    return next((tag[len(begin) :] for tag in tags if tag.startswith(begin)), None)
 
 
 def as_written(tag: str) -> str:

@@ -7,8 +7,8 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from kgym.api.jobs import DIGITS, EntryName, WorkerState
-from kgym.api.states import State
-from kgym.api.steps import Count, Line, Name, Number, Sha256, Strict, Verdict
+from kgym.api.outcomes import Outcome
+from kgym.api.steps import Count, Line, Name, Number, Sha256, Strict
 
 # Names of entries, which are also names of folders.
 ENTRY = re.compile(r"[0-9A-Za-z][\w.+-]{0,63}", re.ASCII)
@@ -75,8 +75,7 @@ class EntryView(Strict):
     )
     holders: list[EntryHolder] = Field(description="workers whose hosts have a copy")
     jobs: Count = Field(description="jobs that built or checked patches on it")
-    states: dict[State, Count] = Field(description="number of these jobs by state; no zeros")
-    verdicts: dict[Verdict, Count] = Field(description="number of these jobs by verdict; no zeros")
+    outcomes: dict[Outcome, Count] = Field(description="number of these jobs by outcome; no zeros")
     created_at: datetime | None = Field(description="when the first of these jobs was submitted")
     used_at: datetime | None = Field(description="when one of these jobs last changed")
     making: EntryMaking | None = Field(None, description="how it was made; null if not in storage")

@@ -1,5 +1,6 @@
 """A bug and its jobs: show the bug, try a fix, check patches, calibrate."""
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
@@ -65,6 +66,13 @@ class TrialOptions:
 
 
 DEFAULT_OPTIONS = TrialOptions()
+_UNTAGGED = re.compile(r"[^\w.:=/@+-]")
+
+
+def patch_tag(name: str) -> str:
+    """Return the tag of jobs that try a patch of this name."""
+    # The end of a name differs, as of paths: keep it.
+    return f"patch={_UNTAGGED.sub('_', name)[-90:]}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,7 +127,7 @@ class Bug:
         steps: list[StepSpec] = [self._build(fix), before]
         if fix is not None:
             steps += [*self._reference(trial), *self._after(fix, None, trial)]
-        return self._job(steps, measured=measured or bool(before.variants))
+        return self._job(steps, fix, measured=measured or bool(before.variants))
 
     def shown(self, trial: TrialOptions = DEFAULT_OPTIONS) -> JobRequest:
         """Return the job that shows the bug once, as the baseline of any number of `trial` jobs."""
@@ -229,8 +237,11 @@ class Bug:
         """The known titles of the crash, the bug's own first; empty if any crash counts."""
         return [] if self.any_crash else [self.file.title, *self.file.alt_titles]
 
-    def _job(self, steps: list[StepSpec], *, measured: bool = False) -> JobRequest:
+    def _job(
+        self, steps: list[StepSpec], fix: Patch | None = None, *, measured: bool = False
+    ) -> JobRequest:
         tags = [f"bug={self.name}", *([self.calibration_tag] if measured else [])]
+        tags += [patch_tag(fix.name)] if fix is not None else []
         if any(step.name == REFERENCE for step in steps):
             tags.append(self.reference_tag)
         runs = any(isinstance(step, ReproduceSpec) for step in steps)

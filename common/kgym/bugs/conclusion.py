@@ -1,7 +1,7 @@
-"""The conclusion of a job: its verdicts in few words, and the answer to its submitter. Pure.
+"""The conclusion of a job: its outcome, and what decided it. Pure.
 
-The scheduler, lists, agents and the command line all take it from here; the command line only
-turns it into an exit status.
+The scheduler stores it; lists, pages, agents and the command line all take it from here. The
+command line only turns it into an exit status.
 """
 
 from collections.abc import Collection, Iterable, Iterator, Sequence
@@ -9,10 +9,14 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from kgym.api.jobs import JobView, StepView
+from kgym.api.outcomes import UNDER_WAY, Outcome
 from kgym.api.states import State
 from kgym.api.steps import (
     BuildResult,
     CheckResult,
+    Diagnostic,
+    Failure,
+    FileOutcome,
     Finding,
     PatchCheck,
     PatchOutcome,
@@ -23,12 +27,15 @@ from kgym.api.steps import (
     Verdict,
 )
 from kgym.api.steps.check import NOT_BUILT
-from kgym.bugs.bug import AFTER, BEFORE, BUILD_AFTER, REFERENCE
-from kgym.bugs.resolution import Resolution, is_accepted, resolution
+from kgym.bugs.bug import AFTER, BEFORE, BUILD_AFTER, BUILD_BEFORE, BUILD_REFERENCE, REFERENCE
+from kgym.bugs.resolution import Resolution, evidence_line, placed, resolution
 from kgym.bugs.trial_sides import other_compiler, other_root
 
 # Characters of a reason: it has to fit into a row of a table.
 _LONGEST_REASON = 300
+# Files that are named.
+_NAMED = 5
+_DOES_NOT_APPLY = "patch_does_not_apply"
 
 _UNKNOWN = Finding(
     check="detector",
@@ -51,10 +58,14 @@ class Answer(StrEnum):
     """No answer: the platform failed, the job was aborted, or there is no verdict."""
 
 
-_CHECKED = {
-    PatchOutcome.COMPILES: Answer.YES,
-    PatchOutcome.REFUSED: Answer.USER,
-    PatchOutcome.OVER_LIMIT: Answer.INFRASTRUCTURE,
+# All but those of unfinished jobs.
+ANSWERS = {
+    **dict.fromkeys((Outcome.RESOLVED, Outcome.REPRODUCED, Outcome.CALIBRATED), Answer.YES),
+    **dict.fromkeys((Outcome.TRACED, Outcome.BUILT, Outcome.COMPILES), Answer.YES),
+    **dict.fromkeys((Outcome.NOT_RESOLVED, Outcome.NOT_REPRODUCED, Outcome.NOT_BUILT), Answer.NO),
+    **dict.fromkeys((Outcome.DOES_NOT_COMPILE, Outcome.DOES_NOT_APPLY), Answer.NO),
+    Outcome.REFUSED: Answer.USER,
+    **dict.fromkeys((Outcome.INCONCLUSIVE, Outcome.ABORTED), Answer.INFRASTRUCTURE),
 }
 
 
@@ -63,74 +74,214 @@ def worst(answers: Iterable[Answer]) -> Answer:
     return max(answers, key=list(Answer).index, default=Answer.YES)
 
 
-def checked(patches: Iterable[PatchCheck]) -> Answer:
-    """Return YES if all patches compile, else the worst answer."""
-    return worst(_CHECKED.get(patch.outcome, Answer.NO) for patch in patches)
-
-
 @dataclass(frozen=True, slots=True)
 class Conclusion:
     """The conclusion of a job. A field is None if there is no such answer (yet)."""
 
+    outcome: Outcome
+    reason: str | None
+    """What decided the outcome, in one line of at most 300 characters."""
     verdict: Verdict | None
     """The verdict of its last reproduce step, which answers it; an aborted job has none."""
     title: str | None
     """The title of that verdict's crash."""
-    resolved: bool | None
-    """Whether the fix resolves the bug, if a fix was tried."""
-    compiling: tuple[int, int] | None
-    """The number of patches that compile, and of those that were checked."""
-    answer: Answer | None
-    """The answer in one word; None until the job has ended."""
-    reason: str | None
-    """The reason, in one line of at most 300 characters; None as long as there is none."""
     crash: str | None = None
     """The title of the crash that the job is about: the last one of the bug, or else the last."""
     guilty_file: str | None = None
     """The source file blamed by this crash's report."""
+    trial: Resolution | None = None
+    """Whether the fix resolves the bug, if a fix was tried to the end."""
+    evidence: str | None = None
+    """The evidence for the verdict on the kernel with the fix, in one line."""
 
     @property
-    def words(self) -> str:
-        """The conclusion in few words, such as `no_crash, resolved`; empty without one."""
-        words = [] if self.verdict is None else [str(self.verdict)]
-        if self.resolved is not None:
-            words.append("resolved" if self.resolved else "not resolved")
-        if self.compiling is not None:
-            words.append("{} of {} compile".format(*self.compiling))
-        return ", ".join(words)
+    def answer(self) -> Answer | None:
+        """The answer in one word; None until the job has ended."""
+        return ANSWERS.get(self.outcome)
 
 
 def conclusion(job: JobView, accepted: Collection[str] = ()) -> Conclusion:
     """Return the job's conclusion so far; `accepted` are reasons of findings that do not block.
 
-    A trial answers yes if its fix resolves the bug. Any other reproduce step is expected to show a
-    bug or, with a baseline, to show that a fix holds.
+    A trial resolves its bug, or not. Any other reproduce step is expected to show a bug.
     """
     steps = _runs(job)
     results = [step.result for step in steps if isinstance(step.result, ReproduceResult)]
     if job.state is State.ABORTED:  # results of some steps do not answer the job's question
         results = []
     trial = resolution_of(job, accepted) if steps and len(results) == len(steps) else None
-    good: list[bool] = []
-    if trial is not None:
-        good.append(trial.resolved)
-    elif len(results) == len(steps):
-        good.extend(_as_wanted(job, step, accepted) for step in steps)
-    compiling = _compiling(job)
-    if compiling is not None:
-        good.append(compiling[0] == compiling[1])
-    last = results[-1] if results else None
-    crash = _crash(results)
+    evidence = evidence_of(job, steps[-1]) if trial is not None else None
+    if job.state.final:
+        outcome, reason = _of_ended(job, results, trial, evidence)
+    else:
+        outcome, reason = under_way(job.state, job.steps)
+    last, crash = results[-1] if results else None, _crash(results)
     return Conclusion(
+        outcome=outcome,
+        reason=None if reason is None else in_one_line(reason),
         verdict=last.verdict if last else None,
         title=last.title if last else None,
-        resolved=trial.resolved if trial is not None else None,
-        compiling=compiling,
-        answer=_answer(job, results, good, refuted=trial is not None and trial.refuted),
-        reason=_reason(job, last, trial, compiling),
         crash=crash.title if crash else None,
         guilty_file=_guilty_file(crash) if crash else None,
+        trial=trial,
+        evidence=evidence,
     )
+
+
+# --- the outcome, and what decided it ---------------------------------------------------------
+
+
+# An outcome, and its reason.
+_Decided = tuple[Outcome, str | None]
+
+
+def under_way(state: State, steps: Sequence[StepView]) -> _Decided:
+    """Return the outcome of an unfinished job, with the step that it is at."""
+    step = next((step for step in steps if step.state is not State.SUCCEEDED), None)
+    waiting = f": {step.waiting}" if step and step.waiting else ""
+    return UNDER_WAY[state], f"step {step.number} ({step.kind}){waiting}" if step else None
+
+
+def _of_ended(
+    job: JobView, results: Sequence[ReproduceResult], trial: Resolution | None, evidence: str | None
+) -> _Decided:
+    if job.state is State.ABORTED:
+        return Outcome.ABORTED, None
+    runs = _runs(job)
+    for step in job.steps:
+        if step.failure is not None:
+            return _of_failure(step, step.failure)
+    if job.state is not State.SUCCEEDED or len(results) != len(runs):
+        return Outcome.INCONCLUSIVE, f"the job is {job.state}, but a result is missing"
+    if trial is not None:
+        return _of_trial(trial, results, _notes(job, runs[-1]), evidence)
+    return _of_runs(job, results) if results else _without_runs(job)
+
+
+def _of_failure(step: StepView, failure: Failure) -> _Decided:
+    if failure.cause == "user" and failure.reason == _DOES_NOT_APPLY:
+        return Outcome.DOES_NOT_APPLY, failure.message
+    # The kernel without the patch has to compile: that it does not is no fault of the patch.
+    own = step.kind is StepKind.BUILD and step.name not in {BUILD_BEFORE, BUILD_REFERENCE}
+    if failure.cause == "user" and failure.reason in NOT_BUILT and own:
+        return Outcome.DOES_NOT_COMPILE, failure.message
+    outcome = Outcome.REFUSED if failure.cause == "user" else Outcome.INCONCLUSIVE
+    return outcome, _failed(step, failure)
+
+
+def _of_trial(
+    trial: Resolution,
+    results: Sequence[ReproduceResult],
+    notes: Sequence[Finding],
+    evidence: str | None,
+) -> _Decided:
+    """Return the outcome of a trial of a fix: a blocking finding decides first, then a crash."""
+    last = results[-1]
+    if not trial.refuted:
+        # "No" can only be trusted if every run came to a verdict.
+        for result in results:
+            if result.verdict is Verdict.INCONCLUSIVE:
+                return Outcome.INCONCLUSIVE, result.reason
+        # Findings of a run whose kernel crashed say less than the crash.
+        if last.verdict is not Verdict.NO_CRASH:
+            return Outcome.NOT_RESOLVED, last.reason
+        if not trial.verdicts:
+            apart = f"the verdict was {last.baseline or 'not known'}"
+            before = results[0].reason if len(results) > 1 else apart
+            return Outcome.NOT_REPRODUCED, f"without the patch: {before}"
+    if trial.obstacles:
+        messages = [obstacle.message for obstacle in trial.obstacles]
+        return Outcome.NOT_RESOLVED, _first(messages)
+    noted = f"note: {_first([placed(note) for note in notes])}; " if notes else ""
+    return Outcome.RESOLVED, f"{noted}{evidence}"
+
+
+def _first(messages: Sequence[str]) -> str:
+    more = len(messages) - 1
+    return f"{messages[0]} (and {more} more)" if more else messages[0]
+
+
+def _notes(job: JobView, run: StepView) -> list[Finding]:
+    """Return the findings that the outcome of a resolved trial names: those accepted first."""
+    # Style says nothing about whether a patch is a fix.
+    named = [finding for finding in findings(job, run) if finding.check != "checkpatch"]
+    return sorted(named, key=lambda finding: finding.severity is not Severity.BLOCKING)
+
+
+def _of_runs(job: JobView, results: Sequence[ReproduceResult]) -> _Decided:
+    """Return the outcome of runs without a fix: each is expected to show the bug."""
+    for wrong in (Verdict.INCONCLUSIVE, Verdict.NO_CRASH, Verdict.OTHER_CRASH):
+        for result in results:
+            if result.verdict is wrong:
+                open_ = wrong is Verdict.INCONCLUSIVE
+                outcome = Outcome.INCONCLUSIVE if open_ else Outcome.NOT_REPRODUCED
+                return outcome, result.reason
+    spec = _runs(job)[-1].spec
+    measured = isinstance(spec, ReproduceSpec) and not spec.stop_at_first_crash
+    shown = Outcome.CALIBRATED if measured else Outcome.REPRODUCED
+    return _without_patch(job, shown), results[-1].reason
+
+
+def _without_runs(job: JobView) -> _Decided:
+    checks = [step.result for step in job.steps if isinstance(step.result, CheckResult)]
+    if checks:
+        return checked([patch for check in checks for patch in check.patches])
+    last = job.steps[-1].result
+    if isinstance(last, BuildResult):
+        plural = "" if last.objects_compiled == 1 else "s"
+        objects = f"{last.objects_compiled:,} object{plural} compiled"
+        return Outcome.BUILT, f"Linux {last.kernel_release}, {objects}"
+    return _without_patch(job, Outcome.BUILT), None
+
+
+def _without_patch(job: JobView, otherwise: Outcome) -> Outcome:
+    traced = any(step.kind is StepKind.MINIMIZE for step in job.steps)
+    return Outcome.TRACED if traced else otherwise
+
+
+# --- checks -----------------------------------------------------------------------------------
+
+
+def check_outcome(outcome: PatchOutcome) -> Outcome:
+    """Return the outcome of a patch by its check. A check that a limit ended says nothing."""
+    over = outcome is PatchOutcome.OVER_LIMIT
+    return Outcome.INCONCLUSIVE if over else Outcome(outcome)
+
+
+def check_reason(check: PatchCheck) -> str:
+    """Return why a patch does not compile; empty if it does."""
+    errors = [diagnostic for diagnostic in check.diagnostics if diagnostic.severity == "error"]
+    match check.outcome:
+        case PatchOutcome.NOT_BUILT if not check.reason:
+            idle = [file.path for file in check.files if file.outcome is FileOutcome.NOT_BUILT]
+            return f"the config compiles nothing of {', '.join(idle[:_NAMED])}"
+        case PatchOutcome.DOES_NOT_COMPILE if errors:
+            return _diagnosed(errors[0])
+    return check.reason
+
+
+def checked(patches: Sequence[PatchCheck]) -> _Decided:
+    """Return the outcome of the worst patch; COMPILES if all compile."""
+    good = sum(patch.outcome is PatchOutcome.COMPILES for patch in patches)
+    count = f"{good} of {len(patches)} patches compile"
+    bad = max(patches, key=_badness, default=None)
+    if bad is None or bad.outcome is PatchOutcome.COMPILES:
+        return Outcome.COMPILES, count
+    why = check_reason(bad)
+    return check_outcome(bad.outcome), why if len(patches) == 1 else f"{count}; {bad.name}: {why}"
+
+
+def _badness(check: PatchCheck) -> tuple[int, int]:
+    answer = ANSWERS[check_outcome(check.outcome)]
+    return list(Answer).index(answer), list(PatchOutcome).index(check.outcome)
+
+
+def _diagnosed(diagnostic: Diagnostic) -> str:
+    line = f":{diagnostic.line}" if diagnostic.line else ""
+    return f"{diagnostic.file}{line}: {diagnostic.message}"
+
+
+# --- trials -----------------------------------------------------------------------------------
 
 
 def resolution_of(job: JobView, accepted: Collection[str] = ()) -> Resolution | None:
@@ -184,13 +335,27 @@ def _sides_differ(job: JobView, sides: Sequence[StepView]) -> Iterator[Finding]:
 
 def _resolution_apart(job: JobView, step: StepView, accepted: Collection[str]) -> Resolution | None:
     """Return the resolution of a patched run whose baseline is in another job."""
-    after = reproduced(step)
-    if after is None or after.baseline is None or not _is_patched(step):
+    after, spec = reproduced(step), step.spec
+    based = isinstance(spec, ReproduceSpec) and spec.baseline is not None
+    # A run named so tries another kernel, without a fix (bisection).
+    if after is None or step.name == BEFORE or not (based or after.baseline):
         return None
-    spec = step.spec
     asked = spec.evidence if isinstance(spec, ReproduceSpec) else after.evidence is not None
     own, built = findings(job, step), _build_findings(job, step)
     return resolution(after.baseline, after, own, asked=asked, accepted=accepted, built=built)
+
+
+def evidence_of(job: JobView, run: StepView) -> str | None:
+    """Return the evidence of a run on the kernel with the fix, in one line."""
+    after, before = reproduced(run), reproduced(job.step(BEFORE))
+    if after is None:
+        return None
+    work = before.evidence.work if before is not None and before.evidence else None
+    all_findings = findings(job, run, patched=True)
+    return evidence_line(work, after.evidence, all_findings, after.variants, after.kernel_tests)
+
+
+# --- parts of jobs ----------------------------------------------------------------------------
 
 
 def failed(job: JobView) -> Answer | None:
@@ -208,8 +373,12 @@ def failure(job: JobView) -> str | None:
     """Return why the job has not succeeded; None if it has."""
     for step in job.steps:
         if step.failure is not None:
-            return f"step {step.number} ({step.kind}) failed: {step.failure.message}"
+            return _failed(step, step.failure)
     return None if job.state is State.SUCCEEDED else f"the job is {job.state}"
+
+
+def _failed(step: StepView, failure: Failure) -> str:
+    return f"step {step.number} ({step.kind}) failed: {failure.message}"
 
 
 def in_one_line(reason: str) -> str:
@@ -263,40 +432,7 @@ def _build_findings(job: JobView, step: StepView) -> list[Finding]:
     return built.findings if built else []
 
 
-def _answer(
-    job: JobView, results: list[ReproduceResult], good: list[bool], *, refuted: bool
-) -> Answer | None:
-    if not job.state.final:
-        return None
-    if (answer := failed(job)) is not None:
-        return answer
-    # A user can only trust "no" if every run came to a verdict, or if none could change it.
-    open_ = not refuted and any(result.verdict is Verdict.INCONCLUSIVE for result in results)
-    if open_ or job.state is not State.SUCCEEDED:
-        return Answer.INFRASTRUCTURE
-    return Answer.YES if all(good) else Answer.NO
-
-
-def _reason(
-    job: JobView,
-    last: ReproduceResult | None,
-    trial: Resolution | None,
-    compiling: tuple[int, int] | None,
-) -> str | None:
-    """Return what decided: a failure, the obstacles, a verdict, or the compiler's count."""
-    reason: str | None = None
-    if job.state.final and (why := failure(job)) is not None:
-        reason = why
-    elif trial is not None and (in_the_way := trial.deciding(last.title if last else None)):
-        reason = "; ".join(f"{obstacle.reason}: {obstacle.message}" for obstacle in in_the_way)
-    elif last is not None:
-        reason = last.reason
-    elif compiling is not None:
-        reason = "{} of {} patches compile".format(*compiling)
-    return None if reason is None else in_one_line(reason)
-
-
-def _crash(results: list[ReproduceResult]) -> ReproduceResult | None:
+def _crash(results: Sequence[ReproduceResult]) -> ReproduceResult | None:
     """Return the last result with the bug's own crash, or else with any crash."""
     crashed = [result for result in results if result.title is not None]
     # Without the fix, the crash is the bug's own; with it, another one may follow.
@@ -307,28 +443,3 @@ def _crash(results: list[ReproduceResult]) -> ReproduceResult | None:
 def _guilty_file(shown: ReproduceResult) -> str | None:
     files = (instance.guilty_file for instance in shown.instances if instance.title == shown.title)
     return next((file for file in files if file), None)
-
-
-def _as_wanted(job: JobView, step: StepView, accepted: Collection[str]) -> bool:
-    for finding in findings(job, step):
-        if finding.severity is Severity.BLOCKING and not is_accepted(finding.reason, accepted):
-            return False
-    based = isinstance(step.spec, ReproduceSpec) and step.spec.baseline is not None
-    wanted = Verdict.NO_CRASH if based and _is_patched(step) else Verdict.SAME_CRASH
-    return isinstance(step.result, ReproduceResult) and step.result.verdict is wanted
-
-
-def _is_patched(step: StepView) -> bool:
-    """Return whether a step with a baseline tries a fix, rather than another kernel (bisection)."""
-    return step.name != BEFORE
-
-
-def _compiling(job: JobView) -> tuple[int, int] | None:
-    patches = [
-        patch
-        for step in job.steps
-        if isinstance(step.result, CheckResult)
-        for patch in step.result.patches
-    ]
-    good = sum(patch.outcome is PatchOutcome.COMPILES for patch in patches)
-    return (good, len(patches)) if patches else None

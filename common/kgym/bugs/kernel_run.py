@@ -19,6 +19,7 @@ from typing import Any
 from pydantic import Field, ValidationError
 
 from kgym.api.jobs import JobView, StepView
+from kgym.api.outcomes import Outcome
 from kgym.api.steps import (
     CheckResult,
     Diagnostic,
@@ -34,11 +35,11 @@ from kgym.api.steps import (
 from kgym.api.steps.compilers import SUBSTITUTION
 from kgym.bugs import earlier_jobs
 from kgym.bugs.bug import AFTER, BEFORE, DEFAULT_OPTIONS, Bug, TrialOptions
-from kgym.bugs.conclusion import Answer, findings, reproduced, seconds
+from kgym.bugs.conclusion import Answer, findings, in_one_line, reproduced, seconds
 from kgym.bugs.ended_job import PATIENCE_SECONDS, Submitted
 from kgym.bugs.resolution import Obstacle, evidence_line
 from kgym.bugs.sweep import Candidate, Moved, Stage, Subject, SweepOptions, Tell, kept_job, sweep
-from kgym.bugs.sweep_rows import Outcome, Pair, Row, not_shown, status
+from kgym.bugs.sweep_rows import Pair, Row, not_shown, status
 from kgym.bugs.trial_result import JudgedFinding, judged
 from kgym.client import AsyncClient
 from kgym.errors import KgymError, UserError
@@ -275,6 +276,10 @@ class _Run:
             job = await self.client.job(row.job)
             seconds |= _seconds(job)
             facts |= await self._ran(job)
+            result = reproduced(job.step(AFTER))
+            # The evidence, which decided, has a line of its own.
+            if row.outcome is Outcome.RESOLVED and result is not None:
+                facts["reason"] = in_one_line(result.reason)
         return _answered(row, **facts, seconds=seconds)
 
     async def _ran(self, job: JobView) -> dict[str, object]:

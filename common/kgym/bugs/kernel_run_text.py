@@ -7,9 +7,10 @@ they stand between tags, which they cannot close.
 import re
 from collections.abc import Iterable, Iterator, Sequence
 
+from kgym.api.outcomes import Outcome
 from kgym.api.steps import Diagnostic, PatchCheck, PatchOutcome, Severity
+from kgym.bugs.conclusion import check_reason
 from kgym.bugs.kernel_run import KernelRun
-from kgym.bugs.sweep_rows import Outcome
 
 # Characters of an answer: agents cut longer ones themselves, often at the most useful part.
 MOST = 9000
@@ -89,7 +90,8 @@ def _findings(run: KernelRun) -> Iterator[str]:
 
 
 def _check(check: PatchCheck) -> Iterator[str]:
-    reason = f": {_line(check.reason)}" if check.reason else ""
+    why = check.reason or check_reason(check)
+    reason = f": {_line(why)}" if why else ""
     match check.outcome:
         case PatchOutcome.COMPILES:
             yield "compiles"
@@ -97,8 +99,7 @@ def _check(check: PatchCheck) -> Iterator[str]:
             yield f"functions that it changes: {_line(changed) or 'none'}"
             yield from _warnings(check.diagnostics)
         case PatchOutcome.NOT_BUILT:
-            paths = named([file.path for file in check.files if file.outcome == "not_built"])
-            yield f"changes nothing: the config does not compile {_line(paths)}"
+            yield f"changes nothing{reason}"
         case PatchOutcome.DOES_NOT_COMPILE:
             yield f"does not compile{reason}"
             yield from _compiler(check.output, check.diagnostics)

@@ -90,7 +90,15 @@ def is_accepted(reason: str, accepted: Collection[str]) -> bool:
 def _blocking(findings: Sequence[Finding]) -> Iterator[Obstacle]:
     for finding in findings:
         if finding.severity is Severity.BLOCKING:
-            yield Obstacle(finding.reason, f"{finding.check}: {finding.message}")
+            yield Obstacle(finding.reason, placed(finding))
+
+
+def placed(finding: Finding) -> str:
+    """Return the finding's message with its file and line, if it has them."""
+    if finding.file is None or (finding.line is None and finding.file in finding.message):
+        return finding.message
+    line = f":{finding.line}" if finding.line else ""
+    return f"{finding.message}, {finding.file}{line}"
 
 
 def _lacking(evidence: Evidence | None) -> Iterator[Obstacle]:

@@ -10,7 +10,6 @@ key once, so a sweep that is started again, or twice concurrently, gets the exis
 """
 
 import asyncio
-import re
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
@@ -18,14 +17,15 @@ from hashlib import sha256
 from typing import TypeVar
 
 from kgym.api.jobs import JobRequest, JobView
+from kgym.api.outcomes import Outcome
 from kgym.api.states import State
 from kgym.api.steps import CheckResult, Patch
 from kgym.bugs import ended_job
-from kgym.bugs.bug import DEFAULT_OPTIONS, REFERENCE, Bug, TrialOptions
+from kgym.bugs.bug import DEFAULT_OPTIONS, REFERENCE, Bug, TrialOptions, patch_tag
 from kgym.bugs.conclusion import conclusion, failure, reproduced
 from kgym.bugs.ended_job import Began, Submitted
 from kgym.bugs.equivalence import BehaviouralEquivalence
-from kgym.bugs.sweep_rows import Outcome, Pair, Row, checked, not_shown, tried
+from kgym.bugs.sweep_rows import Pair, Row, checked, not_shown, tried
 from kgym.client import AsyncClient, Refused
 from kgym.errors import UserError
 from kgym.source import patching
@@ -39,7 +39,6 @@ _BYTES = 8 << 20
 _CHECKS = 8
 # Maximum concurrent trials: each has an event stream, and a caller may have 200.
 MOST_UNDER_WAY = 150
-_UNTAGGED = re.compile(r"[^\w.:=/@+-]")
 
 
 @dataclass(frozen=True, slots=True)
@@ -288,7 +287,7 @@ class _BugSweep:
             pair = pair.knowing(behavioural_equivalence=BehaviouralEquivalence(missing=why))
             trial = replace(trial, compare_fix=False)
         request = self.bug.trial(patch, shown.id, trial)
-        request = request.model_copy(update={"tags": [*request.tags, tag(pair.patch)]})
+        request = request.model_copy(update={"tags": [*request.tags, patch_tag(pair.patch)]})
 
         def row(job: JobView) -> Row:
             return tried(pair, job, self.whole.options.accepted)
@@ -319,12 +318,6 @@ class _BugSweep:
         for copy in others:
             same = {"patch": copy.name, "same_as": first.name, "seconds": 0.0}
             self.whole.tell(row.model_copy(update=same))
-
-
-def tag(patch: str) -> str:
-    """Return the tag of jobs that try a patch of this name."""
-    # The end of a name differs, as of paths: keep it.
-    return f"patch={_UNTAGGED.sub('_', patch)[-90:]}"
 
 
 def _change(patch: Patch, content: str) -> str:

@@ -3,42 +3,33 @@
 from collections import Counter
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
-from enum import StrEnum
 
 from pydantic import Field
 
 from kgym.api.jobs import JobView
+from kgym.api.outcomes import Outcome
 from kgym.api.steps import BuildResult, Diagnostic, PatchCheck, PatchOutcome, Strict, Verdict
-from kgym.api.steps.check import NOT_BUILT
 from kgym.api.steps.compilers import SUBSTITUTION
 from kgym.bugs.bug import AFTER, BUILD_AFTER
 from kgym.bugs.conclusion import (
+    ANSWERS,
     Answer,
+    check_outcome,
+    check_reason,
     conclusion,
     in_one_line,
     reproduced,
-    resolution_of,
     seconds,
     worst,
 )
 from kgym.bugs.equivalence import BehaviouralEquivalence
 from kgym.bugs.resolution import Obstacle
 
-
-class Outcome(StrEnum):
-    """The outcome of a patch on a bug."""
-
-    RESOLVED = "resolved"
-    NOT_RESOLVED = "not_resolved"
-    """Its kernel crashes, or there is a blocking finding."""
-    NOT_BUILT = "not_built"
-    """The config leaves out all files that the patch changes: the kernel stays the same."""
-    DOES_NOT_COMPILE = "does_not_compile"
-    DOES_NOT_APPLY = "does_not_apply"
-    REFUSED = "refused"
-    """It is not a patch, or changes nothing."""
-    INCONCLUSIVE = "inconclusive"
-    """There is no answer."""
+# Outcomes of a trial that say something about its patch.
+_OF_PATCH = {
+    *(Outcome.RESOLVED, Outcome.NOT_RESOLVED),
+    *(Outcome.DOES_NOT_COMPILE, Outcome.DOES_NOT_APPLY),
+}
 
 
 class Row(Strict):
@@ -68,14 +59,7 @@ class Row(Strict):
 
 def status(rows: Iterable[Row]) -> Answer:
     """Return YES if all patches resolve their bugs, else the worst answer."""
-    return worst(_ANSWERS.get(row.outcome, Answer.NO) for row in rows)
-
-
-_ANSWERS = {
-    Outcome.RESOLVED: Answer.YES,
-    Outcome.REFUSED: Answer.USER,
-    Outcome.INCONCLUSIVE: Answer.INFRASTRUCTURE,
-}
+    return worst(ANSWERS[row.outcome] for row in rows)
 
 
 def counts(rows: Iterable[Row]) -> dict[str, dict[Outcome, int]]:
@@ -110,24 +94,17 @@ def checked(pair: Pair, check: PatchCheck) -> Pair | Row:
     """Return the pair if its patch is to be tried, else its final row."""
     # OVER_LIMIT: a check that a limit ended says neither yes nor no; the build decides.
     pair = pair.knowing(check=check.outcome, seconds=check.seconds)
-    errors = [diagnostic for diagnostic in check.diagnostics if diagnostic.severity == "error"]
-    match check.outcome:
-        case PatchOutcome.COMPILES | PatchOutcome.OVER_LIMIT:
-            return pair
-        case PatchOutcome.NOT_BUILT:
-            paths = ", ".join(file.path for file in check.files)
-            return pair.row(Outcome.NOT_BUILT, f"the config does not compile {paths}")
-        case PatchOutcome.DOES_NOT_COMPILE:
-            first = errors[0] if errors else None
-            reason = _diagnosed(first) if first else check.reason
-            return pair.row(Outcome.DOES_NOT_COMPILE, reason, diagnostic=first)
-        case PatchOutcome.DOES_NOT_APPLY | PatchOutcome.REFUSED:
-            return pair.row(Outcome(check.outcome), check.reason)
+    if check.outcome in {PatchOutcome.COMPILES, PatchOutcome.OVER_LIMIT}:
+        return pair
+    errors = (diagnostic for diagnostic in check.diagnostics if diagnostic.severity == "error")
+    broken = check.outcome is PatchOutcome.DOES_NOT_COMPILE
+    first = next(errors, None) if broken else None
+    return pair.row(check_outcome(check.outcome), check_reason(check), diagnostic=first)
 
 
 def tried(pair: Pair, job: JobView, accepted: Collection[str]) -> Row:
     """Return the row of a patch whose trial (`Bug.trial`) has ended."""
-    came_to, trial = conclusion(job, accepted), resolution_of(job, accepted)
+    came_to = conclusion(job, accepted)
     built, run = job.step(BUILD_AFTER), job.step(AFTER)
     before = pair.facts.get("seconds", 0)
     facts: dict[str, object] = {"job": job.id, "verdict": came_to.verdict, "title": came_to.title}
@@ -138,29 +115,19 @@ def tried(pair: Pair, job: JobView, accepted: Collection[str]) -> Row:
     facts["seconds"] = round((before if isinstance(before, float) else 0) + taken, 1)
     if built is not None and isinstance(built.result, BuildResult):
         facts["compiler_substitution"] = built.result.compiler_substitution
-    why = next((step.failure for step in job.steps if step.failure is not None), None)
-    reason = came_to.reason or f"job {job.id} is {job.state}"
     # The check compiles only the changed files; the whole build may fail in others.
-    if why is not None and why.cause == "user" and why.reason in NOT_BUILT:
-        return pair.row(Outcome.DOES_NOT_COMPILE, why.message, **facts)
-    if came_to.answer not in {Answer.YES, Answer.NO} or run is None or trial is None:
-        return pair.row(Outcome.INCONCLUSIVE, reason, **facts)
-    outcome = Outcome.RESOLVED if trial.resolved else Outcome.NOT_RESOLVED
-    obstacles = list(trial.deciding(came_to.title))
-    return pair.row(outcome, reason, obstacles=obstacles, **facts)
+    outcome = came_to.outcome if came_to.outcome in _OF_PATCH else Outcome.INCONCLUSIVE
+    if outcome is Outcome.NOT_RESOLVED and came_to.trial is not None:
+        facts["obstacles"] = list(came_to.trial.deciding(came_to.title))
+    return pair.row(outcome, came_to.reason or f"job {job.id} is {job.state}", **facts)
 
 
 def not_shown(job: JobView) -> str | None:
     """Return why the job did not show its bug, so that no patch can be tried; None if it did."""
     came_to = conclusion(job)
-    if came_to.answer is not None and came_to.verdict is Verdict.SAME_CRASH:
+    if job.state.final and came_to.verdict is Verdict.SAME_CRASH:
         return None
     reason = came_to.reason or f"it is {job.state}"
     if came_to.verdict in {Verdict.NO_CRASH, Verdict.OTHER_CRASH}:
         reason = f"{came_to.verdict}: {reason}"
     return f"the bug does not show without the patch (job {job.id}): {reason}"
-
-
-def _diagnosed(diagnostic: Diagnostic) -> str:
-    line = f":{diagnostic.line}" if diagnostic.line else ""
-    return f"{diagnostic.file}{line}: {diagnostic.message}"

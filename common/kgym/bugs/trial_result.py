@@ -7,6 +7,7 @@ from typing import Self
 from pydantic import Field
 
 from kgym.api.jobs import JobView, StepView
+from kgym.api.outcomes import Outcome
 from kgym.api.steps import (
     BuildResult,
     Calibration,
@@ -14,7 +15,6 @@ from kgym.api.steps import (
     Evidence,
     Finding,
     KernelTestRun,
-    ReproduceResult,
     Strict,
     VariantRun,
     Verdict,
@@ -25,6 +25,8 @@ from kgym.bugs.bug import AFTER, BEFORE, Bug
 from kgym.bugs.calibration import CONFIDENCES, Effort
 from kgym.bugs.conclusion import (
     Answer,
+    conclusion,
+    evidence_of,
     failed,
     failure,
     findings,
@@ -33,7 +35,7 @@ from kgym.bugs.conclusion import (
     seconds,
 )
 from kgym.bugs.equivalence import BehaviouralEquivalence
-from kgym.bugs.resolution import Obstacle, Resolution, evidence_line, is_accepted
+from kgym.bugs.resolution import Obstacle, Resolution, is_accepted
 
 QUANTILES = {"min": 0.0, "median": 0.5, "p90": 0.9, "max": 1.0}
 
@@ -82,7 +84,6 @@ class SideResult(Strict):
         result = reproduced(step)
         if result is None:
             return cls(verdict=Verdict.INCONCLUSIVE, reason=failure(job))
-        all_findings = findings(job, step)
         return cls(
             verdict=result.verdict,
             title=result.title,
@@ -98,8 +99,8 @@ class SideResult(Strict):
             variants=result.variants,
             behavioural_equivalence=BehaviouralEquivalence.of(result.variants),
             kernel_tests=result.kernel_tests,
-            evidence_line=_evidence_line(job, result, all_findings),
-            findings=judged(all_findings, accepted),
+            evidence_line=evidence_of(job, step) if step.name == AFTER else None,
+            findings=judged(findings(job, step), accepted),
         )
 
 
@@ -110,6 +111,8 @@ class TrialResult(Strict):
     job: int
     before: SideResult
     after: SideResult | None
+    outcome: Outcome
+    reason: str | None = Field(description="what decided the outcome, in one line")
     resolved: bool
     obstacles: list[Obstacle]
     compiler: str | None = Field(None, description="that built the kernel, in its own words")
@@ -134,12 +137,15 @@ class TrialResult(Strict):
         if before is None:
             raise ValueError(f"job {job.id} is not a trial: it has no step `{BEFORE}`")
         trial = resolution_of(job, accepted) or Resolution(False, ())
+        came_to = conclusion(job, accepted)
         built = next((s.result for s in job.steps if isinstance(s.result, BuildResult)), None)
         return TrialResult(
             bug=bug,
             job=job.id,
             before=SideResult.of(job, before, accepted),
             after=SideResult.of(job, after, accepted) if after else None,
+            outcome=came_to.outcome,
+            reason=came_to.reason,
             resolved=trial.resolved,
             obstacles=list(trial.obstacles),
             compiler=built.compiler_version if built else None,
@@ -217,16 +223,6 @@ class CalibrationResult(Strict):
         if self.crashed:
             return Answer.YES
         return Answer.NO if self.runs else Answer.INFRASTRUCTURE
-
-
-def _evidence_line(job: JobView, after: ReproduceResult, all_findings: list[Finding]) -> str | None:
-    """Return the evidence in one line for the patched kernel; None for the other one."""
-    before = reproduced(job.step(BEFORE))
-    if after is not reproduced(job.step(AFTER)):
-        return None
-    evidence = before.evidence if before else None
-    work = evidence.work if evidence else None
-    return evidence_line(work, after.evidence, all_findings, after.variants, after.kernel_tests)
 
 
 def _seconds(job: JobView) -> dict[str, float]:

@@ -14,13 +14,13 @@ from typing import Any
 
 from pydantic import Field
 
+from kgym.api.outcomes import Outcome
 from kgym.api.steps import Count, Strict
 from kgym.bench import atif
 from kgym.bench.attempt_record import Cost, Count32, Words
 from kgym.bench.campaign import Campaign, Planned
 from kgym.bugs.bug import TrialOptions
 from kgym.bugs.kernel_run import KernelRun, RunOptions, run_kernel
-from kgym.bugs.sweep_rows import Outcome
 from kgym.client import AsyncClient
 from kgym.errors import InfrastructureError, UserError
 from kgym.host import sandbox

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import ParamSpec, TypeVar
 
 from kgym.api.jobs import JobView
+from kgym.api.outcomes import Outcome as Ran
 from kgym.api.steps import (
     CRASHED_AT_BOOT,
     InstanceOutcome,
@@ -20,7 +21,6 @@ from kgym.bench.patch_overlap import changed_parts, overlap
 from kgym.bugs.bug import AFTER, TrialOptions
 from kgym.bugs.conclusion import reproduced
 from kgym.bugs.kernel_run import KernelRun, RunOptions, run_kernel
-from kgym.bugs.sweep_rows import Outcome as Ran
 from kgym.client import AsyncClient
 from kgym.errors import InfrastructureError, KgymError, UserError
 from kgym.host import separate_process

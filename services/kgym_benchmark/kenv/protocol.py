@@ -8,9 +8,9 @@ import re
 from dataclasses import dataclass
 from typing import Literal
 
+from kgym.api.outcomes import Outcome
 from kgym.bugs.kernel_run import KernelRun
 from kgym.bugs.kernel_run_text import run_text
-from kgym.bugs.sweep_rows import Outcome
 
 # Files of /root written by an answer; the last one is ours, with all details.
 REPORT, BUILD_LOG, MORE = "report.txt", "LinuxBuildStderr.txt", "run_kernel.txt"
