@@ -292,8 +292,7 @@ class JobStore:
             j = jobs.c
             rows = await connection.execute(
                 select(
-                    *(j.submitter, j.tags, j.state, j.created_at),
-                    *(j.verdict, j.resolved, j.updated_at),
+                    *(j.submitter, j.tags, j.state, j.created_at), *(j.outcome, j.updated_at)
                 ).where(j.id == job_id)
             )
             if (job := rows.first()) is None:
@@ -312,8 +311,7 @@ class JobStore:
                     "facet": f"tag:{tag}",
                     "state": job.state,
                     "created_at": job.created_at,
-                    "verdict": job.verdict,
-                    "resolved": job.resolved,
+                    "outcome": job.outcome,
                     "moved_at": job.updated_at,
                 }
                 for tag in set(tags)

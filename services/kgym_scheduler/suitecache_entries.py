@@ -16,6 +16,7 @@ from typing import TypeVar
 import structlog
 from pydantic import BaseModel, ValidationError
 
+from kgym.api.outcomes import UNDER_WAY
 from kgym.api.steps import Line, Name, Sha256
 from kgym.api.suitecache import (
     ENTRY,
@@ -177,7 +178,7 @@ class SuiteCacheEntries:
         """
         self._listed_at = -FRESH_SECONDS
         entry = await self.get(name)
-        unfinished = sum(count for state, count in entry.states.items() if not state.final)
+        unfinished = sum(entry.outcomes.get(outcome, 0) for outcome in set(UNDER_WAY.values()))
         if unfinished:
             raise entry_in_use(name, f"{unfinished} jobs with steps on it have not finished")
         if await self._store.held(f"suitecache/{name}"):
@@ -269,7 +270,7 @@ class SuiteCacheEntries:
     ) -> EntryView:
         described = self._described.get(name)
         about = described.about if described else None
-        states = count.states if count is not None else {}
+        outcomes = count.outcomes if count is not None else {}
         return EntryView(
             name=name,
             kernel_release=about and about.kernel_release,
@@ -279,9 +280,8 @@ class SuiteCacheEntries:
             bytes=stored and stored.bytes,
             touched_at=stored and stored.touched_at,
             holders=list(holders),
-            jobs=sum(states.values()),
-            states=states,
-            verdicts=count.verdicts if count is not None else {},
+            jobs=sum(outcomes.values()),
+            outcomes=outcomes,
             created_at=count.created_at if count is not None else None,
             used_at=count.active_at if count is not None else None,
             making=described and described.making,

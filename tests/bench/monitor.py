@@ -192,7 +192,7 @@ def _lists(client: Client) -> dict[str, str]:
         "jobs of a rare submitter": "/jobs?submitter=rarely&state=failed",
         "jobs by text": "/jobs?text=slab-out-of-bounds",
         "jobs by absent text": "/jobs?text=nowhere",
-        "jobs by all": "/jobs?kind=reproduce&tag=model:a&bug=extid-0005&verdict=no_crash"
+        "jobs by all": "/jobs?kind=reproduce&tag=model:a&bug=extid-0005&outcome=resolved"
         "&submitter=nightly&text=sweep",
         "queued": f"/jobs/{queued.id}",
     }

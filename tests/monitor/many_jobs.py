@@ -15,6 +15,7 @@ from typing import Any
 
 import asyncpg  # type: ignore[import-untyped]
 
+from kgym.api.outcomes import Outcome
 from kgym.api.steps import CheckSpec, InstanceOutcome, InstanceResult, Patch, Verdict
 from tests.results import built, checked, ran
 from tests.scheduler.parts import BUILD, reproduce
@@ -58,15 +59,29 @@ def rows(jobs: int, now: datetime | None = None) -> Iterator[tuple[Any, ...]]:
         final = state in {"succeeded", "failed", "aborted"}
         reason = dice.choice(_REASONS)
         failure = {"cause": "user", "reason": reason, "message": f"it failed by {reason}"}
+        outcome = _outcome(shape, state, verdict) if final else None
         yield (
-            *(n, state, None if verdict is None else str(verdict)),
-            verdict is Verdict.NO_CRASH if verdict is not None and shape == "trial" else None,
+            *(n, state, None if verdict is None else str(verdict), outcome and str(outcome)),
             f"KASAN: slab-out-of-bounds Write in part_{dice.randrange(900)}" if crash else None,
             *(bug, str(n * DAYS // (jobs + 1)), dice.choice("abcd"), submitter),
             f"sweep-{n // 5000}" if n % 2 else None,
             *(shape, created, began, ended if final else None),
             json.dumps(failure) if state == "failed" else None,
         )
+
+
+def _outcome(shape: str, state: str, verdict: Verdict | None) -> Outcome:
+    if state == "aborted":
+        return Outcome.ABORTED
+    if state == "failed":
+        return Outcome.REFUSED
+    if verdict is None:
+        return Outcome.BUILT if shape == "build" else Outcome.COMPILES
+    if verdict is Verdict.INCONCLUSIVE:
+        return Outcome.INCONCLUSIVE
+    if shape == "trial":
+        return Outcome.RESOLVED if verdict is Verdict.NO_CRASH else Outcome.NOT_RESOLVED
+    return Outcome.CALIBRATED if verdict is Verdict.SAME_CRASH else Outcome.NOT_REPRODUCED
 
 
 def _state(dice: random.Random, age: int) -> str:

@@ -1,12 +1,12 @@
 -- What makes rows of all tables (many_jobs.py): SQLite and PostgreSQL both understand it.
 CREATE TEMP TABLE seed (
-    n INTEGER PRIMARY KEY, state TEXT, verdict TEXT, resolved BOOLEAN, title TEXT, bug TEXT,
+    n INTEGER PRIMARY KEY, state TEXT, verdict TEXT, outcome TEXT, title TEXT, bug TEXT,
     night TEXT, model TEXT, submitter TEXT, group_name TEXT, shape TEXT,
     created_at {time}, started_at {time}, ended_at {time}, failure TEXT);
 
-INSERT INTO jobs (id, state, priority, submitter, group_name, verdict, resolved, title, reason,
+INSERT INTO jobs (id, state, priority, submitter, group_name, outcome, verdict, title, reason,
     created_at, updated_at, tags)
-SELECT n, state, 0, submitter, group_name, verdict, resolved, title,
+SELECT n, state, 0, submitter, group_name, outcome, verdict, title,
     CASE WHEN verdict IS NULL THEN NULL ELSE '2 of 2 completed instances said so' END, created_at,
     coalesce(ended_at, created_at),
     '["bug=' || bug || '", "night:' || night || '", "model:' || model || '"]'
@@ -49,8 +49,8 @@ SELECT coalesce(steps.lease, {uuid}), steps.id, 1, steps.kind, steps.worker, ste
     CASE WHEN steps.kind = 'build' AND steps.state = 'succeeded' THEN steps.id % 10 <> 0 END
 FROM steps WHERE steps.attempt = 1;
 
-INSERT INTO facets (job_id, facet, state, created_at, verdict, resolved, moved_at)
-SELECT n, facet, state, created_at, verdict, resolved, coalesce(ended_at, created_at) FROM (
+INSERT INTO facets (job_id, facet, state, created_at, outcome, moved_at)
+SELECT n, facet, state, created_at, outcome, coalesce(ended_at, created_at) FROM (
     SELECT DISTINCT n, 'kind:' || shapes.kind AS facet
         FROM seed JOIN shapes ON shapes.name = seed.shape
     UNION ALL SELECT n, 'tag:bug=' || bug FROM seed

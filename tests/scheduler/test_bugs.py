@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from kgym.api.bugs import BugFilter, BugView
 from kgym.api.jobs import JobFilter, JobRequest
+from kgym.api.outcomes import Outcome
 from kgym.api.states import State
 from kgym.api.steps import InstanceOutcome, InstanceResult, ReproduceResult, StepResult, Verdict
 from kgym.api.suitecache import EntryFilter, HeldEntry
@@ -84,33 +85,33 @@ async def test_a_bug_is_counted_by_what_its_jobs_came_to(store: JobStore) -> Non
     await store.submit(parts.job())
     [bug] = await counted(store)
     assert (bug.name, bug.jobs) == ("udp", 3)
-    assert bug.states == {State.SUCCEEDED: 1, State.FAILED: 1, State.QUEUED: 1}
-    assert bug.verdicts == {Verdict.SAME_CRASH: 1}
+    assert bug.outcomes == {Outcome.REPRODUCED: 1, Outcome.REFUSED: 1, Outcome.WAITING: 1}
     assert (bug.crash_class, bug.subsystem) == ("KASAN slab-out-of-bounds", "net/ipv4")
-    assert (bug.title, bug.verdict, bug.judged_job) == (TITLE, Verdict.SAME_CRASH, first)
+    assert (bug.title, bug.outcome, bug.judged_job) == (TITLE, Outcome.REPRODUCED, first)
     assert (bug.patch, bug.resolved_job) == ("untried", None)
     assert bug.created_at == (await store.get(first)).created_at
     assert bug.active_at == (await store.get(waiting.id)).updated_at
     await store.abort(waiting.id)
     [bug] = await counted(store)
-    assert bug.states == {State.SUCCEEDED: 1, State.FAILED: 1, State.ABORTED: 1}
+    assert bug.outcomes == {Outcome.REPRODUCED: 1, Outcome.REFUSED: 1, Outcome.ABORTED: 1}
     assert await counted(store) == [bug]
 
 
 async def test_a_fix_makes_a_bug_resolved_until_its_job_runs_again(store: JobStore) -> None:
     fixed = await done(store, fix("udp"), parts.BUILT, crashed(), parts.BUILT, ran())
     [bug] = await counted(store)
-    assert (bug.patch, bug.resolved, bug.resolved_job) == ("resolved", 1, fixed)
-    assert (bug.verdict, bug.title) == (Verdict.NO_CRASH, TITLE)  # of the run without the fix
+    assert (bug.patch, bug.outcomes, bug.resolved_job) == ("resolved", {Outcome.RESOLVED: 1}, fixed)
+    assert (bug.outcome, bug.title) == (Outcome.RESOLVED, TITLE)  # of the run without the fix
     assert bug.subsystem == "net/ipv4"
     other = await done(store, fix("udp"), parts.BUILT, crashed(), parts.BUILT, crashed())
     [bug] = await counted(store)
-    assert (bug.resolved, bug.unresolved, bug.judged_job) == (1, 1, other)
+    assert bug.outcomes == {Outcome.RESOLVED: 1, Outcome.NOT_RESOLVED: 1}
+    assert (bug.outcome, bug.judged_job) == (Outcome.NOT_RESOLVED, other)
     assert (bug.patch, bug.resolved_job) == ("resolved", fixed)
     await store.restart(fixed, 0)
     [bug] = await counted(store)
-    assert (bug.patch, bug.resolved, bug.resolved_job) == ("unresolved", 0, None)
-    assert bug.states == {State.SUCCEEDED: 1, State.QUEUED: 1}
+    assert (bug.patch, bug.resolved_job) == ("unresolved", None)
+    assert bug.outcomes == {Outcome.NOT_RESOLVED: 1, Outcome.WAITING: 1}
 
 
 async def test_other_tags_make_it_another_bug_s_job(store: JobStore) -> None:
@@ -118,7 +119,7 @@ async def test_other_tags_make_it_another_bug_s_job(store: JobStore) -> None:
     await store.tag(job_id, ["bug=b", "bug=c"])
     bugs = {bug.name: bug for bug in await counted(store)}
     assert set(bugs) == {"b", "c"}
-    assert all(bug.verdicts == {Verdict.SAME_CRASH: 1} for bug in bugs.values())
+    assert all(bug.outcomes == {Outcome.REPRODUCED: 1} for bug in bugs.values())
     await store.tag(job_id, [])
     assert await counted(store) == []
 
@@ -144,7 +145,7 @@ async def test_a_list_is_filtered_and_paged(store: JobStore, clock: parts.Clock)
     assert await names(subsystem="net") == {"udp", "fixed"} == await names(subsystem="net/ipv4")
     assert await names(subsystem="ne") == set()
     assert await names(crash_class="KASAN slab-out-of-bounds") == {"udp", "fixed"}
-    assert await names(patch="resolved") == {"fixed"} == await names(verdict=Verdict.NO_CRASH)
+    assert await names(patch="resolved") == {"fixed"} == await names(outcome=Outcome.RESOLVED)
     assert await names(patch="untried") == {"udp", "new-0", "new-1", "new-2"}
     assert await names(patch="unresolved") == set()
     assert await names(text="SLAB-out") == {"udp", "fixed"}
@@ -192,15 +193,16 @@ async def test_the_jobs_of_an_entry_are_found_and_counted(store: JobStore) -> No
     runs = await done(store, trial("udp"), good)
     entries = await store.counts.entries()
     assert set(entries) == {ENTRY}
-    assert entries[ENTRY].states == {State.SUCCEEDED: 2, State.QUEUED: 1}
-    assert entries[ENTRY].verdicts == {Verdict.SAME_CRASH: 1}
+    assert entries[ENTRY].outcomes == {Outcome.REPRODUCED: 1, Outcome.BUILT: 1, Outcome.WAITING: 1}
 
     async def jobs_of(**wanted: object) -> list[int]:
         asked = JobFilter.model_validate({"entry": ENTRY, **wanted})
         return [row.id for row in (await store.page(asked)).jobs]
 
     assert await jobs_of() == [runs, other, used]
-    assert await jobs_of(verdict=Verdict.SAME_CRASH) == [used]
+    assert await jobs_of(outcome=Outcome.REPRODUCED) == [used]
+    assert await jobs_of(outcome=Outcome.WAITING) == [runs]
+    assert await jobs_of(outcome=Outcome.WAITING, state=State.RUNNING) == []
     assert await jobs_of(state=State.QUEUED) == [runs]
     await store.abort(runs)
     assert await jobs_of(state=State.ABORTED) == [runs]
@@ -306,14 +308,11 @@ async def test_whatever_happens_counts_are_those_of_the_jobs(
             last = (await store.submit(trial(f"bug-{number % 2}")))[0].id
         else:
             await act(store, number, deed, last)
-    counts = {bug.name: (bug.states, bug.verdicts) for bug in await counted(store)}
-    states = defaultdict[str, Counter[State]](Counter)
-    verdicts = defaultdict[str, Counter[Verdict]](Counter)
+    counts = {bug.name: bug.outcomes for bug in await counted(store)}
+    outcomes = defaultdict[str, Counter[Outcome]](Counter)
     for job_now in (await store.page(JobFilter())).jobs:
         [tag] = job_now.tags
         bug = tag.removeprefix("bug=")
-        states[bug][job_now.state] += 1
-        if job_now.verdict is not None:
-            verdicts[bug][job_now.verdict] += 1
-    assert counts == {bug: (states[bug], verdicts[bug]) for bug in states}
+        outcomes[bug][job_now.outcome] += 1
+    assert counts == outcomes
     await store.close()

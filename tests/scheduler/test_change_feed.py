@@ -122,15 +122,14 @@ async def test_a_subscriber_hears_of_all_jobs(scheduler: Scheduler) -> None:
     await subscriber.close()
 
 
-async def test_the_end_of_a_job_tells_its_verdict(scheduler: Scheduler) -> None:
+async def test_the_end_of_a_job_tells_its_outcome(scheduler: Scheduler) -> None:
     begin = int((await scheduler.changes.page(None, 1)).next)
     view, _ = await scheduler.submit(job(reproduce(0, job=await run(scheduler))))
     await end(scheduler, AttemptEnding(result=REPRODUCED))
     shown = await scheduler.job(view.id)
     last = (await pages(scheduler, begin))[-1]
     assert last.data["job_state"] == "succeeded"
-    assert shown.verdict is not None
-    assert last.data["verdict"] == shown.verdict
+    assert last.data["outcome"] == shown.outcome == "not_reproduced"
 
 
 async def test_a_follower_of_a_job_is_not_told_of_tags(scheduler: Scheduler) -> None:

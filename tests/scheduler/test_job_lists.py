@@ -7,6 +7,7 @@ import pytest
 
 from kgym.api.bulk import AbortFilter, AbortRequest, RestartFilter, RestartRequest
 from kgym.api.jobs import JobConditions, JobFilter, JobView
+from kgym.api.outcomes import Outcome
 from kgym.api.states import State
 from kgym.api.steps import StepKind, Verdict
 from kgym.api.worker_calls import AttemptEnding
@@ -69,7 +70,7 @@ def meets(view: JobView, conditions: dict[str, object]) -> bool:
             "bug": lambda v: f"bug={v}" in view.tags,
             "submitter": lambda v: view.submitter == v,
             "mine": lambda _: view.submitter == "me",
-            "verdict": lambda v: view.verdict == v,
+            "outcome": lambda v: view.outcome == v,
             "text": lambda _: text == str(view.id) or any(text in word.lower() for word in words),
             "ids": lambda v: str(view.id) in str(v).split(","),
         }[name](value)
@@ -86,7 +87,10 @@ async def test_every_two_conditions_give_the_jobs_that_meet_both(
     monkeypatch.setattr(job_lists, "SCANNED", scanned)
     monkeypatch.setattr(job_lists, "READ", max(scanned, 15))
     assert len(everything) == 15
-    assert {view.verdict for view in everything} > {Verdict.SAME_CRASH, Verdict.NO_CRASH}
+    assert {view.outcome for view in everything} == {
+        *(Outcome.WAITING, Outcome.BUILT, Outcome.REFUSED),
+        *(Outcome.REPRODUCED, Outcome.NOT_REPRODUCED),
+    }
     for first, second in itertools.product(CONDITIONS, CONDITIONS):
         conditions = {**first, **second}
         expected = [view.id for view in everything if meets(view, conditions)]
@@ -146,7 +150,11 @@ async def test_a_bulk_abort_of_another_number_than_expected_does_nothing(store: 
         await store.abort_all(AbortRequest(filter=wanted, expected=2), "me", "me")
     assert (error.value.reason, error.value.details["jobs"]) == ("count_differs", 3)
     assert await listed(store, state="queued") == [other.id, *reversed(ids)]
-    done, _ = await store.abort_all(AbortRequest(filter=wanted, expected=3), "me", "me")
+    runs = AbortFilter(bug="one", outcome=Outcome.RUNNING)
+    none, _ = await store.abort_all(AbortRequest(filter=runs, expected=0), "me", "me")
+    assert none.aborted == []
+    waits = AbortFilter(bug="one", outcome=Outcome.WAITING)
+    done, _ = await store.abort_all(AbortRequest(filter=waits, expected=3), "me", "me")
     assert done.aborted == ids
     with pytest.raises(ValueError, match="`expected` is for a `filter`"):
         AbortRequest(jobs=ids, expected=3)

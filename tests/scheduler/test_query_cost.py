@@ -23,7 +23,7 @@ FEW, MANY = 1000, 8000
 GRAIN = 10
 CONDITIONS: dict[str, Any] = {
     "state": "failed",
-    "verdict": "same_crash",
+    "outcome": "not_resolved",
     "kind": "reproduce",
     "bug": "extid-0001",
     "tag": "model:a",

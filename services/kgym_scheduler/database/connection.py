@@ -27,6 +27,7 @@ from sqlalchemy.pool import ConnectionPoolEntry
 
 from kgym import sqlite
 from kgym.errors import Conflict, InfrastructureError, UserError
+from kgym_scheduler.database.tables import create
 
 CONNECT_SECONDS = 5.0
 # Connections for reading. Slow counts take turns (`KeptCounts`), so that they leave some free.
@@ -128,7 +129,8 @@ def _upgrade(connection: Connection) -> None:
     config.set_main_option("path_separator", "os")
     config.attributes["connection"] = connection
     known = {script.revision for script in ScriptDirectory.from_config(config).walk_revisions()}
-    for revision in MigrationContext.configure(connection).get_current_heads():
+    made = MigrationContext.configure(connection).get_current_heads()
+    for revision in made:
         if revision not in known:
             raise UserError(
                 "unknown_database_revision",
@@ -136,7 +138,11 @@ def _upgrade(connection: Connection) -> None:
                 " upgrade: an unreleased version before 0.2.0 made it, or a newer one. Name a new"
                 " database (on one machine: another data folder), or run the version that made it.",
             )
-    command.upgrade(config, "head")
+    if made:
+        command.upgrade(config, "head")
+    else:  # a new database begins with the tables of today
+        create(connection)
+        command.stamp(config, "head")
 
 
 def _driver(url: str) -> str:

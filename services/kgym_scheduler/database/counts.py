@@ -18,13 +18,12 @@ from itertools import groupby
 from typing import Any, TypeVar, cast
 
 import structlog
-from sqlalchemy import ColumnElement, Row, Select, Text, and_, func, literal_column, or_, select
+from sqlalchemy import ColumnElement, Row, Select, Text, and_, func, literal_column, select
 from sqlalchemy import cast as sql_cast
 
 from kgym.api.bugs import BugFilter, BugPage, BugView, PatchState
-from kgym.api.states import State
+from kgym.api.outcomes import UNDER_WAY, Outcome
 from kgym.api.statistics import AttemptCount, Piece, Statistics, StatisticsFilter
-from kgym.api.steps import Verdict
 from kgym.bugs import shipped
 from kgym.bugs.shipped import ShippedBug
 from kgym.crash.report.crash_class import crash_class, subsystem
@@ -69,7 +68,12 @@ SETTLED = timedelta(minutes=2)
 ROWS = 10_000
 
 T = TypeVar("T")
-# Of one group: a row per `state`, `verdict` and `resolved`, with `jobs` and `updated_at`.
+# Outcomes of jobs that have crashed the kernel with the bug, and of those that may have.
+_CRASHED = (Outcome.REPRODUCED, Outcome.CALIBRATED, Outcome.TRACED)
+_MAY_CRASH = (Outcome.RESOLVED, Outcome.NOT_RESOLVED, Outcome.INCONCLUSIVE)
+# Outcomes of jobs that say something about their bug.
+_RAN = (*_CRASHED, Outcome.RESOLVED, Outcome.NOT_RESOLVED, Outcome.NOT_REPRODUCED)
+# Of one group: a row per `state` and `outcome`, with `jobs` and `updated_at`.
 GroupCounts = Sequence[Row[Any]]
 _log = structlog.get_logger()
 
@@ -78,8 +82,7 @@ _log = structlog.get_logger()
 class EntryCount:
     """The jobs that have built or checked on an entry of SuiteCache."""
 
-    states: dict[State, int]
-    verdicts: dict[Verdict, int]
+    outcomes: dict[Outcome, int]
     created_at: datetime
     active_at: datetime
 
@@ -240,8 +243,7 @@ class Counts:
         async with self._database.read() as connection:
             rows = (await connection.execute(_subject_query(ENTRY, "entry:"))).all()
         counts = {
-            row.name: EntryCount(*_states_and_verdicts(row), row.created_at, row.active_at)
-            for row in rows
+            row.name: EntryCount(_outcomes(row), row.created_at, row.active_at) for row in rows
         }
         return counts, sum(row.jobs for row in rows)
 
@@ -275,31 +277,29 @@ def _subject_query(subject: ColumnElement[bool], prefix: str) -> Select[Any]:
     f = facets.c
     # The inner query reads the index in its order and leaves a few rows of each name.
     by = select(
-        *(f.facet, f.state, f.verdict, f.resolved),
+        *(f.facet, f.state, f.outcome),
         func.count().label("jobs"),
         func.min(f.created_at).label("created_at"),
         func.max(func.coalesce(f.moved_at, f.created_at)).label("active_at"),
         func.max(f.job_id).label("newest"),
     )
-    by = by.where(subject, f.facet != prefix).group_by(f.facet, f.state, f.verdict, f.resolved)
+    by = by.where(subject, f.facet != prefix).group_by(f.facet, f.state, f.outcome)
     p = by.subquery().c
     number, newest = func.sum(p.jobs), func.max(p.newest)
-    has_crash = or_(p.verdict.in_([Verdict.SAME_CRASH, Verdict.OTHER_CRASH]), p.resolved.is_(True))
     active_at = func.max(p.active_at).label("active_at")
     return (
         select(
             func.substr(p.facet, len(prefix) + 1).label("name"),
             number.label("jobs"),
-            *(number.filter(p.state == state).label(f"state_{state}") for state in State),
             *(
-                number.filter(p.verdict == verdict).label(f"verdict_{verdict}")
-                for verdict in Verdict
+                number.filter(_has_outcome(p, outcome)).label(f"outcome_{outcome}")
+                for outcome in Outcome
             ),
-            number.filter(p.resolved.is_(True)).label("resolved"),
-            number.filter(p.resolved.is_(False)).label("unresolved"),
-            newest.filter(p.resolved.is_(True)).label("resolved_job"),
-            newest.filter(p.verdict.is_not(None)).label("judged_job"),
-            newest.filter(has_crash).label("crashed_job"),
+            newest.filter(p.outcome == Outcome.RESOLVED).label("resolved_job"),
+            newest.filter(p.outcome.in_(_RAN)).label("judged_job"),
+            func.coalesce(
+                newest.filter(p.outcome.in_(_CRASHED)), newest.filter(p.outcome.in_(_MAY_CRASH))
+            ).label("crashed_job"),
             func.min(p.created_at).label("created_at"),
             active_at,
         )
@@ -309,13 +309,20 @@ def _subject_query(subject: ColumnElement[bool], prefix: str) -> Select[Any]:
     )
 
 
+def _has_outcome(columns: Any, outcome: Outcome) -> ColumnElement[bool]:
+    """Return the test for an outcome, which is only stored once a job has ended."""
+    states = [state for state, shown in UNDER_WAY.items() if shown is outcome]
+    test: ColumnElement[bool] = columns.outcome == outcome
+    return columns.state.in_(states) if states else test
+
+
 def _bug_query() -> Select[Any]:
-    """Return the query for all bugs, with the last verdict and crash of each."""
+    """Return the query for all bugs, with the last outcome and crash of each."""
     bugs = _subject_query(BUG, "tag:bug=").subquery()
     judged, crashed = jobs.alias("judged"), jobs.alias("crashed")
     return select(
         bugs,
-        *(judged.c.verdict, judged.c.updated_at.label("judged_at")),
+        *(judged.c.outcome, judged.c.updated_at.label("judged_at")),
         # `crash` identifies the bug; `title` is that of the run that decided the verdict.
         func.coalesce(crashed.c.crash, crashed.c.title, judged.c.crash, judged.c.title).label(
             "title"
@@ -328,37 +335,28 @@ def _bug_query() -> Select[Any]:
     )
 
 
-def _states_and_verdicts(row: Row[Any]) -> tuple[dict[State, int], dict[Verdict, int]]:
-    """Return the counts by state and by verdict, without zeros."""
-    counts = row._mapping
-    states = {state: int(counts[f"state_{state}"] or 0) for state in State}
-    verdicts = {verdict: int(counts[f"verdict_{verdict}"] or 0) for verdict in Verdict}
-    return (
-        {state: number for state, number in states.items() if number},
-        {verdict: number for verdict, number in verdicts.items() if number},
-    )
+def _outcomes(row: Row[Any]) -> dict[Outcome, int]:
+    """Return the counts by outcome, without zeros."""
+    counts = {outcome: int(row._mapping[f"outcome_{outcome}"] or 0) for outcome in Outcome}
+    return {outcome: number for outcome, number in counts.items() if number}
 
 
 def _bug(row: Row[Any]) -> BugView:
-    states, verdicts = _states_and_verdicts(row)
+    outcomes = _outcomes(row)
     title, file = row.title, row.guilty_file
     if (known := _shipped_bugs().get(row.name)) is not None:
         title, file = known.title, next(iter(known.files), None)
-    resolved, unresolved = int(row.resolved or 0), int(row.unresolved or 0)
-    patch: PatchState = "resolved" if resolved else "unresolved" if unresolved else "untried"
+    tried: PatchState = "unresolved" if Outcome.NOT_RESOLVED in outcomes else "untried"
     return BugView(
         name=row.name,
         crash_class=(crash_class(title) or None) if title else None,
         subsystem=(subsystem(file) or None) if file else None,
         title=title,
         jobs=int(row.jobs),
-        states=states,
-        verdicts=verdicts,
-        patch=patch,
-        resolved=resolved,
-        unresolved=unresolved,
+        outcomes=outcomes,
+        patch="resolved" if Outcome.RESOLVED in outcomes else tried,
         resolved_job=row.resolved_job,
-        verdict=views.verdict_of(row),
+        outcome=row.outcome and Outcome(row.outcome),
         judged_at=row.judged_at,
         judged_job=row.judged_job,
         created_at=row.created_at,
@@ -369,7 +367,7 @@ def _bug(row: Row[Any]) -> BugView:
 def _matches(bug: BugView, conditions: BugFilter) -> bool:
     equal = (
         *((conditions.name, bug.name), (conditions.crash_class, bug.crash_class)),
-        *((conditions.verdict, bug.verdict), (conditions.patch, bug.patch)),
+        *((conditions.outcome, bug.outcome), (conditions.patch, bug.patch)),
     )
     if any(value is not None and value != own for value, own in equal):
         return False
@@ -396,7 +394,7 @@ def _shipped_bugs() -> Mapping[str, ShippedBug]:
 
 
 def _group_query(ids: Collection[int]) -> Select[Any]:
-    kinds = (groups.c.id, jobs.c.state, jobs.c.verdict, jobs.c.resolved)
+    kinds = (groups.c.id, jobs.c.state, jobs.c.outcome)
     same = and_(jobs.c.submitter == groups.c.submitter, jobs.c.group_name == groups.c.name)
     return (
         select(

@@ -1,6 +1,7 @@
 """Reading groups of jobs; what a group shows is counted from its jobs."""
 
 import json
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -8,8 +9,8 @@ from sqlalchemy import Row, Select, select, tuple_
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from kgym.api.groups import GroupFilter, GroupResult, GroupResultPage, GroupView
+from kgym.api.outcomes import Outcome
 from kgym.api.states import State
-from kgym.api.steps import Verdict
 from kgym_scheduler.database import views
 from kgym_scheduler.database.counts import GroupCounts
 from kgym_scheduler.database.tables import groups, jobs, steps
@@ -53,7 +54,7 @@ async def results(
     """Return the results of a group's next jobs after number `after`, in order."""
     j = jobs.c
     query: Select[Any] = (
-        select(j.id, j.state, j.tags, j.verdict, j.resolved, j.title, j.reason)
+        select(j.id, j.state, j.tags, j.outcome, j.verdict, j.title, j.reason)
         .where(j.submitter == submitter, j.group_name == name, j.id > after)
         .order_by(j.id)
         .limit(limit + 1)
@@ -69,21 +70,16 @@ async def results(
 
 def view(group: Row[Any], counts: GroupCounts) -> GroupView:
     """Return the group with its counts."""
-    states = dict.fromkeys(State, 0)
-    verdicts = dict.fromkeys(Verdict, 0)
+    outcomes = Counter[Outcome]()
     for count in counts:
-        states[State(count.state)] += count.jobs
-        if count.verdict is not None:
-            verdicts[Verdict(count.verdict)] += count.jobs
+        outcomes[views.outcome_of(count)] += count.jobs
     return GroupView(
         name=group.name,
         submitter=group.submitter,
         created_at=group.created_at,
         updated_at=max(count.updated_at for count in counts),
-        jobs=sum(states.values()),
-        states={state: number for state, number in states.items() if number},
-        verdicts={verdict: number for verdict, number in verdicts.items() if number},
-        resolved=sum(count.jobs for count in counts if count.resolved),
+        jobs=outcomes.total(),
+        outcomes={outcome: outcomes[outcome] for outcome in Outcome if outcomes[outcome]},
     )
 
 
@@ -104,9 +100,9 @@ def _result(row: Row[Any], seconds: float) -> GroupResult:
         job=row.id,
         state=State(row.state),
         tags=json.loads(row.tags),
-        verdict=views.verdict_of(row),
-        resolved=row.resolved,
-        title=row.title,
+        outcome=views.outcome_of(row),
         reason=row.reason,
+        verdict=views.verdict_of(row),
+        title=row.title,
         seconds=round(seconds, 1),
     )

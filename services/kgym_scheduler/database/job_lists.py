@@ -6,13 +6,15 @@ another: a search for something rare yields short pages, each with a cursor to g
 """
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from sqlalchemy import ColumnElement, Select, Subquery, and_, exists, func, or_, select, tuple_
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from kgym.api.jobs import JobConditions
+from kgym.api.outcomes import Outcome
+from kgym.api.states import State
 from kgym_scheduler.database import views
 from kgym_scheduler.database.tables import events, facets, jobs, steps
 
@@ -25,6 +27,9 @@ READ = 2000
 # Jobs or events in the lists of the peer API. Their pages skip by number and show the total: both
 # costs grow with the length of the list.
 NEWEST = 4000
+# The states of unfinished jobs. No job is pending: its first step is queued with it, each other
+# step with the end of the step before.
+_UNDER_WAY = {Outcome.WAITING: State.QUEUED, Outcome.RUNNING: State.RUNNING}
 
 
 class JobList:
@@ -89,32 +94,29 @@ class JobList:
         submitters = {
             name for name in (conditions.submitter, caller if conditions.mine else None) if name
         }
-        equal: dict[Any, Any] = {
-            column: value
-            for column, value in (
-                (jobs.c.verdict, conditions.verdict),
-                (jobs.c.state, conditions.state),
-            )
-            if value is not None
-        }
+        equal = list(_equal(conditions))
         if conditions.ids:
             self._tests += [jobs.c.submitter == name for name in submitters]
-            self._tests += [column == value for column, value in equal.items()]
+            self._tests += [column == value for column, value in equal]
             self._tests += map(_of_facet, _facets(conditions))
             return [jobs.c.id.in_(map(int, conditions.ids.split(",")))]
         chosen = _facets(conditions)
         first = chosen[0] if chosen else None
-        if first and not (first.startswith("kind:") and (submitters or conditions.verdict)):
+        outcome = conditions.outcome is not None
+        if first and not (first.startswith("kind:") and (submitters or outcome)):
             self._of_table, self._order = facets, (facets.c.created_at, facets.c.job_id)
             self._tests += [jobs.c.submitter == name for name in submitters]
             self._tests += map(_of_facet, chosen[1:])
-            if conditions.verdict is not None:
-                self._tests.append(jobs.c.verdict == conditions.verdict)
             own = [facets.c.facet == first]
-            return own if conditions.state is None else [*own, facets.c.state == conditions.state]
+            for column, value in equal:
+                if column is jobs.c.state:
+                    own.append(facets.c.state == value)
+                else:
+                    self._tests.append(column == value)
+            return own
         self._tests += map(_of_facet, chosen)
         indexed = [jobs.c.submitter == name for name in sorted(submitters)]
-        indexed += [column == value for column, value in equal.items()]
+        indexed += [column == value for column, value in equal]
         self._tests += indexed[1:]
         return indexed[:1]
 
@@ -132,12 +134,9 @@ class JobList:
 def clauses(conditions: JobConditions, caller: str) -> list[ColumnElement[bool]]:
     """Return the conditions as SQL, without regard to indexes."""
     j = jobs.c
-    given: dict[Any, Any] = {
-        j.submitter: conditions.submitter,
-        j.verdict: conditions.verdict,
-        j.state: conditions.state,
-    }
-    tests = [column == value for column, value in given.items() if value is not None]
+    tests = [column == value for column, value in _equal(conditions)]
+    if conditions.submitter:
+        tests.append(j.submitter == conditions.submitter)
     if conditions.ids:
         tests.append(j.id.in_(map(int, conditions.ids.split(","))))
     if conditions.mine:
@@ -149,6 +148,16 @@ def clauses(conditions: JobConditions, caller: str) -> list[ColumnElement[bool]]
     if conditions.text:
         tests.append(_has(conditions.text))
     return [*tests, *map(_of_facet, _facets(conditions))]
+
+
+def _equal(conditions: JobConditions) -> Iterator[tuple[Any, str]]:
+    """Yield the columns that must have a value; an unfinished job has no stored outcome."""
+    outcome, state = conditions.outcome, conditions.state
+    if outcome is not None:
+        under_way = _UNDER_WAY.get(outcome)
+        yield (jobs.c.state, under_way) if under_way else (jobs.c.outcome, outcome)
+    if state is not None:
+        yield jobs.c.state, state
 
 
 def _facets(conditions: JobConditions) -> list[str]:

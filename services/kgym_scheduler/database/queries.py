@@ -23,7 +23,7 @@ from kgym_scheduler.database.tables import QUEUED, RUNNING, events, jobs, lanes,
 JOB_COLUMNS = [
     jobs.c[name]
     for name in (
-        *("id", "state", "priority", "submitter", "group_name", "verdict", "resolved"),
+        *("id", "state", "priority", "submitter", "group_name", "outcome", "verdict"),
         *("created_at", "updated_at", "tags", "title", "reason"),
     )
 ]

@@ -14,6 +14,7 @@ from sqlalchemy import (
     Boolean,
     Column,
     ColumnElement,
+    Connection,
     ForeignKey,
     Index,
     Integer,
@@ -26,6 +27,7 @@ from sqlalchemy import (
     Uuid,
     func,
     literal_column,
+    text,
 )
 from sqlalchemy.ext.compiler import compiles
 from sqlalchemy.sql.compiler import SQLCompiler
@@ -41,6 +43,20 @@ metadata = MetaData(
         "pk": "pk_%(table_name)s",
     }
 )
+
+
+def create(connection: Connection) -> None:
+    """Create the tables in an empty database."""
+    metadata.create_all(connection, checkfirst=False)
+    if connection.dialect.name == "postgresql":
+        # Every step passes through the queue: its dead rows must not pile up at the head.
+        for name in ("steps", "jobs", "facets", "turns"):
+            connection.execute(
+                text(
+                    f"ALTER TABLE {name} SET (autovacuum_vacuum_scale_factor = 0.02,"
+                    " autovacuum_vacuum_cost_delay = 1)"
+                )
+            )
 
 
 # The submitter of jobs that come without a token.
@@ -82,8 +98,8 @@ jobs = Table(
     # among the groups of its submitter
     Column("group_name", String(100)),
     # its conclusion (`queue/job_conclusions.py`), once it has ended
+    Column("outcome", String(20)),
     Column("verdict", String(16)),
-    Column("resolved", Boolean),
     Column("title", Text),
     Column("reason", Text),
     # of the crash that identifies its bug: the title, and the source file that the report blames
@@ -100,14 +116,14 @@ UNFINISHED = jobs.c.state.in_(
 Index("ix_jobs_unfinished", jobs.c.submitter, sqlite_where=UNFINISHED, postgresql_where=UNFINISHED)
 
 Index("ix_jobs_submitter", jobs.c.submitter, jobs.c.created_at, jobs.c.id)
-JUDGED = jobs.c.verdict.is_not(None)
+CONCLUDED = jobs.c.outcome.is_not(None)
 Index(
-    "ix_jobs_verdict",
-    jobs.c.verdict,
+    "ix_jobs_outcome",
+    jobs.c.outcome,
     jobs.c.created_at,
     jobs.c.id,
-    sqlite_where=JUDGED,
-    postgresql_where=JUDGED,
+    sqlite_where=CONCLUDED,
+    postgresql_where=CONCLUDED,
 )
 
 GROUPED = jobs.c.group_name.is_not(None)
@@ -125,8 +141,7 @@ Index(
     jobs.c.submitter,
     jobs.c.group_name,
     jobs.c.state,
-    jobs.c.verdict,
-    jobs.c.resolved,
+    jobs.c.outcome,
     jobs.c.updated_at,
     sqlite_where=GROUPED,
     postgresql_where=GROUPED,
@@ -156,8 +171,7 @@ facets = Table(
     # takes ten times as long to look up 500,000 jobs as to count them in an index.
     Column("state", String(16), nullable=False),
     Column("created_at", Utc, nullable=False),
-    Column("verdict", String(16)),
-    Column("resolved", Boolean),
+    Column("outcome", String(20)),
     # when the state changed last; NULL until the first change
     Column("moved_at", Utc),
     Index(None, "facet", "created_at", "job_id"),
@@ -176,7 +190,7 @@ for _name, _subject in (("ix_facets_bugs", BUG), ("ix_facets_entries", ENTRY)):
     # The columns of the GROUP BY in `counts.py`, in its order, then all others that it reads.
     Index(
         _name,
-        *(facets.c[name] for name in ("facet", "state", "verdict", "resolved")),
+        *(facets.c[name] for name in ("facet", "state", "outcome")),
         *(facets.c[name] for name in ("moved_at", "created_at", "job_id")),
         sqlite_where=_subject,
         postgresql_where=_subject,

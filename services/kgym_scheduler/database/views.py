@@ -12,8 +12,10 @@ from sqlalchemy import Row
 
 from kgym.api.changes import Change
 from kgym.api.jobs import Artifact, JobEvent, JobView, Progress, StepView
+from kgym.api.outcomes import UNDER_WAY, Outcome
 from kgym.api.states import State
 from kgym.api.steps import Failure, StepKind, StepResult, StepSpec, Verdict
+from kgym.bugs.conclusion import under_way
 
 ARTIFACTS: TypeAdapter[list[Artifact]] = TypeAdapter(list[Artifact])
 RESULT: TypeAdapter[StepResult] = TypeAdapter(StepResult)
@@ -25,22 +27,26 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 def job_view(job: Row[Any], steps: Sequence[Row[Any]], reasons: Mapping[int, str]) -> JobView:
     """Return the job; `reasons` tell by lane why queued steps cannot begin."""
+    own, state = [_step_view(step, reasons) for step in steps], State(job.state)
+    outcome, reason = outcome_of(job), job.reason
+    if not state.final:
+        outcome, reason = under_way(state, own)
     return JobView(
         id=job.id,
-        state=State(job.state),
+        state=state,
         tags=json.loads(job.tags),
         priority=job.priority,
         submitter=job.submitter,
         group=job.group_name,
+        outcome=outcome,
+        reason=reason,
         verdict=verdict_of(job),
-        resolved=job.resolved,
         title=job.title,
-        reason=job.reason,
         kernel=next(filter(None, map(_kernel_release, steps)), None),
         created_at=job.created_at,
         updated_at=job.updated_at,
         last_event=job._mapping.get("last_event"),
-        steps=[_step_view(step, reasons) for step in steps],
+        steps=own,
     )
 
 
@@ -49,6 +55,13 @@ def _kernel_release(step: Row[Any]) -> str | None:
     # Matched, not parsed: the head is truncated JSON. Within JSON strings, quotes are escaped.
     match = _KERNEL_RELEASE.search(step._mapping.get("result_head") or "")
     return match and match[1]
+
+
+def outcome_of(row: Row[Any]) -> Outcome:
+    """Return the outcome of a job or of many, from its state and the outcome stored at its end."""
+    if row.outcome is not None:
+        return Outcome(row.outcome)
+    return UNDER_WAY.get(State(row.state), Outcome.INCONCLUSIVE)
 
 
 def verdict_of(job: Row[Any]) -> Verdict | None:

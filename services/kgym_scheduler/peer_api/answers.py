@@ -59,8 +59,8 @@ def context(job: JobView) -> dict[str, Any]:
         "kgym": {
             "job": job.id,
             "state": job.state,
+            "outcome": job.outcome,
             "verdict": job.verdict,
-            "resolved": job.resolved,
             "title": job.title,
             "reason": job.reason,
         },

@@ -199,12 +199,11 @@ class JobChange:
     def events(self, conclusion: Mapping[str, object]) -> list[dict[str, object]]:
         """Return the events as rows; each has the job's state at the end of the transaction.
 
-        The last event of a job has its verdict, too.
+        The last event of a job has its outcome, too.
         """
         job_state = {"job_state": self.state}
         if self.moves and self.state.final:
-            shown = {name: conclusion[name] for name in _SHOWN}
-            self.moves[-1][-1].update({n: v for n, v in shown.items() if v is not None})
+            self.moves[-1][-1].update(outcome=conclusion["outcome"])
         return [
             {
                 "job_id": self.id,
@@ -258,10 +257,10 @@ _LOCK = (
 _ADD_ENTRY_FACETS = (
     insert_or_skip(facets)
     .from_select(
-        ["job_id", "facet", "state", "created_at", "verdict", "resolved", "moved_at"],
+        ["job_id", "facet", "state", "created_at", "outcome", "moved_at"],
         select(
             *(jobs.c.id, literal("entry:") + attempts.c.entry, jobs.c.state, jobs.c.created_at),
-            *(jobs.c.verdict, jobs.c.resolved, jobs.c.updated_at),
+            *(jobs.c.outcome, jobs.c.updated_at),
         )
         .join(steps, steps.c.job_id == jobs.c.id)
         .join(attempts, attempts.c.step_id == steps.c.id)
@@ -269,8 +268,6 @@ _ADD_ENTRY_FACETS = (
     )
     .on_conflict_do_nothing()
 )
-# The columns of a job's conclusion that its last event has.
-_SHOWN = ("verdict", "resolved")
 _UNENDED: dict[str, object] = dict.fromkeys(
     ("ended_at", "outcome", "cause", "reason", "cached", "entry")
 )
@@ -399,7 +396,7 @@ class Changes:
             (
                 {"job_id": job.id},
                 {
-                    **{name: conclusions.get(job.id, NOTHING)[name] for name in _SHOWN},
+                    "outcome": conclusions.get(job.id, NOTHING)["outcome"],
                     "state": job.state,
                     "moved_at": self._now,
                 },

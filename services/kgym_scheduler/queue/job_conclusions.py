@@ -1,7 +1,7 @@
 """Conclusions of jobs (`bugs.conclusion`), computed and stored in the transaction that ends them.
 
-Successful jobs without a step that judges get none. If a result cannot be read, or is too long to
-be read again, the job has no verdict; it ends nevertheless.
+If a result cannot be read, or is too long to be read again, the job is inconclusive; it ends
+nevertheless.
 """
 
 from collections import defaultdict
@@ -15,20 +15,19 @@ from sqlalchemy import Row, Select, bindparam, case, func, select
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from kgym.api.jobs import JobView, StepView
+from kgym.api.outcomes import Outcome
 from kgym.api.states import State
 from kgym.api.steps import Failure, StepKind, StepResult, StepSpec
 from kgym.bugs.conclusion import Conclusion, conclusion
 from kgym_scheduler.database import views
 from kgym_scheduler.database.tables import steps
 
-# Kinds of steps that judge.
-JUDGED = frozenset({StepKind.REPRODUCE, StepKind.CHECK})
 # Maximum characters of a job's earlier results: reading them blocks the loop, some 10 ms a MiB.
 LONGEST = 4 << 20
 _TITLE = 1000
 # The columns of a job without a conclusion.
 _LINES = ("title", "reason", "crash", "guilty_file")
-NOTHING: dict[str, object] = dict.fromkeys(("verdict", "resolved", *_LINES))
+NOTHING: dict[str, object] = dict.fromkeys(("outcome", "verdict", *_LINES))
 
 _log = structlog.get_logger()
 
@@ -42,7 +41,7 @@ _RESULTS: Select[Any] = (
     )
     .where(
         _s.job_id.in_(bindparam("jobs", expanding=True)),
-        _s.kind.in_([*sorted(JUDGED), StepKind.BUILD]),
+        _s.kind.in_([StepKind.BUILD, StepKind.CHECK, StepKind.REPRODUCE]),
     )
     .order_by(_s.job_id, _s.number)
 )
@@ -70,11 +69,6 @@ class EndedJob:
     steps: Sequence[EndedStep]
 
     @property
-    def judged(self) -> bool:
-        """Whether it has a conclusion: a step of it judges, or it did not succeed."""
-        return self.state is not State.SUCCEEDED or any(step.kind in JUDGED for step in self.steps)
-
-    @property
     def rests_on_stored(self) -> bool:
         """Whether the conclusion needs stored results or specs besides the last answer."""
         return self.state is not State.ABORTED and any(map(_rests_on_stored, self.steps))
@@ -90,10 +84,9 @@ def _rests_on_stored(step: EndedStep) -> bool:
 async def conclude(
     connection: AsyncConnection, ended: Sequence[EndedJob]
 ) -> dict[int, dict[str, object]]:
-    """Return the columns of the conclusions, by job; jobs without one are left out."""
-    judged = [job for job in ended if job.judged]
-    stored = await _stored(connection, [job.id for job in judged if job.rests_on_stored])
-    return {job.id: _columns(job, stored[job.id]) for job in judged}
+    """Return the columns of the conclusions, by job."""
+    stored = await _stored(connection, [job.id for job in ended if job.rests_on_stored])
+    return {job.id: _columns(job, stored[job.id]) for job in ended}
 
 
 async def _stored(
@@ -114,14 +107,12 @@ def _columns(job: EndedJob, stored: Mapping[int, Row[Any]]) -> dict[str, object]
     except Exception as error:  # noqa: BLE001 - whatever is in a result, the job ends
         _log.warning("a job has no conclusion", job=job.id, error=repr(error)[:1000])
         if job.state is State.SUCCEEDED:
-            return {
-                **NOTHING,
-                "reason": _line(f"no verdict, as its results cannot be read: {error}"),
-            }
+            reason = _line(f"its results cannot be read: {error}")
+            return {**NOTHING, "outcome": Outcome.INCONCLUSIVE, "reason": reason}
         unanswered = [replace(step, answer=None) for step in job.steps]
         concluded = _conclusion(replace(job, steps=unanswered), {})
     lines = {name: _line(getattr(concluded, name)) for name in _LINES}
-    return {"verdict": concluded.verdict, "resolved": concluded.resolved, **lines}
+    return {"outcome": concluded.outcome, "verdict": concluded.verdict, **lines}
 
 
 def _conclusion(job: EndedJob, stored: Mapping[int, Row[Any]]) -> Conclusion:

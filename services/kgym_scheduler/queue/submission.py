@@ -17,6 +17,7 @@ from kgym.api.jobs import JobRequest, JobView, StepView
 from kgym.api.states import Event, State, after
 from kgym.api.steps import StepSpec
 from kgym.api.steps.kernel import Kernel
+from kgym.bugs.conclusion import under_way
 from kgym.bugs.config_symbols import check_architecture
 from kgym.errors import UserError
 from kgym_scheduler.database import views
@@ -256,6 +257,26 @@ def _event_rows(now: datetime, job_id: int, log: str) -> Iterator[dict[str, obje
 
 def _view(job_id: int, now: datetime, submission: Submission) -> JobView:
     """Return the job as `JobStore.get` would read it."""
+    views_of_steps = [
+        StepView(
+            number=number,
+            name=spec.name,
+            kind=spec.kind,
+            state=State.PENDING if number else FIRST,
+            attempt=0,
+            worker=None,
+            progress=None,
+            result=None,
+            failure=None,
+            artifacts=[],
+            queued_at=None if number else now,
+            started_at=None,
+            finished_at=None,
+            spec=spec,
+        )
+        for number, spec in enumerate(submission.request.steps)
+    ]
+    outcome, reason = under_way(FIRST, views_of_steps)
     return JobView(
         id=job_id,
         state=FIRST,
@@ -263,27 +284,11 @@ def _view(job_id: int, now: datetime, submission: Submission) -> JobView:
         priority=submission.request.priority,
         submitter=submission.submitter,
         group=submission.request.group,
+        outcome=outcome,
+        reason=reason,
         created_at=now,
         updated_at=now,
-        steps=[
-            StepView(
-                number=number,
-                name=spec.name,
-                kind=spec.kind,
-                state=State.PENDING if number else FIRST,
-                attempt=0,
-                worker=None,
-                progress=None,
-                result=None,
-                failure=None,
-                artifacts=[],
-                queued_at=None if number else now,
-                started_at=None,
-                finished_at=None,
-                spec=spec,
-            )
-            for number, spec in enumerate(submission.request.steps)
-        ],
+        steps=views_of_steps,
     )
 
 

@@ -13,6 +13,7 @@ from sqlalchemy import select
 
 from kgym.api.groups import GroupFilter
 from kgym.api.jobs import JobFilter, JobRequest
+from kgym.api.outcomes import Outcome
 from kgym.api.states import State
 from kgym.client import AsyncClient, Refused
 from kgym.web.server import serve
@@ -57,8 +58,8 @@ async def test_a_group_counts_the_jobs_that_its_submitter_has_given_its_name(
     await store.submit(grouped("a"), None, "you")
     await end(store)
     view = await store.group("me", "a")
-    assert (view.name, view.submitter, view.jobs, view.resolved) == ("a", "me", 2, 0)
-    assert (view.states, view.verdicts) == ({State.SUCCEEDED: 1, State.QUEUED: 1}, {})
+    assert (view.name, view.submitter, view.jobs) == ("a", "me", 2)
+    assert view.outcomes == {Outcome.WAITING: 1, Outcome.BUILT: 1}
     assert view.created_at < view.updated_at
     assert (await store.group("you", "a")).jobs == 1
     listed = await store.groups(GroupFilter(), "me")
@@ -173,7 +174,7 @@ async def test_an_abort_ends_what_is_left_of_ones_own_group(
         await alice.abort_group("night", "bob")
     assert (refused.value.status, refused.value.reason) == (403, "not_your_group")
     assert (await root.abort_group("night", "bob")).aborted == [theirs.id]
-    assert (await alice.group("night", "bob")).states == {State.ABORTED: 1}  # seen by all
+    assert (await alice.group("night", "bob")).outcomes == {Outcome.ABORTED: 1}  # seen by all
     assert [result.state for result in [r async for r in alice.group_results("night")]] == [
         *[State.FAILED, State.ABORTED]
     ]
@@ -192,6 +193,7 @@ async def test_results_come_as_csv_that_a_spreadsheet_cannot_run(
     assert [int(row["job"]) for row in rows] == ids
     assert [row["tags"] for row in rows] == ["'=cmd", "'+1 b", "'-1", "'@a", "a.b"]
     assert [row["state"] for row in rows] == ["queued"] * 4 + ["aborted"]
+    assert [row["outcome"] for row in rows] == ["waiting"] * 4 + ["aborted"]
     assert {row["verdict"] for row in rows} == {""}
     async with AsyncClient(str(http.base_url)) as client:
         listed = [row async for row in client.group_results("g")]

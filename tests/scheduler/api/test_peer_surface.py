@@ -65,7 +65,9 @@ async def test_a_job_is_two_steps_and_ends_in_their_words(
     await end(scheduler, ran(Verdict.NO_CRASH, None))
     shown = (await http.get(f"/jobs/{job_id}")).json()
     assert (shown["status"], shown["currentWorker"]) == ("finished", 2)
-    assert (shown["kGymEvaluation"], shown["kgym"]["verdict"]) == ("notReproduced", "no_crash")
+    assert (shown["kGymEvaluation"], shown["kgym"]["outcome"]) == (
+        *("notReproduced", "not_reproduced"),
+    )
     assert shown["jobWorkers"][1]["workerResult"]["crashes"] == []
     [listed] = (await http.get("/jobs")).json()["page"]
     assert (listed["jobId"], listed["status"]) == (job_id, "finished")

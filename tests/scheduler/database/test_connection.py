@@ -7,7 +7,7 @@ from hashlib import sha256
 from pathlib import Path
 
 import pytest
-from sqlalchemy import create_mock_engine, inspect, text
+from sqlalchemy import Connection, create_mock_engine, inspect, text
 
 from kgym.errors import Conflict, InfrastructureError, UserError
 from kgym_scheduler.database.connection import Database, upgrade
@@ -40,10 +40,53 @@ def test_a_change_of_the_tables_needs_a_migration() -> None:
         "sqlite://", lambda ddl, *_: made.append(str(ddl.compile(dialect=engine.dialect)))
     )
     metadata.create_all(engine, checkfirst=False)
-    # Databases of 0.2.0 have these tables. If this fails, write 0.2.0's tables out in
-    # `v0001_initial.py`, add a migration, and test here that both make the tables of `metadata`.
+    # New databases begin with these tables. If this fails, add a migration for older ones, and
+    # what it changes to `version_0_2_0.sql`.
     words = " ".join("".join(sorted(made)).split())
-    assert sha256(words.encode()).hexdigest()[:16] == "632bfd41d0d9b0c1"
+    assert sha256(words.encode()).hexdigest()[:16] == "2996c687c0e6a55d"
+
+
+# Of the jobs in `version_0_2_0.sql`, in their order.
+OUTCOMES = [
+    *(None, "resolved", "not_resolved", "inconclusive", "reproduced", "not_reproduced"),
+    *("compiles", "does_not_compile", "built", "aborted"),
+    *("does_not_compile", "refused", "does_not_apply", "inconclusive", "inconclusive"),
+]
+
+
+async def test_a_database_of_0_2_0_gets_the_tables_and_outcomes_of_today(empty_url: str) -> None:
+    database = Database(empty_url)
+    script = Path(__file__).with_name("version_0_2_0.sql").read_text()
+    async with database.write() as connection:
+        for statement in script.split(";\n")[:-1]:
+            await connection.exec_driver_sql(statement)
+    await upgrade(empty_url)
+    await upgrade(empty_url)
+    async with database.read() as connection:
+        outcomes = await connection.execute(text("SELECT outcome FROM jobs ORDER BY id"))
+        assert list(outcomes.scalars()) == OUTCOMES
+        copies = await connection.execute(text("SELECT outcome FROM facets ORDER BY job_id"))
+        assert list(copies.scalars()) == [None, "resolved"]
+        for name in ("jobs", "facets"):
+            table = metadata.tables[name]
+            columns = await connection.run_sync(_columns, name)
+            assert columns == {column.name for column in table.columns}
+            assert await connection.run_sync(_indexes, name) == {
+                index.name: [column.name for column in index.columns] for index in table.indexes
+            }
+    await database.close()
+
+
+def _columns(connection: Connection, table: str) -> set[str]:
+    return {column["name"] for column in inspect(connection).get_columns(table)}
+
+
+def _indexes(connection: Connection, table: str) -> dict[str | None, list[str | None]]:
+    return {
+        index["name"]: index["column_names"]
+        for index in inspect(connection).get_indexes(table)
+        if not index["unique"]
+    }
 
 
 @pytest.mark.parametrize("revision", ["0012", "0001", "9.9"])

@@ -8,6 +8,7 @@ from sqlalchemy import text
 from kgym.api import steps
 from kgym.api.groups import GroupResult
 from kgym.api.jobs import JobRequest, JobView
+from kgym.api.outcomes import Outcome
 from kgym.api.states import State
 from kgym.api.worker_calls import AttemptEnding
 from kgym.bugs import bundle
@@ -41,35 +42,39 @@ async def row_of(store: JobStore, job_id: int) -> GroupResult:
 
 async def test_a_trial_has_a_verdict_and_is_resolved_until_it_begins_again(store: JobStore) -> None:
     view, row = await came_to(store, TRIAL, [built(), SHOWN, built(), GONE])
-    assert (view.verdict, view.resolved) == (steps.Verdict.NO_CRASH, True)
-    assert (row.verdict, row.resolved, row.title) == (steps.Verdict.NO_CRASH, True, None)
-    assert row.reason == "it was no_crash"
+    assert view.sentence == (
+        "Resolved: 1 of 1 controls reported; by the reproducer alone; no blocking finding"
+    )
+    assert (row.outcome, row.reason) == (view.outcome, view.reason)
+    assert (row.verdict, row.title) == (steps.Verdict.NO_CRASH, None)
     group = await store.group("me", "g")
-    assert (group.verdicts, group.resolved) == ({steps.Verdict.NO_CRASH: 1}, 1)
+    assert group.outcomes == {Outcome.RESOLVED: 1}
     await store.restart(view.id, 3, "me")
     again = await store.get(view.id)
-    assert (again.state, again.verdict, again.resolved) == (State.QUEUED, None, None)
+    assert (again.sentence, again.verdict) == ("Waiting: step 3 (reproduce)", None)
+    assert (await row_of(store, view.id)).reason is None
     group = await store.group("me", "g")
-    assert (group.states, group.verdicts, group.resolved) == ({State.QUEUED: 1}, {}, 0)
+    assert group.outcomes == {Outcome.WAITING: 1}
     await end(store, SHOWN)
     row = await row_of(store, view.id)
-    assert (row.verdict, row.resolved) == (steps.Verdict.SAME_CRASH, False)
+    assert (row.verdict, row.outcome) == (steps.Verdict.SAME_CRASH, Outcome.NOT_RESOLVED)
     assert row.title == "KASAN: out-of-bounds"
 
 
 async def test_a_finding_of_an_earlier_step_stands_in_the_way(store: JobStore) -> None:
     answers = [built(), SHOWN, built(findings=[WEAKER]), GONE]
     view, row = await came_to(store, TRIAL, answers)
-    assert (view.verdict, view.resolved) == (steps.Verdict.NO_CRASH, False)
-    assert row.reason == "flags_weaker: detector: no KASAN"
+    assert view.verdict == steps.Verdict.NO_CRASH
+    assert view.sentence == "Not resolved: no KASAN"
+    assert row.reason == "no KASAN"
 
 
 async def test_a_job_that_ends_early_says_why(store: JobStore) -> None:
     view, row = await came_to(store, TRIAL, [built(), SHOWN, badly("user")])
-    assert (view.state, view.verdict, view.resolved) == (
+    assert (view.state, view.verdict, view.outcome) == (
         State.FAILED,
         steps.Verdict.SAME_CRASH,
-        None,
+        Outcome.REFUSED,
     )
     assert row.reason == "step 2 (build) failed: it broke"
     view, row = await came_to(store, job(), [badly("user")])
@@ -79,17 +84,18 @@ async def test_a_job_that_ends_early_says_why(store: JobStore) -> None:
     assert (await store.get(submitted.id)).verdict is None  # not before its end
     await store.abort(submitted.id)
     row = await row_of(store, submitted.id)
-    assert (row.verdict, row.resolved, row.reason) == (None, None, "the job is aborted")
+    assert (row.verdict, row.outcome, row.reason) == (None, Outcome.ABORTED, None)
     view, row = await came_to(store, job(), [built()])
-    assert (row.state, row.verdict, row.reason) == (State.SUCCEEDED, None, None)
+    assert (row.state, row.verdict) == (State.SUCCEEDED, None)
+    assert view.sentence == "Built: Linux 6.1.0, 1 object compiled"
 
 
 async def test_a_check_counts_what_compiles(store: JobStore) -> None:
     patch = steps.Patch(edits=[steps.Edit(file="a.c", original="a", replacement="b")])
     check = steps.CheckSpec(source=BUILD.source, config=BUILD.config, patches=[patch])
     result = checked([steps.PatchCheck(name="p", outcome=steps.PatchOutcome.COMPILES, seconds=1.0)])
-    view, row = await came_to(store, job(check), [result])
-    assert (view.verdict, view.resolved, row.reason) == (None, None, "1 of 1 patches compile")
+    view, _ = await came_to(store, job(check), [result])
+    assert (view.verdict, view.sentence) == (None, "Compiles: 1 of 1 patches compile")
 
 
 async def test_no_result_stops_the_end_of_its_job(store: JobStore) -> None:
@@ -121,9 +127,10 @@ async def test_nothing_is_resolved_by_results_that_cannot_be_read(
             await connection.execute(text(BROKEN))
     await store.finish(claimed.assignments[0].lease, AttemptEnding(result=GONE))
     row = await row_of(store, submitted.id)
-    assert (row.state, row.verdict, row.resolved) == (State.SUCCEEDED, None, None)
+    assert (row.state, row.verdict) == (State.SUCCEEDED, None)
+    assert row.outcome is Outcome.INCONCLUSIVE
     assert row.reason is not None
-    assert row.reason.startswith("no verdict, as its results cannot be read: ")
+    assert row.reason.startswith("its results cannot be read: ")
 
 
 async def test_a_job_fails_for_its_own_reason_whatever_its_results_are(store: JobStore) -> None:
@@ -133,6 +140,6 @@ async def test_a_job_fails_for_its_own_reason_whatever_its_results_are(store: Jo
         await connection.execute(text(BROKEN))
     await store.claim(claim_of())  # which fails: its input cannot be read
     row = await row_of(store, submitted.id)
-    assert (row.state, row.verdict) == (State.FAILED, None)
+    assert (row.state, row.outcome) == (State.FAILED, Outcome.INCONCLUSIVE)
     assert row.reason is not None
     assert row.reason.startswith("step 3 (reproduce) failed: ")
