@@ -123,6 +123,7 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
     ),
     "job list": (
         "kgym job list --state running --state queued",
+        "kgym job list --outcome not_resolved --group night",
         "kgym job list --tag bug=epoll-loop --since 2026-01-31",
     ),
     "job show": ("kgym job show 7 --json",),

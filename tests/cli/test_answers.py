@@ -136,13 +136,13 @@ def test_a_job_comes_with_its_verdict_and_the_crash_inline(
     with working(idle, data, does), Client(idle.url) as client:
         client.wait(client.submit(trial(steps.Verdict.NO_CRASH)).id)
     job = schemas.answer("job", "show", 1)
-    assert (job["verdict"], job["resolved"], job["failure"]) == ("no_crash", True, None)
+    assert (job["verdict"], job["outcome"], job["failure"]) == ("no_crash", "resolved", None)
     [crash] = job["crashes"]
     assert (crash["step"], crash["instance"]) == (1, 1)
     assert "demo_release" in crash["report"]
     assert "demo_release" in [frame["function"] for frame in crash["frames"]]
     [listed] = schemas.answer("job", "list")
-    assert listed["resolved"] is True
+    assert listed["outcome"] == "resolved"
     schemas.answer("job", "fetch", 1, "report-1.json", "-o", data / "fetched")
 
 
@@ -152,7 +152,8 @@ def test_a_failure_is_inline_with_the_compilers_diagnostics(
     broken = steps.Edit(file="kernel/sched.c", original="return", replacement="retrun")
     spec = fake_build.model_copy(update={"patches": [steps.Patch(edits=[broken])]})
     request = JobRequest(steps=[spec]).model_dump_json()
-    job = schemas.answer("job", "submit", "-", "--wait", status=2, stdin=request)
+    job = schemas.answer("job", "submit", "-", "--wait", status=1, stdin=request)
+    assert job["outcome"] == "does_not_compile"
     failure = job["failure"]
     assert (failure["step"], failure["reason"], failure["cause"]) == (0, "does_not_compile", "user")
     assert failure["diagnostics"][0]["file"] == "kernel/sched.c"

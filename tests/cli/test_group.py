@@ -54,7 +54,7 @@ def night(idle: Platform, data: Path) -> tuple[int, int]:
         with working(idle, data, answers):
             done = client.wait(client.submit(shown).id)
         waits = client.submit(JobRequest(steps=shown.steps[:1], tags=["-x"], group="night"))
-    assert (done.group, done.verdict, done.resolved) == ("night", Verdict.SAME_CRASH, None)
+    assert (done.group, done.verdict, done.outcome) == ("night", Verdict.SAME_CRASH, "reproduced")
     return done.id, waits.id
 
 
@@ -62,9 +62,14 @@ def test_a_group_is_listed_shown_and_aborted(group: Run, night: tuple[int, int])
     [[listed]] = of_schema(group, "list", "--mine")
     [seen] = of_schema(group, "show", "night")
     assert seen == listed
-    assert (seen["jobs"], seen["verdicts"], seen["resolved"]) == (2, {"same_crash": 1}, 0)
-    assert "1 queued, 1 succeeded" in group("list").out
-    assert "night of local: 2 jobs" in group("show", "night").out
+    assert (seen["jobs"], seen["outcomes"]) == (2, {"waiting": 1, "reproduced": 1})
+    assert "1 waiting, 1 reproduced" in group("list").out
+    head, counts, heads, first, last = group("show", "night").out.splitlines()
+    assert (head, counts) == ("group night of local: 2 jobs", "  1 waiting, 1 reproduced")
+    assert heads.split() == ["job", "outcome", "bug", "patch", "s", "reason"]
+    assert first.split()[:3] == [str(night[0]), "reproduced", "watch-queue-filter"]
+    assert first.endswith("  it was same_crash")
+    assert last.split()[:3] == [str(night[1]), "waiting", "-"]
     [done] = of_schema(group, "abort", "night")
     assert done["aborted"] == [night[1]]
     assert group("abort", "night").out == "aborted: none\n"
@@ -75,8 +80,8 @@ def test_results_are_rows_for_people_spreadsheets_and_programs(
 ) -> None:
     first, last = of_schema(group, "results", "night")
     assert (first["job"], first["verdict"], first["title"]) == (night[0], "same_crash", TITLE)
-    assert (last["job"], last["state"], last["verdict"]) == (night[1], "queued", None)
-    assert TITLE in group("results", "night").out
+    assert (last["job"], last["outcome"], last["verdict"]) == (night[1], "waiting", None)
+    assert "it was same_crash" in group("results", "night").out
     rows = list(csv.DictReader(io.StringIO(group("results", "night", "--csv").out)))
     assert [row["job"] for row in rows] == [str(job) for job in night]
     assert (rows[0]["title"], rows[1]["tags"]) == (f"'{TITLE}", "'-x")

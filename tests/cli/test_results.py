@@ -10,8 +10,18 @@ import pytest
 
 from kgym import configs
 from kgym.api.jobs import JobRequest
+from kgym.api.outcomes import Outcome
 from kgym.api.states import State
-from kgym.api.steps import BuildSpec, ReproduceResult, StepKind, StepRef, Verdict
+from kgym.api.steps import (
+    BuildSpec,
+    Finding,
+    ReproduceResult,
+    ReproduceSpec,
+    Severity,
+    StepKind,
+    StepRef,
+    Verdict,
+)
 from kgym.bugs import bundle
 from kgym.bugs.bug import AFTER
 from kgym.client import Client
@@ -20,7 +30,7 @@ from kgym_cli.platforms.embedded_platform import Platform
 from tests.cli.conftest import Answer, Kgym
 from tests.cli.test_commands import wait_for
 from tests.cli.worked import working
-from tests.results import built, ran
+from tests.results import GOOD, built, ran
 
 TITLE = "KASAN: use-after-free Read in demo"
 
@@ -54,15 +64,16 @@ def test_results_go_to_stdout_and_notes_to_stderr(
 ) -> None:
     [number] = judged(idle, data, Verdict.NO_CRASH)
     done = kgym("--server", idle.url, "job", *words, number)
-    assert f"job {number}: succeeded  no_crash, resolved" in done.out
+    assert done.out.startswith(f"job {number}: Resolved: by the reproducer alone; ")
     assert "verdict: same_crash" in done.out
     assert "verdict" not in done.err
 
 
 @pytest.mark.thorough
 def test_what_a_command_has_done_goes_to_stdout(kgym: Kgym, idle: Platform, build_job: str) -> None:
-    assert "job 1: queued" in kgym("job", "submit", "-", stdin=build_job).out
-    assert "job 1: aborted" in kgym("job", "abort", 1).out
+    submitted = kgym("job", "submit", "-", stdin=build_job)
+    assert "job 1: Waiting: step 0 (build)" in submitted.out
+    assert "job 1: Aborted" in kgym("job", "abort", 1).out
     assert (kgym("job", "log", 1).status, kgym("job", "log", 1, "--step", 0).status) == (0, 0)
     for words, wrong in ((["--step", 7], "job 1 has no step 7"), ([], "there is no job 2")):
         missing = kgym("job", "log", 1 if words else 2, *words)
@@ -81,11 +92,46 @@ def test_the_verdict_is_shown_and_decides_the_status(
         idle, data, Verdict.NO_CRASH, Verdict.SAME_CRASH, Verdict.INCONCLUSIVE
     )
     listed = {line.split()[0]: line for line in kgym("job", "list").out.splitlines()}
-    assert " no_crash, resolved " in listed[str(right)]
-    assert " same_crash, not resolved " in listed[str(wrong)]
-    assert " inconclusive, not resolved " in listed[str(open_)]
+    for number, outcome in {
+        right: "resolved",
+        wrong: "not_resolved",
+        open_: "inconclusive",
+    }.items():
+        assert listed[str(number)].split()[1] == outcome
+    assert "  it was same_crash  " in listed[str(wrong)]
     waits = [kgym("--server", idle.url, "job", "wait", job) for job in (right, wrong, open_)]
     assert [waited.status for waited in waits] == [0, 1, 3]
+
+
+@pytest.mark.thorough
+def test_a_finding_of_a_build_is_named_by_list_show_and_wait(
+    kgym: Kgym, idle: Platform, data: Path
+) -> None:
+    hides = Finding(
+        check="detector",
+        severity=Severity.BLOCKING,
+        reason="attribute",
+        message="the patch hides code from KASAN",
+        file="kernel/watch_queue.c",
+        line=320,
+    )
+    builds = iter([built(), built(findings=[hides])])
+    runs = iter([ran(Verdict.SAME_CRASH, TITLE), ran(evidence=GOOD)])
+    answers = {StepKind.BUILD: lambda _: next(builds), StepKind.REPRODUCE: lambda _: next(runs)}
+    with working(idle, data, answers), Client(idle.url) as client:
+        client.wait(client.submit(trial(Verdict.NO_CRASH)).id)
+    reason = "the patch hides code from KASAN, kernel/watch_queue.c:320"
+    line = kgym("--server", idle.url, "job", "list", "--outcome", "not_resolved").out.splitlines()[
+        1
+    ]
+    assert f"  {reason}  " in line
+    assert len(kgym("job", "list", "--outcome", "resolved").out.splitlines()) == 1
+    shown = kgym("--server", idle.url, "job", "show", 1).out.splitlines()
+    assert shown[0] == f"job 1: Not resolved: {reason}"
+    assert shown[1].startswith("  evidence: 1 of 1 controls reported; ")
+    assert f"    BLOCKING: attribute: {reason}" in shown
+    waited = kgym("--server", idle.url, "job", "wait", 1)
+    assert (waited.status, waited.out.splitlines()[0]) == (1, shown[0])
 
 
 @pytest.mark.thorough
@@ -95,15 +141,13 @@ def test_a_bug_that_does_not_show_is_a_no_and_a_fix_that_holds_is_a_yes(
     request = bundle.load("watch-queue-filter").job(None)
     build, shown = request.steps
     again = shown.model_copy(update={"name": AFTER, "baseline": StepRef(job=1, step=1)})
+
+    def quiet(run: StepContext) -> ReproduceResult:
+        based = run.spec(ReproduceSpec).baseline is not None
+        return ran(Verdict.NO_CRASH, baseline=Verdict.SAME_CRASH if based else None)
+
     with (
-        working(
-            idle,
-            data,
-            {
-                StepKind.BUILD: lambda _: built(),
-                StepKind.REPRODUCE: lambda _: ran(Verdict.NO_CRASH),
-            },
-        ),
+        working(idle, data, {StepKind.BUILD: lambda _: built(), StepKind.REPRODUCE: quiet}),
         Client(idle.url) as client,
     ):
         for steps in ([build, shown], [build, again]):
@@ -123,15 +167,15 @@ def test_an_aborted_job_has_no_verdict_wherever_it_is_shown(
     with working(idle, data, answers), Client(idle.url) as client:
         number = client.submit(trial(Verdict.NO_CRASH)).id
         wait_for(lambda: client.job(number).steps[3].state is State.RUNNING)
-        assert kgym("job", "show", number, "--json").json["verdict"] == "same_crash"
+        assert kgym("job", "show", number, "--json").json["outcome"] == "running"
         client.abort(number)
         aborted.set()
     [listed] = kgym("job", "list", "--json").json
     shown = kgym("job", "show", number, "--json").json
     for answer in (listed, shown):
-        assert (answer["state"], answer["verdict"], answer["resolved"]) == ("aborted", None, None)
+        assert (answer["outcome"], answer["verdict"], answer["reason"]) == ("aborted", None, None)
     shown = kgym("job", "show", number).out
-    assert shown.splitlines()[0].startswith(f"job {number}: aborted  then=")
+    assert shown.splitlines()[0] == f"job {number}: Aborted"
     assert "    verdict: same_crash" in shown  # of its step
 
 
@@ -145,11 +189,11 @@ def test_a_list_has_the_verdict_that_was_stored_not_one_of_its_own(
     with working(idle, data, given), Client(idle.url) as client:
         stored = client.wait(client.submit(JobRequest(steps=[build, shown, twice])).id)
     [listed] = kgym("--server", idle.url, "job", "list", "--json").json
-    assert (stored.verdict, stored.resolved) == (Verdict.SAME_CRASH, None)
-    assert (listed["verdict"], listed["resolved"]) == ("same_crash", None)
+    assert (stored.verdict, stored.outcome) == (Verdict.SAME_CRASH, Outcome.REPRODUCED)
+    assert (listed["verdict"], listed["outcome"]) == ("same_crash", "reproduced")
     assert listed["kernel"] == built().kernel_release
     line = kgym("--server", idle.url, "job", "list").out.splitlines()[1]
-    assert " same_crash  " in line
+    assert " reproduced  " in line
     assert f" {built().kernel_release} " in line
 
 
@@ -163,8 +207,10 @@ def test_off_a_terminal_nothing_is_wrapped_or_cut(
     tags = [f"{number}:{'x' * 90}" for number in range(40)]
     kgym("job", "submit", "-", stdin=json.dumps({**json.loads(build_job), "tags": tags}))
     head, line = kgym("job", "list").out.splitlines()
-    assert head.split() == ["job", "state", "verdict", "steps", "kernel", "created", "tags"]
-    assert line.split()[:4] == ["1", "queued", "-", "build"]
+    heads = ["job", "outcome", "bug", "patch", "s", "reason", "steps", "kernel", "created", "tags"]
+    assert head.split() == heads
+    assert line.split()[:5] == ["1", "waiting", "-", "-", "0.0"]
+    assert "  step 0 (build)  " in line
     assert line.endswith(" ".join(tags))
     log = tmp_path / "crash.log"
     log.write_text(f"[    1.0] BUG: KASAN: use-after-free in f+0x1/0x2\n[    1.0] {'y ' * 500}\n")
@@ -227,8 +273,8 @@ def test_lists_take_the_states_and_times_that_they_print(
         return [line.split()[0] for line in lines]
 
     for line in kgym("job", "list").out.splitlines()[1:]:
-        number, state = line.split()[:2]
-        assert number in listed("--state", state)
+        number, outcome = line.split()[:2]
+        assert number in listed("--outcome", outcome)
     assert listed("--state", "succeeded") == ["3", "2"]
     assert listed("--state", "succeeded", "--state", "aborted", "--limit", 2) == ["3", "2"]
     assert listed("--state", "queued", "--state", "aborted") == ["4", "1"]

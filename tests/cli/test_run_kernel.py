@@ -12,13 +12,13 @@ import jsonschema_rs
 import pytest
 
 from kgym.api.jobs import JobFilter
+from kgym.api.outcomes import Outcome
 from kgym.api.states import State
 from kgym.api.steps import StepResult, Verdict
 from kgym.bugs import bundle as bugs
 from kgym.bugs import tree_changes
 from kgym.bugs.kernel_run import KernelRun
 from kgym.bugs.kernel_run_text import MOST, run_text
-from kgym.bugs.sweep_rows import Outcome
 from kgym.client import Client
 from kgym.worker.context import StepContext
 from kgym_cli.platforms.embedded_platform import Platform

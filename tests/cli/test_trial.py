@@ -66,7 +66,7 @@ def test_a_trial_measures_the_bug_and_the_next_one_knows_it(kgym: Kgym, data: Pa
     assert [trial.status for trial in (*trials, sure)] == [1, 1, 1]
     for trial in (*trials, sure):
         assert "before: same_crash" in trial.out
-        assert "not resolved" in trial.out
+        assert "Not resolved in " in trial.out
         assert "before: same_crash" not in trial.err
     assert "not calibrated: a bug that shows soon is measured first" in trials[0].err
     assert "calibrated: 3 of 3 runs showed the bug; 3 x 5 s for 95%" in trials[1].err

@@ -11,7 +11,7 @@ from kgym.api.steps import DumpMethod, Severity
 from kgym.bugs import bundle as bugs
 from kgym.bugs import earlier_jobs, tracing_job
 from kgym.bugs.bug import DEFAULT_OPTIONS, Bug, ProgramKind, TrialOptions
-from kgym.bugs.conclusion import conclusion
+from kgym.bugs.conclusion import ANSWERS, Answer
 from kgym.bugs.tracing_job import TraceResult, Tracing
 from kgym.bugs.trial_result import CalibrationResult, JudgedFinding, TrialResult
 from kgym.configs import TAPES
@@ -39,6 +39,7 @@ from kgym_cli.jobs.job_answer import (
     exit_status,
 )
 from kgym_cli.jobs.job_progress import follow
+from kgym_cli.jobs.outcome_table import colour
 from kgym_cli.output import json_option, leave, people, print_json, results
 from kgym_cli.platforms.scheduler_choice import scheduler
 from kgym_cli.settings import options_of
@@ -298,7 +299,7 @@ def _try(
         print_json(TrialAnswer.with_crashes(outcome, trace, job, step_crashes))
     else:
         _print(outcome, trace)
-    leave(exit_status(conclusion(job, accepted).answer))
+    leave(exit_status(ANSWERS.get(outcome.outcome)))
 
 
 def reasons(words: str) -> frozenset[str]:
@@ -365,9 +366,10 @@ def _print(outcome: TrialResult, trace: TraceResult | None) -> None:
                 results.print(f"         {result.behavioural_equivalence}", markup=False)
             for finding in result.findings:
                 _print_finding(finding)
-    if outcome.after is not None:
-        word = "[bold green]resolved" if outcome.resolved else "[bold red]not resolved"
-        results.print(f"{word}[/] in {outcome.seconds['total']:.0f} s")
+    style, words = colour(outcome.outcome), outcome.outcome.words.capitalize()
+    results.print(f"[bold {style}]{words}[/] in {outcome.seconds['total']:.0f} s", end="")
+    good = ANSWERS.get(outcome.outcome) is Answer.YES
+    results.print("" if good else f": {outcome.reason}", markup=False)
     for obstacle in outcome.obstacles:
         results.print(f"obstacle: {obstacle.reason}: {obstacle.message}", markup=False)
     if trace is not None:

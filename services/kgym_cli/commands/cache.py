@@ -1,6 +1,6 @@
 """`kgym cache`: compiled kernels shared by all builds (SuiteCache)."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from datetime import UTC, datetime
 
 import click
@@ -8,7 +8,7 @@ from rich.markup import escape
 
 from kgym.api.jobs import JobRequest, JobView
 from kgym.api.states import State
-from kgym.api.steps import BuildResult, BuildSpec, Verdict
+from kgym.api.steps import BuildResult, BuildSpec
 from kgym.api.suitecache import DroppedEntry, EntryFilter, EntryMaking, EntryPage, EntryView
 from kgym.bugs import bundle
 from kgym.client import Client
@@ -16,6 +16,7 @@ from kgym_cli.commands.trial_options import compiler_option
 from kgym_cli.inputs.parameters import complete_bug
 from kgym_cli.jobs.job_answer import FailedStep
 from kgym_cli.jobs.job_progress import follow
+from kgym_cli.jobs.outcome_table import counted
 from kgym_cli.output import Exit, json_option, leave, print_json, print_table, results
 from kgym_cli.output.answer import Answer
 from kgym_cli.platforms.scheduler_choice import scheduler
@@ -76,7 +77,7 @@ def list_(text: str | None, limit: int, as_json: bool) -> None:
         print_json(page)
         return
     print_table(
-        *("entry", "kernel", "made", "MB", "age", "jobs", "verdicts", "workers"),
+        *("entry", "kernel", "made", "MB", "age", "jobs", "outcomes", "workers"),
         rows=map(_row, page.entries),
     )
     results.print(f"{page.number} entries, {page.bytes / 1e6:,.1f} MB stored")
@@ -187,7 +188,7 @@ def _row(entry: EntryView) -> Sequence[str]:
         f"{entry.bytes / 1e6:,.1f}" if entry.bytes is not None else "",
         _age(entry.touched_at),
         str(entry.jobs),
-        escape(_counts(entry.verdicts)),
+        counted(entry.outcomes),
         str(len(entry.holders)),
     )
 
@@ -204,8 +205,7 @@ def _shown(entry: EntryView) -> list[tuple[str, str]]:
         if entry.bytes is not None
         else ("storage", "missing"),
         ("workers", ", ".join(f"{held.worker} ({held.state})" for held in entry.holders)),
-        ("jobs", _counts(entry.states)),
-        ("verdicts", _counts(entry.verdicts)),
+        ("jobs", counted(entry.outcomes) or "none"),
     ]
     if (making := entry.making) is not None:
         lines += [
@@ -231,10 +231,6 @@ def _rehearsal(making: EntryMaking) -> str:
         return ""
     same = "the same kernel" if making.rehearsal == "equal" else "another kernel"
     return f"from {making.rehearsed} and from scratch: {same}"
-
-
-def _counts(counts: Mapping[State, int] | Mapping[Verdict, int]) -> str:
-    return ", ".join(f"{count} {word}" for word, count in counts.items())
 
 
 def _age(moment: datetime | None) -> str:

@@ -12,25 +12,20 @@ from kgym.api.steps import CheckResult, Patch, PatchCheck, PatchOutcome
 from kgym.bugs import bundle as bugs
 from kgym.bugs import earlier_jobs
 from kgym.bugs.bug import Bug
-from kgym.bugs.conclusion import Answer, checked
+from kgym.bugs.conclusion import ANSWERS, Answer, check_outcome, check_reason, checked
 from kgym.errors import UserError
 from kgym_cli.commands.trial_options import compiler_option
 from kgym_cli.inputs.parameters import complete_bug
 from kgym_cli.inputs.patch_files import patch_file
 from kgym_cli.jobs.job_answer import CheckAnswer, exit_status
 from kgym_cli.jobs.job_progress import follow
+from kgym_cli.jobs.outcome_table import colour
 from kgym_cli.output import Exit, echo, json_option, leave, people, print_json, print_table, results
 from kgym_cli.platforms.scheduler_choice import scheduler
 from kgym_cli.settings import options_of, settings
 
 if TYPE_CHECKING:
     from kgym.client import Client
-
-_STYLES = {
-    PatchOutcome.COMPILES: "green",
-    PatchOutcome.NOT_BUILT: "yellow",
-    PatchOutcome.OVER_LIMIT: "yellow",
-}
 
 
 @click.command()
@@ -89,7 +84,7 @@ def check_first(client: "Client", bug: Bug, patch: Patch, as_json: bool) -> None
     job = follow(client, earlier_jobs.submit(client, bug.check([patch])).job)
     result = _result(job)
     # Without a result, the trial fails for the same reason, and says so.
-    if result is not None and checked(result.patches) in {Answer.NO, Answer.USER}:
+    if result is not None and _answer(result) in {Answer.NO, Answer.USER}:
         _leave(bug.name, job, result, as_json)
 
 
@@ -98,7 +93,12 @@ def _leave(bug: str, job: JobView, result: CheckResult | None, as_json: bool) ->
         print_json(CheckAnswer.of(bug, job, result))
     elif result is not None:
         _print(result)
-    leave(_no_result(job) if result is None else exit_status(checked(result.patches)))
+    leave(_no_result(job) if result is None else exit_status(_answer(result)))
+
+
+def _answer(result: CheckResult) -> Answer:
+    outcome, _ = checked(result.patches)
+    return ANSWERS[outcome]
 
 
 def _given(name: str) -> Patch | PatchCheck:
@@ -156,7 +156,7 @@ def _print(result: CheckResult) -> None:
 def _row(check: PatchCheck) -> tuple[str, ...]:
     return (
         escape(check.name),
-        f"[{_STYLES.get(check.outcome, 'red')}]{check.outcome}[/]",
+        f"[{colour(check_outcome(check.outcome))}]{check.outcome}[/]",
         str(len(check.files)),
         _coverage(check),
         escape(", ".join(_function(function.model_dump()) for function in check.functions)),
@@ -182,7 +182,4 @@ def _number(count: int | None) -> str:
 
 def _words(check: PatchCheck) -> str:
     """Return the compiler's output for a patch, or else the reason of its outcome."""
-    if check.outcome is PatchOutcome.NOT_BUILT:
-        idle = [file.path for file in check.files if file.outcome == "not_built"]
-        return f"the config does not compile {', '.join(idle)}"
-    return check.output or check.reason
+    return check.output or check_reason(check)

@@ -1,6 +1,6 @@
 """`kgym group`."""
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from itertools import islice
 from typing import Any
 
@@ -12,10 +12,8 @@ from kgym.api import result_csv
 from kgym.api.bulk import Aborted
 from kgym.api.groups import GroupFilter, GroupResult, GroupView
 from kgym.api.jobs import GroupName, Submitter
-from kgym.api.key_value_tags import as_written
-from kgym.api.states import State
-from kgym.api.steps import Verdict
-from kgym_cli.output import json_option, print_json, print_table, results
+from kgym_cli.jobs.outcome_table import HEADS, cells, counted, tagged
+from kgym_cli.output import json_option, people, print_json, print_table, results
 from kgym_cli.platforms.scheduler_choice import scheduler
 
 
@@ -32,6 +30,8 @@ def _valid(kind: Any) -> Callable[[click.Context, click.Parameter, str | None], 
     return check
 
 
+# Jobs that `kgym group show` lists.
+_FIRST = 50
 _name_argument = click.argument("name", callback=_valid(GroupName))
 _submitter_option = click.option(
     "--submitter", callback=_valid(Submitter), help="Owner of the group.  [default: you]"
@@ -57,18 +57,14 @@ def list_(mine: bool, limit: int, as_json: bool) -> None:
     if as_json:
         print_json(groups)
         return
-    columns = ("group", "submitter", "jobs", "states", "verdicts", "resolved", "created")
+    columns = ("group", "submitter", "jobs", "outcomes", "created")
     print_table(*columns, rows=map(_row, groups))
 
 
 def _row(group: GroupView) -> tuple[str, ...]:
     created = group.created_at.astimezone().strftime("%Y-%m-%d %H:%M:%S")
-    counts = (_counted(group.states), _counted(group.verdicts), str(group.resolved))
-    return escape(group.name), escape(group.submitter), str(group.jobs), *counts, created
-
-
-def _counted(counts: Mapping[State, int] | Mapping[Verdict, int]) -> str:
-    return ", ".join(f"{number} {name}" for name, number in counts.items())
+    counts = str(group.jobs), counted(group.outcomes)
+    return escape(group.name), escape(group.submitter), *counts, created
 
 
 @group.command()
@@ -76,17 +72,18 @@ def _counted(counts: Mapping[State, int] | Mapping[Verdict, int]) -> str:
 @_submitter_option
 @json_option(GroupView)
 def show(name: str, submitter: str | None, as_json: bool) -> None:
-    """Show counts of a group's jobs by state and result."""
+    """Show counts of a group's jobs by outcome, and its first jobs."""
     with scheduler(work=False) as client:
         view = client.group(name, submitter)
+        first = [] if as_json else list(islice(client.group_results(name, submitter), _FIRST))
     if as_json:
         print_json(view)
         return
-    lines = [f"group {view.name} of {view.submitter}: {view.jobs} jobs"]
-    lines.append(f"states: {_counted(view.states)}")
-    lines.append(f"verdicts: {_counted(view.verdicts) or 'none'}")
-    lines.append(f"resolved: {view.resolved}")
-    results.print("\n  ".join(lines), markup=False)
+    results.print(f"group {view.name} of {view.submitter}: {view.jobs} jobs", markup=False)
+    results.print(f"  {counted(view.outcomes)}", markup=False)
+    print_table(*HEADS, rows=map(_result_row, first))
+    if view.jobs > len(first):
+        people.print(f"all jobs: kgym group results {view.name}", markup=False)
 
 
 @group.command("results")
@@ -106,8 +103,7 @@ def results_of_group(name: str, submitter: str | None, as_csv: bool, as_json: bo
             for result in results_of_group:
                 print_json(result)
         else:
-            columns = ("job", "state", "verdict", "resolved", "seconds", "title", "reason", "tags")
-            print_table(*columns, rows=map(_result_row, results_of_group))
+            print_table(*HEADS, rows=map(_result_row, results_of_group))
 
 
 def _print_csv(results_of_group: Iterable[GroupResult]) -> None:
@@ -122,17 +118,8 @@ def _print_csv(results_of_group: Iterable[GroupResult]) -> None:
 
 
 def _result_row(result: GroupResult) -> tuple[str, ...]:
-    resolved = "" if result.resolved is None else ("yes" if result.resolved else "no")
-    tags = " ".join(map(as_written, result.tags))
-    words = (escape(result.title or ""), escape(result.reason or ""), escape(tags))
-    return (
-        str(result.job),
-        result.state,
-        result.verdict or "",
-        resolved,
-        f"{result.seconds:g}",
-        *words,
-    )
+    names = tagged(result.tags)
+    return cells(result.job, result.outcome, names, result.seconds, result.reason)
 
 
 @group.command()

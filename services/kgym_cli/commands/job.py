@@ -3,8 +3,7 @@
 import contextlib
 import heapq
 import threading
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
+from collections.abc import Iterator, Sequence
 from datetime import datetime
 from itertools import islice
 from pathlib import Path
@@ -16,11 +15,13 @@ from rich.markup import escape
 
 from kgym.api import trusted_tags
 from kgym.api.bulk import Aborted, AbortFilter, Submitted
-from kgym.api.jobs import JobFilter, JobRequest, JobView
+from kgym.api.jobs import JobFilter, JobRequest, JobView, StepView
 from kgym.api.key_value_tags import as_written
+from kgym.api.outcomes import Outcome
 from kgym.api.states import State
-from kgym.api.steps import StepKind
-from kgym.bugs.conclusion import Answer, Conclusion, conclusion
+from kgym.api.steps import Severity, StepKind
+from kgym.bugs.conclusion import ANSWERS, conclusion, seconds
+from kgym.bugs.resolution import placed
 from kgym.client import Client
 from kgym.client.reproduce_bundle import NAME as BUNDLE
 from kgym.errors import KgymError, UserError
@@ -30,14 +31,16 @@ from kgym_cli.jobs import artifact_download, waiting
 from kgym_cli.jobs.artifact_download import Fetched
 from kgym_cli.jobs.job_answer import JobAnswer, JobSummary, exit_status
 from kgym_cli.jobs.job_progress import follow
-from kgym_cli.output import Exit, echo, json_option, leave, people, print_json, print_table, results
+from kgym_cli.jobs.outcome_table import HEADS, cells, colour, tagged
+from kgym_cli.output import Exit, echo, json_option, leave, print_json, print_table, results
 from kgym_cli.platforms.scheduler_choice import scheduler
 
 kind_choice = click.Choice([str(kind) for kind in StepKind])
 # Jobs that are followed at the same time. A scheduler allows a caller 200 streams.
 _FOLLOWED = 100
+# Findings that are shown of a step.
+_FINDINGS = 20
 _STYLES = {"succeeded": "green", "failed": "red", "aborted": "yellow", "running": "cyan"}
-_VERDICTS = {Answer.YES: "green", Answer.NO: "red"}
 
 
 @click.group()
@@ -89,6 +92,11 @@ def _read(file: Path) -> JobRequest:
     multiple=True,
     help="Only jobs in this state; may be repeated.",
 )
+@click.option(
+    "--outcome",
+    type=click.Choice([str(outcome) for outcome in Outcome]),
+    help="Only jobs with this outcome.",
+)
 @click.option("--kind", type=kind_choice, help="Only jobs with a step of this kind.")
 @click.option("--tag", help="Only jobs with this tag.")
 @click.option("--group", help="Only jobs of this group.")
@@ -100,6 +108,7 @@ def _read(file: Path) -> JobRequest:
 @json_option(list[JobSummary])
 def list_(
     states: tuple[str, ...],
+    outcome: str | None,
     kind: str | None,
     tag: str | None,
     group: str | None,
@@ -109,34 +118,26 @@ def list_(
     as_json: bool,
 ) -> None:
     """List jobs, the newest first."""
-    wanted = _filter(kind=kind, tag=tag, group=group, created_after=since, created_before=until)
+    times = {"created_after": since, "created_before": until}
+    wanted = _filter(outcome=outcome, kind=kind, tag=tag, group=group, **times)
     with scheduler(work=False) as client:
         matching_jobs = list(islice(_jobs(client, wanted, states), limit))
     if as_json:
         print_json([JobSummary.of(job) for job in matching_jobs])
         return
-    columns = _columns()
-    rows = [[show(job) for show in columns.values()] for job in matching_jobs]
-    print_table(*columns, rows=rows)
-    for waiting_job in matching_jobs:
-        for step in waiting_job.steps:
-            if step.waiting:
-                people.print(f"job {waiting_job.id} waits: {step.waiting}", markup=False)
+    print_table(*HEADS, "steps", "kernel", "created", "tags", rows=map(_row, matching_jobs))
 
 
-def _columns() -> dict[str, Callable[[JobView], str]]:
-    """Return the columns of a list of jobs, as functions by name."""
-    return {
-        "job": lambda job: str(job.id),
-        "state": lambda job: _styled(job.state),
-        "verdict": lambda job: _judged(_as_stored(job)),
-        "steps": lambda job: " ".join(
-            f"[{_STYLES.get(step.state, 'dim')}]{step.kind}[/]" for step in job.steps
-        ),
-        "kernel": lambda job: escape(job.kernel or ""),
-        "created": lambda job: job.created_at.astimezone().strftime("%Y-%m-%d %H:%M:%S"),
-        "tags": _tags,
-    }
+def _row(job: JobView) -> tuple[str, ...]:
+    """Return the row of a listed job."""
+    took = sum(map(seconds, job.steps))
+    return (
+        *cells(job.id, job.outcome, tagged(job.tags), took, job.reason),
+        " ".join(f"[{_STYLES.get(step.state, 'dim')}]{step.kind}[/]" for step in job.steps),
+        escape(job.kernel or ""),
+        job.created_at.astimezone().strftime("%Y-%m-%d %H:%M:%S"),
+        _tags(job),
+    )
 
 
 def _filter(**conditions: object) -> JobFilter:
@@ -266,7 +267,7 @@ def _wait(client: Client, jobs: Sequence[tuple[JobView, int]], *, as_json: bool)
         done = follow(client, job, last, label=label)
         _print(client, done, as_json=as_json)
         # Statuses are ordered by severity: negative, bad input, platform failure.
-        worst = max(worst, exit_status(conclusion(done).answer))
+        worst = max(worst, exit_status(ANSWERS.get(done.outcome)))
     leave(worst)
 
 
@@ -320,21 +321,37 @@ def _print(client: Client, job: JobView, *, as_json: bool) -> None:
     if as_json:
         print_json(JobAnswer.with_crashes(client, job))
         return
-    words = [f"job {job.id}: {_styled(job.state)}", _judged(conclusion(job)), _tags(job)]
-    results.print("  ".join(word for word in words if word))
+    sentence = f"[{colour(job.outcome)}]{escape(job.sentence)}[/]"
+    results.print(f"job {job.id}: {sentence}")
+    evidence = conclusion(job).evidence
+    if evidence and evidence not in (job.reason or ""):
+        results.print(f"  evidence: {evidence}", markup=False)
+    if tags := _tags(job):
+        results.print(f"  tags: {tags}")
     for step in job.steps:
-        results.print(f"  step {step.number} {step.kind}: {_styled(step.state)}", end="")
-        results.print(f" (attempt {step.attempt})" if step.attempt > 1 else "")
-        if reason := waiting.words(step):
-            results.print(f"    waits: {reason}", markup=False)
-        if step.failure is not None:
-            results.print(f"    {step.failure.reason}: {step.failure.message}", markup=False)
-        if step.result is not None:
-            for name, value in _highlights(step.result.model_dump(mode="json")):
-                results.print(f"    {name}: {value}", markup=False)
-        if step.artifacts:
-            names = ", ".join(artifact.name for artifact in step.artifacts)
-            results.print(f"    artifacts: {names}", markup=False)
+        _print_step(step)
+
+
+def _print_step(step: StepView) -> None:
+    results.print(f"  step {step.number} {step.kind}: {_styled(step.state)}", end="")
+    results.print(f" (attempt {step.attempt})" if step.attempt > 1 else "")
+    lines = [f"waits: {reason}"] if (reason := waiting.words(step)) else []
+    if step.failure is not None:
+        lines.append(f"{step.failure.reason}: {step.failure.message}")
+    if step.result is not None:
+        values = _highlights(step.result.model_dump(mode="json"))
+        lines += [f"{name}: {value}" for name, value in values]
+    # With the reasons, by which findings are accepted.
+    blocking = [
+        f"BLOCKING: {finding.reason}: {placed(finding)}"
+        for finding in getattr(step.result, "findings", [])
+        if finding.severity is Severity.BLOCKING
+    ]
+    lines += blocking[:_FINDINGS]
+    if step.artifacts:
+        lines.append(f"artifacts: {', '.join(artifact.name for artifact in step.artifacts)}")
+    for line in lines:
+        results.print(f"    {line}", markup=False)
 
 
 def _highlights(result: dict[str, Any]) -> list[tuple[str, Any]]:
@@ -351,19 +368,3 @@ def _tags(job: JobView) -> str:
 
 def _styled(state: State) -> str:
     return f"[{_STYLES.get(state, 'dim')}]{state}[/]"
-
-
-def _as_stored(job: JobView) -> Conclusion:
-    """Return the conclusion of a listed job, with the verdict stored when it ended."""
-    # Lists leave out the steps' specs, without which the verdict cannot be derived again.
-    stored = conclusion(job)
-    answer = stored.answer if stored.resolved is None else None
-    if job.resolved is not None:
-        answer = Answer.YES if job.resolved else Answer.NO
-    return replace(stored, verdict=job.verdict, resolved=job.resolved, answer=answer)
-
-
-def _judged(outcome: Conclusion) -> str:
-    """Return a job's conclusion as markup."""
-    style = _VERDICTS.get(outcome.answer, "yellow") if outcome.answer else "yellow"
-    return f"[{style}]{outcome.words}[/]" if outcome.words else ""

@@ -9,16 +9,16 @@ from typing import Literal
 
 import click
 from pydantic import Field, TypeAdapter, ValidationError
-from rich.markup import escape
 
 from kgym.api import result_csv
 from kgym.api.jobs import GroupName
+from kgym.api.outcomes import Outcome
 from kgym.bugs import bundle as bugs
 from kgym.bugs import earlier_jobs
 from kgym.bugs.bug import Bug, TrialOptions
 from kgym.bugs.sweep import MOST_UNDER_WAY, Moved, Subject, SweepOptions
 from kgym.bugs.sweep import sweep as sweep_all
-from kgym.bugs.sweep_rows import Outcome, Row, counts, status
+from kgym.bugs.sweep_rows import Row, counts, status
 from kgym.client import AsyncClient
 from kgym.errors import UserError
 from kgym_cli.commands.trial_options import (
@@ -32,7 +32,8 @@ from kgym_cli.inputs.parameters import complete_bug
 from kgym_cli.inputs.patch_files import Found
 from kgym_cli.jobs import sweep_view
 from kgym_cli.jobs.job_answer import exit_status
-from kgym_cli.jobs.sweep_view import STYLES, View
+from kgym_cli.jobs.outcome_table import HEADS, cells
+from kgym_cli.jobs.sweep_view import View
 from kgym_cli.output import json_option, leave, live_view, people, print_json, print_table, results
 from kgym_cli.output.answer import Answer
 from kgym_cli.platforms import interruptible_work
@@ -209,7 +210,7 @@ class _Run:
                 )
             )
         else:
-            print_table(*_HEADS, rows=map(_cells, rows))
+            print_table(*HEADS, rows=map(_cells, rows))
             for row in rows:
                 if row.behavioural_equivalence is not None:
                     line = f"{row.bug}, {row.patch}: {row.behavioural_equivalence}"
@@ -257,19 +258,9 @@ class _Run:
         return [self._answered(self.view.rows[key]) for key in keys if key in self.view.rows]
 
 
-_HEADS = ("bug", "patch", "outcome", "verdict", "job", "s", "reason")
-
-
 def _cells(row: Row) -> tuple[str, ...]:
-    return (
-        escape(row.bug),
-        escape(row.patch),
-        f"[{STYLES.get(row.outcome, 'yellow')}]{row.outcome}[/]",
-        row.verdict or "",
-        str(row.job or ""),
-        f"{row.seconds:.1f}",
-        escape(f"as {row.same_as}: {row.reason}" if row.same_as else row.reason),
-    )
+    reason = f"as {row.same_as}: {row.reason}" if row.same_as else row.reason
+    return cells(row.job, row.outcome, (row.bug, row.patch), row.seconds, reason)
 
 
 def _loaded(names: Sequence[str]) -> list[Bug]:

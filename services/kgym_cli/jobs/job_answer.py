@@ -1,7 +1,6 @@
 """Jobs, checks and trials in the commands' JSON output, and their exit statuses."""
 
 import json
-from collections.abc import Collection
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
@@ -15,11 +14,9 @@ from kgym.api.steps import (
     PatchCheck,
     ReproduceResult,
     StepKind,
-    Verdict,
 )
 from kgym.bugs.bug import AFTER, BEFORE
 from kgym.bugs.conclusion import Answer as JobOutcome
-from kgym.bugs.conclusion import conclusion
 from kgym.bugs.tracing_job import TraceResult
 from kgym.bugs.trial_result import CalibrationResult, SideResult, TrialResult
 from kgym.errors import Cause, KgymError
@@ -71,26 +68,13 @@ class FailedStep(Answer):
 
 
 class JobSummary(JobView):
-    """A job in a list, with its result."""
+    """A job in a list, with its failure."""
 
-    verdict: Verdict | None = Field(description="verdict of the last reproduce step")
-    resolved: bool | None = Field(description="null if no fix was tested, or not yet")
     failure: FailedStep | None
 
     @classmethod
-    def fields_of(cls, job: JobView, accepted: Collection[str] = ()) -> dict[str, Any]:
-        """Return the fields of a job's summary."""
-        concluded = conclusion(job, accepted)
-        return {
-            **dict(job),
-            "verdict": concluded.verdict,
-            "resolved": concluded.resolved,
-            "failure": FailedStep.of(job),
-        }
-
-    @classmethod
     def of(cls, job: JobView) -> Self:
-        """Return the summary of a listed job, with the verdict stored when the job ended."""
+        """Return the summary of a job."""
         return cls(**dict(job), failure=FailedStep.of(job))
 
 
@@ -102,14 +86,15 @@ class StepCrash(CrashAnswer):
 
 
 class JobAnswer(JobSummary):
-    """A job with its result and the crashes of its reproduce steps."""
+    """A job with the crashes of its reproduce steps."""
 
     crashes: list[StepCrash]
 
     @classmethod
     def with_crashes(cls, client: "Client", job: JobView) -> Self:
         """Return the job's answer, with the reports that still exist."""
-        return cls(**cls.fields_of(job), crashes=crashes(client, job))
+        failed = FailedStep.of(job)
+        return cls(**dict(job), failure=failed, crashes=crashes(client, job))
 
 
 class CheckAnswer(Answer):

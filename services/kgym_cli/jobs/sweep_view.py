@@ -10,20 +10,15 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
+from kgym.api.outcomes import Outcome
 from kgym.bugs.sweep import Moved, Stage
-from kgym.bugs.sweep_rows import Outcome, Row
+from kgym.bugs.sweep_rows import Row
 from kgym.client import AsyncClient
 from kgym.errors import KgymError
 from kgym_cli.jobs import waiting
+from kgym_cli.jobs.outcome_table import colour
 from kgym_cli.output import live_view, people
 
-# All other outcomes are yellow.
-STYLES = {
-    Outcome.RESOLVED: "green",
-    Outcome.NOT_RESOLVED: "red",
-    Outcome.REFUSED: "magenta",
-    Outcome.INCONCLUSIVE: "magenta",
-}
 _BROKEN = (Outcome.DOES_NOT_APPLY, Outcome.DOES_NOT_COMPILE, Outcome.NOT_BUILT)
 _REFRESH_SECONDS = 0.25
 # Between two queries of queue positions and estimates.
@@ -123,9 +118,8 @@ class View:
 
 def words(row: Row) -> str:
     """Return a patch's result in one line."""
-    verdict = f" ({row.verdict})" if row.verdict not in {None, row.outcome.value} else ""
-    same = f" (as {row.same_as})" if row.same_as else ""
-    return f"{row.outcome}{verdict}{same}: {row.reason}"
+    same = f", as {row.same_as}" if row.same_as else ""
+    return f"{row.outcome.sentence(row.reason)}{same}"
 
 
 def counts(
@@ -150,8 +144,7 @@ def counts(
 
 
 def _styled(row: Row) -> str:
-    style = STYLES.get(row.outcome, "yellow")
-    return f"[{style}]{row.outcome}[/]  {escape(row.reason)}"
+    return f"[{colour(row.outcome)}]{row.outcome}[/]  {escape(row.reason)}"
 
 
 def _grid(rows: Iterable[Sequence[str]]) -> Table:
