@@ -24,12 +24,14 @@ from kgym.api.steps import (
     Evidence,
     FileCheck,
     FileOutcome,
+    Finding,
     InstanceOutcome,
     InstanceResult,
     PatchCheck,
     PatchOutcome,
     ReproduceResult,
     ReproduceSpec,
+    Severity,
     StepKind,
     StepResult,
     StepSpec,
@@ -80,6 +82,23 @@ OBJECTS = (
     "drivers/virtio/virtio_ring.o",
 )
 ERROR = "kernel/watch_queue.c:362:3: error: expected ';' before 'return'"
+FINDINGS = {
+    "HIDES": Finding(
+        check="detector",
+        severity=Severity.BLOCKING,
+        reason="attribute",
+        message="the patch hides code from KASAN",
+        file="kernel/watch_queue.c",
+        line=320,
+    ),
+    "GUTS": Finding(
+        check="amputation",
+        reason="body_removed",
+        message="watch_queue_set_filter(): little of it is left",
+        file="kernel/watch_queue.c",
+        line=301,
+    ),
+}
 OUTCOMES = {
     "SAME": Verdict.SAME_CRASH,
     "OTHER": Verdict.OTHER_CRASH,
@@ -94,7 +113,8 @@ class Showcase:
 
     The other marks: BROKEN, HOSTILE: the build with the fix fails; AWAY: the platform fails it;
     SAME, OTHER, UNSURE: the verdict on the fix, which else mends the bug; MIXED: as
-    SAME, though not on each instance; TRACED: with a trace.
+    SAME, though not on each instance; TRACED: with a trace; HIDES: the build with the fix finds
+    that it hides code from KASAN, which blocks; GUTS: it notes that little of a function is left.
     """
 
     let_go: threading.Event = field(default_factory=threading.Event)
@@ -138,6 +158,7 @@ class Showcase:
         (run.folder / "config").write_text("CONFIG_WATCH_QUEUE=y\n")
         return results.built(
             **KERNEL,
+            findings=[FINDINGS[mark] for mark in marks if spec.review and mark in FINDINGS],
             tree_cached=bool(spec.review),
             dump_symbols=marks,  # which no page shows: for the step that runs this kernel
             objects_compiled=1 if spec.patches else 1308,
@@ -189,7 +210,7 @@ def trial(
             steps.append(_marked(step, marks))
         else:
             steps.append(step)
-    true = [tag for tag in request.tags if tag.startswith("bug=")]
+    true = [tag for tag in request.tags if tag.startswith(("bug=", "patch="))]
     return JobRequest(steps=steps, tags=[*true, *tags], group=group)
 
 

@@ -84,7 +84,7 @@ def test_a_job_is_followed_to_its_end_without_reloading(reader: Reader, site: Si
     expect(page.locator(".timeline li").nth(1)).to_contain_text("starts when step 0 has succeeded")
     site.showcase.let_go.set()
     expect(page.locator("#job-live")).to_have_attribute("data-final", "yes")
-    expect(page.locator("#job-live .head").first).to_contain_text("no crash")
+    expect(page.locator("#job-live .head").first).to_contain_text("resolved")
     expect(page.locator("#step-title")).to_have_text("Step 3: Reproduce")
     assert page.evaluate("window.sameDocument") is True
 
@@ -351,7 +351,7 @@ def test_a_platform_that_stops_and_comes_back_is_noticed(browser: Browser, tmp_p
         job = client.submit(trial())
         with monitored(platform.url) as url, Reader(browser, url) as reader:
             page = reader.live("/jobs")
-            expect(page.locator(f"#job-{job.id}")).to_contain_text("queued")
+            expect(page.locator(f"#job-{job.id}")).to_contain_text("waiting")
             platform.stop()
             page.wait_for_selector("#live-mark[data-state='stale']")
             with (
@@ -361,4 +361,4 @@ def test_a_platform_that_stops_and_comes_back_is_noticed(browser: Browser, tmp_p
             ):
                 other.wait(job.id)
                 page.wait_for_selector("#live-mark[data-state='live']")
-                expect(page.locator(f"#job-{job.id}")).to_contain_text("succeeded")
+                expect(page.locator(f"#job-{job.id}")).to_contain_text("resolved")

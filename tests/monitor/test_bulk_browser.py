@@ -36,7 +36,7 @@ def test_jobs_of_a_filter_are_aborted_with_their_count_before(reader: Reader, si
     page.get_by_role("button", name="Restart 3 jobs").click()
     expect(page.get_by_text("Restarted 3 jobs.")).to_be_visible()
     assert [site.client.wait(job.id).state for job in held] == ["succeeded"] * 3
-    expect(page.locator("tr .chip.succeeded", has_text="succeeded")).to_have_count(3)
+    expect(page.locator("tr .chip.succeeded", has_text="resolved")).to_have_count(3)
     site.client.wait(other.id)
 
 

@@ -148,7 +148,7 @@ def test_lists_are_filtered_by_their_address(here: Browser, site: Site, waiting:
         assert own in shown(query), query
     for query in ("?tag=night:2", "?state=failed&bug=x", "?before=2026-01-01", "?group=none"):
         assert own not in shown(query), query
-    for query in ("?state=odd", "?after=yesterday", "?tag=%00", "?cursor=x", "?verdict=odd"):
+    for query in ("?state=odd", "?after=yesterday", "?tag=%00", "?cursor=x", "?outcome=odd"):
         answer = here.get(f"/jobs{query}")
         assert (answer.status_code, 'role="alert"' in answer.text) == (200, True), query
 

@@ -13,6 +13,7 @@ from uuid import uuid4
 import pytest
 from playwright.sync_api import expect
 
+from kgym.api.outcomes import Outcome
 from kgym.api.steps import StepKind
 from kgym.api.suitecache import EntryFilter, EntryMaking, HeldEntry
 from kgym.api.worker_calls import Claim, WorkerInfo
@@ -95,7 +96,7 @@ def entries(site: Site, tmp_path_factory: pytest.TempPathFactory) -> None:
     deadline = time.monotonic() + 60
     while time.monotonic() < deadline:
         [entry] = site.client.suitecache(EntryFilter(name=ENTRY)).entries or [None]
-        if entry is not None and entry.verdicts and entry.kernel_release:
+        if entry is not None and entry.outcomes.get(Outcome.RESOLVED) and entry.kernel_release:
             return
         time.sleep(0.1)
     raise AssertionError("the job's entry was not counted within a minute")
@@ -110,8 +111,8 @@ def test_the_page_says_what_is_kept_where_and_who_uses_it(visitor: Visitor) -> N
     assert HOST in text
     assert "made from scratch" in text
     assert "vmlinux .text differs" in text
-    assert f"/jobs?entry={ENTRY}&amp;verdict=no_crash" in text
-    assert "1 no crash" in text
+    assert f"/jobs?entry={ENTRY}&amp;outcome=resolved" in text
+    assert "1 resolved" in text
     assert "1 job<" in text
 
 

@@ -73,7 +73,7 @@ class BugQuery(ListQuery[BugFilter]):
     text: str | None = None
     crash_class: str | None = None
     subsystem: str | None = None
-    verdict: str | None = None
+    outcome: str | None = None
     patch: str | None = None
 
     def checked(self) -> BugFilter:

@@ -39,16 +39,6 @@ _QUOTE = re.compile(r"^ {0,12}([0-9]{1,9}) \| (.{0,4000})")
 # A line of a shown patch: index of its file, and index within that, from 0.
 Place = tuple[int, int]
 
-# Texts of outcomes, best first.
-OUTCOMES = {
-    PatchOutcome.COMPILES: "compiles",
-    PatchOutcome.NOT_BUILT: "not built",
-    PatchOutcome.OVER_LIMIT: "over a limit",
-    PatchOutcome.DOES_NOT_COMPILE: "does not compile",
-    PatchOutcome.DOES_NOT_APPLY: "does not apply",
-    PatchOutcome.REFUSED: "refused",
-}
-
 
 @dataclass(frozen=True, slots=True)
 class Message:
@@ -90,7 +80,7 @@ class CheckedPatch:
 def counts(result: CheckResult) -> list[tuple[PatchOutcome, int]]:
     """Count patches by outcome; outcomes without a patch are left out."""
     by_outcome = Counter(check.outcome for check in result.patches)
-    return [(outcome, by_outcome[outcome]) for outcome in OUTCOMES if by_outcome[outcome]]
+    return [(outcome, by_outcome[outcome]) for outcome in PatchOutcome if by_outcome[outcome]]
 
 
 def patches(step: StepView) -> list[CheckedPatch]:
@@ -119,20 +109,24 @@ def patch(step: StepView, number: int) -> CheckedPatch | None:
 
 
 def _built(step: StepView, asked: Sequence[Patch]) -> list[CheckedPatch]:
-    """Return a build's patches with messages on their files; the last also has all others."""
-    diagnostics = list(_build_diagnostics(step))
+    """Return a build's patches, the last one first, which is the one on trial.
+
+    A message belongs to the last patch of its file, or else to the last of all: the kernel was
+    compiled with the patches before it.
+    """
+    left = list(_build_diagnostics(step))
     shown = [diff_lines.files(patch) for patch in asked]
     known = {path for patch in shown for path in patch.paths}
     checked = []
-    for number, patch in enumerate(asked):
-        last = number == len(asked) - 1
-        paths = shown[number].paths
+    for number in reversed(range(len(asked))):
+        last, paths = number == len(asked) - 1, shown[number].paths
         own = [
             diagnostic
-            for diagnostic in diagnostics
+            for diagnostic in left
             if diagnostic.file in paths or (last and diagnostic.file not in known)
         ]
-        checked.append(_checked(number, patch.name, shown[number], own, "", _source(step)))
+        left = [diagnostic for diagnostic in left if diagnostic not in own]
+        checked.append(_checked(number, asked[number].name, shown[number], own, "", _source(step)))
     return checked
 
 

@@ -20,7 +20,7 @@ class JobQuery(ListQuery[JobFilter]):
 
     text: str | None = None
     state: str | None = None
-    verdict: str | None = None
+    outcome: str | None = None
     kind: str | None = None
     bug: str | None = None
     entry: str | None = None

@@ -7,8 +7,10 @@ from datetime import datetime
 from typing import Any
 
 from kgym.api.jobs import Artifact, JobView, StepView
+from kgym.api.outcomes import Outcome
 from kgym.api.states import State
-from kgym.api.steps import ReproduceArtifact, ReproduceResult
+from kgym.api.steps import ReproduceArtifact, ReproduceResult, Severity
+from kgym.bugs.conclusion import conclusion
 from kgym.client import AsyncClient, reproduce_bundle
 from kgym.client.download import check_kept
 from kgym.errors import UserError
@@ -19,7 +21,12 @@ TEXT_ENDINGS = (".log", ".txt", ".json", ".sh", "config", "System.map")
 
 
 def focus(job: JobView) -> int:
-    """Return the most interesting step: failed, running, or the last one."""
+    """Return the most interesting step: with what decided, failed, running, or the last one."""
+    if job.outcome is Outcome.NOT_RESOLVED:
+        for step in job.steps:
+            findings = getattr(step.result, "findings", [])
+            if any(finding.severity is Severity.BLOCKING for finding in findings):
+                return step.number
     # Readers come for a failure first, then for what is happening.
     for wanted in (State.FAILED, State.RUNNING, State.QUEUED, State.ABORTED):
         numbers = [step.number for step in job.steps if step.state is wanted]
@@ -34,8 +41,11 @@ def shown(job: JobView, step: int | None, attempt: int | None) -> dict[str, Any]
     chosen = job.steps[number]
     tried = chosen.attempt if attempt is None else min(attempt, chosen.attempt)
     names = {artifact.name for artifact in chosen.artifacts}
+    evidence = conclusion(job).evidence
     return {
         "job": job,
+        # That of a resolved bug is the reason.
+        "evidence": evidence if evidence and evidence not in (job.reason or "") else "",
         "axis": timeline(job, time.time()),
         "chosen": chosen,
         "attempt": tried,

@@ -11,9 +11,10 @@ from fastapi import Request
 from fastapi.responses import HTMLResponse
 from jinja2.runtime import Macro
 
-from kgym.api.jobs import JobView, StepView
+from kgym.api.jobs import JobView
 from kgym.api.key_value_tags import as_written
-from kgym.api.states import State
+from kgym.api.outcomes import Outcome
+from kgym.bugs.conclusion import check_outcome
 from kgym.bugs.equivalence import BehaviouralEquivalence
 from kgym.web.scopes import Scope
 from kgym_monitor.assets import assets
@@ -21,11 +22,6 @@ from kgym_monitor.pages import check_results, plan_words, run_page, wording
 from kgym_monitor.sessions import Session
 
 _TEMPLATES = Path(__file__).parents[1] / "templates"
-
-
-def current(job: JobView) -> StepView | None:
-    """Return the first step that has not succeeded."""
-    return next((step for step in job.steps if step.state is not State.SUCCEEDED), None)
 
 
 def took(job: JobView) -> float | None:
@@ -48,7 +44,7 @@ def _environment() -> jinja2.Environment:
     words: tuple[Callable[..., str], ...]
     words = (wording.exact, wording.duration, wording.size, wording.percent)
     words = (*words, wording.nanoseconds, wording.offset)
-    for function in (*words, wording.subject, wording.plain_tags, as_written, current, took):
+    for function in (*words, wording.subject, wording.plain_tags, as_written, took):
         env.filters[function.__name__] = function
     for function in run_page.FILTERS:
         env.filters[function.__name__] = function
@@ -57,7 +53,9 @@ def _environment() -> jinja2.Environment:
         "once": _once,
         "verdict_words": wording.VERDICTS,
         "kind_words": wording.KINDS,
-        "outcome_words": check_results.OUTCOMES,
+        "job_outcomes": list(Outcome),
+        "looks": wording.LOOKS,
+        "check_outcome": check_outcome,
         "check_counts": check_results.counts,
         "plan": plan_words.plan,
         "waits": wording.waits,

@@ -5,9 +5,8 @@ from collections.abc import Mapping, Sequence
 from functools import cache
 from typing import Any
 
-from kgym.api.bugs import BugFilter, BugView
+from kgym.api.bugs import BugFilter
 from kgym.api.jobs import JobFilter
-from kgym.api.states import State
 from kgym.api.suitecache import EntryHolder, EntryView
 from kgym.bugs import shipped
 from kgym.bugs.shipped import ShippedBug
@@ -17,7 +16,6 @@ from kgym_monitor.pages.bug_filter import BugQuery, EntryQuery
 
 # Texts for the state of a bug's patches.
 PATCHES = {"resolved": "resolved", "unresolved": "not resolved", "untried": "none tried"}
-_STATES = (State.RUNNING, State.QUEUED, State.SUCCEEDED, State.FAILED, State.ABORTED, State.PENDING)
 # Jobs on a bug's page.
 JOBS = 20
 
@@ -33,7 +31,6 @@ async def bugs(client: AsyncClient, query: BugQuery) -> dict[str, Any]:
         "fault": query.fault,
         "next_page": following,
         "patch_words": PATCHES,
-        "in_states": in_states,
     }
 
 
@@ -52,7 +49,6 @@ async def bug(client: AsyncClient, name: str) -> dict[str, Any]:
         "bug": listed[0] if listed else None,
         "known": known,
         "patch_words": PATCHES,
-        "in_states": in_states,
     }
 
 
@@ -76,14 +72,8 @@ async def entries(client: AsyncClient, query: EntryQuery) -> dict[str, Any]:
         "query": query,
         "fault": query.fault,
         "next_page": following,
-        "in_states": in_states,
         "hosts": hosts,
     }
-
-
-def in_states(subject: BugView | EntryView) -> list[tuple[State, int]]:
-    """Count its jobs by state, unfinished ones first."""
-    return [(state, subject.states[state]) for state in _STATES if subject.states.get(state)]
 
 
 def hosts(entry: EntryView) -> Mapping[str, Sequence[EntryHolder]]:

@@ -5,9 +5,13 @@ from datetime import UTC, datetime
 
 from pydantic import ValidationError
 
+from kgym.api import trusted_tags
 from kgym.api.jobs import JobView, StepView
+from kgym.api.key_value_tags import value
+from kgym.api.outcomes import Outcome
 from kgym.api.states import State
 from kgym.api.steps import ReproduceResult, StepKind, Verdict
+from kgym.bugs.conclusion import ANSWERS, Answer
 
 _PICTURES = {code: 0x2400 + code for code in range(0x20) if chr(code) not in "\n\t"} | {
     0x7F: 0x2421
@@ -26,6 +30,14 @@ VERDICTS = {
     Verdict.OTHER_CRASH: "other crash",
     Verdict.NO_CRASH: "no crash",
     Verdict.INCONCLUSIVE: "inconclusive",
+}
+_LOOKS = {Answer.YES: "succeeded", Answer.NO: "failed", Answer.USER: "failed"}
+# The state whose colour and mark an outcome has.
+LOOKS = {
+    **{outcome: _LOOKS.get(answer, "queued") for outcome, answer in ANSWERS.items()},
+    Outcome.WAITING: "queued",
+    Outcome.RUNNING: "running",
+    Outcome.ABORTED: "aborted",
 }
 KINDS = {
     StepKind.BUILD: "Build",
@@ -108,22 +120,19 @@ def exact(moment: datetime) -> str:
     return f"{moment.astimezone(UTC):%Y-%m-%d %H:%M:%S} UTC"
 
 
-def bug_of(job: JobView) -> str | None:
-    """Return the job's bug, from its tags."""
-    return next((tag[4:] for tag in job.tags if tag.startswith("bug=")), None)
-
-
 def subject(job: JobView) -> str:
-    """Return the job's bug, or else its kinds of steps."""
-    if bug := bug_of(job):
-        return bug
+    """Return the job's bug and patch, or else its kinds of steps."""
+    if bug := value(job.tags, "bug"):
+        patch = value(job.tags, "patch")
+        return f"{bug}: {patch}" if patch else bug
     kinds = [KINDS[step.kind] for step in job.steps]
     return " → ".join(kinds[:6]) + (" → …" if len(kinds) > 6 else "")
 
 
 def plain_tags(job: JobView) -> list[str]:
-    """Return the user's tags: without the bug and without hashes."""
-    return [tag for tag in job.tags if not tag.startswith(("bug=", "request=", "calibration="))]
+    """Return the user's tags: without bug and patch, and without hashes."""
+    marks = trusted_tags.marks(job.tags)
+    return [tag for tag in job.tags if tag not in marks and not tag.startswith(("bug=", "patch="))]
 
 
 def waits(job: JobView, step: StepView) -> str | None:
