@@ -152,7 +152,7 @@ def test_a_failure_is_inline_with_the_compilers_diagnostics(
     broken = steps.Edit(file="kernel/sched.c", original="return", replacement="retrun")
     spec = fake_build.model_copy(update={"patches": [steps.Patch(edits=[broken])]})
     request = JobRequest(steps=[spec]).model_dump_json()
-    job = schemas.answer("job", "submit", "-", "--wait", status=1, stdin=request)
+    job = schemas.answer("job", "submit", "-", "--wait", status=2, stdin=request)
     assert job["outcome"] == "does_not_compile"
     failure = job["failure"]
     assert (failure["step"], failure["reason"], failure["cause"]) == (0, "does_not_compile", "user")

@@ -81,6 +81,8 @@ class Conclusion:
     outcome: Outcome
     reason: str | None
     """What decided the outcome, in one line of at most 300 characters."""
+    answer: Answer | None
+    """The answer in one word; None until the job has ended."""
     verdict: Verdict | None
     """The verdict of its last reproduce step, which answers it; an aborted job has none."""
     title: str | None
@@ -93,11 +95,6 @@ class Conclusion:
     """Whether the fix resolves the bug, if a fix was tried to the end."""
     evidence: str | None = None
     """The evidence for the verdict on the kernel with the fix, in one line."""
-
-    @property
-    def answer(self) -> Answer | None:
-        """The answer in one word; None until the job has ended."""
-        return ANSWERS.get(self.outcome)
 
 
 def conclusion(job: JobView, accepted: Collection[str] = ()) -> Conclusion:
@@ -115,10 +112,12 @@ def conclusion(job: JobView, accepted: Collection[str] = ()) -> Conclusion:
         outcome, reason = _of_ended(job, results, trial, evidence)
     else:
         outcome, reason = under_way(job.state, job.steps)
+    fault = failed(job) if job.state.final else None
     last, crash = results[-1] if results else None, _crash(results)
     return Conclusion(
         outcome=outcome,
         reason=None if reason is None else in_one_line(reason),
+        answer=fault or ANSWERS.get(outcome),
         verdict=last.verdict if last else None,
         title=last.title if last else None,
         crash=crash.title if crash else None,

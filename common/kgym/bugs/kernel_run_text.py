@@ -90,7 +90,7 @@ def _findings(run: KernelRun) -> Iterator[str]:
 
 
 def _check(check: PatchCheck) -> Iterator[str]:
-    why = check.reason or check_reason(check)
+    why = check_reason(check) if check.outcome is PatchOutcome.NOT_BUILT else check.reason
     reason = f": {_line(why)}" if why else ""
     match check.outcome:
         case PatchOutcome.COMPILES:

@@ -11,7 +11,7 @@ from kgym.api.steps import DumpMethod, Severity
 from kgym.bugs import bundle as bugs
 from kgym.bugs import earlier_jobs, tracing_job
 from kgym.bugs.bug import DEFAULT_OPTIONS, Bug, ProgramKind, TrialOptions
-from kgym.bugs.conclusion import ANSWERS, Answer
+from kgym.bugs.conclusion import ANSWERS, Answer, conclusion
 from kgym.bugs.tracing_job import TraceResult, Tracing
 from kgym.bugs.trial_result import CalibrationResult, JudgedFinding, TrialResult
 from kgym.configs import TAPES
@@ -299,7 +299,7 @@ def _try(
         print_json(TrialAnswer.with_crashes(outcome, trace, job, step_crashes))
     else:
         _print(outcome, trace)
-    leave(exit_status(ANSWERS.get(outcome.outcome)))
+    leave(exit_status(conclusion(job, accepted).answer))
 
 
 def reasons(words: str) -> frozenset[str]:

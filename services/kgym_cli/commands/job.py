@@ -20,7 +20,7 @@ from kgym.api.key_value_tags import as_written
 from kgym.api.outcomes import Outcome
 from kgym.api.states import State
 from kgym.api.steps import Severity, StepKind
-from kgym.bugs.conclusion import ANSWERS, conclusion, seconds
+from kgym.bugs.conclusion import conclusion, seconds
 from kgym.bugs.resolution import placed
 from kgym.client import Client
 from kgym.client.reproduce_bundle import NAME as BUNDLE
@@ -267,7 +267,7 @@ def _wait(client: Client, jobs: Sequence[tuple[JobView, int]], *, as_json: bool)
         done = follow(client, job, last, label=label)
         _print(client, done, as_json=as_json)
         # Statuses are ordered by severity: negative, bad input, platform failure.
-        worst = max(worst, exit_status(ANSWERS.get(done.outcome)))
+        worst = max(worst, exit_status(conclusion(done).answer))
     leave(worst)
 
 
