@@ -210,8 +210,8 @@ def test_several_jobs_are_waited_for_and_restarted(
         failing.clear()
         again = kgym("--server", idle.url, "job", "restart", 3, 2, "--from-step", 0, "--wait")
         assert again.status == 0, again.err
-        assert "job 3: succeeded" in again.out
-        assert "job 2: succeeded" in again.out
+        assert "job 3: Built: " in again.out
+        assert "job 2: Built: " in again.out
     assert kgym("job", "restart", 1, 3).out.count("job") == 2
     assert kgym("job", "wait").status == 2
     assert kgym("job", "wait", 1, 4711).status == 2

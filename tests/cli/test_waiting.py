@@ -37,7 +37,7 @@ def test_a_job_that_no_worker_takes_says_why_and_where_it_stands(
         assert "2 steps before it" in shown.out
         step = kgym("job", "show", jobs[2], "--json").json["steps"][0]
         assert (step["ahead"], step["begins_in"]) == (2, None)
-        assert f"job {jobs[0]} waits: {NOBODY}" in kgym("job", "list").err
+        assert f"  step 0 (build): {NOBODY}" in kgym("job", "list").out
         enough = threading.Timer(12, client.abort, [jobs[2]])
         enough.start()
         waited = kgym("--server", idle.url, "job", "wait", jobs[2])
@@ -55,7 +55,7 @@ def test_a_job_whose_only_worker_was_drained_says_so(
         job = client.submit(JobRequest(steps=[fake_build])).id
         wait_for(lambda: client.job(job).steps[0].waiting is not None)
         assert f"waits: {NOBODY}" in kgym("job", "show", job).out
-        assert f"job {job} waits: " in kgym("job", "list").err
+        assert f"  step 0 (build): {NOBODY}" in kgym("job", "list").out
 
 
 def test_a_job_behind_others_says_about_how_soon_it_begins(
