@@ -115,7 +115,7 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
     "gcp simulate": ("kgym gcp simulate farm.toml --hours 168 --server https://kgym.example.org",),
     "group list": ("kgym group list --mine",),
     "group show": ("kgym group show night", "kgym group show night --submitter alice --json"),
-    "group results": ("kgym group results night", "kgym group results night --csv"),
+    "group patches": ("kgym group patches night", "kgym group patches night --csv"),
     "group abort": ("kgym group abort night",),
     "job submit": (
         "kgym job submit job.json --wait --json",

@@ -17,7 +17,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from kgym.api import trusted_tags
 from kgym.api.bulk import Aborted, AbortRequest, Restarted, RestartRequest
-from kgym.api.groups import GroupFilter, GroupPage, GroupResultPage, GroupView
+from kgym.api.groups import GroupFilter, GroupPage, GroupView
 from kgym.api.jobs import (
     Artifact,
     JobConditions,
@@ -33,6 +33,7 @@ from kgym.api.jobs import (
     WorkerState,
     WorkerView,
 )
+from kgym.api.patch_rows import PatchPage
 from kgym.api.states import State
 from kgym.api.statistics import Statistics, StatisticsFilter
 from kgym.api.steps import StepKind
@@ -248,16 +249,16 @@ class JobStore:
             raise no_group(submitter, name)
         return groups.view(row, counts)
 
-    async def group_results(
+    async def group_patches(
         self, submitter: str, name: str, after: int = 0, limit: int = 200
-    ) -> GroupResultPage:
-        """Return the results of a group's next jobs after number `after`.
+    ) -> PatchPage:
+        """Return the patches of a group's next jobs after number `after`.
 
         Raises NotFound if the group does not exist.
         """
         async with self.database.read() as connection:
             await groups.check(connection, submitter, name)
-            return await groups.results(connection, submitter, name, after, limit)
+            return await groups.patches(connection, submitter, name, after, limit)
 
     async def abort_group(
         self, submitter: str, name: str, owner: str | None

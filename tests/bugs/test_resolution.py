@@ -19,7 +19,8 @@ from kgym.api.steps import (
     Verdict,
     Work,
 )
-from kgym.bugs.resolution import Resolution, evidence_line, resolution
+from kgym.bugs.checklist import checklist, line
+from kgym.bugs.resolution import Resolution, resolution
 from tests.results import ran
 
 
@@ -97,12 +98,14 @@ def test_what_a_verdict_rests_on_is_told_in_one_line() -> None:
     silent = control(ControlOutcome.SILENT, ControlName.PANIC)
     absent = control(ControlOutcome.NOT_CONFIGURED, ControlName.UBSAN)
     evidence = Evidence(controls=[*GOOD.controls, silent, absent], work=after, missing=["ends"])
-    assert evidence_line(before, evidence, [finding(Severity.BLOCKING)]) == (
+    items = checklist(before, result(Verdict.NO_CRASH, evidence), [finding(Severity.BLOCKING)])
+    assert line(items) == (
         "1 of 2 controls reported; 0 of 1 kinds of calls as before; 1 of 2 functions reached;"
-        " by the reproducer alone; not known: ends; 1 blocking finding"
+        " not known: ends; by the reproducer alone; 1 blocking finding"
     )
     variants = VariantRun(ran=15000, compared=60, same=58, losses=[])
-    assert evidence_line(None, None, [], variants) == (
+    after = FINE.model_copy(update={"evidence": None, "variants": variants})
+    assert line(checklist(None, after, [])) == (
         "15,000 variants are quiet; 58 of 60 behave as before; nothing leaks; no blocking finding"
     )
 
@@ -117,5 +120,6 @@ def test_what_a_verdict_rests_on_is_told_in_one_line() -> None:
     ],
 )
 def test_the_kernels_own_tests_are_counted(tests: KernelTestRun, words: str) -> None:
-    line = evidence_line(None, None, [], None, tests)
-    assert line == f"by the reproducer alone; {words}; no blocking finding"
+    after = FINE.model_copy(update={"evidence": None, "kernel_tests": tests})
+    expected = f"by the reproducer alone; {words}; no blocking finding"
+    assert line(checklist(None, after, [])) == expected

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
 
-from kgym.api import result_csv
+from kgym.api import csv_text
 from kgym.api.outcomes import Outcome
 from kgym.api.steps import Patch
 from kgym.bugs import bundle
@@ -132,6 +132,6 @@ def test_the_live_table_fits_whatever_the_number_of_patches(height: int) -> None
 
 @given(st.text(st.characters(exclude_categories=["Cs"])))
 def test_no_cell_is_a_formula(text: str) -> None:
-    [[cell]] = csv.reader(io.StringIO(result_csv.text([[text]]), newline=""))
+    [[cell]] = csv.reader(io.StringIO(csv_text.text([[text]]), newline=""))
     assert not cell.startswith(("=", "+", "-", "@", "\t", "\r", "\n"))
     assert cell.removeprefix("'") == text.removeprefix("'")

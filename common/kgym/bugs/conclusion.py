@@ -28,7 +28,8 @@ from kgym.api.steps import (
 )
 from kgym.api.steps.check import NOT_BUILT
 from kgym.bugs.bug import AFTER, BEFORE, BUILD_AFTER, BUILD_BEFORE, BUILD_REFERENCE, REFERENCE
-from kgym.bugs.resolution import Resolution, evidence_line, placed, resolution
+from kgym.bugs.checklist import Item, checklist, line
+from kgym.bugs.resolution import Resolution, placed, resolution
 from kgym.bugs.trial_sides import other_compiler, other_root
 
 # Characters of a reason: it has to fit into a row of a table.
@@ -93,8 +94,8 @@ class Conclusion:
     """The source file blamed by this crash's report."""
     trial: Resolution | None = None
     """Whether the fix resolves the bug, if a fix was tried to the end."""
-    evidence: str | None = None
-    """The evidence for the verdict on the kernel with the fix, in one line."""
+    evidence: tuple[Item, ...] = ()
+    """The checks of the kernel with the fix, if one was tried to the end."""
 
 
 def conclusion(job: JobView, accepted: Collection[str] = ()) -> Conclusion:
@@ -107,7 +108,7 @@ def conclusion(job: JobView, accepted: Collection[str] = ()) -> Conclusion:
     if job.state is State.ABORTED:  # results of some steps do not answer the job's question
         results = []
     trial = resolution_of(job, accepted) if steps and len(results) == len(steps) else None
-    evidence = evidence_of(job, steps[-1]) if trial is not None else None
+    evidence = evidence_of(job, steps[-1]) if trial is not None else []
     if job.state.final:
         outcome, reason = _of_ended(job, results, trial, evidence)
     else:
@@ -123,7 +124,7 @@ def conclusion(job: JobView, accepted: Collection[str] = ()) -> Conclusion:
         crash=crash.title if crash else None,
         guilty_file=_guilty_file(crash) if crash else None,
         trial=trial,
-        evidence=evidence,
+        evidence=tuple(evidence),
     )
 
 
@@ -142,7 +143,10 @@ def under_way(state: State, steps: Sequence[StepView]) -> _Decided:
 
 
 def _of_ended(
-    job: JobView, results: Sequence[ReproduceResult], trial: Resolution | None, evidence: str | None
+    job: JobView,
+    results: Sequence[ReproduceResult],
+    trial: Resolution | None,
+    evidence: Sequence[Item],
 ) -> _Decided:
     if job.state is State.ABORTED:
         return Outcome.ABORTED, None
@@ -172,7 +176,7 @@ def _of_trial(
     trial: Resolution,
     results: Sequence[ReproduceResult],
     notes: Sequence[Finding],
-    evidence: str | None,
+    evidence: Sequence[Item],
 ) -> _Decided:
     """Return the outcome of a trial of a fix: a blocking finding decides first, then a crash."""
     last = results[-1]
@@ -192,7 +196,7 @@ def _of_trial(
         messages = [obstacle.message for obstacle in trial.obstacles]
         return Outcome.NOT_RESOLVED, _first(messages)
     noted = f"note: {_first([placed(note) for note in notes])}; " if notes else ""
-    return Outcome.RESOLVED, f"{noted}{evidence}"
+    return Outcome.RESOLVED, f"{noted}{line(evidence)}"
 
 
 def _first(messages: Sequence[str]) -> str:
@@ -344,14 +348,13 @@ def _resolution_apart(job: JobView, step: StepView, accepted: Collection[str]) -
     return resolution(after.baseline, after, own, asked=asked, accepted=accepted, built=built)
 
 
-def evidence_of(job: JobView, run: StepView) -> str | None:
-    """Return the evidence of a run on the kernel with the fix, in one line."""
+def evidence_of(job: JobView, run: StepView) -> list[Item]:
+    """Return the checks of a kernel with a fix; none if the run has no result."""
     after, before = reproduced(run), reproduced(job.step(BEFORE))
     if after is None:
-        return None
+        return []
     work = before.evidence.work if before is not None and before.evidence else None
-    all_findings = findings(job, run, patched=True)
-    return evidence_line(work, after.evidence, all_findings, after.variants, after.kernel_tests)
+    return checklist(work, after, findings(job, run, patched=True))
 
 
 # --- parts of jobs ----------------------------------------------------------------------------

@@ -33,11 +33,11 @@ from kgym.api.steps import (
     Verdict,
 )
 from kgym.api.steps.compilers import SUBSTITUTION
-from kgym.bugs import earlier_jobs
+from kgym.bugs import checklist, earlier_jobs
 from kgym.bugs.bug import AFTER, BEFORE, DEFAULT_OPTIONS, Bug, TrialOptions
 from kgym.bugs.conclusion import Answer, findings, in_one_line, reproduced, seconds
 from kgym.bugs.ended_job import PATIENCE_SECONDS, Submitted
-from kgym.bugs.resolution import Obstacle, evidence_line
+from kgym.bugs.resolution import Obstacle
 from kgym.bugs.sweep import Candidate, Moved, Stage, Subject, SweepOptions, Tell, kept_job, sweep
 from kgym.bugs.sweep_rows import Pair, Row, not_shown, status
 from kgym.bugs.trial_result import JudgedFinding, judged
@@ -296,9 +296,7 @@ class _Run:
         report = await crash_report(self.client, job, step)
         return {
             "findings": judged(blocking_first[:_MOST_FINDINGS], self.options.accepted),
-            "evidence": evidence_line(
-                None, result.evidence, all_findings, result.variants, result.kernel_tests
-            ),
+            "evidence": checklist.line(checklist.checklist(None, result, all_findings)),
             "report": _text(report),
         }
 

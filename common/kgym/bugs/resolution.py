@@ -9,17 +9,7 @@ fixes do as well is a note. A blocking finding of the build decides whatever the
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 
-from kgym.api.steps import (
-    ControlOutcome,
-    Evidence,
-    Finding,
-    KernelTestRun,
-    ReproduceResult,
-    Severity,
-    VariantRun,
-    Verdict,
-    Work,
-)
+from kgym.api.steps import ControlOutcome, Evidence, Finding, ReproduceResult, Severity, Verdict
 
 # In `accepted`: accepts every finding.
 EVERYTHING = "all"
@@ -113,71 +103,3 @@ def _lacking(evidence: Evidence | None) -> Iterator[Obstacle]:
             yield Obstacle(
                 "control_not_tried", f"no {control.name} fault was raised: {control.detail}"
             )
-
-
-# --- for people ---------------------------------------------------------------------------------
-
-
-def evidence_line(
-    before: Work | None,
-    evidence: Evidence | None,
-    findings: Sequence[Finding],
-    variants: VariantRun | None = None,
-    tests: KernelTestRun | None = None,
-) -> str:
-    """Return the evidence for a verdict on a patched kernel in one line."""
-    parts = [*_controls(evidence), *_work(before, evidence.work if evidence else None)]
-    parts += [*_variants(variants), *_kernel_tests(tests)]
-    parts += [f"not known: {reason}" for reason in (evidence.missing if evidence else [])]
-    blocking = sum(finding.severity is Severity.BLOCKING for finding in findings)
-    parts.append(f"{blocking or 'no'} blocking finding{'s' if blocking > 1 else ''}")
-    return "; ".join(parts)
-
-
-def _variants(variants: VariantRun | None) -> Iterator[str]:
-    if variants is None or not (variants.ran or variants.crashes):
-        yield "by the reproducer alone"
-    if variants is None:
-        return
-    if variants.ran:
-        yield f"{variants.ran - len(variants.crashes):,} variants are quiet"
-    if variants.compared:
-        yield f"{variants.same} of {variants.compared} behave as before"
-    if variants.losses is not None or variants.program_losses is not None:
-        yield "it leaks" if variants.leaked else "nothing leaks"
-    if variants.missing:
-        yield f"variants: {variants.missing}"
-
-
-def _kernel_tests(tests: KernelTestRun | None) -> Iterator[str]:
-    if tests is None:
-        return
-    if count := len(tests.failed):
-        yield f"{count} of {count + tests.passed} kernel tests fail"
-    elif tests.passed or not tests.left_out:
-        yield f"{tests.passed} kernel tests pass"
-    else:
-        yield f"no kernel tests: {tests.left_out[0]}"
-
-
-def _controls(evidence: Evidence | None) -> Iterator[str]:
-    tried = [
-        control
-        for control in (evidence.controls if evidence else [])
-        if control.outcome is not ControlOutcome.NOT_CONFIGURED
-    ]
-    if tried:
-        reported = sum(control.outcome is ControlOutcome.REPORTED for control in tried)
-        yield f"{reported} of {len(tried)} controls reported"
-
-
-def _work(before: Work | None, after: Work | None) -> Iterator[str]:
-    if after is None:
-        return
-    if before is not None and before.calls:
-        known = {(call.name, call.result) for call in before.calls}
-        same = known & {(call.name, call.result) for call in after.calls}
-        yield f"{len(same)} of {len(known)} kinds of calls as before"
-    if after.reached:
-        reached = sum(function.reached for function in after.reached)
-        yield f"{reached} of {len(after.reached)} functions reached"

@@ -20,7 +20,7 @@ from kgym.api.steps import (
     Verdict,
 )
 from kgym.api.steps.compilers import SUBSTITUTION
-from kgym.bugs import calibration
+from kgym.bugs import calibration, checklist
 from kgym.bugs.bug import AFTER, BEFORE, Bug
 from kgym.bugs.calibration import CONFIDENCES, Effort
 from kgym.bugs.conclusion import (
@@ -99,7 +99,7 @@ class SideResult(Strict):
             variants=result.variants,
             behavioural_equivalence=BehaviouralEquivalence.of(result.variants),
             kernel_tests=result.kernel_tests,
-            evidence_line=evidence_of(job, step) if step.name == AFTER else None,
+            evidence_line=checklist.line(evidence_of(job, step)) if step.name == AFTER else None,
             findings=judged(findings(job, step), accepted),
         )
 

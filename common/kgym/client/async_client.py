@@ -36,14 +36,7 @@ from kgym.api.bulk import (
     Submitted,
 )
 from kgym.api.changes import Change, ChangeFilter, ChangePage
-from kgym.api.groups import (
-    GroupFilter,
-    GroupPage,
-    GroupResult,
-    GroupResultFilter,
-    GroupResultPage,
-    GroupView,
-)
+from kgym.api.groups import GroupFilter, GroupPage, GroupView
 from kgym.api.jobs import (
     Artifact,
     JobConditions,
@@ -56,6 +49,7 @@ from kgym.api.jobs import (
     QueueView,
     WorkerView,
 )
+from kgym.api.patch_rows import PatchFilter, PatchPage, PatchRow
 from kgym.api.source import (
     FileLook,
     FileText,
@@ -312,10 +306,10 @@ class AsyncClient:
         """
         return await self._get(_group(name), GroupView, submitter=submitter)
 
-    async def group_results(
+    async def group_patches(
         self, name: str, submitter: str | None = None, after: int = 0
-    ) -> AsyncIterator[GroupResult]:
-        """Yield one row for each job of the group, in the order of submission.
+    ) -> AsyncIterator[PatchRow]:
+        """Yield one row for each patch of the group, in the order in which jobs were submitted.
 
         Args:
             name: The group's name.
@@ -325,11 +319,11 @@ class AsyncClient:
         Raises:
             Refused: There is no such group (`group_missing`).
         """
-        wanted = GroupResultFilter(submitter=submitter, cursor=str(after), limit=1000)
+        wanted = PatchFilter(submitter=submitter, cursor=str(after), limit=1000)
         while True:
-            page = await self._get(f"{_group(name)}/results", GroupResultPage, wanted)
-            for result in page.results:
-                yield result
+            page = await self._get(f"{_group(name)}/patches", PatchPage, wanted)
+            for patch in page.patches:
+                yield patch
             if page.next is None:
                 return
             wanted = wanted.model_copy(update={"cursor": page.next})

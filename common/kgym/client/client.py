@@ -167,7 +167,7 @@ class Client:
     events = _iterated(AsyncClient.events)
     groups = _iterated(AsyncClient.groups)
     group = _awaited(AsyncClient.group)
-    group_results = _iterated(AsyncClient.group_results)
+    group_patches = _iterated(AsyncClient.group_patches)
     abort_group = _awaited(AsyncClient.abort_group)
     artifacts = _awaited(AsyncClient.artifacts)
     read_artifact = _iterated(AsyncClient.read_artifact)

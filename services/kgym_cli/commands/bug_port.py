@@ -12,7 +12,7 @@ import click
 from pydantic import Field
 from rich.markup import escape
 
-from kgym.api import result_csv
+from kgym.api import csv_text
 from kgym.bugs import bundle as bugs
 from kgym.bugs import fixed_bug
 from kgym.bugs import port as campaign
@@ -231,7 +231,7 @@ def _cells(row: PortRow) -> tuple[str, ...]:
 def _write(path: Path, rows: Iterable[PortRow]) -> None:
     """Write the table as CSV."""
     values = (row.model_dump(mode="json") | {"needs": " ".join(row.needs)} for row in rows)
-    text = result_csv.text([_COLUMNS, *([value[name] for name in _COLUMNS] for value in values)])
+    text = csv_text.text([_COLUMNS, *([value[name] for name in _COLUMNS] for value in values)])
     try:
         path.write_text(text, newline="")
     except OSError as error:

@@ -8,11 +8,12 @@ import click
 from pydantic import TypeAdapter, ValidationError
 from rich.markup import escape
 
-from kgym.api import result_csv
+from kgym.api import csv_text
 from kgym.api.bulk import Aborted
-from kgym.api.groups import GroupFilter, GroupResult, GroupView
+from kgym.api.groups import GroupFilter, GroupView
 from kgym.api.jobs import GroupName, Submitter
-from kgym_cli.jobs.outcome_table import HEADS, cells, counted, tagged
+from kgym.api.patch_rows import PatchRow
+from kgym_cli.jobs.outcome_table import HEADS, cells, counted
 from kgym_cli.output import json_option, people, print_json, print_table, results
 from kgym_cli.platforms.scheduler_choice import scheduler
 
@@ -30,7 +31,7 @@ def _valid(kind: Any) -> Callable[[click.Context, click.Parameter, str | None], 
     return check
 
 
-# Jobs that `kgym group show` lists.
+# Patches that `kgym group show` lists.
 _FIRST = 50
 _name_argument = click.argument("name", callback=_valid(GroupName))
 _submitter_option = click.option(
@@ -40,7 +41,7 @@ _submitter_option = click.option(
 
 @click.group()
 def group() -> None:
-    """List groups of jobs, show and export their results, abort them.
+    """List groups of jobs, show and export their patches, abort them.
 
     A sweep makes a group; so does every job with a `group`. A group is as old as its first job.
     """
@@ -72,54 +73,54 @@ def _row(group: GroupView) -> tuple[str, ...]:
 @_submitter_option
 @json_option(GroupView)
 def show(name: str, submitter: str | None, as_json: bool) -> None:
-    """Show counts of a group's jobs by outcome, and its first jobs."""
+    """Show counts of a group's jobs by outcome, and its first patches."""
     with scheduler(work=False) as client:
         view = client.group(name, submitter)
-        first = [] if as_json else list(islice(client.group_results(name, submitter), _FIRST))
+        first = [] if as_json else list(islice(client.group_patches(name, submitter), _FIRST))
     if as_json:
         print_json(view)
         return
     results.print(f"group {view.name} of {view.submitter}: {view.jobs} jobs", markup=False)
     results.print(f"  {counted(view.outcomes)}", markup=False)
-    print_table(*HEADS, rows=map(_result_row, first))
-    if view.jobs > len(first):
-        people.print(f"all jobs: kgym group results {view.name}", markup=False)
+    print_table(*HEADS, rows=map(_patch_row, first))
+    if len(first) == _FIRST:
+        people.print(f"all patches: kgym group patches {view.name}", markup=False)
 
 
-@group.command("results")
+@group.command()
 @_name_argument
 @_submitter_option
 @click.option("--csv", "as_csv", is_flag=True, help="Print CSV, safe for spreadsheets.")
-@json_option(GroupResult)
-def results_of_group(name: str, submitter: str | None, as_csv: bool, as_json: bool) -> None:
-    """Show the results of a group's jobs, oldest first. With --json, each job is a line."""
+@json_option(PatchRow)
+def patches(name: str, submitter: str | None, as_csv: bool, as_json: bool) -> None:
+    """Show the patches of a group, oldest job first. With --json, each patch is a line."""
     if as_csv and as_json:
         raise click.UsageError("give either --csv or --json")
     with scheduler(work=False) as client:
-        results_of_group = client.group_results(name, submitter)
+        listed = client.group_patches(name, submitter)
         if as_csv:
-            _print_csv(results_of_group)
+            _print_csv(listed)
         elif as_json:
-            for result in results_of_group:
-                print_json(result)
+            for patch in listed:
+                print_json(patch)
         else:
-            print_table(*HEADS, rows=map(_result_row, results_of_group))
+            print_table(*HEADS, rows=map(_patch_row, listed))
 
 
-def _print_csv(results_of_group: Iterable[GroupResult]) -> None:
-    rows = iter(results_of_group)
+def _print_csv(patches: Iterable[PatchRow]) -> None:
+    rows = iter(patches)
     # Fetched first, so that an error is reported before the header is printed.
     first = next(rows, None)
-    click.echo(result_csv.header(), nl=False)
+    click.echo(csv_text.header(), nl=False)
     if first is not None:
-        click.echo(result_csv.lines([first]), nl=False)
+        click.echo(csv_text.lines([first]), nl=False)
     for row in rows:
-        click.echo(result_csv.lines([row]), nl=False)
+        click.echo(csv_text.lines([row]), nl=False)
 
 
-def _result_row(result: GroupResult) -> tuple[str, ...]:
-    names = tagged(result.tags)
-    return cells(result.job, result.outcome, names, result.seconds, result.reason)
+def _patch_row(patch: PatchRow) -> tuple[str, ...]:
+    names = patch.bug, patch.patch
+    return cells(patch.job, patch.outcome, names, patch.seconds, patch.reason)
 
 
 @group.command()

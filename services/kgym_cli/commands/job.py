@@ -20,6 +20,7 @@ from kgym.api.key_value_tags import as_written
 from kgym.api.outcomes import Outcome
 from kgym.api.states import State
 from kgym.api.steps import Severity, StepKind
+from kgym.bugs import checklist
 from kgym.bugs.conclusion import conclusion, seconds
 from kgym.bugs.resolution import placed
 from kgym.client import Client
@@ -323,7 +324,8 @@ def _print(client: Client, job: JobView, *, as_json: bool) -> None:
         return
     sentence = f"[{colour(job.outcome)}]{escape(job.sentence)}[/]"
     results.print(f"job {job.id}: {sentence}")
-    evidence = conclusion(job).evidence
+    evidence = checklist.line(conclusion(job).evidence)
+    # That of a resolved bug is the reason.
     if evidence and evidence not in (job.reason or ""):
         results.print(f"  evidence: {evidence}", markup=False)
     if tags := _tags(job):

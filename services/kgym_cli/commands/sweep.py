@@ -10,7 +10,7 @@ from typing import Literal
 import click
 from pydantic import Field, TypeAdapter, ValidationError
 
-from kgym.api import result_csv
+from kgym.api import csv_text
 from kgym.api.jobs import GroupName
 from kgym.api.outcomes import Outcome
 from kgym.bugs import bundle as bugs
@@ -285,7 +285,7 @@ def _csv(rows: Iterable[SweepRow]) -> str:
     for value in values:
         alike = value["behavioural_equivalence"]
         value["behavioural_equivalence"] = alike["value"] if alike else None
-    return result_csv.text([_COLUMNS, *([value[name] for name in _COLUMNS] for value in values)])
+    return csv_text.text([_COLUMNS, *([value[name] for name in _COLUMNS] for value in values)])
 
 
 def _write(path: Path, text: str | None) -> None:

@@ -6,10 +6,11 @@ from typing import Annotated
 from fastapi import Path, Query, Request, Response
 from fastapi.responses import StreamingResponse
 
-from kgym.api import result_csv
+from kgym.api import csv_text
 from kgym.api.bulk import Aborted
-from kgym.api.groups import GroupFilter, GroupPage, GroupResultFilter, GroupResultPage, GroupView
+from kgym.api.groups import GroupFilter, GroupPage, GroupView
 from kgym.api.jobs import GroupName, Submitter
+from kgym.api.patch_rows import PatchFilter, PatchPage
 from kgym.web.problems import documented
 from kgym.web.routing import as_json, router
 from kgym.web.scopes import Scope
@@ -56,7 +57,7 @@ async def list_groups(
 async def show_group(
     http: Request, scheduler: Core, name: Named, submitter: Whose = None
 ) -> Response:
-    """Count the jobs of a group by state and by verdict.
+    """Count the jobs of a group by outcome.
 
     Counts of tens of thousands of jobs may be up to ten seconds old.
     """
@@ -64,39 +65,41 @@ async def show_group(
 
 
 @readers.get(
-    "/groups/{name}/results",
-    summary="Show the results of a group's jobs",
+    "/groups/{name}/patches",
+    summary="Show the patches of a group",
     tags=["groups"],
-    response_model=GroupResultPage,
+    response_model=PatchPage,
     responses=documented(
         404, answers={200: {"content": {"text/csv": {"schema": {"type": "string"}}}}}
     ),
 )
-async def group_results(
-    http: Request, scheduler: Core, name: Named, part: Annotated[GroupResultFilter, Query()]
+async def group_patches(
+    http: Request, scheduler: Core, name: Named, part: Annotated[PatchFilter, Query()]
 ) -> Response:
-    """Return a row for each job, also unfinished ones, oldest first.
+    """Return a row for each patch, also of unfinished jobs; the oldest job comes first.
 
-    In CSV, a cell that a spreadsheet would take for a formula begins with an apostrophe.
+    A patch that was checked and then tried has the row of its trial. A job without a patch has a
+    row as well. In CSV, a cell that a spreadsheet would take for a formula begins with an
+    apostrophe.
     """
     submitter, after = part.submitter or caller_of(http).name, int(part.cursor or 0)
     if part.format == "json":
-        return as_json(await scheduler.store.group_results(submitter, name, after, part.limit))
-    first = await scheduler.store.group_results(submitter, name, after, LINES)
+        return as_json(await scheduler.store.group_patches(submitter, name, after, part.limit))
+    first = await scheduler.store.group_patches(submitter, name, after, LINES)
     return StreamingResponse(
         _lines(scheduler, submitter, name, first),
         media_type="text/csv; header=present",
-        headers={"Content-Disposition": 'attachment; filename="results.csv"'},
+        headers={"Content-Disposition": 'attachment; filename="patches.csv"'},
     )
 
 
 async def _lines(
-    scheduler: Scheduler, submitter: str, name: str, page: GroupResultPage
+    scheduler: Scheduler, submitter: str, name: str, page: PatchPage
 ) -> AsyncIterator[str]:
-    yield result_csv.header() + result_csv.lines(page.results)
+    yield csv_text.header() + csv_text.lines(page.patches)
     while page.next is not None:
-        page = await scheduler.store.group_results(submitter, name, int(page.next), LINES)
-        yield result_csv.lines(page.results)
+        page = await scheduler.store.group_patches(submitter, name, int(page.next), LINES)
+        yield csv_text.lines(page.patches)
 
 
 @submitters.post(

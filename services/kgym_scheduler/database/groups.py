@@ -8,8 +8,10 @@ from typing import Any
 from sqlalchemy import Row, Select, select, tuple_
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from kgym.api.groups import GroupFilter, GroupResult, GroupResultPage, GroupView
+from kgym.api.groups import GroupFilter, GroupView
+from kgym.api.key_value_tags import value
 from kgym.api.outcomes import Outcome
+from kgym.api.patch_rows import PatchPage, PatchRow
 from kgym.api.states import State
 from kgym_scheduler.database import views
 from kgym_scheduler.database.counts import GroupCounts
@@ -48,22 +50,34 @@ async def check(connection: AsyncConnection, submitter: str, name: str) -> None:
         raise no_group(submitter, name)
 
 
-async def results(
+async def patches(
     connection: AsyncConnection, submitter: str, name: str, after: int, limit: int
-) -> GroupResultPage:
-    """Return the results of a group's next jobs after number `after`, in order."""
+) -> PatchPage:
+    """Return the patches of a group's next jobs after number `after`, in order."""
     j = jobs.c
+    own = (j.submitter == submitter, j.group_name == name)
     query: Select[Any] = (
-        select(j.id, j.state, j.tags, j.outcome, j.verdict, j.title, j.reason)
-        .where(j.submitter == submitter, j.group_name == name, j.id > after)
+        select(j.id, j.state, j.tags, j.outcome, j.verdict, j.title, j.reason, j.patches)
+        .where(*own, j.id > after)
         .order_by(j.id)
         .limit(limit + 1)
     )
     rows = (await connection.execute(query)).all()
     shown = rows[:limit]
     seconds = await _seconds(connection, [row.id for row in shown])
-    return GroupResultPage(
-        results=[_result(row, seconds.get(row.id, 0.0)) for row in shown],
+    listed = [patch for row in shown for patch in _patches(row, seconds.get(row.id, 0.0))]
+    checked = {row.id for row in shown if len(json.loads(row.patches or "[]")) > 1}
+    tried: set[tuple[str | None, str | None]] = set()
+    if checked:
+        # A checked patch that is tried has the row of its trial only.
+        tags = select(j.tags).where(*own, j.tags.contains('"patch='))
+        tried = {_names(json.loads(text)) for text in (await connection.scalars(tags)).all()}
+    return PatchPage(
+        patches=[
+            patch
+            for patch in listed
+            if patch.job not in checked or (patch.bug, patch.patch) not in tried
+        ],
         next=str(shown[-1].id) if len(rows) > limit else None,
     )
 
@@ -95,14 +109,25 @@ async def _seconds(connection: AsyncConnection, job_ids: Iterable[int]) -> dict[
     return seconds
 
 
-def _result(row: Row[Any], seconds: float) -> GroupResult:
-    return GroupResult(
-        job=row.id,
-        state=State(row.state),
-        tags=json.loads(row.tags),
-        outcome=views.outcome_of(row),
-        reason=row.reason,
-        verdict=views.verdict_of(row),
-        title=row.title,
-        seconds=round(seconds, 1),
-    )
+def _names(tags: list[str]) -> tuple[str | None, str | None]:
+    return value(tags, "bug"), value(tags, "patch")
+
+
+def _patches(row: Row[Any], seconds: float) -> list[PatchRow]:
+    """Return the rows of a job: one for each patch, or else one."""
+    tags = json.loads(row.tags)
+    bug, patch = _names(tags)
+    about = {
+        "job": row.id,
+        "bug": bug,
+        "state": State(row.state),
+        "tags": tags,
+        "title": row.title,
+        "verdict": views.verdict_of(row),
+        "seconds": round(seconds, 1),
+    }
+    own = {"patch": patch, "outcome": views.outcome_of(row), "reason": row.reason}
+    summaries = json.loads(row.patches) if row.patches else [own]
+    if len(summaries) == 1:  # the tag names the patch of a trial as its submitter knows it
+        summaries[0]["patch"] = patch or summaries[0].get("patch")
+    return [PatchRow.model_validate({**about, **summary}) for summary in summaries]

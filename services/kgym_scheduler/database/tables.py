@@ -105,6 +105,8 @@ jobs = Table(
     # of the crash that identifies its bug: the title, and the source file that the report blames
     Column("crash", Text),
     Column("guilty_file", Text),
+    # what it says about each of its patches, as JSON (`PatchSummary`); null if it has none
+    Column("patches", Text),
     UniqueConstraint("submitter", "idempotency_key"),
     Index(None, "created_at", "id"),
     Index(None, "state", "created_at", "id"),

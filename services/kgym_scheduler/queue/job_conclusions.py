@@ -11,14 +11,17 @@ from itertools import groupby
 from typing import Any
 
 import structlog
+from pydantic import TypeAdapter
 from sqlalchemy import Row, Select, bindparam, case, func, select
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from kgym.api.jobs import JobView, StepView
 from kgym.api.outcomes import Outcome
+from kgym.api.patch_rows import PatchSummary
 from kgym.api.states import State
 from kgym.api.steps import Failure, StepKind, StepResult, StepSpec
 from kgym.bugs.conclusion import Conclusion, conclusion
+from kgym.bugs.patch_summary import summaries
 from kgym_scheduler.database import views
 from kgym_scheduler.database.tables import steps
 
@@ -27,22 +30,27 @@ LONGEST = 4 << 20
 _TITLE = 1000
 # The columns of a job without a conclusion.
 _LINES = ("title", "reason", "crash", "guilty_file")
-NOTHING: dict[str, object] = dict.fromkeys(("outcome", "verdict", *_LINES))
+NOTHING: dict[str, object] = dict.fromkeys(("outcome", "verdict", *_LINES, "patches"))
+# Maximum characters of a spec whose patches are measured.
+_LONGEST_SPEC = 1 << 18
+_SUMMARIES: TypeAdapter[list[PatchSummary]] = TypeAdapter(list[PatchSummary])
 
 _log = structlog.get_logger()
 
+# Kinds of steps that conclusions rest on.
+_TELLING = (StepKind.BUILD, StepKind.CHECK, StepKind.REPRODUCE)
 _s = steps.c
 _SIZE = func.sum(func.length(_s.result)).over(partition_by=_s.job_id, order_by=_s.number)
 _RESULTS: Select[Any] = (
     select(
         *(_s.job_id, _s.number, _s.name, _SIZE.label("size")),
-        case((_s.kind == StepKind.REPRODUCE, _s.spec)).label("spec"),
+        # A reproduce step's spec tells whether it tries the bug or a fix.
+        case(
+            ((_s.kind == StepKind.REPRODUCE) | (func.length(_s.spec) <= _LONGEST_SPEC), _s.spec)
+        ).label("spec"),
         case((_SIZE <= LONGEST, _s.result)).label("result"),
     )
-    .where(
-        _s.job_id.in_(bindparam("jobs", expanding=True)),
-        _s.kind.in_([StepKind.BUILD, StepKind.CHECK, StepKind.REPRODUCE]),
-    )
+    .where(_s.job_id.in_(bindparam("jobs", expanding=True)), _s.kind.in_(_TELLING))
     .order_by(_s.job_id, _s.number)
 )
 
@@ -71,14 +79,7 @@ class EndedJob:
     @property
     def rests_on_stored(self) -> bool:
         """Whether the conclusion needs stored results or specs besides the last answer."""
-        return self.state is not State.ABORTED and any(map(_rests_on_stored, self.steps))
-
-
-def _rests_on_stored(step: EndedStep) -> bool:
-    answered = step.answer is not None
-    if step.kind is StepKind.REPRODUCE:  # its spec tells whether it tries the bug or a fix
-        return answered or step.state is State.SUCCEEDED
-    return step.kind is StepKind.CHECK and step.state is State.SUCCEEDED and not answered
+        return self.state is not State.ABORTED and any(step.kind in _TELLING for step in self.steps)
 
 
 async def conclude(
@@ -103,22 +104,27 @@ async def _stored(
 
 def _columns(job: EndedJob, stored: Mapping[int, Row[Any]]) -> dict[str, object]:
     try:
-        concluded = _conclusion(job, stored)
+        concluded, patches = _conclusion(job, stored)
     except Exception as error:  # noqa: BLE001 - whatever is in a result, the job ends
         _log.warning("a job has no conclusion", job=job.id, error=repr(error)[:1000])
         if job.state is State.SUCCEEDED:
             reason = _line(f"its results cannot be read: {error}")
             return {**NOTHING, "outcome": Outcome.INCONCLUSIVE, "reason": reason}
         unanswered = [replace(step, answer=None) for step in job.steps]
-        concluded = _conclusion(replace(job, steps=unanswered), {})
+        concluded, patches = _conclusion(replace(job, steps=unanswered), {})
     lines = {name: _line(getattr(concluded, name)) for name in _LINES}
-    return {"outcome": concluded.outcome, "verdict": concluded.verdict, **lines}
+    listed = _SUMMARIES.dump_json(patches, exclude_defaults=True).decode() if patches else None
+    return {"outcome": concluded.outcome, "verdict": concluded.verdict, **lines, "patches": listed}
 
 
-def _conclusion(job: EndedJob, stored: Mapping[int, Row[Any]]) -> Conclusion:
+def _conclusion(
+    job: EndedJob, stored: Mapping[int, Row[Any]]
+) -> tuple[Conclusion, list[PatchSummary]]:
     parts = [_view(step, stored.get(step.number)) for step in job.steps]
     fields: dict[str, Any] = {"id": job.id, "state": job.state, "steps": parts}
-    return conclusion(JobView.model_construct(**fields))
+    ended = JobView.model_construct(**fields)
+    concluded = conclusion(ended)
+    return concluded, summaries(ended, concluded)
 
 
 def _view(step: EndedStep, stored: Row[Any] | None) -> StepView:

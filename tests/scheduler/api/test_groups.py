@@ -121,7 +121,7 @@ async def test_a_group_is_shown_with_its_jobs_and_lists_find_it(store: JobStore)
     assert (await store.page(JobFilter(group="day"), "me")).jobs == []
 
 
-async def test_lists_and_results_are_paged_without_gaps(
+async def test_lists_and_patches_are_paged_without_gaps(
     http: httpx.AsyncClient, scheduler: Scheduler
 ) -> None:
     requests = [grouped(f"g{number % 3}") for number in range(10)]
@@ -134,14 +134,14 @@ async def test_lists_and_results_are_paged_without_gaps(
         seen += [group["name"] for group in page["groups"]]
         cursor = page["next"]
     assert sorted(seen) == ["g0", "g1", "g2"]
-    path = "/v1/groups/g0/results"
+    path = "/v1/groups/g0/patches"
     page = (await http.get(path, params={"limit": 3})).json()
-    assert [result["job"] for result in page["results"]] == [ids[0], ids[3], ids[6]]
+    assert [row["job"] for row in page["patches"]] == [ids[0], ids[3], ids[6]]
     page = (await http.get(path, params={"limit": 3, "cursor": page["next"]})).json()
-    assert ([result["job"] for result in page["results"]], page["next"]) == ([ids[9]], None)
+    assert ([row["job"] for row in page["patches"]], page["next"]) == ([ids[9]], None)
 
 
-@pytest.mark.parametrize("what", ["", "/results", "/abort"])
+@pytest.mark.parametrize("what", ["", "/patches", "/abort"])
 async def test_a_group_that_is_not_there_is_named(http: httpx.AsyncClient, what: str) -> None:
     method = "POST" if what == "/abort" else "GET"
     document = problem(await http.request(method, f"/v1/groups/none{what}"), 404, "group_missing")
@@ -175,19 +175,19 @@ async def test_an_abort_ends_what_is_left_of_ones_own_group(
     assert (refused.value.status, refused.value.reason) == (403, "not_your_group")
     assert (await root.abort_group("night", "bob")).aborted == [theirs.id]
     assert (await alice.group("night", "bob")).outcomes == {Outcome.ABORTED: 1}  # seen by all
-    assert [result.state for result in [r async for r in alice.group_results("night")]] == [
+    assert [row.state for row in [row async for row in alice.group_patches("night")]] == [
         *[State.FAILED, State.ABORTED]
     ]
 
 
-async def test_results_come_as_csv_that_a_spreadsheet_cannot_run(
+async def test_patches_come_as_csv_that_a_spreadsheet_cannot_run(
     http: httpx.AsyncClient, scheduler: Scheduler, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(group_routes, "LINES", 2)  # several pages
     tags = [("=cmd",), ("+1", "b"), ("-1",), ("@a",), ("a.b",)]
     ids = (await scheduler.submit_all([grouped("g", *row) for row in tags])).jobs
     await scheduler.abort(ids[4])
-    answer = await http.get("/v1/groups/g/results", params={"format": "csv"})
+    answer = await http.get("/v1/groups/g/patches", params={"format": "csv"})
     assert answer.headers["content-type"] == "text/csv; header=present; charset=utf-8"
     rows = list(csv.DictReader(io.StringIO(answer.text)))
     assert [int(row["job"]) for row in rows] == ids
@@ -196,5 +196,5 @@ async def test_results_come_as_csv_that_a_spreadsheet_cannot_run(
     assert [row["outcome"] for row in rows] == ["waiting"] * 4 + ["aborted"]
     assert {row["verdict"] for row in rows} == {""}
     async with AsyncClient(str(http.base_url)) as client:
-        listed = [row async for row in client.group_results("g")]
+        listed = [row async for row in client.group_patches("g")]
     assert [(row.job, row.tags) for row in listed] == list(zip(ids, map(list, tags), strict=True))

@@ -6,9 +6,9 @@ import pytest
 from sqlalchemy import text
 
 from kgym.api import steps
-from kgym.api.groups import GroupResult
 from kgym.api.jobs import JobRequest, JobView
 from kgym.api.outcomes import Outcome
+from kgym.api.patch_rows import PatchRow
 from kgym.api.states import State
 from kgym.api.worker_calls import AttemptEnding
 from kgym.bugs import bundle
@@ -28,15 +28,15 @@ WEAKER = steps.Finding(
 
 async def came_to(
     store: JobStore, request: JobRequest, answers: Sequence[steps.StepResult | AttemptEnding]
-) -> tuple[JobView, GroupResult]:
-    """Run a job; return it, and its row among the group's results."""
+) -> tuple[JobView, PatchRow]:
+    """Run a job; return it, and its row among the group's patches."""
     submitted, _ = await store.submit(request.model_copy(update={"group": "g"}), None, "me")
     await end(store, *answers)
     return await store.get(submitted.id), await row_of(store, submitted.id)
 
 
-async def row_of(store: JobStore, job_id: int) -> GroupResult:
-    [row] = (await store.group_results("me", "g", job_id - 1, 1)).results
+async def row_of(store: JobStore, job_id: int) -> PatchRow:
+    [row] = (await store.group_patches("me", "g", job_id - 1, 1)).patches
     return row
 
 

@@ -1,9 +1,12 @@
-"""Jobs and facets have an outcome, in place of `resolved`; facets no longer have the verdict."""
+"""Jobs have an outcome in place of `resolved`, and summaries of patches; facets have the outcome.
+
+Summaries of jobs that have ended stay empty: their results would have to be read.
+"""
 
 import re
 
 from alembic import op
-from sqlalchemy import Column, String, text
+from sqlalchemy import Column, String, Text, text
 
 revision = "0.2.0.1"
 down_revision = "0.2.0"
@@ -59,6 +62,7 @@ def upgrade() -> None:
     ):
         op.drop_index(name, table)
     op.add_column("jobs", Column("outcome", String(20)))
+    op.add_column("jobs", Column("patches", Text))
     op.add_column("facets", Column("outcome", String(20)))
     op.execute(text(_OUTCOMES + _ENDED))
     _checks()

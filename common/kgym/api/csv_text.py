@@ -1,12 +1,13 @@
-"""Tables as CSV (RFC 4180) for spreadsheets, such as a group's results."""
+"""Tables as CSV (RFC 4180) for spreadsheets, such as a group's patches."""
 
 import csv
 import io
 from collections.abc import Iterable
 
-from kgym.api.groups import GroupResult
+from kgym.api.patch_rows import Check, PatchRow
 
-COLUMNS = tuple(GroupResult.model_fields)
+_FIELDS = tuple(name for name in PatchRow.model_fields if name != "evidence")
+COLUMNS = (*_FIELDS, *Check)
 # A spreadsheet takes a cell with such a beginning for a formula, and titles and tags are
 # untrusted (CSV injection).
 _FORMULAS = ("=", "+", "-", "@", "\t", "\r", "\n")
@@ -17,9 +18,9 @@ def header() -> str:
     return text([COLUMNS])
 
 
-def lines(results: Iterable[GroupResult]) -> str:
-    """Return a line for each result: tags separated by blanks, nothing for null."""
-    return text(map(_row, results))
+def lines(patches: Iterable[PatchRow]) -> str:
+    """Return a line for each patch: tags separated by blanks, nothing for null."""
+    return text(map(_row, patches))
 
 
 def text(rows: Iterable[Iterable[object]]) -> str:
@@ -29,9 +30,9 @@ def text(rows: Iterable[Iterable[object]]) -> str:
     return file.getvalue()
 
 
-def _row(result: GroupResult) -> list[object]:
-    values = result.model_dump(mode="json") | {"tags": " ".join(result.tags)}
-    return [values[column] for column in COLUMNS]
+def _row(patch: PatchRow) -> list[object]:
+    values = patch.model_dump(mode="json") | {"tags": " ".join(patch.tags)}
+    return [values[name] for name in _FIELDS] + [patch.evidence.get(check) for check in Check]
 
 
 def _cell(value: object) -> object:
