@@ -113,18 +113,18 @@ def _columns(job: EndedJob, stored: Mapping[int, Row[Any]]) -> dict[str, object]
         unanswered = [replace(step, answer=None) for step in job.steps]
         concluded, patches = _conclusion(replace(job, steps=unanswered), {})
     lines = {name: _line(getattr(concluded, name)) for name in _LINES}
-    listed = _SUMMARIES.dump_json(patches, exclude_defaults=True).decode() if patches else None
-    return {"outcome": concluded.outcome, "verdict": concluded.verdict, **lines, "patches": listed}
+    return {"outcome": concluded.outcome, "verdict": concluded.verdict, **lines, "patches": patches}
 
 
-def _conclusion(
-    job: EndedJob, stored: Mapping[int, Row[Any]]
-) -> tuple[Conclusion, list[PatchSummary]]:
+def _conclusion(job: EndedJob, stored: Mapping[int, Row[Any]]) -> tuple[Conclusion, str | None]:
+    """Return the conclusion, and the summaries of the patches as JSON, if there are any."""
     parts = [_view(step, stored.get(step.number)) for step in job.steps]
     fields: dict[str, Any] = {"id": job.id, "state": job.state, "steps": parts}
     ended = JobView.model_construct(**fields)
     concluded = conclusion(ended)
-    return concluded, summaries(ended, concluded)
+    patches = summaries(ended, concluded)
+    listed = _SUMMARIES.dump_json(patches, exclude_defaults=True).decode() if patches else None
+    return concluded, listed
 
 
 def _view(step: EndedStep, stored: Row[Any] | None) -> StepView:

@@ -8,7 +8,7 @@ from sqlalchemy import text
 from kgym.api import steps
 from kgym.api.jobs import JobRequest, JobView
 from kgym.api.outcomes import Outcome
-from kgym.api.patch_rows import PatchRow
+from kgym.api.patch_rows import Check, PatchRow
 from kgym.api.states import State
 from kgym.api.worker_calls import AttemptEnding
 from kgym.bugs import bundle
@@ -96,6 +96,46 @@ async def test_a_check_counts_what_compiles(store: JobStore) -> None:
     result = checked([steps.PatchCheck(name="p", outcome=steps.PatchOutcome.COMPILES, seconds=1.0)])
     view, _ = await came_to(store, job(check), [result])
     assert (view.verdict, view.sentence) == (None, "Compiles: 1 of 1 patches compile")
+
+
+async def test_each_patch_of_a_group_has_one_row(store: JobStore) -> None:
+    def patch(name: str, to: str) -> steps.Patch:
+        return steps.Patch(name=name, edits=[steps.Edit(file="a.c", original="a", replacement=to)])
+
+    def check(name: str, outcome: steps.PatchOutcome) -> steps.PatchCheck:
+        return steps.PatchCheck(name=name, outcome=outcome, seconds=1.0)
+
+    bad = steps.PatchOutcome.DOES_NOT_COMPILE
+    patches = [patch("good", "b\nc"), patch("bad", "d"), patch("also-good", "b\nc")]
+    request = BUG.check(patches).model_copy(update={"group": "g"})
+    good = steps.PatchOutcome.COMPILES
+    checks = checked([check("good", good), check("bad", bad), check("also-good", good)])
+    await store.submit(request, None, "me")
+    await end(store, checks)
+    rows = (await store.group_patches("me", "g")).patches
+    assert [(row.patch, row.outcome, row.added, row.removed) for row in rows] == [
+        ("good", Outcome.COMPILES, 2, 1),
+        ("bad", Outcome.DOES_NOT_COMPILE, 1, 1),
+        ("also-good", Outcome.COMPILES, 2, 1),
+    ]
+    assert rows[0].change == rows[2].change != rows[1].change
+    tried = TRIAL.model_copy(update={"tags": [*TRIAL.tags, "patch=good"]})
+    tried_job, _ = await store.submit(tried, None, "me")
+    rows = (await store.group_patches("me", "g")).patches
+    assert [(row.patch, row.outcome) for row in rows] == [
+        ("bad", Outcome.DOES_NOT_COMPILE),
+        ("also-good", Outcome.COMPILES),
+        ("good", Outcome.WAITING),
+    ]
+    await end(store, built(), SHOWN, built(findings=[WEAKER]), GONE)
+    row = await row_of(store, tried_job.id)
+    assert (row.patch, row.bug, row.outcome) == ("good", BUG.name, Outcome.NOT_RESOLVED)
+    assert (row.files, row.evidence[Check.CONTROLS], row.evidence[Check.FINDINGS]) == (
+        1,
+        True,
+        False,
+    )
+    assert row.evidence[Check.BALANCE] is None
 
 
 async def test_no_result_stops_the_end_of_its_job(store: JobStore) -> None:
