@@ -11,7 +11,7 @@ from tests.demo.showcase import BUG, trial
 
 _FILE = bundle.load("fsconfig-source-fd")
 _KEY = bundle.load("key-read-negative")
-_GROUP = "sweep-11"
+GROUP = "sweep-11"
 _UNFIT = """\
 --- a/kernel/watch_queue.c
 +++ b/kernel/watch_queue.c
@@ -24,15 +24,16 @@ _UNFIT = """\
 def ended() -> dict[str, JobRequest]:
     """Return jobs that come to an end, by the names that `monitor_pages` knows them by."""
     return {
-        "unfixed": trial("SAME", tags=("night:2",), group=_GROUP),
-        "lost": trial("AWAY", bug=_FILE, group=_GROUP),
-        "other": trial("OTHER", bug=_FILE, group=_GROUP),
-        "unsure": trial("UNSURE", bug=_KEY, group=_GROUP),
+        "unfixed": trial("SAME", tags=("night:2",), group=GROUP),
+        "lost": trial("AWAY", bug=_FILE, group=GROUP),
+        "other": trial("OTHER", bug=_FILE, group=GROUP),
+        "unsure": trial("UNSURE", bug=_KEY, group=GROUP),
         "file": trial(bug=_FILE, tags=("night:2",)),
         "key": trial(bug=_KEY, tags=("night:2",)),
-        "check": BUG.check(_candidates()),
+        "check": BUG.check(_candidates()).model_copy(update={"group": GROUP}),
+        "hides": trial("HIDES", group=GROUP),
         "broken": trial("BROKEN"),
-        "fixed": trial(tags=("night:3",), group=_GROUP),
+        "fixed": trial(tags=("night:3",), group=GROUP),
     }
 
 

@@ -35,6 +35,7 @@ from kgym.api.steps import (
     StepKind,
     StepResult,
     StepSpec,
+    VariantRun,
     Verdict,
 )
 from kgym.bugs import bundle
@@ -262,6 +263,7 @@ def _crashed(run: StepContext, verdict: Verdict) -> ReproduceResult:
                 run_seconds=1.3,
                 runs=1,
                 title=report.title,
+                stack=[frame.function for frame in report.frames],
             )
         )
     return results.ran(
@@ -317,5 +319,6 @@ def _quiet(run: StepContext, verdict: Verdict) -> ReproduceResult:
         unseen_chance=0.0,
         confidence=None if lost else 0.952,
         evidence=Evidence(controls=[] if lost else reported[:7], seconds=3.4),
+        variants=None if lost else VariantRun(ran=300, compared=20, same=20, losses=[]),
         seconds={"run": 34.3},
     )

@@ -3,6 +3,7 @@
 import pytest
 
 from kgym_monitor.routes import search_routes
+from tests.demo import checked_patches
 from tests.demo.showcase import BUG, trial
 from tests.monitor.browsing import Visitor, rows, words
 from tests.monitor.conftest import Site
@@ -22,7 +23,7 @@ def test_a_function_leads_to_its_bug_and_to_the_jobs_that_crashed_in_it(
     page = visitor.get("/search", params={"q": typed})
     assert broken.id in rows(page)
     assert BUG.name in words(page)
-    assert f'href="/jobs?bug={BUG.name}"' in page.text
+    assert f'href="/bugs/{BUG.name}"' in page.text
     assert fixed.id in rows(visitor.get(f"/jobs?bug={BUG.name}"))
 
 
@@ -32,7 +33,27 @@ def test_what_no_bug_has_is_looked_for_in_jobs(site: Site, visitor: Visitor) -> 
     assert (page.url.path, rows(page)) == ("/jobs", [job.id])
     assert visitor.get(f"/search?q=%23{job.id}").url.path == f"/jobs/{job.id}"
     assert visitor.get("/search?q=").url.path == "/jobs"
-    assert visitor.get(f"/search?q={BUG.name}").url.params["bug"] == BUG.name
+    assert visitor.get(f"/search?q=Job%20{job.id}").url.path == f"/jobs/{job.id}"
+    assert visitor.get(f"/search?q={BUG.name}").url.path == f"/bugs/{BUG.name}"
+
+
+def test_a_function_anywhere_on_a_stack_leads_to_its_jobs(site: Site, visitor: Visitor) -> None:
+    job = site.client.wait(site.client.submit(trial("SAME")).id)
+    page = visitor.get("/search?q=pipe_ioctl")  # the caller, which no title names
+    assert "pipe_ioctl" not in (job.title or "")
+    assert job.id in rows(page)
+
+
+def test_a_patch_that_was_only_checked_is_found_by_its_name(site: Site, visitor: Visitor) -> None:
+    job = site.client.wait(site.client.submit(checked_patches.request()).id)
+    name = checked_patches.patches()[0].name
+    assert job.id in rows(visitor.get("/search", params={"q": name}))
+
+
+def test_what_is_not_there_is_said(visitor: Visitor) -> None:
+    page = visitor.get("/search?q=nobody_calls_this")
+    assert page.url.path == "/search"
+    assert "Nothing found for “nobody_calls_this”" in words(page)
 
 
 def test_a_search_is_text_and_has_a_bound(visitor: Visitor) -> None:

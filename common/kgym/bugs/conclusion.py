@@ -18,6 +18,7 @@ from kgym.api.steps import (
     Failure,
     FileOutcome,
     Finding,
+    InstanceResult,
     PatchCheck,
     PatchOutcome,
     ReproduceResult,
@@ -92,6 +93,8 @@ class Conclusion:
     """The title of the crash that the job is about: the last one of the bug, or else the last."""
     guilty_file: str | None = None
     """The source file blamed by this crash's report."""
+    stack: tuple[str, ...] = ()
+    """The functions on this crash's stack, innermost first."""
     trial: Resolution | None = None
     """Whether the fix resolves the bug, if a fix was tried to the end."""
     evidence: tuple[Item, ...] = ()
@@ -123,6 +126,7 @@ def conclusion(job: JobView, accepted: Collection[str] = ()) -> Conclusion:
         title=last.title if last else None,
         crash=crash.title if crash else None,
         guilty_file=_guilty_file(crash) if crash else None,
+        stack=_stack(crash) if crash else (),
         trial=trial,
         evidence=tuple(evidence),
     )
@@ -443,5 +447,14 @@ def _crash(results: Sequence[ReproduceResult]) -> ReproduceResult | None:
 
 
 def _guilty_file(shown: ReproduceResult) -> str | None:
-    files = (instance.guilty_file for instance in shown.instances if instance.title == shown.title)
-    return next((file for file in files if file), None)
+    return next(
+        (instance.guilty_file for instance in _crashed(shown) if instance.guilty_file), None
+    )
+
+
+def _stack(shown: ReproduceResult) -> tuple[str, ...]:
+    return next((tuple(instance.stack) for instance in _crashed(shown) if instance.stack), ())
+
+
+def _crashed(shown: ReproduceResult) -> list[InstanceResult]:
+    return [instance for instance in shown.instances if instance.title == shown.title]

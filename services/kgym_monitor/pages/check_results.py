@@ -1,4 +1,4 @@
-"""Compiler diagnostics beside the lines of a patch. Pure; linear time.
+"""Compiler diagnostics and findings beside the lines of a patch. Pure; linear time.
 
 A patch may apply at other lines than its diff says, and edits have no line numbers. So a message is
 placed at its line number if the compiler quoted that line, else at the only line with the quoted
@@ -8,22 +8,25 @@ text.
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from pydantic import ValidationError
 
-from kgym.api.jobs import StepView
+from kgym.api.jobs import JobView, StepView
 from kgym.api.steps import (
     BuildResult,
     BuildSpec,
     CheckResult,
     CheckSpec,
     Diagnostic,
+    Finding,
     GitSource,
     Patch,
     PatchCheck,
     PatchOutcome,
+    ReproduceResult,
+    Severity,
 )
 from kgym_monitor.pages import diff_lines
 from kgym_monitor.pages.diff_lines import ChangedFile, ShownPatch
@@ -42,9 +45,10 @@ Place = tuple[int, int]
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """A compiler's message; `link` is its line in the unpatched source."""
+    """A compiler's message or a finding; `link` is its line in the unpatched source."""
 
     about: Diagnostic
+    label: str
     link: str | None = None
 
 
@@ -108,7 +112,26 @@ def patch(step: StepView, number: int) -> CheckedPatch | None:
     )
 
 
-def _built(step: StepView, asked: Sequence[Patch]) -> list[CheckedPatch]:
+def on_trial(job: JobView) -> list[CheckedPatch]:
+    """Return the patches on trial, with the compiler's messages and the findings at their lines."""
+    for step in job.steps:
+        if isinstance(step.spec, BuildSpec) and step.spec.review:
+            findings = [
+                finding
+                for other in job.steps
+                if isinstance(other.result, BuildResult | ReproduceResult)
+                for finding in other.result.findings
+                if finding.file is not None
+            ]
+            names = set(step.spec.review)
+            built = _built(step, step.spec.patches[-WHOLE:], findings)
+            return [patch for patch in built if patch.name in names]
+    return []
+
+
+def _built(
+    step: StepView, asked: Sequence[Patch], findings: Sequence[Finding] = ()
+) -> list[CheckedPatch]:
     """Return a build's patches, the last one first, which is the one on trial.
 
     A message belongs to the last patch of its file, or else to the last of all: the kernel was
@@ -126,8 +149,22 @@ def _built(step: StepView, asked: Sequence[Patch]) -> list[CheckedPatch]:
             if diagnostic.file in paths or (last and diagnostic.file not in known)
         ]
         left = [diagnostic for diagnostic in left if diagnostic not in own]
-        checked.append(_checked(number, asked[number].name, shown[number], own, "", _source(step)))
+        placed = _checked(number, asked[number].name, shown[number], own, "", _source(step))
+        if last:
+            _place(shown[number], placed.messages, map(_of_finding, findings), {}, _source(step))
+        checked.append(placed)
     return checked
+
+
+def _of_finding(finding: Finding) -> Message:
+    blocking = finding.severity is Severity.BLOCKING
+    about = Diagnostic(
+        file=finding.file or "",
+        line=finding.line,
+        severity="error" if blocking else "warning",
+        message=finding.message,
+    )
+    return Message(about, "blocking finding" if blocking else "note")
 
 
 def _build_diagnostics(step: StepView) -> Iterable[Diagnostic]:
@@ -166,33 +203,39 @@ def messages(
     At most SHOWN are kept, errors first. `output` is the compiler's text.
     """
     ordered = sorted(diagnostics, key=lambda diagnostic: diagnostic.severity != "error")
-    placed = _placed(shown, ordered[:SHOWN], _quotes(output), source)
-    placed.left_out = max(0, len(diagnostics) - SHOWN)
+    placed = Messages(left_out=max(0, len(diagnostics) - SHOWN))
+    said = map(_of_compiler, ordered[:SHOWN])
+    _place(shown, placed, said, _quotes(output), source)
     return placed
 
 
-def _placed(
+def _of_compiler(about: Diagnostic) -> Message:
+    return Message(about, "error" if about.severity == "error" else "new warning")
+
+
+def _place(
     shown: ShownPatch,
-    diagnostics: Iterable[Diagnostic],
+    placed: Messages,
+    messages: Iterable[Message],
     quoted: Mapping[tuple[str, int], str],
     source: tuple[object, str | None],
-) -> Messages:
-    messages, files = Messages(), dict[str, _Lines]()
+) -> None:
+    files = dict[str, _Lines]()
     for number, file in enumerate(shown.files):
         files.setdefault(file.path, _Lines()).add(number, file)
-    for diagnostic in diagnostics:
-        if diagnostic.file not in shown.paths:
-            where = {"file": diagnostic.file, "line": diagnostic.line}
-            messages.elsewhere.append(Message(diagnostic, link(*source, where)))
+    for message in messages:
+        about = message.about
+        if about.file not in shown.paths:
+            where = link(*source, {"file": about.file, "line": about.line})
+            placed.elsewhere.append(replace(message, link=where))
             continue
-        lines = files.get(diagnostic.file)
-        words = None if diagnostic.line is None else quoted.get((diagnostic.file, diagnostic.line))
-        place = lines.find(diagnostic.line, words) if lines else None
+        lines = files.get(about.file)
+        words = None if about.line is None else quoted.get((about.file, about.line))
+        place = lines.find(about.line, words) if lines else None
         if place is None:
-            messages.within.setdefault(diagnostic.file, []).append(Message(diagnostic))
+            placed.within.setdefault(about.file, []).append(message)
         else:
-            messages.beside.setdefault(place, []).append(Message(diagnostic))
-    return messages
+            placed.beside.setdefault(place, []).append(message)
 
 
 class _Lines:

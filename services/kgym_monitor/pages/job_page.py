@@ -9,12 +9,12 @@ from typing import Any
 from kgym.api.jobs import Artifact, JobView, StepView
 from kgym.api.outcomes import Outcome
 from kgym.api.states import State
-from kgym.api.steps import ReproduceArtifact, ReproduceResult, Severity
+from kgym.api.steps import ReproduceArtifact, ReproduceResult, Severity, StepKind
 from kgym.bugs.conclusion import conclusion
 from kgym.client import AsyncClient, reproduce_bundle
 from kgym.client.download import check_kept
 from kgym.errors import UserError
-from kgym_monitor.pages import check_results, instance_consoles, plan_words
+from kgym_monitor.pages import check_results, instance_consoles, plan_words, wording
 
 # Endings of text artifacts.
 TEXT_ENDINGS = (".log", ".txt", ".json", ".sh", "config", "System.map")
@@ -41,16 +41,21 @@ def shown(job: JobView, step: int | None, attempt: int | None) -> dict[str, Any]
     chosen = job.steps[number]
     tried = chosen.attempt if attempt is None else min(attempt, chosen.attempt)
     names = {artifact.name for artifact in chosen.artifacts}
-    evidence = conclusion(job).evidence
     return {
         "job": job,
-        # That of a resolved bug is the reason.
-        "evidence": evidence if evidence and evidence not in (job.reason or "") else "",
+        "evidence": conclusion(job).evidence,
+        "on_trial": (on_trial := check_results.on_trial(job)),
+        "next_step": wording.NEXT.get(job.outcome, ""),
         "axis": timeline(job, time.time()),
         "chosen": chosen,
         "attempt": tried,
         "live_log": tried == chosen.attempt and chosen.state is State.RUNNING,
-        "patches": check_results.patches(chosen),
+        # Those on trial are above the steps.
+        "patches": [
+            patch
+            for patch in check_results.patches(chosen)
+            if chosen.kind is StepKind.CHECK or patch.name not in {own.name for own in on_trial}
+        ],
         "result": chosen.result,
         "instances": instance_consoles.instances(chosen),
         "bundle": bundle(job, chosen),

@@ -18,7 +18,7 @@ from kgym.bugs.conclusion import check_outcome
 from kgym.bugs.equivalence import BehaviouralEquivalence
 from kgym.web.scopes import Scope
 from kgym_monitor.assets import assets
-from kgym_monitor.pages import check_results, plan_words, run_page, wording
+from kgym_monitor.pages import check_results, group_page, plan_words, run_page, wording
 from kgym_monitor.sessions import Session
 
 _TEMPLATES = Path(__file__).parents[1] / "templates"
@@ -55,8 +55,10 @@ def _environment() -> jinja2.Environment:
         "kind_words": wording.KINDS,
         "job_outcomes": list(Outcome),
         "looks": wording.LOOKS,
+        "check_words": wording.CHECKS,
         "check_outcome": check_outcome,
         "check_counts": check_results.counts,
+        "key": group_page.key,
         "plan": plan_words.plan,
         "waits": wording.waits,
         "instances_in_words": wording.instances,

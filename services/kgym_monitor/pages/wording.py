@@ -9,6 +9,7 @@ from kgym.api import trusted_tags
 from kgym.api.jobs import JobView, StepView
 from kgym.api.key_value_tags import value
 from kgym.api.outcomes import Outcome
+from kgym.api.patch_rows import Check
 from kgym.api.states import State
 from kgym.api.steps import ReproduceResult, StepKind, Verdict
 from kgym.bugs.conclusion import ANSWERS, Answer
@@ -38,6 +39,29 @@ LOOKS = {
     Outcome.WAITING: "queued",
     Outcome.RUNNING: "running",
     Outcome.ABORTED: "aborted",
+}
+CHECKS = {
+    Check.REPRODUCER: "Reproducer",
+    Check.CONTROLS: "Controls",
+    Check.WORK: "Work",
+    Check.VARIANTS: "Variants",
+    Check.BALANCE: "Balance",
+    Check.KERNEL_TESTS: "Kernel's own tests",
+    Check.FINDINGS: "Findings",
+}
+# What a reader can do about an outcome.
+NEXT = {
+    Outcome.RESOLVED: "Next: download the bundle of the last step, and try it by hand.",
+    Outcome.NOT_RESOLVED: "Next: read what failed below. `--accept REASON` accepts a finding that"
+    " a right fix cannot avoid.",
+    Outcome.DOES_NOT_COMPILE: "Next: correct the errors at the lines below, and submit again.",
+    Outcome.DOES_NOT_APPLY: "Next: make the diff against this kernel's source, and submit again.",
+    Outcome.NOT_BUILT: "Next: choose a config that compiles the changed files.",
+    Outcome.NOT_REPRODUCED: "Next: more instances or a longer time may show the bug.",
+    Outcome.REFUSED: "Next: correct what the reason names, and submit again.",
+    Outcome.INCONCLUSIVE: "Next: restart the job; if it stays without an answer, read the log of"
+    " the step.",
+    Outcome.ABORTED: "Next: restart the job if you want its answer.",
 }
 KINDS = {
     StepKind.BUILD: "Build",

@@ -3,6 +3,7 @@
 import asyncio
 import re
 from functools import cache
+from urllib.parse import quote
 
 from fastapi import APIRouter, Request, Response
 from fastapi.responses import RedirectResponse
@@ -38,8 +39,8 @@ def plain(typed: str) -> str:
 
 
 def job_number(asked: str) -> int | None:
-    """Return the job id of `12` or `#12`, None for anything else."""
-    number = asked.removeprefix("#")
+    """Return the job id of `12`, `#12` or `job 12`, None for anything else."""
+    number = asked.casefold().removeprefix("job").strip().removeprefix("#")
     return int(number) if number.isascii() and number.isdecimal() and len(number) < 19 else None
 
 
@@ -78,8 +79,8 @@ async def search(request: Request, q: str = "") -> Response:
     # Both at once: a page must come in under 50 ms.
     known, page = await asyncio.gather(_first(client, bug, 1), _first(client, text, JOBS))
     if known is not None and known.jobs:
-        return RedirectResponse(bug.address(), 303)
-    if not named or page is None:
+        return RedirectResponse(f"/bugs/{quote(asked)}", 303)
+    if page is None or (page.jobs and not named):
         return RedirectResponse(text.address(), 303)
     return state.rendering.page(
         request,
@@ -87,7 +88,7 @@ async def search(request: Request, q: str = "") -> Response:
         title=f"Search: {asked}",
         live=True,
         asked=asked,
-        bugs=[(bug, JobQuery(bug=bug.name).address()) for bug in named],
+        bugs=named,
         jobs=page.jobs,
         pickable=False,
         all_jobs=text.address() if page.next else None,

@@ -178,7 +178,7 @@ def _of_facet(facet: str) -> ColumnElement[bool]:
 
 def _has(text: str) -> ColumnElement[bool]:
     """Return the test whether a job's number is `text`, or its words contain it in any case."""
-    words = (jobs.c.title, jobs.c.tags, jobs.c.group_name, jobs.c.submitter)
+    words = (jobs.c.title, jobs.c.tags, jobs.c.group_name, jobs.c.submitter, jobs.c.words)
     tests = [column.icontains(text, autoescape=True) for column in words]
     if text.isdecimal() and len(text) <= 18:
         tests.append(jobs.c.id == int(text))

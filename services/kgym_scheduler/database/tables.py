@@ -107,6 +107,8 @@ jobs = Table(
     Column("guilty_file", Text),
     # what it says about each of its patches, as JSON (`PatchSummary`); null if it has none
     Column("patches", Text),
+    # by which it is found, besides its title and tags: functions on the stack, names of patches
+    Column("words", Text),
     UniqueConstraint("submitter", "idempotency_key"),
     Index(None, "created_at", "id"),
     Index(None, "state", "created_at", "id"),

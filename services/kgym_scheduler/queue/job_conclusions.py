@@ -28,9 +28,11 @@ from kgym_scheduler.database.tables import steps
 # Maximum characters of a job's earlier results: reading them blocks the loop, some 10 ms a MiB.
 LONGEST = 4 << 20
 _TITLE = 1000
+# Maximum characters of the words by which a job is found: the names of a thousand patches are more.
+_WORDS = 20_000
 # The columns of a job without a conclusion.
 _LINES = ("title", "reason", "crash", "guilty_file")
-NOTHING: dict[str, object] = dict.fromkeys(("outcome", "verdict", *_LINES, "patches"))
+NOTHING: dict[str, object] = dict.fromkeys(("outcome", "verdict", *_LINES, "patches", "words"))
 # Maximum characters of a spec whose patches are measured.
 _LONGEST_SPEC = 1 << 18
 _SUMMARIES: TypeAdapter[list[PatchSummary]] = TypeAdapter(list[PatchSummary])
@@ -113,18 +115,22 @@ def _columns(job: EndedJob, stored: Mapping[int, Row[Any]]) -> dict[str, object]
         unanswered = [replace(step, answer=None) for step in job.steps]
         concluded, patches = _conclusion(replace(job, steps=unanswered), {})
     lines = {name: _line(getattr(concluded, name)) for name in _LINES}
-    return {"outcome": concluded.outcome, "verdict": concluded.verdict, **lines, "patches": patches}
+    listed = _SUMMARIES.dump_json(patches, exclude_defaults=True).decode() if patches else None
+    words = " ".join([*concluded.stack, *(patch.patch or "" for patch in patches)])
+    return {
+        **{"outcome": concluded.outcome, "verdict": concluded.verdict, **lines},
+        **{"patches": listed, "words": _line(words, _WORDS) or None},
+    }
 
 
-def _conclusion(job: EndedJob, stored: Mapping[int, Row[Any]]) -> tuple[Conclusion, str | None]:
-    """Return the conclusion, and the summaries of the patches as JSON, if there are any."""
+def _conclusion(
+    job: EndedJob, stored: Mapping[int, Row[Any]]
+) -> tuple[Conclusion, list[PatchSummary]]:
     parts = [_view(step, stored.get(step.number)) for step in job.steps]
     fields: dict[str, Any] = {"id": job.id, "state": job.state, "steps": parts}
     ended = JobView.model_construct(**fields)
     concluded = conclusion(ended)
-    patches = summaries(ended, concluded)
-    listed = _SUMMARIES.dump_json(patches, exclude_defaults=True).decode() if patches else None
-    return concluded, listed
+    return concluded, summaries(ended, concluded)
 
 
 def _view(step: EndedStep, stored: Row[Any] | None) -> StepView:
@@ -151,8 +157,8 @@ def _view(step: EndedStep, stored: Row[Any] | None) -> StepView:
     return StepView.model_construct(**fields)
 
 
-def _line(text: str | None) -> str | None:
+def _line(text: str | None, most: int = _TITLE) -> str | None:
     """Return the text as one line, without characters that a database refuses (NUL, surrogates)."""
     if text is None:
         return None
-    return "".join(c if c.isprintable() else " " for c in text[:_TITLE])
+    return "".join(c if c.isprintable() else " " for c in text[:most])

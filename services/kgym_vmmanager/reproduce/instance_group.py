@@ -41,6 +41,8 @@ from kgym_vmmanager.vm.provider import VmHost, VmLost
 _RETRIES = 2
 # VMs of one instance that may be lost to preemption or to failing machines.
 _LOSSES = 5
+# Functions of a crash's stack that a result names: below them are system calls and interrupts.
+_STACK = 64
 
 
 @dataclass
@@ -322,7 +324,7 @@ class InstanceGroup:
         return result.model_copy(update={"dump": dump})
 
     async def _keep(self, instance: Instance, result: InstanceResult, name: str) -> InstanceResult:
-        """Store the instance's files; return its result, with the file that its report blames."""
+        """Store the instance's files; return its result, with the stack and file of its report."""
         folder = self.plan.folder
         if not self._command_kept:
             self._command_kept = True
@@ -334,7 +336,9 @@ class InstanceGroup:
             await self.run.keep(instance.output.close())
         if instance.report is not None:
             report = await self._symbolizer.add_to(instance.report)
-            result = result.model_copy(update={"guilty_file": report.guilty_file})
+            functions = [frame.function[:200] for frame in report.frames if frame.function]
+            about = {"guilty_file": report.guilty_file, "stack": functions[:_STACK]}
+            result = result.model_copy(update=about)
             values = {**report.as_dict(), "instance": result.number}
             texts = {
                 InstanceArtifact.REPORT: report.text,

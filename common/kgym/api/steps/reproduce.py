@@ -368,6 +368,9 @@ class InstanceResult(Strict):
     guilty_file: Line | None = Field(
         None, description="the source file that its crash report blames, if the report has lines"
     )
+    stack: list[Name] = Field(
+        [], max_length=64, description="functions of its crash's stack, innermost first"
+    )
     verdict_lag: Number | None = Field(
         None, description="seconds from the crash's last console line to the verdict"
     )

@@ -63,6 +63,7 @@ def upgrade() -> None:
         op.drop_index(name, table)
     op.add_column("jobs", Column("outcome", String(20)))
     op.add_column("jobs", Column("patches", Text))
+    op.add_column("jobs", Column("words", Text))
     op.add_column("facets", Column("outcome", String(20)))
     op.execute(text(_OUTCOMES + _ENDED))
     _checks()

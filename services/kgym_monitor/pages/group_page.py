@@ -1,0 +1,161 @@
+"""Contents of a group's page: its patches, filtered, sorted and counted; and two of them."""
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from kgym.api.groups import GroupView
+from kgym.api.jobs import JobView
+from kgym.api.outcomes import Outcome
+from kgym.api.patch_rows import PatchRow
+from kgym.api.steps import CheckSpec, ReproduceResult
+from kgym.bugs.checklist import Item
+from kgym.bugs.conclusion import check_outcome, check_reason, conclusion
+from kgym.client import AsyncClient
+from kgym.errors import NotFound, UserError
+from kgym_monitor.pages import check_results
+from kgym_monitor.pages.bug_filter import Typed
+from kgym_monitor.pages.check_results import CheckedPatch
+
+# Rows that are read: sorting needs all of them.
+MOST = 1000
+
+# Columns by which rows are sorted, with the value of a row; None comes last.
+_VALUES: dict[str, Callable[[PatchRow], Any]] = {
+    "job": lambda row: row.job,
+    "patch": lambda row: (row.bug or "", row.patch or ""),
+    "outcome": lambda row: list(Outcome).index(row.outcome),
+    "confidence": lambda row: row.confidence,
+    "size": lambda row: None if row.added is None else row.added + (row.removed or 0),
+    "files": lambda row: row.files,
+    "seconds": lambda row: row.seconds,
+}
+
+
+class PatchQuery(Typed):
+    """Which patches of a group are shown, and in which order."""
+
+    submitter: str | None = None
+    outcome: str | None = None
+    text: str | None = None
+    sort: str | None = None
+    down: str | None = None
+
+    @property
+    def is_filtered(self) -> bool:
+        """Whether it leaves out patches."""
+        return self.outcome is not None or self.text is not None
+
+    def order(self, column: str) -> dict[str, str | None]:
+        """Return what changes in the address to sort by a column, or to turn its order round."""
+        turned = self.sort == column and not self.down
+        return {"sort": column, "down": "yes" if turned else None}
+
+    def chosen(self, rows: Sequence[PatchRow]) -> list[PatchRow]:
+        """Return the matching rows in the wanted order; raise UserError for an unknown column."""
+        text = (self.text or "").lower()
+        rows = [
+            row
+            for row in rows
+            if self.outcome in (None, row.outcome)
+            and text in " ".join([row.bug or "", row.patch or "", *row.tags]).lower()
+        ]
+        if self.sort is None:
+            return rows
+        if (value := _VALUES.get(self.sort)) is None:
+            raise UserError("bad_request", f"sort: one of {', '.join(_VALUES)}")
+        known = [row for row in rows if value(row) is not None]
+        rest = [row for row in rows if value(row) is None]
+        return sorted(known, key=value, reverse=self.down is not None) + rest
+
+
+async def shown(client: AsyncClient, name: str, query: PatchQuery) -> dict[str, Any]:
+    """Return the contents of a group's page; raise KgymError as the client does."""
+    group: GroupView = await client.group(name, query.submitter)
+    rows: list[PatchRow] = []
+    async for row in client.group_patches(name, group.submitter):
+        if len(rows) == MOST:
+            break
+        rows.append(row)
+    counts = Counter(row.outcome for row in rows)
+    return {
+        "group": group,
+        "query": query,
+        "rows": query.chosen(rows),
+        "counts": [(outcome, counts[outcome]) for outcome in Outcome if counts[outcome]],
+        "total": len(rows),
+        "cut": len(rows) == MOST,
+        "same": _copies(rows),
+    }
+
+
+def key(row: PatchRow) -> str:
+    """Return how an address names a patch: by its job, and by its name if that checks several."""
+    return f"{row.job}:{row.patch or ''}"
+
+
+def _copies(rows: Sequence[PatchRow]) -> dict[str, PatchRow]:
+    """Return, by key, the first patch on the same bug with the same content."""
+    first: dict[tuple[str | None, str], PatchRow] = {}
+    copies = {}
+    for row in rows:
+        if row.change is not None:
+            original = first.setdefault((row.bug, row.change), row)
+            # A patch that was checked and then tried is no copy of itself.
+            if original is not row and original.patch != row.patch:
+                copies[key(row)] = original
+    return copies
+
+
+@dataclass(frozen=True, slots=True)
+class Side:
+    """One of two patches that are compared."""
+
+    key: str
+    name: str
+    job: JobView
+    outcome: Outcome
+    reason: str | None
+    evidence: Sequence[Item]
+    patches: Sequence[CheckedPatch]
+    title: str | None
+    report: str | None
+    """The address of the crash report, if the kernel with the patch crashed."""
+
+
+async def side(client: AsyncClient, named: str) -> Side:
+    """Return a patch that is named as `key` does; raise NotFound if there is none."""
+    number, _, name = named.partition(":")
+    if not (number.isascii() and number.isdecimal() and len(number) < 19):
+        raise NotFound("patch_not_found", f"{named[:100]!r} is not JOB:PATCH")
+    job = await client.job(int(number))
+    for step in job.steps:
+        if isinstance(step.spec, CheckSpec):
+            for place, asked in enumerate(step.spec.patches):
+                patch = check_results.patch(step, place) if asked.name == name else None
+                if patch is not None:
+                    return _checked(named, job, patch)
+            raise NotFound("patch_not_found", f"job {job.id} checks no patch {name[:100]!r}")
+    return _tried(named, name, job)
+
+
+def _checked(named: str, job: JobView, patch: CheckedPatch) -> Side:
+    check = patch.check
+    outcome = check_outcome(check.outcome) if check else job.outcome
+    reason = check_reason(check) if check else job.reason
+    return Side(named, patch.name, job, outcome, reason, (), [patch], None, None)
+
+
+def _tried(named: str, name: str, job: JobView) -> Side:
+    concluded, patches = conclusion(job), check_results.on_trial(job)
+    last = job.steps[-1]
+    crashed = last.result if isinstance(last.result, ReproduceResult) else None
+    report = None
+    for instance in crashed.instances if crashed else []:
+        if instance.title is not None and instance.title == crashed.title:
+            report = f"/jobs/{job.id}/steps/{last.number}/reports/{instance.number}"
+            break
+    name = name or (patches[0].name if patches else f"job {job.id}")
+    evidence, title = concluded.evidence, crashed.title if crashed else None
+    return Side(named, name, job, job.outcome, job.reason, evidence, patches, title, report)

@@ -1,0 +1,59 @@
+"""Groups: the patches of one, and two patches side by side."""
+
+import asyncio
+from functools import partial
+from typing import Annotated
+
+from fastapi import APIRouter, Query, Request, Response
+
+from kgym.api import csv_text
+from kgym.web.access import needs
+from kgym.web.scopes import Scope
+from kgym_monitor.monitor_state import session_of, state_of
+from kgym_monitor.pages import group_page
+from kgym_monitor.pages.group_page import PatchQuery
+from kgym_monitor.routes.live_pages import Part, answer_poll, is_poll
+
+readers = APIRouter(dependencies=[needs(Scope.READ)])
+
+
+@readers.get("/groups/{name}")
+async def show_group(request: Request, name: str) -> Response:
+    """Show the patches of a group."""
+    query = PatchQuery.read(request.query_params)
+    read = partial(group_page.shown, name=name, query=query)
+    if is_poll(request):
+        # Without a submitter in the address, the group is the reader's own.
+        private = query.submitter is None
+        part = Part("group-live", "group_live.html")
+        return await answer_poll(request, read, part, private=private)
+    return state_of(request).rendering.page(
+        request,
+        "group.html",
+        title=f"Group {name}",
+        section="/jobs",
+        live=True,
+        **await read(session_of(request).client),
+    )
+
+
+@readers.get("/groups/{name}/patches.csv")
+async def download(request: Request, name: str, submitter: str | None = None) -> Response:
+    """Send the patches of a group as CSV."""
+    client = session_of(request).client
+    rows = [row async for row in client.group_patches(name, submitter)]
+    text = csv_text.header() + csv_text.lines(rows)
+    headers = {"Content-Disposition": 'attachment; filename="patches.csv"'}
+    return Response(text, headers=headers, media_type="text/csv; header=present")
+
+
+@readers.get("/patches/compare")
+async def compare(
+    request: Request, named: Annotated[list[str], Query(alias="with", max_length=2)]
+) -> Response:
+    """Show two patches side by side."""
+    client = session_of(request).client
+    sides = await asyncio.gather(*(group_page.side(client, key) for key in named))
+    return state_of(request).rendering.page(
+        request, "patch_compare.html", title="Compare patches", section="/jobs", sides=sides
+    )
