@@ -144,7 +144,10 @@ class JobStore:
                 raise no_job(job_id)
             own = (await connection.execute(queries.steps_of([job_id], specs=True))).all()
             view = views.job_view(row, own, await self._reasons(connection, own))
-            return await self._placed(connection, view)
+            ends = (await connection.execute(queries.ends_of(job_id))).all()
+            # That of a job that has ended is the current one.
+            history = views.past_outcomes(ends[: len(ends) - view.state.final])
+            return await self._placed(connection, view.model_copy(update={"history": history}))
 
     async def state(self, job_id: int) -> State:
         """Return the job's state; raise NotFound if it does not exist."""

@@ -141,6 +141,14 @@ class StepView(Strict):
     spec: StepSpec | None = Field(None, description="left out in lists")
 
 
+class PastOutcome(Strict):
+    """The outcome that a job had before it was restarted."""
+
+    at: datetime = Field(description="when the job ended")
+    outcome: Outcome
+    reason: str | None = None
+
+
 class JobView(Strict):
     """The current state of a job."""
 
@@ -174,6 +182,9 @@ class JobView(Strict):
         None,
         description="number of its latest event, which as `Last-Event-ID` selects later events;"
         " null in lists, and for a job that was just submitted",
+    )
+    history: list[PastOutcome] = Field(
+        [], description="outcomes before its restarts, oldest first; empty in lists"
     )
     steps: list[StepView]
 
@@ -210,6 +221,7 @@ class StateEvent(Happened):
     )
     failure: Failure | None = Field(None, description="why an attempt failed, if one did")
     outcome: Outcome | None = Field(None, description="the job's, with the event that ends it")
+    reason: str | None = Field(None, description="what decided the outcome, with that event")
 
 
 class ProgressEvent(Happened, Progress):

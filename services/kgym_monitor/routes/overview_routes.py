@@ -2,6 +2,7 @@
 
 import asyncio
 from collections import Counter
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Annotated, Any
 
@@ -10,6 +11,7 @@ from fastapi.responses import RedirectResponse
 
 from kgym.api.agent.runs import RunFilter, RunState
 from kgym.api.jobs import JobFilter
+from kgym.api.statistics import AttemptCount
 from kgym.api.storage import StorageView
 from kgym.client import AsyncClient, Refused
 from kgym.errors import KgymError
@@ -17,7 +19,7 @@ from kgym.web.access import needs
 from kgym.web.scopes import Scope
 from kgym_monitor.agent_link import AgentLink
 from kgym_monitor.monitor_state import MonitorState, session_of, state_of
-from kgym_monitor.pages import step_history
+from kgym_monitor.pages import attention, step_history
 from kgym_monitor.pages.job_filter import JobQuery
 from kgym_monitor.pages.run_page import PAGE
 from kgym_monitor.pages.step_history import SPANS, Span, span_of
@@ -43,7 +45,7 @@ async def show_overview(
 
     async def read(client: AsyncClient) -> dict[str, Any]:
         shown, history = await asyncio.gather(
-            _overview(client, state.agent),
+            _overview(client, state),
             state.shared.get(chosen, HISTORY_SECONDS, lambda: _history(state, chosen)),
         )
         return shown | history
@@ -80,12 +82,17 @@ async def _history(state: MonitorState, span: Span) -> dict[str, Any]:
 async def show_workers(request: Request) -> Response:
     """Show the workers."""
 
+    state = state_of(request)
+
     async def read(client: AsyncClient) -> dict[str, Any]:
-        return {"workers": await client.workers()}
+        workers, counts = await asyncio.gather(client.workers(), _counts(state, "day"))
+        usual = step_history.usual_seconds(counts)
+        paces = attention.paces(workers, usual, datetime.now(UTC))
+        return {"workers": workers, "paces": paces}
 
     if is_poll(request):
         return await answer_poll(request, read, Part("workers-live", "workers_live.html"))
-    return state_of(request).rendering.page(
+    return state.rendering.page(
         request,
         "workers.html",
         title="Workers",
@@ -109,18 +116,32 @@ async def drain(request: Request, worker: str = Form(max_length=200)) -> Redirec
 AGENT_SECONDS = 3.0
 
 
-async def _overview(client: AsyncClient, agent: AgentLink) -> dict[str, Any]:
+async def _counts(state: MonitorState, span: str) -> Sequence[AttemptCount]:
+    """Return the ended attempts of a span."""
+
+    async def read() -> Sequence[AttemptCount]:
+        wanted = SPANS[span].wanted(datetime.now(UTC))
+        return (await state.client.statistics(wanted)).counts
+
+    return await state.shared.get(("counts", span), HISTORY_SECONDS, read)
+
+
+async def _overview(client: AsyncClient, state: MonitorState) -> dict[str, Any]:
     """Return the contents of the overview's live part; raise KgymError as the client does."""
-    queues, workers, storage, agents = await asyncio.gather(
-        client.queues(), client.workers(), _storage(client), _running_agents(agent)
+    queues, workers, storage, agents, day, hour = await asyncio.gather(
+        *(client.queues(), client.workers(), _storage(client), _running_agents(state.agent)),
+        *(_counts(state, "day"), _counts(state, "hour")),
     )
+    paces = attention.paces(workers, step_history.usual_seconds(day), datetime.now(UTC))
     live = [worker for worker in workers if worker.state != "lost"]
     running = sorted(
         (step for worker in live for step in worker.running), key=lambda step: step.started_at
     )
     counts = Counter(worker.state for worker in workers)
     return {
-        "queues": queues,
+        "notices": list(attention.notices(queues, workers, storage, hour, paces)),
+        "paces": paces,
+        "queues": [queue for queue in queues if queue.queued or queue.running],
         "running": running,
         "counts": {state: counts[state] for state in ("live", "draining", "lost")},
         "slots": sum(worker.slots for worker in live),

@@ -6,6 +6,7 @@ const MOST = 1 << 29; // bytes that are held; beyond, the log has to be download
 const LINE = 20; // pixels, as in the style sheet
 const TALLEST = 8_000_000; // pixels: browsers draw nothing that is much taller
 const SHOWN_LINE = 20_000; // characters of one line
+const NUMBERS = 64; // pixels at the left, where the numbers of the lines stand
 const PAUSES = [500, 1000, 2000, 5000];
 const POLL = 2000; // between readings of a log that is still written
 const INVISIBLE =
@@ -113,6 +114,12 @@ class LogWindow {
     this.following = place.dataset.live !== undefined || place.dataset.end !== undefined;
     this.matches = [];
     this.at = -1;
+    this.marked = null; // the line that the page's address names
+    const [id, line] = decodeURIComponent(location.hash.slice(1)).split(":");
+    if (place.id && id === place.id && Number(line) > 0) {
+      this.marked = Number(line) - 1;
+      this.following = false;
+    }
     this.build();
     this.load();
   }
@@ -171,6 +178,7 @@ class LogWindow {
       this.draw();
     });
     this.view.addEventListener("scroll", () => this.scrolled());
+    this.shown.addEventListener("click", (event) => this.name(event));
     new ResizeObserver(() => this.draw()).observe(this.view);
   }
 
@@ -186,6 +194,24 @@ class LogWindow {
     const on = button.getAttribute("aria-pressed") !== "true";
     button.setAttribute("aria-pressed", String(on));
     return on;
+  }
+
+  // A click on a line's number puts the line into the address, which can be sent to others.
+  name(event) {
+    const line = event.target.closest(".log-line");
+    const isNumber = line && event.clientX - line.getBoundingClientRect().left < NUMBERS;
+    if (!isNumber || !this.place.id) return;
+    this.marked = Number(line.dataset.number) - 1;
+    this.setFollowing(false);
+    const address = new URL(location.href);
+    const attempt = /steps\/(\d+)\/attempts\/(\d+)/.exec(this.place.dataset.log);
+    if (attempt) {
+      address.searchParams.set("step", attempt[1]);
+      address.searchParams.set("attempt", attempt[2]);
+    }
+    address.hash = `${this.place.id}:${line.dataset.number}`;
+    history.replaceState(null, "", address);
+    this.drawLines();
   }
 
   // --- loading --------------------------------------------------------------------------------
@@ -220,6 +246,7 @@ class LogWindow {
     this.count();
     this.draw();
     if (this.place.dataset.end !== undefined) this.setFollowing(false);
+    this.reveal();
   }
 
   // Reads what there is by now; returns whether more will come.
@@ -255,7 +282,17 @@ class LogWindow {
       this.due = false;
       this.count();
       this.draw();
+      this.reveal();
     });
+  }
+
+  // Once the line that the address names has come, it is shown.
+  reveal() {
+    if (this.marked === null || this.revealed || this.lines.count <= this.marked) return;
+    this.revealed = true;
+    this.scrollTo(this.marked - Math.floor(this.rows / 3));
+    this.place.scrollIntoView({ block: "center" });
+    this.drawLines();
   }
 
   count() {
@@ -335,7 +372,8 @@ class LogWindow {
     const made = [];
     for (let number = first; number < last; number++) {
       const line = document.createElement("div");
-      line.className = number === chosen ? "log-line chosen" : "log-line";
+      const isChosen = number === chosen || number === this.marked;
+      line.className = isChosen ? "log-line chosen" : "log-line";
       line.dataset.number = String(number + 1);
       line.textContent = visible(this.lines.text(number));
       made.push(line);

@@ -9,7 +9,14 @@ import { showTimes } from "./times.js";
 import { growTimelines } from "./timeline.js";
 import "./theme_switch.js";
 
+// What happens shows in the tab, also while the page is behind others.
+function titleTab() {
+  const title = document.querySelector("[data-title]")?.dataset.title;
+  if (title) document.title = `${title} · kGymSuite`;
+}
+
 function dress() {
+  titleTab();
   showTimes();
   growTimelines();
   fillLogs();

@@ -74,6 +74,13 @@ def end(job_id: int) -> Select[Any]:
     return select(jobs.c.state, LAST_EVENT).where(jobs.c.id == job_id)
 
 
+def ends_of(job_id: int) -> Select[Any]:
+    """Return the query for the events with which the job has ended, in order."""
+    ended = events.c.data.contains('"outcome": "')
+    query = select(events.c.at, events.c.data).where(events.c.job_id == job_id, ended)
+    return query.where(events.c.kind == "state").order_by(events.c.id)
+
+
 def last_events(job_ids: Iterable[int]) -> Select[Any]:
     """Return the ids of the jobs, each with the number of its last event."""
     return select(jobs.c.id, LAST_EVENT).where(jobs.c.id.in_(list(job_ids)))

@@ -11,7 +11,7 @@ from pydantic import BaseModel, TypeAdapter, ValidationError
 from sqlalchemy import Row
 
 from kgym.api.changes import Change
-from kgym.api.jobs import Artifact, JobEvent, JobView, Progress, StepView
+from kgym.api.jobs import Artifact, JobEvent, JobView, PastOutcome, Progress, StepView
 from kgym.api.outcomes import UNDER_WAY, Outcome
 from kgym.api.states import State
 from kgym.api.steps import Failure, StepKind, StepResult, StepSpec, Verdict
@@ -48,6 +48,15 @@ def job_view(job: Row[Any], steps: Sequence[Row[Any]], reasons: Mapping[int, str
         last_event=job._mapping.get("last_event"),
         steps=own,
     )
+
+
+def past_outcomes(ends: Iterable[Row[Any]]) -> list[PastOutcome]:
+    """Return the outcomes in the events with which a job has ended."""
+    data = [(end.at, json.loads(end.data)) for end in ends]
+    return [
+        PastOutcome(at=at, outcome=known["outcome"], reason=known.get("reason"))
+        for at, known in data
+    ]
 
 
 def _kernel_release(step: Row[Any]) -> str | None:

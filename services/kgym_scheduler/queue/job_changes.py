@@ -199,11 +199,11 @@ class JobChange:
     def events(self, conclusion: Mapping[str, object]) -> list[dict[str, object]]:
         """Return the events as rows; each has the job's state at the end of the transaction.
 
-        The last event of a job has its outcome, too.
+        The last event of a job has its outcome and the reason, too.
         """
         job_state = {"job_state": self.state}
         if self.moves and self.state.final:
-            self.moves[-1][-1].update(outcome=conclusion["outcome"])
+            self.moves[-1][-1].update(outcome=conclusion["outcome"], reason=conclusion["reason"])
         return [
             {
                 "job_id": self.id,

@@ -118,8 +118,11 @@ def _columns(job: EndedJob, stored: Mapping[int, Row[Any]]) -> dict[str, object]
     listed = _SUMMARIES.dump_json(patches, exclude_defaults=True).decode() if patches else None
     words = " ".join([*concluded.stack, *(patch.patch or "" for patch in patches)])
     return {
-        **{"outcome": concluded.outcome, "verdict": concluded.verdict, **lines},
-        **{"patches": listed, "words": _line(words, _WORDS) or None},
+        "outcome": concluded.outcome,
+        "verdict": concluded.verdict,
+        **lines,
+        "patches": listed,
+        "words": _line(words, _WORDS) or None,
     }
 
 

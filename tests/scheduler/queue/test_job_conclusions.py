@@ -52,6 +52,8 @@ async def test_a_trial_has_a_verdict_and_is_resolved_until_it_begins_again(store
     await store.restart(view.id, 3, "me")
     again = await store.get(view.id)
     assert (again.sentence, again.verdict) == ("Waiting: step 3 (reproduce)", None)
+    [past] = again.history
+    assert (past.outcome, past.reason) == (view.outcome, view.reason)
     assert (await row_of(store, view.id)).reason is None
     group = await store.group("me", "g")
     assert group.outcomes == {Outcome.WAITING: 1}
