@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kgym.bench.attempt_record import AttemptRecord, Outcome, Overlap, Setup, Votes
-from kgym.bench.comparison import PairedDifference, across, paired
+from kgym.bench.comparison import PairedDifference, across, holm, paired
 from kgym.bench.figures import Figure, Measured, Results, SetupFigures, solves
 from kgym_benchmark.judge.judge import Agreement
 from tests.tables import json_rows
@@ -288,3 +288,10 @@ def test_more_runs_never_solve_less_and_the_best_is_never_below_the_mean(
         assert best.low <= best.value <= best.high
         assert figures.resolved == round(best.value * len(names))
         before = best.value
+
+
+def test_p_values_are_corrected_for_their_number() -> None:
+    # The worked example of Holm's procedure with four tests: 0.005, 0.01, 0.03, 0.04.
+    assert holm([0.01, 0.04, 0.03, 0.005]) == pytest.approx([0.03, 0.06, 0.06, 0.02])
+    assert holm([0.9, 0.8]) == [1.0, 1.0]
+    assert holm([]) == []

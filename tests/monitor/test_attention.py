@@ -23,8 +23,13 @@ def worker(state: str, *seconds: float) -> WorkerView:
     ]
     return WorkerView.model_validate(
         {
-            **{"id": "vm:1:a", "kinds": ["build"], "slots": 2, "capabilities": None},
-            **{"state": state, "seen_at": NOW, "running": running},
+            "id": "vm:1:a",
+            "kinds": ["build"],
+            "slots": 2,
+            "capabilities": None,
+            "state": state,
+            "seen_at": NOW,
+            "running": running,
         }
     )
 
@@ -55,9 +60,7 @@ def test_a_step_that_takes_far_longer_than_usual_is_marked(
 
 
 def test_what_is_stuck_is_named_with_how_long_it_usually_takes() -> None:
-    assert words(worker("live", 20, 1200)) == [
-        "Job 2: Build has run for 20 min, usually 1 min",
-    ]
+    assert words(worker("live", 20, 1200)) == ["Job 2: Build has run for 20 min, usually 1 min"]
     assert words(worker("live", 20)) == []
 
 
@@ -76,8 +79,14 @@ def test_failures_of_the_platform_are_counted_but_not_those_of_users() -> None:
     def count(cause: str, reason: str) -> AttemptCount:
         return AttemptCount.model_validate(
             {
-                **{"at": NOW, "kind": "build", "outcome": "failed", "cause": cause},
-                **{"reason": reason, "cached": None, "attempts": 2, "seconds": 1},
+                "at": NOW,
+                "kind": "build",
+                "outcome": "failed",
+                "cause": cause,
+                "reason": reason,
+                "cached": None,
+                "attempts": 2,
+                "seconds": 1,
             }
         )
 

@@ -61,7 +61,7 @@ _MEAN_ONLY = {Figure.CLEAN, Figure.EPR_BY_EXECUTION, Figure.BEHAVIOURAL_EQUIVALE
 def test_the_leaderboard_says_what_the_figures_are(here: Visitor) -> None:
     results = Results(ATTEMPTS, [bug.facts.id for bug in BUGS])
     by_name = {str(setup.setup): setup for setup in results.all_figures(results.setups, 3) if setup}
-    lines = rows(read(here, HERE).text)
+    lines = rows(read(here, f"{HERE}?more=yes").text)
     assert set(lines) == set(by_name)
     for name, line in lines.items():
         figures = by_name[name]
@@ -78,6 +78,37 @@ def test_the_leaderboard_says_what_the_figures_are(here: Visitor) -> None:
     best = [rate.value for rate in rates if rate is not None]
     assert best == sorted(best, reverse=True)
     assert read(here, "/benchmarks").text.count(HERE) == 1
+
+
+def test_setups_that_cannot_be_told_apart_share_a_rank(here: Visitor) -> None:
+    page = read(here, HERE)
+    lines = list(rows(page.text).items())
+    ranks = [int(re.findall(r'<td class="right">(\d+)</td>', line)[0]) for _, line in lines]
+    results = Results(ATTEMPTS, [bug.facts.id for bug in BUGS])
+    rates = {
+        str(setup.setup): setup.mean[Figure.CRR]
+        for setup in results.all_figures(results.setups, 3)
+        if setup
+    }
+    first = 0
+    for place, (name, _) in enumerate(lines):
+        rate, best = rates[name], rates[lines[first][0]]
+        assert rate is not None
+        assert best is not None
+        if rate.high < best.low:
+            first = place
+        assert ranks[place] == first + 1
+    assert "Nothing cheaper resolves more than" in words(page)
+
+
+def test_the_table_by_class_has_each_setup(here: Visitor) -> None:
+    page = read(here, f"{HERE}?by=class")
+    table = page.text.partition('id="by"')[2]
+    for setup in SETUPS[:3]:
+        assert str(setup)[:40] in table
+    chosen = re.search(r'href="([^"]*classes=[^"]*)"', table)
+    assert chosen is not None
+    assert read(here, chosen[1].replace("&amp;", "&").partition("#")[0]).status_code == 200
 
 
 @pytest.mark.parametrize(("query", "message"), tables.rows(__file__, "choices.tsv"))

@@ -1,5 +1,6 @@
 """Comparisons: two setups on the same bugs, and one setup on two sets of bugs. Pure."""
 
+from collections.abc import Sequence
 from math import comb
 
 import numpy as np
@@ -125,3 +126,17 @@ def _exchanged(differences: Values) -> float:
         as_large += int((abs(sums) >= abs(total) - 1e-9).sum())
     # The data themselves are one of the exchanges (Phipson and Smyth 2010).
     return (as_large + 1) / (FLIPS + 1)
+
+
+def holm(p_values: Sequence[float]) -> list[float]:
+    """Return p values corrected for their number, in the given order.
+
+    Holm, A Simple Sequentially Rejective Multiple Test Procedure, Scand. J. Statist. 6 (1979): the
+    probability of any false difference among all stays below the level at which each is tested.
+    """
+    adjusted = [0.0] * len(p_values)
+    highest = 0.0
+    for rank, place in enumerate(sorted(range(len(p_values)), key=p_values.__getitem__)):
+        highest = max(highest, min(1.0, (len(p_values) - rank) * p_values[place]))
+        adjusted[place] = highest
+    return adjusted

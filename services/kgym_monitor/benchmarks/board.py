@@ -2,7 +2,7 @@
 
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from threading import Lock
 from typing import Any, TypeVar
@@ -13,7 +13,7 @@ from kgym.bench.attempt_record import Setup
 from kgym.bench.attempt_table import OUTCOMES
 from kgym.bench.attributes import ATTRIBUTES, UNKNOWN, Attribute
 from kgym.bench.bug_record import BugFacts
-from kgym.bench.comparison import PairedDifference, across, paired
+from kgym.bench.comparison import PairedDifference, across, holm, paired
 from kgym.bench.figures import Figure, Measured, Results, SetupFigures
 from kgym.bench.intervals import Values
 from kgym.bench.published_benchmark import Benchmark
@@ -25,7 +25,7 @@ from kgym_monitor.pages.wording import visible
 CURVES = 7
 # Live-kBench's figures; with Pass@k and Mean@k of each, there are eight.
 SHOWN = (Figure.CRR, Figure.EPR, Figure.FILE_IOU, Figure.FUNCTION_IOU)
-# Ours, of which the leaderboard shows Mean@k.
+# Ours, of which Mean@k is compared as well.
 OURS = (Figure.CLEAN, Figure.EPR_BY_EXECUTION, Figure.BEHAVIOURAL_EQUIVALENCE)
 # Most bugs, or attempts, on a page.
 ROWS = 200
@@ -46,6 +46,15 @@ class Line:
     unique: int = 0
     colour: int = 0
     """Palette index from 1; 0: no curve."""
+    rank: int | None = None
+    """From 1; setups whose intervals overlap with the first of a rank share it."""
+    is_frontier: bool = False
+    """Whether no setup that costs as much or less resolves more."""
+
+    @property
+    def rate(self) -> Measured | None:
+        """Mean@k of the crash resolution rate, by which setups are ordered."""
+        return self.figures.mean[Figure.CRR] if self.figures is not None else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +69,8 @@ class Group:
     epr: float | None
     address: Mapping[str, str | None]
     """Filter for these bugs; empty if no filter selects them."""
+    rates: Mapping[int, float | None]
+    """Mean CRR of each setup, by its number."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,7 +169,6 @@ def board(benchmark: Benchmark, query: BoardQuery) -> dict[str, Any]:
         "lines": lines,
         "waiting": [line for line in lines if line.figures is None],
         "shown": SHOWN,
-        "ours": OURS,
         "curves": _curves(choice, lines),
         "groups": _groups(choice, attribute, crr, epr),
         "attribute": attribute,
@@ -166,6 +176,7 @@ def board(benchmark: Benchmark, query: BoardQuery) -> dict[str, Any]:
         "unsolved": len(choice.bugs) - len(union | undecided) if solved else 0,
         "toughest": _bug_lines(choice, choice.bugs, solved, crr)[:TOUGHEST] if solved else [],
         "cutoff": _cutoff(benchmark, query, choice),
+        "more": query.more == "yes",
         **setup_options(benchmark),
     }
 
@@ -221,7 +232,9 @@ def compared(benchmark: Benchmark, query: BoardQuery) -> dict[str, Any]:
         [choice.bugs[bug] for bug in sorted(side)]
         for side in (by_first - by_second, by_second - by_first, by_first & by_second)
     )
-    return shown | {"k": k, "rows": differences, "sides": sides}
+    adjusted = holm([of.p_value for _, of in differences])
+    rows = [(*row, p) for row, p in zip(differences, adjusted, strict=True)]
+    return shown | {"k": k, "rows": rows, "sides": sides}
 
 
 def bug(benchmark: Benchmark, query: BoardQuery, name: str) -> dict[str, Any]:
@@ -253,23 +266,48 @@ def _lines(
 ) -> list[Line]:
     """Return the setups, best first: by Mean@k of the crash resolution rate."""
 
-    def worth(number: int, setup: Setup) -> tuple[float, int]:
-        measured = figures[setup]
-        crr = measured.mean[Figure.CRR] if measured is not None else None
-        return (-1.0 if crr is None else crr.value, -number)
-
-    ordered = sorted(choice.setups, key=lambda entry: worth(*entry), reverse=True)
-    return [
-        Line(
-            number,
-            setup,
-            choice.runs[number],
-            figures[setup],
-            unique.get(setup, 0),
-            place if place <= CURVES and figures[setup] is not None else 0,
-        )
-        for place, (number, setup) in enumerate(ordered, start=1)
+    lines = [
+        Line(number, setup, choice.runs[number], figures[setup], unique.get(setup, 0))
+        for number, setup in choice.setups
     ]
+    lines.sort(key=lambda line: (-1.0 if line.rate is None else line.rate.value, -line.number))
+    lines.reverse()
+    ranks, frontier = _ranks(lines), _frontier(lines)
+    return [
+        replace(
+            line,
+            colour=place if place <= CURVES and line.figures is not None else 0,
+            rank=ranks.get(line.number),
+            is_frontier=line.number in frontier,
+        )
+        for place, line in enumerate(lines, start=1)
+    ]
+
+
+def _ranks(lines: Sequence[Line]) -> dict[int, int]:
+    """Return the ranks of setups, given best first, by number."""
+    ranks: dict[int, int] = {}
+    first: Measured | None = None
+    rank = 0
+    for place, line in enumerate(lines, start=1):
+        if line.rate is None:
+            break
+        if first is None or line.rate.high < first.low:
+            first, rank = line.rate, place
+        ranks[line.number] = rank
+    return ranks
+
+
+def _frontier(lines: Sequence[Line]) -> set[int]:
+    """Return the numbers of the setups that resolve most for what they cost."""
+    frontier: set[int] = set()
+    cheapest = float("inf")
+    for line in lines:  # best first: a worse one is worth its price only if it is cheaper
+        cost = line.figures.dollars_per_bug if line.figures is not None else None
+        if line.rate is not None and cost is not None and cost < cheapest:
+            frontier.add(line.number)
+            cheapest = cost
+    return frontier
 
 
 def _unique(solved: Mapping[Setup, frozenset[str]]) -> dict[Setup, int]:
@@ -291,6 +329,7 @@ def _curves(choice: Choice, lines: Sequence[Line]) -> dict[str, list[tuple[Line,
 
 def _groups(choice: Choice, attribute: Attribute, crr: Values, epr: Values) -> list[Group]:
     places = {bug: place for place, bug in enumerate(choice.bugs)}
+    numbers = [number for number, _ in choice.setups if choice.runs[number] >= choice.k]
     groups = []
     for value, facts in attribute.groups(choice.bugs.values()).items():
         own = [places[fact.id] for fact in facts]
@@ -303,6 +342,10 @@ def _groups(choice: Choice, attribute: Attribute, crr: Values, epr: Values) -> l
                 _known(rate.mean()) if rate.size else 0.0,
                 _known(equivalent.mean()) if equivalent.size else None,
                 _address(attribute, value),
+                {
+                    number: _known(row.mean()) if row.size else None
+                    for number, row in zip(numbers, rate, strict=True)
+                },
             )
         )
     return groups

@@ -57,6 +57,8 @@ class BoardQuery(Typed):
     k: str | None = None
     by: str | None = None
     """Attribute by which bugs are grouped."""
+    more: str | None = None
+    """Whether the leaderboard has all columns: yes."""
     first: str | None = None
     """Numbers of the two compared setups."""
     second: str | None = None
@@ -64,7 +66,7 @@ class BoardQuery(Typed):
     @property
     def is_filtered(self) -> bool:
         """Whether it excludes bugs or setups."""
-        kept = {"cursor", "k", "by", "first", "second"}
+        kept = {"cursor", "k", "by", "more", "first", "second"}
         return bool(self.model_dump(exclude_none=True, exclude=kept))
 
     def bugs(self) -> Callable[[BugFacts], bool]:

@@ -30,7 +30,7 @@ function curve(box) {
 function cost(box) {
   const rows = [...document.querySelectorAll("#board tbody tr")]
     .filter((row) => row.dataset.cost !== "" && row.dataset.rate !== "")
-    .map((row) => ({ name: row.dataset.name, cost: Number(row.dataset.cost), rate: Number(row.dataset.rate) }))
+    .map((row) => ({ name: row.dataset.name, cost: Number(row.dataset.cost), rate: Number(row.dataset.rate), isBest: "frontier" in row.dataset }))
     .sort((one, other) => one.cost - other.cost);
   if (!rows.length) return null;
   const own = () => shade(box, "color");
@@ -39,6 +39,7 @@ function cost(box) {
     series: [{ stroke: own, width: 0, paths: () => null, points: { show: true, size: 8, fill: own } }],
     x: (splits) => splits.map((value) => `$${value}`),
     range: [0, Math.max(...rows.map((row) => row.cost)) * 1.08 || 1],
+    labels: rows.filter((row) => row.isBest),
     told: (number) => [`$${rows[number].cost.toFixed(2)}, ${rows[number].rate.toFixed(2)} %`, rows[number].name],
   };
 }
@@ -69,7 +70,7 @@ function draw(box) {
         { ...axis, size: 46, values: (_, splits) => splits.map((value) => `${value} %`) },
       ],
       series: [{}, ...found.series],
-      hooks: { ready: [addTip], setCursor: [(own) => showTip(own, found)] },
+      hooks: { draw: [(own) => label(own, found, box)], ready: [addTip], setCursor: [(own) => showTip(own, found)] },
     },
     found.data,
     box,
@@ -78,6 +79,21 @@ function draw(box) {
   new ResizeObserver(() => {
     if (box.clientWidth && box.clientWidth !== plot.width) plot.setSize({ width: box.clientWidth, height: HEIGHT });
   }).observe(box);
+}
+
+// Names the setups that resolve most for what they cost.
+function label(plot, { labels = [] }, box) {
+  const { ctx } = plot;
+  ctx.save();
+  ctx.fillStyle = shade(box, "color");
+  ctx.font = `${11 * devicePixelRatio}px system-ui, sans-serif`;
+  for (const { name, cost, rate } of labels) {
+    const x = plot.valToPos(cost, "x", true);
+    ctx.textAlign = x > ctx.canvas.width / 2 ? "right" : "left";
+    const away = (ctx.textAlign === "left" ? 8 : -8) * devicePixelRatio;
+    ctx.fillText(name.slice(0, 30), x + away, plot.valToPos(rate, "y", true));
+  }
+  ctx.restore();
 }
 
 function addTip(plot) {
