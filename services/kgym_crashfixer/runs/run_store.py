@@ -22,7 +22,7 @@ import secrets
 import shutil
 import threading
 import time
-from collections import OrderedDict
+from collections import OrderedDict, defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
@@ -435,11 +435,17 @@ class RunRecord:
     def node_views(self) -> list[NodeView]:
         """Return short views of the nodes, in the order in which they began."""
         views = []
+        prices = defaultdict[str, list[float | None]](list)
+        for call in self.calls.values():
+            if call.reply_at is not None:
+                prices[call.node].append(call.counts["price"])
         for name, (_, begin) in sorted(self._nodes.items(), key=lambda item: item[1][0]):
             known = self._views.get(name)
             if known is None or known[0] != begin:
                 known = self._views[name] = begin, NodeView.of(self.node(name))
-            views.append(known[1])
+            priced = [price for price in prices[name] if price is not None]
+            dollars = sum(priced) if len(priced) == len(prices[name]) else None
+            views.append(known[1].model_copy(update={"dollars": dollars}))
         return views
 
 

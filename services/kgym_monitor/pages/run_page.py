@@ -3,6 +3,7 @@
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any
 from urllib.parse import urlencode
 
@@ -17,6 +18,8 @@ from kgym_monitor.pages.diff_lines import ShownPatch
 
 # Most runs on a page.
 PAGE = 50
+# Tags and fences of an answer that are looked at; what comes after the last is one part.
+_MOST_MARKS = 200
 _STATES = {
     RunState.RUNNING: "running",
     RunState.RESOLVED: "succeeded",
@@ -127,6 +130,43 @@ def hidden(query: str) -> list[str]:
     """Return the hidden kinds of steps and cycles in an address, ignoring unknown ones."""
     known = {**STEP_KINDS, **CYCLE_KINDS}
     return [kind for kind in dict.fromkeys(query.split(",")) if kind in known]
+
+
+def current(run: RunView) -> str | None:
+    """Return the cycle that is under way, the last if there are several."""
+    names = [node.name for node in run.nodes if node.outcome is None]
+    return names[-1] if names and run.state is RunState.RUNNING else None
+
+
+# What models write between tags or fences; thoughts of reasoning models may lack the first tag.
+_MARK = re.compile(r"<(?P<close>/?)(?P<tag>[a-z_]{2,30})>|```")
+_THOUGHTS = {"think", "thinking", "reasoning", "analysis"}
+
+
+def answer_parts(text: str) -> list[tuple[str, str]]:
+    """Return the parts of a model's answer, each with its title: reasoning, patch, code, text."""
+    thoughts, end, rest = text.partition("</think>")
+    if end and "<think>" not in thoughts:
+        return [("Reasoning", thoughts.strip()), *answer_parts(rest)]
+    marks = list(islice(_MARK.finditer(text), _MOST_MARKS))
+    closed = {mark["tag"] for mark in marks if mark["close"]}
+    parts, at, opened = [], 0, None
+    for mark in marks:
+        name = mark["tag"] or "```"
+        if opened is None and not mark["close"] and (name in closed or name == "```"):
+            parts.append(("Text", text[at : mark.start()]))
+            opened, at = name, mark.end()
+        elif opened == name and (mark["close"] or name == "```"):
+            parts.append((_title(name), text[at : mark.start()]))
+            opened, at = None, mark.end()
+    parts.append((_title(opened) if opened else "Text", text[at:]))
+    return [(title, part.strip("\n")) for title, part in parts if part.strip()]
+
+
+def _title(mark: str) -> str:
+    if mark == "```":
+        return "Code"
+    return "Reasoning" if mark in _THOUGHTS else mark.replace("_", " ").capitalize()
 
 
 def cycle(run: RunView, node: Node, steps: Sequence[RunStep]) -> dict[str, Any]:

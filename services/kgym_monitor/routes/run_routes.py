@@ -1,12 +1,15 @@
 """Runs: the list, one run with forest, cycles and questions, and comparisons."""
 
 import asyncio
+from collections.abc import Sequence
+from itertools import dropwhile, takewhile
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Path, Query, Request, Response
 from fastapi.responses import HTMLResponse, PlainTextResponse
 
 from kgym.api.agent.runs import CallView, RunState, RunView
+from kgym.api.agent.steps import RunStep
 from kgym.client import AsyncClient
 from kgym.errors import KgymError, NotFound, UserError
 from kgym.web.access import needs
@@ -113,11 +116,14 @@ async def show_run(
 
     async def read(_: AsyncClient) -> dict[str, Any]:
         view = await state.agent.client().show(run)
-        opened = await _cycle(state, view, node) if node else {}
-        return _forest(state, view) | opened
+        # While the agent works, its work is what there is to see.
+        chosen = node or run_page.current(view)
+        opened = await _cycle(state, view, chosen) if chosen else {}
+        return _forest(state, view) | opened | {"chosen": chosen}
 
     if is_poll(request):
         parts = [Part("run-live", "run_live.html"), Part("forest", "rendered.html", "innerMorph")]
+        parts.append(Part("fixes", "run_fixes.html"))
         if node:
             parts.append(Part("opened", "run_cycle.html", "innerMorph"))
         return await answer_poll(request, read, *parts)
@@ -130,7 +136,6 @@ async def show_run(
         title=f"Run {run}: {view.bug}",
         section="/runs",
         live=True,
-        chosen=node,
         hidden=run_page.hidden(hide),
         step_kinds=run_page.STEP_KINDS,
         cycle_kinds=run_page.CYCLE_KINDS,
@@ -202,8 +207,12 @@ async def search_calls(
 async def show_call(request: Request, run: RunId, name: Name) -> HTMLResponse:
     """Show a question to the model and its answer."""
     state = state_of(request)
-    call = await state.agent.client().call(run, name)
+    client = state.agent.client()
+    call = await client.call(run, name)
+    steps = await client.steps(run, call.node)
     parts = [(part, text) for part in PARTS if (text := _part(call, part))]
+    asked = [step.name for step in steps if step.work in run_page.ASKED]
+    place = asked.index(name) if name in asked else None
     return state.rendering.page(
         request,
         "run_call.html",
@@ -211,11 +220,21 @@ async def show_call(request: Request, run: RunId, name: Name) -> HTMLResponse:
         section="/runs",
         run=run,
         call=call,
+        answer=run_page.answer_parts(call.reply.text) if call.reply else [],
+        before=asked[place - 1] if place else None,
+        after=asked[place + 1] if place is not None and place + 1 < len(asked) else None,
+        followed=_followed(steps, name),
         parts=[
             (part, run_page.query(f"/runs/{run}/call/text", name=name, part=part), len(text))
             for part, text in parts
         ],
     )
+
+
+def _followed(steps: Sequence[RunStep], name: str) -> list[RunStep]:
+    """Return the checks and kernels between this question and the next one of its cycle."""
+    own = list(dropwhile(lambda step: step.name != name, steps))
+    return list(takewhile(lambda step: step.work not in run_page.ASKED, own[1:]))
 
 
 @readers.get("/runs/{run}/call/text")

@@ -37,6 +37,14 @@ tendForest();
 const filters = document.querySelector("details.filter-box:not([data-used])");
 if (filters && innerWidth < 768) filters.open = false;
 
+// Arrow keys lead to the previous and the next question of a cycle.
+addEventListener("keydown", (event) => {
+  const rel = { ArrowLeft: "prev", ArrowRight: "next" }[event.key];
+  const isTyping = event.target.closest("input, select, textarea, [role='region'], [role='tree']");
+  if (!rel || isTyping || event.altKey || event.ctrlKey || event.metaKey) return;
+  document.querySelector(`nav[aria-label="Questions of the cycle"] a[rel="${rel}"]`)?.click();
+});
+
 // The result of an action is shown once, and not again when the page is loaded again or shared.
 const address = new URL(location.href);
 if (address.searchParams.has("done")) {

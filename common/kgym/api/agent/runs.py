@@ -179,6 +179,9 @@ class NodeView(Strict):
     answers: list[str] = Field([], description="how answers were read, and why some could not be")
     crash: str | None = Field(description="title of the patched kernel's crash")
     doing: list[str] = Field([], description="work that it waits for")
+    dollars: float | None = Field(
+        None, description="of its questions so far; null if a price is unknown"
+    )
 
     @classmethod
     def of(cls, node: Node, doing: list[str] | None = None) -> "NodeView":
