@@ -1,17 +1,20 @@
 """Contents of the pages of bugs and SuiteCache."""
 
+import asyncio
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from functools import cache
 from typing import Any
 
 from kgym.api.bugs import BugFilter
-from kgym.api.jobs import JobFilter
+from kgym.api.jobs import JobFilter, JobView
+from kgym.api.steps import ReproduceResult, Verdict
 from kgym.api.suitecache import EntryHolder, EntryView
 from kgym.bugs import shipped
 from kgym.bugs.shipped import ShippedBug
 from kgym.client import AsyncClient
 from kgym.errors import NotFound, UserError
+from kgym_monitor.pages import wording
 from kgym_monitor.pages.bug_filter import BugQuery, EntryQuery
 
 # Texts for the state of a bug's patches.
@@ -25,13 +28,32 @@ async def bugs(client: AsyncClient, query: BugQuery) -> dict[str, Any]:
     wanted = query.filter
     page = await client.bugs(wanted) if wanted is not None else None
     following = query.address(cursor=page.next) if page and page.next else None
+    # Shipped bugs without a job come last.
+    last = wanted is not None and following is None
     return {
         "bugs": page.bugs if page else [],
+        "without_jobs": await _without_jobs(client, wanted) if wanted and last else [],
         "query": query,
         "fault": query.fault,
         "next_page": following,
         "patch_words": PATCHES,
     }
+
+
+async def _without_jobs(client: AsyncClient, wanted: BugFilter) -> list[ShippedBug]:
+    """Return the shipped bugs that match, and that no job has yet."""
+    if wanted.outcome is not None or wanted.patch not in (None, "untried"):
+        return []
+    text, subsystem = (wanted.text or "").casefold(), wanted.subsystem or ""
+    matching = [
+        bug
+        for bug in _shipped().values()
+        if text in f"{bug.name} {bug.title}".casefold()
+        and bug.title.startswith(wanted.crash_class or "")
+        and (not bug.files or bug.files[0].startswith(subsystem))
+    ]
+    pages = await asyncio.gather(*(client.bugs(BugFilter(name=bug.name)) for bug in matching))
+    return [bug for bug, page in zip(matching, pages, strict=True) if not page.bugs]
 
 
 async def bug(client: AsyncClient, name: str) -> dict[str, Any]:
@@ -44,12 +66,34 @@ async def bug(client: AsyncClient, name: str) -> dict[str, Any]:
     known = _shipped().get(name)
     if not listed and known is None:
         raise _no_bug(name)
+    judged = listed[0].judged_job if listed else None
     return {
         "name": name,
         "bug": listed[0] if listed else None,
         "known": known,
         "patch_words": PATCHES,
+        **_observed(await client.job(judged) if judged else None),
     }
+
+
+# Artifacts of the last job that readers of a bug want, by the beginning of their name.
+_WANTED = {"reproducer": "Reproducer", "config": "Config"}
+
+
+def _observed(job: JobView | None) -> dict[str, Any]:
+    """Return how often the bug showed in a job without a patch, and links to its files."""
+    shown, files = "", dict[str, str]()
+    if job is None:
+        return {"shown": shown, "files": files}
+    for step in job.steps:
+        result = step.result
+        if isinstance(result, ReproduceResult) and result.verdict is Verdict.SAME_CRASH:
+            shown = shown or wording.instances(result)
+        for artifact in step.artifacts if not step.artifacts_gone_at else []:
+            for beginning, words in _WANTED.items():
+                if artifact.name.startswith(beginning) and words not in files:
+                    files[words] = f"/jobs/{job.id}/steps/{step.number}/files/{artifact.name}"
+    return {"shown": shown, "files": files}
 
 
 def jobs_of(name: str) -> JobFilter:
