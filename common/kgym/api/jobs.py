@@ -90,6 +90,23 @@ class JobRequest(Strict):
             )
 
 
+VmState = Literal["booting", "running", "crashed", "controls"]
+
+
+class VmProgress(Strict):
+    """A VM of a running step."""
+
+    name: Name = Field(description="of the instance")
+    state: VmState = Field(
+        description="controls: it has survived, and faults are raised on purpose"
+    )
+    seconds: Number = Field(description="since it was started")
+    left: Number | None = Field(
+        None, description="seconds that the program has yet to run; null if it does not run"
+    )
+    line: Name = Field("", description="the last line of its console")
+
+
 class Progress(Strict):
     """How far a running step is."""
 
@@ -97,6 +114,7 @@ class Progress(Strict):
     done: Number = Field(0, description="amount done, in `unit`s")
     total: Number | None = Field(None, description="total amount; null if unknown")
     unit: Name = Field("", description="what is counted, such as `objects`")
+    vms: list[VmProgress] = Field([], max_length=100, description="those that run now")
 
 
 class Artifact(Strict):

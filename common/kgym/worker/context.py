@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeVar
 
-from kgym.api.jobs import Artifact, Progress
+from kgym.api.jobs import Artifact, Progress, VmProgress
 from kgym.api.steps import StepResult, StepSpec, Strict
 from kgym.api.worker_calls import LOG, Assignment, WorkerCalls, attempt_folder
 from kgym.errors import InfrastructureError
@@ -82,10 +82,15 @@ class StepContext:
             file.write(line)
 
     def progress(
-        self, stage: str, done: float = 0, total: float | None = None, unit: str = ""
+        self,
+        stage: str,
+        done: float = 0,
+        total: float | None = None,
+        unit: str = "",
+        vms: Sequence[VmProgress] = (),
     ) -> None:
         """Set the step's progress; the next report sends the latest."""
-        self._progress = Progress(stage=stage, done=done, total=total, unit=unit)
+        self._progress = Progress(stage=stage, done=done, total=total, unit=unit, vms=list(vms))
 
     async def keep(
         self, path: Path, name: str | None = None, *, move: bool = False, base: str | None = None

@@ -6,6 +6,7 @@ import time
 from collections.abc import AsyncIterator, Callable, Coroutine
 from functools import partial
 
+from kgym.api.jobs import VmProgress, VmState
 from kgym.api.steps import (
     CRASHED_AT_BOOT,
     InstanceArtifact,
@@ -77,7 +78,7 @@ class Instance:
         self.output = Console(plan.folder / InstanceArtifact.PROGRAM.of(name))
         self._plan = plan
         self._host = host
-        self._number = number
+        self.number, self._name = number, name
         self._limits = host.limits
         self.unwatched = ""
         self._session: Session | SmokeTest | Profiling | Idle | VariantSession | KernelTestSession
@@ -120,8 +121,22 @@ class Instance:
             left += dump_bytes(plan.shape.memory)
         self._boot = Boot(name, folder, plan.kernel, initrd, plan.shape, words, drive, left)
         self._running = False
+        self._started_at = time.monotonic()
         self._boot_seconds: float | None = None
         self._verdict_lag: float | None = None
+
+    @property
+    def progress(self) -> VmProgress:
+        """Return what it does now."""
+        state: VmState = "running" if self._running else "booting"
+        if self.ending is not None:
+            survived = self.ending.outcome is InstanceOutcome.SURVIVED
+            state = "controls" if survived else "crashed"
+        elif self.console.watch.crash_seen:
+            state = "crashed"
+        line = "" if self.console.size == 0 else self.console.last_lines(1)
+        seconds = round(time.monotonic() - self._started_at, 1)
+        return VmProgress(name=self._name, state=state, seconds=seconds, line=line)
 
     @property
     def command(self) -> str:
@@ -177,7 +192,7 @@ class Instance:
     def result(self, ending: InstanceEnding) -> InstanceResult:
         """Return the instance's result, for this ending."""
         return InstanceResult(
-            number=self._number,
+            number=self.number,
             outcome=ending.outcome,
             detail=ending.detail,
             boot_seconds=self._boot_seconds,

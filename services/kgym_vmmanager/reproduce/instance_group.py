@@ -43,6 +43,8 @@ _RETRIES = 2
 _LOSSES = 5
 # Functions of a crash's stack that a result names: below them are system calls and interrupts.
 _STACK = 64
+# VMs whose progress is shown, and how often.
+_LANES, _SHOW_SECONDS = 16, 1.0
 
 
 @dataclass
@@ -60,6 +62,8 @@ class InstanceGroup:
     _stop: asyncio.Event = field(default_factory=asyncio.Event)
     _further: list[asyncio.Task[InstanceResult]] = field(default_factory=list)
     _times: dict[int, float] = field(default_factory=dict)
+    _alive: dict[int, Instance] = field(default_factory=dict)
+    """Instances that run now, by number."""
     _command_kept: bool = False
     _symbolizer: "_ReportSymbolizer" = field(init=False)
 
@@ -75,7 +79,7 @@ class InstanceGroup:
         bug is to be measured, an early first crash adds instances instead.
         """
         # A crash with another title stops nothing: the wanted bug may still show.
-        self.run.progress("boot", 0, self.spec.instances, "instances")
+        showing = asyncio.create_task(self._show_progress())
         tasks = [asyncio.create_task(self._run_one(n)) for n in range(self.spec.instances)]
         aside: list[asyncio.Task[None]] = []
         if self.plan.smoke is not None:
@@ -90,12 +94,13 @@ class InstanceGroup:
                 await self._keep_controls()
             return results
         finally:
-            for task in (*tasks, *self._further, *aside):
+            for task in (*tasks, *self._further, *aside, showing):
                 # gather raises the first error; a second cancellation would interrupt the cleanup
                 # of tasks that are already being cancelled.
                 if not task.cancelling():
                     task.cancel()
-            await asyncio.gather(*tasks, *self._further, *aside, return_exceptions=True)
+            over = (*tasks, *self._further, *aside, showing)
+            await asyncio.gather(*over, return_exceptions=True)
 
     @property
     def requested(self) -> int:
@@ -263,6 +268,8 @@ class InstanceGroup:
             if counts and self._is_looked_for(result) and self.spec.stop_at_first_crash:
                 self._stop_or_measure(result)
 
+        if counts:
+            self._alive[instance.number] = instance
         life = asyncio.create_task(instance.live(on_end))
         stop = asyncio.create_task((asyncio.Event() if again else self._stop).wait())
         try:
@@ -273,6 +280,7 @@ class InstanceGroup:
             else:
                 ending = ended or InstanceEnding(InstanceOutcome.STOPPED, "another crashed")
         finally:
+            self._alive.pop(instance.number, None)
             for task in (life, stop):
                 task.cancel()
             await asyncio.gather(life, stop, return_exceptions=True)
@@ -294,8 +302,22 @@ class InstanceGroup:
 
     def _on_time(self, number: int, seconds: float) -> None:
         self._times[number] = seconds
-        whole = self.plan.time.seconds * self.requested
-        self.run.progress("reproduce", round(sum(self._times.values()), 1), whole, "s")
+
+    async def _show_progress(self) -> None:
+        while True:
+            vms = []
+            for number, instance in sorted(self._alive.items())[:_LANES]:
+                vm = instance.progress
+                if vm.state == "running":
+                    left = self.plan.time.seconds - self._times.get(number, 0)
+                    vm = vm.model_copy(update={"left": round(max(0, left), 1)})
+                vms.append(vm)
+            if self._times:
+                done, whole = sum(self._times.values()), self.plan.time.seconds * self.requested
+                self.run.progress("reproduce", round(done, 1), whole, "s", vms)
+            else:
+                self.run.progress("boot", 0, self.spec.instances, "instances", vms)
+            await asyncio.sleep(_SHOW_SECONDS)
 
     def _distrust_accelerator(self, instance: Instance) -> None:
         """Switch to a slower accelerator if a guest hung before it printed anything."""
