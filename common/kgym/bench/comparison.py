@@ -54,7 +54,7 @@ def paired(
     differences = (first_values - second_values)[:, 0]
     return PairedDifference(
         **_difference(figure, first_values, second_values, interval),
-        p_value=_sign_test(differences)
+        p_value=sign_test(differences)
         if _is_binary(first_values, second_values)
         else _exchanged(differences),
     )
@@ -104,8 +104,11 @@ def _is_binary(*values: Values) -> bool:
     return all(np.isin(array, (0.0, 1.0)).all() for array in values)
 
 
-def _sign_test(differences: Values) -> float:
-    """Return the p-value of McNemar's exact test, on the bugs that only one of the two solves."""
+def sign_test(differences: Values) -> float:
+    """Return the p-value of the exact sign test of differences, of which zeros do not count.
+
+    For yes/no figures it is McNemar's test, on the bugs that only one of the two solves.
+    """
     more, less = int((differences > 0).sum()), int((differences < 0).sum())
     tail = sum(comb(more + less, count) for count in range(min(more, less) + 1))
     return min(1.0, float(2 * tail / 2 ** (more + less)))

@@ -159,12 +159,13 @@ def _balance(variants: VariantRun | None) -> Item:
 def _kernel_tests(tests: KernelTestRun | None) -> Item:
     if tests is None:
         return _item(Check.KERNEL_TESTS, None, [], [])
+    met: bool | None = None
     if count := len(tests.failed):
         met, words = False, f"{count} of {count + tests.passed} kernel tests fail"
     elif tests.passed or not tests.left_out:
         met, words = bool(tests.passed) or None, f"{tests.passed} kernel tests pass"
     else:
-        met, words = None, f"no kernel tests: {tests.left_out[0]}"
+        words = f"no kernel tests: {tests.left_out[0]}"
     return _item(Check.KERNEL_TESTS, met, [words], [*tests.failed, *tests.left_out])
 
 

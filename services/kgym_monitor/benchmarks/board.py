@@ -13,7 +13,7 @@ from kgym.bench.attempt_record import Setup
 from kgym.bench.attempt_table import OUTCOMES
 from kgym.bench.attributes import ATTRIBUTES, UNKNOWN, Attribute
 from kgym.bench.bug_record import BugFacts
-from kgym.bench.comparison import PairedDifference, across, holm, paired
+from kgym.bench.comparison import PairedDifference, across, holm, paired, sign_test
 from kgym.bench.figures import Figure, Measured, Results, SetupFigures
 from kgym.bench.intervals import Values
 from kgym.bench.published_benchmark import Benchmark
@@ -71,6 +71,10 @@ class Group:
     """Filter for these bugs; empty if no filter selects them."""
     rates: Mapping[int, float | None]
     """Mean CRR of each setup, by its number."""
+    best: int | None = None
+    """The number of the setup that resolves most of them."""
+    p_value: float | None = None
+    """Of the sign test of the best setup against the next, corrected for the number of groups."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -330,10 +334,13 @@ def _curves(choice: Choice, lines: Sequence[Line]) -> dict[str, list[tuple[Line,
 def _groups(choice: Choice, attribute: Attribute, crr: Values, epr: Values) -> list[Group]:
     places = {bug: place for place, bug in enumerate(choice.bugs)}
     numbers = [number for number, _ in choice.setups if choice.runs[number] >= choice.k]
-    groups = []
+    groups, p_values = [], []
     for value, facts in attribute.groups(choice.bugs.values()).items():
         own = [places[fact.id] for fact in facts]
         rate, equivalent = crr[:, own], epr[:, own]
+        means = [_known(row.mean()) if row.size else None for row in rate]
+        order = sorted(range(len(means)), key=lambda row: means[row] or 0.0, reverse=True)
+        p_values.append(sign_test(rate[order[0]] - rate[order[1]]) if len(order) > 1 else 1.0)
         groups.append(
             Group(
                 value,
@@ -342,13 +349,12 @@ def _groups(choice: Choice, attribute: Attribute, crr: Values, epr: Values) -> l
                 _known(rate.mean()) if rate.size else 0.0,
                 _known(equivalent.mean()) if equivalent.size else None,
                 _address(attribute, value),
-                {
-                    number: _known(row.mean()) if row.size else None
-                    for number, row in zip(numbers, rate, strict=True)
-                },
+                dict(zip(numbers, means, strict=True)),
+                numbers[order[0]] if len(order) > 1 and means[order[0]] else None,
             )
         )
-    return groups
+    corrected = holm(p_values)
+    return [replace(group, p_value=p) for group, p in zip(groups, corrected, strict=True)]
 
 
 def _address(attribute: Attribute, value: str) -> dict[str, str | None]:

@@ -113,7 +113,7 @@ class BoardQuery(Typed):
         """Return the attribute for grouping; raise UserError `bad_filter`."""
         if self.by is not None and self.by not in ATTRIBUTES:
             raise UserError("bad_filter", f"by must be one of {', '.join(ATTRIBUTES)}")
-        return self.by or "fixed"
+        return self.by or "class"
 
     def _read(self, name: str, text: str) -> Any:
         if name in LISTS:

@@ -121,7 +121,7 @@ class Side:
     patches: Sequence[CheckedPatch]
     title: str | None
     report: str | None
-    """The address of the crash report, if the kernel with the patch crashed."""
+    """The address of the step with the crash report, if the kernel with the patch crashed."""
 
 
 async def side(client: AsyncClient, named: str) -> Side:
@@ -150,12 +150,8 @@ def _checked(named: str, job: JobView, patch: CheckedPatch) -> Side:
 def _tried(named: str, name: str, job: JobView) -> Side:
     concluded, patches = conclusion(job), check_results.on_trial(job)
     last = job.steps[-1]
-    crashed = last.result if isinstance(last.result, ReproduceResult) else None
-    report = None
-    for instance in crashed.instances if crashed else []:
-        if instance.title is not None and instance.title == crashed.title:
-            report = f"/jobs/{job.id}/steps/{last.number}/reports/{instance.number}"
-            break
+    title = last.result.title if isinstance(last.result, ReproduceResult) else None
+    report = f"/jobs/{job.id}?step={last.number}" if title else None
     name = name or (patches[0].name if patches else f"job {job.id}")
-    evidence, title = concluded.evidence, crashed.title if crashed else None
+    evidence = concluded.evidence
     return Side(named, name, job, job.outcome, job.reason, evidence, patches, title, report)

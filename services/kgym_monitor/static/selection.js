@@ -1,5 +1,14 @@
-// Selecting jobs of a list, for what is done with many at once.
+// Selecting jobs of a list, for what is done with many at once; and two patches, to compare them.
+function comparePair() {
+  const form = document.querySelector("form[action='/patches/compare']");
+  form?.addEventListener("change", () => {
+    const count = form.querySelectorAll("input[name='with']:checked").length;
+    if (count === 2) form.requestSubmit();
+  });
+}
+
 export function followSelection() {
+  comparePair();
   const form = document.getElementById("bulk");
   if (!form) return;
   const all = document.getElementById("pick-all");
