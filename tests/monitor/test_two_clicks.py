@@ -17,6 +17,7 @@ from tests.monitor.conftest import PATIENCE, Look, Reader, Site, barriers
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 expect.set_options(timeout=PATIENCE)
 PHONE = Look("light", 390)
+FILE = "kernel/watch_queue.c"
 
 
 @dataclass
@@ -173,7 +174,7 @@ def test_many_patches_are_filtered_and_stay_within_a_phone(browser: Browser, sho
     patches = [
         Patch(
             name=f"attempt-{number}{'-BROKEN' if number % 3 else ''}",
-            diff=f"--- a/kernel/watch_queue.c\n+++ b/kernel/watch_queue.c\n@@ -1 +1 @@\n-a\n+{number}\n",
+            diff=f"--- a/{FILE}\n+++ b/{FILE}\n@@ -1 +1 @@\n-a\n+{number}\n",
         )
         for number in range(200)
     ]
