@@ -3,9 +3,9 @@
 import json
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
-from sqlalchemy import Row, Select, select, tuple_
+from sqlalchemy import Row, Select, func, select, tuple_
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from kgym.api.groups import GroupFilter, GroupView
@@ -15,8 +15,11 @@ from kgym.api.patch_rows import PatchPage, PatchRow
 from kgym.api.states import State
 from kgym_scheduler.database import views
 from kgym_scheduler.database.counts import GroupCounts
-from kgym_scheduler.database.tables import groups, jobs, steps
+from kgym_scheduler.database.tables import facets, groups, jobs, steps
 from kgym_scheduler.errors import no_group
+
+# Maximum characters of the patches on a page: a check of a thousand has half a million.
+_LARGEST = 4 << 20
 
 
 async def page(
@@ -56,30 +59,50 @@ async def patches(
     """Return the patches of a group's next jobs after number `after`, in order."""
     j = jobs.c
     own = (j.submitter == submitter, j.group_name == name)
+    size = func.coalesce(func.length(j.patches), 0)
+    sizes = select(j.id, size).where(*own, j.id > after).order_by(j.id).limit(limit + 1)
+    ids = _prefix((await connection.execute(sizes)).all(), limit)
     query: Select[Any] = (
         select(j.id, j.state, j.tags, j.outcome, j.verdict, j.title, j.reason, j.patches)
-        .where(*own, j.id > after)
+        .where(j.id.in_(ids.shown))
         .order_by(j.id)
-        .limit(limit + 1)
     )
     rows = (await connection.execute(query)).all()
-    shown = rows[:limit]
-    seconds = await _seconds(connection, [row.id for row in shown])
-    listed = [patch for row in shown for patch in _patches(row, seconds.get(row.id, 0.0))]
-    checked = {row.id for row in shown if len(json.loads(row.patches or "[]")) > 1}
-    tried: set[tuple[str | None, str | None]] = set()
-    if checked:
-        # A checked patch that is tried has the row of its trial only.
-        tags = select(j.tags).where(*own, j.tags.contains('"patch='))
-        tried = {_names(json.loads(text)) for text in (await connection.scalars(tags)).all()}
+    seconds = await _seconds(connection, ids.shown)
+    listed = [patch for row in rows for patch in _patches(row, seconds.get(row.id, 0.0))]
+    of_job = Counter(patch.job for patch in listed)
+    checked = {patch.patch for patch in listed if of_job[patch.job] > 1}
+    # A checked patch that is tried has the row of its trial only.
+    named = facets.c.facet.in_([f"tag:patch={patch}" for patch in sorted(filter(None, checked))])
+    trials = select(j.tags).join(facets, facets.c.job_id == j.id).where(*own, named)
+    tags = (await connection.scalars(trials)).all() if checked else []
+    tried = {_names(json.loads(text)) for text in tags}
     return PatchPage(
         patches=[
             patch
             for patch in listed
-            if patch.job not in checked or (patch.bug, patch.patch) not in tried
+            if of_job[patch.job] == 1 or (patch.bug, patch.patch) not in tried
         ],
-        next=str(shown[-1].id) if len(rows) > limit else None,
+        next=str(ids.shown[-1]) if ids.more else None,
     )
+
+
+class _Prefix(NamedTuple):
+    """The jobs of a page, and whether there are others."""
+
+    shown: list[int]
+    more: bool
+
+
+def _prefix(sizes: Sequence[Row[Any]], limit: int) -> _Prefix:
+    """Return as many jobs as a page may have: the first one in any case."""
+    total, shown = 0, list[int]()
+    for job_id, size in sizes[:limit]:
+        total += size
+        if shown and total > _LARGEST:
+            break
+        shown.append(job_id)
+    return _Prefix(shown, len(sizes) > len(shown))
 
 
 def view(group: Row[Any], counts: GroupCounts) -> GroupView:
