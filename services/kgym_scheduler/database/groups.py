@@ -70,9 +70,8 @@ async def patches(
     rows = (await connection.execute(query)).all()
     seconds = await _seconds(connection, ids.shown)
     listed = [patch for row in rows for patch in _patches(row, seconds.get(row.id, 0.0))]
-    of_job = Counter(patch.job for patch in listed)
-    checked = {patch.patch for patch in listed if of_job[patch.job] > 1}
     # A checked patch that is tried has the row of its trial only.
+    checked = {patch.patch for patch in listed if patch.outcome is Outcome.COMPILES}
     named = facets.c.facet.in_([f"tag:patch={patch}" for patch in sorted(filter(None, checked))])
     trials = select(j.tags).join(facets, facets.c.job_id == j.id).where(*own, named)
     tags = (await connection.scalars(trials)).all() if checked else []
@@ -81,7 +80,7 @@ async def patches(
         patches=[
             patch
             for patch in listed
-            if of_job[patch.job] == 1 or (patch.bug, patch.patch) not in tried
+            if patch.outcome is not Outcome.COMPILES or (patch.bug, patch.patch) not in tried
         ],
         next=str(ids.shown[-1]) if ids.more else None,
     )
