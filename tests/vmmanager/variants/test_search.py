@@ -175,6 +175,13 @@ class RefusesFew(Kernels):
         return EINVAL if seed % 20 == 0 else 0
 
 
+class RefusesAll(Kernels):
+    """A patch that refuses every request."""
+
+    def patched(self, seed: int, mask: int) -> int | None:
+        return EINVAL
+
+
 @pytest.fixture
 def vmlinux(tmp_path: Path) -> Path:
     """Return a program that stands for a kernel's ELF file."""
@@ -310,6 +317,14 @@ async def test_refused_variants_are_counted(tried: Any) -> None:
     (finding,) = of_variants(result)
     assert (finding.reason, finding.severity) == ("variants_refused", Severity.NOTE)
     assert "futex gives EINVAL instead of 0" in finding.message
+
+
+@both
+async def test_a_patch_that_refuses_most_variants_is_no_fix(tried: Any) -> None:
+    result = await tried(RefusesAll)
+    assert len(result.variants.refused) == result.variants.compared
+    (finding,) = of_variants(result)
+    assert (finding.reason, finding.severity) == ("variants_refused", Severity.BLOCKING)
 
 
 @syz
