@@ -1,18 +1,20 @@
-"""Deals tests out to processes: all that use the checkout's data folder to one, others by file.
-
-The data folder holds one platform at a time, so two processes would wait for each other.
-"""
+"""Deals tests out to processes by file; those that use the checkout's data folder, to two of them."""
 
 import pytest
 from xdist.scheduler import LoadScopeScheduling
 
-# The folders of the tests that use the checkout's data folder.
-KERNELS = ("tests/honesty/", "tests/kernel/", "tests/tracer/", "tests/vmmanager/")
+# The data folder holds one platform at a time: the tests that start one with options of their own,
+# or build kernels with it, would wait for each other. Others only boot guests with its kernels.
+TOGETHER = (
+    ("tests/honesty/", "tests/kernel/", "tests/vmmanager/dump/", "tests/vmmanager/gce/"),
+    ("tests/tracer/", "tests/vmmanager/"),
+)
 
 
 class _KernelsTogether(LoadScopeScheduling):
     def _split_scope(self, nodeid: str) -> str:
-        return "kernels" if nodeid.startswith(KERNELS) else super()._split_scope(nodeid)
+        own = (folders[0] for folders in TOGETHER if nodeid.startswith(folders))
+        return next(own, super()._split_scope(nodeid))
 
 
 @pytest.hookimpl(optionalhook=True)
