@@ -1,4 +1,4 @@
-"""Deals tests out to processes by file; those that use the checkout's data folder, to two of them."""
+"""Deals tests out to processes: by file; those that use the checkout's data folder, to two."""
 
 import pytest
 from xdist.scheduler import LoadScopeScheduling

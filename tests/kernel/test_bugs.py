@@ -88,8 +88,8 @@ def test_a_syzbot_bug_crashes_and_its_fix_holds(folder: Path, tmp_path: Path) ->
         '[reproducer]\nfile = "repro.c"\n'
         '[regress]\npatch = "regress.patch"\n'
     )
-    # The fix of b61c2431 must refuse the program's own request: only variants tell that from a patch
-    # that refuses everything.
+    # The fix of b61c2431 must refuse the program's own request: only variants tell that from a
+    # patch that refuses everything.
     options = [] if folder.name.startswith("b61c2431") else ["--no-variants"]
     status, outcome = kgym("bug", "reproduce", *options, tmp_path)
     assert_resolved(status, outcome, [title])
