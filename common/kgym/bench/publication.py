@@ -62,23 +62,18 @@ class BenchmarkStore(Protocol):
 
     async def put(self, key: str, path: Path) -> Artifact:
         """Store a file atomically, replacing the one with this key."""
-        ...
 
     def read(self, key: str, start: int, stop: int) -> AsyncGenerator[bytes]:
         """Yield the bytes [start, stop) of a file."""
-        ...
 
     async def sizes(self, prefix: str, depth: int) -> dict[str, int]:
         """Return the bytes below each folder at `depth` levels below `prefix`."""
-        ...
 
     async def ages(self, prefix: str, depth: int) -> dict[str, float]:
         """Return the seconds since a file was last stored in each of these folders."""
-        ...
 
     async def remove(self, prefix: str) -> None:
         """Remove a folder."""
-        ...
 
 
 class StoredFile(Strict):

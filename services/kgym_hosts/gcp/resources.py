@@ -28,24 +28,19 @@ class Resource(Protocol):
     @property
     def kind(self) -> str:
         """Its kind, in one or two words."""
-        ...
 
     @property
     def name(self) -> str:
         """Its name in the cloud."""
-        ...
 
     def exists(self) -> bool:
         """Return whether it exists; raise Conflict `cloud_foreign` without the mark."""
-        ...
 
     def make(self) -> None:
         """Make it; do nothing if it exists."""
-        ...
 
     def remove(self) -> None:
         """Remove it; do nothing if it does not exist."""
-        ...
 
 
 def base_name(deployment: Deployment) -> str:
