@@ -183,15 +183,15 @@ class SchedulerPlatform:
         return paths[:_FILES]
 
     @staticmethod
-    def _likely(located: Sequence[localisation.Located], notes: list[str]) -> list[str]:
+    def _likely(located: Sequence[str], notes: list[str]) -> list[str]:
         if not located:
             raise UserError(
                 "no_files", "the files that a fix may change are unknown: name some with --files"
             )
         if len(located) > _FILES:
-            others = ", ".join(localisation.paths(located[_FILES:]))
+            others = ", ".join(located[_FILES:])
             notes.append(f"less likely files are not used: {others}")
-        return localisation.paths(located[:_FILES])
+        return list(located[:_FILES])
 
     async def _texts(self, paths: Sequence[str], notes: list[str]) -> dict[str, str]:
         texts: dict[str, str] = {}

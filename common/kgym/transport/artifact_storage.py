@@ -66,14 +66,11 @@ class Storage(Protocol):
     async def has_base(self, base: str) -> bool:
         """Return whether this base is stored and undamaged; keep it for a day."""
 
-    async def unused_bases(self, age: float) -> dict[str, int]:
-        """Return names and bytes of the bases that no key names.
-
-        Bases that `has_base` was called for within `age` seconds are left out.
-        """
-
     async def remove_bases(self, age: float) -> dict[str, int]:
-        """Remove and return the unused bases."""
+        """Remove the bases that no key names; return their names and bytes.
+
+        Bases that `has_base` was called for within `age` seconds stay.
+        """
 
     async def get(self, key: str, path: Path) -> None:
         """Write the file stored under `key` to `path`."""
@@ -129,12 +126,8 @@ class LocalStorage:
         return await asyncio.to_thread(self._put_base, path)
 
     async def has_base(self, base: str) -> bool:
-        """Check the base, and set its folder's time, from which `unused_bases` reads its age."""
+        """Check the base, and set its folder's time, from which `remove_bases` reads its age."""
         return await asyncio.to_thread(self._touch, base)
-
-    async def unused_bases(self, age: float) -> dict[str, int]:
-        """Compare the bases with the names of all stored files."""
-        return await asyncio.to_thread(self._unused, age)
 
     async def remove_bases(self, age: float) -> dict[str, int]:
         """Remove them while no delta is being stored; none if that never happens."""
