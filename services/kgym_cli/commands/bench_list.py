@@ -11,7 +11,7 @@ from rich.markup import escape
 from kgym.bench import dataset
 from kgym.bench.bug_record import BugRecord, Status
 from kgym_cli.bench.bug_choice_options import ChosenBugs, choice_options, dataset_argument
-from kgym_cli.output import json_option, people, print_json, print_table
+from kgym_cli.output import json_option, people, print_table, printed_json
 from kgym_cli.output.answer import Answer
 
 
@@ -65,8 +65,7 @@ def list_(folder: Path, chosen: ChosenBugs, as_json: bool) -> None:
     """
     whole = dataset.load(folder)
     bugs = [BenchBug.of(bug) for bug in chosen.of(whole).bugs]
-    if as_json:
-        print_json(bugs)
+    if printed_json(bugs, as_json):
         return
     rows = (
         (

@@ -30,7 +30,7 @@ from kgym.client import AsyncClient
 from kgym.errors import UserError
 from kgym_cli.commands.trial_options import compiler_option, kernel_option, on_kernel, repro_option
 from kgym_cli.inputs.parameters import complete_bug
-from kgym_cli.output import Exit, json_option, leave, people, print_json, results
+from kgym_cli.output import Exit, json_option, leave, people, print_json, printed_json, results
 from kgym_cli.platforms import interruptible_work
 
 _STYLES = {Saw.CRASH: "red", Saw.QUIET: "green", Saw.SKIPPED: "magenta"}
@@ -254,8 +254,7 @@ def _group(given: str | None, bug: Bug, options: BisectOptions, *, fix: bool) ->
 
 
 def _answer(result: Result, name: str, seconds: float, *, as_json: bool) -> None:
-    if as_json:
-        print_json(BisectAnswer(**dict(result), name=name, seconds=round(seconds, 1)))
+    if printed_json(BisectAnswer(**dict(result), name=name, seconds=round(seconds, 1)), as_json):
         return
     sure = f"{result.confidence:.1%} sure, by {result.tests} tests, {result.runs} runs"
     did = "fixed" if result.fix else "introduced"
