@@ -25,6 +25,7 @@ from typing import Protocol
 
 from pydantic import AwareDatetime, BaseModel, Field, ValidationError
 
+from kgym.api.faults import first_fault
 from kgym.api.jobs import Artifact
 from kgym.api.steps import Sha256, Strict
 from kgym.bench.attempt_record import (
@@ -295,9 +296,3 @@ def damaged(name: str, fault: str) -> InfrastructureError:
         f"the benchmark {name} is damaged ({fault}): publish it again",
         benchmark=name,
     )
-
-
-def first_fault(error: ValidationError) -> str:
-    """Return the first wrong field and the reason; omit the input, which may be hostile."""
-    first = error.errors(include_url=False, include_input=False)[0]
-    return f"{'.'.join(map(str, first['loc']))[:200]}: {first['msg'][:200]}"

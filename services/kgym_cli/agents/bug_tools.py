@@ -8,6 +8,7 @@ from typing import Annotated, TypeVar
 
 from pydantic import Field, ValidationError
 
+from kgym.api import faults
 from kgym.api.jobs import JobRequest, JobView
 from kgym.api.source import FileLook, FolderLook, SearchLook, SourceLine, SymbolLook
 from kgym.api.states import State
@@ -235,11 +236,7 @@ async def answered(work: Awaitable[T]) -> T:
     try:
         return await work
     except ValidationError as error:
-        problems = (
-            (".".join(map(str, problem["loc"])), problem["msg"]) for problem in error.errors()[:5]
-        )
-        faults = "; ".join(f"{where}: {what}" for where, what in problems)
-        raise UserError("bad_argument", faults) from error
+        raise UserError("bad_argument", faults.in_words(error)) from error
 
 
 def words(error: KgymError) -> str:

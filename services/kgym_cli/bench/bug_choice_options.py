@@ -10,6 +10,7 @@ from typing import Any, Literal, TypeVar, get_args
 import click
 from pydantic import ValidationError
 
+from kgym.api.faults import first_fault
 from kgym.bench import bug_choice
 from kgym.bench.bug_choice import BugChoice
 from kgym.bench.bug_record import Status
@@ -56,9 +57,7 @@ class ChosenBugs:
             choice = BugChoice.model_validate(given)
             return choice.of(dataset, name or f"{dataset.name}-chosen")
         except ValidationError as error:
-            first = error.errors()[0]
-            where = ".".join(map(str, first["loc"]))
-            raise UserError("bad_choice", f"{where}: {first['msg']}") from error
+            raise UserError("bad_choice", first_fault(error)) from error
 
 
 # Field of `BugChoice`, option, and arguments for click.

@@ -10,6 +10,7 @@ import click
 from pydantic import Field, TypeAdapter, ValidationError
 from rich.markup import escape
 
+from kgym.api.faults import first_fault
 from kgym.api.jobs import GroupName
 from kgym.api.steps import GitSource
 from kgym.bisection import bisection
@@ -237,8 +238,7 @@ def _wanted(
         for commit in (good, bad):
             GitSource(url=url, commit=commit)
     except ValidationError as error:
-        wrong = error.errors()[0]
-        raise UserError("bad_option", f"{wrong['loc'][0]}: {wrong['msg']}") from error
+        raise UserError("bad_option", first_fault(error)) from error
     return bug, BisectOptions(url, good, bad, SweepOptions(""))
 
 
