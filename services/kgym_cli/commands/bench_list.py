@@ -36,21 +36,8 @@ class BenchBug(Answer):
     def of(cls, bug: BugRecord) -> "BenchBug":
         """Return a bug's summary."""
         facts = bug.facts
-        return cls(
-            id=bug.id,
-            title=bug.title,
-            status=bug.status,
-            type=bug.type,
-            class_=bug.crash_class,
-            subsystems=bug.subsystems,
-            reproducer=facts.reproducer,
-            reported=bug.reported,
-            fixed=bug.fixed,
-            days_open=facts.days_open,
-            files=facts.files,
-            lines=facts.lines,
-            has_cause=facts.has_cause,
-        )
+        same = facts.model_dump(include=set(cls.model_fields))
+        return cls(**same, class_=facts.crash_class, days_open=facts.days_open)
 
 
 @click.command("list")
