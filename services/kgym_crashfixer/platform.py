@@ -39,7 +39,6 @@ class SchedulerPlatform:
         submitted: Called with each job.
         files: Candidate files that the caller names.
         window: Tokens of a question and its answer; files may take half of them.
-        options: Options of the jobs.
     """
 
     def __init__(
@@ -53,9 +52,8 @@ class SchedulerPlatform:
         submitted: Submitted,
         files: Sequence[str] = (),
         window: int = WINDOW,
-        options: Options | None = None,
     ) -> None:
-        options = options or Options(key=key, group=group)
+        options = Options(key=key, group=group)
         self._bug, self._strategy = bug, strategy
         self._submitted, self._showing = submitted, asyncio.Event()
         self._jobs = RunJobs(client, bug, options, self._on_submitted)
