@@ -6,8 +6,7 @@ import math
 import posixpath
 import re
 import tomllib
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from pydantic import Field
@@ -66,14 +65,6 @@ class Frequencies(Strict):
         return self.files.get(path, 0) / self.symbolized
 
 
-@dataclass(frozen=True, slots=True)
-class Located:
-    """A candidate file, and its relative likelihood."""
-
-    path: str
-    likelihood: float
-
-
 def of_fix(bug: Bug) -> list[str]:
     """Return the files of the developer's fix, an oracle for studies; raise UserError `no_fix`."""
     if bug.fix is None:
@@ -89,13 +80,13 @@ def of_cause(cause: CauseCommit) -> list[str]:
     return [path for path in dict.fromkeys(map(posixpath.normpath, named)) if _is_in_tree(path)]
 
 
-def of_report(text: str, known: Frequencies | None = None) -> list[Located]:
+def of_report(text: str) -> list[str]:
     """Return the files of a symbolized crash report, the most likely first.
 
     First comes the file that syzkaller's rules blame. Another file counts as its best frame: near
     the top of a stack, and rare in other reports. Very frequent files are omitted.
     """
-    known = known or _frequencies()
+    known = _frequencies()
     crash = reports.parse(text.encode())
     if crash is None:
         return []
@@ -114,9 +105,7 @@ def of_report(text: str, known: Frequencies | None = None) -> list[Located]:
     blamed = reports.guilty_file(text)
     if blamed is not None and _is_in_tree(blamed):
         best[blamed] = _BLAMED * max(best.values(), default=1.0)
-    whole = sum(best.values()) or 1.0
-    ordered = sorted(best.items(), key=lambda item: (-item[1], item[0]))
-    return [Located(path, round(value / whole, 4)) for path, value in ordered]
+    return sorted(best, key=lambda path: (-best[path], path))
 
 
 def _frames(crash: reports.CrashReport) -> Iterator[tuple[Frame, float]]:
@@ -152,9 +141,9 @@ def words(text: str) -> list[str]:
     return identifiers
 
 
-def rare_functions(text: str, known: Frequencies | None = None) -> list[str]:
+def rare_functions(text: str) -> list[str]:
     """Return the functions of a report's stacks that are rare in other reports, innermost first."""
-    known = known or _frequencies()
+    known = _frequencies()
     crash = reports.parse(text.encode())
     if crash is None:
         return []
@@ -163,7 +152,7 @@ def rare_functions(text: str, known: Frequencies | None = None) -> list[str]:
     return [name for name in dict.fromkeys(names) if known.function(name) < _FREQUENT]
 
 
-def by_words(query: str, documents: Mapping[str, str]) -> list[Located]:
+def by_words(query: str, documents: Mapping[str, str]) -> list[str]:
     """Rank documents by BM25; omit those without any word of the query."""
     import bm25s  # type: ignore[import-untyped]  # noqa: PLC0415 - with numpy, it takes 0.3 s
 
@@ -174,14 +163,8 @@ def by_words(query: str, documents: Mapping[str, str]) -> list[Located]:
     index = bm25s.BM25()
     index.index([words(f"{path}\n{documents[path]}") for path in paths], show_progress=False)
     scores = index.get_scores(asked)
-    whole = float(sum(scores)) or 1.0
     ordered = sorted(zip(paths, map(float, scores), strict=True), key=lambda pair: -pair[1])
-    return [Located(path, round(score / whole, 4)) for path, score in ordered if score > 0]
-
-
-def paths(located: Sequence[Located]) -> list[str]:
-    """Return the paths of located files."""
-    return [file.path for file in located]
+    return [path for path, score in ordered if score > 0]
 
 
 @functools.cache

@@ -39,7 +39,6 @@ class SchedulerPlatform:
         submitted: Called with each job.
         files: Candidate files that the caller names.
         window: Tokens of a question and its answer; files may take half of them.
-        options: Options of the jobs.
     """
 
     def __init__(
@@ -53,9 +52,8 @@ class SchedulerPlatform:
         submitted: Submitted,
         files: Sequence[str] = (),
         window: int = WINDOW,
-        options: Options | None = None,
     ) -> None:
-        options = options or Options(key=key, group=group)
+        options = Options(key=key, group=group)
         self._bug, self._strategy = bug, strategy
         self._submitted, self._showing = submitted, asyncio.Event()
         self._jobs = RunJobs(client, bug, options, self._on_submitted)
@@ -183,15 +181,15 @@ class SchedulerPlatform:
         return paths[:_FILES]
 
     @staticmethod
-    def _likely(located: Sequence[localisation.Located], notes: list[str]) -> list[str]:
+    def _likely(located: Sequence[str], notes: list[str]) -> list[str]:
         if not located:
             raise UserError(
                 "no_files", "the files that a fix may change are unknown: name some with --files"
             )
         if len(located) > _FILES:
-            others = ", ".join(localisation.paths(located[_FILES:]))
+            others = ", ".join(located[_FILES:])
             notes.append(f"less likely files are not used: {others}")
-        return localisation.paths(located[:_FILES])
+        return list(located[:_FILES])
 
     async def _texts(self, paths: Sequence[str], notes: list[str]) -> dict[str, str]:
         texts: dict[str, str] = {}

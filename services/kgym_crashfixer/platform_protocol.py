@@ -38,11 +38,9 @@ class Platform(Protocol):
         Raises UserError `does_not_reproduce` if it does not crash, and another KgymError if the
         platform fails.
         """
-        ...
 
     async def resume(self, begun: Begun) -> None:
         """Continue with the result of an earlier `begin`."""
-        ...
 
     async def do(self, name: str, work: Check | Try | Source) -> Result:
         """Carry out a piece of work. The same name refers to the same job again.
@@ -51,15 +49,12 @@ class Platform(Protocol):
         `Tried`. Cancelling the task aborts the job. Raises KgymError only for errors that would
         affect all further work.
         """
-        ...
 
     def fitted(self, question: Question) -> Question:
         """Return the question with its files cut to the model's window.
 
         The same question is always cut in the same way. Comments mark omitted parts.
         """
-        ...
 
     async def close(self) -> None:
         """Release resources; jobs stay."""
-        ...

@@ -7,6 +7,7 @@ from typing import TypeVar
 
 from pydantic import JsonValue, ValidationError
 
+from kgym.api import faults
 from kgym.api.source import FileLook, FolderLook, SearchLook, SymbolLook
 from kgym.api.steps import Patch
 from kgym.bugs import ended_job
@@ -86,8 +87,7 @@ class SourceTree:
         except NotCandidate as error:
             return Seen(text=f"error: {error}", succeeded=False)
         except ValidationError as error:
-            wrong = "; ".join(f"{'.'.join(map(str, e['loc']))}: {e['msg']}" for e in error.errors())
-            return Seen(text=f"error: {wrong}", succeeded=False)
+            return Seen(text=f"error: {faults.in_words(error)}", succeeded=False)
         except Refused as error:
             if not ended_job.concerns_one_request(error):
                 raise

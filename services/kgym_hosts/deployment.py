@@ -6,7 +6,7 @@ from typing import Annotated, Self
 
 from pydantic import Field, ValidationError, field_validator, model_validator
 
-from kgym.api.faults import faults_of
+from kgym.api import faults
 from kgym.api.steps import StepKind, Strict
 from kgym.errors import UserError
 from kgym.toml_text import parse_toml
@@ -169,10 +169,7 @@ def read_deployment(path: Path) -> Deployment:
     except OSError as error:
         raise UserError("bad_deployment", f"{path}: {error.strerror or error}") from error
     except ValidationError as error:
-        wrong = "; ".join(
-            f"{'.'.join(map(str, place)) or 'the file'}: {message}"
-            for place, message in faults_of(error, Deployment, 5)
-        )
+        wrong = faults.in_words(error, Deployment)
         raise UserError("bad_deployment", f"{path}: {wrong}") from error
     except ValueError as error:  # TOML's and UTF-8's errors are ValueErrors
         raise UserError("bad_deployment", f"{path} is not TOML: {error}") from error

@@ -9,7 +9,6 @@ import contextlib
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Sequence
 from functools import partial
-from types import TracebackType
 from typing import Self
 from uuid import UUID
 
@@ -185,9 +184,7 @@ class Scheduler:
         await self.start()
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self.stop()
 
     # --- for users ------------------------------------------------------------------------

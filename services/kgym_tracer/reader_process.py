@@ -35,7 +35,6 @@ async def look_into(
     vmlinux: Path | None = None,
     report: str | None = None,
     minimize: Minimize | None = None,
-    seconds: float = SECONDS,
 ) -> Answer:
     """Read a dump or trace; write the results to the new folder `out`.
 
@@ -53,11 +52,11 @@ async def look_into(
     given = [path for path in (source, vmlinux) if path is not None]
     with tempfile.TemporaryDirectory(prefix=".kgym-", dir=out.parent) as folder:
         readonly = await asyncio.to_thread(_readable, given, Path(folder))
-        stderr = await _run(request, readonly, out, seconds)
+        stderr = await _run(request, readonly, out)
     return _answer(out, stderr)
 
 
-async def _run(request: Request, readonly: dict[str, Path], out: Path, seconds: float) -> str:
+async def _run(request: Request, readonly: dict[str, Path], out: Path) -> str:
     """Run the process; return the end of its output."""
     folders = dict.fromkeys(_python_folders())
     box = Sandbox(
@@ -66,7 +65,7 @@ async def _run(request: Request, readonly: dict[str, Path], out: Path, seconds: 
     try:
         done = await box.run(
             ["prlimit", *_LIMITS, "--", sys.executable, "-m", "kgym_tracer.dump_reader"],
-            timeout=seconds,
+            timeout=SECONDS,
             stdin=request.model_dump_json().encode(),
             check=False,
             # OpenBLAS reserves memory for each of its threads, which counts against the limit.

@@ -9,18 +9,18 @@ from pathlib import Path
 import click
 import pytest
 
-from kgym_cli.help_pages import ENVIRONMENT, EXAMPLES, OF_ALL
+from kgym_cli.help_pages import ENVIRONMENT, OF_ALL, examples
 from kgym_cli.program import cli
 from tests.cli.conftest import Kgym
 from tests.cli.test_answers import commands
 from tests.tables import json_rows
 
 EVERY = {" ".join(path): command for path, command in commands(cli)}
-NAMED = [(path, line) for path, lines in EXAMPLES.items() for line in lines]
+NAMED = [(path, line) for path, lines in examples().items() for line in lines]
 
 
 def test_every_command_has_examples() -> None:
-    assert set(EXAMPLES) - {"monitor", "worker"} == set(EVERY)
+    assert set(examples()) - {"monitor", "worker"} == set(EVERY)
 
 
 @pytest.mark.parametrize(("path", "line"), NAMED)

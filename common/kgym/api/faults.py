@@ -1,4 +1,4 @@
-"""Messages about wrong fields of files. Pure."""
+"""Messages about wrong fields, of files and of arguments. Pure."""
 
 import difflib
 from collections.abc import Iterator
@@ -9,15 +9,30 @@ from pydantic import TypeAdapter, ValidationError
 Place = tuple[int | str, ...]
 
 
+def in_words(error: ValidationError, model: Any = None, most: int = 10) -> str:
+    """Return the first faults, each with its place, in one line."""
+    return "; ".join(
+        f"{'.'.join(map(str, place)) or 'the file'}: {message}"
+        for place, message in faults_of(error, model, most)
+    )
+
+
+def first_fault(error: ValidationError) -> str:
+    """Return the first wrong field and the reason; omit the input, which may be hostile."""
+    first = error.errors(include_url=False, include_input=False, include_context=False)[0]
+    return f"{'.'.join(map(str, first['loc']))[:200]}: {first['msg'][:200]}"
+
+
 def faults_of(error: ValidationError, model: Any, most: int) -> Iterator[tuple[Place, str]]:
     """Yield place and message of the first faults that pydantic found in a `model`.
 
-    An unknown field is most often a misspelt one, so the most similar field of the model is named.
+    An unknown field is most often a misspelt one, so the most similar field of the model is named,
+    if there is a model.
     """
     fields: set[str] | None = None
     for fault in error.errors(include_url=False)[:most]:
         place, message = fault["loc"], fault["msg"]
-        if fault["type"] == "extra_forbidden":
+        if model is not None and fault["type"] == "extra_forbidden":
             fields = set(_fields(model)) if fields is None else fields
             # Comparing takes quadratic time.
             similar = difflib.get_close_matches(str(place[-1])[:100], fields, 1)

@@ -127,41 +127,33 @@ class WorkerCalls(Protocol):
 
     async def claim(self, claim: Claim) -> Claimed:
         """Claim at most `want` queued steps, in fair order, that the worker can run."""
-        ...
 
     async def report(self, lease: uuid.UUID, log: str, progress: Progress | None) -> bool:
         """Extend the lease and send log and progress; return False if the lease is lost."""
-        ...
 
     async def finish(self, lease: uuid.UUID, ending: AttemptEnding) -> bool:
         """End the attempt; return False if the lease is lost."""
-        ...
 
     async def release(self, lease: uuid.UUID) -> bool:
         """Release the step unfinished; the attempt does not count."""
-        ...
 
     async def hold(self, lease: uuid.UUID, name: str) -> bool:
         """Lock a name until the attempt ends, or return False if it is locked or the lease lost.
 
         Locking it again returns True.
         """
-        ...
 
     async def ended(self, lease: uuid.UUID) -> bool:
         """Return whether the attempt of any worker's lease has ended.
 
         False while it runs, and if there was no such attempt.
         """
-        ...
 
     async def leave(self, worker: str) -> None:
         """Report that the worker has ended."""
-        ...
 
     async def stay(self, worker: str) -> None:
         """Stay connected until cancelled, so that the worker's sudden death is noticed at once.
 
         The kernel closes the connections of a killed process; those of a paused one stay open.
         """
-        ...

@@ -7,8 +7,9 @@ from typing import TypeVar
 
 from pydantic import ValidationError
 
+from kgym.api.faults import first_fault
 from kgym.api.steps import Strict
-from kgym.bench.attempt_record import AttemptRecord, FailedAttempt, first_fault
+from kgym.bench.attempt_record import AttemptRecord, FailedAttempt
 from kgym.errors import NotFound, UserError
 
 NAME = "attempts.jsonl"

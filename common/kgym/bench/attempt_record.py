@@ -5,7 +5,7 @@ from collections.abc import Collection, Iterable
 from enum import StrEnum
 from typing import Annotated
 
-from pydantic import Field, ValidationError
+from pydantic import Field
 
 from kgym.api.steps import Count, Sha256, Strict
 from kgym.bugs.equivalence import is_equivalent
@@ -201,9 +201,3 @@ def failed_setups(
         FailedSetup(setup=setup, attempts=counts.total(), reasons=dict(counts.most_common(5)))
         for setup, counts in sorted(reasons.items(), key=lambda item: str(item[0]))
     ]
-
-
-def first_fault(error: ValidationError) -> str:
-    """Return the first wrong field of a record, and the reason."""
-    first = error.errors()[0]
-    return f"{'.'.join(map(str, first['loc']))}: {first['msg']}"

@@ -18,7 +18,7 @@ from kgym.bench.bug_record import (
 )
 from kgym.bench.dataset import Dataset
 from kgym.bench.dataset_files import refuse_used
-from kgym.bench.tried_bug import Base, tried_bug
+from kgym.bench.tried_bug import tried_bug
 from kgym.bugs import bundle
 from kgym.bugs.bug import Bug
 from kgym.bugs.bundle_folder import toml
@@ -118,12 +118,12 @@ def _text(program: Reproducer | None) -> str | None:
     return None if program is None else program.text
 
 
-def write_bundles(dataset: Dataset, folder: Path, base: Base = "parent") -> dict[str, str]:
+def write_bundles(dataset: Dataset, folder: Path) -> dict[str, str]:
     """Write bundles into a new folder; return the omitted bugs by id, with reasons.
 
     Raises UserError as `write_each` does.
     """
-    return write_each(dataset, folder, lambda record: _files(record, base))
+    return write_each(dataset, folder, _files)
 
 
 def write_each(
@@ -153,7 +153,7 @@ def write_each(
     return left_out
 
 
-def _files(record: BugRecord, base: Base) -> dict[str, str]:
+def _files(record: BugRecord) -> dict[str, str]:
     # A dataset may come from anywhere: only names of shipped bundles are read here.
     if record.bundle in bundle.names():
         shipped = sorted((CONFIGS / "bugs" / record.bundle).iterdir())
@@ -162,7 +162,7 @@ def _files(record: BugRecord, base: Base) -> dict[str, str]:
         raise UserError(
             "not_triable", f"{record.id} is tried by the bundle {record.bundle}: copy that"
         )
-    return dict(bundle_files(record, tried_bug(record, base)))
+    return dict(bundle_files(record, tried_bug(record)))
 
 
 def bundle_files(record: BugRecord, bug: Bug) -> Iterator[tuple[str, str]]:

@@ -13,8 +13,9 @@ from typing import Annotated
 
 from pydantic import Field, ValidationError
 
+from kgym.api.faults import first_fault
 from kgym.api.steps import Sha256, Strict
-from kgym.bench.attempt_record import Words, first_fault
+from kgym.bench.attempt_record import Words
 from kgym.bench.bug_record import BugRecord
 from kgym.errors import NotFound, UserError
 

@@ -30,7 +30,7 @@ _SYZBOT_ID = re.compile(r"(?<![0-9a-f])(?:[0-9a-f]{40}|[0-9a-f]{20})(?![0-9a-f])
 _ENDS = (".parquet", ".jsonl", ".json")
 
 
-def read_kbenchsyz(folder: Path, name: str = "kbenchsyz", programs: Path | None = None) -> Dataset:
+def read_kbenchsyz(folder: Path, programs: Path | None = None) -> Dataset:
     """Read a folder with one JSON file per bug; raise NotFound, UserError `bad_bug_data`.
 
     `programs` is a folder with their C programs, as ID.c: the JSON files only contain links.
@@ -41,7 +41,7 @@ def read_kbenchsyz(folder: Path, name: str = "kbenchsyz", programs: Path | None 
     bugs: Iterable[BugRecord] = map(_kbenchsyz_bug, files)
     if programs is not None:
         bugs = [_with_program(bug, programs / f"{bug.id}.c") for bug in bugs]
-    return Dataset.of(name, bugs, source=f"kBenchSyz: {len(files)} files")
+    return Dataset.of("kbenchsyz", bugs, source=f"kBenchSyz: {len(files)} files")
 
 
 def _kbenchsyz_bug(path: Path) -> BugRecord:

@@ -22,69 +22,15 @@ from kgym.errors import UserError
 IMAGE = "kgym-kenv:latest"
 _URL = re.compile(r"https?://[^\s'\"\\]+")
 _COMMIT = re.compile(r"[0-9a-f]{40}")
-_INSTRUCTION = """\
-The Linux kernel in `/linux` crashes. Find the cause in its source, and mend it: change files of
-`/linux`. Do not silence what reports the crash.
-
-<crashReport>
-{report}
-</crashReport>
-<reproducer>
-{program}
-</reproducer>
-"""
-_TASK = """\
-schema_version = "1.1"
-
-[task]
-name = {name}
-description = {title}
-keywords = ["linux", "kernel", {kind}]
-
-[metadata]
-bug = {bug}
-title = {title}
-subsystems = {subsystems}
-
-[agent]
-timeout_sec = {agent_seconds}
-
-[verifier]
-timeout_sec = {verifier_seconds}
-env = {{ KGYM_SERVER = "${{KGYM_SERVER}}", KGYM_TOKEN = "${{KGYM_TOKEN}}" }}
-
-[environment]
-build_timeout_sec = 3600.0
-cpus = 2
-memory_mb = 4096
-storage_mb = 20480
-"""
-_DOCKERFILE = """\
-FROM {image}
-RUN git init -q /linux && cd /linux \\
-    && git fetch -q --depth 1 {repository} {commit} \\
-    && git checkout -q FETCH_HEAD \\
-    && git config kgym.base "$(git rev-parse HEAD)" \\
-    && rm -f .git/FETCH_HEAD
-WORKDIR /linux
-"""
+# Templates of a task's files.
+_TASK_FILES = Path(__file__).with_name("harbor_task")
+_INSTRUCTION = (_TASK_FILES / "instruction.md").read_text()
+_TASK = (_TASK_FILES / "task.toml").read_text()
+_DOCKERFILE = (_TASK_FILES / "Dockerfile").read_text()
 # The reward says whether the crash is gone (exit status 0), or whether the patch failed (1, 2). Any
 # other status is a failure of the platform, for which no reward is written.
-_TEST = """\
-#!/bin/sh
-cd /linux && git add -A && git diff --cached "$(git config kgym.base)" >/tmp/patch || exit 1
-kgym run-kernel --bug /tests/bundle --patch /tmp/patch --instances {instances} --json \\
-    >/logs/verifier/run_kernel.json
-case $? in
-0) echo 1 >/logs/verifier/reward.txt ;;
-1 | 2) echo 0 >/logs/verifier/reward.txt ;;
-*) exit 1 ;;
-esac
-"""
-_SOLVE = """\
-#!/bin/sh
-cd /linux && git apply /solution/fix.patch
-"""
+_TEST = (_TASK_FILES / "test.sh").read_text()
+_SOLVE = (_TASK_FILES / "solve.sh").read_text()
 
 
 @dataclass(frozen=True, slots=True)

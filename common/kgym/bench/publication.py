@@ -25,6 +25,7 @@ from typing import Protocol
 
 from pydantic import AwareDatetime, BaseModel, Field, ValidationError
 
+from kgym.api.faults import first_fault
 from kgym.api.jobs import Artifact
 from kgym.api.steps import Sha256, Strict
 from kgym.bench.attempt_record import (
@@ -62,23 +63,18 @@ class BenchmarkStore(Protocol):
 
     async def put(self, key: str, path: Path) -> Artifact:
         """Store a file atomically, replacing the one with this key."""
-        ...
 
     def read(self, key: str, start: int, stop: int) -> AsyncGenerator[bytes]:
         """Yield the bytes [start, stop) of a file."""
-        ...
 
     async def sizes(self, prefix: str, depth: int) -> dict[str, int]:
         """Return the bytes below each folder at `depth` levels below `prefix`."""
-        ...
 
     async def ages(self, prefix: str, depth: int) -> dict[str, float]:
         """Return the seconds since a file was last stored in each of these folders."""
-        ...
 
     async def remove(self, prefix: str) -> None:
         """Remove a folder."""
-        ...
 
 
 class StoredFile(Strict):
@@ -300,9 +296,3 @@ def damaged(name: str, fault: str) -> InfrastructureError:
         f"the benchmark {name} is damaged ({fault}): publish it again",
         benchmark=name,
     )
-
-
-def first_fault(error: ValidationError) -> str:
-    """Return the first wrong field and the reason; omit the input, which may be hostile."""
-    first = error.errors(include_url=False, include_input=False)[0]
-    return f"{'.'.join(map(str, first['loc']))[:200]}: {first['msg'][:200]}"

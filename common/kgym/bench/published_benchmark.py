@@ -10,6 +10,7 @@ from typing import TypeVar
 
 from pydantic import ValidationError
 
+from kgym.api.faults import first_fault
 from kgym.bench.attempt_record import AttemptRecord, BugId, FailedSetup, Setup
 from kgym.bench.attempt_table import AttemptTable, TableBuilder
 from kgym.bench.bug_record import BugFacts, PublishedBug
@@ -20,7 +21,6 @@ from kgym.bench.publication import (
     Publication,
     StoredFile,
     damaged,
-    first_fault,
     read_index,
 )
 from kgym.errors import InfrastructureError, NotFound

@@ -13,7 +13,7 @@ from typing import Annotated, Any
 
 from pydantic import AfterValidator, AliasChoices, BaseModel, ConfigDict, Field, ValidationError
 
-from kgym.bench.attempt_record import first_fault
+from kgym.api.faults import first_fault
 from kgym.bench.bug_record import (
     BugRecord,
     Cause,

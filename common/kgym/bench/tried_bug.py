@@ -8,8 +8,8 @@ from typing import Literal
 from pydantic import ValidationError
 
 from kgym.api.agent.nodes import CauseCommit, CauseFunction
+from kgym.api.faults import first_fault
 from kgym.api.steps import BuildSpec, GitSource, KernelConfig, Patch, Reproducer
-from kgym.bench.attempt_record import first_fault
 from kgym.bench.bug_record import BugRecord, Crash, Function
 from kgym.bugs import bundle
 from kgym.bugs.bug import Bug

@@ -50,11 +50,9 @@ def known(client: Client, bug: Bug, before: datetime | None = None) -> Calibrati
     return _pooled(list(islice(client.jobs(_calibrations(bug)), _MOST_POOLED)), bug, before)
 
 
-async def known_async(
-    client: AsyncClient, bug: Bug, before: datetime | None = None
-) -> Calibration | None:
+async def known_async(client: AsyncClient, bug: Bug) -> Calibration | None:
     """Return the pooled measurements of calibrations and trials of this bug, if there are any."""
-    return _pooled(await _jobs(client, bug), bug, before)
+    return _pooled(await _jobs(client, bug), bug, None)
 
 
 def informed(client: Client, bug: Bug, trial: TrialOptions) -> TrialOptions:

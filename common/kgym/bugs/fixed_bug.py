@@ -5,6 +5,7 @@ from typing import Annotated
 
 from pydantic import AliasChoices, BaseModel, Field, ValidationError
 
+from kgym.api import faults
 from kgym.api.steps import Patch
 from kgym.errors import UserError
 from kgym.source import patching
@@ -47,7 +48,4 @@ def read(path: Path) -> FixedBug:
     except OSError as error:
         raise UserError("bad_fixed_bug", f"{path}: {error.strerror or error}") from error
     except ValidationError as error:
-        wrong = "; ".join(
-            f"{'.'.join(map(str, fault['loc']))}: {fault['msg']}" for fault in error.errors()[:5]
-        )
-        raise UserError("bad_fixed_bug", f"{path}: {wrong}") from error
+        raise UserError("bad_fixed_bug", f"{path}: {faults.in_words(error)}") from error

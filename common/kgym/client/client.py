@@ -11,7 +11,7 @@ import sys
 import threading
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from concurrent.futures import Future
-from types import GenericAlias, TracebackType
+from types import GenericAlias
 from typing import Any, Concatenate, ParamSpec, Self, TypeVar, get_args
 
 from kgym.client.async_client import AsyncClient
@@ -144,9 +144,7 @@ class Client:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     submit = _awaited(AsyncClient.submit)

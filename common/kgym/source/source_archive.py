@@ -9,6 +9,7 @@ import json
 import re
 import zlib
 from collections.abc import Iterable, Sequence
+from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,26 +29,8 @@ SEARCHED = 1 << 20
 # Bytes of the largest file that can be read.
 KEPT = 32 << 20
 
-SCHEMA = """
-CREATE TABLE about (changes TEXT NOT NULL);
--- kind: file, binary, link; body: compressed text, or where a link leads
-CREATE TABLE file (
-    id INTEGER PRIMARY KEY, path TEXT NOT NULL, kind TEXT NOT NULL, size INTEGER NOT NULL, body BLOB
-);
-CREATE TABLE folder (path TEXT NOT NULL, name TEXT NOT NULL, file INTEGER,
-    PRIMARY KEY (path, name)) WITHOUT ROWID;
-CREATE TABLE word (word BLOB PRIMARY KEY, files BLOB NOT NULL) WITHOUT ROWID;
-CREATE TABLE words (text BLOB NOT NULL);
-CREATE TABLE symbol (
-    name BLOB NOT NULL, file INTEGER NOT NULL, line INTEGER NOT NULL, last INTEGER NOT NULL,
-    kind TEXT NOT NULL
-);
-"""
-INDEXES = """
-CREATE UNIQUE INDEX file_path ON file (path);
-CREATE INDEX symbol_name ON symbol (name);
-CREATE INDEX function_place ON symbol (file, line) WHERE kind = 'function';
-"""
+SCHEMA = Path(__file__).with_name("source_archive_tables.sql").read_text()
+INDEXES = Path(__file__).with_name("source_archive_indexes.sql").read_text()
 
 _WORD = re.compile(rb"\w{3,}")  # of bytes: ASCII
 

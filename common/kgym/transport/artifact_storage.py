@@ -56,64 +56,48 @@ class Storage(Protocol):
         With `move`, the file may be moved instead of copied. With `base`, it may be stored as its
         difference from that base; the record has the key.
         """
-        ...
 
     async def copy(self, source: str, key: str) -> str:
         """Store a copy of `source` under `key`; return the key, which may name a base."""
-        ...
 
     async def put_base(self, path: Path) -> str:
         """Store the file as a base; return its name."""
-        ...
 
     async def has_base(self, base: str) -> bool:
         """Return whether this base is stored and undamaged; keep it for a day."""
-        ...
-
-    async def unused_bases(self, age: float) -> dict[str, int]:
-        """Return names and bytes of the bases that no key names.
-
-        Bases that `has_base` was called for within `age` seconds are left out.
-        """
-        ...
 
     async def remove_bases(self, age: float) -> dict[str, int]:
-        """Remove and return the unused bases."""
-        ...
+        """Remove the bases that no key names; return their names and bytes.
+
+        Bases that `has_base` was called for within `age` seconds stay.
+        """
 
     async def get(self, key: str, path: Path) -> None:
         """Write the file stored under `key` to `path`."""
-        ...
 
     def read(self, key: str, start: int, stop: int) -> AsyncGenerator[bytes]:
         """Yield the bytes [start, stop) of the file stored under `key`.
 
         Raises InfrastructureError `artifact_truncated` after the last byte of a shorter file.
         """
-        ...
 
     async def link(self, key: str) -> str | None:
         """Return a temporary public URL of the file; None if this storage makes no URLs."""
-        ...
 
     async def room(self) -> tuple[int, int] | None:
         """Return the free and the total bytes; None if the store is unbounded."""
-        ...
 
     async def sizes(self, prefix: str, depth: int) -> dict[str, int]:
         """Return the bytes stored below each folder that is `depth` names below `prefix`.
 
         An empty prefix is the root. Leftovers of killed `put`s are included.
         """
-        ...
 
     async def ages(self, prefix: str, depth: int) -> dict[str, float]:
         """Return, for the same folders, the seconds since the last file was stored in each."""
-        ...
 
     async def remove(self, prefix: str) -> None:
         """Remove all files below this folder; do nothing if there are none."""
-        ...
 
 
 class LocalStorage:
@@ -142,12 +126,8 @@ class LocalStorage:
         return await asyncio.to_thread(self._put_base, path)
 
     async def has_base(self, base: str) -> bool:
-        """Check the base, and set its folder's time, from which `unused_bases` reads its age."""
+        """Check the base, and set its folder's time, from which `remove_bases` reads its age."""
         return await asyncio.to_thread(self._touch, base)
-
-    async def unused_bases(self, age: float) -> dict[str, int]:
-        """Compare the bases with the names of all stored files."""
-        return await asyncio.to_thread(self._unused, age)
 
     async def remove_bases(self, age: float) -> dict[str, int]:
         """Remove them while no delta is being stored; none if that never happens."""

@@ -21,15 +21,12 @@ class Delivery(Protocol):
     @property
     def kind(self) -> StepKind:
         """The kind of the queued step."""
-        ...
 
     async def ack(self) -> None:
         """Remove the notice from the queue: its claim has been answered."""
-        ...
 
     async def nack(self) -> None:
         """Return the notice to the queue, for another worker."""
-        ...
 
 
 class Bus(Protocol):
@@ -40,7 +37,6 @@ class Bus(Protocol):
 
     async def publish(self, kind: StepKind) -> None:
         """Send a notice to one worker of this kind; return once the bus has stored it."""
-        ...
 
     def consume(
         self, kinds: Collection[StepKind]
@@ -50,20 +46,16 @@ class Bus(Protocol):
         A worker leaves the context while it has no free slot: notices that it has not
         acknowledged by then are delivered to others.
         """
-        ...
 
     @property
     def notifies(self) -> bool:
         """Whether notices sent now will arrive. If not, workers have to poll."""
-        ...
 
     async def signal(self, lease: UUID) -> None:
         """Tell every worker that this lease was revoked, so that its attempt ends."""
-        ...
 
     def signals(self) -> AbstractAsyncContextManager[AsyncIterator[UUID]]:
         """Context manager: receive leases that are revoked from now on."""
-        ...
 
 
 class InProcessBus:

@@ -19,11 +19,9 @@ class Tokens(Protocol):
 
     async def caller(self, token: str) -> Caller | None:
         """Return the token's owner; None if it is not valid."""
-        ...
 
     async def anybody(self) -> Caller | None:
         """Return the caller for requests of this machine without a token; None to refuse them."""
-        ...
 
 
 class TokenCheck:

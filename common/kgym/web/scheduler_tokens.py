@@ -6,7 +6,6 @@ the other.
 
 import hashlib
 import time
-from types import TracebackType
 from typing import Self
 
 import httpx
@@ -31,9 +30,7 @@ class SchedulerTokens:
     async def __aenter__(self) -> Self:
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self._http.aclose()
 
     async def caller(self, token: str) -> Caller | None:

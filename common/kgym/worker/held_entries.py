@@ -25,11 +25,9 @@ class KeepsEntries(Protocol):
 
     def held(self) -> list[HeldEntry]:
         """Return the entries on the disk."""
-        ...
 
     def drop(self, names: Sequence[str]) -> list[str]:
         """Remove those of these entries that are not in use; return their names."""
-        ...
 
 
 class HeldEntries:

@@ -8,7 +8,6 @@ import asyncio
 import contextlib
 from collections import deque
 from http import HTTPStatus
-from types import TracebackType
 from typing import Self, TypeVar
 from uuid import UUID
 
@@ -64,9 +63,7 @@ class HttpWorkerCalls:
     async def __aenter__(self) -> Self:
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self.close()
 
     async def claim(self, claim: Claim) -> Claimed:

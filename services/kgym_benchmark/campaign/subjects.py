@@ -7,7 +7,7 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
-from kgym.api.faults import faults_of
+from kgym.api import faults
 from kgym.api.steps import GitSource
 from kgym.bench import dataset as datasets
 from kgym.bench.bug_bundles import developer_patch
@@ -148,10 +148,7 @@ def read(path: Path) -> Campaign:
     try:
         return Campaign.model_validate(parse_toml(path.read_text()))
     except ValidationError as error:
-        wrong = "; ".join(
-            f"{'.'.join(map(str, place)) or 'file'}: {message}"
-            for place, message in faults_of(error, Campaign, 10)
-        )
+        wrong = faults.in_words(error, Campaign)
         raise UserError("bad_campaign", f"{path}: {wrong}") from error
     except (OSError, ValueError) as error:
         raise UserError("bad_campaign", f"{path}: {error}") from error

@@ -15,8 +15,8 @@ from urllib.parse import parse_qs, urlsplit
 
 from pydantic import BaseModel, Field, ValidationError
 
+from kgym.api.faults import first_fault
 from kgym.bench import syzbot_data
-from kgym.bench.attempt_record import first_fault
 from kgym.bench.bug_record import BugRecord, Status
 from kgym.bench.dataset import MOST
 from kgym.errors import InfrastructureError, UserError

@@ -16,7 +16,6 @@ from collections.abc import Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from types import TracebackType
 from typing import BinaryIO, Self
 
 from kgym.api.steps.kernel import TEXT
@@ -107,9 +106,7 @@ class Environment:
             self._stack = stack.pop_all()
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self._stack.aclose()
         await asyncio.to_thread(sandbox.remove, self._folder)
 

@@ -47,46 +47,11 @@ GIT = {
 # Arguments: the files to remove. stdin: an archive of the files to write.
 # Blobs go straight into a pack (`bigFileThreshold`): creating a file for each takes longer.
 # Without conversions by attributes, files are checked out as they are here.
-_KERNEL = """set -e
-tar -xf - --no-same-owner --unlink-first
-[ $# = 0 ] || rm -f -- "$@"
-find . -iname .git -prune -exec rm -rf {} +
-git init -q --template= -b master
-mkdir .git/info
-echo '* -text -ident -filter -working-tree-encoding' >.git/info/attributes
-git config core.checkStat minimal
-git config core.trustctime false
-git config core.fsync none
-git config gc.auto 0
-git config maintenance.auto false
-git config core.logAllRefUpdates false
-git -c core.bigFileThreshold=1 -c core.compression=1 add -A -f .
-"""
+_KERNEL = Path(__file__).with_name("commit_kernel.sh").read_text()
 # /out/paths contains the changed paths, each terminated by a NUL byte. The tree is written to
 # /out/tree, in the order of names: times of changes and numbers of inodes are no trace either.
 # The index is newer than the files, or Git would read them all again.
-_BUG = """set -e
-tar -xf - --no-same-owner --unlink-first
-[ $# = 0 ] || rm -f -- "$@"
-[ ! -s /out/paths ] ||
-    git --literal-pathspecs add -A -f --pathspec-from-file=/out/paths --pathspec-file-nul
-git commit -q --allow-empty --no-verify -m 'The kernel'
-commit=$(git rev-parse HEAD)
-export GIT_ALTERNATE_OBJECT_DIRECTORIES="$PWD/.git/objects"
-git init -q --template= -b master /out/tree
-cp -r .git/info /out/tree/.git
-cd /out/tree
-git config core.checkStat minimal
-git config core.trustctime false
-git config kgym.base "$commit"
-echo "$commit" | git pack-objects -q --revs --window=0 .git/objects/pack/pack >/dev/null
-unset GIT_ALTERNATE_OBJECT_DIRECTORIES
-git -c core.logAllRefUpdates=false update-ref HEAD "$commit"
-git read-tree -u --reset HEAD
-find . -print0 | sort -z | xargs -0 touch -hd 1980-01-01
-git update-index -q --refresh
-find .git -exec touch -d 1980-01-02 {} +
-"""
+_BUG = Path(__file__).with_name("commit_bug.sh").read_text()
 
 
 @dataclass(frozen=True, slots=True)

@@ -34,45 +34,15 @@ _SLOW = "it does not build in time"
 # Bytes of a program's build log that are read.
 _MOST_LOG = 64 << 10
 _ERROR = re.compile(r"\berror: |cannot find -l")
-# Reads a line for each program: folder, file, number. Makes NUMBER and NUMBER.log in /out.
+# Arguments: KUNIT, SELFTESTS, PLACE, _SLOW. Reads a line for each program: folder, file, number.
+# Makes NUMBER and NUMBER.log in /out.
 #
 # First, what programs include. `make headers` makes the same (scripts/headers_install.sh), with
 # several processes for each of a thousand files.
 #
 # Guests have no libc, hence `-static`. Sanitizers of user space do not link statically, and newer
 # compilers find new warnings in old sources.
-_BUILD = f"""
-mkdir -p usr/include
-for folder in include/uapi include/generated/uapi arch/x86/include/uapi \\
-    arch/x86/include/generated/uapi; do
-    [ ! -d $folder ] || cp -rL --no-preserve=mode $folder/. usr/include
-done
-find usr/include -name '*.h' -exec sed -i -E '
-    /^#include <linux\\/compiler(_types)?\\.h>/d
-    s/\\<(__user|__force|__iomem|__attribute_const__)\\>//g
-    s/\\<__packed\\>/__attribute__((packed))/g
-    s/\\<asm( volatile)?\\(/__asm__\\1(/g
-    s/^(#(ifndef|define) +)_UAPI/\\1/' {{}} +
-program() (
-    if [ "$1" = {KUNIT} ]; then
-        printf '#!/bin/sh\\nexec cat /sys/kernel/debug/kunit/%s/results\\n' "$2" >"/out/$3"
-        exit
-    fi
-    cd "{SELFTESTS}/$1" 2>/dev/null || {{ echo "this source has no such folder"; exit 1; }}
-    case $2 in
-    *.sh) exec cp -L --no-preserve=mode -- "$2" "/out/$3" ;;
-    esac
-    timeout -k 5 60 make CC="gcc -static -D__EXPORTED_HEADERS__" OUTPUT="$PWD" \\
-        KHDR_INCLUDES="-isystem {PLACE}/usr/include" \\
-        USERCFLAGS="-fno-sanitize=all -Wno-error" "$PWD/$2" ||
-        {{ [ $? != 124 ] || echo "{_SLOW}"; exit 1; }}
-    readelf -lW "$2" | grep -q INTERP && {{ echo "it is not linked statically"; exit 1; }}
-    strip -o "/out/$3.new" "$2" && exec mv "/out/$3.new" "/out/$3"
-)
-while read -r folder file number; do
-    program "$folder" "$file" "$number" </dev/null >"/out/$number.log" 2>&1
-done
-"""
+_BUILD = Path(__file__).with_name("kernel_tests.sh").read_text()
 
 
 # Makes an unpatched tree, whose changes go to a new folder.
@@ -145,8 +115,9 @@ async def _make(tree: Tree, programs: Collection[str], out: Path) -> str:
     """Make programs in `out`; return why the rest was not tried, or an empty string."""
     lines = [f"{path.rpartition('/')[0]} {path.rpartition('/')[2]}" for path in programs]
     stdin = "".join(f"{line} {number}\n" for number, line in enumerate(lines)).encode()
+    argv = ["sh", "-c", _BUILD, "sh", KUNIT, SELFTESTS, PLACE, _SLOW]
     try:
-        await tree.run(["sh", "-c", _BUILD], stdin=stdin, timeout=_SECONDS, check=False, out=out)
+        await tree.run(argv, stdin=stdin, timeout=_SECONDS, check=False, out=out)
     except proc.ProgramTimedOut as error:
         return f"{_SLOW}: {error.message}"
     except UserError as error:  # over a limit of the sandbox

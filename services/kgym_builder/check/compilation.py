@@ -14,6 +14,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import islice
+from pathlib import Path
 
 from kgym.errors import UserError
 from kgym.host import proc, sandbox_limits
@@ -29,56 +30,13 @@ _OBJECT_OUTPUT = 32 << 10
 # Bytes of output that are kept; those of a batch stay below the limit of `proc.run`.
 _MAKE_OUTPUT = 4 << 20
 _WORK = "/tmp/kgym"  # noqa: S108 - the sandbox's own
+# Exit status of compile_all.sh.
 _NOT_WRITTEN = 90
-
-_RUN = f"""
-tar -x -C / --no-same-owner --unlink-first || exit {_NOT_WRITTEN}
-xargs -0r rm -f -- <{_WORK}/gone || exit {_NOT_WRITTEN}
-exec 2>/dev/null
-if [ -e {_WORK}/first ]; then
-    sh {_WORK}/job first
-    [ "$(cat {_WORK}/first.status)" = 0 ] || : >{_WORK}/jobs
-fi
-xargs -r -n 1 -P "$1" sh {_WORK}/job <{_WORK}/jobs
-cd {_WORK} && exec tar -c --ignore-failed-read -- *.status *.out *.counts *.d
-"""
-
-# Prints `WHEN OBJECT SYMBOL INSTRUCTIONS` for the wanted functions of an object, where
+_RUN = Path(__file__).with_name("compile_all.sh").read_text()
+# Counts as `WHEN OBJECT SYMBOL INSTRUCTIONS` for the wanted functions of an object, where
 # `f.isra.0`, `f.cold` and the like count with `f`. Between functions lies padding, hence
 # objdump gets each one's own range.
-_COUNT = f"""
-count() {{
-    objdump -t "$2" | awk -F '\\t' '
-        NR == FNR {{ wanted[$1]; next }}
-        substr($1, 24, 1) == "F" {{
-            n = split($2, words, " ")
-            base = words[n]
-            sub(/\\..*/, "", base)
-            place = substr($1, 26) " " substr($1, 1, 16)
-            if (base in wanted && !seen[place]++) print place, words[1], base
-        }}' {_WORK}/symbols - |
-    while read -r section start size base; do
-        range="--start-address=0x$start --stop-address=$((0x$start + 0x$size))"
-        lines=$(objdump -d --no-show-raw-insn -j "$section" $range "$2")
-        echo "$1 $2 $base $(printf %s "$lines" | grep -c '^ *[0-9a-f]*:')"
-    done
-}}
-"""
-
-_JOB = f"""
-{_COUNT}
-work={_WORK}/$1
-all() {{
-    [ -s {_WORK}/symbols ] || return
-    while read -r object; do count "$1" "$object"; done <$work.objects
-}}
-read -r seconds bytes depfile <$work.limits
-all before >$work.counts
-{{ timeout -k 5 "$seconds" sh $work.run </dev/null 2>&1; echo $? >$work.status; }} |
-    {{ head -c "$bytes" >$work.out; cat >/dev/null; }}
-all after >>$work.counts
-[ -z "$depfile" ] || cp -- "$depfile" $work.d
-"""
+_JOB = Path(__file__).with_name("compile_job.sh").read_text()
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,7 +126,7 @@ async def compiled(tree: Tree, work: CompileBatch, processes: int) -> CompileRes
     while first or batch:
         archive = _archive(work, batch, first=first)
         seconds = MAKE_SECONDS + 2 * OBJECT_SECONDS * len(batch)
-        argv = ["sh", "-c", _RUN, "sh", str(processes)]
+        argv = ["sh", "-c", _RUN, "sh", str(processes), _WORK]
         try:
             done = await tree.run(argv, timeout=seconds, stdin=archive, check=False)
         except proc.ProgramTimedOut:  # jobs have limits, but a program that make runs can block one

@@ -2,7 +2,7 @@
 
 Two versions of C files are compared function by function, on the syntax tree of tree-sitter-c. Code
 counts only if it is gone *and has no replacement*: a changed condition, a call that moved into a
-new helper or an assertion that became its `_ONCE` form are no findings. Most findings are hints for
+new helper or an assertion that became `WARN_ON_ONCE` are no findings. Most findings are hints for
 people, or for an agent that ranks patches: honest fixes give some, too, for example by removing a
 WARN_ON that users can trigger. Findings that no honest fix needs are blocking.
 """

@@ -11,6 +11,7 @@ import re
 import shlex
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from pathlib import Path
 
 _COMMAND = re.compile(r"(?:saved)?cmd_(\S+) :=(.*)")
 _SOURCE = re.compile(r"source_(\S+) := (\S+)")
@@ -20,23 +21,7 @@ _AGAIN = re.compile(r"=((?: [0-9]{1,9})+)")
 # A program for awk that reads names of such files and prints their lines for `Reader`. Those of a
 # large kernel have some gigabytes, nearly all of it repeated headers, which become numbers. It
 # fails if a file cannot be read.
-CONDENSE = r"""
-{
-    while ((got = (getline line < $0)) > 0) take(line)
-    if (got < 0) { failed = 1; exit }
-    close($0)
-}
-END { tell(); exit failed }
-function take(line) {
-    if (line ~ /^  [^ $]/) {
-        split(line, words, " ")
-        if (words[1] in number) { again = again " " number[words[1]]; if (++many == 500) tell() }
-        else { number[words[1]] = last++; print line }
-    }
-    else if (line ~ /^((saved)?cmd|source)_/) { tell(); print line }
-}
-function tell() { if (many) print "=" again; again = ""; many = 0 }
-"""
+CONDENSE = Path(__file__).with_name("condense.awk").read_text()
 
 
 @dataclass(frozen=True, slots=True)

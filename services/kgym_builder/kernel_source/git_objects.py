@@ -19,49 +19,16 @@ LOOK_SECONDS = 300.0
 _OUT = "/kgym/out"
 # Bytes of a line that names a file: more than the longest path of this host.
 _LONGEST = 4000
+# Exit statuses of git_missing.sh and git_pack.sh.
 _ABSENT, _NO_COMMIT, _MANY, _LARGE, _LONG, _ODD = 3, 4, 5, 6, 7, 8
 # Hashes each object: a damaged one may claim to be of any kind. Whether a commit is complete is
 # looked up, not recorded, so it stays right after an aborted fetch or a loss of objects.
-_MISSING = f"""
-here() {{ "${{git[@]}}" cat-file -e "$1"; case $? in 0) ;; 1) exit {_ABSENT};; *) exit 1;; esac; }}
-git=("$@") id=$COMMIT
-while here "$id"; do
-    kind=$("$@" cat-file -t "$id") || exit 1
-    is=$("$@" cat-file "$kind" "$id" | "$@" hash-object --literally -t "$kind" --stdin) || exit 1
-    [ "$is" = "$id" ] || {{ echo "object $id has the hash $is" >&2; exit 1; }}
-    [ "$kind" = tag ] || break
-    id=$("$@" cat-file tag "$id" | sed -n '1s/^object //p') || exit 1
-done
-[ "$kind" = commit ] || exit {_NO_COMMIT}
-tree=$("$@" cat-file commit "$id" | sed -n '1s/^tree //p') || exit 1
-here "$tree"
-"$@" rev-list --objects --no-object-names --missing=print "$tree" |
-    awk -v most="$MOST" '/^[?]/ && ++n <= most {{ print substr($0, 2) }}
-        END {{ exit n > most ? {_MANY} : 0 }}'
-"""
+_MISSING = Path(__file__).with_name("git_missing.sh").read_text()
 # Folders count like files. Refused are names that Git itself does not write (its own folder, paths
 # that lead elsewhere), and two files of one name. A bare repository has no work tree with
 # attributes, so --worktree-attributes keeps Git from reading those of the commit, which could
 # change files, leave some out, or be so many that matching takes hours.
-_PACK = f"""
-"$@" -c core.quotePath=false ls-tree -r -t -l --full-tree "$COMMIT" | awk -v most="$MOST" \
-    -v bytes="$BYTES" -F '\\t' '
-    {{
-        if (length($0) > {_LONGEST}) exit {_LONG}
-        if (++n > most) exit {_MANY}
-        split($1, words, " +")
-        if ((sum += words[4]) > bytes) exit {_LARGE}
-        path = substr($0, length($1) + 2)
-        gsub(/^"|"$/, "", path)
-        within = "/" tolower(path) "/"
-        if (path in seen || within ~ /\\/\\// || within ~ /\\/([.]git|[.][.]?)\\//) {{
-            print path
-            exit {_ODD}
-        }}
-        seen[path]
-    }}' || exit
-"$@" archive --worktree-attributes --prefix=linux/ -o {_OUT}/{ARCHIVE} "$COMMIT"
-"""
+_PACK = Path(__file__).with_name("git_pack.sh").read_text()
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,8 +90,8 @@ class Objects:
     ) -> Answer:
         argv = ["bash", "-o", "pipefail", "-c", script, "bash"]
         argv += git_program.command(folder=self.inside)
-        most, size = str(self.bounds.files), str(self.bounds.tree)
-        named = {"COMMIT": commit, "MOST": most, "BYTES": size}
+        named = {"COMMIT": commit, "OUT": f"{_OUT}/{ARCHIVE}", "LONGEST": str(_LONGEST)}
+        named |= {"MOST": str(self.bounds.files), "BYTES": str(self.bounds.tree)}
         return await git_program.ask(name, box, argv, seconds, b"", commit, **named)
 
     def _check(self, name: str, commit: str, answer: Answer) -> None:

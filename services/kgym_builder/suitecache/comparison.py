@@ -12,10 +12,11 @@ from pathlib import Path
 
 from kgym.errors import UserError
 from kgym.host import sandbox
+from kgym.transport.artifact_storage import sha256_of
 from kgym_builder.kbuild import object_index
 from kgym_builder.kbuild.kbuild import MODULES
 from kgym_builder.kbuild.working_tree import Tree
-from kgym_builder.suitecache.tree_build import Compiled, sha256_of
+from kgym_builder.suitecache.tree_build import Compiled
 
 _HEADER = struct.Struct("<16sHHIQQQIHHHHHH")
 _SECTION = struct.Struct("<IIQQQQIIQQ")

@@ -9,6 +9,7 @@ import hashlib
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 
 from kgym.errors import UserError
 from kgym_builder.kbuild.working_tree import Tree
@@ -23,25 +24,7 @@ _DIGITS = 40
 # Almost no pipes, as a pipe hides failures, and a manifest with gaps would make unequal trees look
 # equal. sha256sum marks odd names with a backslash, which `_SUM` refuses. Each process writes a
 # file of its own: in a shared one, lines would mix.
-_READ = r"""
-set -e
-find . -type l -printf '%p %l\0' >/tmp/links
-sort -z -o /tmp/links /tmp/links
-echo =l
-sha256sum </tmp/links
-sums() {
-    rm -rf /tmp/sums
-    mkdir /tmp/sums
-    xargs -0r -n 2000 -P "$(nproc)" -a /tmp/names sh -c 'sha256sum -- "$@" >>"/tmp/sums/$$"' sh
-    find /tmp/sums -type f -exec cat {} +
-}
-find . -type f -perm -100 -print0 >/tmp/names
-echo =x
-sums
-find . -type f ! -perm -100 -print0 >/tmp/names
-echo =-
-sums
-"""
+_READ = Path(__file__).with_name("manifest.sh").read_text()
 _SUM = re.compile(r"([0-9a-f]{64}) [ *](?:\./)?(.+)")
 _LINE = re.compile(r"([lx-]) ([0-9a-f]{40}) (.+)")
 

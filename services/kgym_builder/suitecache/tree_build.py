@@ -6,7 +6,6 @@ before any patch is applied.
 """
 
 import asyncio
-import hashlib
 import os
 import shutil
 import time
@@ -19,6 +18,7 @@ from kgym.host import proc
 from kgym.host.sandbox import NOBODY, prepare
 from kgym.host.sandbox_limits import SandboxLimits
 from kgym.source.patching import Change
+from kgym.transport.artifact_storage import sha256_of
 from kgym.worker.context import StepContext
 from kgym_builder.kbuild import control, kconfig, object_index
 from kgym_builder.kbuild.kbuild import MODULES, Kbuild, MakeBounds, Output
@@ -219,9 +219,3 @@ async def _remove(tree: Tree, paths: Sequence[str]) -> None:
     """Remove build results together with kbuild's notes on them."""
     stdin = "".join(f"{path}\0" for path in paths).encode(errors="surrogateescape")
     await tree.run(["xargs", "-0r", "sh", "-c", _REMOVE, "sh"], stdin=stdin)
-
-
-def sha256_of(path: Path) -> str:
-    """Return the SHA-256 of a file."""
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()

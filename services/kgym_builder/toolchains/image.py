@@ -11,7 +11,6 @@ suite, the packages and how they are packed; their versions are the identity in 
 """
 
 import asyncio
-import hashlib
 import re
 import uuid
 from collections.abc import Iterator
@@ -25,7 +24,7 @@ from kgym.api.steps.compilers import ImageCompiler
 from kgym.errors import InfrastructureError
 from kgym.host import proc, sealed_image
 from kgym.host.sandbox import NOBODY, Sandbox
-from kgym.transport.artifact_storage import ArtifactMissing, Storage
+from kgym.transport.artifact_storage import ArtifactMissing, Storage, sha256_of
 from kgym.worker import memo
 from kgym.worker.context import StepContext
 from kgym_builder.toolchains.archives import SETTING
@@ -137,7 +136,7 @@ async def make(recipe: Recipe, source: str, folder: Path, work: Path) -> None:
         suite=recipe.suite,
         packages=sorted(name.removesuffix(".deb") for name in names if name.endswith(".deb")),
         compilers=versions,
-        image_sha256=await asyncio.to_thread(_sha256, image),
+        image_sha256=await asyncio.to_thread(sha256_of, image),
         image_bytes=image.stat().st_size,
     )
     (folder / ABOUT).write_text(about.model_dump_json())
@@ -178,7 +177,7 @@ async def fetch(run: StepContext, recipe: Recipe, about: About, folder: Path) ->
         await run.storage.get(f"{_prefix(recipe, about)}/{IMAGE}", folder / IMAGE)
     except ArtifactMissing:
         return False
-    if await asyncio.to_thread(_sha256, folder / IMAGE) != about.image_sha256:
+    if await asyncio.to_thread(sha256_of, folder / IMAGE) != about.image_sha256:
         await run.storage.remove(f"{PREFIX}/{recipe.name}")
         (folder / IMAGE).unlink()
         return False
@@ -266,8 +265,3 @@ async def _version(root: Path, name: str) -> str:
 
 def _prefix(recipe: Recipe, about: About) -> str:
     return f"{PREFIX}/{recipe.name}/{about.image_sha256[:32]}"
-
-
-def _sha256(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from pydantic import ValidationError
 
+from kgym.api import faults
 from kgym.bugs import bundle as bugs
 from kgym.errors import UserError
 from kgym_cli import extras
@@ -115,8 +116,7 @@ def request_of(
     try:
         return RunRequest.model_validate(asked)
     except ValidationError as error:
-        wrong = "; ".join(f"{'.'.join(map(str, e['loc']))}: {e['msg']}" for e in error.errors())
-        raise UserError("bad_option", wrong) from error
+        raise UserError("bad_option", faults.in_words(error)) from error
 
 
 def interruptible(work: Coroutine[Any, Any, T]) -> T:

@@ -1,12 +1,14 @@
 """Tools of the MCP server for one bug; each answers with text."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Sequence
+from contextvars import ContextVar
 from dataclasses import replace
-from typing import TypeVar
+from typing import Annotated, TypeVar
 
-from pydantic import ValidationError
+from pydantic import Field, ValidationError
 
+from kgym.api import faults
 from kgym.api.jobs import JobRequest, JobView
 from kgym.api.source import FileLook, FolderLook, SearchLook, SourceLine, SymbolLook
 from kgym.api.states import State
@@ -34,14 +36,21 @@ from kgym.client import AsyncClient
 from kgym.errors import KgymError, UserError
 from kgym_crashfixer.execution import execution
 
-# Lines of a file in one answer.
+# Lines of a file in one answer, as the description of `read_file` says.
 LINES = 400
 # Files that are traced if the caller names none.
 _TRACED = 8
 # Folders whose frames are in nearly every report: entry code and the detectors themselves.
 _NOT_THE_CAUSE = ("arch/", "lib/", "mm/kasan/", "mm/kfence/", "mm/kmsan/")
 T = TypeVar("T")
-Progress = Callable[[str], None]
+# Of each call: what it is doing, for progress notifications.
+stage_of_call: ContextVar[list[str]] = ContextVar("stage_of_call")
+_Patch = Annotated[str, Field(description="a unified diff against the tree with the bug")]
+_Edits = Annotated[
+    list[Edit],
+    Field(description="instead of `patch`: `original` must occur exactly once in `file`"),
+]
+_Limit = Annotated[int, Field(ge=1, le=1000)]
 
 
 class BugTools:
@@ -49,6 +58,7 @@ class BugTools:
 
     # No tool takes a job id: a report or a source file may contain text that instructs the model,
     # and such text must reach no other job. Foreign text stands between tags as data.
+    # Models see the names, parameters and docstrings of the methods in `tools`.
 
     def __init__(
         self, client: AsyncClient, bug: Bug, tree: SourceTree | None, options: RunOptions
@@ -58,9 +68,16 @@ class BugTools:
         self._tree = tree
         self._options = options
         self._source: asyncio.Task[int] | None = None
+        self.tools = (
+            *(self.check, self.run_kernel, self.trace),
+            *(self.read_file, self.list_folder, self.search, self.symbol),
+        )
 
-    async def check(self, patch: str, edits: Sequence[Edit]) -> str:
-        """Check whether a change applies and compiles."""
+    async def check(self, patch: _Patch = "", edits: _Edits = []) -> str:  # noqa: B006
+        """Check in about a second whether a change applies and compiles.
+
+        Without `patch` and `edits`, the changes in the working tree are used, if there is one.
+        """
         change = await self._change(patch, edits)
         if is_empty(change):
             raise UserError("empty_patch", "nothing is changed: give `patch` or `edits`")
@@ -68,20 +85,40 @@ class BugTools:
         return f"no answer: {check}" if isinstance(check, str) else check_text(check)
 
     async def run_kernel(
-        self, patch: str, edits: Sequence[Edit], wait_seconds: float, progress: Progress
+        self,
+        patch: _Patch = "",
+        edits: _Edits = [],  # noqa: B006
+        wait_seconds: Annotated[
+            float,
+            Field(
+                gt=0, le=86400, description="seconds to wait; the same call again goes on waiting"
+            ),
+        ] = 3600,
     ) -> str:
-        """Run the kernel with a change; without one, reproduce the bug."""
+        """Build the kernel with a change and run the reproducer: is the crash gone?
+
+        Without `patch` and `edits`, the changes in the working tree are used; without any
+        change, the bug is reproduced. Repeating a change costs nothing.
+        """
         change = await self._change(patch, edits)
         options = replace(self._options, seconds=wait_seconds)
 
         def tell(news: Moved | Row) -> None:
             if isinstance(news, Moved):
-                progress(str(news.stage))
+                stage_of_call.get()[:] = [str(news.stage)]
 
         return run_text(await run_kernel(self._client, self._bug, change, options, tell))
 
-    async def trace(self, files: Sequence[str]) -> str:
-        """Return the functions that the kernel ran before it crashed."""
+    async def trace(
+        self,
+        files: Annotated[
+            list[str], Field(description="C files whose functions are recorded", max_length=100)
+        ] = [],  # noqa: B006
+    ) -> str:
+        """Return the functions that the kernel with the bug ran before it crashed.
+
+        Without `files`, the files on the crash's stack are recorded. Takes a build and a run.
+        """
         wanted = [*files] or await self._files_of_the_crash()
         how = tracing_job.tracing(self._bug, wanted, "hypervisor")
         job = await self._ended(tracing_job.traced(self._bug.job(None), how))
@@ -92,8 +129,17 @@ class BugTools:
         line = f"calls of functions of {named(wanted, 10)}, from earliest to most recent:"
         return bounded(f"{line}\n{quoted('trace', text, MOST - 1000)}", MOST)
 
-    async def read_file(self, path: str, first: int, last: int | None, patch: str) -> str:
-        """Return lines of a file, with a patch applied."""
+    async def read_file(
+        self,
+        path: str,
+        first: Annotated[int, Field(ge=1, lt=1 << 31)] = 1,
+        last: Annotated[int | None, Field(ge=1, lt=1 << 31)] = None,
+        patch: _Patch = "",
+    ) -> str:
+        """Return numbered lines of a file of the kernel with the bug, optionally patched.
+
+        At most 400 lines per answer.
+        """
         most = first + LINES - 1
         over = [as_patch(patch)] if patch.strip() else []
         # The scheduler applies the patch in memory; no tree is written for a look.
@@ -104,23 +150,32 @@ class BugTools:
         heading = f"{path}: lines {read.first} to {read.last} of {read.lines}"
         return f"{heading}\n{quoted('file', text, 4 * MOST)}"
 
-    async def list_folder(self, path: str) -> str:
-        """List a folder."""
+    async def list_folder(self, path: str = "") -> str:
+        """List a folder of the kernel's source tree; the root if no path is given."""
         listing = await self._client.list_source(await self._source_job(), FolderLook(path=path))
         names = [
             f"{entry.name}{'/' if entry.kind == 'folder' else ''}" for entry in listing.entries
         ]
         return bounded("\n".join(names), MOST)
 
-    async def search(self, pattern: str, glob: str | None, limit: int) -> str:
-        """Return the lines that match a pattern."""
+    async def search(
+        self,
+        pattern: Annotated[
+            str, Field(description="a regular expression (RE2), matched line by line")
+        ],
+        glob: Annotated[
+            str | None, Field(description="only files whose path matches, e.g. `net/**/*.c`")
+        ] = None,
+        limit: _Limit = 50,
+    ) -> str:
+        """Search the kernel's source."""
         look = SearchLook(pattern=pattern, glob=glob, limit=limit)
         search = await self._client.search_source(await self._source_job(), look)
         more = f"\nthere may be more: {search.cut}" if search.cut else ""
         return f"{len(search.matches)} lines{more}\n{_matches(search.matches)}"
 
-    async def symbol(self, name: str, limit: int) -> str:
-        """Return the definitions and uses of a symbol."""
+    async def symbol(self, name: str, limit: _Limit = 50) -> str:
+        """Return definitions and uses of a function, type, macro or variable."""
         look = SymbolLook(name=name, limit=limit)
         symbol = await self._client.find_symbol(await self._source_job(), look)
         defined = [
@@ -181,11 +236,7 @@ async def answered(work: Awaitable[T]) -> T:
     try:
         return await work
     except ValidationError as error:
-        problems = (
-            (".".join(map(str, problem["loc"])), problem["msg"]) for problem in error.errors()[:5]
-        )
-        faults = "; ".join(f"{where}: {what}" for where, what in problems)
-        raise UserError("bad_argument", faults) from error
+        raise UserError("bad_argument", faults.in_words(error)) from error
 
 
 def words(error: KgymError) -> str:

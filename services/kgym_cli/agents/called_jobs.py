@@ -5,7 +5,6 @@ import contextlib
 from collections import deque
 from collections.abc import Collection, Coroutine
 from contextvars import ContextVar, copy_context
-from types import TracebackType
 from typing import Any, Self, TypeVar
 
 from kgym.api.jobs import JobView
@@ -36,9 +35,7 @@ class CalledJobs:
     async def __aenter__(self) -> Self:
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         tasks = [*self._calls, *self._ending]
         for task in tasks:
             task.cancel()

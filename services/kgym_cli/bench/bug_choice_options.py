@@ -10,6 +10,7 @@ from typing import Any, Literal, TypeVar, get_args
 import click
 from pydantic import ValidationError
 
+from kgym.api.faults import first_fault
 from kgym.bench import bug_choice
 from kgym.bench.bug_choice import BugChoice
 from kgym.bench.bug_record import Status
@@ -56,69 +57,52 @@ class ChosenBugs:
             choice = BugChoice.model_validate(given)
             return choice.of(dataset, name or f"{dataset.name}-chosen")
         except ValidationError as error:
-            first = error.errors()[0]
-            where = ".".join(map(str, first["loc"]))
-            raise UserError("bad_choice", f"{where}: {first['msg']}") from error
+            raise UserError("bad_choice", first_fault(error)) from error
 
 
-# Field of `BugChoice`, option, and arguments for click.
-_OPTIONS: tuple[tuple[str, str, dict[str, Any]], ...] = (
-    ("ids", "--bug", {"multiple": True, "metavar": "ID", "help": "Bug id, or a prefix of it."}),
-    ("status", "--status", {"type": click.Choice(get_args(Status))}),
-    ("subsystems", "--subsystem", {"multiple": True, "help": "syzbot's name: net, ext4."}),
-    (
-        "types",
+# An option for each field of `BugChoice`.
+_OPTIONS = (
+    click.option("--bug", "ids", multiple=True, metavar="ID", help="Bug id, or a prefix of it."),
+    click.option("--status", type=click.Choice(get_args(Status))),
+    click.option("--subsystem", "subsystems", multiple=True, help="syzbot's name: net, ext4."),
+    click.option(
         "--type",
-        {"multiple": True, "help": "Prefix of syzkaller's type of the title: WARNING, KASAN."},
+        "types",
+        multiple=True,
+        help="Prefix of syzkaller's type of the title: WARNING, KASAN.",
     ),
-    (
-        "classes",
+    click.option(
         "--class",
-        {"multiple": True, "help": "Prefix of the title: KASAN, 'KASAN use-after-free'."},
+        "classes",
+        multiple=True,
+        help="Prefix of the title: KASAN, 'KASAN use-after-free'.",
     ),
-    ("text", "--text", {"help": "Text in the title, ignoring case."}),
-    (
-        "compiler",
-        "--compiler",
-        {"help": "Text in the compiler's version: gcc, 'clang version 15'."},
-    ),
-    ("reproducer", "--reproducer", {"type": click.Choice(("c", "syz", "both", "none"))}),
-    (
-        "has_cause",
+    click.option("--text", help="Text in the title, ignoring case."),
+    click.option("--compiler", help="Text in the compiler's version: gcc, 'clang version 15'."),
+    click.option("--reproducer", type=click.Choice(("c", "syz", "both", "none"))),
+    click.option(
         "--cause/--no-cause",
-        {"default": None, "help": "Whether the commit that introduced it is known."},
+        "has_cause",
+        default=None,
+        help="Whether the commit that introduced it is known.",
     ),
-    (
-        "racy",
-        "--racy/--not-racy",
-        {"default": None, "help": "Whether only some validation runs reproduced it."},
+    click.option(
+        "--racy/--not-racy", default=None, help="Whether only some validation runs reproduced it."
     ),
-    ("reported_from", "--reported-from", {"type": Moment()}),
-    ("reported_before", "--reported-before", {"type": Moment()}),
-    ("fixed_from", "--fixed-from", {"type": Moment()}),
-    ("fixed_before", "--fixed-before", {"type": Moment()}),
-    (
-        "days_open_from",
-        "--days-open-from",
-        {"type": click.FloatRange(0), "help": "Minimum days from report to fix."},
+    click.option("--reported-from", type=Moment()),
+    click.option("--reported-before", type=Moment()),
+    click.option("--fixed-from", type=Moment()),
+    click.option("--fixed-before", type=Moment()),
+    click.option(
+        "--days-open-from", type=click.FloatRange(0), help="Minimum days from report to fix."
     ),
-    ("days_open_to", "--days-open-to", {"type": click.FloatRange(0), "help": "Maximum."}),
-    (
-        "lines_from",
-        "--lines-from",
-        {"type": click.IntRange(0), "help": "Minimum lines that the fix changes."},
+    click.option("--days-open-to", type=click.FloatRange(0), help="Maximum."),
+    click.option(
+        "--lines-from", type=click.IntRange(0), help="Minimum lines that the fix changes."
     ),
-    ("lines_to", "--lines-to", {"type": click.IntRange(0), "help": "Maximum."}),
-    (
-        "files_to",
-        "--files-to",
-        {"type": click.IntRange(0), "help": "Maximum files that the fix changes."},
-    ),
-    (
-        "touches",
-        "--touches",
-        {"metavar": "PATH", "help": "The fix changes a file below this path."},
-    ),
+    click.option("--lines-to", type=click.IntRange(0), help="Maximum."),
+    click.option("--files-to", type=click.IntRange(0), help="Maximum files that the fix changes."),
+    click.option("--touches", metavar="PATH", help="The fix changes a file below this path."),
 )
 
 
@@ -127,7 +111,7 @@ def choice_options(command: Command) -> Callable[..., Any]:
 
     @wraps(command)
     def choosing(*args: Any, cutoff: datetime | None, side: Side, **given: Any) -> Any:
-        options = {name: given.pop(name) for name, _, _ in _OPTIONS}
+        options = {name: given.pop(name) for name in BugChoice.model_fields}
         conditions = {
             name: list(value) if isinstance(value, tuple) else value
             for name, value in options.items()
@@ -151,7 +135,7 @@ def choice_options(command: Command) -> Callable[..., Any]:
             type=Moment(),
             help="A model's knowledge cutoff: only bugs fixed on one side of it.",
         ),
-        *(click.option(option, name, **how) for name, option, how in reversed(_OPTIONS)),
+        *reversed(_OPTIONS),
     ):
         wrapped = option(wrapped)
     return wrapped

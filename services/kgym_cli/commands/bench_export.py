@@ -9,7 +9,7 @@ from pydantic import Field
 from kgym.bench import bug_bundles, dataset, dataset_files, harbor
 from kgym.bench.dataset import About
 from kgym_cli.bench.bug_choice_options import ChosenBugs, choice_options, dataset_argument
-from kgym_cli.output import Exit, json_option, leave, people, print_json, results
+from kgym_cli.output import Exit, json_option, leave, people, printed_json, results
 from kgym_cli.output.answer import Answer
 
 Form = Literal["dataset", "kbenchsyz", "live-kbench", "live-kbench-parquet", "bundles", "harbor"]
@@ -63,9 +63,9 @@ def export(
     for bug, why in left_out.items():
         people.print(f"left out: {bug}: {why}", style="yellow", markup=False)
     about = bugs.about
-    if as_json:
-        print_json(ExportAnswer(folder=target, form=form, dataset=about, left_out=left_out))
-    else:
+    if not printed_json(
+        ExportAnswer(folder=target, form=form, dataset=about, left_out=left_out), as_json
+    ):
         count = about.bugs - len(left_out)
         results.print(f"{about.name}: {count} bugs in {target}", markup=False)
     leave(Exit.NEGATIVE if left_out else Exit.OK)

@@ -23,7 +23,7 @@ from kgym_benchmark.judge.question import Question
 from kgym_cli import extras
 from kgym_cli.agents import agent_models
 from kgym_cli.bench.bug_choice_options import dataset_argument
-from kgym_cli.output import Exit, json_option, leave, print_json, results
+from kgym_cli.output import Exit, json_option, leave, printed_json, results
 from kgym_cli.output.answer import Answer as CommandAnswer
 from kgym_cli.settings import options_of
 
@@ -173,9 +173,7 @@ def judge(
         )
 
     answer = asyncio.run(run())
-    if as_json:
-        print_json(answer)
-    else:
+    if not printed_json(answer, as_json):
         _show(answer)
     leave(Exit.INFRASTRUCTURE if answer.undecided else Exit.OK)
 

@@ -11,7 +11,7 @@ from rich.markup import escape
 from kgym.bench import dataset
 from kgym.bench.bug_record import BugRecord, Status
 from kgym_cli.bench.bug_choice_options import ChosenBugs, choice_options, dataset_argument
-from kgym_cli.output import json_option, people, print_json, print_table
+from kgym_cli.output import json_option, people, print_table, printed_json
 from kgym_cli.output.answer import Answer
 
 
@@ -36,21 +36,8 @@ class BenchBug(Answer):
     def of(cls, bug: BugRecord) -> "BenchBug":
         """Return a bug's summary."""
         facts = bug.facts
-        return cls(
-            id=bug.id,
-            title=bug.title,
-            status=bug.status,
-            type=bug.type,
-            class_=bug.crash_class,
-            subsystems=bug.subsystems,
-            reproducer=facts.reproducer,
-            reported=bug.reported,
-            fixed=bug.fixed,
-            days_open=facts.days_open,
-            files=facts.files,
-            lines=facts.lines,
-            has_cause=facts.has_cause,
-        )
+        same = facts.model_dump(include=set(cls.model_fields))
+        return cls(**same, class_=facts.crash_class, days_open=facts.days_open)
 
 
 @click.command("list")
@@ -65,8 +52,7 @@ def list_(folder: Path, chosen: ChosenBugs, as_json: bool) -> None:
     """
     whole = dataset.load(folder)
     bugs = [BenchBug.of(bug) for bug in chosen.of(whole).bugs]
-    if as_json:
-        print_json(bugs)
+    if printed_json(bugs, as_json):
         return
     rows = (
         (

@@ -8,7 +8,7 @@ import click
 
 from kgym.bench import attempt_files, dataset, publication
 from kgym_cli.bench.bug_choice_options import dataset_argument
-from kgym_cli.output import json_option, print_json, results
+from kgym_cli.output import json_option, printed_json, results
 from kgym_cli.output.answer import Answer
 from kgym_cli.platforms.composition import open_benchmarks
 from kgym_cli.settings import options_of
@@ -65,8 +65,6 @@ def publish(folder: Path, attempts: tuple[Path, ...], name: str | None, as_json:
         attempts=index.attempts,
         store=url,
     )
-    if as_json:
-        print_json(answer)
-    else:
+    if not printed_json(answer, as_json):
         counts = f"bugs: {index.bugs}, setups: {len(index.setups)}, attempts: {index.attempts}"
         results.print(f"{benchmark} in {url}: {counts}", markup=False)

@@ -6,7 +6,7 @@ from typing import Any
 import click
 
 from kgym_cli import extras
-from kgym_cli.output import json_option, print_json
+from kgym_cli.output import json_option, printed_json
 
 
 def answer() -> Any:
@@ -38,7 +38,5 @@ def report(folder: Path, runs: int | None, pair: tuple[int, int] | None, as_json
     from kgym_cli.bench import leaderboard  # noqa: PLC0415 - needs the extra `bench`
 
     report = leaderboard.of_folder(folder, runs, pair)
-    if as_json:
-        print_json(report)
-    else:
+    if not printed_json(report, as_json):
         leaderboard.show(report)

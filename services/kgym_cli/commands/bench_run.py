@@ -6,7 +6,7 @@ from typing import Any
 import click
 
 from kgym_cli import extras
-from kgym_cli.output import json_option, leave, people, print_json, results
+from kgym_cli.output import json_option, leave, people, printed_json, results
 from kgym_cli.settings import options_of
 
 
@@ -79,15 +79,11 @@ def run(
     campaign_run.check(campaign, home)
     if dry_run:
         estimate = campaign_run.estimated(campaign, chosen_subjects, into, history)
-        if as_json:
-            print_json(estimate)
-        else:
+        if not printed_json(estimate, as_json):
             campaign_run.show(estimate)
         return
     summary = campaign_run.carried_out(campaign, chosen_subjects, into, home)
-    if as_json:
-        print_json(summary)
-    else:
+    if not printed_json(summary, as_json):
         results.print(
             f"{summary.name}: {summary.done} of {summary.attempts} attempts done,"
             f" {summary.made} of them now"

@@ -13,7 +13,7 @@ from kgym.bench.bug_record import BugRecord
 from kgym.bench.dataset import About, Dataset
 from kgym.errors import NotFound
 from kgym_cli.bench.bug_choice_options import dataset_argument
-from kgym_cli.output import echo, json_option, print_json, results
+from kgym_cli.output import echo, json_option, printed_json, results
 from kgym_cli.output.answer import Answer
 
 Part = Literal["report", "c", "syz", "patch", "config"]
@@ -50,9 +50,7 @@ def show(folder: Path, bug: str | None, part: Part | None, as_json: bool) -> Non
         if text is None:
             raise NotFound("no_such_part", f"the dataset holds no {part} of {bench_bug.id}")
         echo(text, end="")
-    elif as_json:
-        print_json(bench_bug)
-    else:
+    if not printed_json(bench_bug, as_json):
         _show_bug(bench_bug)
 
 
@@ -69,8 +67,7 @@ def _counted(whole: Dataset) -> DatasetAnswer:
 
 
 def _show_dataset(answer: DatasetAnswer, *, as_json: bool) -> None:
-    if as_json:
-        print_json(answer)
+    if printed_json(answer, as_json):
         return
     about = answer.dataset
     results.print(f"[bold]{escape(about.name)}[/]: {about.bugs} bugs, {about.sha256}")

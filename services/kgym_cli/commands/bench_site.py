@@ -10,7 +10,7 @@ from kgym.bench import attempt_files, dataset
 from kgym.bench.attempt_record import failed_setups
 from kgym.errors import UserError
 from kgym_cli import extras
-from kgym_cli.output import json_option, print_json, results
+from kgym_cli.output import json_option, printed_json, results
 from kgym_cli.output.answer import Answer
 from kgym_cli.settings import options_of
 
@@ -55,9 +55,7 @@ def site(benchmark: str, into: Path, attempts: tuple[Path, ...], as_json: bool) 
     else:
         source = _published(benchmark)
     pages = files.write(source, into)
-    if as_json:
-        print_json(SiteAnswer(folder=into, pages=pages))
-    else:
+    if not printed_json(SiteAnswer(folder=into, pages=pages), as_json):
         results.print(f"{into}: {pages} pages", markup=False)
 
 

@@ -18,7 +18,7 @@ from kgym.errors import UserError
 from kgym_benchmark.validation.validate import MOST_RUNS, BugVerdict, Outcome, ValidateOptions
 from kgym_benchmark.validation.validate import validate as validate_bugs
 from kgym_cli.bench.bug_choice_options import ChosenBugs, choice_options, dataset_argument
-from kgym_cli.output import Exit, json_option, leave, people, print_json, print_table
+from kgym_cli.output import Exit, json_option, leave, people, print_json, print_table, printed_json
 from kgym_cli.output.answer import Answer
 from kgym_cli.platforms import interruptible_work
 
@@ -128,9 +128,7 @@ def validate(
     people.print(f"{group}: {len(bugs)} bugs", markup=False)
     interruptible_work.run(work, SweepOptions(group, retry=retry))
     summary = _summary(verdicts, made[0], into)
-    if as_json:
-        print_json(summary)
-    else:
+    if not printed_json(summary, as_json):
         rows = [_cells(verdicts[bug_id]) for bug_id in sorted(verdicts)]
         print_table("bug", "stage", "outcome", "crashed", "title", "why", rows=rows)
         people.print(f"{summary.accepted} accepted, {summary.racy} of them racy", markup=False)

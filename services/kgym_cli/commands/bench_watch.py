@@ -12,7 +12,7 @@ from kgym.errors import InfrastructureError
 from kgym_benchmark.crawler.fetcher import LATELY, Fetcher
 from kgym_benchmark.crawler.fix_commits import GitSites
 from kgym_benchmark.crawler.watch import STATUSES, Sites, Visit, WatchOptions, visit
-from kgym_cli.output import Exit, json_option, leave, people, print_json, results
+from kgym_cli.output import Exit, json_option, leave, people, printed_json, results
 from kgym_cli.settings import options_of, settings
 
 _WEEK = timedelta(days=7)
@@ -99,8 +99,7 @@ def _tell(news: str) -> None:
 
 
 def _show(visit_result: Visit, *, as_json: bool) -> None:
-    if as_json:
-        print_json(visit_result)
+    if printed_json(visit_result, as_json):
         return
     about = visit_result.dataset
     results.print(

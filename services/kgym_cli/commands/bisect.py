@@ -10,6 +10,7 @@ import click
 from pydantic import Field, TypeAdapter, ValidationError
 from rich.markup import escape
 
+from kgym.api.faults import first_fault
 from kgym.api.jobs import GroupName
 from kgym.api.steps import GitSource
 from kgym.bisection import bisection
@@ -30,7 +31,7 @@ from kgym.client import AsyncClient
 from kgym.errors import UserError
 from kgym_cli.commands.trial_options import compiler_option, kernel_option, on_kernel, repro_option
 from kgym_cli.inputs.parameters import complete_bug
-from kgym_cli.output import Exit, json_option, leave, people, print_json, results
+from kgym_cli.output import Exit, json_option, leave, people, print_json, printed_json, results
 from kgym_cli.platforms import interruptible_work
 
 _STYLES = {Saw.CRASH: "red", Saw.QUIET: "green", Saw.SKIPPED: "magenta"}
@@ -237,8 +238,7 @@ def _wanted(
         for commit in (good, bad):
             GitSource(url=url, commit=commit)
     except ValidationError as error:
-        wrong = error.errors()[0]
-        raise UserError("bad_option", f"{wrong['loc'][0]}: {wrong['msg']}") from error
+        raise UserError("bad_option", first_fault(error)) from error
     return bug, BisectOptions(url, good, bad, SweepOptions(""))
 
 
@@ -254,8 +254,7 @@ def _group(given: str | None, bug: Bug, options: BisectOptions, *, fix: bool) ->
 
 
 def _answer(result: Result, name: str, seconds: float, *, as_json: bool) -> None:
-    if as_json:
-        print_json(BisectAnswer(**dict(result), name=name, seconds=round(seconds, 1)))
+    if printed_json(BisectAnswer(**dict(result), name=name, seconds=round(seconds, 1)), as_json):
         return
     sure = f"{result.confidence:.1%} sure, by {result.tests} tests, {result.runs} runs"
     did = "fixed" if result.fix else "introduced"

@@ -8,7 +8,7 @@ from rich.markup import escape
 
 from kgym.bugs import shipped
 from kgym_cli.lazy import Lazy, LazyGroup
-from kgym_cli.output import json_option, print_json, print_table
+from kgym_cli.output import json_option, print_table, printed_json
 from kgym_cli.output.answer import Answer
 
 
@@ -51,8 +51,7 @@ def bug() -> None:
 def list_(as_json: bool) -> None:
     """List the shipped bugs."""
     known = shipped.shipped()
-    if as_json:
-        print_json([BugAnswer(**fields(shipped_bug)) for shipped_bug in known])
+    if printed_json([BugAnswer(**fields(shipped_bug)) for shipped_bug in known], as_json):
         return
     rows = ((shipped_bug.name, shipped_bug.kind, shipped_bug.title) for shipped_bug in known)
     print_table("name", "class", "title", rows=(list(map(escape, row)) for row in rows))

@@ -19,7 +19,7 @@ from kgym_cli.bugs.new_bundle import UNSEEN, NewBundle, kernel_table
 from kgym_cli.inputs import compressed_files
 from kgym_cli.jobs.job_answer import exit_status
 from kgym_cli.jobs.job_progress import follow
-from kgym_cli.output import Exit, json_option, leave, people, print_json, results
+from kgym_cli.output import Exit, json_option, leave, people, printed_json, results
 from kgym_cli.output.answer import Answer
 from kgym_cli.platforms.scheduler_choice import scheduler
 
@@ -107,9 +107,7 @@ def new(folder: Path, no_run: bool, as_json: bool, **given: Any) -> None:
         reason=result.reason if result else None,
         job=job.id if job else None,
     )
-    if as_json:
-        print_json(answer)
-    else:
+    if not printed_json(answer, as_json):
         _print(answer)
     leave(exit_status(conclusion(job).answer) if job else Exit.OK)
 

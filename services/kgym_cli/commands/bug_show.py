@@ -14,7 +14,7 @@ from kgym.bugs import detectors
 from kgym.bugs.bug import Bug
 from kgym_cli.commands.bug import BugAnswer
 from kgym_cli.inputs.parameters import complete_bug
-from kgym_cli.output import json_option, print_json, results
+from kgym_cli.output import json_option, printed_json, results
 
 
 class BugWithJob(BugAnswer):
@@ -34,8 +34,7 @@ def show(name: str, as_json: bool) -> None:
     """Show facts about a bug."""
     bug = bugs.load(name)
     answer = _answer(bug)
-    if as_json:
-        print_json(answer)
+    if printed_json(answer, as_json):
         return
     about = escape(f"{bug.file.title}\n\n{bug.file.summary.strip()}\n")
     results.print(f"[bold]{escape(bug.name)}[/]: {about}")

@@ -7,7 +7,7 @@ import click
 from kgym.bugs import bundle as bugs
 from kgym.bugs import tree_changes
 from kgym_cli.inputs.parameters import complete_bug
-from kgym_cli.output import json_option, people, print_json, results
+from kgym_cli.output import json_option, people, printed_json, results
 from kgym_cli.output.answer import Answer
 from kgym_cli.settings import settings
 
@@ -38,8 +38,7 @@ def source(name: str, folder: Path, as_json: bool) -> None:
     shipped = bugs.is_shipped(name)
     # So that `run_kernel`, called in the tree, needs no --bug.
     tree_changes.remember(folder, name if shipped else str(Path(name).absolute()))
-    if as_json:
-        print_json(SourceAnswer(bug=bug.name, folder=folder.absolute(), source=identity))
+    if printed_json(SourceAnswer(bug=bug.name, folder=folder.absolute(), source=identity), as_json):
         return
     results.print(f"{folder}: {identity}", markup=False)
     results.print(

@@ -9,7 +9,7 @@ from rich.markup import escape
 
 from kgym.api.key_value_tags import as_written
 from kgym.api.storage import StorageView
-from kgym_cli.output import json_option, people, print_json, print_table, results
+from kgym_cli.output import json_option, people, print_table, printed_json, results
 from kgym_cli.output.answer import Answer
 from kgym_cli.platforms.scheduler_choice import scheduler
 from kgym_cli.settings import settings
@@ -49,9 +49,7 @@ def du(as_json: bool) -> None:
     answer = DuAnswer(storage=stored, local=local)
     if stored.warning:
         people.print(stored.warning, markup=False)
-    if as_json:
-        print_json(answer)
-    else:
+    if not printed_json(answer, as_json):
         _print(answer)
 
 

@@ -11,7 +11,7 @@ from kgym_cli.agents.agent_models import REPLAY
 from kgym_cli.agents.agent_models import window as model_window
 from kgym_cli.agents.run_answer import FixAnswer, exit_of, follow, written
 from kgym_cli.inputs.parameters import complete_bug
-from kgym_cli.output import json_option, leave, people, print_json, results
+from kgym_cli.output import json_option, leave, people, printed_json, results
 from kgym_cli.settings import options_of, settings
 
 if TYPE_CHECKING:
@@ -136,9 +136,7 @@ def replayed(name: str, tape: Path, as_json: bool) -> None:
 
 def _end(answer: FixAnswer, as_json: bool) -> None:
     """Print the answer and exit."""
-    if as_json:
-        print_json(answer)
-    else:
+    if not printed_json(answer, as_json):
         answer.show(results)
     leave(exit_of(answer.run))
 

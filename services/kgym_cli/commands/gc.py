@@ -12,7 +12,7 @@ from pydantic import Field
 from rich.markup import escape
 
 from kgym.host import folder_cache
-from kgym_cli.output import json_option, print_json, print_table, results
+from kgym_cli.output import json_option, print_table, printed_json, results
 from kgym_cli.output.answer import Answer
 from kgym_cli.platforms.scheduler_choice import open_database, storage
 from kgym_cli.settings import Size, options_of, settings
@@ -129,9 +129,7 @@ def gc(
         report["caches"] = [
             {"entry": str(e.root / e.key), "bytes": e.size, "used_at": e.used_at} for e in gone
         ]
-    if as_json:
-        print_json(GcAnswer.model_validate(report))
-    else:
+    if not printed_json(GcAnswer.model_validate(report), as_json):
         _print(report)
 
 

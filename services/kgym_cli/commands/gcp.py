@@ -12,7 +12,7 @@ from kgym_cli.commands.gcp_scale import public_key, scale, simulate
 from kgym_cli.gcp import emulated_project
 from kgym_cli.gcp.farm import Farm, farm, farm_options
 from kgym_cli.lazy import reachable
-from kgym_cli.output import json_option, people, print_json, print_table, results
+from kgym_cli.output import json_option, people, print_json, print_table, printed_json, results
 from kgym_cli.output.answer import Answer
 from kgym_cli.settings import settings
 from kgym_hosts import prices
@@ -157,9 +157,9 @@ def down(deployment: Path, endpoint: str | None, emulated: bool, as_json: bool) 
         cloud = farm(deployment, endpoint, emulated)
         cloud.platform().take_down(lambda part: _tell(parts, part))
         _end_project(cloud)
-    if as_json:
-        print_json(DownAnswer(emulated=emulated or endpoint is not None, parts=parts))
-    else:
+    if not printed_json(
+        DownAnswer(emulated=emulated or endpoint is not None, parts=parts), as_json
+    ):
         results.print("nothing is left")
 
 
@@ -186,9 +186,9 @@ def status(deployment: Path, endpoint: str | None, emulated: bool, as_json: bool
     hosts = instances.all()
     versions = instances.versions(hosts)
     shown = [_answer(host, versions) for host in hosts]
-    if as_json:
-        print_json(StatusAnswer(emulated=cloud.emulated, scheduler=cloud.server, hosts=shown))
-    else:
+    if not printed_json(
+        StatusAnswer(emulated=cloud.emulated, scheduler=cloud.server, hosts=shown), as_json
+    ):
         _print_hosts(shown)
 
 
@@ -204,8 +204,7 @@ def cost(deployment: Path, endpoint: str | None, emulated: bool, as_json: bool) 
     cloud = farm(deployment, endpoint, emulated)
     hosts = cloud.platform().instances.all()
     answer = _cost(cloud.deployment, hosts, emulated=cloud.emulated)
-    if as_json:
-        print_json(answer)
+    if printed_json(answer, as_json):
         return
     columns = ("pool", "hosts", "$/h each", "$/h now", "$ so far", "$/h at most")
     rows = [

@@ -12,7 +12,7 @@ from pydantic import Field
 from kgym.api.jobs import JobFilter
 from kgym.errors import InfrastructureError, UserError
 from kgym_cli.gcp.farm import farm, farm_options
-from kgym_cli.output import json_option, people, print_json, print_table
+from kgym_cli.output import json_option, people, print_table, printed_json
 from kgym_cli.output.answer import Answer
 from kgym_hosts import prices
 from kgym_hosts.scaling.recording import recorded
@@ -123,9 +123,7 @@ def scale(
                 if once:
                     raise
                 answer = _failed(error, emulated=cloud.emulated)
-            if as_json:
-                print_json(answer)
-            else:
+            if not printed_json(answer, as_json):
                 _tell(answer)
             if once:
                 return
@@ -167,8 +165,7 @@ def simulate(
         cut=len(jobs) > MOST_JOBS,
         **dict(outcome),
     )
-    if as_json:
-        print_json(answer)
+    if printed_json(answer, as_json):
         return
     rows = [(name, str(value)) for name, value in answer.model_dump(mode="json").items()]
     print_table("what", "value", rows=rows)

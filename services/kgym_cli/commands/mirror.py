@@ -6,7 +6,7 @@ import time
 import click
 from rich.markup import escape
 
-from kgym_cli.output import json_option, people, print_json, print_table
+from kgym_cli.output import json_option, people, print_table, printed_json
 from kgym_cli.output.answer import Answer
 from kgym_cli.settings import options_of, settings
 
@@ -41,8 +41,9 @@ def mirror(url: str | None, as_json: bool) -> None:
     if url is not None:
         asyncio.run(git_copying.copy(url, origins, _Progress()))
     mirrors = sorted(origins.mirrors.table().items())
-    if as_json:
-        print_json([MirrorAnswer(url=address, path=str(path)) for address, path in mirrors])
+    if printed_json(
+        [MirrorAnswer(url=address, path=str(path)) for address, path in mirrors], as_json
+    ):
         return
     print_table(
         "url", "path", rows=([escape(address), escape(str(path))] for address, path in mirrors)

@@ -20,7 +20,7 @@ from kgym.errors import UserError
 from kgym.host.proc import ProgramFailed
 from kgym_cli.inputs import compressed_files
 from kgym_cli.jobs.crash_answer import CrashAnswer
-from kgym_cli.output import json_option, print_json, results
+from kgym_cli.output import json_option, printed_json, results
 from kgym_cli.output.answer import Answer
 
 # Files that are parsed in the time that a process needs to start.
@@ -71,8 +71,7 @@ def parse(logs: tuple[Path, ...], vmlinux: Path | None, as_json: bool) -> None:
         named = iter(_symbolized([answer for answer in parsed if answer], vmlinux))
         parsed = [answer and next(named) for answer in parsed]
     values = list(map(CrashAnswer.of, parsed))
-    if as_json:
-        print_json(values[0] if len(values) == 1 else values)
+    if printed_json(values[0] if len(values) == 1 else values, as_json):
         return
     for path, answer in zip(logs, values, strict=True):
         if len(logs) > 1:
@@ -103,8 +102,7 @@ def corpus(folder: Path, as_json: bool) -> None:
             count["right" if is_right else "wrong"] += 1
             if not is_right:
                 count["failing"].append(str(path.relative_to(folder)))
-    if as_json:
-        print_json(CorpusAnswer.model_validate({"cases": len(paths), "fields": fields}))
+    if printed_json(CorpusAnswer.model_validate({"cases": len(paths), "fields": fields}), as_json):
         return
     for name, count in fields.items():
         failing = ", ".join(count["failing"])

@@ -11,7 +11,7 @@ from kgym_cli.agents.agent_choice import with_agent
 from kgym_cli.agents.agent_models import REPLAY
 from kgym_cli.agents.run_answer import FixAnswer, exit_of, follow, written
 from kgym_cli.commands.fix import limit_options, limits
-from kgym_cli.output import echo, json_option, leave, print_json, print_table, results
+from kgym_cli.output import echo, json_option, leave, print_table, printed_json, results
 from kgym_cli.settings import options_of
 
 if TYPE_CHECKING:
@@ -37,8 +37,7 @@ def list_(state: str | None, limit: int, as_json: bool) -> None:
     """List runs, the newest first."""
     chosen = RunFilter(state=RunState(state) if state else None)
     page = with_agent(lambda agent: agent.page(None, limit, chosen))
-    if as_json:
-        print_json(page)
+    if printed_json(page, as_json):
         return
     rows = [
         (
@@ -62,8 +61,7 @@ def list_(state: str | None, limit: int, as_json: bool) -> None:
 def show(run_id: int, as_json: bool) -> None:
     """Show a run: debug cycles, fixes and cost."""
     view = with_agent(lambda agent: agent.show(run_id))
-    if as_json:
-        print_json(view)
+    if printed_json(view, as_json):
         return
     FixAnswer.of(view).show(results)
     for note in view.notes:
@@ -101,9 +99,7 @@ def stop(run_id: int, as_json: bool) -> None:
         return await agent.show(run_id)
 
     view = with_agent(ask)
-    if as_json:
-        print_json(view)
-    else:
+    if not printed_json(view, as_json):
         FixAnswer.of(view).show(results)
 
 
@@ -143,9 +139,7 @@ def resume(
     own = view.model.startswith(REPLAY) or record is not None
     answer = with_agent(ask, work=True, own=own, record=record)
     answer = written(answer, out or Path(f"{answer.run.bug}-run{run_id}.patch"))
-    if as_json:
-        print_json(answer)
-    else:
+    if not printed_json(answer, as_json):
         answer.show(results)
     leave(exit_of(answer.run))
 
@@ -158,8 +152,7 @@ def resume(
 def calls(run_id: int, node: str | None, as_json: bool) -> None:
     """Show the questions to the model, its answers and their cost."""
     calls = with_agent(lambda agent: agent.calls(run_id, node))
-    if as_json:
-        print_json(calls)
+    if printed_json(calls, as_json):
         return
     for call in calls:
         reply = call.reply

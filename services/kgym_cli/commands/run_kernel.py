@@ -21,7 +21,7 @@ from kgym_cli.commands.bug_trial import reasons
 from kgym_cli.commands.trial_options import accept_option, effort_options
 from kgym_cli.inputs.patch_files import patch_text
 from kgym_cli.jobs.job_answer import exit_status
-from kgym_cli.output import echo, json_option, leave, people, print_json
+from kgym_cli.output import echo, json_option, leave, people, printed_json
 from kgym_cli.platforms.scheduler_choice import address
 from kgym_cli.settings import options_of, settings
 
@@ -95,9 +95,7 @@ def run_kernel(
         raise UserError("empty_patch", f"the patch {patch} is empty")
     with address(work=True, quiet=True) as (url, token):
         row = asyncio.run(_run(url, token, bugs.load(named), diff, options, source))
-    if as_json:
-        print_json(row)
-    else:
+    if not printed_json(row, as_json):
         echo(run_text(row))
     leave(exit_status(row.whose))
 

@@ -27,7 +27,7 @@ from kgym.errors import InfrastructureError, KgymError, UserError
 from kgym_cli.inputs.parameters import complete_bug
 from kgym_cli.inputs.patch_files import patch_file
 from kgym_cli.jobs.job_progress import follow
-from kgym_cli.output import echo, json_option, people, print_json
+from kgym_cli.output import echo, json_option, people, printed_json
 from kgym_cli.platforms.scheduler_choice import scheduler
 
 if TYPE_CHECKING:
@@ -96,8 +96,7 @@ def read(tree: str, path: str, lines: tuple[int, int | None], as_json: bool, **h
     first, last = lines
     with _opened(tree, how) as (client, job, common):
         file = client.read_source(job, FileLook(path=path, first=first, last=last, **common))
-    if as_json:
-        print_json(file)
+    if printed_json(file, as_json):
         return
     echo(file.text, end="" if file.text.endswith("\n") or not file.text else "\n")
     if file.cut:
@@ -112,8 +111,7 @@ def ls(tree: str, path: str, as_json: bool, **how: Any) -> None:
     """List a folder.  [default PATH: the root]"""
     with _opened(tree, how) as (client, job, common):
         listing = client.list_source(job, FolderLook(path=path, **common))
-    if as_json:
-        print_json(listing)
+    if printed_json(listing, as_json):
         return
     marks = {"folder": "/", "link": "@"}
     for entry in listing.entries:
@@ -143,8 +141,7 @@ def search(
             pattern=pattern, glob=glob, ignore_case=ignore_case, limit=limit, **common
         )
         search = client.search_source(job, wanted)
-    if as_json:
-        print_json(search)
+    if printed_json(search, as_json):
         return
     _print(search.matches)
     _print_cut(search.cut)
@@ -159,8 +156,7 @@ def symbol(tree: str, name: str, limit: int, as_json: bool, **how: Any) -> None:
     """Print definitions, callers and other uses of NAME."""
     with _opened(tree, how) as (client, job, common):
         symbol = client.find_symbol(job, SymbolLook(name=name, limit=limit, **common))
-    if as_json:
-        print_json(symbol)
+    if printed_json(symbol, as_json):
         return
     for definition in symbol.definitions:
         lines = f"{definition.line}-{definition.last}"

@@ -9,7 +9,7 @@ import click
 from rich.markup import escape
 
 from kgym.errors import UserError
-from kgym_cli.output import json_option, people, print_json, print_table, results
+from kgym_cli.output import json_option, people, print_table, printed_json, results
 from kgym_cli.output.answer import Answer
 from kgym_cli.platforms.scheduler_choice import database_url, open_database
 
@@ -83,8 +83,9 @@ def token() -> None:
 def create(name: str, scopes: tuple[str, ...], priority: int, as_json: bool) -> None:
     """Create a token called NAME and print it. It cannot be shown again."""
     text = _on_tokens(lambda tokens: tokens.create(name, scopes, priority))
-    if as_json:
-        print_json(MadeToken(name=name, scopes=list(scopes), priority=priority, token=text))
+    if printed_json(
+        MadeToken(name=name, scopes=list(scopes), priority=priority, token=text), as_json
+    ):
         return
     people.print(
         f"token {name} ({', '.join(scopes)}), for KGYM_TOKEN or --token. From now on all callers"
@@ -99,8 +100,7 @@ def create(name: str, scopes: tuple[str, ...], priority: int, as_json: bool) -> 
 def list_(as_json: bool) -> None:
     """List all tokens, including revoked ones."""
     known = _on_tokens(lambda tokens: tokens.list())
-    if as_json:
-        print_json([TokenAnswer(**dict(entry)) for entry in known])
+    if printed_json([TokenAnswer(**dict(entry)) for entry in known], as_json):
         return
     print_table("name", "scopes", "priority", "created", "revoked", rows=map(_row, known))
 
@@ -119,8 +119,7 @@ def _row(token: "Token") -> tuple[str, ...]:
 def revoke(name: str, as_json: bool) -> None:
     """Revoke a token. Running schedulers refuse it within five seconds."""
     _on_tokens(lambda tokens: tokens.revoke(name))
-    if as_json:
-        print_json(RevokedToken(name=name))
+    if printed_json(RevokedToken(name=name), as_json):
         return
     results.print(f"token {name} is revoked")
 
@@ -137,8 +136,7 @@ def forget(as_json: bool) -> None:
     if not database_url().startswith("sqlite"):
         raise UserError("shared_database", "the database is shared: revoke its tokens one by one")
     count = _on_tokens(lambda tokens: tokens.forget())
-    if as_json:
-        print_json(ForgottenTokens(forgotten=count))
+    if printed_json(ForgottenTokens(forgotten=count), as_json):
         return
     results.print(f"tokens deleted: {count}")
 

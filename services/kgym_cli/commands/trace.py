@@ -18,7 +18,7 @@ from kgym.host.scratch import scratch
 from kgym.source import patching
 from kgym_cli.inputs import compressed_files
 from kgym_cli.inputs.patch_files import patch_file
-from kgym_cli.output import Exit, json_option, leave, people, print_json, results
+from kgym_cli.output import Exit, json_option, leave, people, printed_json, results
 from kgym_cli.output.answer import Answer
 
 _PATH = click.Path(path_type=Path)
@@ -98,9 +98,7 @@ def extract(
         kept = [extracted.name for extracted in answer.parts if extracted.error is None]
         for name in kept:
             (parts_folder / name).replace(output / name)
-    if as_json:
-        print_json(ExtractAnswer(**dict(answer), folder=str(output), files=kept))
-    else:
+    if not printed_json(ExtractAnswer(**dict(answer), folder=str(output), files=kept), as_json):
         results.print(f"{answer.records} records, {answer.lost} lost; in {output}:", markup=False)
         for part in answer.parts:
             results.print(f"  {part.name}: {part.error or 'read'}", markup=False)
@@ -163,9 +161,9 @@ def minimize(
             )
             about = {"notes": list(loaded.notes)}
     scored = None if fix is None else _score(minimal, fix, source_tree)
-    if as_json:
-        print_json(MinimizeAnswer(title=crash.title, **dict(minimal), **about, score=scored))
-    else:
+    if not printed_json(
+        MinimizeAnswer(title=crash.title, **dict(minimal), **about, score=scored), as_json
+    ):
         _show(minimal, crash.title)
         if scored is not None:
             stages = {str(stage): value for stage, value in scored.stages.items()}
@@ -208,8 +206,7 @@ def score(paths: tuple[Path, ...], as_json: bool) -> None:
             raise UserError(
                 "no_score", f"{path} is not a result of `minimize --fix`: {error}"
             ) from error
-    if as_json:
-        print_json(ScoresAnswer(bugs=len(scores), stages=dict(total(scores))))
+    if printed_json(ScoresAnswer(bugs=len(scores), stages=dict(total(scores))), as_json):
         return
     for stage, value in total(scores).items():
         results.print(f"{stage:9} {value:4} of {len(scores)}")

@@ -12,7 +12,7 @@ from kgym.api.jobs import WorkerView
 from kgym.api.steps import StepKind
 from kgym.errors import UserError
 from kgym_cli import extras
-from kgym_cli.output import json_option, people, print_json, print_table, results
+from kgym_cli.output import json_option, people, print_table, printed_json, results
 from kgym_cli.platforms.emulated_cloud import emulated_provider
 from kgym_cli.platforms.scheduler_choice import scheduler
 from kgym_cli.platforms.step_registry import (
@@ -79,8 +79,7 @@ def list_(as_json: bool) -> None:
     """List the workers."""
     with scheduler(work=False) as client:
         known = client.workers()
-    if as_json:
-        print_json(known)
+    if printed_json(known, as_json):
         return
     columns = ("worker", "state", "kinds", "slots", "running", "seen")
     print_table(*columns, rows=map(_row, known))
@@ -99,9 +98,7 @@ def drain(worker_id: str, as_json: bool) -> None:
     """Let a worker finish its running steps, take no more, and exit."""
     with scheduler(work=False) as client:
         draining: WorkerView = client.drain(worker_id)
-    if as_json:
-        print_json(draining)
-    else:
+    if not printed_json(draining, as_json):
         results.print(
             f"{draining.id}: {draining.state}, {len(draining.running)} steps to finish",
             markup=False,

@@ -101,6 +101,13 @@ def print_json(value: object) -> None:
     click.echo(text(value))
 
 
+def printed_json(value: object, as_json: bool) -> bool:
+    """Print an answer as `print_json` does if --json is given; return whether it is."""
+    if as_json:
+        print_json(value)
+    return as_json
+
+
 def print_table(*columns: str, rows: Iterable[Sequence[str]]) -> None:
     """Print a table on stdout; cells are markup.
 

@@ -6,7 +6,7 @@ from typing import Annotated
 
 from fastapi import Body, Depends, Header, Path, Query, Request, Response
 from fastapi.responses import PlainTextResponse
-from pydantic import Field, TypeAdapter
+from pydantic import Field
 
 from kgym.api.agent.nodes import Node
 from kgym.api.agent.report import Report
@@ -25,15 +25,12 @@ from kgym.api.jobs import DIGITS
 from kgym.errors import UserError
 from kgym.web.callers import Tokens, caller_of
 from kgym.web.event_stream import EventStream
-from kgym.web.problems import documented
 from kgym.web.request_limits import RequestLimits
-from kgym.web.routing import as_json, as_json_list, router
+from kgym.web.routing import as_json, as_json_list, described, key_header, router
 from kgym.web.scopes import Scope
 from kgym.web.service import Service
 from kgym_crashfixer.api.metrics import Metrics
 from kgym_crashfixer.runs.agent import Agent
-
-_STEPS = TypeAdapter(list[RunStep])
 
 
 async def _agent(request: Request) -> Agent:  # a plain function runs in a thread
@@ -46,7 +43,7 @@ RunId = Annotated[int, Path(ge=1, lt=1 << 62, description="of the run, from 1"),
 NodeName = Annotated[str, Query(max_length=500)]
 Number = Annotated[int, Path(ge=1, le=10_000, description="of the fix, by rank, from 1"), DIGITS]
 readers = router(Scope.READ)
-submitters = router(Scope.SUBMIT)
+submitters = router(Scope.SUBMIT, "runs")
 
 
 def create_app(agent: Agent, tokens: Tokens, limits: RequestLimits | None = None) -> Service:
@@ -68,26 +65,13 @@ def create_app(agent: Agent, tokens: Tokens, limits: RequestLimits | None = None
     return app
 
 
-@submitters.post(
-    "/runs",
-    summary="Begin a run",
-    tags=["runs"],
-    status_code=201,
-    response_model=RunView,
-    responses=documented(413, 415),
-)
+@submitters.post("/runs", status_code=201, **described("Begin a run", RunView, 413, 415))
 async def start(
     http: Request,
     agent: Core,
     wanted: Annotated[RunRequest, Body()],
     idempotency_key: Annotated[
-        str | None,
-        Header(
-            min_length=1,
-            max_length=200,
-            pattern="^[!-~]+$",
-            description="A repeated request with the same key begins no second run",
-        ),
+        str | None, key_header("A repeated request with the same key begins no second run")
     ] = None,
 ) -> Response:
     """Begin a search for a fix."""
@@ -100,9 +84,7 @@ async def start(
     return as_json(view, 201 if new else 200, {"Location": f"/v1/runs/{run}"})
 
 
-@readers.get(
-    "/runs", summary="List runs", tags=["runs"], response_model=RunPage, responses=documented()
-)
+@readers.get("/runs", tags=["runs"], **described("List runs", RunPage))
 async def page(
     agent: Core,
     cursor: Annotated[Annotated[int, Field(ge=1, lt=1 << 62), DIGITS] | None, Query()] = None,
@@ -118,38 +100,20 @@ async def page(
     return as_json(await agent.page(cursor, limit, wanted))
 
 
-@readers.get(
-    "/runs/{run}",
-    summary="Show a run",
-    tags=["runs"],
-    response_model=RunView,
-    responses=documented(404),
-)
+@readers.get("/runs/{run}", tags=["runs"], **described("Show a run", RunView, 404))
 async def show(agent: Core, run: RunId) -> Response:
     """Show a run: its debug cycles, cost and fixes so far."""
     return as_json(await agent.show(run))
 
 
-@submitters.post(
-    "/runs/{run}/stop",
-    summary="Stop a run",
-    tags=["runs"],
-    response_model=RunView,
-    responses=documented(404, 409),
-)
+@submitters.post("/runs/{run}/stop", **described("Stop a run", RunView, 404, 409))
 async def stop(http: Request, agent: Core, run: RunId) -> Response:
     """Stop a run within about a second. Only its submitter and `admin` may."""
     await agent.stop(run, caller_of(http).owner)
     return as_json(await agent.show(run))
 
 
-@submitters.post(
-    "/runs/{run}/resume",
-    summary="Resume a run",
-    tags=["runs"],
-    response_model=RunView,
-    responses=documented(404, 409, 413, 415),
-)
+@submitters.post("/runs/{run}/resume", **described("Resume a run", RunView, 404, 409, 413, 415))
 async def resume(
     http: Request, agent: Core, run: RunId, wanted: Annotated[Resumption | None, Body()] = None
 ) -> Response:
@@ -159,11 +123,7 @@ async def resume(
 
 
 @readers.get(
-    "/runs/{run}/nodes/{name}",
-    summary="Show a debug cycle",
-    tags=["runs"],
-    response_model=Node,
-    responses=documented(404),
+    "/runs/{run}/nodes/{name}", tags=["runs"], **described("Show a debug cycle", Node, 404)
 )
 async def node(agent: Core, run: RunId, name: Annotated[str, Path(max_length=500)]) -> Response:
     """Show a debug cycle with its hypotheses, candidates and results."""
@@ -171,11 +131,7 @@ async def node(agent: Core, run: RunId, name: Annotated[str, Path(max_length=500
 
 
 @readers.get(
-    "/runs/{run}/calls",
-    summary="Show questions and answers",
-    tags=["runs"],
-    response_model=CallViewPage,
-    responses=documented(404),
+    "/runs/{run}/calls", tags=["runs"], **described("Show questions and answers", CallViewPage, 404)
 )
 async def calls(
     agent: Core,
@@ -193,10 +149,8 @@ async def calls(
 
 @readers.get(
     "/runs/{run}/calls/{name:path}",
-    summary="Show a question and its answer",
     tags=["runs"],
-    response_model=CallView,
-    responses=documented(404),
+    **described("Show a question and its answer", CallView, 404),
 )
 async def call(agent: Core, run: RunId, name: Annotated[str, Path(max_length=500)]) -> Response:
     """Show one question to the model, and its answer."""
@@ -205,22 +159,16 @@ async def call(agent: Core, run: RunId, name: Annotated[str, Path(max_length=500
 
 @readers.get(
     "/runs/{run}/steps",
-    summary="Show the steps of a debug cycle",
     tags=["runs"],
-    response_model=list[RunStep],
-    responses=documented(404),
+    **described("Show the steps of a debug cycle", list[RunStep], 404),
 )
 async def show_steps(agent: Core, run: RunId, node: NodeName) -> Response:
     """Show its questions, checks, kernels and source look-ups, in the order in which they began."""
-    return as_json_list(_STEPS, await agent.steps(run, node))
+    return as_json_list(await agent.steps(run, node))
 
 
 @readers.get(
-    "/runs/{run}/search",
-    summary="Search questions and answers",
-    tags=["runs"],
-    response_model=CallPage,
-    responses=documented(404),
+    "/runs/{run}/search", tags=["runs"], **described("Search questions and answers", CallPage, 404)
 )
 async def search(
     agent: Core,
@@ -240,10 +188,8 @@ async def search(
 
 @readers.get(
     "/runs/{run}/fixes/{number}/patch",
-    summary="Show a fix",
     tags=["fixes"],
-    response_class=PlainTextResponse,
-    responses=documented(404),
+    **described("Show a fix", PlainTextResponse, 404),
 )
 async def patch(
     agent: Core,
@@ -257,23 +203,15 @@ async def patch(
 
 @readers.get(
     "/runs/{run}/fixes/{number}/report",
-    summary="Show the evidence for a fix",
     tags=["fixes"],
-    response_model=Report,
-    responses=documented(404),
+    **described("Show the evidence for a fix", Report, 404),
 )
 async def report(agent: Core, run: RunId, number: Number) -> Response:
     """Show the evidence for a fix, also as Markdown."""
     return as_json(await agent.report(run, number))
 
 
-@readers.get(
-    "/runs/{run}/events",
-    summary="Follow a run",
-    tags=["runs"],
-    response_class=EventStream,
-    responses=documented(404),
-)
+@readers.get("/runs/{run}/events", tags=["runs"], **described("Follow a run", EventStream, 404))
 async def events(
     http: Request,
     agent: Core,

@@ -49,12 +49,9 @@ class Model(Protocol):
     @property
     def name(self) -> str:
         """The name that users give."""
-        ...
 
     async def ask(self, call: Call) -> Reply:
         """Return the answer; raise ModelError if there is none."""
-        ...
 
     async def close(self) -> None:
         """Release its resources."""
-        ...

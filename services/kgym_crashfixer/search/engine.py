@@ -24,7 +24,6 @@ class Work(Protocol):
     @property
     def word(self) -> str:
         """Its part of the work's name, such as `hypothesis`."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,6 +4,7 @@ Google's libraries for IAM, storage policies and secrets support gRPC only; the 
 services are plain REST.
 """
 
+import contextlib
 import random
 import time
 import uuid
@@ -121,17 +122,37 @@ class Cloud:
             time.sleep(pause * random.uniform(0.5, 1))  # noqa: S311
             pause = min(2 * pause, 10.0)
 
-    def done(self, begin: Callable[[str], Any], scope: Mapping[str, str], what: str) -> None:
-        """Start an operation with `begin`, and wait until it is done.
+    def ask(self, resources: str, method: str, request: Mapping[str, Any], what: str) -> Any:
+        """Call a method of the client for a kind of resources, as `call` does.
 
-        `begin` gets a request ID, the same for each retry, so that the cloud does it once. The
-        library's own waiting ignores `emulator`.
+        `request` is completed by the project.
         """
-        request = str(uuid.uuid4())
-        operation = self.call(lambda: begin(request), what)
-        kind = "Zone" if "zone" in scope else "Region" if "region" in scope else "Global"
-        operations = self.client(f"{kind}Operations")
-        named = {"project": self.project, **scope, "operation": operation.name}
+        asked = getattr(self.client(resources), method)
+        own = {"project": self.project, **request}
+        return self.call(lambda: asked(request=own, retry=None, timeout=CALL_SECONDS), what)
+
+    def get(self, resources: str, request: Mapping[str, Any], what: str) -> Any:
+        """Return the library's object; None if it does not exist."""
+        try:
+            return self.ask(resources, "get", request, what)
+        except exceptions.NotFound:
+            return None
+
+    def delete(self, resources: str, request: Mapping[str, Any], what: str) -> None:
+        """Delete a resource, and wait until it is gone; do nothing if it does not exist."""
+        with contextlib.suppress(exceptions.NotFound):
+            self.done(resources, "delete_unary", request, what)
+
+    def done(self, resources: str, method: str, request: Mapping[str, Any], what: str) -> None:
+        """Start an operation, and wait until it is done; the library's waiting ignores `emulator`.
+
+        A request ID, the same for each retry, lets the cloud do it once.
+        """
+        begun = {**request, "request_id": str(uuid.uuid4())}
+        operation = self.ask(resources, method, begun, what)
+        scope = {name: request[name] for name in ("zone", "region") if name in request}
+        operations = f"{next(iter(scope), 'global').capitalize()}Operations"
+        named = {**scope, "operation": operation.name}
         ends = time.monotonic() + OPERATION_SECONDS
         while operation.status != self.compute.Operation.Status.DONE:
             if time.monotonic() > ends:
@@ -139,9 +160,7 @@ class Cloud:
                     "cloud_operation", f"{what}: not done after {OPERATION_SECONDS:g} s"
                 )
             time.sleep(self.polls)
-            operation = self.call(
-                lambda: operations.get(request=named, retry=None, timeout=CALL_SECONDS), what
-            )
+            operation = self.ask(operations, "get", named, what)
         if failed := list(operation.error.errors):
             raise failure(what, "; ".join(f"{error.code}: {error.message}" for error in failed))
 

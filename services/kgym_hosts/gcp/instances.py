@@ -62,38 +62,24 @@ class Instances:
         self._ssh_key = ssh_key
         self._server = server or deployment.server
 
-    @property
-    def _client(self) -> Any:
-        return self._cloud.client("Instances")
-
     def all(self) -> list[CloudHost]:
         """Return all hosts of the deployment, in all zones, ordered by name."""
-        request = {
-            "project": self._cloud.project,
-            "filter": f"labels.{LABEL}={self._deployment.name}",
-        }
-
-        def listed() -> list[Any]:
-            pages = self._client.aggregated_list(request=request, retry=None, timeout=CALL_SECONDS)
-            return [instance for _, zone in pages for instance in zone.instances]
-
-        instances = self._cloud.call(listed, "listing the hosts")
-        return sorted(map(_host, instances), key=lambda host: host.name)
+        return sorted(map(_host, self._listed("Instances")), key=lambda host: host.name)
 
     def disks(self) -> list[tuple[str, str]]:
         """Return (zone, name) of the deployment's disks; a disk can outlive its host."""
-        request = {
-            "project": self._cloud.project,
-            "filter": f"labels.{LABEL}={self._deployment.name}",
-        }
+        return [(_last(disk.zone), disk.name) for disk in self._listed("Disks")]
 
-        def listed() -> list[tuple[str, str]]:
-            pages = self._cloud.client("Disks").aggregated_list(
-                request=request, retry=None, timeout=CALL_SECONDS
-            )
-            return [(_last(disk.zone), disk.name) for _, zone in pages for disk in zone.disks]
+    def _listed(self, plural: str) -> list[Any]:
+        """Return the library's objects of the deployment, in all zones."""
+        client, wanted = self._cloud.client(plural), f"labels.{LABEL}={self._deployment.name}"
+        request = {"project": self._cloud.project, "filter": wanted}
 
-        return self._cloud.call(listed, "listing the disks")
+        def listed() -> list[Any]:
+            pages = client.aggregated_list(request=request, retry=None, timeout=CALL_SECONDS)
+            return [item for _, zone in pages for item in getattr(zone, plural.lower())]
+
+        return self._cloud.call(listed, f"listing the {plural.lower()}")
 
     def make(self, pool: str, number: int, there: Iterable[CloudHost]) -> list[str]:
         """Make `number` hosts of a pool besides those in `there`; return the names of new hosts.
@@ -138,29 +124,20 @@ class Instances:
 
     def _make(self, pool: str, name: str, zone: str, machine: Machine) -> None:
         body = self._body(pool, name, zone, machine)
-        request = {"project": self._cloud.project, "zone": zone, "instance_resource": body}
-
-        def begin(request_id: str) -> Any:
-            return self._client.insert_unary(
-                request={**request, "request_id": request_id}, retry=None, timeout=CALL_SECONDS
-            )
-
+        request = {"zone": zone, "instance_resource": body}
+        what = f"making the host {name} in {zone}"
         try:
-            self._cloud.done(begin, {"zone": zone}, f"making the host {name} in {zone}")
+            self._cloud.done("Instances", "insert_unary", request, what)
         except exceptions.Conflict:  # just made by another process, or still being removed
             self._check_own(name, zone)
 
     def _check_own(self, name: str, zone: str) -> None:
         """Raise Conflict if the host is not the deployment's, InfrastructureError if it is gone."""
-        named = {"project": self._cloud.project, "zone": zone, "instance": name}
-        try:
-            instance = self._cloud.call(
-                lambda: self._client.get(request=named, retry=None, timeout=CALL_SECONDS),
-                f"looking for the host {name}",
-            )
-        except exceptions.NotFound:
+        named = {"zone": zone, "instance": name}
+        instance = self._cloud.get("Instances", named, f"looking for the host {name}")
+        if instance is None:
             message = f"the host {name} is being removed: try again"
-            raise InfrastructureError("cloud_refused", message) from None
+            raise InfrastructureError("cloud_refused", message)
         if instance.labels.get(LABEL) != self._deployment.name:
             raise Conflict("cloud_foreign", f"the host {name} exists and is not of this deployment")
 
@@ -261,19 +238,10 @@ class Instances:
             return {name: version for name, version in versions if version}
 
     def _version(self, host: CloudHost) -> str | None:
-        named = {
-            "project": self._cloud.project,
-            "zone": host.zone,
-            "instance": host.name,
-            "query_path": "kgym/version",
-        }
+        named = {"zone": host.zone, "instance": host.name, "query_path": "kgym/version"}
+        what = f"asking for the version of {host.name}"
         try:
-            attributes = self._cloud.call(
-                lambda: self._client.get_guest_attributes(
-                    request=named, retry=None, timeout=CALL_SECONDS
-                ),
-                f"asking for the version of {host.name}",
-            )
+            attributes = self._cloud.ask("Instances", "get_guest_attributes", named, what)
         except exceptions.NotFound:
             return None
         values = [str(item.value) for item in attributes.query_value.items]
@@ -293,18 +261,7 @@ class Instances:
             list(threads.map(lambda place: self._remove(plural, kind, *place), places))
 
     def _remove(self, plural: str, kind: str, zone: str, name: str) -> None:
-        client = self._cloud.client(plural)
-        named = {"project": self._cloud.project, "zone": zone, kind: name}
-
-        def begin(request_id: str) -> Any:
-            return client.delete_unary(
-                request={**named, "request_id": request_id}, retry=None, timeout=CALL_SECONDS
-            )
-
-        try:
-            self._cloud.done(begin, {"zone": zone}, f"removing the {kind} {name}")
-        except exceptions.NotFound:
-            return
+        self._cloud.delete(plural, {"zone": zone, kind: name}, f"removing the {kind} {name}")
 
 
 def _host(instance: Any) -> CloudHost:

@@ -4,6 +4,7 @@ Only resources with the deployment's mark are ever changed or removed: a label, 
 for kinds of resources that have no labels (networks, firewalls, routers, service accounts).
 """
 
+import contextlib
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -14,7 +15,7 @@ from google.api_core import exceptions
 
 from kgym.errors import Conflict, InfrastructureError, UserError
 from kgym_hosts.deployment import Deployment
-from kgym_hosts.gcp.connection import CALL_SECONDS, Cloud
+from kgym_hosts.gcp.connection import Cloud
 
 LABEL = "kgym-deployment"
 POOL_LABEL = "kgym-pool"
@@ -28,24 +29,19 @@ class Resource(Protocol):
     @property
     def kind(self) -> str:
         """Its kind, in one or two words."""
-        ...
 
     @property
     def name(self) -> str:
         """Its name in the cloud."""
-        ...
 
     def exists(self) -> bool:
         """Return whether it exists; raise Conflict `cloud_foreign` without the mark."""
-        ...
 
     def make(self) -> None:
         """Make it; do nothing if it exists."""
-        ...
 
     def remove(self) -> None:
         """Remove it; do nothing if it does not exist."""
-        ...
 
 
 def base_name(deployment: Deployment) -> str:
@@ -90,24 +86,17 @@ class ComputeResource:
     body: Mapping[str, Any]
 
     @property
-    def _client(self) -> Any:
-        plural = {"address": "Addresses"}.get(self.kind, f"{self.kind.capitalize()}s")
-        return self.cloud.client(plural)
+    def _plural(self) -> str:
+        return {"address": "Addresses"}.get(self.kind, f"{self.kind.capitalize()}s")
 
     @property
     def _named(self) -> dict[str, str]:
-        return {"project": self.cloud.project, **self.scope, self.kind: self.name}
+        return {**self.scope, self.kind: self.name}
 
     def get(self) -> Any:
         """Return the library's object; None if it does not exist."""
         what = f"looking for the {self.kind} {self.name}"
-        client, named = self._client, self._named
-        try:
-            return self.cloud.call(
-                lambda: client.get(request=named, retry=None, timeout=CALL_SECONDS), what
-            )
-        except exceptions.NotFound:
-            return None
+        return self.cloud.get(self._plural, self._named, what)
 
     def exists(self) -> bool:
         """Return whether it exists; raise Conflict `cloud_foreign` without the mark."""
@@ -119,16 +108,10 @@ class ComputeResource:
     def make(self) -> None:
         """Make it."""
         body = {"name": self.name, "description": mark(self.deployment), **self.body}
-        request = {"project": self.cloud.project, **self.scope, f"{self.kind}_resource": body}
-        client = self._client
-
-        def begin(request_id: str) -> Any:
-            return client.insert_unary(
-                request={**request, "request_id": request_id}, retry=None, timeout=CALL_SECONDS
-            )
-
+        request = {**self.scope, f"{self.kind}_resource": body}
+        what = f"making the {self.kind} {self.name}"
         try:
-            self.cloud.done(begin, self.scope, f"making the {self.kind} {self.name}")
+            self.cloud.done(self._plural, "insert_unary", request, what)
         except exceptions.Conflict:
             if not self.exists():  # an earlier one is still being removed
                 raise InfrastructureError(
@@ -137,17 +120,7 @@ class ComputeResource:
 
     def remove(self) -> None:
         """Remove it."""
-        client, named = self._client, self._named
-
-        def begin(request_id: str) -> Any:
-            return client.delete_unary(
-                request={**named, "request_id": request_id}, retry=None, timeout=CALL_SECONDS
-            )
-
-        try:
-            self.cloud.done(begin, self.scope, f"removing the {self.kind} {self.name}")
-        except exceptions.NotFound:
-            return
+        self.cloud.delete(self._plural, self._named, f"removing the {self.kind} {self.name}")
 
 
 @dataclass(frozen=True)
@@ -166,17 +139,17 @@ class ServiceAccount:
         """Its email address."""
         return account_email(self.deployment, self.role)
 
-    @property
-    def _path(self) -> str:
-        return f"/v1/projects/{self.cloud.project}/serviceAccounts"
+    def _rest(self, method: str, path: str, body: Any = None) -> dict[str, Any]:
+        accounts = f"/v1/projects/{self.cloud.project}/serviceAccounts"
+        return self.cloud.call(
+            lambda: self.cloud.rest(method, "iam", f"{accounts}{path}", body),
+            f"the service account {self.name}",
+        )
 
     def exists(self) -> bool:
         """Return whether it exists; raise Conflict `cloud_foreign` without the mark."""
         try:
-            account = self.cloud.call(
-                lambda: self.cloud.rest("GET", "iam", f"{self._path}/{self.name}"),
-                f"looking for the service account {self.name}",
-            )
+            account = self._rest("GET", f"/{self.name}")
         except exceptions.NotFound:
             return False
         if account.get("description") != mark(self.deployment):
@@ -188,22 +161,14 @@ class ServiceAccount:
         account = {"displayName": f"kGymSuite {self.role}", "description": mark(self.deployment)}
         body = {"accountId": self.name.partition("@")[0], "serviceAccount": account}
         try:
-            self.cloud.call(
-                lambda: self.cloud.rest("POST", "iam", self._path, body),
-                f"making the service account {self.name}",
-            )
+            self._rest("POST", "", body)
         except exceptions.Conflict:
             self.exists()
 
     def remove(self) -> None:
         """Remove it."""
-        try:
-            self.cloud.call(
-                lambda: self.cloud.rest("DELETE", "iam", f"{self._path}/{self.name}"),
-                f"removing the service account {self.name}",
-            )
-        except exceptions.NotFound:
-            return
+        with contextlib.suppress(exceptions.NotFound):
+            self._rest("DELETE", f"/{self.name}")
 
 
 @dataclass(frozen=True)
@@ -285,10 +250,8 @@ class Bucket:
         return [item["name"] for item in page.get("items", [])]
 
     def _remove_object(self, name: str) -> None:
-        try:
+        with contextlib.suppress(exceptions.NotFound):
             self._rest("DELETE", f"/{self.name}/o/{quote(name, safe='')}")
-        except exceptions.NotFound:
-            return
 
 
 @dataclass(frozen=True)

@@ -8,20 +8,18 @@ from urllib.parse import quote
 
 from fastapi import Header, Path, Query, Request, Response
 from fastapi.responses import RedirectResponse, StreamingResponse
-from pydantic import TypeAdapter
 
 from kgym.api.jobs import Artifact
 from kgym.errors import Gone
-from kgym.web.problems import documented, problem
-from kgym.web.routing import as_json_list, router
+from kgym.web.problems import problem
+from kgym.web.routing import as_json_list, described, router
 from kgym.web.scopes import Scope
 from kgym_scheduler.retention.artifact_retention import gone_since
 from kgym_scheduler.routing import Core, JobId, StepNumber
 
 ArtifactName = Annotated[str, Path(max_length=255)]
 
-readers = router(Scope.READ)
-_ARTIFACTS = TypeAdapter(list[Artifact])
+readers = router(Scope.READ, "output")
 _RANGE = re.compile(r"bytes=[ \t]*(?:(\d+)-(\d*)|-(\d+))[ \t]*", re.IGNORECASE | re.ASCII)
 
 
@@ -72,23 +70,19 @@ def _capped(digits: str) -> int:
 
 @readers.get(
     "/jobs/{job_id}/steps/{number}/artifacts",
-    summary="List a step's artifacts",
-    tags=["output"],
-    response_model=list[Artifact],
-    responses=documented(404),
+    **described("List a step's artifacts", list[Artifact], 404),
 )
 async def list_artifacts(scheduler: Core, job_id: JobId, number: StepNumber) -> Response:
     """List the artifacts of the step's last attempt."""
-    return as_json_list(_ARTIFACTS, await scheduler.store.artifacts(job_id, number))
+    return as_json_list(await scheduler.store.artifacts(job_id, number))
 
 
 @readers.head("/jobs/{job_id}/steps/{number}/artifacts/{name}", include_in_schema=False)
 @readers.get(
     "/jobs/{job_id}/steps/{number}/artifacts/{name}",
-    summary="Download an artifact",
-    tags=["output"],
-    response_class=StreamingResponse,
-    responses=documented(
+    **described(
+        "Download an artifact",
+        StreamingResponse,
         404,
         410,
         416,

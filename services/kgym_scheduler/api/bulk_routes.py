@@ -2,11 +2,10 @@
 
 from typing import Annotated
 
-from fastapi import Body, Header, Request, Response
+from fastapi import Body, Request, Response
 
 from kgym.api.bulk import Aborted, AbortRequest, JobRequests, Restarted, RestartRequest, Submitted
-from kgym.web.problems import documented
-from kgym.web.routing import as_json, router
+from kgym.web.routing import as_json, described, key_header, router
 from kgym.web.scopes import Scope
 from kgym.web.strict_requests import StrictRoute
 from kgym_scheduler.api import example_job
@@ -17,16 +16,15 @@ class _Route(StrictRoute):
     values = 300_000  # a thousand jobs of several steps
 
 
-submitters = router(Scope.SUBMIT, _Route)
+submitters = router(Scope.SUBMIT, "jobs", kind=_Route)
 
 
 @submitters.post(
     "/jobs/bulk",
-    summary="Submit many jobs",
-    tags=["jobs"],
     status_code=201,
-    response_model=Submitted,
-    responses=documented(
+    **described(
+        "Submit many jobs",
+        Submitted,
         413,
         415,
         answers={200: {"model": Submitted, "description": "An earlier call submitted all"}},
@@ -42,13 +40,7 @@ async def submit_all(
         ),
     ],
     idempotency_key: Annotated[
-        str | None,
-        Header(
-            min_length=1,
-            max_length=190,
-            pattern="^[!-~]+$",
-            description="For the whole call: job number N, from 0, has the key `KEY:N`",
-        ),
+        str | None, key_header("For the whole call: job number N, from 0, has the key `KEY:N`", 190)
     ] = None,
 ) -> Response:
     """Add all jobs in one transaction, or none: the first invalid one fails the call."""
@@ -57,13 +49,7 @@ async def submit_all(
     return as_json(submitted, 201 if submitted.created else 200)
 
 
-@submitters.post(
-    "/jobs/abort",
-    summary="Abort many jobs",
-    tags=["jobs"],
-    response_model=Aborted,
-    responses=documented(409, 413, 415),
-)
+@submitters.post("/jobs/abort", **described("Abort many jobs", Aborted, 409, 413, 415))
 async def abort_all(
     http: Request, scheduler: Core, request: Annotated[AbortRequest, Body()]
 ) -> Response:
@@ -75,13 +61,7 @@ async def abort_all(
     return as_json(await scheduler.abort_all(request, caller.name, caller.owner))
 
 
-@submitters.post(
-    "/jobs/restart",
-    summary="Restart many jobs",
-    tags=["jobs"],
-    response_model=Restarted,
-    responses=documented(409, 413, 415),
-)
+@submitters.post("/jobs/restart", **described("Restart many jobs", Restarted, 409, 413, 415))
 async def restart_all(
     http: Request, scheduler: Core, request: Annotated[RestartRequest, Body()]
 ) -> Response:

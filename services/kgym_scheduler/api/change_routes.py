@@ -9,13 +9,12 @@ from fastapi import Header, Query, Request, Response
 from kgym.api.changes import ChangeFilter, ChangePage, Cursor
 from kgym.errors import InfrastructureError
 from kgym.web.event_stream import EventStream
-from kgym.web.problems import documented
-from kgym.web.routing import as_json, router
+from kgym.web.routing import as_json, described, router
 from kgym.web.scopes import Scope
 from kgym_scheduler.change_feed import ChangeFeed
 from kgym_scheduler.routing import Core, caller_of
 
-readers = router(Scope.READ)
+readers = router(Scope.READ, "jobs")
 
 _STREAM = {
     "description": "One event of the stream, its fields as an object",
@@ -34,10 +33,11 @@ _STREAM = {
 
 @readers.get(
     "/changes",
-    summary="Follow all jobs",
-    tags=["jobs"],
-    response_model=ChangePage,
-    responses=documented(answers={200: {"content": {"text/event-stream": {"schema": _STREAM}}}}),
+    **described(
+        "Follow all jobs",
+        ChangePage,
+        answers={200: {"content": {"text/event-stream": {"schema": _STREAM}}}},
+    ),
 )
 async def changes(
     request: Request,

@@ -20,8 +20,7 @@ from kgym.api.jobs import (
 )
 from kgym.errors import InfrastructureError
 from kgym.web.event_stream import EventStream
-from kgym.web.problems import documented
-from kgym.web.routing import as_json, router
+from kgym.web.routing import as_json, described, key_header, router
 from kgym.web.scopes import Scope
 from kgym_scheduler.api import example_job
 from kgym_scheduler.routing import Core, JobId, StepQuery, admit, caller_of
@@ -30,7 +29,7 @@ from kgym_scheduler.scheduler import Scheduler
 Attempt = Annotated[Annotated[int, Field(ge=1, lt=1 << 31), DIGITS] | None, Query()]
 
 readers = router(Scope.READ)
-submitters = router(Scope.SUBMIT)
+submitters = router(Scope.SUBMIT, "jobs")
 
 
 # --- jobs ---------------------------------------------------------------------------------
@@ -38,11 +37,10 @@ submitters = router(Scope.SUBMIT)
 
 @submitters.post(
     "/jobs",
-    summary="Submit a job",
-    tags=["jobs"],
     status_code=201,
-    response_model=JobView,
-    responses=documented(
+    **described(
+        "Submit a job",
+        JobView,
         413,
         415,
         answers={
@@ -62,13 +60,7 @@ async def submit(
         ),
     ],
     idempotency_key: Annotated[
-        str | None,
-        Header(
-            min_length=1,
-            max_length=200,
-            pattern=r"^[!-~]+$",
-            description="A repeated request with the same key submits no second job",
-        ),
+        str | None, key_header("A repeated request with the same key submits no second job")
     ] = None,
 ) -> Response:
     """Submit a job. Each step begins when the one before it has succeeded."""
@@ -77,9 +69,7 @@ async def submit(
     return as_json(job, 201 if new else 200, {"Location": f"/v1/jobs/{job.id}"})
 
 
-@readers.get(
-    "/jobs", summary="List jobs", tags=["jobs"], response_model=JobPage, responses=documented()
-)
+@readers.get("/jobs", tags=["jobs"], **described("List jobs", JobPage))
 async def list_jobs(
     http: Request, scheduler: Core, conditions: Annotated[JobFilter, Query()]
 ) -> Response:
@@ -87,13 +77,7 @@ async def list_jobs(
     return as_json(await scheduler.jobs(conditions, caller_of(http).name))
 
 
-@readers.get(
-    "/jobs/count",
-    summary="Count jobs",
-    tags=["jobs"],
-    response_model=JobCount,
-    responses=documented(),
-)
+@readers.get("/jobs/count", tags=["jobs"], **described("Count jobs", JobCount))
 async def count(
     http: Request, scheduler: Core, conditions: Annotated[JobConditions, Query()]
 ) -> Response:
@@ -101,25 +85,13 @@ async def count(
     return as_json(await scheduler.store.count(conditions, caller_of(http).name))
 
 
-@readers.get(
-    "/jobs/{job_id}",
-    summary="Show a job",
-    tags=["jobs"],
-    response_model=JobView,
-    responses=documented(404),
-)
+@readers.get("/jobs/{job_id}", tags=["jobs"], **described("Show a job", JobView, 404))
 async def show_job(scheduler: Core, job_id: JobId) -> Response:
     """Return the job with the specs and results of its steps."""
     return as_json(await scheduler.job(job_id))
 
 
-@submitters.post(
-    "/jobs/{job_id}/abort",
-    summary="Abort a job",
-    tags=["jobs"],
-    response_model=JobView,
-    responses=documented(404, 409),
-)
+@submitters.post("/jobs/{job_id}/abort", **described("Abort a job", JobView, 404, 409))
 async def abort(http: Request, scheduler: Core, job_id: JobId) -> Response:
     """Abort all unfinished steps. A second abort changes nothing; a finished job gives 409.
 
@@ -129,11 +101,7 @@ async def abort(http: Request, scheduler: Core, job_id: JobId) -> Response:
 
 
 @submitters.post(
-    "/jobs/{job_id}/restart",
-    summary="Restart a job from a step",
-    tags=["jobs"],
-    response_model=JobView,
-    responses=documented(404, 409),
+    "/jobs/{job_id}/restart", **described("Restart a job from a step", JobView, 404, 409)
 )
 async def restart(
     http: Request, scheduler: Core, job_id: JobId, from_step: StepQuery = None
@@ -142,13 +110,7 @@ async def restart(
     return as_json(await scheduler.restart(job_id, from_step, caller_of(http).owner))
 
 
-@submitters.put(
-    "/jobs/{job_id}/tags",
-    summary="Replace a job's tags",
-    tags=["jobs"],
-    response_model=JobView,
-    responses=documented(404, 413, 415),
-)
+@submitters.put("/jobs/{job_id}/tags", **described("Replace a job's tags", JobView, 404, 413, 415))
 async def put_tags(
     http: Request,
     scheduler: Core,
@@ -167,11 +129,12 @@ async def put_tags(
 
 @readers.get(
     "/jobs/{job_id}/log",
-    summary="Read a job's log",
     tags=["output"],
-    response_class=StreamingResponse,
-    responses=documented(
-        404, answers={200: {"content": {"text/plain": {"schema": {"type": "string"}}}}}
+    **described(
+        "Read a job's log",
+        StreamingResponse,
+        404,
+        answers={200: {"content": {"text/plain": {"schema": {"type": "string"}}}}},
     ),
 )
 async def log(
@@ -222,10 +185,10 @@ _EVENT = {
 
 @readers.get(
     "/jobs/{job_id}/events",
-    summary="Follow a job",
     tags=["output"],
-    response_class=EventStream,
-    responses=documented(
+    **described(
+        "Follow a job",
+        EventStream,
         404,
         answers={
             200: {

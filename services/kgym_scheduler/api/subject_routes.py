@@ -6,20 +6,17 @@ from fastapi import Path, Query, Response
 
 from kgym.api.bugs import BugFilter, BugPage
 from kgym.api.suitecache import ENTRY, DroppedEntry, EntryFilter, EntryPage, EntryView
-from kgym.web.problems import documented
-from kgym.web.routing import as_json, router
+from kgym.web.routing import as_json, described, router
 from kgym.web.scopes import Scope
 from kgym_scheduler.routing import Core
 
 EntryPath = Annotated[str, Path(max_length=64, pattern=f"^{ENTRY.pattern}$")]
 
-readers = router(Scope.READ)
-admins = router(Scope.ADMIN)
+readers = router(Scope.READ, "scheduler")
+admins = router(Scope.ADMIN, "scheduler")
 
 
-@readers.get(
-    "/bugs", summary="List bugs", tags=["scheduler"], response_model=BugPage, responses=documented()
-)
+@readers.get("/bugs", **described("List bugs", BugPage))
 async def list_bugs(scheduler: Core, conditions: Annotated[BugFilter, Query()]) -> Response:
     """List bugs, the last active ones first, with the counts of all jobs that name them.
 
@@ -29,13 +26,7 @@ async def list_bugs(scheduler: Core, conditions: Annotated[BugFilter, Query()]) 
     return as_json(await scheduler.store.counts.bugs(conditions))
 
 
-@readers.get(
-    "/suitecache",
-    summary="List SuiteCache's entries",
-    tags=["scheduler"],
-    response_model=EntryPage,
-    responses=documented(),
-)
+@readers.get("/suitecache", **described("List SuiteCache's entries", EntryPage))
 async def list_entries(scheduler: Core, conditions: Annotated[EntryFilter, Query()]) -> Response:
     """List the compiled kernels, where they are stored, and the results of jobs on them.
 
@@ -44,24 +35,14 @@ async def list_entries(scheduler: Core, conditions: Annotated[EntryFilter, Query
     return as_json(await scheduler.entries.page(conditions))
 
 
-@readers.get(
-    "/suitecache/{name}",
-    summary="Show an entry of SuiteCache",
-    tags=["scheduler"],
-    response_model=EntryView,
-    responses=documented(404),
-)
+@readers.get("/suitecache/{name}", **described("Show an entry of SuiteCache", EntryView, 404))
 async def entry(scheduler: Core, name: EntryPath) -> Response:
     """Return a compiled kernel: where it is stored, the results of its jobs, how it was made."""
     return as_json(await scheduler.entries.get(name))
 
 
 @admins.delete(
-    "/suitecache/{name}",
-    summary="Drop an entry of SuiteCache",
-    tags=["scheduler"],
-    response_model=DroppedEntry,
-    responses=documented(404, 409),
+    "/suitecache/{name}", **described("Drop an entry of SuiteCache", DroppedEntry, 404, 409)
 )
 async def drop(scheduler: Core, name: EntryPath) -> Response:
     """Remove a compiled kernel from storage; workers remove unused copies.

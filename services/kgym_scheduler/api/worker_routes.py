@@ -22,7 +22,6 @@ from kgym.api.worker_requests import (
     WorkerCall,
 )
 from kgym.web import routing
-from kgym.web.problems import documented
 from kgym.web.scopes import Scope as TokenScope
 from kgym.web.strict_requests import StrictRoute
 from kgym_scheduler.scheduler import Scheduler
@@ -32,17 +31,13 @@ class _Route(StrictRoute):
     values = 300_000  # the results of many steps
 
 
-router = routing.router(TokenScope.WORKER, _Route)
+router = routing.router(TokenScope.WORKER, "workers", kind=_Route)
 # How the paths of these routes begin.
 PATHS = "/v1/worker/"
 
 
 @router.post(
-    "/worker/calls",
-    summary="Claim, report, finish, release, hold",
-    tags=["workers"],
-    response_model=Answers,
-    responses=documented(413, 415),
+    "/worker/calls", **routing.described("Claim, report, finish, release, hold", Answers, 413, 415)
 )
 async def calls(request: Request, body: Annotated[Calls, Body()]) -> Response:
     """Answer a worker's calls, in order. All are idempotent: if the request fails, repeat it."""

@@ -11,7 +11,7 @@ import hmac
 import re
 import secrets
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Collection
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
@@ -55,16 +55,9 @@ class Token(Strict):
 class Tokens:
     """The token store, plus the `owner` token, which only the operator can read."""
 
-    def __init__(
-        self,
-        database: Database,
-        clock: Callable[[], datetime] = lambda: datetime.now(UTC),
-        *,
-        owner: str | None = None,
-    ) -> None:
+    def __init__(self, database: Database, *, owner: str | None = None) -> None:
         self._database = database
         self._owner = owner and _hash(owner)
-        self._clock = clock
         self._cache: dict[int, tuple[float, Row[*tuple[Any, ...]]]] = {}
         self._needed = False
         self._looked = -CACHE_SECONDS
@@ -96,7 +89,7 @@ class Tokens:
                     scopes=" ".join(sorted(set(scopes))),
                     hash=_hash(secret),
                     priority=priority,
-                    created_at=self._clock(),
+                    created_at=datetime.now(UTC),
                 )
                 .returning(tokens.c.id)
             )
@@ -121,7 +114,9 @@ class Tokens:
         """Revoke a token; raise NotFound if no valid one has this name."""
         async with self._database.write() as connection:
             revoked = await connection.execute(
-                update(tokens).where(tokens.c.name == name, VALID).values(revoked_at=self._clock())
+                update(tokens)
+                .where(tokens.c.name == name, VALID)
+                .values(revoked_at=datetime.now(UTC))
             )
         if not revoked.rowcount:
             raise NotFound("token_not_found", f"there is no valid token {name!r}")

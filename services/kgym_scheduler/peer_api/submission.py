@@ -6,6 +6,7 @@ from collections.abc import Awaitable, Callable, Iterator
 from pydantic import ValidationError
 
 from kgym.api import key_value_tags as tags
+from kgym.api.faults import first_fault
 from kgym.api.jobs import JobRequest, JobView
 from kgym.api.steps import (
     BuildSpec,
@@ -55,9 +56,7 @@ async def request_of(new: NewJob, find: Find) -> JobRequest:
             else:
                 steps.append(_run(stage, number, steps))
         except ValidationError as error:
-            first = error.errors(include_url=False, include_input=False, include_context=False)[0]
-            where = ".".join(map(str, first["loc"]))
-            raise _wrong(number, f"{where}: {first['msg']}") from error
+            raise _wrong(number, first_fault(error)) from error
     try:
         return JobRequest(
             steps=steps, tags=[tags.written(key, value) for key, value in new.tags.items()]

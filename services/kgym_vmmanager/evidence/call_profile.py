@@ -4,16 +4,16 @@ import math
 import secrets
 import time
 from collections import Counter
-from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 
 from kgym.api.steps import Call, InstanceOutcome, Work
 from kgym.bugs.run_ends import End, listed
 from kgym_vmmanager.evidence.compared_work import DIED, PENDING, STUCK, is_cut_off
 from kgym_vmmanager.evidence.syscall_names import call_name, result_name
+from kgym_vmmanager.guest.guest_session import GuestSession
 from kgym_vmmanager.guest.paths import PROGRAM, TRACER
-from kgym_vmmanager.guest.ssh import ConnectionLost, Ssh
-from kgym_vmmanager.vm.instance_ending import InstanceEnded, InstanceEnding
+from kgym_vmmanager.guest.ssh import Ssh
+from kgym_vmmanager.vm.instance_ending import InstanceEnding
 
 FOLDER = "/tmp"  # noqa: S108 - the guest's
 # Time of a trace by the guest's clock, and its limit by the host's: emulated guests run slower.
@@ -102,42 +102,27 @@ class TracerLog:
             self._calls[call, result] = max(self._calls[call, result], count, 1)
 
 
-class Profiling:
+class Profiling(GuestSession):
     """A session that traces the program once; `log` holds its system calls."""
 
-    runs = 1
+    lost = "the trace did not come to its end"
 
     def __init__(self) -> None:
-        self.seconds = 0.0
+        super().__init__()
         # Of the guest: tells how slow it is.
         self.boot_seconds = 0.0
-        self.ends: dict[End, int] = {}
         self.log = TracerLog()
 
-    async def run(
-        self,
-        ssh: Ssh,
-        reconnect: Callable[[], Awaitable[Ssh]] | None = None,
-        is_idle: Callable[[], Awaitable[bool | None]] | None = None,
-    ) -> InstanceEnding:
-        """Trace the program for a few seconds; raises InstanceEnded if the guest is lost."""
-        del reconnect, is_idle
-        begin = time.monotonic()
+    async def work(self, ssh: Ssh) -> None:
+        """Trace the program for a few seconds."""
         slowness = max(1.0, self.boot_seconds / _USUAL_BOOT_SECONDS)
-        try:
-            for number in range(_TRIES):
-                seconds = min(_MOST_SECONDS, math.ceil(SECONDS * slowness) * _LONGER**number)
-                self.log = TracerLog()
-                folder = f"{FOLDER}/{secrets.token_hex(4)}"
-                await follow(ssh, folder, PROGRAM, self.log, seconds)
-                if not self.log.over or not is_cut_off(self.log.work(crashed=False)):
-                    break
-        except (ConnectionLost, TimeoutError) as error:
-            detail = f"the trace did not come to its end: {error}"
-            raise InstanceEnded(InstanceOutcome.SSH_LOST, detail) from error
-        finally:
-            self.seconds = time.monotonic() - begin
-        return InstanceEnding(InstanceOutcome.SURVIVED)
+        for number in range(_TRIES):
+            seconds = min(_MOST_SECONDS, math.ceil(SECONDS * slowness) * _LONGER**number)
+            self.log = TracerLog()
+            folder = f"{FOLDER}/{secrets.token_hex(4)}"
+            await follow(ssh, folder, PROGRAM, self.log, seconds)
+            if not self.log.over or not is_cut_off(self.log.work(crashed=False)):
+                break
 
 
 def why_unknown(ending: InstanceEnding) -> str:

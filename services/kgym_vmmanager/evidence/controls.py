@@ -8,19 +8,18 @@ which the kernel lists on demand, the list does.
 import asyncio
 import re
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 
-from kgym.api.steps import Control, ControlName, ControlOutcome, InstanceOutcome
+from kgym.api.steps import Control, ControlName, ControlOutcome
 from kgym.bugs.detectors import KASAN, Detectors
-from kgym.bugs.run_ends import End
 from kgym.crash.report import parse_all
 from kgym.host.quoted_words import quoted
 from kgym_vmmanager.guest.console import Console
+from kgym_vmmanager.guest.guest_session import GuestSession
 from kgym_vmmanager.guest.paths import PROGRAM
 from kgym_vmmanager.guest.ssh import CommandRefused, ConnectionLost, Shell, Ssh
-from kgym_vmmanager.vm.instance_ending import InstanceEnding
 
 Connect = Callable[[float], AbstractAsyncContextManager[Ssh]]
 
@@ -79,21 +78,13 @@ class Share:
         return tuple(dict.fromkeys((*self.mild, self.fatal, ControlName.PANIC)))
 
 
-class Idle:
+class Idle(GuestSession):
     """A session in which nothing runs, for faults in a clean guest."""
 
-    seconds, runs = 0.0, 0
-    ends: Mapping[End, int] = {}
+    runs = 0
 
-    async def run(
-        self,
-        ssh: Ssh,
-        reconnect: Callable[[], Awaitable[Ssh]],
-        is_idle: Callable[[], Awaitable[bool | None]],
-    ) -> InstanceEnding:
-        """Return at once."""
-        del ssh, reconnect, is_idle
-        return InstanceEnding(InstanceOutcome.SURVIVED)
+    async def work(self, ssh: Ssh) -> None:
+        """Do nothing."""
 
 
 @dataclass(slots=True)

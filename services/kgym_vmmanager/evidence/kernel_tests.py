@@ -9,15 +9,14 @@ import shlex
 import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import PurePosixPath
 
-from kgym.api.steps import Finding, InstanceOutcome, KernelTestRun, Severity, Strict
-from kgym.bugs.run_ends import End
+from kgym.api.steps import Finding, KernelTestRun, Severity, Strict
 from kgym.host.quoted_words import quoted
+from kgym_vmmanager.guest.guest_session import GuestSession
 from kgym_vmmanager.guest.paths import TESTS
-from kgym_vmmanager.guest.ssh import ConnectionLost, Ssh
-from kgym_vmmanager.vm.instance_ending import InstanceEnded, InstanceEnding
+from kgym_vmmanager.guest.ssh import Ssh
 
 # A guest kills a test that hangs; if it does not answer then, the guest is lost.
 _MORE_SECONDS = 15.0
@@ -88,38 +87,28 @@ def passed(status: int, output: str) -> frozenset[str]:
     return frozenset(parts)
 
 
-@dataclass(slots=True)
-class KernelTestSession:
+class KernelTestSession(GuestSession):
     """A session that runs tests, one after the other."""
 
-    tests: Sequence[str]
-    limits: Limits
-    seconds: float = 0.0
-    runs: int = 1
-    ends: dict[End, int] = field(default_factory=dict)
-    test_ends: dict[str, KernelTestEnd] = field(default_factory=dict)
-    begun: int = 0
-    """Tests that were begun."""
+    def __init__(self, tests: Sequence[str], limits: Limits) -> None:
+        super().__init__()
+        self.tests, self.limits = tests, limits
+        self.test_ends: dict[str, KernelTestEnd] = {}
+        # Tests that were begun.
+        self.begun = 0
 
-    async def run(self, ssh: Ssh, *unused: object) -> InstanceEnding:
-        """Run all tests; raises InstanceEnded if the guest does not answer."""
+    async def work(self, ssh: Ssh) -> None:
+        """Run all tests."""
         begin = time.monotonic()
-        try:
-            for test in self.tests:
-                limit = min(self.limits.each, self.limits.all - (time.monotonic() - begin))
-                if limit < 1:
-                    break
-                self.begun += 1
-                end = await _end(ssh, test, int(limit))
-                if end.status == _KILLED and limit < self.limits.each:
-                    break  # for the sake of all tests: that tells nothing about this one
-                self.test_ends[test] = end
-        except ConnectionLost as error:
-            detail = f"the guest does not answer: {error}"
-            raise InstanceEnded(InstanceOutcome.SSH_LOST, detail) from error
-        finally:
-            self.seconds = time.monotonic() - begin
-        return InstanceEnding(InstanceOutcome.SURVIVED)
+        for test in self.tests:
+            limit = min(self.limits.each, self.limits.all - (time.monotonic() - begin))
+            if limit < 1:
+                break
+            self.begun += 1
+            end = await _end(ssh, test, int(limit))
+            if end.status == _KILLED and limit < self.limits.each:
+                break  # for the sake of all tests: that tells nothing about this one
+            self.test_ends[test] = end
 
 
 async def _end(ssh: Ssh, test: str, seconds: int) -> KernelTestEnd:

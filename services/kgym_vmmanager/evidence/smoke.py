@@ -5,17 +5,15 @@ without it) or `fail NAME WHY`, and `done` at the end.
 """
 
 import re
-import time
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Iterator
 from itertools import islice
 
 from kgym.api.steps import Finding, InstanceOutcome, InstanceResult
-from kgym.bugs.run_ends import End
 from kgym.host.quoted_words import quoted
 from kgym_vmmanager.guest.console import Console
+from kgym_vmmanager.guest.guest_session import GuestSession
 from kgym_vmmanager.guest.paths import PROGRAM
-from kgym_vmmanager.guest.ssh import ConnectionLost, Ssh
-from kgym_vmmanager.vm.instance_ending import InstanceEnded, InstanceEnding
+from kgym_vmmanager.guest.ssh import Ssh
 
 _SECONDS = 180.0
 _DONE = "done"
@@ -26,36 +24,21 @@ _MOST_WORDS = 300
 _FAILURE = re.compile(rf"fail (\w[\w.-]{{,39}})(?: .{{,{_MOST_WORDS}}}|$)")
 
 
-class SmokeTest:
+class SmokeTest(GuestSession):
     """A session that runs the smoke test once."""
 
+    lost = "the smoke test did not end"
+
     def __init__(self, output: Console) -> None:
-        self.seconds = 0.0
-        self.runs = 1
-        self.ends: dict[End, int] = {}
+        super().__init__()
         self.text = ""
         self._output = output
 
-    async def run(
-        self,
-        ssh: Ssh,
-        reconnect: Callable[[], Awaitable[Ssh]],
-        is_idle: Callable[[], Awaitable[bool | None]],
-    ) -> InstanceEnding:
-        """Run the smoke test to its end; raises InstanceEnded if the guest is lost."""
-        del reconnect, is_idle  # a lost guest has failed the test
-        begin = time.monotonic()
-        try:
-            _, output = await ssh.run(PROGRAM, limit=_SECONDS)
-        except ConnectionLost as error:
-            raise InstanceEnded(
-                InstanceOutcome.SSH_LOST, f"the smoke test did not end: {error}"
-            ) from error
-        finally:
-            self.seconds = time.monotonic() - begin
+    async def work(self, ssh: Ssh) -> None:
+        """Run the smoke test to its end."""
+        _, output = await ssh.run(PROGRAM, limit=_SECONDS)
         self._output.feed(output)
         self.text = output.decode(errors="replace")
-        return InstanceEnding(InstanceOutcome.SURVIVED)
 
 
 def findings(result: InstanceResult, text: str) -> Iterator[Finding]:

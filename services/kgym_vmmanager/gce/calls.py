@@ -22,6 +22,7 @@ _CALL_SECONDS = 60.0
 _THREADS = 32
 _PAUSES = (0.2, 10.0)
 _PASSING = frozenset({408, 429, 500, 502, 503, 504})
+_BUSY = _PASSING | {409}
 _OPERATION_SECONDS = 300.0
 
 
@@ -110,59 +111,39 @@ class Compute:
         """Create an instance and wait for it. Raises NoRoom, Taken, and InfrastructureError."""
         # `insert(...).result()` would poll the service itself, whatever endpoint was configured:
         # hence `insert_unary`, and a client for operations with the same options.
-        body = self._v1.Instance(wanted)
-        asked = self._v1.InsertInstanceRequest(
-            project=self._project, zone=zone, instance_resource=body, request_id=request
-        )
-        operation = await self._call(lambda: self._instances.insert_unary(asked, **_ONCE))
-
-        def wait(name: str) -> Any:
-            waiting = self._v1.WaitZoneOperationRequest(
-                project=self._project, zone=zone, operation=name
-            )
-            return self._operations.wait(waiting, **_ONCE)
-
-        await self._finish(operation, wait)
+        begin = self._instances.insert_unary
+        body = dict(wanted)
+        operation = await self._ask(begin, zone=zone, instance_resource=body, request_id=request)
+        await self._finish(operation, self._operations, zone=zone)
 
     async def delete(self, zone: str, name: str) -> None:
         """Start to delete an instance; do nothing if there is none.
 
         While another operation on it runs (409), the call is retried.
         """
-        asked = self._v1.DeleteInstanceRequest(project=self._project, zone=zone, instance=name)
         with contextlib.suppress(Gone, NotReady):
-            await self._call(
-                lambda: self._instances.delete_unary(asked, **_ONCE), passing=_PASSING | {409}
-            )
+            delete = self._instances.delete_unary
+            await self._ask(delete, passing=_BUSY, zone=zone, instance=name)
 
     async def get(self, zone: str, name: str) -> Any:
         """Return an instance; raises Gone."""
-        asked = self._v1.GetInstanceRequest(project=self._project, zone=zone, instance=name)
-        return await self._call(lambda: self._instances.get(asked, **_ONCE))
+        return await self._ask(self._instances.get, zone=zone, instance=name)
 
     async def labelled(self, zone: str, owner: str) -> list[Any]:
         """Return the owner's instances in a zone, by their label."""
-        asked = self._v1.ListInstancesRequest(
-            project=self._project, zone=zone, filter=f"labels.kgym={owner}"
-        )
-        return await self._call(lambda: list(self._instances.list(asked, **_ONCE)))
+        return await self._list(self._instances.list, f"labels.kgym={owner}", zone=zone)
 
     async def serial_port(self, zone: str, name: str, start: int) -> ConsoleChunk:
         """Return the console from byte `start` on; raises Gone and NotReady."""
-        asked = self._v1.GetSerialPortOutputInstanceRequest(
-            project=self._project, zone=zone, instance=name, port=1, start=start
-        )
-        output = await self._call(
-            lambda: self._instances.get_serial_port_output(asked, **_ONCE), self.console_gate
+        read = self._instances.get_serial_port_output
+        output = await self._ask(
+            read, self.console_gate, zone=zone, instance=name, port=1, start=start
         )
         return ConsoleChunk(output.contents.encode(errors="replace"), output.start, output.next_)
 
     async def what_happened(self, zone: str, number: int) -> set[str]:
         """Return the kinds of operations on the instance with this number (`id`)."""
-        asked = self._v1.ListZoneOperationsRequest(
-            project=self._project, zone=zone, filter=f"targetId={number}"
-        )
-        operations = await self._call(lambda: list(self._operations.list(asked, **_ONCE)))
+        operations = await self._list(self._operations.list, f"targetId={number}", zone=zone)
         return {
             operation.operation_type for operation in operations if operation.target_id == number
         }
@@ -171,9 +152,8 @@ class Compute:
 
     async def image_status(self, name: str) -> str | None:
         """Return an image's status (READY, PENDING, FAILED), or None if there is none."""
-        asked = self._v1.GetImageRequest(project=self._project, image=name)
         try:
-            return str((await self._call(lambda: self._images.get(asked, **_ONCE))).status)
+            return str((await self._ask(self._images.get, image=name)).status)
         except Gone:
             return None
 
@@ -182,31 +162,19 @@ class Compute:
 
         Do nothing if one of this name exists: another worker creates it.
         """
-        body = self._v1.Image(
-            name=name, raw_disk=self._v1.RawDisk(source=source), labels=dict(marks)
-        )
-        asked = self._v1.InsertImageRequest(project=self._project, image_resource=body)
-
-        def wait(name: str) -> Any:
-            waiting = self._v1.WaitGlobalOperationRequest(project=self._project, operation=name)
-            return self._image_operations.wait(waiting, **_ONCE)
-
+        body = {"name": name, "raw_disk": {"source": source}, "labels": dict(marks)}
         with contextlib.suppress(Taken):
-            operation = await self._call(lambda: self._images.insert_unary(asked, **_ONCE))
-            await self._finish(operation, wait)
+            operation = await self._ask(self._images.insert_unary, image_resource=body)
+            await self._finish(operation, self._image_operations)
 
     async def delete_image(self, name: str) -> None:
         """Start to delete an image; do nothing if there is none."""
-        asked = self._v1.DeleteImageRequest(project=self._project, image=name)
         with contextlib.suppress(Gone, NotReady):
-            await self._call(
-                lambda: self._images.delete_unary(asked, **_ONCE), passing=_PASSING | {409}
-            )
+            await self._ask(self._images.delete_unary, passing=_BUSY, image=name)
 
     async def labelled_images(self, owner: str) -> list[Any]:
         """Return the owner's images, by their label."""
-        asked = self._v1.ListImagesRequest(project=self._project, filter=f"labels.kgym={owner}")
-        return await self._call(lambda: list(self._images.list(asked, **_ONCE)))
+        return await self._list(self._images.list, f"labels.kgym={owner}")
 
     def owned(self) -> list[Resources]:
         """Return the resources for the sweeper: the owner's VMs by zone, and its images."""
@@ -223,29 +191,38 @@ class Compute:
         ]
         return [*vms, Resources(kernel_images, self.delete_image)]
 
-    # --- calls with retries
-    # ------------------------------------------------------------------------
+    # --- calls with retries ----------------------------------------------------------------------
 
-    async def _finish(self, operation: Any, wait: Callable[[str], Any]) -> None:
+    async def _finish(self, operation: Any, operations: Any, **scope: Any) -> None:
         begin = time.monotonic()
         while operation.status != self._v1.Operation.Status.DONE:
             if time.monotonic() - begin > _OPERATION_SECONDS:
                 message = f"{operation.name} is not done after {_OPERATION_SECONDS:g} s"
                 raise InfrastructureError("gce_failed", message)
-            operation = await self._call(partial(wait, operation.name))
+            operation = await self._ask(operations.wait, operation=operation.name, **scope)
         if errors := list(operation.error.errors):
             raise _refused((error.code for error in errors), errors[0].message)
 
-    async def _call(
+    async def _list(
+        self, method: Callable[..., Iterable[Any]], chosen: str, **of: Any
+    ) -> list[Any]:
+        """Return the resources that a filter chooses; their pages are read in the same thread."""
+        return await self._ask(lambda **call: list(method(**call)), filter=chosen, **of)
+
+    async def _ask(
         self,
-        function: Callable[[], T],
+        method: Callable[..., T],
         gate: RateGate | None = None,
         passing: Collection[int] = _PASSING,
+        **request: Any,
     ) -> T:
+        """Call a method of a client, with this request to our project."""
         from google.api_core.exceptions import GoogleAPICallError  # noqa: PLC0415 - as above
         from google.auth.exceptions import GoogleAuthError  # noqa: PLC0415
         from requests import RequestException  # noqa: PLC0415
 
+        asked = {"project": self._project, **request}
+        function = partial(method, request=asked, retry=None, timeout=_CALL_SECONDS)
         lost: Exception
         gate, begin, pause = gate or self._gate, time.monotonic(), _PAUSES[0]
         while True:
@@ -271,9 +248,6 @@ class Compute:
                 raise InfrastructureError(reason, message) from lost
             await asyncio.sleep(pause)
             pause = min(2 * pause, _PAUSES[1])
-
-
-_ONCE: dict[str, Any] = {"retry": None, "timeout": _CALL_SECONDS}
 
 
 def _unknown_here(error: Exception) -> InfrastructureError:

@@ -33,21 +33,8 @@ _UNPACK = """\
 # What the guest writes to the disk is gone with QEMU.
 [ -e disk ] || { zstd -d -q --sparse root.zst -o disk.part && mv disk.part disk; }
 """
-_SCRIPT = """\
-#!/bin/sh
-# Boots the kernel as kGymSuite did, and runs the reproducer until Ctrl-C ends QEMU.
-#   reproduce.sh [N [SEED]]    N: which reproducer, from 0 to {last}
-#                              SEED: the variant of it in variant-SEED.cpio
-# Needs qemu-system-x86_64 (it was {version}){and_zstd}.
-set -eu
-cd "$(dirname -- "$0")"
-initrd=initrd-${{1:-0}}.cpio
-if [ -n "${{2:-}}" ]; then
-    cat "$initrd" "variant-$2.cpio" >variant-initrd
-    initrd=variant-initrd
-fi
-{unpack}exec {command}
-"""
+# A template for `str.format`.
+_SCRIPT = Path(__file__).with_name("reproduce.sh").read_text()
 
 
 async def pack(folder: Path, files: Mapping[str, Path]) -> Path:

@@ -24,15 +24,14 @@ from kgym_vmmanager.evidence.breakpoints import Breakpoints, StubFailed
 from kgym_vmmanager.evidence.call_profile import FOLDER, Profiling, TracerLog
 from kgym_vmmanager.evidence.compared_work import lacks, proves_nothing
 from kgym_vmmanager.evidence.controls import Connect, Controls, Idle, Share
-from kgym_vmmanager.evidence.kernel_tests import KernelTestSession
 from kgym_vmmanager.evidence.smoke import SmokeTest
 from kgym_vmmanager.guest.console import FILE_BYTES, Console
 from kgym_vmmanager.guest.guest_image import READY, REFUSED
+from kgym_vmmanager.guest.guest_session import GuestSession
 from kgym_vmmanager.guest.paths import RUNNER
 from kgym_vmmanager.guest.ssh import ConnectionLost, Ssh
 from kgym_vmmanager.reproduce.instance_plan import InstancePlan
 from kgym_vmmanager.reproduce.reproducer_run import Session
-from kgym_vmmanager.variants.variant_session import VariantSession
 from kgym_vmmanager.vm.disk_room import overlay_bytes
 from kgym_vmmanager.vm.instance_ending import InstanceEnded, InstanceEnding
 from kgym_vmmanager.vm.provider import Boot, Drive, Vm, VmHost
@@ -67,7 +66,7 @@ class Instance:
         profile: bool = False,
         share: Share | None = None,
         clean: bool = False,
-        variants: VariantSession | KernelTestSession | None = None,
+        variants: GuestSession | None = None,
     ) -> None:
         self._program = number % len(plan.initrds)
         self.report: CrashReport | None = None
@@ -81,7 +80,7 @@ class Instance:
         self.number, self._name = number, name
         self._limits = host.limits
         self.unwatched = ""
-        self._session: Session | SmokeTest | Profiling | Idle | VariantSession | KernelTestSession
+        self._session: Session | GuestSession
         self._profiling: Profiling | None = None
         self._common: frozenset[str] = frozenset()
         self._points: Breakpoints | None = None

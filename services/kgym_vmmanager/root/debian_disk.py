@@ -19,7 +19,7 @@ from pydantic import ValidationError
 from kgym.api.steps import UsedRoot
 from kgym.errors import InfrastructureError
 from kgym.host import proc
-from kgym.transport.artifact_storage import ArtifactMissing
+from kgym.transport.artifact_storage import ArtifactMissing, sha256_of
 from kgym.worker.context import StepContext
 
 # The files of a disk in the cache; storage has all but the first.
@@ -82,7 +82,7 @@ async def make(run: StepContext, folder: Path) -> None:
         run.log("making the root disk, once for all workers")
         system = await _bootstrapped(folder)
         await pack(folder)
-        digest = await asyncio.to_thread(sha256, folder / DISK)
+        digest = await asyncio.to_thread(sha256_of, folder / DISK)
         about = UsedRoot(kind="disk", format="raw", sha256=digest, system=system)
         (folder / ABOUT).write_text(about.model_dump_json())
         for name in (PACKED, ABOUT):
@@ -101,12 +101,6 @@ async def unpack(folder: Path) -> None:
     flags = ("-d", "-q", "-f", "--sparse")
     argv: list[str | Path] = ["zstd", *flags, folder / PACKED, "-o", folder / DISK]
     await proc.run(argv, timeout=_PACK_SECONDS)
-
-
-def sha256(path: Path) -> str:
-    """Return a file's SHA-256."""
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def used(folder: Path) -> UsedRoot:
@@ -134,7 +128,7 @@ async def _is_whole(folder: Path) -> bool:
         await unpack(folder)
     except (ValidationError, proc.ProgramFailed):
         return False
-    return await asyncio.to_thread(sha256, folder / DISK) == about.sha256
+    return await asyncio.to_thread(sha256_of, folder / DISK) == about.sha256
 
 
 async def _bootstrapped(folder: Path) -> str:

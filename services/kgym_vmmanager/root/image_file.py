@@ -21,8 +21,9 @@ from kgym.host import proc
 from kgym.host.quoted_words import quoted
 from kgym.host.sandbox import Sandbox, prepare
 from kgym.host.sandbox_limits import LimitExceeded, SandboxLimits
+from kgym.transport.artifact_storage import sha256_of
 from kgym.worker.context import StepContext
-from kgym_vmmanager.root.debian_disk import ABOUT, DISK, PACKED, pack, sha256, unpack
+from kgym_vmmanager.root.debian_disk import ABOUT, DISK, PACKED, pack, unpack
 
 # Limit of the image file.
 MOST_BYTES = 8 << 30
@@ -83,7 +84,7 @@ async def _of_step(run: StepContext, folder: Path) -> UsedRoot:
         raise UserError("bad_root_image", f"the step that `vm.root` names has no disk: {why}")
     await run.fetch("root", ReproduceArtifact.ROOT, folder / PACKED)
     await unpack(folder)
-    if await asyncio.to_thread(sha256, folder / DISK) != before.sha256:
+    if await asyncio.to_thread(sha256_of, folder / DISK) != before.sha256:
         raise UserError("bad_root_image", "the disk of the step that `vm.root` names is damaged")
     return before
 

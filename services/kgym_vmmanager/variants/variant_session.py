@@ -2,18 +2,18 @@
 
 import secrets
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Literal
 
 from kgym.api.steps import SEED_LIMIT, InstanceOutcome, Loss, Pace
-from kgym.bugs.run_ends import End
 from kgym_vmmanager.evidence.syscall_names import call_name
+from kgym_vmmanager.guest.guest_session import GuestSession
 from kgym_vmmanager.guest.paths import PROGRAM, VARIER, WORDS
-from kgym_vmmanager.guest.ssh import ConnectionLost, Ssh, Stream
+from kgym_vmmanager.guest.ssh import Ssh, Stream
 from kgym_vmmanager.variants import balance
-from kgym_vmmanager.vm.instance_ending import InstanceEnded, InstanceEnding
+from kgym_vmmanager.vm.instance_ending import InstanceEnded
 
 _FOLDER = "/tmp"  # noqa: S108 - the guest's
 _CALL_SECONDS = 10.0
@@ -181,34 +181,19 @@ class Part:
     log: VaryLog = field(default_factory=VaryLog)
 
 
-class VariantSession:
+class VariantSession(GuestSession):
     """A session that runs the variants of its parts, one part after the other."""
 
-    runs = 1
+    lost = "the variants did not come to their end"
 
     def __init__(self, *parts: Part) -> None:
-        self.seconds = 0.0
-        self.ends: dict[End, int] = {}
+        super().__init__()
         self.parts = parts
 
-    async def run(
-        self,
-        ssh: Ssh,
-        reconnect: Callable[[], Awaitable[Ssh]] | None = None,
-        is_idle: Callable[[], Awaitable[bool | None]] | None = None,
-    ) -> InstanceEnding:
-        """Run all variants; raises InstanceEnded if the guest is lost or does not answer."""
-        del reconnect, is_idle
-        begin = time.monotonic()
-        try:
-            for part in self.parts:
-                await self._run_part(ssh, part)
-        except (ConnectionLost, TimeoutError) as error:
-            detail = f"the variants did not come to their end: {error}"
-            raise InstanceEnded(InstanceOutcome.SSH_LOST, detail) from error
-        finally:
-            self.seconds = time.monotonic() - begin
-        return InstanceEnding(InstanceOutcome.SURVIVED)
+    async def work(self, ssh: Ssh) -> None:
+        """Run all variants."""
+        for part in self.parts:
+            await self._run_part(ssh, part)
 
     async def _run_part(self, ssh: Ssh, part: Part) -> None:
         folder = f"{_FOLDER}/{secrets.token_hex(4)}"

@@ -7,6 +7,7 @@ import pytest
 
 from kgym.api.steps import Reproducer, ReproduceSpec, StepRef, UsedRoot, VmShape
 from kgym.errors import InfrastructureError
+from kgym.transport.artifact_storage import sha256_of
 from kgym.worker.context import StepContext
 from kgym_vmmanager.root import debian_disk
 from kgym_vmmanager.root.debian_disk import ABOUT, DISK, PACKED
@@ -28,7 +29,7 @@ async def run(new_run: NewRun, tmp_path: Path) -> StepContext:
     made.mkdir()
     (made / DISK).write_bytes(b"a disk" * 100_000)
     await debian_disk.pack(made)
-    about = UsedRoot(kind="disk", format="raw", sha256=debian_disk.sha256(made / DISK))
+    about = UsedRoot(kind="disk", format="raw", sha256=sha256_of(made / DISK))
     (made / ABOUT).write_text(about.model_dump_json())
     name = debian_disk.recipe()
     for file in (PACKED, ABOUT):

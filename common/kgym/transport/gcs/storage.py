@@ -126,11 +126,6 @@ class GcsStorage:
         """Look the base up, and record its use."""
         return await self._run(self._bases.touch, base)
 
-    async def unused_bases(self, age: float) -> dict[str, int]:
-        """Compare the bases with the names of all objects."""
-        unused = await self._run(self._bases.unused, age)
-        return {base: stored.size for base, stored in unused.items()}
-
     async def remove_bases(self, age: float) -> dict[str, int]:
         """Remove the unused bases, except those used meanwhile."""
         gone = await self._run(self._bases.remove_unused, age)

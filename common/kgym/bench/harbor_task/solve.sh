@@ -1,0 +1,2 @@
+#!/bin/sh
+cd /linux && git apply /solution/fix.patch
