@@ -11,8 +11,7 @@ from kgym.api.bulk import Aborted
 from kgym.api.groups import GroupFilter, GroupPage, GroupView
 from kgym.api.jobs import GroupName, Submitter
 from kgym.api.patch_rows import PatchFilter, PatchPage
-from kgym.web.problems import documented
-from kgym.web.routing import as_json, router
+from kgym.web.routing import as_json, described, router
 from kgym.web.scopes import Scope
 from kgym_scheduler.routing import Core, caller_of
 from kgym_scheduler.scheduler import Scheduler
@@ -25,17 +24,11 @@ Whose = Annotated[
     Submitter | None, Query(description="the group's submitter; by default the caller")
 ]
 
-readers = router(Scope.READ)
-submitters = router(Scope.SUBMIT)
+readers = router(Scope.READ, "groups")
+submitters = router(Scope.SUBMIT, "groups")
 
 
-@readers.get(
-    "/groups",
-    summary="List groups of jobs",
-    tags=["groups"],
-    response_model=GroupPage,
-    responses=documented(),
-)
+@readers.get("/groups", **described("List groups of jobs", GroupPage))
 async def list_groups(
     http: Request, scheduler: Core, conditions: Annotated[GroupFilter, Query()]
 ) -> Response:
@@ -47,13 +40,7 @@ async def list_groups(
     return as_json(await scheduler.store.groups(conditions, caller_of(http).name))
 
 
-@readers.get(
-    "/groups/{name}",
-    summary="Show a group",
-    tags=["groups"],
-    response_model=GroupView,
-    responses=documented(404),
-)
+@readers.get("/groups/{name}", **described("Show a group", GroupView, 404))
 async def show_group(
     http: Request, scheduler: Core, name: Named, submitter: Whose = None
 ) -> Response:
@@ -66,11 +53,11 @@ async def show_group(
 
 @readers.get(
     "/groups/{name}/patches",
-    summary="Show the patches of a group",
-    tags=["groups"],
-    response_model=PatchPage,
-    responses=documented(
-        404, answers={200: {"content": {"text/csv": {"schema": {"type": "string"}}}}}
+    **described(
+        "Show the patches of a group",
+        PatchPage,
+        404,
+        answers={200: {"content": {"text/csv": {"schema": {"type": "string"}}}}},
     ),
 )
 async def group_patches(
@@ -102,13 +89,7 @@ async def _lines(
         yield csv_text.lines(page.patches)
 
 
-@submitters.post(
-    "/groups/{name}/abort",
-    summary="Abort a group's jobs",
-    tags=["groups"],
-    response_model=Aborted,
-    responses=documented(404),
-)
+@submitters.post("/groups/{name}/abort", **described("Abort a group's jobs", Aborted, 404))
 async def abort_group(
     http: Request, scheduler: Core, name: Named, submitter: Whose = None
 ) -> Response:
