@@ -61,7 +61,7 @@ async def patches(
     own = (j.submitter == submitter, j.group_name == name)
     size = func.coalesce(func.length(j.patches), 0)
     sizes = select(j.id, size).where(*own, j.id > after).order_by(j.id).limit(limit + 1)
-    ids = _prefix((await connection.execute(sizes)).all(), limit)
+    ids = _prefix([(row[0], row[1]) for row in await connection.execute(sizes)], limit)
     query: Select[Any] = (
         select(j.id, j.state, j.tags, j.outcome, j.verdict, j.title, j.reason, j.patches)
         .where(j.id.in_(ids.shown))
@@ -93,7 +93,7 @@ class _Prefix(NamedTuple):
     more: bool
 
 
-def _prefix(sizes: Sequence[Row[Any]], limit: int) -> _Prefix:
+def _prefix(sizes: Sequence[tuple[int, int]], limit: int) -> _Prefix:
     """Return as many jobs as a page may have: the first one in any case."""
     total, shown = 0, list[int]()
     for job_id, size in sizes[:limit]:
