@@ -16,7 +16,7 @@ import pytest
 
 from kgym.api.agent.conversation import Reply, ToolCall
 from kgym.api.agent.runs import Limits, RunState, RunView
-from kgym.api.agent.strategy import Forest
+from kgym.api.agent.strategy import Forest, Strategy, Tool
 from kgym.errors import Conflict, NotFound
 from kgym_crashfixer import event_file
 from kgym_crashfixer.models.model import Call, Model
@@ -291,7 +291,9 @@ async def test_a_crash_that_does_not_reproduce_is_said_before_money_is_spent(
 SMALL = Forest(trees=1, depth=1, cycle=agents.ONE_TREE.cycle.model_copy(update={"hypotheses": 1}))
 
 
-async def answered(tmp_path: Path, endpoint: Endpoint, *script: Handle, **limits: float) -> RunView:
+async def answered(
+    tmp_path: Path, endpoint: Endpoint, *script: Handle, strategy: Strategy = SMALL, **limits: float
+) -> RunView:
     endpoint.script = list(script)
     url = f"http://127.0.0.1:{endpoint.server_port}/v1"
 
@@ -299,7 +301,7 @@ async def answered(tmp_path: Path, endpoint: Endpoint, *script: Handle, **limits
         return Provided(f"openai-chat:gpt-4o@{url}", KEY, first_pause=0.001)
 
     async with agents.agent(tmp_path, model, pauses=(0.01,)) as made:
-        view = await ran(made, strategy=SMALL, **limits)
+        view = await ran(made, strategy=strategy, **limits)
         shown = [view.model_dump_json()]
         shown += [item.model_dump_json() for item in await made.agent.calls(view.id)]
         shown += [item.model_dump_json() async for item in made.agent.follow(view.id)]
@@ -361,6 +363,20 @@ async def test_a_provider_that_was_away_is_asked_again(tmp_path: Path, endpoint:
 
     view = await answered(tmp_path, endpoint, *[refuse(500)] * 7, answering)
     assert view.nodes[0].outcome == "crashed"
+
+
+@pytest.mark.parametrize(
+    ("first", "reason"),
+    [(lambda handler: handler.say(200, {}), "unreadable"), (answer(KEY), "has_key")],
+)
+async def test_a_single_unreadable_answer_ends_no_conversation(
+    tmp_path: Path, endpoint: Endpoint, first: Handle, reason: str
+) -> None:
+    call = {"id": "1", "type": "function", "function": {"name": "check", "arguments": "{}"}}
+    last = answer("", [call])
+    view = await answered(tmp_path, endpoint, first, last, strategy=Tool(turns=3))
+    assert (view.spent.calls, view.state) == (3, RunState.UNRESOLVED)
+    assert f'"answer_{reason}"' in contents(tmp_path / "runs")
 
 
 async def test_a_model_that_never_answers_is_ended_by_the_limit_of_time(

@@ -299,14 +299,16 @@ class Runner:
         return await self._answer(asked, call)
 
     async def _answer(self, asked: Asked, call: Call) -> _Done:
-        pauses = list(self._pauses)
+        # An answer that is no answer may come once: a single one must not end a conversation.
+        again = {"answer_unreadable": [0.0], "answer_has_key": [0.0]}
+        again["model_unavailable"] = list(self._pauses)
         while True:
             try:
                 reply = clean(await self._model.ask(call))
             except ModelError as error:
                 event = {"name": asked.name, "reason": error.reason, "message": error.message}
                 failed = Answered(asked.name, error=f"{error.reason}: {error.message}")
-                if error.reason == "model_unavailable" and pauses:
+                if pauses := again.get(error.reason):
                     await self._write(Batch(events=[("waiting", event)]))
                     await asyncio.sleep(pauses.pop(0))
                     continue
