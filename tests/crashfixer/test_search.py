@@ -605,3 +605,21 @@ def test_a_patch_in_words_is_made_by_an_agent_with_tools_too(form: str) -> None:
     assert [turn.results for turn in turns] == [{"": "edited"}, {}]
     (node,) = search.nodes.values()
     assert "there is no patch" in node.unreadable[0]
+
+
+def test_an_agent_with_tools_that_has_edited_nothing_is_not_done() -> None:
+    line = "#define LIMIT "
+    edited: dict[str, JsonValue] = {"file": FILE, "original": f"{line}99"}
+    edited["replacement"] = f"{line}16"
+    script = [("done", {}), ("edit", edited), ("done", {})]
+    search, turns = Search(Tool(turns=9), FIRST), []
+    while ready := search.ask():
+        (asked,) = ready
+        result: work.Result = World(1, ["16"]).result(asked)
+        if isinstance(asked.work, work.Question):
+            turns = asked.work.turns
+            name, arguments = script[len(turns)]
+            result = work.Answer(calls=[ToolCall(id="1", name=name, arguments=arguments)])
+        search.tell(asked.name, result)
+    assert search.fixes()
+    assert [turn.results["1"] for turn in turns] == ["error: nothing has been edited yet", "edited"]

@@ -25,7 +25,7 @@ from kgym_crashfixer.search.written_patch import Change, clean
 _REPORT = 20_000
 # Characters of the model's own explanation of a failed patch.
 _LESSON = 1000
-_UNCHANGED = "error: nothing is edited"
+_UNCHANGED = "error: nothing has been edited yet"
 
 
 @dataclass(slots=True)
@@ -107,6 +107,8 @@ def _called(talk: _Talk, call: ToolCall) -> Plan[str]:
             result = yield from _run(talk)
         case "reset":
             talk.code, result = Code(talk.code.files), "all edits are undone"
+        case "done" if talk.code.unchanged:
+            result = _UNCHANGED
         case "done":
             talk.done, result = True, "the conversation ends"
         case "read_file" | "list_folder" | "search" | "symbol":
