@@ -20,11 +20,14 @@ from kgym.api.jobs import JobRequest
 from kgym.api.states import State
 from kgym.api.steps import BuildSpec, StepKind, StepResult
 from kgym.bugs import bundle as bugs
+from kgym.bugs.source_tools import SourceTools
 from kgym.client import AsyncClient
 from kgym.errors import UserError
 from kgym.worker.context import StepContext
 from kgym_cli.agents.called_jobs import CalledJobs
 from kgym_cli.platforms.embedded_platform import Platform
+from kgym_crashfixer.search.tools import tools_of
+from kgym_crashfixer.search.work import Purpose, Question
 from tests.cli.conftest import Kgym
 from tests.cli.test_check import DIFF
 from tests.cli.test_check import bundle as bundle  # noqa: PLC0414 - a fixture
@@ -78,7 +81,7 @@ async def test_patches_are_tried_and_errors_are_answers(tmp_path: Path, tree: Pa
             listed = {tool.name for tool in (await call.client.list_tools()).tools}
             assert listed == {
                 *("check", "run_kernel", "trace"),
-                *("read_file", "list_folder", "search", "symbol"),
+                *("read_file", "list_folder", "search", "symbol", "definition"),
             }
             await _tried(call, tree)
             failed, text = await call("trace", files=["drivers/a.c"])
@@ -111,12 +114,19 @@ async def test_the_source_is_read_as_the_bug_has_it(
 ) -> None:
     with Platform(tmp_path / "data") as platform:
         async with tools(platform.url, "--bug", bundle) as call:
-            failed, text = await call("read_file", path="kernel/watch_queue.c", first=8, last=11)
+            listed = {tool.name: tool for tool in (await call.client.list_tools()).tools}
+            asked = Question(node="t0", purpose=Purpose.TOOL, values={}, temperature=0.2)
+            looks = [tool for tool in tools_of(asked) if tool.name in vars(SourceTools)]
+            assert len(looks) == 5
+            for tool in looks:  # CrashFixer's are the same
+                assert listed[tool.name].description == tool.description
+                assert listed[tool.name].input_schema == tool.parameters
+            failed, text = await call("read_file", path="kernel/watch_queue.c", start=8, end=11)
             assert not failed, text
             assert text.startswith("kernel/watch_queue.c: lines 8 to 11 of ")
             assert "10\t\tif (type >= 100)\n" in text
-            patched = await call("read_file", path="kernel/watch_queue.c", patch=DIFF % "type")
-            assert "if (type)\n" in patched[1]
+            answer = await call("definition", name="watch_filter")
+            assert answer[1].startswith("function in kernel/watch_queue.c: lines ")
             assert "watch_queue.c" in (await call("list_folder", path="kernel"))[1].split()
             answer = await call("search", pattern=r"type\s*>=", glob="*.c")
             assert "kernel/watch_queue.c:10: " in answer[1]
@@ -128,6 +138,10 @@ async def test_the_source_is_read_as_the_bug_has_it(
             edit = {"original": "type >= 100", "replacement": "type >= 2"}
             done = await call("check", edits=[{"file": "kernel/watch_queue.c", **edit}])
             assert done == (False, "compiles\nfunctions that it changes: watch_filter")
+            failed, text = await call("read_file", path="kernel/watch_queue.c", first=2)
+            assert text == "read_file has no argument 'first'; its arguments: path, start, end"
+            failed, text = await call("no_such_tool")
+            assert text.startswith("there is no tool 'no_such_tool'; the tools are check, ")
             for name, given in WRONG:
                 failed, text = await call(name, **given)
                 assert failed, text
@@ -230,5 +244,4 @@ WRONG: Sequence[tuple[str, dict[str, object]]] = [
     ("check", {"edits": [{"file": "a"}]}),
     ("run_kernel", {"wait_seconds": -1}),
     ("trace", {"files": ["../../etc/passwd"]}),
-    ("no_such_tool", {}),
 ]

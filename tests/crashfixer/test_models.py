@@ -11,12 +11,12 @@ from typing import Any
 
 import pytest
 
-from kgym.api.agent.conversation import Reply, ToolCall, Turn
+from kgym.api.agent.conversation import Reply, ToolCall, ToolSpec, Turn
 from kgym.errors import UserError
 from kgym_cli.agents import agent_models
 from kgym_crashfixer import strategies
 from kgym_crashfixer.models import provider, tape
-from kgym_crashfixer.models.model import Call, ModelError, ToolSpec
+from kgym_crashfixer.models.model import Call, ModelError
 from kgym_crashfixer.models.provider import GO_ON, Provided
 from kgym_crashfixer.models.tape import Recorder, Replay
 from kgym_crashfixer.prompts import Prompt

@@ -169,23 +169,25 @@ def test_tools_see_the_source_with_the_edits(using: Using) -> None:
             return result
 
         text = (TREE / WATCH).read_text()
-        assert (await seen("read_file", path=WATCH, whole=True)).text == text
+        assert (await seen("whole", path=WATCH)).text == text
         part = await seen("read_file", path=WATCH, start=3, end=5)
-        lines = text.splitlines(True)
-        expected = f"[{WATCH}, lines 3 to 5 of {len(lines)}]\n{''.join(lines[2:5])}"
-        assert part.text == expected
+        lines = text.splitlines()
+        numbered = "\n".join(f"{number}\t{lines[number - 1]}" for number in (3, 4, 5))
+        head = f"{WATCH}: lines 3 to 5 of {len(lines)}"
+        assert part.text == f"{head}\n<file>\n{numbered}\n</file>"
         edit = Edit(file=WATCH, original="filter[8]", replacement="filter[16]")
         assert "filter[16]" in (await seen("read_file", edits=(edit,), path=WATCH)).text
         folder = (await seen("list_folder", path="")).text.splitlines()
         assert {"kernel/", "Makefile"} <= set(folder)
         assert f"{WATCH}:3: " in (await seen("search", pattern="WATCH_TYPE__NR 2$")).text
-        assert "[no line matches]" in (await seen("search", pattern="no such words here")).text
-        assert f"defined in {WATCH}" in (await seen("symbol", name="watch_filter")).text
+        assert (await seen("search", pattern="no such words here")).text.startswith("0 lines\n")
+        assert f"{WATCH}:7-14: function: " in (await seen("symbol", name="watch_filter")).text
         for wrong in (
             look("read_file", path="kernel/absent.c"),
             look("read_file", path=7),
             look("read_file", path=WATCH, start="x"),
-            look("read_file", path="../../etc/passwd", whole=True),
+            look("whole", path="../../etc/passwd"),
+            look("read_file", path=WATCH, first=3),
             look("search", pattern="("),
             look("search", pattern="a", glob=7),
             look("symbol", name="not a name"),
@@ -206,14 +208,14 @@ def test_a_definition_is_shown_with_its_file(using: Using) -> None:
         result = await platform.do("t/1-source", look("definition", name=name, edits=(edit,)))
         assert isinstance(result, Seen)
         assert result.paths == [WATCH]
-        assert result.text.startswith(
-            f"[{WATCH}, lines 7 to 14, function]\nint watch_filter(int type)"
-        )
+        head = f"function in {WATCH}: lines 7 to 14 of "
+        assert result.text.startswith(head), result.text
+        assert "\n7\tint watch_filter(int type)" in result.text
         for wrong in (look("definition", name="frob_gone"), look("definition", name="not a name")):
             result = await platform.do("t/1-source", wrong)
             assert isinstance(result, Seen)
-            assert (result.succeeded, result.paths) == (False, [])
-            assert result.text.startswith("error: ")
+            assert not result.paths
+            assert result.text.startswith(("error: ", "frob_gone is defined nowhere"))
 
     using(Tool(), run)
 

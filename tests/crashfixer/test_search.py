@@ -347,16 +347,41 @@ def test_agreement_counts_trees() -> None:
 
 
 def test_a_look_at_the_source_is_no_longer_than_a_conversation_can_bear() -> None:
+    calls = [ToolCall(id="1", name="read_file", arguments={"path": FILE})]
+    (result,) = tool_results(calls, work.Seen(text="x" * 10_000_000)).values()
+    assert len(result) < 65_000
+
+
+def tool_results(calls: list[ToolCall], seen: work.Result) -> dict[str, str]:
+    """Return the answers to tool calls of an agent that is shown this of the source."""
     search = Search(Tool(), FIRST)
     (asked,) = search.ask()
-    call = ToolCall(id="c1", name="read_file", arguments={"path": FILE, "whole": True})
-    search.tell(asked.name, work.Answer(calls=[call]))
-    (asked,) = search.ask()
-    search.tell(asked.name, work.Seen(text="x" * 10_000_000))
-    (asked,) = search.ask()
-    result = asked.work.turns[-1].results["c1"]
-    assert len(result) < 61_000
-    assert result.endswith("[9940000 characters more: ask for less at a time]")
+    search.tell(asked.name, work.Answer(calls=calls))
+    while not isinstance((asked := search.ask()[0]).work, work.Question):
+        search.tell(asked.name, seen)
+    return dict(asked.work.turns[-1].results)
+
+
+def test_a_call_of_no_tool_and_one_with_an_unknown_argument_are_refused_by_name() -> None:
+    edited: dict[str, JsonValue] = {"file": FILE, "original": "#define", "replacement": ""}
+    calls = [
+        ToolCall(id="1", name="read_file", arguments={"path": FILE, "first": 1}),
+        ToolCall(id="2", name="grep", arguments={}),
+        ToolCall(id="3", name="edit", arguments={**edited, "old_string": "a"}),
+        ToolCall(id="4", name="check", arguments="{"),
+        ToolCall(id="5", name="edit", arguments=edited),
+        ToolCall(id="6", name="check", arguments={"patch": "a"}),
+    ]
+    assert list(tool_results(calls, work.Seen(text=FIRST.code.files[FILE])).values()) == [
+        "error: read_file has no argument 'first'; its arguments: path, start, end",
+        "error: there is no tool 'grep'; the tools are read_file, list_folder, search, symbol,"
+        " definition, edit, reset, check, run_kernel, done",
+        "error: edit has no argument 'old_string'; its arguments: file, original, replacement",
+        "error: the arguments of check are no JSON object",
+        f"error: the original occurs 2 times in {FILE}, not once: add lines before or after it. It"
+        " is in\n1: #define OTHER 1\n2: #define LIMIT 99",
+        "error: check has no argument 'patch'; its arguments: none",
+    ]
 
 
 def test_a_check_that_a_limit_ended_is_no_compile_error() -> None:
@@ -549,9 +574,9 @@ def test_a_model_that_looks_for_ever_begins_without_further_files() -> None:
 @pytest.mark.parametrize(
     ("outcome", "words", "run"),
     [
-        (PatchOutcome.COMPILES, "it compiles", True),
-        (PatchOutcome.OVER_LIMIT, "not known: the check came to a limit", True),
-        (PatchOutcome.NOT_BUILT, "of no effect", False),
+        (PatchOutcome.COMPILES, "compiles", True),
+        (PatchOutcome.OVER_LIMIT, "not known: a limit ended the check: it says why", True),
+        (PatchOutcome.NOT_BUILT, "changes nothing: ", False),
         (PatchOutcome.DOES_NOT_COMPILE, "does not compile: it says why", False),
         (PatchOutcome.DOES_NOT_APPLY, "does not apply: it says why", False),
     ],

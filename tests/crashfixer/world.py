@@ -105,7 +105,8 @@ class World:
                 if chance.random() < 0.05:
                     name = "done"
                 new = chance.choice(self.guesses)
-                call = ToolCall(id="1", name=name, arguments=_replaced(question.turns, new))
+                arguments = _replaced(question.turns, new) if name == "edit" else {}
+                call = ToolCall(id="1", name=name, arguments=arguments)
                 return work.Answer(text="I think", calls=[call] if chance.random() < 0.9 else [])
             case work.Purpose.REFLECTION | work.Purpose.CONSISTENCY:
                 return work.Answer(text=f"<choice>{chance.randrange(1, 4)}</choice>")
@@ -150,7 +151,8 @@ def _look(chance: random.Random) -> ToolCall:
         named: list[JsonValue] = [FURTHER, FILE, 3, FURTHER]
         return ToolCall(id="1", name="name_files", arguments={"files": named})
     name = chance.choice(["search", "read_file", "edit", "nonsense"])
-    return ToolCall(id="1", name=name, arguments={"path": FILE, "pattern": "LIMIT"})
+    given: dict[str, dict[str, JsonValue]] = {"search": {"pattern": "LIMIT"}}
+    return ToolCall(id="1", name=name, arguments=given.get(name, {"path": FILE}))
 
 
 def _exploration(chance: random.Random) -> ToolCall:

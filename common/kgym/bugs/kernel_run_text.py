@@ -16,7 +16,10 @@ from kgym.bugs.kernel_run import KernelRun
 MOST = 9000
 _REPORT, _OUTPUT, _LINE = 6000, 4000, 300
 _FEW = 5
-_TAG = re.compile(r"<(?=/?(?:crash_report|compiler|file|trace|matches)\b)", re.IGNORECASE)
+# `#include <trace/events/sched.h>` stays as it is: what is edited is quoted byte for byte.
+_TAG = re.compile(
+    r"<(?!trace/\w)(?=/?(?:crash_report|compiler|file|trace|matches)\b)", re.IGNORECASE
+)
 _CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 
 

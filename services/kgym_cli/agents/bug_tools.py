@@ -1,16 +1,15 @@
 """Tools of the MCP server for one bug; each answers with text."""
 
 import asyncio
-from collections.abc import Awaitable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextvars import ContextVar
 from dataclasses import replace
-from typing import Annotated, TypeVar
+from typing import Annotated
 
 from pydantic import Field, ValidationError
 
 from kgym.api import faults
 from kgym.api.jobs import JobRequest, JobView
-from kgym.api.source import FileLook, FolderLook, SearchLook, SourceLine, SymbolLook
 from kgym.api.states import State
 from kgym.api.steps import Edit
 from kgym.bugs import tracing_job, tree_changes
@@ -19,7 +18,6 @@ from kgym.bugs.conclusion import failure
 from kgym.bugs.kernel_run import (
     Change,
     RunOptions,
-    as_patch,
     check_patch,
     crash_report,
     is_empty,
@@ -28,6 +26,7 @@ from kgym.bugs.kernel_run import (
     shown,
 )
 from kgym.bugs.kernel_run_text import MOST, bounded, check_text, named, quoted, run_text
+from kgym.bugs.source_tools import Look, SourceTools, T
 from kgym.bugs.sweep import Moved, kept_job
 from kgym.bugs.sweep_rows import Row
 from kgym.bugs.tracing_job import TraceResult
@@ -36,13 +35,10 @@ from kgym.client import AsyncClient
 from kgym.errors import KgymError, UserError
 from kgym_crashfixer.execution import execution
 
-# Lines of a file in one answer, as the description of `read_file` says.
-LINES = 400
 # Files that are traced if the caller names none.
 _TRACED = 8
 # Folders whose frames are in nearly every report: entry code and the detectors themselves.
 _NOT_THE_CAUSE = ("arch/", "lib/", "mm/kasan/", "mm/kfence/", "mm/kmsan/")
-T = TypeVar("T")
 # Of each call: what it is doing, for progress notifications.
 stage_of_call: ContextVar[list[str]] = ContextVar("stage_of_call")
 _Patch = Annotated[str, Field(description="a unified diff against the tree with the bug")]
@@ -50,7 +46,6 @@ _Edits = Annotated[
     list[Edit],
     Field(description="instead of `patch`: `original` must occur exactly once in `file`"),
 ]
-_Limit = Annotated[int, Field(ge=1, le=1000)]
 
 
 class BugTools:
@@ -70,7 +65,7 @@ class BugTools:
         self._source: asyncio.Task[int] | None = None
         self.tools = (
             *(self.check, self.run_kernel, self.trace),
-            *(self.read_file, self.list_folder, self.search, self.symbol),
+            *SourceTools(client, self._look).tools,
         )
 
     async def check(self, patch: _Patch = "", edits: _Edits = []) -> str:  # noqa: B006
@@ -129,64 +124,6 @@ class BugTools:
         line = f"calls of functions of {named(wanted, 10)}, from earliest to most recent:"
         return bounded(f"{line}\n{quoted('trace', text, MOST - 1000)}", MOST)
 
-    async def read_file(
-        self,
-        path: str,
-        first: Annotated[int, Field(ge=1, lt=1 << 31)] = 1,
-        last: Annotated[int | None, Field(ge=1, lt=1 << 31)] = None,
-        patch: _Patch = "",
-    ) -> str:
-        """Return numbered lines of a file of the kernel with the bug, optionally patched.
-
-        At most 400 lines per answer.
-        """
-        most = first + LINES - 1
-        over = [as_patch(patch)] if patch.strip() else []
-        # The scheduler applies the patch in memory; no tree is written for a look.
-        look = FileLook(path=path, first=first, last=min(last or most, most), patches=over)
-        read = await self._client.read_source(await self._source_job(), look)
-        lines = enumerate(read.text.splitlines(), read.first)
-        text = "\n".join(f"{number}\t{line}" for number, line in lines)
-        heading = f"{path}: lines {read.first} to {read.last} of {read.lines}"
-        return f"{heading}\n{quoted('file', text, 4 * MOST)}"
-
-    async def list_folder(self, path: str = "") -> str:
-        """List a folder of the kernel's source tree; the root if no path is given."""
-        listing = await self._client.list_source(await self._source_job(), FolderLook(path=path))
-        names = [
-            f"{entry.name}{'/' if entry.kind == 'folder' else ''}" for entry in listing.entries
-        ]
-        return bounded("\n".join(names), MOST)
-
-    async def search(
-        self,
-        pattern: Annotated[
-            str, Field(description="a regular expression (RE2), matched line by line")
-        ],
-        glob: Annotated[
-            str | None, Field(description="only files whose path matches, e.g. `net/**/*.c`")
-        ] = None,
-        limit: _Limit = 50,
-    ) -> str:
-        """Search the kernel's source."""
-        look = SearchLook(pattern=pattern, glob=glob, limit=limit)
-        search = await self._client.search_source(await self._source_job(), look)
-        more = f"\nthere may be more: {search.cut}" if search.cut else ""
-        return f"{len(search.matches)} lines{more}\n{_matches(search.matches)}"
-
-    async def symbol(self, name: str, limit: _Limit = 50) -> str:
-        """Return definitions and uses of a function, type, macro or variable."""
-        look = SymbolLook(name=name, limit=limit)
-        symbol = await self._client.find_symbol(await self._source_job(), look)
-        defined = [
-            f"{definition.path}:{definition.line}-{definition.last}: {definition.text}"
-            for definition in symbol.definitions
-        ]
-        parts = [f"{len(defined)} definitions, {len(symbol.uses)} uses"]
-        parts += [quoted("matches", "\n".join(defined), MOST // 2)] if defined else []
-        parts += [_matches(symbol.uses)] if symbol.uses else []
-        return "\n".join(parts)
-
     async def _change(self, patch: str, edits: Sequence[Edit]) -> Change:
         if patch.strip() and edits:
             raise UserError("bad_option", "give `patch` or `edits`, not both")
@@ -216,6 +153,9 @@ class BugTools:
             raise UserError("no_files", "the crash report names no file to trace: name some")
         return wanted[:_TRACED]
 
+    async def _look(self, call: Callable[[int, Look], Awaitable[T]], look: Look) -> T:
+        return await call(await self._source_job(), look)
+
     async def _source_job(self) -> int:
         """Return the job whose source tree is read; concurrent calls share it."""
         if self._source is None or (self._source.done() and self._source.exception()):
@@ -242,8 +182,3 @@ async def answered(work: Awaitable[T]) -> T:
 def words(error: KgymError) -> str:
     """Return an error as text for a model."""
     return bounded(f"{error.reason}: {error.message}", 2000)
-
-
-def _matches(lines: Sequence[SourceLine]) -> str:
-    text = "\n".join(f"{line.path}:{line.line}: {line.text}" for line in lines)
-    return quoted("matches", text, MOST)

@@ -4,19 +4,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from pydantic import JsonValue
-
-from kgym.api.agent.conversation import Reply, Turn
-from kgym.api.steps import Strict
+from kgym.api.agent.conversation import Reply, ToolSpec, Turn
 from kgym_crashfixer.prompts import Prompt
-
-
-class ToolSpec(Strict):
-    """A tool that the model may call; `parameters` is a JSON schema."""
-
-    name: str
-    description: str
-    parameters: dict[str, JsonValue]
 
 
 @dataclass(frozen=True, slots=True)

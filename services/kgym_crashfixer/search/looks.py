@@ -10,6 +10,7 @@ from kgym.api.agent.strategy import Cycle
 from kgym_crashfixer.search.answers import LONGEST_WORDS
 from kgym_crashfixer.search.code import Code
 from kgym_crashfixer.search.engine import Plan
+from kgym_crashfixer.search.tools import refused
 from kgym_crashfixer.search.work import Answer, Purpose, Question, Seen, Source
 
 BLIND = "error: the source cannot be read now"
@@ -19,8 +20,6 @@ SILENT = 3
 SAID = 64_000
 # Tool calls of one answer that are carried out.
 CALLS = 16
-# Characters of source that a tool returns.
-_LOOK = 60_000
 # Further files of a search: every question contains them, and pays for them.
 _FILES = 3
 # Paths of a `name_files` call that are tried.
@@ -39,20 +38,13 @@ def look(node: str, call: ToolCall, code: Code) -> Plan[str]:
     """Carry out a tool call that reads the source; return its result for the model."""
     assert isinstance(call.arguments, dict)
     seen = yield Source(node=node, tool=call.name, arguments=call.arguments, edits=list(code.edits))
-    return _shown(seen.text) if isinstance(seen, Seen) else BLIND
+    return seen.text if isinstance(seen, Seen) else BLIND
 
 
 def whole(node: str, path: str) -> Plan[Seen | None]:
     """Read a whole file of the unpatched tree; return None if the source is unavailable."""
-    seen = yield Source(node=node, tool="read_file", arguments={"path": path, "whole": True})
+    seen = yield Source(node=node, tool="whole", arguments={"path": path})
     return seen if isinstance(seen, Seen) else None
-
-
-def _shown(text: str) -> str:
-    """Cut a result to what a conversation can afford."""
-    if len(text) <= _LOOK:
-        return text
-    return f"{text[:_LOOK]}\n[{len(text) - _LOOK} characters more: ask for less at a time]"
 
 
 def _one_left(turns: int, number: int, tool: str) -> str:
@@ -85,17 +77,10 @@ def further_files(options: Cycle, code: Code, question: Asking, node: Node) -> P
         last = _one_left(options.looks, number, "name_files")
         results = {}
         for call in turn.calls:
-            results[call.id] = (yield from _searched(node, call, code))[:SAID] + last
+            result = refused(asked, call) or (yield from look(node.name, call, code))
+            results[call.id] = result[:SAID] + last
         turns.append(turn.model_copy(update={"results": results}))
     return {}
-
-
-def _searched(node: Node, call: ToolCall, code: Code) -> Plan[str]:
-    if not isinstance(call.arguments, dict):
-        return "error: the arguments are no JSON object"
-    if call.name not in {"read_file", "list_folder", "search", "symbol"}:
-        return f"error: there is no tool {call.name!r}"
-    return (yield from look(node.name, call, code))
 
 
 def _named_texts(node: Node, named: object, code: Code) -> Plan[dict[str, str]]:
@@ -157,7 +142,8 @@ def explored(options: Cycle, code: Code, question: Asking, node: Node) -> Plan[E
         last = _one_left(options.explore, number, "enough")
         results = {}
         for call in turn.calls:
-            results[call.id] = (yield from _defined(node, call, code, seen))[:SAID] + last
+            result = refused(asked, call) or (yield from _defined(node, call, code, seen))
+            results[call.id] = result[:SAID] + last
         turns.append(turn.model_copy(update={"results": results}))
     # A fix may change the files of definitions, too.
     for path in seen.paths:
@@ -169,19 +155,16 @@ def explored(options: Cycle, code: Code, question: Asking, node: Node) -> Plan[E
 
 def _defined(node: Node, call: ToolCall, code: Code, seen: Explored) -> Plan[str]:
     """Carry out a call of `definition`; return its result for the model."""
-    if not isinstance(call.arguments, dict):
-        return "error: the arguments are no JSON object"
-    if call.name != "definition":
-        return f"error: there is no tool {call.name!r}"
+    assert isinstance(call.arguments, dict)
     definition = yield Source(
         node=node.name, tool="definition", arguments=call.arguments, edits=list(code.edits)
     )
     if not isinstance(definition, Seen):
         return BLIND
     name = call.arguments.get("name")
-    if definition.succeeded and isinstance(name, str) and name not in seen.names:
+    if definition.paths and isinstance(name, str) and name not in seen.names:
         if len(seen.names) == _DEFINITIONS:
             return f"error: {_DEFINITIONS} definitions were shown, which is all: call `enough`"
         seen.names.append(name)
         seen.paths += [path for path in definition.paths if path not in seen.paths]
-    return _shown(definition.text)
+    return definition.text

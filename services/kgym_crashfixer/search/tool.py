@@ -10,7 +10,8 @@ from pydantic import JsonValue
 from kgym.api.agent.conversation import ToolCall, Turn
 from kgym.api.agent.nodes import Candidate, Node, NodeOutcome, Tried
 from kgym.api.agent.strategy import Tool
-from kgym.api.steps import PatchCheck, PatchOutcome, Verdict
+from kgym.api.steps import PatchCheck, Verdict
+from kgym.bugs.kernel_run_text import check_text
 from kgym.source.whole_functions import MisfitError
 from kgym_crashfixer.search import written_patch
 from kgym_crashfixer.search.answers import UnreadableError
@@ -18,6 +19,7 @@ from kgym_crashfixer.search.code import Code
 from kgym_crashfixer.search.cycle import BUILT, Lesson, Memory, State, try_patch
 from kgym_crashfixer.search.engine import Plan
 from kgym_crashfixer.search.looks import BLIND, CALLS, SAID, SILENT, look, whole
+from kgym_crashfixer.search.tools import refused
 from kgym_crashfixer.search.work import Answer, Check, Checked, Purpose, Question
 from kgym_crashfixer.search.written_patch import Change, clean
 
@@ -58,13 +60,14 @@ def _conversation(talk: _Talk, values: dict[str, Any]) -> Plan[None]:
     """Let the model call tools until it is done, or its turns are used up."""
     silent = 0
     for _ in range(talk.strategy.turns):
-        answer = yield Question(
+        asked = Question(
             node=talk.node.name,
             purpose=Purpose.TOOL,
             values=values,
             turns=list(talk.turns),
             temperature=talk.strategy.temperature,
         )
+        answer = yield asked
         if not isinstance(answer, Answer):
             return
         turn = Turn(text=answer.text[:SAID], calls=answer.calls[:CALLS])
@@ -74,7 +77,7 @@ def _conversation(talk: _Talk, values: dict[str, Any]) -> Plan[None]:
         if not turn.calls and (written := (yield from _written(talk, answer.text))):
             silent, results = 0, {"": written[:SAID]}
         for call in turn.calls:
-            result = yield from _called(talk, call)
+            result = refused(asked, call) or (yield from _called(talk, call))
             results[call.id] = result[:SAID]
         talk.turns[-1] = turn.model_copy(update={"results": results})
         if talk.done or talk.fixed or silent == SILENT:
@@ -95,15 +98,13 @@ def _values(strategy: Tool, state: State) -> dict[str, Any]:
 
 def _called(talk: _Talk, call: ToolCall) -> Plan[str]:
     """Carry out a tool call; return its result for the model."""
-    arguments = call.arguments
-    if isinstance(arguments, str):
-        return "error: the arguments are no JSON object"
+    assert isinstance(call.arguments, dict)
     match call.name:
         case "edit":
-            result = yield from _edit(talk, arguments)
+            result = yield from _edit(talk, call.arguments)
         case "check":
             result = yield from _check(talk)
-        case "run_kernel" if talk.strategy.feedback:
+        case "run_kernel":
             result = yield from _run(talk)
         case "reset":
             talk.code, result = Code(talk.code.files), "all edits are undone"
@@ -111,10 +112,8 @@ def _called(talk: _Talk, call: ToolCall) -> Plan[str]:
             result = _UNCHANGED
         case "done":
             talk.done, result = True, "the conversation ends"
-        case "read_file" | "list_folder" | "search" | "symbol":
-            result = yield from look(talk.node.name, call, talk.code)
         case _:
-            result = f"error: there is no tool {call.name!r}"
+            result = yield from look(talk.node.name, call, talk.code)
     return result
 
 
@@ -169,23 +168,11 @@ def _checked(talk: _Talk) -> Plan[PatchCheck | None]:
 
 
 def _checked_words(check: PatchCheck | None) -> str:
-    """Return the answer of `check`, which separates faults of the edits from other failures."""
-    if check is None:
-        return "error: the platform gave no answer; try again later"
-    words = check.output or check.reason
-    match check.outcome:
-        case PatchOutcome.COMPILES:
-            return "it compiles"
-        case PatchOutcome.OVER_LIMIT:
-            return (
-                f"not known: the check came to a limit before it could tell ({words})."
-                " `run_kernel` will tell, as it builds the whole kernel"
-            )
-        case PatchOutcome.NOT_BUILT:
-            return f"of no effect: what the edits change is in no part of this kernel. {words}"
-        case PatchOutcome.DOES_NOT_APPLY | PatchOutcome.REFUSED:
-            return f"does not apply: {words}"
-    return f"does not compile: {words}"
+    return (
+        "error: the platform gave no answer; try again later"
+        if check is None
+        else check_text(check)
+    )
 
 
 def _run(talk: _Talk) -> Plan[str]:

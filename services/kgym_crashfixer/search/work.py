@@ -98,11 +98,11 @@ class Try(Strict):
 
 
 class Source(Strict):
-    """Read the source with the edits so far: a file, a folder, a search, a symbol."""
+    """Read the source with the edits so far, by a tool of the model; `whole` is no tool."""
 
     kind: Literal["source"] = "source"
     node: str
-    tool: Literal["read_file", "list_folder", "search", "symbol", "definition"]
+    tool: Literal["read_file", "list_folder", "search", "symbol", "definition", "whole"]
     arguments: dict[str, JsonValue]
     edits: list[Edit] = []
 
