@@ -11,6 +11,7 @@ from typing import Literal
 from kgym.api.outcomes import Outcome
 from kgym.bugs.kernel_run import KernelRun
 from kgym.bugs.kernel_run_text import run_text
+from kgym.source.comments import without_comments
 
 # Files of /root written by an answer; the last one is ours, with all details.
 REPORT, BUILD_LOG, MORE = "report.txt", "LinuxBuildStderr.txt", "run_kernel.txt"
@@ -43,13 +44,11 @@ class Case:
 
     @property
     def reproducer(self) -> str:
-        """The program without syzbot's header, which links to the bug's page, and so to its fix."""
-        if not self.program:
-            return NO_REPRODUCER
+        """The program without its comments: they may say what the fix does, or link to it."""
         lines = self.program.splitlines()
         while lines and _SYZBOT.match(lines[0]):
             lines.pop(0)
-        return "\n".join(lines)
+        return without_comments("\n".join(lines)) or NO_REPRODUCER
 
 
 @dataclass(frozen=True, slots=True)

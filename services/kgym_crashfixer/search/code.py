@@ -15,6 +15,7 @@ from kgym.api.agent.nodes import Candidate
 from kgym.api.steps import Edit, Patch
 from kgym.errors import UserError
 from kgym.source import patching, snippets, whole_functions
+from kgym.source.comments import without_comments
 from kgym.source.edited_functions import Place, places
 from kgym.source.whole_functions import MisfitError
 from kgym_crashfixer.search import answers, written_patch
@@ -213,11 +214,6 @@ _NOTHING = hashlib.sha256(repr([]).encode()).hexdigest()
 _LINE = re.compile(r"[^\n]*\n|[^\n]+")
 _HUNK = re.compile(r"(?<=[-+])\d+(?=,|\s)")
 _CONTEXT = 3
-# Literals are matched, too, since they may contain comment marks, as in "/*".
-_TOKEN = re.compile(
-    r"""(?P<kept>"(?:[^"\\\n]|\\.)*+"?|'(?:[^'\\\n]|\\.)*+'?)|//[^\n]*|/\*(?:.*?\*/|.*)""",
-    re.DOTALL,
-)
 
 
 @functools.lru_cache(maxsize=64)
@@ -268,5 +264,4 @@ def _difference(path: str, was: str, now: str) -> Iterator[str]:
 @functools.lru_cache(maxsize=256)
 def _compiled(text: str) -> str:
     """Return the non-empty lines without comments, with runs of blanks collapsed."""
-    bare = _TOKEN.sub(lambda match: match["kept"] or " ", text)
-    return "\n".join(" ".join(line.split()) for line in bare.split("\n") if line.strip())
+    return "\n".join(" ".join(line.split()) for line in without_comments(text).split("\n"))
