@@ -39,6 +39,12 @@ def tokens(text: str) -> int:
     return -(-len(text.encode()) // _BYTES_OF_A_TOKEN)
 
 
+def functions_named_in(values: Mapping[str, object]) -> list[str]:
+    """Return the functions that the model named, as `name()`, in a question's values."""
+    words = (values.get("explanation"), values.get("hypothesis"))
+    return _TRACED.findall("\n".join(text for text in words if isinstance(text, str)))
+
+
 @dataclass(frozen=True, slots=True)
 class Near:
     """The code near a crash: functions, the nearest first, and lines by file, from 0."""

@@ -109,7 +109,7 @@ class SchedulerPlatform:
             str(values.get("report", "")),
             values.get("trace"),
             str(values.get("changed", "")),
-            tuple(values.get("names", ())),
+            (*values.get("names", ()), *context.functions_named_in(values)),
             self._room,
             self._strategy.context == "stack",
         )

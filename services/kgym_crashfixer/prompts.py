@@ -70,8 +70,7 @@ def render(question: Question) -> Prompt:
     template = templates.get_template(f"{question.purpose}/question.md")
     given = _with_examples(question.values)
     mark = _mark(given)
-    cause = given.get("cause") is not None
-    system = templates.get_template("system.md").render(mark=mark, cause=cause)
+    system = templates.get_template("system.md").render(mark=mark)
     text = template.render(given, mark=mark)
     values = _steady(given)
     steady = template.render(values, mark=_mark(values))

@@ -316,7 +316,7 @@ class Simulation:
         call = ToolCall(
             id=str(len(question.turns)),
             name="name_files" if done else "search",
-            arguments={"files": [FURTHER]} if done else {"pattern": "P"},
+            arguments={"files": [FILE, FURTHER], "explanation": ""} if done else {"pattern": "P"},
         )
         return Answer(calls=[call])
 

@@ -256,14 +256,15 @@ def test_only_what_the_crash_is_about_is_shown_if_that_is_wanted(using: Using) -
     text = "".join(f"int f{n}(int a)\n{{\n\treturn a + {n};\n}}\n\n" for n in range(40))
     values = {"report": "BUG: bad in f20+0x1/0x2\nCall Trace:\n f20+0x1/0x2\n", "trace": None}
     values |= {"files": {"a.c": text}, "changed": "", "names": ["f30"]}
+    values["explanation"] = "f7() returns too much"
     question = Question(node="t0", purpose=Purpose.FUNCTIONS, values=values, temperature=0.8)
 
     async def run(platform: SchedulerPlatform) -> Question:
         return platform.fitted(question)
 
-    shown = using(PLAIN.model_copy(update={"context": "stack"}), run).values["files"]["a.c"]
-    assert re.findall(r"^int (f\d+)", shown, re.MULTILINE) == ["f20", "f30"]
-    assert using(PLAIN, run) == question
+    shown = using(PLAIN, run).values["files"]["a.c"]
+    assert re.findall(r"^int (f\d+)", shown, re.MULTILINE) == ["f7", "f20", "f30"]
+    assert using(PLAIN.model_copy(update={"context": "functions"}), run) == question
 
 
 def test_files_are_cut_for_the_prompt_alone(using: Using) -> None:
@@ -282,7 +283,7 @@ def test_files_are_cut_for_the_prompt_alone(using: Using) -> None:
         assert platform.fitted(question) == platform.fitted(question)
         return platform.fitted(question), question
 
-    cut, whole = using(PLAIN, run, window=4_000)
+    cut, whole = using(PLAIN.model_copy(update={"context": "functions"}), run, window=4_000)
     assert "int f200(" in cut.values["files"]["a.c"]
     assert len(cut.values["files"]["a.c"]) < 6_000
     assert whole.values["files"] == {"a.c": text}

@@ -84,7 +84,7 @@ class Scripted:
                 name = str(work.arguments["name"])
                 self.looked.append(name)
                 return self.definitions.get(name, Seen(text="error: nowhere", succeeded=False))
-            case Source(tool="read_file"):
+            case Source(tool="whole"):
                 return Seen(text=STRUCT)
         raise AssertionError(work)
 
@@ -138,7 +138,7 @@ def test_the_simple_agent_asks_one_question() -> None:
     (asked,) = model.asked
     assert asked.values["names"] == ["frob_get"]
     text = render(asked).text
-    assert 'commit c0ffee "frob: modes", which changed\n- frob_get() in drivers/frob.c' in text
+    assert 'commit c0ffee "frob: modes".\nIt changed\n- frob_get() in drivers/frob.c' in text
     assert "[example 2]" in text
     assert "<hypothesis" not in text
     assert "+\tif (index < 0 ||" in fix.diff
@@ -175,7 +175,8 @@ def test_the_exploration_agent_sees_what_it_asks_for_before_it_patches() -> None
     assert search.fixes()
     assert model.looked == ["frob", "frob_n", "frob_gone"]
     results = list(model.of(Purpose.DEFINITIONS)[2].turns[-1].results.values())
-    assert results == ["error: nowhere", "error: there is no tool 'read_file'"]
+    there = "the tools are definition, enough"
+    assert results == ["error: nowhere", f"error: there is no tool 'read_file'; {there}"]
     (patch,) = model.of(Purpose.FUNCTIONS)
     assert patch.values["names"] == ["frob", "frob_n", "frob_get"]
     assert list(patch.values["files"]) == [FILE, OTHER, HEADER]

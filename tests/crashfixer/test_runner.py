@@ -34,7 +34,7 @@ from tests.crashfixer.test_models import (
     endpoint,
     refuse,
 )
-from tests.crashfixer.world import FURTHER, edit
+from tests.crashfixer.world import FILE, FURTHER, edit
 from tests.tables import json_rows
 
 pytestmark = pytest.mark.anyio
@@ -399,7 +399,8 @@ async def test_the_shipped_forest_looks_lists_and_tries_in_turn(tmp_path: Path) 
             reply = await super().ask(call)
             if call.prompt.purpose != "files":
                 return reply
-            name, given = ("name_files", {"files": [FURTHER]}) if call.turns else ("search", {})
+            named: dict[str, Any] = {"files": [FILE, FURTHER], "explanation": "it is there"}
+            name, given = ("name_files", named) if call.turns else ("search", {"pattern": "a"})
             return reply.model_copy(
                 update={"calls": [ToolCall(id="1", name=name, arguments=given)]}
             )

@@ -532,7 +532,7 @@ def test_patches_are_only_mended_while_no_other_one_compiles() -> None:
 class Elsewhere(World):
     """A model that finds a further file on its third turn."""
 
-    turns = 2
+    turns, most = 2, 7
 
     def _answer(self, question: work.Question, chance: random.Random) -> work.Result:
         if question.purpose is not work.Purpose.FILES:
@@ -541,7 +541,11 @@ class Elsewhere(World):
             call = ToolCall(id="1", name="search", arguments={"pattern": "LIMIT"})
             return work.Answer(calls=[call])
         named: list[JsonValue] = ["kernel/../kernel/further.c", FILE, {}, "a", "b", "c", "d"]
-        return work.Answer(calls=[ToolCall(id="2", name="name_files", arguments={"files": named})])
+        arguments: dict[str, JsonValue] = {
+            "files": named[: self.most],
+            "explanation": "It is there.",
+        }
+        return work.Answer(calls=[ToolCall(id="2", name="name_files", arguments=arguments)])
 
 
 @pytest.mark.parametrize("strategy", [
@@ -556,9 +560,20 @@ def test_further_files_are_searched_for_once_and_are_there_from_then_on(strategy
     assert [look.values["files"] for look in looks] == [[FILE]] * 3
     assert "[one turn is left" in next(iter(looks[-1].turns[-1].results.values()))
     others = [asked for asked in world.questions() if asked.purpose is not work.Purpose.FILES]
-    assert all(list(asked.values["files"])[:2] == [FILE, FURTHER] for asked in others)
+    assert all(list(asked.values["files"])[:2] == [FURTHER, FILE] for asked in others)
     assert len(others[0].values["files"]) == 4  # not more, however many were named
+    assert all(asked.values["explanation"] == "It is there." for asked in others)
     assert [bool(node.further_files) for node in search.nodes.values()].count(True) == 1
+
+
+def test_the_files_that_a_model_names_take_the_place_of_those_it_was_told() -> None:
+    world = Elsewhere(1, ["7"])
+    world.most = 1
+    search = searched(Forest(trees=1, depth=1, cycle=Cycle(looks=3, patches=1)), world)
+    others = [asked for asked in world.questions() if asked.purpose is not work.Purpose.FILES]
+    assert all(list(asked.values["files"]) == [FURTHER] for asked in others)
+    (node,) = search.nodes.values()
+    assert node.further_files == [FURTHER]
 
 
 def test_a_model_that_looks_for_ever_begins_without_further_files() -> None:

@@ -118,7 +118,7 @@ class World:
             return chance.choice(["", "<file>", edit("1000", "2"), "no idea"])
         if question.purpose is work.Purpose.FUNCTIONS and chance.random() < 0.2:
             return chance.choice(WHOLE)
-        old = limit(question.values["files"][FILE])
+        old = limit(question.values["files"].get(FILE, TEXT))
         return edit(old, chance.choice(self.guesses))
 
     def _ranked(self, count: int, chance: random.Random) -> work.Answer:
@@ -149,7 +149,8 @@ def _look(chance: random.Random) -> ToolCall:
     """Return a look at the source, or the end of looking."""
     if chance.random() < 0.3:
         named: list[JsonValue] = [FURTHER, FILE, 3, FURTHER]
-        return ToolCall(id="1", name="name_files", arguments={"files": named})
+        arguments: dict[str, JsonValue] = {"files": named, "explanation": "it is there"}
+        return ToolCall(id="1", name="name_files", arguments=arguments)
     name = chance.choice(["search", "read_file", "edit", "nonsense"])
     given: dict[str, dict[str, JsonValue]] = {"search": {"pattern": "LIMIT"}}
     return ToolCall(id="1", name=name, arguments=given.get(name, {"path": FILE}))

@@ -48,6 +48,11 @@ class Code:
         new = {path: text for path, text in texts.items() if path not in self.files}
         return replace(self, files={**self.files, **new}) if new else self
 
+    def only(self, texts: Mapping[str, str]) -> "Code":
+        """Return the code with these candidate files, and with those that have edits."""
+        edited = {path: self.files[path] for path in self._texts}
+        return replace(self, files={**texts, **edited})
+
     def edited(self, edits: Sequence[Edit]) -> "Code":
         """Return the code with more edits; raise MisfitError if one does not apply."""
         now = self.texts

@@ -10,7 +10,7 @@ from kgym.api.steps import Patch, PatchCheck, PatchOutcome
 from kgym_crashfixer.search import answers
 from kgym_crashfixer.search.code import LONGEST_PROBLEM, Code, read_patch
 from kgym_crashfixer.search.engine import Plan, single, together
-from kgym_crashfixer.search.looks import explored, further_files
+from kgym_crashfixer.search.looks import Named, explored, named_files
 from kgym_crashfixer.search.work import Answer, Check, Checked, Purpose, Question, Try
 
 # Runs of a patch without a verdict, or with an unrelated crash.
@@ -88,8 +88,8 @@ class Memory:
     lessons: dict[str, Lesson] = field(default_factory=dict)
     """Failed changes by digest."""
     nodes: dict[str, Node] = field(default_factory=dict)
-    further_files: dict[str, str] | None = None
-    """Texts of further files by path; None before the search for them."""
+    named: Named | None = None
+    """The files that the model named; None before its search for them."""
     validate_with: int = 1
 
     def node(self, name: str, parent: Node | None, begins_at: str) -> Node:
@@ -178,6 +178,7 @@ class _Asking:
                 for lesson in self.state.lessons[-_LESSONS:]
                 if self.options.summaries or not lesson.inherited
             ],
+            "explanation": self.memory.named.explanation if self.memory.named else "",
             "reasons": self.options.reasons,
             **more,
         }
@@ -200,15 +201,15 @@ class _Asking:
 
 
 def _looked(asked: _Asking) -> Plan[None]:
-    """Let the model search for further files, once in a search, and add them to the code."""
+    """Let the model name the candidate files, once in a search."""
     # Before the first hypothesis: if the bug is to be fixed elsewhere, patches that were tried
     # without the file would have been paid for in vain.
     options, memory, code = asked.options, asked.memory, asked.state.code
-    if options.looks and memory.further_files is None:
-        memory.further_files = {}  # so that concurrent cycles do not search as well
-        memory.further_files = yield from further_files(options, code, asked.question, asked.node)
-    if options.looks and memory.further_files:
-        asked.state = replace(asked.state, code=code.with_files(memory.further_files))
+    if options.looks and memory.named is None:
+        memory.named = Named()  # so that concurrent cycles do not search as well
+        memory.named = yield from named_files(options, code, asked.question, asked.node)
+    if memory.named is not None and memory.named.texts and asked.node.parent is None:
+        asked.state = replace(asked.state, code=code.only(memory.named.texts))
 
 
 def _explored(asked: _Asking) -> Plan[None]:

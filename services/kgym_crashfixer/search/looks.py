@@ -1,8 +1,10 @@
 """Looks at the source before a model writes a patch: further files, and definitions."""
 
 import posixpath
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+
+from pydantic import JsonValue
 
 from kgym.api.agent.conversation import ToolCall, Turn
 from kgym.api.agent.nodes import Node
@@ -20,10 +22,10 @@ SILENT = 3
 SAID = 64_000
 # Tool calls of one answer that are carried out.
 CALLS = 16
-# Further files of a search: every question contains them, and pays for them.
+# Files that a search may add: every question contains them, and pays for them.
 _FILES = 3
 # Paths of a `name_files` call that are tried.
-_NAMED = 10
+_NAMED = 20
 # Definitions that later prompts show.
 _DEFINITIONS = 40
 # Files that definitions may add to the candidate files.
@@ -55,23 +57,33 @@ def _one_left(turns: int, number: int, tool: str) -> str:
 # --- further files ------------------------------------------------------------------------
 
 
-def further_files(options: Cycle, code: Code, question: Asking, node: Node) -> Plan[dict[str, str]]:
-    """Let the model search the source and name files; return their texts by path.
+@dataclass(frozen=True, slots=True)
+class Named:
+    """The files that the model named, and what it found out about the crash."""
+
+    texts: Mapping[str, str] = field(default_factory=dict)
+    """By path; empty if it named none that can be read: the files stay as they were."""
+    explanation: str = ""
+
+
+def named_files(options: Cycle, code: Code, question: Asking, node: Node) -> Plan[Named]:
+    """Let the model search the source and name the candidate files.
 
     `question` makes a question of the debug cycle.
     """
+    most = len(code.files) + _FILES
     turns: list[Turn] = []
     silent = 0
     for number in range(options.looks):
-        asked = question(Purpose.FILES, files=list(code.files), most=_FILES, looks=options.looks)
+        asked = question(Purpose.FILES, files=list(code.files), most=most, looks=options.looks)
         answer = yield asked.model_copy(update={"turns": list(turns)})
         if not isinstance(answer, Answer):
             break
         turn = Turn(text=answer.text[:SAID], calls=answer.calls[:CALLS])
         silent = 0 if turn.calls else silent + 1
-        named = [call.arguments for call in turn.calls if call.name == "name_files"]
-        if named:
-            return (yield from _named_texts(node, named[0], code))
+        for call in turn.calls:
+            if call.name == "name_files" and not refused(asked, call):
+                return (yield from _named(node, call.arguments, code, most))
         if silent == SILENT:
             break
         last = _one_left(options.looks, number, "name_files")
@@ -80,21 +92,23 @@ def further_files(options: Cycle, code: Code, question: Asking, node: Node) -> P
             result = refused(asked, call) or (yield from look(node.name, call, code))
             results[call.id] = result[:SAID] + last
         turns.append(turn.model_copy(update={"results": results}))
-    return {}
+    return Named()
 
 
-def _named_texts(node: Node, named: object, code: Code) -> Plan[dict[str, str]]:
+def _named(node: Node, arguments: Mapping[str, JsonValue], code: Code, most: int) -> Plan[Named]:
     """Read the files that the model named; skip missing and very long ones."""
-    paths = named.get("files") if isinstance(named, dict) else None
+    paths, words = arguments.get("files"), arguments.get("explanation")
     texts: dict[str, str] = {}
     for path in paths[:_NAMED] if isinstance(paths, list) else []:
-        if not isinstance(path, str) or len(texts) == _FILES:
+        if not isinstance(path, str) or len(texts) == most:
             continue
         path = posixpath.normpath(path)  # noqa: PLW2901
-        if path not in code.files and path not in texts:
+        if path in code.files:
+            texts[path] = code.files[path]
+        elif path not in texts:
             yield from _add_text(node, path, texts)
-    node.further_files = list(texts)
-    return texts
+    node.further_files = [path for path in texts if path not in code.files]
+    return Named(texts, words.strip()[:LONGEST_WORDS] if isinstance(words, str) else "")
 
 
 def _add_text(node: Node, path: str, texts: dict[str, str]) -> Plan[None]:

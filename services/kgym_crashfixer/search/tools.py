@@ -51,10 +51,12 @@ _RUN = _tool(
 _DONE = _tool("done", "End the conversation: your edits are the fix.")
 _NAME = _tool(
     "name_files",
-    "End the search: name the further files that the fix may have to change, the most likely"
-    " first; none, if those that you were told are enough.",
-    1,
+    "End the search: name all files that the fix may have to change, the most likely first, and"
+    " explain what you have found out. The files take the place of those that you were told;"
+    " whoever writes the patch reads the explanation.",
+    2,
     files={"type": "array", "items": _PATH},
+    explanation=_WORDS,
 )
 _ENOUGH = _tool(
     "enough",

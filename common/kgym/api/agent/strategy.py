@@ -101,9 +101,10 @@ class Searching(Strict):
         " until there is a fix",
     )
     context: Literal["functions", "stack", "files"] = Field(
-        "functions",
+        "stack",
         description="`functions`: cut by function to the window; `stack`: only functions of the"
-        " crash's stacks, of `cause`, and requested ones; `files`: whole files",
+        " crash's stacks, of `cause`, and those that the model asked for or named; `files`: whole"
+        " files",
     )
 
     @model_validator(mode="after")
