@@ -31,6 +31,7 @@ from kgym.bugs.calibration import CONFIDENCES
 from kgym.bugs.conclusion import Answer, conclusion, failed, reproduced
 from kgym.bugs.sweep_rows import not_shown
 from kgym.client import AsyncClient, Refused
+from kgym.crash.report.repeats import counted
 from kgym.errors import InfrastructureError, KgymError, UserError
 from kgym.host.scratch import scratch
 from kgym_crashfixer import outcome
@@ -422,6 +423,7 @@ def _not_shown(job: JobView, problem: str) -> KgymError:
 
 
 def _shortened(text: str) -> str:
+    text = counted(text)
     if len(text) <= _REPORT:
         return text
     half = _REPORT // 2

@@ -11,6 +11,7 @@ from kgym.api.outcomes import Outcome
 from kgym.api.steps import Diagnostic, PatchCheck, PatchOutcome, Severity
 from kgym.bugs.conclusion import check_reason
 from kgym.bugs.kernel_run import KernelRun
+from kgym.crash.report.repeats import counted
 
 # Characters of an answer: agents cut longer ones themselves, often at the most useful part.
 MOST = 9000
@@ -72,7 +73,7 @@ def _run(run: KernelRun) -> Iterator[str]:
         yield f"evidence: {run.evidence}"
     yield from _findings(run)
     if run.report:
-        yield quoted("crash_report", run.report, _REPORT)
+        yield quoted("crash_report", counted(run.report), _REPORT)
     if run.left_out:
         files = _line(named(run.left_out))
         yield f"left out, as they are untracked (`git add` what belongs to the patch): {files}"
