@@ -13,6 +13,7 @@ from pydantic import JsonValue
 
 from kgym.api.agent.conversation import ToolCall
 from kgym.api.agent.nodes import Crash, NodeOutcome, Tried
+from kgym.api.agent.runs import NodeView, Spent
 from kgym.api.agent.strategy import BestFirst, Cycle, Escalate, Forest, Phase, Strategy, Tool
 from kgym.api.steps import PatchCheck, PatchOutcome, Verdict
 from kgym_crashfixer.search import work
@@ -663,3 +664,31 @@ def test_an_agent_with_tools_that_has_edited_nothing_is_not_done() -> None:
         search.tell(asked.name, result)
     assert search.fixes()
     assert [turn.results["1"] for turn in turns] == ["error: nothing has been edited yet", "edited"]
+
+
+@pytest.mark.parametrize(
+    "strategy", [Tool(), Forest(trees=1, depth=1, cycle=Cycle(hypotheses=0, patches=1))]
+)
+def test_a_cycle_says_why_it_got_no_answer_and_no_verdict(strategy: Strategy) -> None:
+    searches = Search(strategy, FIRST), Search(strategy, FIRST)
+    for search in searches:
+        while ready := search.ask():
+            result: work.Result = World(1, ["7"], flaky=1.0).result(ready[0])
+            if isinstance(ready[0].work, work.Question):
+                result = work.Unanswered(reason="answer_unreadable")
+                if search is searches[0]:
+                    result = work.Answer(text=edit("99", "7"))
+            search.tell(ready[0].name, result)
+    inconclusive, unanswered = (
+        [line for node in search.nodes.values() for line in NodeView.of(node).answers]
+        for search in searches
+    )
+    assert "no verdict: the host went away" in inconclusive
+    assert set(unanswered) == {"no answer: answer_unreadable"}
+
+
+def test_a_price_is_not_known_if_an_answer_was_lost() -> None:
+    lost = Spent(lost_calls=1)
+    assert (lost.dollars, lost.cost) == (None, "cost unknown")
+    both = Spent(calls=2, known_dollars=1, unpriced_calls=1, lost_calls=1)
+    assert both.cost == "$1.00 and 2 calls of unknown price"

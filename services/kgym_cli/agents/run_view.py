@@ -1,6 +1,7 @@
 """Progress of a run for people: a live tree on a terminal, else one line per event."""
 
 import asyncio
+import time
 from collections.abc import AsyncIterator, Callable, Mapping
 from typing import Any
 
@@ -37,6 +38,7 @@ class RunProgress:
         self.headline = "showing the bug on the unpatched kernel"
         self._dollars, self._tokens, self._unpriced = 0.0, 0, 0
         self._kernels = 0
+        self._begun = time.monotonic()
 
     def hear(self, event: Event) -> None:
         """Process an event; without a terminal, print those that matter."""
@@ -91,8 +93,10 @@ class RunProgress:
         return text
 
     def _took(self) -> str:
-        cost = f"${self._dollars:.2f}" if not self._unpriced else "price not known"
-        return f"{cost}, {self._tokens} tokens, {self._kernels} kernels, {len(self.nodes)} cycles"
+        known = self._tokens and not self._unpriced
+        cost = f"${self._dollars:.2f}, " if known else "price not known, " * bool(self._tokens)
+        took = f"{self._tokens} tokens, {self._kernels} kernels, {len(self.nodes)} cycles"
+        return f"{cost}{took}, {time.monotonic() - self._begun:.0f} s"
 
 
 async def watch(run: int, events: AsyncIterator[Event]) -> None:

@@ -11,7 +11,7 @@ from kgym_crashfixer.search import answers
 from kgym_crashfixer.search.code import LONGEST_PROBLEM, Code, read_patch
 from kgym_crashfixer.search.engine import Plan, single, together
 from kgym_crashfixer.search.looks import Named, explored, named_files
-from kgym_crashfixer.search.work import Answer, Check, Checked, Purpose, Question, Try
+from kgym_crashfixer.search.work import Answer, Check, Checked, Purpose, Question, Try, Unanswered
 
 # Runs of a patch without a verdict, or with an unrelated crash.
 _AGAIN = 3
@@ -190,14 +190,20 @@ class _Asking:
         )
 
     def read(self, answer: object, reader: Callable[[str], Read]) -> Read | None:
-        """Parse an answer; record unreadable ones in the node and return None."""
+        """Parse an answer; record unreadable and missing ones in the node and return None."""
         if not isinstance(answer, Answer):
+            self.node.unreadable.append(missing(answer))
             return None
         try:
             return reader(answer.text)
         except answers.UnreadableError as error:
             self.node.unreadable.append(str(error))
             return None
+
+
+def missing(answer: object) -> str:
+    """Return why a question has no answer."""
+    return f"no answer: {answer.reason}" if isinstance(answer, Unanswered) else "no answer"
 
 
 def _looked(asked: _Asking) -> Plan[None]:
@@ -267,16 +273,15 @@ def _attempts(asked: _Asking) -> Plan[dict[str, Plan[Candidate | None]]]:
     wanted = asked.options.patches
     hypothesis = asked.node.hypothesis
     answer = yield asked.question(Purpose.PATCHES, hypothesis=hypothesis, count=wanted)
-    texts = answers.attempts(answer.text)[:wanted] if isinstance(answer, Answer) else []
+    texts = (asked.read(answer, answers.attempts) or [])[:wanted]
     return {f"p{number}": _applicable(asked, text) for number, text in enumerate(texts)}
 
 
 def _candidate(asked: _Asking) -> Plan[Candidate | None]:
     purpose = _ASKED_FOR[asked.options.answer]
     answer = yield asked.question(purpose, hypothesis=asked.node.hypothesis)
-    if not isinstance(answer, Answer):
-        return None
-    return (yield from _applicable(asked, answer.text))
+    text = asked.read(answer, str)
+    return None if text is None else (yield from _applicable(asked, text))
 
 
 def _applicable(asked: _Asking, text: str) -> Plan[Candidate | None]:
@@ -300,9 +305,7 @@ def _repaired(asked: _Asking, candidate: Candidate) -> Plan[Candidate]:
         problem=candidate.problem,
         form=asked.options.answer,
     )
-    text = answer.text if isinstance(answer, Answer) else ""
-    if not text.strip():
-        asked.node.unreadable.append("there is no answer")
+    text = asked.read(answer, str) or ""
     mended = _read(asked, text) if text.strip() else candidate.model_copy()
     mended.mended = [*candidate.mended, candidate.problem]
     mended.repairs = candidate.repairs + 1

@@ -16,7 +16,7 @@ from kgym.source.whole_functions import MisfitError
 from kgym_crashfixer.search import written_patch
 from kgym_crashfixer.search.answers import UnreadableError
 from kgym_crashfixer.search.code import Code
-from kgym_crashfixer.search.cycle import BUILT, Lesson, Memory, State, try_patch
+from kgym_crashfixer.search.cycle import BUILT, Lesson, Memory, State, missing, try_patch
 from kgym_crashfixer.search.engine import Plan
 from kgym_crashfixer.search.looks import BLIND, CALLS, SAID, SILENT, look, whole
 from kgym_crashfixer.search.tools import refused
@@ -69,6 +69,7 @@ def _conversation(talk: _Talk, values: dict[str, Any]) -> Plan[None]:
         )
         answer = yield asked
         if not isinstance(answer, Answer):
+            talk.node.unreadable.append(missing(answer))
             return
         turn = Turn(text=answer.text[:SAID], calls=answer.calls[:CALLS])
         talk.turns.append(turn)

@@ -86,7 +86,9 @@ class Resumption(Strict):
 class Spent(Strict):
     """What a run has used so far."""
 
-    dollars: float | None = Field(None, description="null if the price of a call is unknown")
+    dollars: float | None = Field(
+        None, description="null if the price of a call is unknown, or its answer was lost"
+    )
     known_dollars: float = Field(0.0, description="of calls with a known price")
     unpriced_calls: int = Field(0, description="calls without a known price")
     calls: int = Field(0, description="questions that were answered")
@@ -107,8 +109,8 @@ class Spent(Strict):
     def _unknown_is_not_zero(cls, given: Any) -> Any:
         if not isinstance(given, dict):
             return given
-        known = None if given.get("unpriced_calls") else given.get("known_dollars", 0.0)
-        return {**given, "dollars": known}
+        unknown = given.get("unpriced_calls") or given.get("lost_calls")
+        return {**given, "dollars": None if unknown else given.get("known_dollars", 0.0)}
 
     @property
     def cost(self) -> str:
@@ -117,7 +119,7 @@ class Spent(Strict):
             return f"${self.dollars:.2f}"
         if self.unpriced_calls == self.calls:
             return "cost unknown"
-        more = f"{self.unpriced_calls} calls of unknown price"
+        more = f"{self.unpriced_calls + self.lost_calls} calls of unknown price"
         return f"${self.known_dollars:.2f} and {more}"
 
 
@@ -176,7 +178,10 @@ class NodeView(Strict):
     hypothesis: str | None
     candidates: int
     problems: list[str] = Field([], description="of the candidates, including their earlier forms")
-    answers: list[str] = Field([], description="how answers were read, and why some could not be")
+    answers: list[str] = Field(
+        [],
+        description="how answers were read, why some could not be, and why patches got no verdict",
+    )
     crash: str | None = Field(description="title of the patched kernel's crash")
     doing: list[str] = Field([], description="work that it waits for")
     dollars: float | None = Field(
@@ -188,6 +193,13 @@ class NodeView(Strict):
         """Return the short view of a node."""
         tried = node.tried
         notes = [note for candidate in node.candidates for note in candidate.notes]
+        notes += [
+            f"a patch does what {candidate.repeats} tried"
+            for candidate in node.candidates
+            if candidate.repeats
+        ]
+        # No verdict: the platform or the reproducer failed, and why says what to do.
+        notes += [f"no verdict: {run.reason}" for run in node.runs if run.undecided]
         return cls(
             name=node.name,
             parent=node.parent,
