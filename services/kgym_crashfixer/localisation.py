@@ -6,8 +6,9 @@ import math
 import posixpath
 import re
 import tomllib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 
 from pydantic import Field
 
@@ -17,6 +18,7 @@ from kgym.bugs.bug import Bug
 from kgym.configs import CONFIGS
 from kgym.crash import report as reports
 from kgym.crash.report import Frame
+from kgym.crash.report.never_blamed import NEVER_TO_BLAME
 from kgym.errors import UserError
 from kgym.source import patching
 
@@ -37,6 +39,18 @@ _GENERIC = 0.3
 _BLAMED = 1.25
 # Weight of each frame relative to the one above it.
 _DEEPER = 0.9
+# Folders of detectors, allocators, locks and entry code.
+_SERVICES = (
+    "arch/x86/entry/",
+    "kernel/entry/",
+    "kernel/locking/",
+    "lib/",
+    "mm/kasan/",
+    "mm/kmsan/",
+)
+# Suffixes of functions that the compiler has split or cloned.
+_PART = re.compile(r"\..*")
+_NEVER_TO_BLAME = re.compile(NEVER_TO_BLAME)
 _WORD = re.compile(r"[A-Za-z_]\w{2,}", re.ASCII)
 # Words of a query.
 _LONGEST_QUERY = 2_000
@@ -80,19 +94,20 @@ def of_cause(cause: CauseCommit) -> list[str]:
     return [path for path in dict.fromkeys(map(posixpath.normpath, named)) if _is_in_tree(path)]
 
 
-def of_report(text: str) -> list[str]:
-    """Return the files of a symbolized crash report, the most likely first.
+def of_report(text: str, defined: Mapping[str, Sequence[str]] = MappingProxyType({})) -> list[str]:
+    """Return the files of a crash report, the most likely first.
 
     First comes the file that syzkaller's rules blame. Another file counts as its best frame: near
-    the top of a stack, and rare in other reports. Very frequent files are omitted.
+    the top of a stack, and rare in other reports. Very frequent files are omitted. `defined` has
+    the files that define the functions of frames without a source line.
     """
     known = _frequencies()
     crash = reports.parse(text.encode())
     if crash is None:
         return []
     best: dict[str, float] = {}
-    for frame, weight in _frames(crash):
-        path = posixpath.normpath(frame.file or "")
+    blamed = reports.guilty_file(text)
+    for frame, path, weight in _frames(crash, defined):
         share = known.function(frame.function)
         if share >= _FREQUENT or known.file(path) >= _FREQUENT_FILE:
             continue
@@ -100,16 +115,33 @@ def of_report(text: str) -> list[str]:
         # rarest.
         rarity = math.log((known.reports + 1) / (share * known.reports + 1))
         value = weight * rarity * (_HEADER if path.endswith(".h") else 1.0)
-        value *= _GENERIC if reports.is_generic(path) else 1.0
+        value *= _GENERIC if _serves(frame, path) else 1.0
         best[path] = max(best.get(path, 0.0), value)
-    blamed = reports.guilty_file(text)
-    if blamed is not None and _is_in_tree(blamed):
+    # Blaming a generic file means that no other one has a line; but functions were looked up.
+    if blamed is not None and _is_in_tree(blamed) and not (defined and reports.is_generic(blamed)):
         best[blamed] = _BLAMED * max(best.values(), default=1.0)
     return sorted(best, key=lambda path: (-best[path], path))
 
 
-def _frames(crash: reports.CrashReport) -> Iterator[tuple[Frame, float]]:
-    """Yield the frames in files of the tree, with their weights."""
+def functions(text: str) -> list[str]:
+    """Return the functions of a report's frames without a source line, in order."""
+    crash = reports.parse(text.encode())
+    frames = [] if crash is None else [*crash.frames, *crash.alloc_stack, *crash.free_stack]
+    names = (_PART.sub("", frame.function) for frame in frames if frame.file is None)
+    return list(dict.fromkeys(names))
+
+
+def _serves(frame: Frame, path: str) -> bool:
+    """Return whether a frame is a detector's, an allocator's, a lock's or the entry code's."""
+    service = path.startswith(_SERVICES) or reports.is_generic(path)
+    return service or _NEVER_TO_BLAME.search(frame.function) is not None
+
+
+def _frames(
+    crash: reports.CrashReport, defined: Mapping[str, Sequence[str]]
+) -> Iterator[tuple[Frame, str, float]]:
+    """Yield the frames in files of the tree, with file and weight."""
+    near = {posixpath.dirname(paths[0]) for paths in defined.values() if len(paths) == 1}
     for stack, weight in (
         (crash.frames, 1.0),
         (crash.alloc_stack, _OTHER_STACK),
@@ -117,10 +149,17 @@ def _frames(crash: reports.CrashReport) -> Iterator[tuple[Frame, float]]:
     ):
         depth = 0
         for frame in stack:
-            if frame.file is None or frame.uncertain or not _is_in_tree(frame.file):
+            own = [frame.file] if frame.file else defined.get(_PART.sub("", frame.function), ())
+            paths = [posixpath.normpath(path) for path in own if path and _is_in_tree(path)]
+            if frame.uncertain or not paths:
                 continue
-            yield frame, weight * _DEEPER**depth
-            depth += 1
+            # Of several functions of that name it is most likely one that is no stub of a header,
+            # and one beside other frames'.
+            paths = [path for path in paths if path.endswith(".c")] or paths
+            paths = [path for path in paths if posixpath.dirname(path) in near] or paths
+            for path in paths:
+                yield frame, path, weight * _DEEPER**depth / len(paths)
+            depth += not all(_serves(frame, path) for path in paths)
 
 
 def _is_in_tree(path: str) -> bool:

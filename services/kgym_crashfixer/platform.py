@@ -152,7 +152,9 @@ class SchedulerPlatform:
             case "fix":
                 return localisation.of_fix(self._bug)
             case "report" | "cause":
-                located = localisation.of_report(crash.report)
+                names = localisation.functions(crash.report)
+                defined = await self._tree.defined(names)
+                located = localisation.of_report(crash.report, defined)
                 changed = self._changed_by_cause(notes)
                 if located or changed:
                     # The report first: a causing commit may have touched many files.

@@ -1,13 +1,14 @@
 """The source tree as builds see it, for the model's tools and for candidate files."""
 
 import asyncio
+import re
 from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
 
 from pydantic import ValidationError, validate_call
 
 from kgym.api import faults
-from kgym.api.source import FileLook, SearchLook
+from kgym.api.source import FileLook, SearchLook, SymbolLook
 from kgym.api.steps import Patch
 from kgym.bugs import ended_job
 from kgym.bugs.bug import Bug
@@ -26,6 +27,12 @@ _SEARCHED = 24
 # without any of the report's rare functions would rank last.
 _READ = 120
 _AT_A_TIME = 8
+# Functions that are looked up: two stacks and a half.
+_LOOKED_UP = 80
+# Files that are in no kernel for the VMs: of other architectures, of the boot loader, tools.
+_OTHER_PROGRAMS = re.compile(
+    r"arch/(?!x86/)|arch/x86/(?:boot|purgatory|realmode|um)/|(?:tools|samples|scripts|Documentation)/"
+)
 _WRONG = {"bad_pattern", "binary_file", "file_not_found", "not_a_file", "not_a_folder"}
 
 
@@ -85,6 +92,26 @@ class SourceTree:
                 raise
             return Seen(text=f"error: {error.message}", succeeded=False)
 
+    async def defined(self, names: Sequence[str]) -> dict[str, list[str]]:
+        """Return the files of this kernel that define functions, by name; skip unknown ones."""
+        turn = asyncio.Semaphore(_AT_A_TIME)
+
+        async def places(name: str) -> list[str]:
+            async with turn:
+                try:
+                    symbol = await self._asked(
+                        self._client.find_symbol, SymbolLook(name=name, limit=1)
+                    )
+                except (ValidationError, Refused) as error:
+                    if isinstance(error, Refused) and not ended_job.concerns_one_request(error):
+                        raise
+                    return []
+            paths = [at.path for at in symbol.definitions if at.kind in {"function", "macro"}]
+            return [path for path in dict.fromkeys(paths) if not _OTHER_PROGRAMS.match(path)]
+
+        looked = names[:_LOOKED_UP]
+        return dict(zip(looked, await asyncio.gather(*map(places, looked)), strict=True))
+
     async def with_words(self, names: Sequence[str]) -> dict[str, str]:
         """Return the C files that contain most of these function names."""
         holds: Counter[str] = Counter()
@@ -96,7 +123,7 @@ class SourceTree:
                 if error.reason not in _WRONG:
                     raise
                 continue
-            holds.update({match.path for match in result.matches})
+            holds.update({m.path for m in result.matches if not _OTHER_PROGRAMS.match(m.path)})
         paths = [path for path, _ in sorted(holds.items(), key=lambda item: (-item[1], item[0]))]
         turn = asyncio.Semaphore(_AT_A_TIME)
 

@@ -1,5 +1,8 @@
 """Which files a fix may have to change: by the fix, by the report, by words."""
 
+import json
+import lzma
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,6 +16,7 @@ from tests.conftest import ROOT
 
 BUG = bundle.load("watch-queue-filter")
 GUILTY = ROOT.parent / "shared" / "data" / "syzkaller_reports" / "guilty"
+LOGS = ROOT.parent / "shared" / "data" / "kgym_crash_logs"
 REPORT = Path(__file__).with_name("report.txt").read_text()
 
 
@@ -33,6 +37,95 @@ def test_a_report_without_source_lines_names_no_file() -> None:
     bare = "\n".join(line.split(" fs/")[0] for line in REPORT.splitlines()[:2])
     assert of_report(bare) == []
     assert of_report("nothing to see") == []
+
+
+def test_detectors_allocators_and_entry_code_do_not_count_as_depth() -> None:
+    own = "BUG: KASAN: invalid-free in a+0x1/0x2\nCall Trace:\n <TASK>\n"
+    service = "".join(
+        f" {name}+0x1/0x2 {file}:9\n"
+        for name, file in (
+            ("kasan_report_invalid_free", "mm/kasan/report.c"),
+            ("____kasan_slab_free", "mm/kasan/common.c"),
+            ("kfree", "mm/slub.c"),
+            ("mutex_lock", "kernel/locking/mutex.c"),
+        )
+    )
+    last = (
+        " put_fs_context+0x1/0x2 fs/fs_context.c:470\n do_it+0x1/0x2 arch/x86/entry/common.c:80\n"
+    )
+    assert of_report(own + service + last)[0] == "fs/fs_context.c"
+    first, second = " frob_a+0x1/0x2 fs/a.c:1\n", " frob_b+0x1/0x2 fs/b.c:1\n"
+    assert of_report(own + first + service + second)[:2] == ["fs/a.c", "fs/b.c"]
+
+
+def test_functions_without_a_line_are_in_the_files_that_define_them() -> None:
+    report = (
+        "BUG: KASAN: use-after-free in f+0x1/0x2\nCall Trace:\n <TASK>\n frob_f.isra.0+0x1/0x2\n"
+        " frob_g+0x1/0x2\n frob_h+0x1/0x2\n </TASK>\n"
+    )
+    assert localisation.functions(report) == ["frob_f", "frob_g", "frob_h"]
+    defined = {"frob_f": ["fs/f.c"], "frob_g": ["fs/g.c", "net/g.c"], "frob_h": ["fs/h.c"]}
+    # Of the files that define a name, the one beside the other functions' is meant.
+    assert of_report(report, defined) == ["fs/f.c", "fs/g.c", "fs/h.c"]
+
+
+# Why the fixed file of a report is not among its first five.
+MISSED = {
+    "WARNING in iommufd_test_check_pages": "no frame is in mm/gup.c",
+    "WARNING in ext4_update_inline_data": "no frame is in fs/ext4/xattr.c",
+    "general protection fault in fq_codel_enqueue": "no frame is in the header virtio_net.h",
+    "general protection fault in ip_set_comment_free": "macros of a header made its functions",
+}
+
+
+@pytest.mark.skipif(not LOGS.is_dir(), reason="the reports are not beside the checkout")
+def test_the_fixed_file_is_among_the_first_five_of_real_reports() -> None:
+    fixed: dict[str, set[str]] = {}
+    for path in (LOGS.parent / "kbenchsyz").iterdir():
+        bug = json.loads(path.read_text())
+        for title in {bug["title"], bug["display-title"]}:
+            fixed.setdefault(title.partition(" (")[0], set()).update(bug["patch_modified_files"])
+    titles = json.loads((LOGS / "titles.json").read_text())
+    reports = {
+        title: (LOGS / f"{name}.report").read_text(errors="replace")
+        for name, title in titles.items()
+        if title in fixed
+    }
+    missed = {title for title, text in reports.items() if not first_five(text) & fixed[title]}
+    assert len(reports) == 40
+    assert missed == MISSED.keys()
+
+
+@pytest.mark.skipif(not LOGS.is_dir(), reason="the consoles are not beside the checkout")
+def test_the_fixed_file_is_among_the_first_five_of_ported_and_shipped_bugs() -> None:
+    bugs = [path for path in (LOGS.parent / "syzbot_bugs").iterdir() if path.is_dir()]
+    texts = {
+        (path / "console.log").read_text(errors="replace"): set(
+            re.findall(r"^\+\+\+ b/(\S+)", (path / "regress.patch").read_text(), re.MULTILINE)
+        )
+        for path in bugs
+    }
+    shipped = (
+        (1, "io_uring/rw.c"),
+        (2, "net/ipv4/udp.c"),
+        (3, "fs/fs_context.c"),
+        (8, "ipc/shm.c"),
+    )
+    for number, file in shipped:
+        packed = (LOGS.parent / "real_model" / f"run{number}-calls.txt.xz").read_bytes()
+        calls = lzma.decompress(packed).decode()
+        texts[calls.partition("<issue>\n")[2].partition("\n</issue>")[0]] = {file}
+    assert len(texts) == 8
+    missed = {text[:500] for text, files in texts.items() if not first_five(text) & files}
+    assert not missed
+
+
+def first_five(text: str) -> set[str]:
+    """Return the first files of a report whose functions are looked up as in Linux 6.1.192."""
+    rows = (Path(__file__).with_name("defined.tsv")).read_text().splitlines()
+    known = {name: paths.split() for name, paths in (row.split("\t") for row in rows)}
+    names = localisation.functions(text)
+    return set(of_report(text, {name: known.get(name, []) for name in names})[:5])
 
 
 @pytest.mark.skipif(not GUILTY.is_dir(), reason="the report corpus is not beside the checkout")

@@ -116,14 +116,15 @@ def test_the_report_names_files_and_says_what_it_passes_over(using: Using, farm:
     assert "gone.c" in begun.notes[0]
 
 
-def test_words_find_files_where_the_report_names_none(using: Using, farm: Farm) -> None:
+def test_functions_and_words_find_files_where_the_report_names_none(using: Using, farm: Farm) -> None:
     farm.report = (
         "BUG: KASAN: use-after-free in watch_filter+0x1/0x2\n"
         "Call Trace:\n watch_filter+0x1/0x2\n do_syscall_64+0x1/0x2\n"
     )
     begun = using(PLAIN, lambda platform: platform.begin())
-    assert next(iter(begun.files)) == WATCH
-    assert "found by words" in begun.notes[0]
+    assert (list(begun.files), begun.notes) == ([WATCH], [])  # its function is looked up
+    by_words = PLAIN.model_copy(update={"localisation": "bm25"})
+    assert next(iter(using(by_words, lambda platform: platform.begin()).files)) == WATCH
 
 
 def test_the_caller_may_name_the_files(using: Using) -> None:
