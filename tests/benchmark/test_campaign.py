@@ -279,6 +279,21 @@ def test_a_patch_without_a_verdict_is_unknown_after_three_tries(
     assert list(attempt_files.read(into / attempt_files.NAME))[1].outcome is Outcome.PASS
 
 
+def test_an_agent_that_fails_at_once_has_made_no_attempt_until_its_third_try(
+    farm: Counted, kgym: Kgym, home: Path, tmp_path: Path
+) -> None:
+    shutil.rmtree(home / "bugs" / "two")
+    path, into = described(home), tmp_path / "into"
+    command = '["sh", "-c", "echo no price for the model; exit 3"]'
+    entry = f'[[agents]]\nname = "a"\nfeedback = [false]\ncommand = {command}\n'
+    path.write_text(path.read_text().partition("[[agents]]")[0] + entry)
+    done = [kgym("bench", "run", path, "--into", into, "--json") for _ in range(3)]
+    assert [(answer.status, answer.json["made"]) for answer in done] == [(3, 0), (3, 0), (0, 1)]
+    assert "agent_failed: exit status 3: no price for the model" in done[0].json["problems"][0]
+    (record,) = attempt_files.read(into / attempt_files.NAME)
+    assert (record.outcome, record.error) == (Outcome.BAD, "exit status 3")
+
+
 @pytest.mark.parametrize(("agent", "reason"), rows(__file__, "agents_that_lack.tsv"))
 def test_what_agents_name_and_is_missing_is_refused_before_anything_runs(
     kgym: Kgym, home: Path, tmp_path: Path, agent: str, reason: str

@@ -23,7 +23,7 @@ from kgym.host.sandbox import NOBODY
 from kgym.source.patching import Change
 from kgym_benchmark.kenv.door import GIVEN_UP, LONG, MOST_OPEN, Door, KernelCall
 from kgym_benchmark.kenv.environment import Ended, Environment, Given
-from kgym_benchmark.kenv.protocol import Case, observation, without_binaries
+from kgym_benchmark.kenv.protocol import STILL_RUNNING, Case, observation, without_binaries
 from kgym_benchmark.kenv.trees import BugTree, Published, Trees
 from tests.conftest import ROOT
 from tests.tables import json_rows
@@ -187,7 +187,7 @@ def test_run_kernel_has_its_three_answers(box: Box) -> None:
         "No crash reproduced.",
     ]
     # Byte for byte what is published, which ends with an empty line.
-    assert "\nNo crash reproduced.\n\nreproducer.txt\n" in output
+    assert "\nNo crash reproduced.\n\ninstructions.txt\n" in output
     assert output.splitlines()[-3:] == ["reproducer.txt", "run_kernel.txt", "task.txt"]
     assert [call.answer for call in box.calls] == [
         "crash reproduced",
@@ -199,6 +199,51 @@ def test_run_kernel_has_its_three_answers(box: Box) -> None:
     assert box.kernels.asked[-1] == box.patch
     assert "+\treturn type >= mends;" in box.patch
     assert "b/new.c" in box.patch
+
+
+def test_an_agent_is_told_of_run_kernel_if_it_may_use_it_and_its_help_runs_nothing(
+    box: Box,
+) -> None:
+    ask = "cat ~/instructions.txt; /KBDr/run_kernel --help; /KBDr/run_kernel --wait 9 || echo $?"
+    _, output = box.run(ask, feedback=True)
+    assert "`/KBDr/run_kernel` builds the kernel with your changes" in output
+    assert "at most 20 times" in output
+    assert output.count("run_kernel takes no arguments") == 2
+    assert output.endswith("\n2\n")
+    assert (box.calls, box.kernels.asked) == ([], [])
+    _, output = box.run("cat ~/instructions.txt")
+    assert "/linux" in output
+    assert "run_kernel" not in output
+
+
+async def asked(endpoint: str, line: bytes) -> bytes:
+    _, host, port, _ = endpoint.split(":")
+    reader, writer = await asyncio.open_connection(host, int(port))
+    writer.write(line + b"\n")
+    answer = await reader.readline()
+    writer.close()
+    return answer
+
+
+def test_a_long_kernel_is_waited_for_by_the_same_call_again() -> None:
+    kernels, may_end, calls = Kernels(), asyncio.Event(), list[KernelCall]()
+
+    async def run(diff: str) -> KernelRun:
+        await may_end.wait()
+        return await kernels.run(diff)
+
+    door = Door(CASE, run, 1, calls.append, patience=0.05)
+
+    async def go() -> list[str]:
+        async with door.on_port("127.0.0.1") as endpoint:
+            diff = base64.b64encode(b"+mends").decode()
+            line = json.dumps({"call": "run_kernel", "diff": diff}).encode()
+            first = await asked(endpoint, line)
+            may_end.set()
+            return [json.loads(answer)["text"] for answer in (first, await asked(endpoint, line))]
+
+    assert asyncio.run(go()) == [STILL_RUNNING.text, "No crash reproduced."]
+    assert (kernels.asked, len(calls)) == (["+mends"], 1)
 
 
 def test_the_output_counts_before_the_tree(box: Box) -> None:
@@ -325,14 +370,6 @@ def test_the_tree_can_be_read_without_an_environment(tree: BugTree) -> None:
 def test_a_container_needs_the_secret_of_its_door() -> None:
     kernels, calls = Kernels(), list[KernelCall]()
     door = Door(CASE, kernels.run, 5, calls.append, secret="a-secret")
-
-    async def asked(endpoint: str, line: bytes) -> bytes:
-        _, host, port, _ = endpoint.split(":")
-        reader, writer = await asyncio.open_connection(host, int(port))
-        writer.write(line + b"\n")
-        answer = await reader.readline()
-        writer.close()
-        return answer
 
     async def go() -> list[bytes]:
         async with door.on_port("127.0.0.1") as endpoint:

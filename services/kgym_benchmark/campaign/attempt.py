@@ -35,6 +35,9 @@ from kgym_benchmark.kenv.trees import BugTree
 ENDED, CALLS, ATIF = "ended.json", "kernel_runs.jsonl", "trajectory.atif.json"
 # Characters of the reason why an agent did not finish.
 _ERROR = 1000
+# Bytes of the log of an agent that failed, for the reason.
+_LAST_WORDS = 400
+AGENT_FAILED = "agent_failed"
 Tree = Callable[[Subject, ExitStack], Awaitable[BugTree]]
 
 
@@ -82,9 +85,13 @@ class Attempt:
 
 
 async def in_environment(
-    attempt: Attempt, command: Command, client: AsyncClient, tree: Tree
+    attempt: Attempt, command: Command, client: AsyncClient, tree: Tree, *, last_try: bool
 ) -> AgentEnded:
-    """Run a program on the bug in an environment, and keep its results."""
+    """Run a program on the bug in an environment, and keep its results.
+
+    Raises InfrastructureError `agent_failed` for a program that fails before it has done anything,
+    unless this is the `last_try`.
+    """
     folder = attempt.folder
     calls: list[KernelCall] = []
     folder.mkdir(parents=True, exist_ok=True)
@@ -116,6 +123,10 @@ async def in_environment(
         trajectory = environment.trajectory()
     if trajectory is not None:
         write(folder / TRAJECTORY, trajectory)
+    stopped = proxy is not None and proxy.refusal is not None
+    if ended.status and not (patch or calls or stopped or last_try):
+        last_words = (folder / LOG).read_bytes()[-_LAST_WORDS:].decode(errors="replace")
+        raise InfrastructureError(AGENT_FAILED, f"{ended.error}: {' '.join(last_words.split())}")
     costs = _costs(command, trajectory, proxy)
     done = AgentEnded(
         seconds=ended.seconds,
@@ -238,7 +249,8 @@ def _costs(command: Command, trajectory: bytes | None, proxy: ModelProxy | None)
         return {"dollars": 0.0, "tokens": 0, "model_seconds": 0.0}
     report = atif.parse_json(trajectory)
     dollars, tokens = (pointed(report, place) for place in (command.cost, command.tokens))
-    return {"dollars": dollars, "tokens": int(tokens) if tokens is not None else None}
+    # Agents report 0 for a model whose price they do not know.
+    return {"dollars": dollars or None, "tokens": int(tokens) if tokens is not None else None}
 
 
 def pointed(value: Any, place: str | None) -> float | None:

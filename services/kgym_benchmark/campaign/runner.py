@@ -32,14 +32,23 @@ from kgym.bugs.kernel_run import RunOptions, run_kernel
 from kgym.client import AsyncClient
 from kgym.errors import InfrastructureError, KgymError, UserError
 from kgym_benchmark.campaign import adapters, crashfixer, verification
-from kgym_benchmark.campaign.attempt import ATIF, AgentEnded, Attempt, Tree, in_environment, write
+from kgym_benchmark.campaign.attempt import (
+    AGENT_FAILED,
+    ATIF,
+    AgentEnded,
+    Attempt,
+    Tree,
+    in_environment,
+    write,
+)
 from kgym_benchmark.campaign.crashfixer import CrashFixer
 from kgym_benchmark.campaign.subjects import Subject, Subjects
 from kgym_benchmark.campaign.verification import Verification, Verified
 from kgym_benchmark.kenv.environment import LOG, TRAJECTORY
 
 ABOUT, SPENT = "campaign.json", "spent.json"
-# Number of commands that may try to get a verdict on a patch; after that, it is unknown.
+# Number of commands that may try to get a verdict on a patch, which then is unknown; and to run an
+# agent that fails at once, which then counts as an attempt: agents must not shun hard bugs.
 TRIES = 3
 _SLUG = re.compile(r"[^\w.-]+")
 
@@ -111,7 +120,7 @@ class Run:
             self._tries = Counter(
                 (failed.bug, failed.setup, failed.run)
                 for failed in attempt_files.read_failed(self._folder)
-                if failed.reason.startswith(f"{verification.NO_VERDICT}:")
+                if failed.reason.partition(":")[0] in {verification.NO_VERDICT, AGENT_FAILED}
             )
             planned = plan(self._campaign, list(self._subjects))
             open_ = missing(planned, self._records)
@@ -207,7 +216,7 @@ class Run:
             try:
                 verified = await self._verification.verify(subject, diff, change)
             except InfrastructureError as error:
-                tries = self._tries[planned.bug, planned.setup, planned.run] + 1
+                tries = self._try(planned)
                 if error.reason != verification.NO_VERDICT or tries < TRIES:
                     raise
                 # Without a record, the campaign would never be done.
@@ -217,6 +226,9 @@ class Run:
             record = _recorded(planned, ended, verified, diff, change)
             return await verification.with_overlap(record, subject.bug.fix, tree.read)
 
+    def _try(self, planned: Planned) -> int:
+        return self._tries[planned.bug, planned.setup, planned.run] + 1
+
     async def _worked(self, attempt: Attempt) -> AgentEnded:
         """Run the agent."""
         entry, equipment = attempt.planned.entry, self._equipment
@@ -225,7 +237,10 @@ class Run:
                 raise UserError("no_agent", "no agent service to run CrashFixer: name one")
             return await crashfixer.worked(attempt, equipment.crashfixer)
         command = self._commands[entry.name + entry.settings]
-        ended = await in_environment(attempt, command, equipment.client, equipment.tree)
+        last_try = self._try(attempt.planned) == TRIES
+        ended = await in_environment(
+            attempt, command, equipment.client, equipment.tree, last_try=last_try
+        )
         await asyncio.to_thread(_write_atif, attempt, command.form, ended)
         return ended
 

@@ -20,11 +20,21 @@ from kgym.bugs.kernel_run import KernelRun
 from kgym.errors import KgymError
 from kgym.source import diff_text
 from kgym_benchmark.kenv.inside.programs import NOT_ALLOWED
-from kgym_benchmark.kenv.protocol import Case, Observation, failed, observation, without_binaries
+from kgym_benchmark.kenv.protocol import (
+    STILL_RUNNING,
+    Case,
+    Observation,
+    failed,
+    instructions,
+    observation,
+    without_binaries,
+)
 
 # Maximum bytes of a call: a patch has at most 8 MiB, in Base64.
 MOST = 24 << 20
 MOST_OPEN = 32
+# Kernels that agents may leave running, or waiting: their diffs are held in memory.
+MOST_RUNNING = 4
 # Calls longer than 64 KiB that are read concurrently: they are held in memory.
 LONG = 2
 READ_SECONDS = 60.0
@@ -63,6 +73,10 @@ class Door:
     calls: int = 0
     seconds: float = 0.0
     """Spent in `run_kernel`."""
+    patience: float = 600.0
+    """Seconds after which `run_kernel` answers that the kernel is still running."""
+    _running: dict[str, asyncio.Task[Observation]] = field(default_factory=dict)
+    """Kernel runs by their diff."""
     _turn: asyncio.Lock = field(default_factory=asyncio.Lock)
     _long: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(LONG))
     _open: set[asyncio.Task[None]] = field(default_factory=set)
@@ -89,9 +103,10 @@ class Door:
     async def _closed(self, server: asyncio.Server) -> None:
         """Accept no more calls, and cancel the open ones: their agent has ended."""
         server.close()
-        for task in self._open:
+        tasks = [*self._open, *self._running.values()]
+        for task in tasks:
             task.cancel()
-        await asyncio.gather(*self._open, return_exceptions=True)
+        await asyncio.gather(*tasks, return_exceptions=True)
 
     async def accept(self, reader: StreamReader, writer: StreamWriter) -> None:
         """Answer one call."""
@@ -126,12 +141,28 @@ class Door:
         if asked.call == "bug":
             case = self.case
             words = ("report", "reproducer", "task", "repository", "commit")
-            return {word: getattr(case, word) for word in words}
+            kernels = self.most_calls if self.run is not None else 0
+            return {word: getattr(case, word) for word in words} | {
+                "instructions": instructions(kernels)
+            }
         if asked.call != "run_kernel":
             raise ValueError(asked.call)
         # One kernel run at a time: agents must not exceed their number by asking concurrently.
+        if asked.diff not in self._running:
+            if len(self._running) == MOST_RUNNING:
+                return asdict(failed("limit", f"{MOST_RUNNING} other kernels are still running"))
+            self._running[asked.diff] = asyncio.create_task(self._in_turn(asked.diff))
+        running = self._running[asked.diff]
+        # Many agents end commands that take longer; the same call again goes on waiting.
+        await asyncio.wait({running}, timeout=self.patience)
+        if not running.done():
+            return asdict(STILL_RUNNING)
+        self._running.pop(asked.diff, None)
+        return asdict(running.result())
+
+    async def _in_turn(self, diff: str) -> Observation:
         async with self._turn:
-            return asdict(await self._run_kernel(base64.b64decode(asked.diff)))
+            return await self._run_kernel(base64.b64decode(diff))
 
     async def _run_kernel(self, data: bytes) -> Observation:
         if self.run is None:

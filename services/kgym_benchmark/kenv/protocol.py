@@ -88,6 +88,27 @@ def failed(*why: str) -> Observation:
     return Observation("kGym error: " + ", ".join(why) + ".", {})
 
 
+STILL_RUNNING = Observation(
+    "The kernel is still running. Call run_kernel again, with the same changes.", {}
+)
+
+
+def instructions(kernels: int) -> str:
+    """Return what an agent is to do, for adapters: Live-kBench's task says nothing about that."""
+    text = (
+        "The source of a Linux kernel with this bug is in /linux. Find the cause of the crash, and"
+        " mend it by changing files there: the difference is your patch. Keep what the code is"
+        " for, and do not silence what reports the crash.\n"
+    )
+    if kernels:
+        text += (
+            "`/KBDr/run_kernel` builds the kernel with your changes, and runs the program that"
+            f" crashed it; at most {kernels} times. It takes minutes. If it answers that the kernel"
+            " is still running, call it again.\n"
+        )
+    return text
+
+
 def without_binaries(diff: str) -> str:
     """Return a Git diff without binary files, which patches must not contain."""
     parts = re.split(r"(?m)^(?=diff --git )", diff)

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """The programs of an environment: copies of this file, distinguished by their names.
 
-/KBDr/initialize   writes the crash report and the reproducer to /root
+/KBDr/initialize   writes the crash report, the reproducer and instructions to /root
 /KBDr/run_kernel   tries the changes in /linux on a kernel, and prints the result
 /KBDr/start        initializes, forwards 127.0.0.1 to the model's proxy if there is one, and runs
                    the agent given as arguments. In a container, it then writes patch.txt and
@@ -54,6 +54,7 @@ def initialize() -> int:
     (HOME / "report.txt").write_text(bug["report"])
     (HOME / "reproducer.txt").write_text(bug["reproducer"])
     (HOME / "task.txt").write_text(bug["task"])
+    (HOME / "instructions.txt").write_text(bug["instructions"])
     if not (TREE / "Makefile").exists() and bug["repository"]:
         _clone(bug["repository"], bug["commit"])
     return 0
@@ -70,6 +71,9 @@ def _clone(repository: str, commit: str) -> None:
 
 def run_kernel() -> int:
     """Try the changes and print the result, or a message if this is not allowed."""
+    if words := sys.argv[1:]:  # a kernel takes minutes, and their number is limited
+        print("run_kernel takes no arguments: it tries the changes in /linux on a kernel")
+        return 0 if words in (["-h"], ["--help"]) else 2
     if json.loads(os.environ.get("KENV_STATEFUL_EDIT", "false").lower()) is not True:
         print(NOT_ALLOWED)
         return 0
