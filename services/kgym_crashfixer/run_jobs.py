@@ -14,8 +14,9 @@ from hashlib import sha256
 from pathlib import Path
 from typing import TypeVar
 
+from kgym.api import trusted_tags
 from kgym.api.agent.nodes import Crash, Tried
-from kgym.api.jobs import Artifact, JobRequest, JobView, StepView
+from kgym.api.jobs import Artifact, JobFilter, JobRequest, JobView, StepView
 from kgym.api.states import State
 from kgym.api.steps import (
     DumpMethod,
@@ -118,7 +119,13 @@ class RunJobs:
         Raises UserError `does_not_reproduce` if it does not crash as the bundle says, `bad_bundle`
         for an unusable bundle, and InfrastructureError without a verdict.
         """
-        job = await self.answered(name, self._bug.shown(await self._trial()))
+        request = self._bug.shown(await self._trial())
+        mark = trusted_tags.request(request.steps)
+        if (known := await self._known(mark)) is not None:
+            await self._submitted(name, known.job)
+            return known
+        request = request.model_copy(update={"tags": [*request.tags, mark]})
+        job = await self.answered(name, request)
         if (problem := not_shown(job)) is not None:
             raise _not_shown(job, problem)
         step = job.step(BEFORE)
@@ -129,11 +136,24 @@ class RunJobs:
             raise InfrastructureError("no_report", message, job=job.id)
         return Shown(job.id, crash)
 
+    async def _known(self, mark: str) -> Shown | None:
+        """Return the crash that an earlier job of this caller has shown, with the same steps."""
+        earlier = JobFilter(tag=mark, mine=True, state=State.SUCCEEDED, limit=1)
+        jobs = (await self._patiently(lambda: self._client.page(earlier))).jobs
+        if not jobs:
+            return None
+        job = await self._patiently(lambda: self._client.job(jobs[0].id))
+        step = job.step(BEFORE)
+        crash = await self._crash(job, step) if step and not_shown(job) is None else None
+        return Shown(job.id, crash) if crash is not None else None
+
     async def trace(self, shown: Shown, files: Sequence[str]) -> tuple[Shown, str | None]:
         """Add a trace through functions of these files to the crash, or return why there is none.
 
         Crashes of patched kernels are traced only if this one was.
         """
+        if (why := tracing_job.untraceable(self._bug.build)) is not None:
+            return shown, why
         named = tuple(path for path in files if path.endswith(".c"))
         text, why = await self._traced("begin trace", self._bug, self._bug.titles, named)
         if text is None:

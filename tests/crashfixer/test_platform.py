@@ -35,20 +35,22 @@ Using = Callable[..., Any]
 @pytest.fixture
 def using(scheduler: Scheduler, fake_build: BuildSpec) -> Using:
     """Use the platform for a bug of the small tree."""
-    bug = replace(BUG, build=fake_build)
+    dwarf = [*fake_build.config.fragments, "CONFIG_DEBUG_INFO_DWARF5=y\n"]
+    config = fake_build.config.model_copy(update={"fragments": dwarf})
+    bug = replace(BUG, build=fake_build.model_copy(update={"config": config}))
 
     def run(strategy: Strategy, use: Callable[[SchedulerPlatform], Awaitable[T]], **more: Any) -> T:
         async def inner() -> T:
             known = replace(bug, cause=more.pop("cause", None))
+            known = replace(known, build=more.pop("build", known.build))
 
             async def submitted(name: str, job: int) -> None:
                 more.get("jobs", []).append((name, job))
 
             async with AsyncClient(scheduler.url) as client:
                 given = {name: value for name, value in more.items() if name != "jobs"}
-                platform = SchedulerPlatform(
-                    client, known, strategy, key="r1", group="g", submitted=submitted, **given
-                )
+                given = {"key": "r1", "group": "g", **given}
+                platform = SchedulerPlatform(client, known, strategy, submitted=submitted, **given)
                 return await use(platform)
 
         return asyncio.run(inner())
@@ -64,6 +66,21 @@ def test_a_run_begins_with_whole_files_and_a_trace(using: Using, farm: Farm) -> 
     assert begun.notes == []
     assert (BEGIN, begun.job) in jobs
     assert {name for name, _ in jobs} == {BEGIN, "source", "begin trace"}
+
+
+def test_a_known_crash_is_not_reproduced_again_and_a_kernel_without_dwarf_not_traced(
+    using: Using, farm: Farm, fake_build: BuildSpec
+) -> None:
+    strategy, jobs = Forest(localisation="fix"), list[tuple[str, int]]()
+    first = using(strategy, lambda platform: platform.begin(), build=fake_build)
+    done = list(farm.done)
+    assert first.crash.trace is None
+    assert "its config has no debug information" in first.notes[0]
+    again = using(
+        strategy, lambda platform: platform.begin(), build=fake_build, key="r2", jobs=jobs
+    )
+    assert (again, farm.done) == (first, done)
+    assert dict(jobs)[BEGIN] == first.job
 
 
 @pytest.mark.thorough
@@ -116,7 +133,9 @@ def test_the_report_names_files_and_says_what_it_passes_over(using: Using, farm:
     assert "gone.c" in begun.notes[0]
 
 
-def test_functions_and_words_find_files_where_the_report_names_none(using: Using, farm: Farm) -> None:
+def test_functions_and_words_find_files_where_the_report_names_none(
+    using: Using, farm: Farm
+) -> None:
     farm.report = (
         "BUG: KASAN: use-after-free in watch_filter+0x1/0x2\n"
         "Call Trace:\n watch_filter+0x1/0x2\n do_syscall_64+0x1/0x2\n"

@@ -269,9 +269,10 @@ def test_what_is_cancelled_runs_no_more_and_can_be_taken_up(
 
 @pytest.mark.thorough
 def test_a_bundle_that_has_changed_is_no_crash_of_the_run(scheduler: Scheduler) -> None:
-    using(scheduler.url, lambda jobs, _: jobs.show())
+    work = Check(node="t0", patches=[Patch(name="p", diff=diff("a"))])
+    using(scheduler.url, lambda jobs, _: jobs.check("t0/1-check", work))
     with refused("run_changed", kind=UserError):
-        using(scheduler.url, lambda jobs, _: jobs.show(), priority=3)
+        using(scheduler.url, lambda jobs, _: jobs.check("t0/1-check", work), priority=3)
 
 
 def test_a_patch_that_no_job_can_hold_is_unanswered(scheduler: Scheduler) -> None:

@@ -1,5 +1,6 @@
 """A trial with a trace of what the kernel did before it crashed: its job and its result."""
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Self
@@ -26,6 +27,7 @@ from kgym.bugs.conclusion import reproduced
 from kgym.errors import UserError
 from kgym.source import patching
 
+_DWARF = re.compile(r"^CONFIG_DEBUG_INFO(?:_DWARF\w{1,30})?=y", re.MULTILINE)
 _BUILD_CAPTURE, _MINIMIZE = "build_capture", "minimize"
 # The capture kernel's name in configs/kernels.
 CAPTURE = "capture"
@@ -49,6 +51,14 @@ def tracing(bug: Bug, files: Sequence[str], method: DumpMethod) -> Tracing:
     if not named:
         raise UserError("no_files", f"{bug.name}: name the C files to trace with --files")
     return Tracing(tuple(named), method)
+
+
+def untraceable(build: BuildSpec) -> str | None:
+    """Return why a dump of this kernel could not be read, as its config says; None if it can."""
+    # Without DWARF a reader finds no types. No base of kconfig has it by itself.
+    if any(_DWARF.search(text) for text in build.config.texts):
+        return None
+    return "its config has no debug information (CONFIG_DEBUG_INFO_DWARF5)"
 
 
 def traced(request: JobRequest, how: Tracing) -> JobRequest:
