@@ -103,17 +103,24 @@ def test_ctrl_c_ends_the_run_and_its_jobs_and_says_how_to_go_on(
     assert len(endpoint.asked) == asked
 
 
-def test_ctrl_c_while_the_bug_is_shown_leaves_no_job(
-    kgym: Kgym, farm: Farm, mine: Path, data: Path, endpoint: Endpoint
+def test_ctrl_c_while_the_bug_is_shown_leaves_no_job_and_its_tape_is_continued(
+    kgym: Kgym, farm: Farm, mine: Path, tmp_path: Path, data: Path, endpoint: Endpoint
 ) -> None:
     farm.hold_at = "run"
-    with terminal(data, "fix", mine, "--files", FILE, "--model", model_of(endpoint)) as shown:
+    tape = tmp_path / "tape.jsonl"
+    how = ("--strategy", tmp_path / "small.toml", "--files", FILE, "--model", model_of(endpoint))
+    with terminal(data, "fix", mine, *how, "--record", tape) as shown:
         shown.until(farm.held.is_set)
         shown.press(CTRL_C)
         assert shown.to_its_end() == 130, shown.shown
     assert b"resume with `kgym run resume 1`" in shown.shown
     assert_none_goes_on(kgym)
     assert endpoint.asked == []
+    farm.hold.set()
+    endpoint.script = [mending]
+    gone_on = kgym("run", "resume", 1, "--out", tmp_path / "out.patch", "--json")
+    assert gone_on.status == 0, gone_on.err
+    assert len(tape.read_text().splitlines()) == 1 + len(endpoint.asked) > 1
 
 
 def test_ctrl_c_leaves_the_run_of_a_service_alone(

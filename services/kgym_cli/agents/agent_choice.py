@@ -61,6 +61,11 @@ def runs_folder() -> Path:
     return settings().agent_runs or usable_data_folder() / "runs"
 
 
+def tape_of(run: int) -> Path:
+    """Return the file that names the tape of a run that `--record` records."""
+    return runs_folder() / str(run) / "tape"
+
+
 def with_agent(
     ask: "Callable[[AgentCalls], Awaitable[T]]",
     *,

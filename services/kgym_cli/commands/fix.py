@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from kgym.errors import UserError
-from kgym_cli.agents.agent_choice import request_of, service, with_agent
+from kgym_cli.agents.agent_choice import request_of, service, tape_of, with_agent
 from kgym_cli.agents.agent_models import REPLAY
 from kgym_cli.agents.agent_models import window as model_window
 from kgym_cli.agents.run_answer import FixAnswer, exit_of, follow, written
@@ -112,9 +112,13 @@ def fix(
     if record is not None:
         _begin(record, request)
 
+    tape = record and record.absolute()
+
     async def ask(agent: "AgentCalls") -> FixAnswer:
         run = await agent.start(request)
         people.print(f"run {run}")
+        if record is not None:
+            tape_of(run).write_text(str(tape))
         # --no-watch only makes sense with a service: a run in this process ends with it.
         if agent_service is not None and not watch:
             return FixAnswer.of(await agent.show(run))

@@ -7,7 +7,7 @@ import click
 from rich.markup import escape
 
 from kgym.api.agent.runs import CallView, RunFilter, RunPage, RunState, RunView
-from kgym_cli.agents.agent_choice import with_agent
+from kgym_cli.agents.agent_choice import service, tape_of, with_agent
 from kgym_cli.agents.agent_models import REPLAY
 from kgym_cli.agents.run_answer import FixAnswer, exit_of, follow, written
 from kgym_cli.commands.fix import limit_options, limits
@@ -107,7 +107,11 @@ def stop(run_id: int, as_json: bool) -> None:
 @_run_argument
 @options_of("run resume")
 @limit_options
-@click.option("--record", type=click.Path(path_type=Path, dir_okay=False), help="Tape to record.")
+@click.option(
+    "--record",
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="Tape to record; by default the one that the run was recorded on.",
+)
 @click.option("--out", type=click.Path(path_type=Path, dir_okay=False), help="As for `kgym fix`.")
 @click.option("--author", help="Author of the patch, as `Name <mail>`.")
 @json_option(FixAnswer)
@@ -135,6 +139,9 @@ def resume(
         return await follow(agent, run_id, author, seen)
 
     view = with_agent(lambda agent: agent.show(run_id))
+    # The runs of a service have other numbers, and no tape on this machine.
+    if record is None and service() is None and tape_of(run_id).exists():
+        record = Path(tape_of(run_id).read_text())
     # As in `kgym fix`: a tape is a file of this machine.
     own = view.model.startswith(REPLAY) or record is not None
     answer = with_agent(ask, work=True, own=own, record=record)
