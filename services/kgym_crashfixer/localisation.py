@@ -39,15 +39,11 @@ _GENERIC = 0.3
 _BLAMED = 1.25
 # Weight of each frame relative to the one above it.
 _DEEPER = 0.9
-# Folders of detectors, allocators, locks and entry code.
-_SERVICES = (
-    "arch/x86/entry/",
-    "kernel/entry/",
-    "kernel/locking/",
-    "lib/",
-    "mm/kasan/",
-    "mm/kmsan/",
+# Folders of entry code and detectors, which are candidates only if there is no other file.
+_LAST = tuple(
+    ["arch/x86/entry/", "arch/x86/include/generated/", "kernel/entry/", "mm/kasan/", "mm/kmsan/"]
 )
+_SERVICES = (*_LAST, "kernel/locking/", "lib/")
 # Suffixes of functions that the compiler has split or cloned.
 _PART = re.compile(r"\..*")
 _NEVER_TO_BLAME = re.compile(NEVER_TO_BLAME)
@@ -120,7 +116,8 @@ def of_report(text: str, defined: Mapping[str, Sequence[str]] = MappingProxyType
     # Blaming a generic file means that no other one has a line; but functions were looked up.
     if blamed is not None and _is_in_tree(blamed) and not (defined and reports.is_generic(blamed)):
         best[blamed] = _BLAMED * max(best.values(), default=1.0)
-    return sorted(best, key=lambda path: (-best[path], path))
+    ordered = sorted(best, key=lambda path: (-best[path], path))
+    return [path for path in ordered if not path.startswith(_LAST)] or ordered
 
 
 def functions(text: str) -> list[str]:
