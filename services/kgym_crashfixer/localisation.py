@@ -40,8 +40,9 @@ _BLAMED = 1.25
 # Weight of each frame relative to the one above it.
 _DEEPER = 0.9
 # Folders of entry code and detectors, which are candidates only if there is no other file.
-_LAST = tuple(
-    ["arch/x86/entry/", "arch/x86/include/generated/", "kernel/entry/", "mm/kasan/", "mm/kmsan/"]
+_LAST = (
+    *("arch/x86/entry/", "arch/x86/include/generated/", "kernel/entry/"),
+    *("mm/kasan/", "mm/kmsan/"),
 )
 _SERVICES = (*_LAST, "kernel/locking/", "lib/")
 # Suffixes of functions that the compiler has split or cloned.
