@@ -269,6 +269,7 @@ def test_no_task_of_a_shipped_bug_has_words_about_its_fix(name: str) -> None:
         assert ("main(" in task) is (program.kind == "c")
         assert not re.search(r"CVE|fixed kernel|commit|/\*|//", task), task
         assert not any(words in task for words in bug.file.references)
+        assert ('{"repeat"' in task) is ('{"repeat"' in program.text)
 
 
 # Prints what `find` and Git tell about the tree, each kind of line with its own first word.

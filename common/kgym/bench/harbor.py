@@ -17,6 +17,7 @@ from kgym.bench.dataset import Dataset
 from kgym.bench.tried_bug import tried_bug
 from kgym.bugs.bundle_folder import toml
 from kgym.errors import UserError
+from kgym.source.comments import bare_program
 
 # Built from docker/kenv/base.Dockerfile.
 IMAGE = "kgym-kenv:latest"
@@ -66,7 +67,7 @@ def task(record: BugRecord, dataset: str, options: HarborOptions) -> Mapping[str
     files = {
         "instruction.md": _INSTRUCTION.format(
             report=(crash.report.text or record.title).strip(),
-            program=bug.reproducers[0].text.strip(),
+            program=bare_program(bug.reproducers[0].text),
         ),
         "task.toml": _TASK.format(
             name=toml(f"kgym/{dataset}-{record.id}".lower()),

@@ -8,6 +8,14 @@ _TOKEN = re.compile(
     re.DOTALL,
 )
 
+# Of programs in syzkaller's language; those with a run's options, as JSON, stay.
+_SYZBOT = re.compile(r"(?m)^# .*(?:syzkaller|goo\.gl).*\n?")
+
+
+def bare_program(text: str) -> str:
+    """Return a reproducer without comments, which may say what the fix does, or link to it."""
+    return without_comments(_SYZBOT.sub("", text))
+
 
 def without_comments(text: str) -> str:
     """Return the non-empty lines of code without comments."""

@@ -11,13 +11,12 @@ from typing import Literal
 from kgym.api.outcomes import Outcome
 from kgym.bugs.kernel_run import KernelRun
 from kgym.bugs.kernel_run_text import run_text
-from kgym.source.comments import without_comments
+from kgym.source.comments import bare_program
 
 # Files of /root written by an answer; the last one is ours, with all details.
 REPORT, BUILD_LOG, MORE = "report.txt", "LinuxBuildStderr.txt", "run_kernel.txt"
 NO_REPRODUCER = "No reproducer available."
 CommitFrom = Literal["parent", "crash"]
-_SYZBOT = re.compile(r"^(//|#) .*(syzkaller|goo\.gl)")
 _NO_CRASH = "does not crash, but this is no fix"
 
 
@@ -44,11 +43,8 @@ class Case:
 
     @property
     def reproducer(self) -> str:
-        """The program without its comments: they may say what the fix does, or link to it."""
-        lines = self.program.splitlines()
-        while lines and _SYZBOT.match(lines[0]):
-            lines.pop(0)
-        return without_comments("\n".join(lines)) or NO_REPRODUCER
+        """The program without its comments."""
+        return bare_program(self.program) or NO_REPRODUCER
 
 
 @dataclass(frozen=True, slots=True)
