@@ -127,13 +127,10 @@ def as_diff(patch: Patch) -> str:
 
 
 def _edit_diff(edit: Edit) -> str:
-    before, after = edit.original.split("\n"), edit.replacement.split("\n")
-    if before[-1] == after[-1] == "":  # both end with a whole line
-        before, after = before[:-1], after[:-1]
-    lines = difflib.unified_diff(
-        before, after, f"a/{edit.file}", f"b/{edit.file}", n=len(before), lineterm=""
-    )
-    return "".join(f"{line}\n" for line in lines)
+    before, after = edit.original, edit.replacement
+    if not before.endswith("\n") or not after.endswith("\n"):  # they end within lines
+        before, after = f"{before}\n", f"{after}\n"
+    return unified_diff.between(edit.file, before, after, context=before.count("\n"))
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,14 +4,17 @@ Prose around a diff is skipped. If the header of a hunk counts its lines wrongly
 the lines decide; if they can be read in several ways, the tree decides (`kgym.source.patching`).
 """
 
+import difflib
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from io import StringIO
 
 from kgym.errors import UserError
 from kgym.source import diff_text
 
 NOTHING = "/dev/null"
+_NO_END = "\n\\ No newline at end of file\n"
 _NUMBERS = re.compile(r"@@ -(\d{1,9})(?:,(\d{1,9}))? \+(\d{1,9})(?:,(\d{1,9}))? @@")
 _HUNK = re.compile(r"@@(?:$|[\s.])")
 # Lines of Git between `diff --git` and the first hunk.
@@ -37,6 +40,7 @@ _STOPS = re.compile(
 _SIGNED = re.compile(r"[-+ \t\\]|\r?$")
 # A line after a hunk that prose would hardly have.
 _CODE = re.compile(r"[-+ ]\t|[-+](?! ).*[;{}]$|[-+]#")
+_START = re.compile(r"(?<=[-+])\d+(?=,|\s)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,8 +118,7 @@ class FileDiff:
             before, after = len(hunk.side("- ")), len(hunk.side("+ "))
             lines.append(f"@@ -{hunk.old or 0},{before} +{hunk.new or 0},{after} @@\n")
             for line in hunk.readings[0]:
-                end = "" if line.endswith("\n") else "\n\\ No newline at end of file\n"
-                lines.append(f"{line}{end}")
+                lines.append(line if line.endswith("\n") else f"{line}{_NO_END}")
         return "".join(lines)
 
 
@@ -125,6 +128,35 @@ def parse(text: str, name: str) -> list[FileDiff]:
     Raises UserError `malformed_patch`, with the line.
     """
     return _Parser(text, name).files
+
+
+def between(path: str, before: str, after: str, context: int = 3) -> str:
+    """Return the change of a file's text as a diff; empty if there is none."""
+    # str.splitlines would also split at the form feeds in kernel sources.
+    old, new = StringIO(before).readlines(), StringIO(after).readlines()
+    # difflib is quadratic, so it only gets the part that differs.
+    same = common_start(old, new)
+    first = max(0, same - context)
+    tail = max(0, common_start(old[same:][::-1], new[same:][::-1]) - context)
+    lines = difflib.unified_diff(
+        old[first : len(old) - tail],
+        new[first : len(new) - tail],
+        f"a/{path}",
+        f"b/{path}",
+        n=context,
+    )
+    text = []
+    for line in lines:
+        if line.startswith("@@"):
+            line = _START.sub(lambda number: str(int(number[0]) + first), line)  # noqa: PLW2901
+        text.append(line if line.endswith("\n") else f"{line}{_NO_END}")
+    return "".join(text)
+
+
+def common_start(lines: Sequence[str], other: Sequence[str]) -> int:
+    """Return how many lines both begin with."""
+    pairs = zip(lines, other, strict=False)
+    return next((at for at, (a, b) in enumerate(pairs) if a != b), min(len(lines), len(other)))
 
 
 class _Parser:

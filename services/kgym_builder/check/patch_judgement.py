@@ -11,6 +11,7 @@ from functools import cached_property
 from kgym.api.steps import Diagnostic, FileCheck, FileOutcome, PatchOutcome
 from kgym.source import diagnostics
 from kgym.source.patching import Change
+from kgym.source.unified_diff import common_start
 from kgym_builder.check.compilation import (
     CompileBatch,
     CompileCommands,
@@ -247,8 +248,8 @@ class Lines:
 
     def __init__(self, before: str, after: str) -> None:
         old, new = before.split("\n"), after.split("\n")
-        start = _common_start(old, new)
-        end = _common_start(old[start:][::-1], new[start:][::-1])
+        start = common_start(old, new)
+        end = common_start(old[start:][::-1], new[start:][::-1])
         self._blocks = [(0, 0, start)]
         middle = old[start : len(old) - end], new[start : len(new) - end]
         if max(map(len, middle)) <= _MOST_LINES:
@@ -293,8 +294,3 @@ def new_warnings(
         else:
             new.append(warning)
     return new
-
-
-def _common_start(lines: list[str], other: list[str]) -> int:
-    pairs = zip(lines, other, strict=False)
-    return next((at for at, (a, b) in enumerate(pairs) if a != b), min(len(lines), len(other)))
