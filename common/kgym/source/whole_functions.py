@@ -62,27 +62,23 @@ def read(text: str) -> Whole:
     return Whole(place.name, body, behind)
 
 
-def replacements(text: str, functions: Sequence[Whole]) -> list[tuple[str, str]]:
-    """Return pairs of old text, which occurs once in the file, and new text.
+def replaced(text: str, function: Whole) -> str:
+    """Return the text, which occurs once in the file, of the function that it replaces.
 
-    Raises MisfitError if a function is missing, defined more than once, or has an uncertain range,
-    or if the file would not have the same functions afterwards.
+    Raises MisfitError if that is missing, defined more than once, or has an uncertain range, or if
+    the file would not have the same other functions afterwards.
     """
-    existing = places(text)
-    raw = text.encode()
-    made: dict[Place, tuple[str, str]] = {}
-    for function in functions:
-        place = _place(function, existing)
-        if place in made:
-            raise MisfitError(f"{function.name}() is given twice: write its final form once")
-        old = raw[place.first : place.behind].decode()
-        _check(function, place, old, text, raw)
-        made[place] = old, function.text
-    after = raw
-    for place in sorted(made, key=lambda place: place.first, reverse=True):
-        after = after[: place.first] + made[place][1].encode() + after[place.behind :]
-    _check_rest(existing, raw, made, after)
-    return [(old, new) for old, new in made.values() if old != new]
+    existing, raw = places(text), text.encode()
+    place = _place(function, existing)
+    old = raw[place.first : place.behind].decode()
+    _check(function, place, old, text, raw)
+    after = raw[: place.first] + function.text.encode() + raw[place.behind :]
+    if _others(existing, raw, place) != _others(places(after.decode()), after, place):
+        raise MisfitError(
+            f"with {function.name}() as written, the rest of the file parses differently: a brace,"
+            " a quote, a comment or an #if is not closed"
+        )
+    return old
 
 
 def _place(function: Whole, existing: Sequence[Place]) -> Place:
@@ -131,25 +127,12 @@ def _check(function: Whole, place: Place, old: str, text: str, raw: bytes) -> No
         )
 
 
-def _check_rest(
-    existing: Sequence[Place], raw: bytes, made: dict[Place, tuple[str, str]], after: bytes
-) -> None:
-    """Reject functions that change how the rest of the file parses."""
-    kept = [
-        (place.name, None if place in made else raw[place.first : place.behind])
-        for place in existing
+def _others(functions: Sequence[Place], raw: bytes, place: Place) -> list[tuple[str, bytes]]:
+    """Return the names of a file's functions, with the texts of all but one."""
+    return [
+        (each.name, raw[each.first : each.behind] if each.name != place.name else b"")
+        for each in functions
     ]
-    names = {place.name for place in made}
-    now = [
-        (place.name, None if place.name in names else after[place.first : place.behind])
-        for place in places(after.decode())
-    ]
-    if kept != now:
-        given = ", ".join(f"{name}()" for name in sorted(names))
-        raise MisfitError(
-            f"with {given} as written, the rest of the file parses differently: a brace, a quote,"
-            " a comment or an #if is not closed"
-        )
 
 
 def _not_one(text: str, functions: Sequence[Place]) -> str:

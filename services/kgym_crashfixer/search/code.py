@@ -64,14 +64,13 @@ class Code:
         now = self.texts[path]
         if not change.original:
             try:
-                pairs = whole_functions.replacements(now, [whole_functions.read(change.patched)])
+                function = whole_functions.read(change.patched)
+                old = whole_functions.replaced(now, function)
             except MisfitError as error:
                 raise MisfitError(f"{path}: {error}") from error
-            made = ((old, snippets.function(path, now, old, new)) for old, new in pairs)
-            edits = [
-                Edit(file=path, original=old, replacement=new) for old, new in made if old != new
-            ]
-            return self.edited(edits) if edits else self
+            new = snippets.function(path, now, old, function.text)
+            edit = Edit(file=path, original=old, replacement=new)
+            return self.edited([edit]) if old != new else self
         errors = []
         for original, patched in ((change.original, change.patched), *change.readings):
             try:
