@@ -61,12 +61,11 @@ def apply(patch: Patch, read: Read, find: Find = lambda _: ()) -> Applied:
     `patch_too_large`; one that changes no file, as `empty_patch`.
     """
     tree = _Tree(patch.name, read, find)
-    parts = _parts(patch)
-    for number, part in enumerate(parts, 1):
-        tree.begin(part.name)
-        tree.notes += part.notes
+    parts, tree.notes = _parts(patch)
+    for number, (name, own) in enumerate(parts, 1):
+        tree.begin(name)
         try:
-            for file, old, new in _resolved(tree, part.files):
+            for file, old, new in _resolved(tree, own):
                 _apply_file(tree, file, old, new)
         except UserError as error:
             error.details |= {"patch": number, "patches": len(parts)} if len(parts) > 1 else {}
@@ -85,14 +84,14 @@ def apply(patch: Patch, read: Read, find: Find = lambda _: ()) -> Applied:
 def files(patch: Patch) -> list[str]:
     """Return the paths that a patch may read or write, all inside the tree (`unsafe_patch`)."""
     paths = [_safe(patch.name, edit.file) for edit in patch.edits]
-    for part in _parts(patch):
-        paths += [path for file in part.files for pair in _places(part.name, file) for path in pair]
+    for name, own in _parts(patch)[0]:
+        paths += [path for file in own for pair in _places(name, file) for path in pair]
     return list(dict.fromkeys(paths))
 
 
 def diffs(patch: Patch) -> list[FileDiff]:
     """Return the diffs of a patch's files; raise UserError as `files` does."""
-    return [file for part in _parts(patch) for file in part.files]
+    return [file for _, own in _parts(patch)[0] for file in own]
 
 
 def identity(patch: Patch) -> str:
@@ -133,23 +132,17 @@ def _edit_diff(edit: Edit) -> str:
     return unified_diff.between(edit.file, before, after, context=before.count("\n"))
 
 
-@dataclass(frozen=True, slots=True)
-class _Part:
-    """A patch of a series, with its name for messages."""
+def _parts(patch: Patch) -> tuple[list[tuple[str, list[FileDiff]]], list[str]]:
+    """Return the patches of a diff or of a series of mails in order, each with a name, and remarks.
 
-    name: str
-    files: list[FileDiff]
-    notes: list[str]
-
-
-def _parts(patch: Patch) -> list[_Part]:
-    """Return the patches of a diff, a mail or a series of mails, in order; none of edits."""
+    Edits are none.
+    """
     if patch.url is not None:
         raise UserError(
             "malformed_patch", f"{patch.name} is a URL, which only a check fetches; give a diff"
         )
     if patch.diff is None:
-        return []
+        return [], []
     name, text = patch.name, diff_text.plain(patch.diff)
     if "\0" in text:
         raise UserError("binary_patch", f"{name} is not text: it contains NUL bytes; give a diff")
@@ -165,16 +158,16 @@ def _parts(patch: Patch) -> list[_Part]:
         kept = [file for file in files if not (file.binary and patch.drop_binaries)]
         for file in kept:
             _check_file(own, file)
-        parts.append(_Part(own, kept, notes))
-        notes = []
-    if not any(part.files for part in parts):
-        binary = any("is binary" in note for part in parts for note in part.notes)
+        parts.append((own, kept))
+    count = sum(len(kept) for _, kept in parts)
+    if not count:
+        binary = any("is binary" in note for note in notes)
         what = "changes only binary files" if binary else diff_text.instead(text)
         reason = "malformed_patch" if what else "empty_patch"
         raise UserError(reason, f"{name} {what or 'holds no diff; give what `git diff` prints'}")
-    if sum(len(part.files) for part in parts) > _MOST_FILES:
+    if count > _MOST_FILES:
         raise UserError("patch_too_large", f"{name} changes over {_MOST_FILES} files; split it")
-    return parts
+    return parts, notes
 
 
 def _check_file(name: str, file: FileDiff) -> None:
@@ -257,8 +250,7 @@ class _Tree:
 
     def unpatched(self, path: str) -> str | None:
         """Return the text that a file had when this patch began."""
-        text = self.text(path)
-        return self._begun[path] if path in self._begun else self._before.get(path, text)
+        return self._begun.get(path, self._before.get(path, self.text(path)))
 
     def text(self, path: str) -> str | None:
         """Return the text of a file, or None if it does not exist."""
@@ -295,14 +287,12 @@ class _Tree:
 
     def changes(self) -> tuple[Change, ...]:
         """Return all changes."""
-        return tuple(self._change(path, self._texts[path]) for path in self._changed)
-
-    def _change(self, path: str, text: str | None) -> Change:
-        if text is None:
-            return Change(path, None)
-        mode = self._changed[path]
-        content = text.encode(errors="surrogateescape")
-        return Change(path, content, mode is True, mode if isinstance(mode, str) else None)
+        return tuple(
+            Change(path, None)
+            if (text := self._texts[path]) is None
+            else Change(path, _bytes(text), mode is True, mode if isinstance(mode, str) else None)
+            for path, mode in self._changed.items()
+        )
 
 
 def _resolved(tree: _Tree, files: Sequence[FileDiff]) -> list[tuple[FileDiff, str, str]]:
@@ -497,22 +487,19 @@ def _nearest(file: _Lines, old: list[str]) -> str:
             " copy from a web page has changed tabs or blanks; take the patch from its source"
         )
     wanted = {line for line in old if line.strip()}
-    hits = [line in wanted for line in lines]
-    window = sum(hits[: len(old)])
-    best, best_at = window, 0
-    for at in range(1, len(lines) - len(old) + 1):
-        window += hits[at + len(old) - 1] - hits[at - 1]
-        if window > best:
-            best, best_at = window, at
-    if best == 0:
+    hits = [0, *accumulate(line in wanted for line in lines)]
+    size = min(len(old), len(lines))
+    # The first of the places with the most lines.
+    begin = max(range(len(lines) - size + 1), key=lambda at: hits[at + size] - hits[at])
+    if hits[begin + size] == hits[begin]:
         return f"none of its lines is in the file: {_ANEW}"
     old = old[:_SHOWN]
-    nearest = lines[best_at : best_at + len(old)]
+    nearest = lines[begin : begin + len(old)]
     diff = difflib.unified_diff(
         [line.rstrip("\n") for line in old],
         [line.rstrip("\n") for line in nearest],
         "wanted by the hunk",
-        f"nearest in the file, from line {best_at + 1}",
+        f"nearest in the file, from line {begin + 1}",
         lineterm="",
         n=len(old),
     )
@@ -548,22 +535,32 @@ def _apply_edit(tree: _Tree, edit: Edit) -> None:
 
 def not_once(text: str, original: str, path: str) -> str:
     """Say that a text does not stand once in a file, with the lines where it does, or nearly."""
-    count = text.count(original)
-    if not count:
-        near = _nearest(_Lines(text), _Lines(original).all)
-        return f"occurs 0 times in {path}, not once\n{near}"
-    places, at = [], -1
-    for _ in range(min(count, _PLACES)):
-        at = text.find(original, at + 1)
-        begin = text.rfind("\n", 0, at) + 1
-        line = text[begin:].partition("\n")[0][:_SHOWN]
-        places.append(f"{text.count(chr(10), 0, at) + 1}: {line}")
-    more = "\n…" if count > _PLACES else ""
-    return (
-        f"occurs {count} times in {path}, not once: add lines before or after it. It is in\n"
-        + "\n".join(places)
-        + more
-    )
+    if places := [text.count("\n", 0, at) for at in occurrences(text, original)]:
+        return several(text, path, places)
+    near = _nearest(_Lines(text), _Lines(original).all)
+    return f"occurs 0 times in {path}, not once\n{near}"
+
+
+def occurrences(text: str, wanted: str) -> list[int]:
+    """Return the first places of a text in another: as many as `several` needs."""
+    places, at = list[int](), -1
+    while len(places) <= _PLACES and (at := text.find(wanted, at + 1)) >= 0:
+        places.append(at)
+    return places
+
+
+def several(text: str, path: str, places: Sequence[int]) -> str:
+    """Say that something stands at several lines of a file, counted from 0."""
+    lines = text.split("\n")
+    shown = [f"{at + 1}: {lines[at][:_SHOWN]}" for at in places[:_PLACES]]
+    more = len(places) > len(shown)
+    times = f"over {_PLACES}" if more else len(places)
+    what = f"occurs {times} times in {path}, not once: add lines before or after it. It is in"
+    return "\n".join([what, *shown, *["…"] * more])
+
+
+def _bytes(text: str) -> bytes:
+    return text.encode(errors="surrogateescape")
 
 
 def _conflict(name: str, what: str, path: str, **details: object) -> UserError:

@@ -77,18 +77,16 @@ class FileDiff:
     @property
     def added(self) -> bool:
         """Whether the file is new."""
-        whole = bool(self.hunks) and all(
-            hunk.old == 0 and not hunk.side("- ") for hunk in self.hunks
-        )
-        return self.old == NOTHING or "new file mode" in self.extended or whole
+        whole = (hunk.old == 0 and not hunk.side("- ") for hunk in self.hunks)
+        new = self.old == NOTHING or "new file mode" in self.extended
+        return new or (bool(self.hunks) and all(whole))
 
     @property
     def removed(self) -> bool:
         """Whether the file is deleted."""
-        whole = bool(self.hunks) and all(
-            hunk.new == 0 and not hunk.side("+ ") for hunk in self.hunks
-        )
-        return self.new == NOTHING or "deleted file mode" in self.extended or whole
+        whole = (hunk.new == 0 and not hunk.side("+ ") for hunk in self.hunks)
+        gone = self.new == NOTHING or "deleted file mode" in self.extended
+        return gone or (bool(self.hunks) and all(whole))
 
     @property
     def paths(self) -> tuple[str, str]:

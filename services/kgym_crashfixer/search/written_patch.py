@@ -24,9 +24,18 @@ _LONGEST_FUNCTIONS = 200_000
 _MOST_VALUES = 50
 # Characters before a change in which its file may be named.
 _HINT = 600
-_KINDS = {"path": "file", "search": "original", "old": "original"}
-_KINDS |= dict.fromkeys(("replacement", "replace", "new", "modified"), "patched")
-_NAME = f"file|reason|function|original|patched|{'|'.join(_KINDS)}"
+# Names of a change's parts.
+_NAMES = {
+    "file": "file path file_path filename",
+    "original": "original search old old_string old_str old_text before",
+    "patched": "patched replacement replace new new_string new_str new_text modified after",
+    "function": "function code",
+    "diff": "diff patch",
+    "reason": "reason",
+}
+_KINDS = {name: kind for kind, names in _NAMES.items() for name in names.split()}
+# In tags, others may be code, or hold changes themselves.
+_NAME = "|".join(name for name in _KINDS if name not in {"code", "diff", "patch"})
 _ELEMENT = re.compile(
     r"<(?:file|path)\s{1,9}\w{1,20}=[\"']?(?P<path>[^\"'>\n]{1,300})[\"']?\s{0,9}>"
     rf"|<(?P<name>{_NAME})>(?P<body>(?:(?!</?(?:{_NAME})\b).)*+)</(?P=name)>",
@@ -49,23 +58,6 @@ _VALUE = re.compile(r"(?m)^[ \t]*(?=[\[{]\s{0,100}[\"{\[])")
 _COMMENTS = re.compile(r"/\*.*?\*/|//[^\n]*", re.DOTALL)
 # The path of a diff without one.
 _UNNAMED = "unnamed"
-# Names of an edit's parts in JSON.
-_NAMES = {
-    "file": ("file", "path", "file_path", "filename"),
-    "original": ("original", "search", "old", "old_string", "old_str", "old_text", "before"),
-    "patched": (
-        "patched",
-        "replacement",
-        "replace",
-        "new",
-        "new_string",
-        "new_str",
-        "new_text",
-        "after",
-    ),
-    "function": ("function", "code"),
-    "diff": ("diff", "patch"),
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,13 +157,11 @@ def _in_tags(text: str, files: Collection[str]) -> tuple[_Pieces, str, str | Non
     A file and a reason apply to all changes up to the next one.
     """
     pieces: _Pieces = []
-    rest: list[str] = []
     file = reason = ""
     original = cut = None
     named, begin, ended = False, 0, 0
     for match in _ELEMENT.finditer(text):
-        kind, body = (match["name"] or "file").lower(), code(match["body"] or "")
-        kind = _KINDS.get(kind, kind)
+        kind, body = _KINDS[(match["name"] or "file").lower()], code(match["body"] or "")
         if kind == "file":
             file, named = clean(match["path"] or body), True
         elif kind == "reason":
@@ -187,9 +177,8 @@ def _in_tags(text: str, files: Collection[str]) -> tuple[_Pieces, str, str | Non
         elif kind == "patched" and original is not None:
             pieces.append((begin, Change(file, original, body, reason)))
             original = None
-        rest += [text[ended : match.start()], " " * (match.end() - match.start())]
         ended = match.end()
-    left = "".join([*rest, text[ended:]])
+    left = _ELEMENT.sub(lambda match: " " * len(match[0]), text)
     if begun := _BEGUN.search(left):
         cut = code(left[begun.end() :])
     return pieces, left, cut if original is None else original
@@ -212,16 +201,16 @@ def _in_json(value: object, file: str) -> Iterator[Change]:
             yield from _in_json(part, file)
     if not isinstance(value, dict):
         return
-    parts = {
-        kind: next((text for name in names if isinstance(text := value.get(name), str)), None)
-        for kind, names in _NAMES.items()
-    }
-    file, reason = clean(parts["file"] or file), str(value.get("reason") or "")
-    if parts["original"] and parts["patched"] is not None:
-        yield Change(file, parts["original"], parts["patched"], reason)
-    elif parts["function"]:
+    parts: dict[str, str] = {}
+    for name, kind in _KINDS.items():
+        if isinstance(text := value.get(name), str):
+            parts.setdefault(kind, text)
+    file = clean(parts.get("file") or file)
+    if parts.get("original") and "patched" in parts:
+        yield Change(file, parts["original"], parts["patched"], parts.get("reason", ""))
+    elif parts.get("function"):
         yield from (replace(change, file=file) for change in _functions(parts["function"]))
-    elif parts["diff"]:
+    elif parts.get("diff"):
         yield from (change for _, change in _in_diffs(parts["diff"], [file]))
     else:
         for part in value.values():
@@ -246,16 +235,14 @@ def _in_diffs(text: str, files: Collection[str]) -> _Pieces:
             paths = diff_text.places(*file.paths)
             if file.added or file.removed or not paths:
                 raise UnreadableError(f"it adds, removes or renames {file.paths[1]}; change others")
-            path = clean(paths[0])
+            path = clean(paths[0]) if paths[0] != _UNNAMED else ""
             for hunk in file.hunks:
-                sides = [
-                    ("".join(hunk.side("- ", way)), "".join(hunk.side("+ ", way)))
+                (old, new), *others = (
+                    ("".join(hunk.side("- ", way))[:-1], "".join(hunk.side("+ ", way))[:-1])
                     for way in range(len(hunk.readings))
-                ]
-                (old, new), *others = [(old[:-1], new[:-1]) for old, new in sides]
+                )
                 if not old:
                     raise UnreadableError(f"line {hunk.line}: the hunk has no line of the file")
-                path = "" if path == _UNNAMED else path
                 change = Change(path, old, new, "", hunk.old, tuple(others))
                 pieces.append((starts[min(hunk.line, len(starts)) - 1], change))
     except UserError as error:
