@@ -355,14 +355,14 @@ async def _changes_of(
         if path in links:
             raise behind_link(path)
     own = {path: files[path] for path in paths if path in files}
-    return own, *await patched_files.with_misplaced(tree, own, _looked_at, patch, files)
+    return own, *await patched_files.with_misplaced(tree, own, _looked_at, [patch], files)
 
 
 def _looked_at(
-    patch: Patch, files: dict[str, bytes]
+    patches: Sequence[Patch], files: dict[str, bytes]
 ) -> tuple[patching.Applied, list[tuple[str, Function]]]:
-    """Apply a patch; return its changes, and the functions that it changes."""
-    applied = patched_files.apply_one(patch, files)
+    """Apply a single patch; return its changes, and the functions that it changes."""
+    applied = patched_files.apply_one(patches[0], files)
     functions = (
         (change.path, function)
         for change in applied.changes

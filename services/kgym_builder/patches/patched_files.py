@@ -16,7 +16,6 @@ from kgym_builder.kbuild.working_tree import Tree
 
 # Files of a patch that are looked for elsewhere in the tree.
 _MOST_MISPLACED = 20
-P = TypeVar("P", Patch, Sequence[Patch])
 T = TypeVar("T")
 
 
@@ -71,8 +70,8 @@ async def applied(
 async def with_misplaced(
     tree: Tree,
     files: dict[str, bytes],
-    work: Callable[[P, dict[str, bytes]], T],
-    patches: P,
+    work: Callable[[Sequence[Patch], dict[str, bytes]], T],
+    patches: Sequence[Patch],
     known: Mapping[str, bytes] = MappingProxyType({}),
 ) -> T:
     """Call `work` on patches and the files that they change; return its result.
@@ -81,9 +80,8 @@ async def with_misplaced(
     with the contents in `known` if they are there.
     """
     for _ in range(_MOST_MISPLACED):
-        much = weight(patches if isinstance(patches, Sequence) else [patches], files)
         try:
-            return await separate_process.call(much, work, patches, dict(files))
+            return await separate_process.call(weight(patches, files), work, patches, dict(files))
         except UserError as error:
             if not isinstance(name := error.details.get("misplaced"), str):
                 raise

@@ -19,7 +19,7 @@ class UnreadableError(Exception):
 def solution(text: str) -> str:
     """Return the hypothesis: the last `<solution>`, or else all prose."""
     solutions = _tagged(text[:LONGEST], "solution")
-    words = solutions[-1] if solutions else _prose(text[:LONGEST])
+    words = solutions[-1] if solutions else fences(text[:LONGEST])[1]
     if not words.strip():
         raise UnreadableError("there is no <solution>, nor any other text")
     return words.strip()[:LONGEST_WORDS]
@@ -97,10 +97,6 @@ def _tagged(text: str, tag: str) -> list[str]:
     return [re.split(rf"(?i)</{tag}>", piece)[0] for piece in pieces]
 
 
-def _prose(text: str) -> str:
-    return fences(text)[1]
-
-
 def fences(text: str) -> tuple[list[str], str]:
     """Split a text into code fences and the rest; an unterminated fence belongs to the rest."""
     fenced: list[str] = []
@@ -121,7 +117,6 @@ def fences(text: str) -> tuple[list[str], str]:
 
 def code(body: str) -> str:
     """Return the code of a tag without its fence, and without line ends at its borders."""
-    body = re.sub(r"\A[ \t]*\r?\n", "", body)
-    body = re.sub(r"\r?\n[ \t]*\Z", "", body)
+    body = re.sub(r"\A[ \t]*\r?\n|\r?\n[ \t]*\Z", "", body)
     fenced = re.fullmatch(r"```[^\n]*\n(.*?)\n?```", body.strip(), re.DOTALL)
     return fenced[1] if fenced else body

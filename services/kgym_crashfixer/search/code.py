@@ -13,7 +13,7 @@ from kgym.api.agent.nodes import Candidate
 from kgym.api.steps import Edit, Patch
 from kgym.errors import UserError
 from kgym.source import patching, snippets, unified_diff, whole_functions
-from kgym.source.edited_functions import Place, places
+from kgym.source.edited_functions import places
 from kgym.source.whole_functions import MisfitError
 from kgym_crashfixer.search import answers, written_patch
 from kgym_crashfixer.search.written_patch import Change
@@ -94,8 +94,9 @@ class Code:
             paths = [path for path, text in self.texts.items() if _stands(change.original, text)]
             what = "its original"
         else:
-            what = f"{whole_functions.read(change.patched).name}()"
-            paths = [path for path, text in self.texts.items() if _defines(text, what[:-2])]
+            name = whole_functions.read(change.patched).name
+            texts, what = self.texts.items(), f"{name}()"
+            paths = [path for path, text in texts if name in {each.name for each in places(text)}]
         if len(paths) == 1:
             return paths[0]
         known = ", ".join(self.files)
@@ -190,15 +191,6 @@ def _with_answer(code: Code, text: str) -> tuple[Code, list[Change], list[str]]:
 def _stands(snippet: str, text: str) -> bool:
     """Return whether a text holds a snippet up to white space."""
     return "".join(snippet.split()) in "".join(text.split())
-
-
-def _defines(text: str, name: str) -> bool:
-    return any(place.name == name for place in _places(text))
-
-
-@functools.lru_cache(maxsize=64)
-def _places(text: str) -> tuple[Place, ...]:
-    return tuple(places(text))
 
 
 _NOTHING = hashlib.sha256(repr([]).encode()).hexdigest()

@@ -145,8 +145,8 @@ def _assemble(log: _Log, report: Excerpt, description: Description) -> CrashRepo
         pid=pid,
         cpu=cpu,
         guilty_file=guilty_file(body),
-        alloc_stack=_alloc_stack(lines),
-        free_stack=_free_stack(lines),
+        alloc_stack=_stack_after(lines, _ALLOCATED),
+        free_stack=_stack_after(lines, _FREED),
     )
 
 
@@ -175,16 +175,6 @@ def _crash_stack(lines: Sequence[str]) -> tuple[Frame, ...]:
     return frames
 
 
-def _alloc_stack(lines: Sequence[str]) -> tuple[Frame, ...]:
-    """Return the allocation stack of the memory at fault; empty if the report has none."""
-    return _stack_after(lines, _ALLOCATED)
-
-
-def _free_stack(lines: Sequence[str]) -> tuple[Frame, ...]:
-    """Return the free stack of the memory at fault; empty if the report has none."""
-    return _stack_after(lines, _FREED)
-
-
 def _stack_start(lines: Sequence[str]) -> int | None:
     """Return the index of the line where the report's own stack begins; None without a stack.
 
@@ -196,6 +186,7 @@ def _stack_start(lines: Sequence[str]) -> int | None:
 
 
 def _stack_after(lines: Sequence[str], heading: re.Pattern[str]) -> tuple[Frame, ...]:
+    """Return the stack below a heading; empty if the report has none."""
     for number, line in enumerate(lines):
         if heading.search(line):
             return _frames(lines, number + 1)
