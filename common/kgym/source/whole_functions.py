@@ -14,6 +14,8 @@ from kgym.source.edited_functions import Place, is_quick, places
 
 # Characters of a function: the kernel's longest has fewer.
 LONGEST = 100_000
+# Characters of several functions: parsing them blocks the caller.
+MOST_TEXT = 200_000
 _COMMENTS = re.compile(r"/\*.*?\*/|//[^\n]*", re.DOTALL)
 _INCLUDE = re.compile(r"^[ \t]*(?:#|%:)[ \t]*include\b.*$", re.MULTILINE)
 # Characters of code in a message.
@@ -34,6 +36,21 @@ class Whole:
     """Code written after it, without comments: `EXPORT_SYMBOL(name);`."""
 
 
+def functions(text: str) -> list[str]:
+    """Return the functions of a text that holds nothing else but comments; else none."""
+    if len(text) > MOST_TEXT or not is_quick(text):
+        return []
+    raw, there = text.encode(), places(text)
+    ends, begins = (
+        [0, *(each.behind for each in there)],
+        [*(each.first for each in there), len(raw)],
+    )
+    rest = b"".join(raw[end:begin] for end, begin in zip(ends, begins, strict=True)).decode()
+    if _COMMENTS.sub("", rest).strip():
+        return []
+    return [raw[each.first : each.behind].decode() for each in there]
+
+
 def read(text: str) -> Whole:
     """Parse a text as exactly one function; raise MisfitError otherwise."""
     text = text.replace("\r\n", "\n")
@@ -44,10 +61,10 @@ def read(text: str) -> Whole:
         )
     if not is_quick(text):
         raise MisfitError("it takes too long to parse: write it in the style of kernel code")
-    functions = places(text)
-    if len(functions) != 1:
-        raise MisfitError(_not_one(text, functions))
-    (place,) = functions
+    there = places(text)
+    if len(there) != 1:
+        raise MisfitError(_not_one(text, there))
+    (place,) = there
     raw = text.encode()
     before, behind = raw[: place.first].decode(), raw[place.behind :].decode()
     body = raw[place.first : place.behind].decode()
@@ -127,18 +144,18 @@ def _check(function: Whole, place: Place, old: str, text: str, raw: bytes) -> No
         )
 
 
-def _others(functions: Sequence[Place], raw: bytes, place: Place) -> list[tuple[str, bytes]]:
+def _others(there: Sequence[Place], raw: bytes, place: Place) -> list[tuple[str, bytes]]:
     """Return the names of a file's functions, with the texts of all but one."""
     return [
         (each.name, raw[each.first : each.behind] if each.name != place.name else b"")
-        for each in functions
+        for each in there
     ]
 
 
-def _not_one(text: str, functions: Sequence[Place]) -> str:
-    if functions:
-        names = ", ".join(f"{function.name}()" for function in functions[:10])
-        return f"one <function> contains {len(functions)} functions ({names}): write each by itself"
+def _not_one(text: str, there: Sequence[Place]) -> str:
+    if there:
+        names = ", ".join(f"{function.name}()" for function in there[:10])
+        return f"one <function> contains {len(there)} functions ({names}): write each by itself"
     return (
         f"{_short(text.strip())} does not parse as a C function: write it whole, from its return"
         " type to its closing brace"

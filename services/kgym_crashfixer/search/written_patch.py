@@ -8,18 +8,16 @@ import json
 import re
 from collections.abc import Collection, Iterator
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import accumulate, islice
 
 from kgym.errors import UserError
 from kgym.source import diff_text, unified_diff
-from kgym.source.edited_functions import is_quick, places
+from kgym.source.whole_functions import MOST_TEXT, functions
 from kgym_crashfixer.search.answers import LONGEST, UnreadableError, code, fences
 
 _MOST_CHANGES = 200
 _MOST_FUNCTIONS = 20
-# Characters of an answer's functions in total: parsing them blocks the search.
-_LONGEST_FUNCTIONS = 200_000
 # JSON values that are tried in an answer.
 _MOST_VALUES = 50
 # Characters before a change in which its file may be named.
@@ -55,7 +53,6 @@ _CLEAN = re.compile(r"(?:/|\./|[ab]/|linux(?:-[\w.]+)?/)+")
 _WRAPPER = re.compile(r"(?i)</?(?:patch|diff|answer|attempt)\b[^>\n]{0,100}>")
 _DIFF_FENCE = re.compile(r"(?ms)^[ \t]*```(?:diff|patch)[^\n]*\n(.*?)^[ \t]*```")
 _VALUE = re.compile(r"(?m)^[ \t]*(?=[\[{]\s{0,100}[\"{\[])")
-_COMMENTS = re.compile(r"/\*.*?\*/|//[^\n]*", re.DOTALL)
 # The path of a diff without one.
 _UNNAMED = "unnamed"
 
@@ -99,7 +96,8 @@ def read(text: str, files: Collection[str] = ()) -> tuple[list[Change], int]:
         rest = rest[:begin] + " " * (end - begin) + rest[end:]
     pieces += _in_diffs(rest, files)
     if not pieces and cut is None:
-        pieces = [(0, change) for body in fences(rest)[0] or [rest] for change in _functions(body)]
+        bodies = fences(rest)[0] or [rest]
+        pieces = [(0, Change("", "", text)) for body in bodies for text in functions(body)]
     made: list[Change] = []
     last = 0
     for begin, change in sorted(pieces, key=lambda piece: piece[0]):
@@ -114,10 +112,10 @@ def read(text: str, files: Collection[str] = ()) -> tuple[list[Change], int]:
         raise UnreadableError(f"a modification is not whole; {len(made)} are")
     if not made:
         raise UnreadableError("there is no patch: no <original> with <patched>, diff or <function>")
-    functions = [change.patched for change in made if not change.original]
-    if len(functions) > _MOST_FUNCTIONS or sum(map(len, functions)) > _LONGEST_FUNCTIONS:
+    whole = [change.patched for change in made if not change.original]
+    if len(whole) > _MOST_FUNCTIONS or sum(map(len, whole)) > MOST_TEXT:
         raise UnreadableError(
-            f"there are more than {_MOST_FUNCTIONS} functions, or more than {_LONGEST_FUNCTIONS}"
+            f"there are more than {_MOST_FUNCTIONS} functions, or more than {MOST_TEXT}"
             " characters of them: give those that change"
         )
     return made, len(pieces) - len(made)
@@ -209,7 +207,7 @@ def _in_json(value: object, file: str) -> Iterator[Change]:
     if parts.get("original") and "patched" in parts:
         yield Change(file, parts["original"], parts["patched"], parts.get("reason", ""))
     elif parts.get("function"):
-        yield from (replace(change, file=file) for change in _functions(parts["function"]))
+        yield from (Change(file, "", text) for text in functions(parts["function"]))
     elif parts.get("diff"):
         yield from (change for _, change in _in_diffs(parts["diff"], [file]))
     else:
@@ -248,17 +246,3 @@ def _in_diffs(text: str, files: Collection[str]) -> _Pieces:
     except UserError as error:
         raise UnreadableError(error.message) from error
     return pieces
-
-
-def _functions(text: str) -> list[Change]:
-    """Return the functions of a text that holds nothing else but comments."""
-    if len(text) > _LONGEST_FUNCTIONS or not is_quick(text):
-        return []
-    raw, rest = text.encode(), b""
-    functions, ended = [], 0
-    for place in places(text):
-        rest += raw[ended : place.first]
-        ended = place.behind
-        functions.append(Change("", "", raw[place.first : place.behind].decode()))
-    rest += raw[ended:]
-    return functions if not _COMMENTS.sub("", rest.decode()).strip() else []

@@ -1,7 +1,6 @@
 """Families of crashes, and the formats of their messages."""
 
 import re
-from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from kgym.crash.report.blamed_function import BlameRule
@@ -82,11 +81,3 @@ class Family:
         if self.accept_re and not self.accept_re.search(line):
             return False
         return not (self.reject_re and self.reject_re.search(line))
-
-
-def formats(*groups: Format | Iterable[Format]) -> tuple[Format, ...]:
-    """Flatten formats and groups of formats, in order of precedence."""
-    flat: list[Format] = []
-    for group in groups:
-        flat.extend([group] if isinstance(group, Format) else group)
-    return tuple(flat)
