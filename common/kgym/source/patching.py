@@ -12,6 +12,7 @@ import difflib
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from io import StringIO
 from itertools import accumulate, groupby
 from pathlib import PurePosixPath
 
@@ -434,8 +435,7 @@ class _Lines:
     """The lines of a file, each with its line end, and their offsets."""
 
     def __init__(self, text: str) -> None:
-        parts = text.split("\n")
-        self.all = [part + "\n" for part in parts[:-1]] + ([parts[-1]] if parts[-1] else [])
+        self.all = StringIO(text).readlines()
         self._text = "\n" + text
         self._starts: list[int] = []
 
@@ -453,10 +453,8 @@ class _Lines:
             at = len(text) - len(wanted)
             offsets = [at] if at >= start and text.endswith(wanted) else []
         else:
-            offsets = [text.find(wanted, start)]
-            offsets.append(text.find(wanted, offsets[0] + 1) if offsets[0] >= 0 else -1)
-        places = [bisect_left(self._starts, at) for at in offsets if at >= 0]
-        return places, len(text) - start
+            offsets = occurrences(text, wanted, start, most=2)
+        return [bisect_left(self._starts, at) for at in offsets], len(text) - start
 
 
 def _place(
@@ -523,14 +521,10 @@ def _apply_edit(tree: _Tree, edit: Edit) -> None:
             tree.name, f"{path} is not in the tree: give the path from the top of the tree", path
         )
     tree.search(len(text))
-    at = text.find(edit.original)
-    behind = at + len(edit.original)
-    if at >= 0 and text.find(edit.original, behind) < 0:
-        tree.change(path, text[:at] + edit.replacement + text[behind:], executable=path)
-        return
-    raise _conflict(
-        tree.name, f"the original of an edit {not_once(text, edit.original, path)}", path
-    )
+    if text.count(edit.original) != 1:
+        why = not_once(text, edit.original, path)
+        raise _conflict(tree.name, f"the original of an edit {why}", path)
+    tree.change(path, text.replace(edit.original, edit.replacement), executable=path)
 
 
 def not_once(text: str, original: str, path: str) -> str:
@@ -541,10 +535,10 @@ def not_once(text: str, original: str, path: str) -> str:
     return f"occurs 0 times in {path}, not once\n{near}"
 
 
-def occurrences(text: str, wanted: str) -> list[int]:
-    """Return the first places of a text in another: as many as `several` needs."""
-    places, at = list[int](), -1
-    while len(places) <= _PLACES and (at := text.find(wanted, at + 1)) >= 0:
+def occurrences(text: str, wanted: str, start: int = 0, most: int = _PLACES + 1) -> list[int]:
+    """Return the first places of a text in another: by default, as many as `several` needs."""
+    places, at = list[int](), start - 1
+    while len(places) < most and (at := text.find(wanted, at + 1)) >= 0:
         places.append(at)
     return places
 
