@@ -172,15 +172,14 @@ class Executed:
         if (begin := _EXECUTING.search(output)) is None:
             return cls()
         lines = output[begin.end() : begin.end() + _MOST].decode(errors="replace").splitlines()
-        names, results = [], {}
+        names = []
         for line in lines:
             if match := _CALL.match(line):
                 names.append(match[1])
             elif line.strip() and names:
                 break
-        for line in lines:
-            if match := _RESULT.search(line[:_LINE]):
-                results[int(match[1])] = f"errno {match[2]}{match[3]}"
+        came = filter(None, (_RESULT.search(line[:_LINE]) for line in lines))
+        results = {int(match[1]): f"errno {match[2]}{match[3]}" for match in came}
         features = map(
             _FEATURE.fullmatch, output[: begin.start()].decode(errors="replace").split("\n")
         )

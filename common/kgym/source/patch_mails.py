@@ -11,7 +11,7 @@ from email.errors import MessageError
 from email.header import decode_header, make_header
 from email.message import Message
 from email.parser import Parser
-from itertools import chain
+from itertools import chain, count
 from typing import Any, TypeAlias
 
 from kgym.errors import UserError
@@ -122,12 +122,10 @@ def _mail(text: str, name: str) -> Mail:
 
 
 def _parsed(text: str, name: str) -> _Message:
-    parts = 0
+    parts = count(1)
 
     def part(**settings: Any) -> _Message:
-        nonlocal parts
-        parts += 1
-        if parts > _MOST_PARTS:
+        if next(parts) > _MOST_PARTS:
             raise too_much
         return Message(**settings)
 

@@ -1,7 +1,7 @@
 """The excerpt of a report from a log in which other tasks and CPUs print in between."""
 
 import re
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
@@ -137,15 +137,13 @@ def _another(line: Line, announcements: Mapping[int, Family]) -> bool:
 
 def _before(log: bytes, start: int, context: str, prefixes: Prefixes) -> list[Line]:
     most = _TASKS_LINES_BEFORE if context.startswith("[T") else _LINES_BEFORE
-    kept: deque[Line] = deque(maxlen=most)
     for length in _BYTES_BEFORE:
         begin = max(0, start - length)
         if begin:
             begin = log.find(b"\n", begin, start) + 1 or start
-        kept.clear()
-        for line in read(log[begin:start].decode("latin-1"), begin, prefixes):
-            if line.context == context and line.text and not line.uncertain:
-                kept.append(line)
+        lines = read(log[begin:start].decode("latin-1"), begin, prefixes)
+        own = (line for line in lines if line.context == context and not line.uncertain)
+        kept = [line for line in own if line.text][-most:]
         if len(kept) == most:
             break
-    return list(kept)
+    return kept

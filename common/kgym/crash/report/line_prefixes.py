@@ -132,7 +132,6 @@ _FORMS = (
 )
 NAMES = tuple(dict.fromkeys(form.name for form in _FORMS))
 _UNLISTED = re.compile(r"^([^\n\[]{1,120}?)(?=\[ *[0-9]+\.[0-9]{6}\])", re.MULTILINE)
-_PART = re.compile(r"\w+| +|[^\w ]")
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,13 +181,10 @@ def _sample(log: bytes) -> str:
 
 def _unlisted(sample: str) -> list[Form]:
     """Return what else recurs before the kernel's time stamps, whatever words it consists of."""
-    shapes = Counter(
-        "".join(map(_shape, _PART.findall(before))) for before in _UNLISTED.findall(sample)
-    )
+    shapes = Counter(map(_shape, _UNLISTED.findall(sample)))
     return [_form("other", shape) for shape, n in shapes.most_common(5) if n >= _RECURS_UNLISTED]
 
 
-def _shape(part: str) -> str:
-    if part.isspace():
-        return " +"
-    return r"\w+" if part.isalnum() or "_" in part else re.escape(part)
+def _shape(before: str) -> str:
+    """Return a pattern of texts with other words and numbers, and as many blanks or more."""
+    return re.sub(r"\w+", r"\\w+", re.sub(r"(?:\\ )+", " +", re.escape(before)))
