@@ -75,9 +75,7 @@ def apply(patch: Patch, read: Read, find: Find = lambda _: ()) -> Applied:
         _apply_edit(tree, edit)
     if not tree.differs:
         raise UserError(
-            "empty_patch",
-            f"{patch.name} changes nothing: every file is the same afterwards; does the kernel have"
-            " the change already?",
+            "empty_patch", f"{patch.name} changes nothing: is it in the kernel already?"
         )
     return Applied(tree.changes(), tuple(tree.notes))
 
@@ -221,11 +219,10 @@ def _places(name: str, file: FileDiff) -> list[tuple[str, str]]:
     paths = [_safe(name, path) for path in diff_text.places(old, new)]
     if not paths:
         _safe(name, old), _safe(name, new)
-        raise UserError(
-            "malformed_patch",
-            f"{name}: a diff of {old} against {new} changes no single file: give both the file's"
-            " path in the tree",
+        what = (
+            f"{name}: {old} and {new} are two files: give the path in the tree of the changed one"
         )
+        raise UserError("malformed_patch", what)
     return [(path, path) for path in paths]
 
 
@@ -280,11 +277,8 @@ class _Tree:
         """Count searched characters; raise UserError beyond the limit."""
         self._searched += characters
         if self._searched > _MOST_SEARCHED:
-            raise UserError(
-                "patch_too_large",
-                f"{self.name}: searching files of this size for its edits and hunks takes too long;"
-                " make fewer, larger edits",
-            )
+            what = f"{self.name}: searching its files takes too long: make fewer, larger edits"
+            raise UserError("patch_too_large", what)
 
     def changes(self) -> tuple[Change, ...]:
         """Return all changes."""
@@ -517,9 +511,7 @@ def _apply_edit(tree: _Tree, edit: Edit) -> None:
     path = _safe(tree.name, edit.file)
     text = tree.text(path)
     if text is None:
-        raise _conflict(
-            tree.name, f"{path} is not in the tree: give the path from the top of the tree", path
-        )
+        raise _conflict(tree.name, f"{path} is not in the tree: give its path from the top", path)
     tree.search(len(text))
     if text.count(edit.original) != 1:
         why = not_once(text, edit.original, path)
@@ -564,11 +556,8 @@ def _conflict(name: str, what: str, path: str, **details: object) -> UserError:
 def _reversed(name: str, file: FileDiff) -> FileDiff:
     """Return the changes that undo those to a file."""
     if "copy from" in file.extended:
-        raise UserError(
-            "malformed_patch",
-            f"{name}: {file.paths[1]} is a copy, which cannot be reversed; make the diff with"
-            " `git diff --no-renames`",
-        )
+        what = f"{name}: the copy {file.paths[1]} has no reverse; use `git diff --no-renames`"
+        raise UserError("malformed_patch", what)
     hunks = [
         Hunk(hunk.line, hunk.new, hunk.old, (tuple(_reversed_lines(hunk)),)) for hunk in file.hunks
     ]

@@ -90,9 +90,8 @@ def _place(path: str, text: str, original: str, line: int | None) -> tuple[int, 
             last = there[places[0] + wanted.count("\n") - 2]
             return starts[there[places[0]]], starts[last + 1] - 1
         if places:
-            raise MisfitError(
-                f"the original {several(text, path, [there[place] for place in places])}"
-            )
+            where = [there[place] for place in places]
+            raise MisfitError(f"the original {several(text, path, where)}")
     raise MisfitError(f"the original {not_once(text, original, path)}")
 
 

@@ -205,9 +205,8 @@ class _Parser:
     def _hunk(self) -> None:
         head, match = self.at, _NUMBERS.match(self.lines[self.at])
         if not self.files:
-            raise self._malformed(
-                head, "it is a hunk of an unknown file; put `--- a/PATH` and `+++ b/PATH` before it"
-            )
+            what = "it is a hunk of an unknown file; put `--- a/PATH` and `+++ b/PATH` before it"
+            raise self._malformed(head, what)
         old, new = (int(match[1]), int(match[3])) if match else (None, None)
         end = self._counted(head + 1, int(match[2] or 1), int(match[4] or 1)) if match else None
         exact = end is not None and not self._goes_on(end)

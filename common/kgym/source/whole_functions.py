@@ -18,6 +18,7 @@ LONGEST = 100_000
 MOST_TEXT = 200_000
 _COMMENTS = re.compile(r"/\*.*?\*/|//[^\n]*", re.DOTALL)
 _INCLUDE = re.compile(r"^[ \t]*(?:#|%:)[ \t]*include\b.*$", re.MULTILINE)
+_ALONE = "write only the function, from its return type to its closing brace"
 # Characters of code in a message.
 _SHOWN = 60
 
@@ -55,10 +56,7 @@ def read(text: str) -> Whole:
     """Parse a text as exactly one function; raise MisfitError otherwise."""
     text = text.replace("\r\n", "\n")
     if len(text) > LONGEST:
-        raise MisfitError(
-            f"a function has {len(text)} characters; the limit is {LONGEST}. Change only what needs"
-            " to be changed"
-        )
+        raise MisfitError(f"it has {len(text)} characters; the limit is {LONGEST}: change less")
     if not is_quick(text):
         raise MisfitError("it takes too long to parse: write it in the style of kernel code")
     there = places(text)
@@ -70,10 +68,7 @@ def read(text: str) -> Whole:
     body = raw[place.first : place.behind].decode()
     before, behind = (_COMMENTS.sub("", rest).strip() for rest in (before, behind))
     if before:
-        raise MisfitError(
-            f"before {place.name}() comes {_short(before)}: write only the function, from its"
-            " return type to its closing brace"
-        )
+        raise MisfitError(f"before {place.name}() comes {_short(before)}: {_ALONE}")
     if not place.whole or not body.endswith("}"):
         raise MisfitError(f"{place.name}() does not parse: a brace or a parenthesis is missing")
     return Whole(place.name, body, behind)
@@ -105,18 +100,14 @@ def _place(function: Whole, existing: Sequence[Place]) -> Place:
         return there[0]
     if there:
         lines = ", ".join(str(place.begin + 1) for place in there)
-        raise MisfitError(
-            f"{function.name}() is defined {len(there)} times here, in lines {lines}: the function"
-            " that is meant is unclear"
-        )
+        times = f"{len(there)} times here, in lines {lines}"
+        raise MisfitError(f"{function.name}() is defined {times}: which is meant is unclear")
     if not function.name.isascii():
         raise MisfitError(f"there is no function {function.name!a} here: {_foreign(function.name)}")
     alike = difflib.get_close_matches(function.name, {place.name for place in existing}, 1)
     meant = f", but {alike[0]}()" if alike else ""
-    raise MisfitError(
-        f"there is no function {function.name}() here that parses{meant}; only existing functions"
-        " can be replaced"
-    )
+    what = f"there is no function {function.name}() here that parses{meant}"
+    raise MisfitError(f"{what}; only existing ones can be replaced")
 
 
 def _check(function: Whole, place: Place, old: str, text: str, raw: bytes) -> None:
@@ -132,16 +123,11 @@ def _check(function: Whole, place: Place, old: str, text: str, raw: bytes) -> No
     known = {" ".join(line.split()) for line in _INCLUDE.findall(old)}
     for line in _INCLUDE.findall(function.text):
         if " ".join(line.split()) not in known:
-            raise MisfitError(
-                f"{function.name}() contains {_short(line.strip())}: include headers at the top of"
-                " the file, not in a function"
-            )
+            what = f"{function.name}() contains {_short(line.strip())}"
+            raise MisfitError(f"{what}: include headers at the top of the file, not in a function")
     following = _COMMENTS.sub("", raw[place.behind :].decode()).lstrip()
     if function.behind and not following.startswith(function.behind):
-        raise MisfitError(
-            f"after {function.name}() comes {_short(function.behind)}: write only the function, up"
-            " to its closing brace"
-        )
+        raise MisfitError(f"after {function.name}() comes {_short(function.behind)}: {_ALONE}")
 
 
 def _others(there: Sequence[Place], raw: bytes, place: Place) -> list[tuple[str, bytes]]:

@@ -89,9 +89,8 @@ async def with_misplaced(
             if places.keys() <= files.keys():
                 raise
             files |= {path: files.get(path, known.get(path, places[path])) for path in places}
-    raise UserError(
-        "too_much_work", f"over {_MOST_MISPLACED} files are not at their paths; name them"
-    )
+    what = f"over {_MOST_MISPLACED} files are not at their paths; name them"
+    raise UserError("too_much_work", what)
 
 
 def in_all(done: Iterable[Applied]) -> tuple[Change, ...]:

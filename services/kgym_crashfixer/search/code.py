@@ -99,11 +99,8 @@ class Code:
             paths = [path for path, text in texts if name in {each.name for each in places(text)}]
         if len(paths) == 1:
             return paths[0]
-        known = ", ".join(self.files)
-        raise MisfitError(
-            f"{what!a} is in {' and '.join(paths) or 'no file'}: name its <file>; only these files"
-            f" can be changed: {known}"
-        )
+        where = f"{what!a} is in {' and '.join(paths) or 'no file'}: name its <file>"
+        raise MisfitError(f"{where}; only these files can be changed: {', '.join(self.files)}")
 
     @cached_property
     def diff(self) -> str:
