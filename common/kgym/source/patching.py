@@ -219,9 +219,7 @@ def _places(name: str, file: FileDiff) -> list[tuple[str, str]]:
     paths = [_safe(name, path) for path in diff_text.places(old, new)]
     if not paths:
         _safe(name, old), _safe(name, new)
-        what = (
-            f"{name}: {old} and {new} are two files: give the path in the tree of the changed one"
-        )
+        what = f"{name}: a diff of {old} against {new} changes no single file: give both its path"
         raise UserError("malformed_patch", what)
     return [(path, path) for path in paths]
 
