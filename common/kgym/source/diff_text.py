@@ -90,10 +90,8 @@ def plain(text: str) -> str:
 
 def instead(text: str) -> str:
     """Say what a text without a unified diff holds, and what to do."""
-    for pattern, what in _OTHERS:
-        if re.search(f"(?m)^(?:{pattern})", text):
-            return what
-    return ""
+    fits = (what for pattern, what in _OTHERS if re.search(f"(?m)^(?:{pattern})", text))
+    return next(fits, "")
 
 
 def bare(header: str) -> str:

@@ -31,6 +31,7 @@ _REFUSED = (
     ),
     (re.compile(r"Only in \S+: \S+$"), "this file's content is missing; use `diff -ruN`"),
 )
+_WORD = re.compile(r"\[-.{1,200}?-\]|\{\+.{1,200}?\+\}")
 # Ends a hunk whose header does not say where it ends: other headers, signatures, scissors, fences.
 _STOPS = re.compile(
     r"diff -|@@(?:$|[\s.@])|Index: |Property changes on: |Binary files |GIT binary patch$|Only in "
@@ -224,10 +225,7 @@ class _Parser:
         readings = tuple(dict.fromkeys(tuple(_normal(way)) for way in ways))
         changing = tuple(way for way in readings if any(line[0] in "+-" for line in way))
         if not changing:
-            marks = any(
-                ("[-" in line and "-]" in line) or ("{+" in line and "+}" in line)
-                for line in self.lines[head + 1 : self.at]
-            )
+            marks = any(map(_WORD.search, self.lines[head + 1 : self.at]))
             what = "it is a word diff" if marks else "no line of this hunk begins with + or -"
             if marks or not exact:
                 raise self._malformed(head, f"{what}; make it anew: `git diff --word-diff=none`")

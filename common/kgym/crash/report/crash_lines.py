@@ -27,12 +27,8 @@ def announced(line: str) -> Family | None:
 
     Lines added by symbolisation for inlined functions announce nothing.
     """
-    if is_inlined(line):
-        return None
-    for family in FAMILIES:
-        if family.marker in line and family.announces(line):
-            return family
-    return None
+    families = (each for each in FAMILIES if each.marker in line and each.announces(line))
+    return None if is_inlined(line) else next(families, None)
 
 
 def continues(line: str) -> bool:
