@@ -77,7 +77,7 @@ def apply(patch: Patch, read: Read, find: Find = lambda _: ()) -> Applied:
         raise UserError(
             "empty_patch", f"{patch.name} changes nothing: is it in the kernel already?"
         )
-    return Applied(tree.changes(), tuple(tree.notes))
+    return Applied(tuple(tree.changes()), tuple(tree.notes))
 
 
 def files(patch: Patch) -> list[str]:
@@ -278,14 +278,12 @@ class _Tree:
             what = f"{self.name}: searching its files takes too long: make fewer, larger edits"
             raise UserError("patch_too_large", what)
 
-    def changes(self) -> tuple[Change, ...]:
-        """Return all changes."""
-        return tuple(
-            Change(path, None)
-            if (text := self._texts[path]) is None
-            else Change(path, _bytes(text), mode is True, mode if isinstance(mode, str) else None)
-            for path, mode in self._changed.items()
-        )
+    def changes(self) -> Iterator[Change]:
+        """Yield all changes."""
+        for path, mode in self._changed.items():
+            text = self._texts[path]
+            content = None if text is None else text.encode(errors="surrogateescape")
+            yield Change(path, content, mode is True, mode if isinstance(mode, str) else None)
 
 
 def _resolved(tree: _Tree, files: Sequence[FileDiff]) -> list[tuple[FileDiff, str, str]]:
@@ -541,10 +539,6 @@ def several(text: str, path: str, places: Sequence[int]) -> str:
     times = f"over {_PLACES}" if more else len(places)
     what = f"occurs {times} times in {path}, not once: add lines before or after it. It is in"
     return "\n".join([what, *shown, *["…"] * more])
-
-
-def _bytes(text: str) -> bytes:
-    return text.encode(errors="surrogateescape")
 
 
 def _conflict(name: str, what: str, path: str, **details: object) -> UserError:

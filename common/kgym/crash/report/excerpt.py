@@ -2,7 +2,7 @@
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from kgym.crash.report import crash_lines
@@ -112,20 +112,17 @@ def excerpt(log: bytes, start: int, length: int, prefixes: Prefixes) -> Excerpt:
 
 def _cut_paths(report: Excerpt) -> None:
     """Remove the build's folder from the paths of source files, as the kernel names them."""
-    folder = _build_folder(_ABSOLUTE.findall("\n".join(report.all_lines())))
+    paths = _ABSOLUTE.findall("\n".join(report.all_lines()))
+    folders = Counter(
+        path[: match.start()].removesuffix("./") for path in paths for match in _TOP.finditer(path)
+    )
+    # The folder in which most paths are those of the kernel's tree.
+    folder = max(folders, key=lambda folder: (folders[folder], len(folder)), default="")
     if folder:
         report.lines = [
             line._replace(text=line.text.replace(f"{folder}./", "").replace(folder, ""))
             for line in report.lines
         ]
-
-
-def _build_folder(paths: Iterable[str]) -> str:
-    """Return the folder in which most paths are those of the kernel's tree; empty without one."""
-    folders = Counter(
-        path[: match.start()].removesuffix("./") for path in paths for match in _TOP.finditer(path)
-    )
-    return max(folders, key=lambda folder: (folders[folder], len(folder)), default="")
 
 
 def _another(line: Line, announcements: Mapping[int, Family]) -> bool:
