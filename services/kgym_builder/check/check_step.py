@@ -186,14 +186,10 @@ class _Check:
         """
         spec, run = self.spec, self.run
         run.progress("apply", 0, len(spec.patches), "patches")
-        named = await patched_files.named([*spec.base, *self.patches])
-        paths = {path for each in named if not isinstance(each, UserError) for path in each}
+        named, paths = await patched_files.named([*spec.base, *self.patches])
         files, links = await tree.look(sorted(paths))
         base = await patched_files.applied(tree, spec.base, files, lambda note: None)
-        for change in patched_files.in_all(base):
-            files.pop(change.path, None)
-            if change.content is not None:
-                files[change.path] = change.content
+        patched_files.update(files, patched_files.in_all(base))
         for number, own in enumerate(named[len(spec.base) :]):
             if number in checks:
                 continue
@@ -235,8 +231,7 @@ class _Check:
         self, ground: BaseLayer
     ) -> tuple[list[list[str] | UserError], dict[str, bytes], set[str]]:
         """Return the paths that each patch names, the files' contents, and paths behind links."""
-        named = await patched_files.named(self.patches)
-        all_paths = {path for paths in named if not isinstance(paths, UserError) for path in paths}
+        named, all_paths = await patched_files.named(self.patches)
         files, links = await self.checker.grounds.read(ground, all_paths, self.run.folder / "read")
         return named, files, links
 

@@ -42,17 +42,17 @@ async def read(
     tree: Tree, patches: Sequence[Patch], others: Iterable[str] = ()
 ) -> dict[str, bytes]:
     """Return the files of the tree that the patches name, and `others`, if they exist."""
-    paths = set(others)
-    for names in await named(patches):
-        if isinstance(names, UserError):
-            raise names
-        paths.update(names)
-    return await tree.read(sorted(paths))
+    names, paths = await named(patches)
+    for each in names:
+        if isinstance(each, UserError):
+            raise each
+    return await tree.read(sorted({*paths, *others}))
 
 
-async def named(patches: Sequence[Patch]) -> list[list[str] | UserError]:
-    """Return the paths that each patch names, or the error in it."""
-    return await separate_process.call(weight(patches, {}), _named, patches)
+async def named(patches: Sequence[Patch]) -> tuple[list[list[str] | UserError], set[str]]:
+    """Return the paths that each patch names, or the error in it; and the paths of all."""
+    names = await separate_process.call(weight(patches, {}), _named, patches)
+    return names, {path for each in names if not isinstance(each, UserError) for path in each}
 
 
 async def applied(
@@ -144,8 +144,13 @@ def apply_each(
         paths = [change.path for change in applied.changes]
         before = {path: files[path] for path in paths if path in files}
         done.append(Applied(patch, before, applied.changes))
-        for change in applied.changes:
-            files.pop(change.path, None)
-            if change.content is not None:
-                files[change.path] = change.content
+        update(files, applied.changes)
     return done, notes
+
+
+def update(files: dict[str, bytes], changes: Iterable[Change]) -> None:
+    """Make the changes in `files`."""
+    for change in changes:
+        files.pop(change.path, None)
+        if change.content is not None:
+            files[change.path] = change.content

@@ -3,7 +3,7 @@
 import re
 from dataclasses import dataclass, field
 
-from kgym.crash.report.blamed_function import BlameRule
+from kgym.crash.report.blamed_function import NEVER, BlameRule
 from kgym.crash.report.frames import AFTER, PC
 
 _PARTS = {
@@ -66,18 +66,16 @@ class Family:
     marker: str
     formats: tuple[Format, ...] = ()
     accept: str = ""
-    reject: str = ""
+    reject: str = NEVER
     follows: bool = False
     dying: bool = False
-    accept_re: re.Pattern[str] | None = field(init=False)
-    reject_re: re.Pattern[str] | None = field(init=False)
+    accept_re: re.Pattern[str] = field(init=False)
+    reject_re: re.Pattern[str] = field(init=False)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "accept_re", re.compile(self.accept) if self.accept else None)
-        object.__setattr__(self, "reject_re", re.compile(self.reject) if self.reject else None)
+        object.__setattr__(self, "accept_re", re.compile(self.accept))
+        object.__setattr__(self, "reject_re", re.compile(self.reject))
 
     def announces(self, line: str) -> bool:
         """Return whether `line`, which contains the marker, announces a crash of this family."""
-        if self.accept_re and not self.accept_re.search(line):
-            return False
-        return not (self.reject_re and self.reject_re.search(line))
+        return bool(self.accept_re.search(line)) and not self.reject_re.search(line)
