@@ -98,8 +98,7 @@ def series(mails: Sequence[Mail]) -> tuple[list[Mail], list[str]]:
 
 
 def _mail(text: str, name: str) -> Mail:
-    head, _, rest = text.partition("\n")
-    message = _parsed(rest if head.startswith("From ") else text, name)
+    message = _parsed(text, name)
     subject = str(message.get("Subject", ""))[:1000]
     with suppress(MessageError, LookupError, ValueError):  # it stays as it is
         subject = str(make_header(decode_header(subject)))

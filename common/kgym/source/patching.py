@@ -103,15 +103,12 @@ def identity(patch: Patch) -> str:
 
 def reverse(patch: Patch) -> Patch:
     """Return the patch that undoes this one; raise UserError as `files` does."""
-    name = f"reverse of {patch.name}"
-    if patch.diff is None:
-        edits = [
-            Edit(file=edit.file, original=edit.replacement, replacement=edit.original)
-            for edit in reversed(patch.edits)
-        ]
-        return Patch(name=name, edits=edits)
+    edits = [
+        Edit(file=edit.file, original=edit.replacement, replacement=edit.original)
+        for edit in reversed(patch.edits)
+    ]
     done = [_reversed(patch.name, file).text() for file in reversed(diffs(patch))]
-    return Patch(name=name, diff="".join(done))
+    return Patch(name=f"reverse of {patch.name}", edits=edits, diff="".join(done) or None)
 
 
 def as_diff(patch: Patch) -> str:
@@ -119,9 +116,7 @@ def as_diff(patch: Patch) -> str:
 
     Raises UserError as `files` does.
     """
-    if patch.diff is None:
-        return "".join(map(_edit_diff, patch.edits))
-    return "".join(file.text() for file in diffs(patch))
+    return "".join([*map(_edit_diff, patch.edits), *(file.text() for file in diffs(patch))])
 
 
 def _edit_diff(edit: Edit) -> str:
@@ -407,10 +402,9 @@ def _apply_hunks(tree: _Tree, path: str, file: FileDiff, text: str) -> str:
 
 def _ends(text: str) -> str | None:
     """Return the line end of all lines of a file; None if they are mixed."""
-    with_cr = text.count("\r\n")
     if "\r" not in text:
         return "\n"
-    return "\r\n" if with_cr == text.count("\n") else None
+    return "\r\n" if text.count("\r\n") == text.count("\n") else None
 
 
 def _with_ends(lines: list[str], end: str | None) -> list[str] | None:

@@ -9,6 +9,7 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from io import StringIO
+from itertools import dropwhile
 
 from kgym.errors import UserError
 from kgym.source import diff_text
@@ -269,10 +270,7 @@ def _git_paths(text: str) -> tuple[str, str]:
 
 
 def _stripped(lines: Sequence[str]) -> Sequence[str]:
-    end = len(lines)
-    while end and not lines[end - 1].strip("\r"):
-        end -= 1
-    return lines[:end]
+    return list(dropwhile(lambda line: not line.strip("\r"), reversed(lines)))[::-1]
 
 
 def _normal(lines: Sequence[str]) -> Iterator[str]:

@@ -64,9 +64,9 @@ def read(text: str) -> Whole:
         raise MisfitError(_not_one(text, there))
     (place,) = there
     raw = text.encode()
-    before, behind = raw[: place.first].decode(), raw[place.behind :].decode()
     body = raw[place.first : place.behind].decode()
-    before, behind = (_COMMENTS.sub("", rest).strip() for rest in (before, behind))
+    around = raw[: place.first], raw[place.behind :]
+    before, behind = (_COMMENTS.sub("", rest.decode()).strip() for rest in around)
     if before:
         raise MisfitError(f"before {place.name}() comes {_short(before)}: {_ALONE}")
     if not place.whole or not body.endswith("}"):

@@ -112,10 +112,7 @@ class PatchJudgement:
     @cached_property
     def errors(self) -> list[Diagnostic]:
         """The compiler's errors."""
-        parsed = diagnostics.parse(
-            line for failure in self._failures for line in failure.output.splitlines()
-        )
-        return [diagnostic for diagnostic in parsed if diagnostic.severity == "error"]
+        return _parsed("error", *(failure.output for failure in self._failures))
 
     @property
     def reason(self) -> str:
@@ -214,11 +211,13 @@ def _removed(file: FilePlan, check: FileCheck) -> FileCheck:
     return check
 
 
+def _parsed(severity: str, *outputs: str) -> list[Diagnostic]:
+    parsed = diagnostics.parse(line for output in outputs for line in output.splitlines())
+    return [diagnostic for diagnostic in parsed if diagnostic.severity == severity]
+
+
 def _warnings(output: str) -> list[Diagnostic]:
-    if "warning:" not in output:
-        return []
-    parsed = diagnostics.parse(output.splitlines())
-    return [diagnostic for diagnostic in parsed if diagnostic.severity == "warning"]
+    return _parsed("warning", output) if "warning:" in output else []
 
 
 def _without_progress(output: str) -> str:

@@ -81,7 +81,5 @@ def _of_diff(patch: Patch) -> Iterator[tuple[str, Line]]:
 def _of_edits(patch: Patch) -> Iterator[tuple[str, Line]]:
     for edit in patch.edits:
         yield edit.file, Line("hunk", "replaces the only occurrence of")
-        for text in edit.original.split("\n"):
-            yield edit.file, Line("removed", text)
-        for text in edit.replacement.split("\n"):
-            yield edit.file, Line("added", text)
+        for kind, text in (("removed", edit.original), ("added", edit.replacement)):
+            yield from ((edit.file, Line(kind, line)) for line in text.split("\n"))

@@ -47,11 +47,6 @@ class Line(NamedTuple):
         return self.context.startswith("[C")
 
 
-def has_caller(context: str) -> bool:
-    """Return whether `context` names a task or a CPU."""
-    return context.startswith("[")
-
-
 def read(text: str, offset: int = 0, prefixes: Prefixes = NO_PREFIXES) -> Iterator[Line]:
     """Yield the lines of `text` (one character per byte), which is at `offset` in the log.
 

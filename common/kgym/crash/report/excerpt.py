@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from kgym.crash.report import crash_lines
-from kgym.crash.report.console_lines import Line, has_caller, read
+from kgym.crash.report.console_lines import Line, read
 from kgym.crash.report.families import OOPS, Family
 from kgym.crash.report.frames import is_inlined
 from kgym.crash.report.line_prefixes import Prefixes
@@ -104,7 +104,7 @@ def excerpt(log: bytes, start: int, length: int, prefixes: Prefixes) -> Excerpt:
         if skipping or _LOCKDEP_TAINT in line.text:
             continue
         report.lines.append(line)
-        if sure or has_caller(first.context):
+        if sure or first.context.startswith("["):  # it names a task or a CPU
             report.own = len(report.lines)
     _cut_paths(report)
     return report
