@@ -82,8 +82,8 @@ def _place(path: str, text: str, original: str, line: int | None) -> tuple[int, 
     for form in (str.rstrip, _key):
         whole = "\n".join(["", *(form(lines[number]) for number in there), ""])
         wanted = "\n".join(["", *(form(part) for part in original.split("\n") if part.strip()), ""])
-        found = occurrences(whole, wanted) if len(wanted) > 1 else []
-        places = [whole.count("\n", 0, at) for at in found]
+        offsets = occurrences(whole, wanted) if len(wanted) > 1 else []
+        places = [whole.count("\n", 0, at) for at in offsets]
         places = [place for place in places if there[place] + 1 == line] or places
         if len(places) == 1:
             starts = [0, *accumulate(len(part) + 1 for part in lines)]

@@ -138,13 +138,8 @@ def between(path: str, before: str, after: str, context: int = 3) -> str:
     same = common_start(old, new)
     first = max(0, same - context)
     tail = max(0, common_start(old[same:][::-1], new[same:][::-1]) - context)
-    lines = difflib.unified_diff(
-        old[first : len(old) - tail],
-        new[first : len(new) - tail],
-        f"a/{path}",
-        f"b/{path}",
-        n=context,
-    )
+    old, new = old[first : len(old) - tail], new[first : len(new) - tail]
+    lines = difflib.unified_diff(old, new, f"a/{path}", f"b/{path}", n=context)
     text = []
     for line in lines:
         if line.startswith("@@"):

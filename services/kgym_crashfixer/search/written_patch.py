@@ -114,10 +114,8 @@ def read(text: str, files: Collection[str] = ()) -> tuple[list[Change], int]:
         raise UnreadableError("there is no patch: no <original> with <patched>, diff or <function>")
     whole = [change.patched for change in made if not change.original]
     if len(whole) > _MOST_FUNCTIONS or sum(map(len, whole)) > MOST_TEXT:
-        raise UnreadableError(
-            f"there are more than {_MOST_FUNCTIONS} functions, or more than {MOST_TEXT}"
-            " characters of them: give those that change"
-        )
+        much = f"more than {_MOST_FUNCTIONS} functions, or more than {MOST_TEXT} characters of them"
+        raise UnreadableError(f"there are {much}: give those that change")
     return made, len(pieces) - len(made)
 
 

@@ -65,10 +65,8 @@ def find(
             line_start = log.rfind(b"\n", done, position) + 1 or done
             line_end = log.find(b"\n", position, end)
             done = end if line_end < 0 else line_end + 1
-            line = (
-                log[line_start : min(done, line_start + MAX_LINE)].decode("latin-1").rstrip("\r\n")
-            )
-            family = announced(prefixes.without(line))
+            line = log[line_start : min(done, line_start + MAX_LINE)].decode("latin-1")
+            family = announced(prefixes.without(line.rstrip("\r\n")))
             if family is REBOOT:
                 running = running or _RUNNING.search(log, searched, line_start) is not None
                 searched = line_start
