@@ -11,6 +11,7 @@ from email.errors import MessageError
 from email.header import decode_header, make_header
 from email.message import Message
 from email.parser import Parser
+from itertools import chain, count
 from typing import Any, TypeAlias
 
 from kgym.errors import UserError
@@ -77,9 +78,7 @@ def series(mails: Sequence[Mail]) -> tuple[list[Mail], list[str]]:
     """
     patches = [mail for mail in mails if _DIFF.search(mail.text)]
     patches = [mail for mail in patches if not mail.reply] or patches
-    newest: dict[str, int] = {}
-    for mail in patches:
-        newest[mail.title] = max(newest.get(mail.title, 0), mail.version)
+    newest = {mail.title: mail.version for mail in sorted(patches, key=lambda mail: mail.version)}
     last = max((mail.version for mail in patches if mail.number is not None), default=1)
     kept = [
         mail
@@ -94,14 +93,12 @@ def series(mails: Sequence[Mail]) -> tuple[list[Mail], list[str]]:
             {*range(1, max((mail.count for mail in kept), default=0) + 1)} - {*numbers}
         )
         remarks += [f"patch {number} of the series is not here" for number in missing[:10]]
-    for mail in mails:
-        remarks += _TRAILER.findall(mail.text) if mail.reply else []
-    return kept, list(dict.fromkeys(remarks))
+    trailers = (_TRAILER.findall(mail.text) for mail in mails if mail.reply)
+    return kept, list(dict.fromkeys([*remarks, *chain.from_iterable(trailers)]))
 
 
 def _mail(text: str, name: str) -> Mail:
-    head, _, rest = text.partition("\n")
-    message = _parsed(rest if head.startswith("From ") else text, name)
+    message = _parsed(text, name)
     subject = str(message.get("Subject", ""))[:1000]
     with suppress(MessageError, LookupError, ValueError):  # it stays as it is
         subject = str(make_header(decode_header(subject)))
@@ -124,12 +121,10 @@ def _mail(text: str, name: str) -> Mail:
 
 
 def _parsed(text: str, name: str) -> _Message:
-    parts = 0
+    parts = count(1)
 
     def part(**settings: Any) -> _Message:
-        nonlocal parts
-        parts += 1
-        if parts > _MOST_PARTS:
+        if next(parts) > _MOST_PARTS:
             raise too_much
         return Message(**settings)
 
@@ -173,9 +168,5 @@ def _unfolded(text: str, delsp: bool) -> str:
     # Every line that begins with a blank would have got another one.
     if re.search(r"(?m)^ (?!From |>)[^ \r\n]", text):
         return text
-    whole = [""]
-    for line in text.split("\n"):
-        flows = line.endswith(" ") and line != "-- "
-        whole[-1] += line.removeprefix(" ")[: -1 if flows and delsp else None]
-        whole += [""] * (not flows)
-    return "\n".join(whole[:-1] if whole[-1] == "" else whole)
+    # A line that ends with a blank goes on in the next one, unless it begins the signature.
+    return re.sub(r"(?m)(?<!^--) \n", "" if delsp else " ", re.sub(r"(?m)^ ", "", text))

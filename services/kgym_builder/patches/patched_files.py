@@ -16,7 +16,6 @@ from kgym_builder.kbuild.working_tree import Tree
 
 # Files of a patch that are looked for elsewhere in the tree.
 _MOST_MISPLACED = 20
-P = TypeVar("P", Patch, Sequence[Patch])
 T = TypeVar("T")
 
 
@@ -43,17 +42,17 @@ async def read(
     tree: Tree, patches: Sequence[Patch], others: Iterable[str] = ()
 ) -> dict[str, bytes]:
     """Return the files of the tree that the patches name, and `others`, if they exist."""
-    paths = set(others)
-    for names in await named(patches):
-        if isinstance(names, UserError):
-            raise names
-        paths.update(names)
-    return await tree.read(sorted(paths))
+    names, paths = await named(patches)
+    for each in names:
+        if isinstance(each, UserError):
+            raise each
+    return await tree.read(sorted({*paths, *others}))
 
 
-async def named(patches: Sequence[Patch]) -> list[list[str] | UserError]:
-    """Return the paths that each patch names, or the error in it."""
-    return await separate_process.call(weight(patches, {}), _named, patches)
+async def named(patches: Sequence[Patch]) -> tuple[list[list[str] | UserError], set[str]]:
+    """Return the paths that each patch names, or the error in it; and the paths of all."""
+    names = await separate_process.call(weight(patches, {}), _named, patches)
+    return names, {path for each in names if not isinstance(each, UserError) for path in each}
 
 
 async def applied(
@@ -71,8 +70,8 @@ async def applied(
 async def with_misplaced(
     tree: Tree,
     files: dict[str, bytes],
-    work: Callable[[P, dict[str, bytes]], T],
-    patches: P,
+    work: Callable[[Sequence[Patch], dict[str, bytes]], T],
+    patches: Sequence[Patch],
     known: Mapping[str, bytes] = MappingProxyType({}),
 ) -> T:
     """Call `work` on patches and the files that they change; return its result.
@@ -81,9 +80,8 @@ async def with_misplaced(
     with the contents in `known` if they are there.
     """
     for _ in range(_MOST_MISPLACED):
-        much = weight(patches if isinstance(patches, Sequence) else [patches], files)
         try:
-            return await separate_process.call(much, work, patches, dict(files))
+            return await separate_process.call(weight(patches, files), work, patches, dict(files))
         except UserError as error:
             if not isinstance(name := error.details.get("misplaced"), str):
                 raise
@@ -91,9 +89,8 @@ async def with_misplaced(
             if places.keys() <= files.keys():
                 raise
             files |= {path: files.get(path, known.get(path, places[path])) for path in places}
-    raise UserError(
-        "too_much_work", f"over {_MOST_MISPLACED} files are not at their paths; name them"
-    )
+    what = f"over {_MOST_MISPLACED} files are not at their paths; name them"
+    raise UserError("too_much_work", what)
 
 
 def in_all(done: Iterable[Applied]) -> tuple[Change, ...]:
@@ -147,8 +144,13 @@ def apply_each(
         paths = [change.path for change in applied.changes]
         before = {path: files[path] for path in paths if path in files}
         done.append(Applied(patch, before, applied.changes))
-        for change in applied.changes:
-            files.pop(change.path, None)
-            if change.content is not None:
-                files[change.path] = change.content
+        update(files, applied.changes)
     return done, notes
+
+
+def update(files: dict[str, bytes], changes: Iterable[Change]) -> None:
+    """Make the changes in `files`."""
+    for change in changes:
+        files.pop(change.path, None)
+        if change.content is not None:
+            files[change.path] = change.content

@@ -44,21 +44,19 @@ class ShownPatch:
 def files(patch: Patch) -> ShownPatch:
     """Return at most SHOWN lines of the patch."""
     lines = _of_edits(patch) if patch.diff is None else _of_diff(patch)
-    shown: list[ChangedFile] = []
-    paths: set[str] = set()
-    count = left_out = 0
-    for path, line in lines:
-        paths.add(path)
-        if count >= SHOWN:
-            left_out += 1
+    shown = ShownPatch([], set())
+    for number, (path, line) in enumerate(lines):
+        shown.paths.add(path)
+        if number >= SHOWN:
+            shown.left_out += 1
             continue
-        if not shown or shown[-1].path != path:
-            shown.append(ChangedFile(path))
-        count += 1
-        shown[-1].lines.append(line)
-        shown[-1].added += line.kind == "added"
-        shown[-1].removed += line.kind == "removed"
-    return ShownPatch(shown, paths, left_out)
+        if not shown.files or shown.files[-1].path != path:
+            shown.files.append(ChangedFile(path))
+        file = shown.files[-1]
+        file.lines.append(line)
+        file.added += line.kind == "added"
+        file.removed += line.kind == "removed"
+    return shown
 
 
 def _of_diff(patch: Patch) -> Iterator[tuple[str, Line]]:
@@ -83,7 +81,5 @@ def _of_diff(patch: Patch) -> Iterator[tuple[str, Line]]:
 def _of_edits(patch: Patch) -> Iterator[tuple[str, Line]]:
     for edit in patch.edits:
         yield edit.file, Line("hunk", "replaces the only occurrence of")
-        for text in edit.original.split("\n"):
-            yield edit.file, Line("removed", text)
-        for text in edit.replacement.split("\n"):
-            yield edit.file, Line("added", text)
+        for kind, text in (("removed", edit.original), ("added", edit.replacement)):
+            yield from ((edit.file, Line(kind, line)) for line in text.split("\n"))

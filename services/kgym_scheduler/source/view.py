@@ -4,6 +4,7 @@ import difflib
 import posixpath
 from collections.abc import Sequence
 from functools import cached_property
+from io import StringIO
 
 from kgym.api.source import CHARACTERS, ENTRIES, LINES, FileLook, FileText, FolderList, SourceEntry
 from kgym.api.steps import Patch
@@ -37,8 +38,7 @@ class View:
         """Return lines of a file."""
         path = _inside(look.path)
         text = self.text(path)
-        lines = text.decode(errors="replace").split("\n")
-        lines = [line + "\n" for line in lines[:-1]] + lines[-1:] * bool(lines[-1])
+        lines = StringIO(text.decode(errors="replace")).readlines()
         last = len(lines) if look.last is None else min(look.last, len(lines))
         chosen = lines[look.first - 1 : last][:LINES]
         size = 0

@@ -88,8 +88,9 @@ async def test_a_patch_of_every_size_gives_the_same(tree: Tree) -> None:
 
 async def test_what_is_wrong_with_a_patch_is_told_for_each(tree: Tree) -> None:
     wrong = Patch(diff="--- a/../x\n+++ b/../x\n@@ -1 +1 @@\n-a\n+b\n")
-    named = await patched_files.named([edits(1), wrong])
+    named, paths = await patched_files.named([edits(1), wrong])
     assert named[0] == ["large.c"]
+    assert paths == {"large.c"}
     assert isinstance(named[1], UserError)
     assert named[1].reason == "unsafe_patch"
     with pytest.raises(UserError, match="not a path inside the tree"):
