@@ -242,7 +242,7 @@ def test_the_search_box_leads_to_jobs_bugs_titles_and_tags(
 ) -> None:
     checks: list[Callable[[Page], None]] = [
         lambda page: expect(page).to_have_url(re.compile(f"/jobs/{jobs['fixed'].id}$")),
-        lambda page: expect(page).to_have_url(re.compile(f"bug={BUG.name}")),
+        lambda page: expect(page).to_have_url(re.compile(f"/bugs/{BUG.name}$")),
         lambda page: expect(page.locator(f"#job-{jobs['fixed'].id}")).to_contain_text("night:3"),
         lambda page: expect(page.locator(f"#job-{jobs['fixed'].id}")).to_contain_text("sweep-11"),
         lambda page: expect(page.locator(f"#job-{jobs['broken'].id}")).to_be_visible(),

@@ -66,7 +66,8 @@ def test_filters_stand_in_the_address(visitor: Visitor, query: str, shown: bool)
     answer = visitor.get(f"/bugs?{query}")
     assert answer.status_code == 200
     assert (f'href="/bugs/{BUG.name}"' in answer.text) == shown
-    assert ("No bug matches this filter" in answer.text) == (not shown)
+    # Shipped bugs that no job has may match, too.
+    assert not (shown and "No bug matches this filter" in answer.text)
 
 
 @pytest.mark.parametrize("query", ["patch=perhaps", "outcome=x", "cursor=1;2", "text=" + "x" * 300])

@@ -85,7 +85,7 @@ async def search(request: Request, q: str = "") -> Response:
     return state.rendering.page(
         request,
         "search.html",
-        title=f"Search: {asked}",
+        title="Search",
         live=True,
         asked=asked,
         bugs=named,
