@@ -13,13 +13,15 @@ from kgym.api.key_value_tags import value
 from kgym.api.outcomes import Outcome
 from kgym.api.patch_rows import PatchPage, PatchRow
 from kgym.api.states import State
+from kgym.api.steps import StepKind
 from kgym_scheduler.database import views
 from kgym_scheduler.database.counts import GroupCounts
 from kgym_scheduler.database.tables import facets, groups, jobs, steps
 from kgym_scheduler.errors import no_group
 
-# Maximum characters of the patches on a page: a check of a thousand has half a million.
-_LARGEST = 4 << 20
+# Maximum characters of a page: a check of a thousand patches has half a million. Each patch repeats
+# the tags and the title of its job, and has at least so many characters of its own.
+_LARGEST, _SHORTEST = 1 << 20, 35
 
 
 async def page(
@@ -59,7 +61,8 @@ async def patches(
     """Return the patches of a group's next jobs after number `after`, in order."""
     j = jobs.c
     own = (j.submitter == submitter, j.group_name == name)
-    size = func.coalesce(func.length(j.patches), 0)
+    repeated = func.length(j.tags) + func.coalesce(func.length(j.title), 0)
+    size = func.coalesce(func.length(j.patches) * (1 + repeated // _SHORTEST), 0)
     sizes = select(j.id, size).where(*own, j.id > after).order_by(j.id).limit(limit + 1)
     ids = _prefix([(row[0], row[1]) for row in await connection.execute(sizes)], limit)
     query: Select[Any] = (
@@ -70,10 +73,12 @@ async def patches(
     rows = (await connection.execute(query)).all()
     seconds = await _seconds(connection, ids.shown)
     listed = [patch for row in rows for patch in _patches(row, seconds.get(row.id, 0.0))]
-    # A checked patch that is tried has the row of its trial only.
+    # A checked patch that is tried has the row of its trial only. A check may have such a tag, too.
+    checks = select(steps.c.job_id).where(steps.c.kind == StepKind.CHECK)
     checked = {patch.patch for patch in listed if patch.outcome is Outcome.COMPILES}
     named = facets.c.facet.in_([f"tag:patch={patch}" for patch in sorted(filter(None, checked))])
-    trials = select(j.tags).join(facets, facets.c.job_id == j.id).where(*own, named)
+    trials = select(j.tags).join(facets, facets.c.job_id == j.id)
+    trials = trials.where(*own, named, j.id.not_in(checks.where(steps.c.job_id == j.id)))
     tags = (await connection.scalars(trials)).all() if checked else []
     tried = {_names(json.loads(text)) for text in tags}
     return PatchPage(

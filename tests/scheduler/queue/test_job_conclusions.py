@@ -141,6 +141,32 @@ async def test_each_patch_of_a_group_has_one_row(store: JobStore) -> None:
     assert row.evidence[Check.BALANCE] is None
 
 
+def compiling(count: int, *tags: str) -> tuple[JobRequest, steps.StepResult]:
+    """Return a job that checks so many patches, and its result: all compile."""
+    edits = [steps.Edit(file="a.c", original="a", replacement="b")]
+    patches = [steps.Patch(name=f"p{number}", edits=edits) for number in range(count)]
+    request = BUG.check(patches)
+    good = steps.PatchOutcome.COMPILES
+    checks = [steps.PatchCheck(name=patch.name, outcome=good, seconds=1.0) for patch in patches]
+    return request.model_copy(update={"group": "g", "tags": [*request.tags, *tags]}), checked(checks)
+
+
+async def test_a_patch_is_not_tried_by_a_check_with_its_tag(store: JobStore) -> None:
+    request, result = compiling(1, "patch=p0")
+    await came_to(store, request, [result])
+
+
+async def test_a_page_is_bounded_though_each_patch_repeats_the_tags_of_its_job(
+    store: JobStore,
+) -> None:
+    request, result = compiling(200, *(f"{number:0100}" for number in range(40)))
+    jobs = [(await store.submit(request, None, "me"))[0].id for _ in range(2)]
+    await end(store, result)
+    await end(store, result)
+    page = await store.group_patches("me", "g")
+    assert ({row.job for row in page.patches}, page.next) == ({jobs[0]}, str(jobs[0]))
+
+
 async def test_no_result_stops_the_end_of_its_job(store: JobStore) -> None:
     evil = ran(
         steps.Verdict.SAME_CRASH, "=\x00\ud7ff\x1b[2J\n" + "a" * 9000, reason="\x00" * 200_000
