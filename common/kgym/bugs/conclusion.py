@@ -166,12 +166,13 @@ def _of_ended(
 
 
 def _of_failure(step: StepView, failure: Failure) -> _Decided:
-    if failure.cause == "user" and failure.reason == _DOES_NOT_APPLY:
-        return Outcome.DOES_NOT_APPLY, failure.message
-    # The kernel without the patch has to compile: that it does not is no fault of the patch.
-    own = step.kind is StepKind.BUILD and step.name not in {BUILD_BEFORE, BUILD_REFERENCE}
-    if failure.cause == "user" and failure.reason in NOT_BUILT and own:
-        return Outcome.DOES_NOT_COMPILE, failure.message
+    # The kernel with the known fix has to be built: that it is not is no fault of the patch.
+    if failure.cause == "user" and step.name != BUILD_REFERENCE:
+        if failure.reason == _DOES_NOT_APPLY:  # the build without the patch tries whether it does
+            return Outcome.DOES_NOT_APPLY, failure.message
+        own = step.kind is StepKind.BUILD and step.name != BUILD_BEFORE
+        if own and failure.reason in NOT_BUILT:
+            return Outcome.DOES_NOT_COMPILE, failure.message
     outcome = Outcome.REFUSED if failure.cause == "user" else Outcome.INCONCLUSIVE
     return outcome, _failed(step, failure)
 
@@ -298,15 +299,13 @@ def resolution_of(job: JobView, accepted: Collection[str] = ()) -> Resolution | 
     baseline; or a single one whose baseline is in another job. Job lists omit the specs: there, any
     two reproduce steps are taken for a trial.
     """
-    runs = _runs(job)
-    named = [step for name in (BEFORE, AFTER) for step in runs if step.name == name]
-    sides = named if len(named) == 2 else runs
+    sides = _sides(job)
     if len(sides) == 1:
         return _resolution_apart(job, sides[0], accepted)
     if len(sides) != 2:
         return None
     spec = sides[1].spec
-    if isinstance(spec, ReproduceSpec) and sides is runs and spec.baseline is None:
+    if isinstance(spec, ReproduceSpec) and sides[1].name != AFTER and spec.baseline is None:
         return None
     before, after = map(reproduced, sides)
     if isinstance(spec, ReproduceSpec):
@@ -314,14 +313,15 @@ def resolution_of(job: JobView, accepted: Collection[str] = ()) -> Resolution | 
     else:
         asked = before is not None and before.evidence is not None
     verdict = before.verdict if before else None
-    side_findings = findings(job, sides[1], patched=True)
-    # A run that names its baseline compares the sides itself: do not report the same reason twice.
-    reasons = {finding.reason for finding in side_findings}
-    side_findings += [
-        finding for finding in _sides_differ(job, sides) if finding.reason not in reasons
-    ]
-    built = _build_findings(job, sides[1])
-    return resolution(verdict, after, side_findings, asked=asked, accepted=accepted, built=built)
+    own, built = _trial_findings(job, sides), _build_findings(job, sides[1])
+    return resolution(verdict, after, own, asked=asked, accepted=accepted, built=built)
+
+
+def _sides(job: JobView) -> list[StepView]:
+    """Return the run without the fix and the one with it; all runs if none have these names."""
+    runs = _runs(job)
+    named = [step for name in (BEFORE, AFTER) for step in runs if step.name == name]
+    return named if len(named) == 2 else runs
 
 
 def _runs(job: JobView) -> list[StepView]:
@@ -329,6 +329,15 @@ def _runs(job: JobView) -> list[StepView]:
     # The kernel with the known fix only says what a tried fix is compared with.
     runs = (step for step in job.steps if step.kind is StepKind.REPRODUCE)
     return [step for step in runs if step.name != REFERENCE]
+
+
+def _trial_findings(job: JobView, sides: Sequence[StepView]) -> list[Finding]:
+    """Return the findings of the kernel with the fix; the last run, and the one before if known."""
+    own = findings(job, sides[-1], patched=True)
+    # A run that names its baseline compares the sides itself: do not report the same reason twice.
+    reasons = {finding.reason for finding in own}
+    others = _sides_differ(job, sides) if len(sides) == 2 else ()
+    return [*own, *(finding for finding in others if finding.reason not in reasons)]
 
 
 def _sides_differ(job: JobView, sides: Sequence[StepView]) -> Iterator[Finding]:
@@ -358,7 +367,8 @@ def evidence_of(job: JobView, run: StepView) -> list[Item]:
     if after is None:
         return []
     work = before.evidence.work if before is not None and before.evidence else None
-    return checklist(work, after, findings(job, run, patched=True))
+    sides = _sides(job)
+    return checklist(work, after, _trial_findings(job, sides if sides[-1] is run else [run]))
 
 
 # --- parts of jobs ----------------------------------------------------------------------------

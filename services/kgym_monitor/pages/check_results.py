@@ -26,6 +26,7 @@ from kgym.api.steps import (
     PatchCheck,
     PatchOutcome,
     ReproduceResult,
+    ReproduceSpec,
     Severity,
 )
 from kgym_monitor.pages import diff_lines
@@ -36,6 +37,8 @@ from kgym_monitor.pages.source_links import link
 SHOWN = 300
 # Most patches whose diffs a job's page shows; of more, it links to a page each.
 WHOLE = 5
+# Most patches of a build that are shown: the last ones.
+_BUILT = 20
 _HEAD = re.compile(r"^([^\s:][^:]{0,999}):([0-9]{1,9}):")
 _QUOTE = re.compile(r"^ {0,12}([0-9]{1,9}) \| (.{0,4000})")
 
@@ -93,7 +96,7 @@ def patches(step: StepView) -> list[CheckedPatch]:
         case CheckSpec(patches=asked) if len(asked) <= WHOLE:
             return [shown for number in range(len(asked)) if (shown := patch(step, number))]
         case BuildSpec(patches=asked):
-            return _built(step, asked[:20])
+            return _built(step, asked[-_BUILT:])
     return []
 
 
@@ -119,14 +122,21 @@ def on_trial(job: JobView) -> list[CheckedPatch]:
             findings = [
                 finding
                 for other in job.steps
+                if other is step or _runs_build(job, other, step)
                 if isinstance(other.result, BuildResult | ReproduceResult)
                 for finding in other.result.findings
                 if finding.file is not None
             ]
             names = set(step.spec.review)
-            built = _built(step, step.spec.patches[-WHOLE:], findings)
+            built = _built(step, step.spec.patches[-_BUILT:], findings)
             return [patch for patch in built if patch.name in names]
     return []
+
+
+def _runs_build(job: JobView, run: StepView, build: StepView) -> bool:
+    spec = run.spec
+    own = isinstance(spec, ReproduceSpec) and spec.build.job is None
+    return own and job.step(spec.build.step) is build
 
 
 def _built(

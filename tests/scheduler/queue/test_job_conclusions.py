@@ -145,10 +145,10 @@ def compiling(count: int, *tags: str) -> tuple[JobRequest, steps.StepResult]:
     """Return a job that checks so many patches, and its result: all compile."""
     edits = [steps.Edit(file="a.c", original="a", replacement="b")]
     patches = [steps.Patch(name=f"p{number}", edits=edits) for number in range(count)]
-    request = BUG.check(patches)
-    good = steps.PatchOutcome.COMPILES
+    request, good = BUG.check(patches), steps.PatchOutcome.COMPILES
     checks = [steps.PatchCheck(name=patch.name, outcome=good, seconds=1.0) for patch in patches]
-    return request.model_copy(update={"group": "g", "tags": [*request.tags, *tags]}), checked(checks)
+    named = {"group": "g", "tags": [*request.tags, *tags]}
+    return request.model_copy(update=named), checked(checks)
 
 
 async def test_a_patch_is_not_tried_by_a_check_with_its_tag(store: JobStore) -> None:
