@@ -63,6 +63,15 @@ async def test_a_trial_has_a_verdict_and_is_resolved_until_it_begins_again(store
     assert row.title == "KASAN: out-of-bounds"
 
 
+async def test_the_history_of_a_job_takes_no_detail_of_a_failure_for_an_end(
+    store: JobStore,
+) -> None:
+    failure = {"cause": "infrastructure", "reason": "x", "message": "x"}
+    lost = steps.Failure.model_validate({**failure, "details": {"outcome": "x"}})
+    view, _ = await came_to(store, job(), [AttemptEnding(failure=lost)])
+    assert (view.state, view.history) == (State.QUEUED, [])
+
+
 async def test_a_finding_of_an_earlier_step_stands_in_the_way(store: JobStore) -> None:
     answers = [built(), SHOWN, built(findings=[WEAKER]), GONE]
     view, row = await came_to(store, TRIAL, answers)
