@@ -75,9 +75,11 @@ async def shown(client: AsyncClient, name: str, query: PatchQuery) -> dict[str, 
     group: GroupView = await client.group(name, query.submitter)
     rows: list[PatchRow] = []
     async for row in client.group_patches(name, group.submitter):
-        if len(rows) == MOST:
-            break
         rows.append(row)
+        if len(rows) > MOST:
+            break
+    cut = len(rows) > MOST
+    rows = rows[:MOST]
     counts = Counter(row.outcome for row in rows)
     return {
         "group": group,
@@ -85,7 +87,7 @@ async def shown(client: AsyncClient, name: str, query: PatchQuery) -> dict[str, 
         "rows": query.chosen(rows),
         "counts": [(outcome, counts[outcome]) for outcome in Outcome if counts[outcome]],
         "total": len(rows),
-        "cut": len(rows) == MOST,
+        "cut": cut,
         "same": _copies(rows),
     }
 
@@ -132,11 +134,15 @@ async def side(client: AsyncClient, named: str) -> Side:
     job = await client.job(int(number))
     for step in job.steps:
         if isinstance(step.spec, CheckSpec):
-            for place, asked in enumerate(step.spec.patches):
-                patch = check_results.patch(step, place) if asked.name == name else None
-                if patch is not None:
-                    return _checked(named, job, patch)
-            raise NotFound("patch_not_found", f"job {job.id} checks no patch {name[:100]!r}")
+            asked = [patch.name for patch in step.spec.patches]
+            # A tag may name the only patch of a job otherwise.
+            places = [place for place, own in enumerate(asked) if own == name or len(asked) == 1]
+            patch = check_results.patch(step, places[0]) if len(places) == 1 else None
+            if patch is None:
+                count = f"{len(places)} patches" if places else "no patch"
+                message = f"job {job.id} checks {count} named {name[:100]!r}"
+                raise NotFound("patch_not_found", message)
+            return _checked(named, job, patch)
     return _tried(named, name, job)
 
 

@@ -5,6 +5,7 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from functools import cache
 from typing import Any
+from urllib.parse import quote
 
 from kgym.api.bugs import BugFilter
 from kgym.api.jobs import JobFilter, JobView
@@ -81,7 +82,7 @@ _WANTED = {"reproducer": "Reproducer", "config": "Config"}
 
 
 def _observed(job: JobView | None) -> dict[str, Any]:
-    """Return how often the bug showed in a job without a patch, and links to its files."""
+    """Return how often the bug first showed in a job, and links to its files."""
     shown, files = "", dict[str, str]()
     if job is None:
         return {"shown": shown, "files": files}
@@ -92,7 +93,8 @@ def _observed(job: JobView | None) -> dict[str, Any]:
         for artifact in step.artifacts if not step.artifacts_gone_at else []:
             for beginning, words in _WANTED.items():
                 if artifact.name.startswith(beginning) and words not in files:
-                    files[words] = f"/jobs/{job.id}/steps/{step.number}/files/{artifact.name}"
+                    folder = f"/jobs/{job.id}/steps/{step.number}/files"
+                    files[words] = f"{folder}/{quote(artifact.name)}"
     return {"shown": shown, "files": files}
 
 

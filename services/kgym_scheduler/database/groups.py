@@ -5,7 +5,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
-from sqlalchemy import Row, Select, func, select, tuple_
+from sqlalchemy import ColumnElement, Row, Select, exists, func, select, tuple_
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from kgym.api.groups import GroupFilter, GroupView
@@ -73,22 +73,32 @@ async def patches(
     rows = (await connection.execute(query)).all()
     seconds = await _seconds(connection, ids.shown)
     listed = [patch for row in rows for patch in _patches(row, seconds.get(row.id, 0.0))]
-    # A checked patch that is tried has the row of its trial only. A check may have such a tag, too.
-    checks = select(steps.c.job_id).where(steps.c.kind == StepKind.CHECK)
+    # A checked patch that is tried has the row of its trial only, if its name tells which it is.
+    count = Counter((patch.job, patch.patch) for patch in listed)
     checked = {patch.patch for patch in listed if patch.outcome is Outcome.COMPILES}
-    named = facets.c.facet.in_([f"tag:patch={patch}" for patch in sorted(filter(None, checked))])
-    trials = select(j.tags).join(facets, facets.c.job_id == j.id)
-    trials = trials.where(*own, named, j.id.not_in(checks.where(steps.c.job_id == j.id)))
-    tags = (await connection.scalars(trials)).all() if checked else []
-    tried = {_names(json.loads(text)) for text in tags}
+    tried = await _tried(connection, own, sorted(filter(None, checked))) if checked else set()
     return PatchPage(
         patches=[
             patch
             for patch in listed
-            if patch.outcome is not Outcome.COMPILES or (patch.bug, patch.patch) not in tried
+            if patch.outcome is not Outcome.COMPILES
+            or count[patch.job, patch.patch] > 1
+            or (patch.bug, patch.patch) not in tried
         ],
         next=str(ids.shown[-1]) if ids.more else None,
     )
+
+
+async def _tried(
+    connection: AsyncConnection, own: Sequence[ColumnElement[bool]], patches: Sequence[str]
+) -> set[tuple[str | None, str | None]]:
+    """Return bug and patch of the group's jobs that try one of the patches."""
+    named = facets.c.facet.in_([f"tag:patch={patch}" for patch in patches])
+    # A check may have such a tag as well.
+    check = exists().where(steps.c.job_id == jobs.c.id, steps.c.kind == StepKind.CHECK)
+    query = select(jobs.c.tags).join(facets, facets.c.job_id == jobs.c.id)
+    tags = await connection.scalars(query.where(*own, named, ~check))
+    return {_names(json.loads(text)) for text in tags}
 
 
 class _Prefix(NamedTuple):

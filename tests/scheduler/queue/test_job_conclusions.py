@@ -165,6 +165,21 @@ async def test_a_patch_is_not_tried_by_a_check_with_its_tag(store: JobStore) -> 
     await came_to(store, request, [result])
 
 
+async def test_a_patch_whose_name_others_have_is_not_taken_for_the_tried_one(
+    store: JobStore,
+) -> None:
+    edits = [steps.Edit(file="a.c", original="a", replacement="b")]
+    request = BUG.check([steps.Patch(name="p", edits=edits)] * 2)
+    check = steps.PatchCheck(name="p", outcome=steps.PatchOutcome.COMPILES, seconds=1.0)
+    await store.submit(request.model_copy(update={"group": "g"}), None, "me")
+    await end(store, checked([check, check]))
+    await store.submit(
+        TRIAL.model_copy(update={"tags": [f"bug={BUG.name}", "patch=p"]}), None, "me"
+    )
+    rows = (await store.group_patches("me", "g")).patches
+    assert [row.outcome for row in rows] == [*[Outcome.COMPILES] * 2, Outcome.WAITING]
+
+
 async def test_a_page_is_bounded_though_each_patch_repeats_the_tags_of_its_job(
     store: JobStore,
 ) -> None:
