@@ -77,6 +77,12 @@ def test_a_patch_on_trial_has_the_findings_of_its_own_kernel_only() -> None:
     assert messages == ["patched", "its run"]
 
 
+def test_a_patch_is_read_once_for_all_polls() -> None:
+    assert diff_lines.files(Patch(diff=DIFF)) is diff_lines.files(Patch(diff=DIFF))
+    refused = Patch(diff="GIT binary patch")
+    assert diff_lines.files(refused).files
+
+
 def test_edits_have_no_numbers_but_words() -> None:
     patch = Patch(
         edits=[

@@ -134,9 +134,9 @@ def on_trial(job: JobView) -> list[CheckedPatch]:
 
 
 def _runs_build(job: JobView, run: StepView, build: StepView) -> bool:
-    spec = run.spec
-    own = isinstance(spec, ReproduceSpec) and spec.build.job is None
-    return own and job.step(spec.build.step) is build
+    if not isinstance(run.spec, ReproduceSpec) or run.spec.build.job is not None:
+        return False
+    return job.step(run.spec.build.step) is build
 
 
 def _built(
