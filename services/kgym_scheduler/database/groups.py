@@ -14,6 +14,7 @@ from kgym.api.outcomes import Outcome
 from kgym.api.patch_rows import PatchPage, PatchRow
 from kgym.api.states import State
 from kgym.api.steps import StepKind
+from kgym.bugs.bug import patch_tag
 from kgym_scheduler.database import views
 from kgym_scheduler.database.counts import GroupCounts
 from kgym_scheduler.database.tables import facets, groups, jobs, steps
@@ -74,31 +75,36 @@ async def patches(
     seconds = await _seconds(connection, ids.shown)
     listed = [patch for row in rows for patch in _patches(row, seconds.get(row.id, 0.0))]
     # A checked patch that is tried has the row of its trial only, if its name tells which it is.
-    count = Counter((patch.job, patch.patch) for patch in listed)
-    checked = {patch.patch for patch in listed if patch.outcome is Outcome.COMPILES}
-    tried = await _tried(connection, own, sorted(filter(None, checked))) if checked else set()
+    count = Counter((patch.job, _tag(patch)) for patch in listed)
+    checked = {_tag(patch) for patch in listed if patch.outcome is Outcome.COMPILES}
+    tried = await _tried(connection, own, sorted(checked)) if checked else set()
     return PatchPage(
         patches=[
             patch
             for patch in listed
             if patch.outcome is not Outcome.COMPILES
-            or count[patch.job, patch.patch] > 1
-            or (patch.bug, patch.patch) not in tried
+            or count[patch.job, _tag(patch)] > 1
+            or (patch.bug, _tag(patch)) not in tried
         ],
         next=str(ids.shown[-1]) if ids.more else None,
     )
 
 
 async def _tried(
-    connection: AsyncConnection, own: Sequence[ColumnElement[bool]], patches: Sequence[str]
-) -> set[tuple[str | None, str | None]]:
-    """Return bug and patch of the group's jobs that try one of the patches."""
-    named = facets.c.facet.in_([f"tag:patch={patch}" for patch in patches])
+    connection: AsyncConnection, own: Sequence[ColumnElement[bool]], tags: Sequence[str]
+) -> set[tuple[str | None, str]]:
+    """Return the bug and the patch's tag of the group's jobs that try a patch with such a tag."""
+    named = facets.c.facet.in_([f"tag:{tag}" for tag in tags])
     # A check may have such a tag as well.
     check = exists().where(steps.c.job_id == jobs.c.id, steps.c.kind == StepKind.CHECK)
     query = select(jobs.c.tags).join(facets, facets.c.job_id == jobs.c.id)
-    tags = await connection.scalars(query.where(*own, named, ~check))
-    return {_names(json.loads(text)) for text in tags}
+    tried = await connection.scalars(query.where(*own, named, ~check))
+    pairs = (_names(json.loads(text)) for text in tried)
+    return {(bug, f"patch={patch}") for bug, patch in pairs}
+
+
+def _tag(patch: PatchRow) -> str:
+    return patch_tag(patch.patch or "")
 
 
 class _Prefix(NamedTuple):

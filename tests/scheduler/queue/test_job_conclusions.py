@@ -12,6 +12,7 @@ from kgym.api.patch_rows import Check, PatchRow
 from kgym.api.states import State
 from kgym.api.worker_calls import AttemptEnding
 from kgym.bugs import bundle
+from kgym.bugs.bug import patch_tag
 from kgym_scheduler.job_store import JobStore
 from tests.results import GOOD, built, checked, ran
 from tests.scheduler.parts import BUILD, badly, claim_of, end, job, reproduce
@@ -169,15 +170,19 @@ async def test_a_patch_whose_name_others_have_is_not_taken_for_the_tried_one(
     store: JobStore,
 ) -> None:
     edits = [steps.Edit(file="a.c", original="a", replacement="b")]
-    request = BUG.check([steps.Patch(name="p", edits=edits)] * 2)
-    check = steps.PatchCheck(name="p", outcome=steps.PatchOutcome.COMPILES, seconds=1.0)
+    names, good = ["p", "p", "of two words"], steps.PatchOutcome.COMPILES
+    request = BUG.check([steps.Patch(name=name, edits=edits) for name in names])
+    checks = [steps.PatchCheck(name=name, outcome=good, seconds=1.0) for name in names]
     await store.submit(request.model_copy(update={"group": "g"}), None, "me")
-    await end(store, checked([check, check]))
-    await store.submit(
-        TRIAL.model_copy(update={"tags": [f"bug={BUG.name}", "patch=p"]}), None, "me"
-    )
+    await end(store, checked(checks))
+    for name in names[1:]:
+        tags = [f"bug={BUG.name}", patch_tag(name)]
+        await store.submit(TRIAL.model_copy(update={"tags": tags}), None, "me")
     rows = (await store.group_patches("me", "g")).patches
-    assert [row.outcome for row in rows] == [*[Outcome.COMPILES] * 2, Outcome.WAITING]
+    assert [(row.patch, row.outcome) for row in rows] == [
+        *[("p", Outcome.COMPILES)] * 2,
+        *(("p", Outcome.WAITING), ("of_two_words", Outcome.WAITING)),
+    ]
 
 
 async def test_a_page_is_bounded_though_each_patch_repeats_the_tags_of_its_job(
