@@ -207,6 +207,11 @@ async def test_no_result_stops_the_end_of_its_job(store: JobStore) -> None:
     assert row.reason is not None
     assert row.reason.isprintable()
     assert row.seconds >= 0
+    request, _ = compiling(1)
+    bad = steps.PatchOutcome.DOES_NOT_APPLY
+    refused = steps.PatchCheck(name="\x1b[2Jp", outcome=bad, reason="\x00\x1b[2Jx", seconds=1.0)
+    _, row = await came_to(store, request, [checked([refused])])
+    assert (row.patch, row.reason) == (" [2Jp", "  [2Jx")
 
 
 BROKEN = 'UPDATE steps SET result = \'{"kind": "build"}\' WHERE number = 2'
