@@ -300,20 +300,23 @@ def resolution_of(job: JobView, accepted: Collection[str] = ()) -> Resolution | 
     two reproduce steps are taken for a trial.
     """
     sides = _sides(job)
+    if len(sides) not in {1, 2}:
+        return None
+    after, spec, names = reproduced(sides[-1]), sides[-1].spec, [side.name for side in sides]
+    based = isinstance(spec, ReproduceSpec) and spec.baseline is not None
     if len(sides) == 1:
-        return _resolution_apart(job, sides[0], accepted)
-    if len(sides) != 2:
-        return None
-    spec = sides[1].spec
-    if isinstance(spec, ReproduceSpec) and sides[1].name != AFTER and spec.baseline is None:
-        return None
-    before, after = map(reproduced, sides)
-    if isinstance(spec, ReproduceSpec):
-        asked = spec.evidence
+        shown, verdict = after, after.baseline if after else None
+        # A run named so tries another kernel, without a fix (bisection).
+        is_trial = after is not None and names != [BEFORE] and (based or verdict is not None)
     else:
-        asked = before is not None and before.evidence is not None
-    verdict = before.verdict if before else None
-    own, built = _trial_findings(job, sides), _build_findings(job, sides[1])
+        shown = reproduced(sides[0])
+        verdict = shown.verdict if shown else None
+        is_trial = based or names == [BEFORE, AFTER] or not isinstance(spec, ReproduceSpec)
+    if not is_trial:
+        return None
+    has_evidence = shown is not None and shown.evidence is not None
+    asked = spec.evidence if isinstance(spec, ReproduceSpec) else has_evidence
+    own, built = _trial_findings(job, sides), _build_findings(job, sides[-1])
     return resolution(verdict, after, own, asked=asked, accepted=accepted, built=built)
 
 
@@ -347,18 +350,6 @@ def _sides_differ(job: JobView, sides: Sequence[StepView]) -> Iterator[Finding]:
     before, after = map(reproduced, sides)
     if before is not None and after is not None:
         yield from other_root(before.root, after.root)
-
-
-def _resolution_apart(job: JobView, step: StepView, accepted: Collection[str]) -> Resolution | None:
-    """Return the resolution of a patched run whose baseline is in another job."""
-    after, spec = reproduced(step), step.spec
-    based = isinstance(spec, ReproduceSpec) and spec.baseline is not None
-    # A run named so tries another kernel, without a fix (bisection).
-    if after is None or step.name == BEFORE or not (based or after.baseline):
-        return None
-    asked = spec.evidence if isinstance(spec, ReproduceSpec) else after.evidence is not None
-    own, built = findings(job, step), _build_findings(job, step)
-    return resolution(after.baseline, after, own, asked=asked, accepted=accepted, built=built)
 
 
 def evidence_of(job: JobView, run: StepView) -> list[Item]:
