@@ -114,15 +114,14 @@ def _copies(rows: Sequence[PatchRow]) -> dict[str, PatchRow]:
 class Side:
     """One of two patches that are compared."""
 
-    key: str
     name: str
     job: JobView
     outcome: Outcome
     reason: str | None
-    evidence: Sequence[Item]
     patches: Sequence[CheckedPatch]
-    title: str | None
-    report: str | None
+    evidence: Sequence[Item] = ()
+    title: str | None = None
+    report: str | None = None
     """The address of the step with the crash report, if the kernel with the patch crashed."""
 
 
@@ -142,22 +141,20 @@ async def side(client: AsyncClient, named: str) -> Side:
                 count = f"{len(places)} patches" if places else "no patch"
                 message = f"job {job.id} checks {count} named {name[:100]!r}"
                 raise NotFound("patch_not_found", message)
-            return _checked(named, job, patch)
-    return _tried(named, name, job)
+            return _checked(job, patch)
+    return _tried(name, job)
 
 
-def _checked(named: str, job: JobView, patch: CheckedPatch) -> Side:
-    check = patch.check
-    outcome = check_outcome(check.outcome) if check else job.outcome
-    reason = check_reason(check) if check else job.reason
-    return Side(named, patch.name, job, outcome, reason, (), [patch], None, None)
+def _checked(job: JobView, patch: CheckedPatch) -> Side:
+    if (check := patch.check) is None:
+        return Side(patch.name, job, job.outcome, job.reason, [patch])
+    return Side(patch.name, job, check_outcome(check.outcome), check_reason(check), [patch])
 
 
-def _tried(named: str, name: str, job: JobView) -> Side:
-    concluded, patches = conclusion(job), check_results.on_trial(job)
-    last = job.steps[-1]
+def _tried(name: str, job: JobView) -> Side:
+    patches, last = check_results.on_trial(job), job.steps[-1]
     title = last.result.title if isinstance(last.result, ReproduceResult) else None
     report = f"/jobs/{job.id}?step={last.number}" if title else None
     name = name or (patches[0].name if patches else f"job {job.id}")
-    evidence = concluded.evidence
-    return Side(named, name, job, job.outcome, job.reason, evidence, patches, title, report)
+    evidence = conclusion(job).evidence
+    return Side(name, job, job.outcome, job.reason, patches, evidence, title, report)

@@ -9,7 +9,7 @@ from sqlalchemy import ColumnElement, Row, Select, exists, func, select, tuple_
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from kgym.api.groups import GroupFilter, GroupView
-from kgym.api.key_value_tags import value
+from kgym.api.key_value_tags import bug_and_patch
 from kgym.api.outcomes import Outcome
 from kgym.api.patch_rows import PatchPage, PatchRow
 from kgym.api.states import State
@@ -99,7 +99,7 @@ async def _tried(
     check = exists().where(steps.c.job_id == jobs.c.id, steps.c.kind == StepKind.CHECK)
     query = select(jobs.c.tags).join(facets, facets.c.job_id == jobs.c.id)
     tried = await connection.scalars(query.where(*own, named, ~check))
-    pairs = (_names(json.loads(text)) for text in tried)
+    pairs = (bug_and_patch(json.loads(text)) for text in tried)
     return {(bug, f"patch={patch}") for bug, patch in pairs}
 
 
@@ -152,14 +152,10 @@ async def _seconds(connection: AsyncConnection, job_ids: Iterable[int]) -> dict[
     return seconds
 
 
-def _names(tags: list[str]) -> tuple[str | None, str | None]:
-    return value(tags, "bug"), value(tags, "patch")
-
-
 def _patches(row: Row[Any], seconds: float) -> list[PatchRow]:
     """Return the rows of a job: one for each patch, or else one."""
     tags = json.loads(row.tags)
-    bug, patch = _names(tags)
+    bug, patch = bug_and_patch(tags)
     about = {
         "job": row.id,
         "bug": bug,
