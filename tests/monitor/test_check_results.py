@@ -1,8 +1,9 @@
 """Compilers' messages beside the lines of patches."""
 
 import re
+import time
 
-from kgym.api.steps import Diagnostic, Edit, Finding, Patch, StepResult
+from kgym.api.steps import Diagnostic, Edit, Finding, Patch, Severity, StepResult
 from kgym.bugs import bundle
 from kgym_monitor.pages import check_results, diff_lines
 from kgym_monitor.pages.check_results import SHOWN, WHOLE, Messages
@@ -75,6 +76,22 @@ def test_a_patch_on_trial_has_the_findings_of_its_own_kernel_only() -> None:
     [patch] = check_results.on_trial(job_view(steps))
     messages = [message.about.message for message in patch.messages.elsewhere]
     assert messages == ["patched", "its run"]
+
+
+def test_messages_on_a_patch_on_trial_are_bounded_and_what_blocks_comes_first() -> None:
+    bug = bundle.load("watch-queue-filter")
+    spec = bug.trial(bug.fix, 3).steps[0]
+    found = Finding(check="scope", reason="x", message="m", file="kernel/x.c")
+    blocks = found.model_copy(update={"severity": Severity.BLOCKING})
+    warnings = [diagnostic("kernel/y.c", line, "warning", "w") for line in range(1, 10_000)]
+    result = built(findings=[*[found] * SHOWN, blocks], warnings=warnings)
+    began = time.process_time()
+    job = job_view([{"name": spec.name, "kind": spec.kind, "result": result, "spec": spec}])
+    [patch] = check_results.on_trial(job)
+    assert time.process_time() - began < 2
+    labels = [message.label for message in patch.messages.elsewhere]
+    assert labels == ["new warning"] * SHOWN + ["blocking finding"] + ["note"] * (SHOWN - 1)
+    assert patch.messages.left_out == len(warnings) - SHOWN + 1
 
 
 def test_a_patch_is_read_once_for_all_polls() -> None:

@@ -153,15 +153,16 @@ def _built(
     checked = []
     for number in reversed(range(len(asked))):
         last, paths = number == len(asked) - 1, shown[number].paths
-        own = [
-            diagnostic
-            for diagnostic in left
-            if diagnostic.file in paths or (last and diagnostic.file not in known)
-        ]
-        left = [diagnostic for diagnostic in left if diagnostic not in own]
+        own, others = list[Diagnostic](), list[Diagnostic]()
+        for diagnostic in left:
+            is_own = diagnostic.file in paths or (last and diagnostic.file not in known)
+            (own if is_own else others).append(diagnostic)
+        left = others
         placed = _checked(number, asked[number].name, shown[number], own, "", _source(step))
         if last:
-            _place(shown[number], placed.messages, map(_of_finding, findings), {}, _source(step))
+            found = sorted(map(_of_finding, findings), key=lambda message: message.label)
+            placed.messages.left_out += max(0, len(found) - SHOWN)
+            _place(shown[number], placed.messages, found[:SHOWN], {}, _source(step))
         checked.append(placed)
     return checked
 
@@ -174,6 +175,7 @@ def _of_finding(finding: Finding) -> Message:
         severity="error" if blocking else "warning",
         message=finding.message,
     )
+    # Sorted by it, what blocks comes first.
     return Message(about, "blocking finding" if blocking else "note")
 
 
