@@ -73,6 +73,17 @@ async def test_the_history_of_a_job_takes_no_detail_of_a_failure_for_an_end(
     assert (view.state, view.history) == (State.QUEUED, [])
 
 
+async def test_a_bug_that_did_not_show_is_not_gone_with_any_confidence(store: JobStore) -> None:
+    quiet = ran(steps.Verdict.NO_CRASH, evidence=steps.Evidence())
+    sure = GONE.model_copy(update={"confidence": 0.95})
+    for before, outcome, confidence in (
+        (SHOWN, Outcome.RESOLVED, 0.95),
+        (quiet, Outcome.NOT_REPRODUCED, None),
+    ):
+        _, row = await came_to(store, TRIAL, [built(), before, built(), sure])
+        assert (row.outcome, row.confidence) == (outcome, confidence)
+
+
 async def test_a_finding_of_an_earlier_step_stands_in_the_way(store: JobStore) -> None:
     answers = [built(), SHOWN, built(findings=[WEAKER]), GONE]
     view, row = await came_to(store, TRIAL, answers)
