@@ -2,6 +2,7 @@
 
 import asyncio
 import re
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -181,6 +182,20 @@ async def _tokens(data: Path, **scopes: str) -> dict[str, str]:
 # --- in a browser -------------------------------------------------------------------------
 
 
+def test_the_cycle_under_way_is_followed_though_none_is_chosen(here: Requests, runs: Runs) -> None:
+    agent = runs.agent
+    agent.going.clear()
+    run = agent.run()
+    deadline = time.monotonic() + 60
+    while "under way" not in (
+        text := here.get(f"/runs/{run}?poll=yes").text.partition("#opened")[2]
+    ):
+        assert time.monotonic() < deadline, text
+        time.sleep(0.2)
+    agent.going.set()
+    agent.end(run)
+
+
 def test_a_forest_is_followed_while_it_grows(reader: Reader, runs: Runs) -> None:
     agent = runs.agent
     page = reader.live("/runs")
@@ -202,7 +217,7 @@ def test_a_forest_is_followed_while_it_grows(reader: Reader, runs: Runs) -> None
     expect(page.locator("#forest a.is-resolved").first).to_be_visible()
     agent.end(run)
     expect(page.locator("#run-live")).to_have_attribute("data-state", "resolved")
-    expect(page.locator("#run-live .diff .added").first).to_contain_text("LIMIT 16")
+    expect(page.locator("#fixes .diff .added").first).to_contain_text("LIMIT 16")
     expect(page.locator("#cycle .steps")).not_to_contain_text("under way")
     expect(page.locator("#cycle")).to_contain_text("The limit 99 is wrong.")
     expect(page.locator("#cycle .chip", has_text="rejected").first).to_be_visible()
