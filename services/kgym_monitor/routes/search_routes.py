@@ -2,7 +2,6 @@
 
 import asyncio
 import re
-from functools import cache
 from urllib.parse import quote
 
 from fastapi import APIRouter, Request, Response
@@ -50,17 +49,12 @@ def bugs(asked: str) -> list[ShippedBug]:
     if len(asked) < _SHORTEST:
         return []
     wanted = asked.casefold()
-    matching = [bug for bug in _shipped() if any(wanted in text.casefold() for text in _texts(bug))]
-    return matching[:_BUGS]
+    known = shipped.by_name().values()
+    return [bug for bug in known if any(wanted in text.casefold() for text in _texts(bug))][:_BUGS]
 
 
 def _texts(bug: ShippedBug) -> list[str]:
     return [bug.name, bug.title, *bug.alt_titles]
-
-
-@cache
-def _shipped() -> list[ShippedBug]:
-    return shipped.shipped()
 
 
 @readers.get("/search", response_model=None)
