@@ -421,6 +421,12 @@ def test_the_sentence_names_what_decided(job: JobView, expected: str) -> None:
     assert sentence(job) == expected
 
 
+def test_nothing_but_its_failure_stands_in_the_way_of_a_job_that_failed() -> None:
+    job = failed(WHOLE, 2, cause="user", reason="does_not_compile")
+    outcome = TrialResult.of(BUG.name, job)
+    assert (outcome.outcome, outcome.obstacles) == (Outcome.DOES_NOT_COMPILE, [])
+
+
 def test_an_accepted_finding_is_named_where_the_bug_is_resolved() -> None:
     job = trial(built(), SAME, built(findings=[NOTE, HIDES]), PROVEN)
     begin = "Resolved: note: the patch hides code from KASAN, kernel/watch_queue.c:320 (and 1 more)"
