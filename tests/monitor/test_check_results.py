@@ -81,10 +81,10 @@ def test_a_patch_on_trial_has_the_findings_of_its_own_kernel_only() -> None:
 def test_messages_on_a_patch_on_trial_are_bounded_and_what_blocks_comes_first() -> None:
     bug = bundle.load("watch-queue-filter")
     spec = bug.trial(bug.fix, 3).steps[0]
-    found = Finding(check="scope", reason="x", message="m", file="kernel/x.c")
-    blocks = found.model_copy(update={"severity": Severity.BLOCKING})
+    note = Finding(check="scope", reason="x", message="m", file="kernel/x.c")
+    blocks = note.model_copy(update={"severity": Severity.BLOCKING})
     warnings = [diagnostic("kernel/y.c", line, "warning", "w") for line in range(1, 10_000)]
-    result = built(findings=[*[found] * SHOWN, blocks], warnings=warnings)
+    result = built(findings=[*[note] * SHOWN, blocks], warnings=warnings)
     began = time.process_time()
     job = job_view([{"name": spec.name, "kind": spec.kind, "result": result, "spec": spec}])
     [patch] = check_results.on_trial(job)

@@ -51,10 +51,10 @@ def keys(text: str) -> list[str]:
 
 def test_each_patch_has_a_row_with_what_decided(reader: Visitor, sweep: Sweep) -> None:
     page = reader.get(f"{HOME}?{WHOSE}")
-    said = words(page)
-    assert "the patch hides code from KASAN, kernel/watch_queue.c:320" in said
-    assert "hunk 1 does not apply" in said
-    assert "95.2 %" in said
+    text = words(page)
+    assert "the patch hides code from KASAN, kernel/watch_queue.c:320" in text
+    assert "hunk 1 does not apply" in text
+    assert "95.2 %" in text
     assert 'title="Variants: passed"' in page.text
     assert 'title="Findings: failed"' in page.text
     assert len(keys(page.text)) == 5  # two that only the check has, and three trials
@@ -106,10 +106,10 @@ def test_any_column_sorts_and_turns_round(reader: Visitor) -> None:
 def test_two_patches_stand_side_by_side(reader: Visitor, sweep: Sweep) -> None:
     hides, unfit = f"{sweep.jobs['hides']}:fix", f"{sweep.jobs['check']}:night-3/UNFIT"
     page = reader.get("/patches/compare", params={"with": [hides, unfit]})
-    said = words(page)
-    assert "Not resolved: the patch hides code from KASAN" in said
-    assert "Does not apply: kernel/watch_queue.c: hunk 1 does not apply" in said
-    assert "blocking finding" in said
+    text = words(page)
+    assert "Not resolved: the patch hides code from KASAN" in text
+    assert "Does not apply: kernel/watch_queue.c: hunk 1 does not apply" in text
+    assert "blocking finding" in text
     crashed = reader.get("/patches/compare", params={"with": [f"{sweep.jobs['unfixed']}:", hides]})
     assert "KASAN: slab-out-of-bounds Write in watch_queue_set_filter" in words(crashed)
     for wrong in ("x", "1:x:y", f"{sweep.jobs['check']}:none", "99999999:"):

@@ -160,9 +160,9 @@ def _built(
         left = others
         placed = _checked(number, asked[number].name, shown[number], own, "", _source(step))
         if last:
-            found = sorted(map(_of_finding, findings), key=lambda message: message.label)
-            placed.messages.left_out += max(0, len(found) - SHOWN)
-            _place(shown[number], placed.messages, found[:SHOWN], {}, _source(step))
+            notes = sorted(map(_of_finding, findings), key=lambda message: message.label)
+            placed.messages.left_out += max(0, len(notes) - SHOWN)
+            _place(shown[number], placed.messages, notes[:SHOWN], {}, _source(step))
         checked.append(placed)
     return checked
 
@@ -216,8 +216,8 @@ def messages(
     """
     ordered = sorted(diagnostics, key=lambda diagnostic: diagnostic.severity != "error")
     placed = Messages(left_out=max(0, len(diagnostics) - SHOWN))
-    said = map(_of_compiler, ordered[:SHOWN])
-    _place(shown, placed, said, _quotes(output), source)
+    first = map(_of_compiler, ordered[:SHOWN])
+    _place(shown, placed, first, _quotes(output), source)
     return placed
 
 
