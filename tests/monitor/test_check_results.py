@@ -80,7 +80,7 @@ def test_a_patch_on_trial_has_the_findings_of_its_own_kernel_only() -> None:
 
 def test_messages_on_a_patch_on_trial_are_bounded_and_what_blocks_comes_first() -> None:
     bug = bundle.load("watch-queue-filter")
-    spec = bug.trial(bug.fix, 3).steps[0]
+    spec = bug.job(bug.fix).steps[2]
     note = Finding(check="scope", reason="x", message="m", file="kernel/x.c")
     blocks = note.model_copy(update={"severity": Severity.BLOCKING})
     warnings = [diagnostic("kernel/y.c", line, "warning", "w") for line in range(1, 10_000)]

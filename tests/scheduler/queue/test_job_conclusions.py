@@ -80,7 +80,8 @@ async def test_a_bug_that_did_not_show_is_not_gone_with_any_confidence(store: Jo
         (SHOWN, Outcome.RESOLVED, 0.95),
         (quiet, Outcome.NOT_REPRODUCED, None),
     ):
-        _, row = await came_to(store, TRIAL, [built(), before, built(), sure])
+        answers: list[steps.StepResult] = [built(), before, built(), sure]
+        _, row = await came_to(store, TRIAL, answers)
         assert (row.outcome, row.confidence) == (outcome, confidence)
 
 
