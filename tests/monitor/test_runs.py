@@ -2,6 +2,7 @@
 
 import asyncio
 import re
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -179,6 +180,20 @@ async def _tokens(data: Path, **scopes: str) -> dict[str, str]:
 
 
 # --- in a browser -------------------------------------------------------------------------
+
+
+def test_the_cycle_under_way_is_followed_though_none_is_chosen(here: Requests, runs: Runs) -> None:
+    agent = runs.agent
+    agent.going.clear()
+    run = agent.run()
+    deadline = time.monotonic() + 60
+    while "under way" not in (
+        text := here.get(f"/runs/{run}?poll=yes").text.partition("#opened")[2]
+    ):
+        assert time.monotonic() < deadline, text
+        time.sleep(0.2)
+    agent.going.set()
+    agent.end(run)
 
 
 def test_a_forest_is_followed_while_it_grows(reader: Reader, runs: Runs) -> None:
