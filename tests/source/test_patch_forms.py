@@ -231,6 +231,19 @@ def test_a_rename_with_edits() -> None:
     assert result(back, {"lib/a.c": CHANGED}) == {"lib/a.c": None, "kernel/a.c": FULL}
 
 
+@pytest.mark.parametrize("kind", ["rename", "copy"])
+def test_a_file_that_is_there_is_replaced_only_if_the_patch_removes_it(kind: str) -> None:
+    text = "diff --git a/{0} b/{1}\nsimilarity index 100%\n{2} from {0}\n{2} to {1}\n"
+    onto = text.format("kernel/a.c", "lib/b.c", kind)
+    error = refusal(onto)
+    assert (error.reason, error.details["file"]) == ("patch_does_not_apply", "lib/b.c")
+    assert "lib/b.c already exists: change it, or choose another name" in error.message
+    away = text.format("lib/b.c", "lib/c.c", "rename")
+    gone = "--- a/lib/b.c\n+++ /dev/null\n@@ -1 +0,0 @@\n-int lib;\n"
+    for before in (away, gone):
+        assert result(before + onto)["lib/b.c"] == FULL
+
+
 @pytest.mark.parametrize(
     "binary",
     [

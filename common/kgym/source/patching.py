@@ -343,9 +343,9 @@ def _apply_file(tree: _Tree, file: FileDiff, old: str, new: str) -> None:
     name, executable = tree.name, file.mode == "100755"
     copied = "copy from" in file.extended
     before = tree.unpatched(old) if copied else tree.text(old)
+    if (file.added or old != new) and tree.text(new) is not None:
+        raise _conflict(name, f"{new} already exists: change it, or choose another name", new)
     if file.added:
-        if before is not None:
-            raise _conflict(name, f"{new} already exists: change it, or choose another name", new)
         text = "".join("".join(hunk.side("+ ")) for hunk in file.hunks)
         tree.change(new, text, executable=executable)
         return
