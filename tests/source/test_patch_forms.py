@@ -377,6 +377,12 @@ def test_a_series_is_applied_in_its_order_without_cover_letter_and_replies() -> 
     assert "Reviewed-by: Re Viewer <re@example.org>" in "\n".join(done.notes)
 
 
+def test_trailers_are_not_counted_as_moved_hunks() -> None:
+    trailers = "".join(f"Acked-by: {n} <{n}@example.org>\n" for n in range(1500))
+    done = applied(mbox(("[PATCH] one", DIFF), ("Re: [PATCH] one", trailers)))
+    assert len(done.notes) == 1500
+
+
 def test_the_patch_of_a_series_that_fails_is_named() -> None:
     error = refusal(
         mbox(FIRST_OF_TWO, ("[PATCH 2/2] two", HEADERS + SECOND.replace("return 0", "no")))

@@ -74,6 +74,13 @@ def test_many_hunks_that_all_stand_elsewhere_are_refused() -> None:
     assert "over 1000 hunks" in error.message
 
 
+def test_hunks_that_stand_where_they_say_are_not_counted_as_moved() -> None:
+    lines = [f"int a{n};\r\n" for n in range(1500)]
+    hunks = "".join(f"@@ -{n} +{n} @@\n-int a{n - 1};\n+int b;\n" for n in range(1, 1501))
+    patch = Patch(diff=f"--- a/kernel/a.c\n+++ b/kernel/a.c\n{hunks}")
+    assert result(patch, {"kernel/a.c": "".join(lines).encode()})
+
+
 @pytest.mark.thorough
 @pytest.mark.timeout(20)
 @pytest.mark.parametrize("last", ["int b;\n", "int b;\n\\ No newline at end of file\n"])

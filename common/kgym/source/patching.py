@@ -232,6 +232,7 @@ class _Tree:
         # By path, in order of the first change: the executable bit, or the file to copy it from.
         self._changed: dict[str, bool | str] = {}
         self._searched = 0
+        self.moved = 0
         # The texts when the patch of a series began.
         self._begun: dict[str, str | None] = {}
 
@@ -308,7 +309,7 @@ def _shift(tree: _Tree, file: FileDiff, old: str) -> tuple[str, str]:
     tree.search(_FIND)
     name = PurePosixPath(old).name
     there = [path for path in tree.find(name) if tree.text(path) is not None]
-    shifts, why, notes = {}, "", len(tree.notes)
+    shifts, why, notes, moved = {}, "", len(tree.notes), tree.moved
     for path in there:
         shift = (old.removesuffix(path), "") if old.endswith(path) else ("", path.removesuffix(old))
         if _shifted(old, shift) != path:  # neither path is the other's end
@@ -319,6 +320,7 @@ def _shift(tree: _Tree, file: FileDiff, old: str) -> tuple[str, str]:
         except UserError as error:
             why = f"\n{error.message}"
     del tree.notes[notes:]
+    tree.moved = moved
     if len(shifts) == 1:
         return shifts.popitem()[1]
     meant = (
@@ -390,7 +392,8 @@ def _apply_hunks(tree: _Tree, path: str, file: FileDiff, text: str) -> str:
         if at != stated:
             by = "to the only place" if stated is None else f"{at - stated:+d} lines away"
             tree.notes.append(f"{named} applied {by}")
-        if len(tree.notes) > _MOST_MOVED:
+            tree.moved += 1
+        if tree.moved > _MOST_MOVED:
             what = f"over {_MOST_MOVED} hunks are not at their stated lines: {_ANEW}"
             raise _conflict(tree.name, what, path)
         done += lines.all[floor:at]
