@@ -11,6 +11,7 @@ uses one kind throughout.
 import difflib
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from io import StringIO
 from itertools import accumulate, groupby
@@ -152,6 +153,7 @@ def _parts(patch: Patch) -> tuple[list[tuple[str, list[FileDiff]]], list[str]]:
         kept = [file for file in files if not (file.binary and patch.drop_binaries)]
         for file in kept:
             _check_file(own, file)
+            file.charset = mail.charset
         parts.append((own, kept))
     count = sum(len(kept) for _, kept in parts)
     if not count:
@@ -375,6 +377,7 @@ def _apply_hunks(tree: _Tree, path: str, file: FileDiff, text: str) -> str:
             other = _with_ends([*old, *new], ends) if old else None
             if other is not None:
                 old, new = other[: len(old)], other[len(old) :]
+            old, new = lines.encoded(old, file.charset), lines.encoded(new, file.charset)
             # A hunk without old lines names the line before the insertion.
             stated = None if hunk.old is None else hunk.old - (1 if old else 0) + moved
             at = _place(tree, lines, old, stated, floor)
@@ -383,7 +386,7 @@ def _apply_hunks(tree: _Tree, path: str, file: FileDiff, text: str) -> str:
         if at is None:
             line = hunk.line if hunk.old is None else hunk.old
             what = f"hunk {number} of {path} (line {line}) does not apply\n"
-            what += _nearest(lines, hunk.side("- "))
+            what += _nearest(lines, lines.encoded(hunk.side("- "), file.charset))
             raise _conflict(tree.name, what, path, hunk=number, line=line)
         if other is not None:
             tree.notes.append(f"{named} took the file's line ends")
@@ -425,6 +428,21 @@ class _Lines:
         self.all = StringIO(text).readlines()
         self._text = "\n" + text
         self._starts: list[int] = []
+        self._raw: set[str] = set()
+        try:
+            text.encode()
+        except UnicodeEncodeError:  # surrogates stand for bytes that are not UTF-8
+            self._raw = set(self.all)
+
+    def encoded(self, lines: list[str], charset: str) -> list[str]:
+        """Return a diff's lines as the file has them; in `charset` if they are not UTF-8 there."""
+        # Only in files that are not UTF-8: elsewhere, another encoding would be another text.
+        if not self._raw:
+            return lines
+        return [
+            line if line.isascii() or line in self._raw else _encoded(line, charset)
+            for line in lines
+        ]
 
     def places(self, old: list[str], floor: int = 0) -> tuple[list[int], int]:
         """Return the first two indices, from `floor` on, at which the old lines stand.
@@ -442,6 +460,12 @@ class _Lines:
         else:
             offsets = occurrences(text, wanted, start, most=2)
         return [bisect_left(self._starts, at) for at in offsets], len(text) - start
+
+
+def _encoded(line: str, charset: str) -> str:
+    with suppress(UnicodeEncodeError):
+        return line.encode(charset).decode(errors="surrogateescape")
+    return line
 
 
 def _place(
@@ -539,7 +563,9 @@ def several(text: str, path: str, places: Sequence[int]) -> str:
 
 
 def _conflict(name: str, what: str, path: str, **details: object) -> UserError:
-    return UserError("patch_does_not_apply", f"{name}: {what}", file=path, **details)
+    # Lines of files that are not UTF-8 have surrogates, which no answer can hold.
+    message = f"{name}: {what}".encode(errors="replace").decode()
+    return UserError("patch_does_not_apply", message, file=path, **details)
 
 
 def _reversed(name: str, file: FileDiff) -> FileDiff:
