@@ -18,10 +18,11 @@ from kgym.bugs.kernel_run import KernelRun
 from kgym.host import proc
 from kgym.host.sandbox import NOBODY
 from kgym.source.patching import Change
+from kgym.source.source_folder import SourceFolder
 from kgym_benchmark.kenv.door import GIVEN_UP, LONG, MOST_OPEN, Door, KernelCall
 from kgym_benchmark.kenv.environment import Ended, Environment, Given
 from kgym_benchmark.kenv.protocol import Case, observation, without_binaries
-from kgym_benchmark.kenv.trees import BugTree, Published, Trees
+from kgym_benchmark.kenv.trees import Published, Trees
 from tests.conftest import ROOT
 from tests.tables import json_rows
 
@@ -59,7 +60,7 @@ def bug_trees(tmp_path_factory: pytest.TempPathFactory) -> Any:
     trees = Trees(folder / "cache")
     added = [Change("Kconfig.added", b"config\n")]
 
-    async def made(held: ExitStack) -> dict[str, BugTree]:
+    async def made(held: ExitStack) -> dict[str, SourceFolder]:
         return {
             name: await trees.get(Published("fake", published, added, changes), held)
             for name, changes in BUGS.items()
@@ -70,7 +71,7 @@ def bug_trees(tmp_path_factory: pytest.TempPathFactory) -> Any:
 
 
 @pytest.fixture
-def tree(bug_trees: dict[str, BugTree]) -> BugTree:
+def tree(bug_trees: dict[str, SourceFolder]) -> SourceFolder:
     """The tree of one bug."""
     return bug_trees["secret"]
 
@@ -97,7 +98,7 @@ class Kernels:
 class Box:
     """Runs shell scripts as agents."""
 
-    def __init__(self, folder: Path, tree: BugTree) -> None:
+    def __init__(self, folder: Path, tree: SourceFolder) -> None:
         self.folder = folder
         self.tree = tree
         self.kernels = Kernels()
@@ -129,7 +130,7 @@ class Box:
 
 
 @pytest.fixture
-def box(tmp_path: Path, tree: BugTree) -> Box:
+def box(tmp_path: Path, tree: SourceFolder) -> Box:
     return Box(tmp_path, tree)
 
 
@@ -229,7 +230,7 @@ git for-each-ref --format='ref %(refname)'
 
 @pytest.mark.attack
 def test_a_tree_does_not_show_which_files_were_changed(
-    tmp_path: Path, bug_trees: dict[str, BugTree]
+    tmp_path: Path, bug_trees: dict[str, SourceFolder]
 ) -> None:
     shown: dict[str, dict[str, list[str]]] = {}
     for name, tree in bug_trees.items():
@@ -299,12 +300,14 @@ def test_whatever_becomes_of_the_repository_the_changes_are_found(box: Box, scri
     ], box.patch
 
 
-def test_the_tree_can_be_read_without_an_environment(tree: BugTree) -> None:
-    assert tree.read("kernel/secret.c") == BUGGY
-    assert tree.read("Kconfig.added") == b"config\n"
-    assert tree.read("Makefile") is not None
+def test_the_tree_can_be_read_without_an_environment(tree: SourceFolder) -> None:
+    assert tree["kernel/secret.c"] == BUGGY
+    assert tree["Kconfig.added"] == b"config\n"
+    assert "Makefile" in tree
     for path in ("kernel/gone.c", "kernel", "../linux/Makefile", "/etc/passwd", "none/at/all"):
-        assert tree.read(path) is None, path
+        assert path not in tree
+    assert {"kernel/secret.c", "Makefile"} < set(tree)
+    assert not [path for path in tree if ".git" in path.split("/")]
 
 
 @pytest.mark.attack

@@ -44,11 +44,7 @@ FIRST, SECOND = HUNKS.split("@@ -9")[0], "@@ -9" + HUNKS.split("@@ -9")[1]
 
 def applied(diff: str, tree: dict[str, str] = TREE, **more: object) -> Applied:
     patch = Patch.model_validate({"diff": diff, **more})
-
-    def read(path: str) -> bytes | None:
-        return tree[path].encode() if path in tree else None
-
-    return apply(patch, read, lambda name: [path for path in tree if Path(path).name == name])
+    return apply(patch, {path: tree[path].encode() for path in tree})
 
 
 def result(diff: str, tree: dict[str, str] = TREE, **more: object) -> dict[str, str | None]:
@@ -196,7 +192,7 @@ def test_a_path_that_is_meant_is_named() -> None:
     twice = {"kernel/b.c": "int b;\n", "lib/b.c": "int b;\n"}
     same = "--- a/b.c\n+++ b/b.c\n@@ -1 +1 @@\n-int b;\n+int c;\n"
     assert "kernel/b.c, lib/b.c may be meant" in refusal(same, twice).message
-    assert refusal(other.format("no.c")).details["misplaced"] == "no.c"
+    assert "there is no such name" in refusal(other.format("no.c")).message
 
 
 def test_new_files_lie_where_the_others_do() -> None:

@@ -33,12 +33,12 @@ def hunk(path: str, header: str, body: str) -> Patch:
 
 
 def result(patch: Patch, tree: dict[str, bytes] = TREE) -> dict[str, bytes | None]:
-    return {change.path: change.content for change in apply(patch, tree.get).changes}
+    return {change.path: change.content for change in apply(patch, tree).changes}
 
 
 def refusal(patch: Patch, tree: dict[str, bytes] = TREE) -> UserError:
     with pytest.raises(UserError) as caught:
-        apply(patch, tree.get)
+        apply(patch, tree)
     return caught.value
 
 
@@ -58,7 +58,7 @@ def test_applying_a_diff_gives_the_new_text_and_its_reverse_the_old(old: str, ne
 
 def test_a_hunk_moves_to_the_only_other_place_and_says_so() -> None:
     patch = hunk("kernel/a.c", "-1,2 +1,2", " int d;\n-int e;\n+int f;\n")
-    applied = apply(patch, TREE.get)
+    applied = apply(patch, TREE)
     assert applied.changes[0].content == b"int a;\nint b;\nint c;\nint d;\nint f;\n"
     assert "+3 lines away" in applied.notes[0]
 
@@ -169,7 +169,7 @@ def test_what_is_no_patch_is_refused_with_its_reason(text: str, reason: str) -> 
 @given(st.text(max_size=200))
 def test_any_text_is_applied_or_refused_as_the_users_error(text: str) -> None:
     with contextlib.suppress(UserError):
-        apply(Patch(diff="--- a/twice.c\n+++ b/twice.c\n@@ -1,3 +1,3 @@\n" + text), TREE.get)
+        apply(Patch(diff="--- a/twice.c\n+++ b/twice.c\n@@ -1,3 +1,3 @@\n" + text), TREE)
 
 
 @given(text, st.data())

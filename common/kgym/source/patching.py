@@ -1,4 +1,4 @@
-"""Strict application of patches to a source tree. Pure: files are read through a function.
+"""Strict application of patches to a source tree. Pure: the tree is a mapping of paths to contents.
 
 A hunk applies at its stated line, or else at the only other place in the file with all of its old
 lines. If a hunk differs from the file in line ends alone, it takes the file's, provided that each
@@ -10,9 +10,10 @@ uses one kind throughout.
 
 import difflib
 from bisect import bisect_left
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import cached_property
 from io import StringIO
 from itertools import accumulate, groupby
 from pathlib import PurePosixPath
@@ -21,11 +22,6 @@ from kgym.api.steps import Edit, Patch
 from kgym.errors import UserError
 from kgym.source import diff_text, patch_mails, unified_diff
 from kgym.source.unified_diff import FileDiff, Hunk
-
-# Returns the content of a file by its path in the tree; None if there is no such file.
-Read = Callable[[str], bytes | None]
-# Returns the paths of all files in the tree that have a name.
-Find = Callable[[str], Iterable[str]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,15 +50,14 @@ class Applied:
     notes: tuple[str, ...]
 
 
-def apply(patch: Patch, read: Read, find: Find = lambda _: ()) -> Applied:
+def apply(patch: Patch, files: Mapping[str, bytes]) -> Applied:
     """Apply a patch; raise UserError `patch_does_not_apply`, `malformed_patch` or `unsafe_patch`.
 
     Later hunks or edits of a file see the results of earlier ones. A file that is not at its path
-    is the only one among those that `find` returns for its name that has the lines; if there is
-    none, the error's details name it (`misplaced`). A patch that would take too long is rejected as
+    is the only one of its name that has the lines. A patch that would take too long is rejected as
     `patch_too_large`; one that changes no file, as `empty_patch`.
     """
-    tree = _Tree(patch.name, read, find)
+    tree = _Tree(patch.name, files)
     parts, tree.notes = _parts(patch)
     for number, (name, own) in enumerate(parts, 1):
         tree.begin(name)
@@ -87,6 +82,26 @@ def files(patch: Patch) -> list[str]:
     for name, own in _parts(patch)[0]:
         paths += [path for file in own for pair in _places(name, file) for path in pair]
     return list(dict.fromkeys(paths))
+
+
+def misplaced(patch: Patch, paths: Collection[str]) -> set[str]:
+    """Return the names by which to look for files of a diff, if any is not among these paths.
+
+    Names of new files are among them, as these lie where the others do. Raises UserError as `files`
+    does.
+    """
+    names: set[str] = set()
+    for name, own in _parts(patch)[0]:
+        places = [(_places(name, file), file.added) for file in own]
+        lost = [
+            pairs
+            for pairs, added in places
+            if not added and not any(old in paths for old, _ in pairs)
+        ]
+        made = [pairs for pairs, added in places if lost and (added or pairs[0][0] != pairs[0][1])]
+        both = (path for pairs in (*lost, *made) for pair in pairs for path in pair)
+        names |= {PurePosixPath(path).name for path in both}
+    return names
 
 
 def diffs(patch: Patch) -> list[FileDiff]:
@@ -224,11 +239,10 @@ def _places(name: str, file: FileDiff) -> list[tuple[str, str]]:
 class _Tree:
     """The files with the changes made so far; each is read and decoded once."""
 
-    def __init__(self, name: str, read: Read, find: Find) -> None:
+    def __init__(self, name: str, files: Mapping[str, bytes]) -> None:
         self.name = name
         self.notes: list[str] = []
-        self.find = find
-        self._read = read
+        self._files = files
         self._before: dict[str, str | None] = {}
         self._texts: dict[str, str | None] = {}
         # By path, in order of the first change: the executable bit, or the file to copy it from.
@@ -249,10 +263,18 @@ class _Tree:
     def text(self, path: str) -> str | None:
         """Return the text of a file, or None if it does not exist."""
         if path not in self._texts:
-            content = self._read(path)
+            content = self._files.get(path)
             text = None if content is None else content.decode(errors="surrogateescape")
             self._texts[path] = self._before[path] = text
         return self._texts[path]
+
+    @cached_property
+    def named(self) -> dict[str, list[str]]:
+        """The paths of the unpatched files, by name."""
+        named: dict[str, list[str]] = {}
+        for path in self._files:
+            named.setdefault(path.rpartition("/")[2], []).append(path)
+        return named
 
     @property
     def differs(self) -> bool:
@@ -309,8 +331,8 @@ def _shifted(path: str, shift: tuple[str, str]) -> str:
 def _shift(tree: _Tree, file: FileDiff, old: str) -> tuple[str, str]:
     """Return the prefix by which a file's path differs from the tree's, and that of the tree's."""
     tree.search(_FIND)
-    name = PurePosixPath(old).name
-    there = [path for path in tree.find(name) if tree.text(path) is not None]
+    named = tree.named.get(PurePosixPath(old).name, [])
+    there = [path for path in named if tree.text(path) is not None]
     shifts, why, notes, moved = {}, "", len(tree.notes), tree.moved
     for path in there:
         shift = (old.removesuffix(path), "") if old.endswith(path) else ("", path.removesuffix(old))
@@ -325,12 +347,10 @@ def _shift(tree: _Tree, file: FileDiff, old: str) -> tuple[str, str]:
     tree.moved = moved
     if len(shifts) == 1:
         return shifts.popitem()[1]
-    meant = (
-        f"{', '.join(list(shifts or there)[:5])} may be meant" if there else "there is no such name"
-    )
-    message = f"{old} is not in the tree; {meant}: give the path from the top of the tree"
-    details = {} if there else {"misplaced": name}
-    raise _conflict(tree.name, message + why * (len(there) == 1), old, **details)
+    meant = ", ".join(sorted(shifts or there)[:5])
+    what = f"{meant} may be meant" if there else "there is no such name"
+    message = f"{old} is not in the tree; {what}: give the path from the top of the tree"
+    raise _conflict(tree.name, message + why * (len(there) == 1), old)
 
 
 def _in_tree(tree: _Tree, file: FileDiff) -> tuple[str, str]:
