@@ -111,7 +111,7 @@ def _mail(text: str, name: str) -> Mail:
     subject = " ".join(subject.split())
     tags = " ".join(_TAG.findall(subject))
     number, version = _NUMBERS.search(tags), _VERSION.search(tags)
-    bodies = dict(body for part in message.walk() if (body := _body(part, name)) is not None)
+    bodies = dict(pair for part in message.walk() if (pair := _body(part, name)) is not None)
     body = "\n".join(bodies)
     # What stands above scissors is no part of the patch below them.
     if (cut := _SCISSORS.search(body)) and _DIFF.search(body, cut.end()):
