@@ -94,4 +94,4 @@ async def _timed(
 
 async def _run(client: AsyncClient, subject: Subject, diff: str) -> KernelRun:
     trial = TrialOptions(1, SECONDS)
-    return await run_kernel(client, subject.bug, diff, RunOptions(trial=trial))
+    return await run_kernel(client, subject.bug, diff, RunOptions(trial=trial, drop_binaries=True))

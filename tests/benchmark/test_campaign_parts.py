@@ -113,6 +113,13 @@ def test_a_misplaced_path_means_the_file_that_has_the_lines() -> None:
     assert changed_parts(misplaced, tree).files == {"kernel/a.c"}
 
 
+def test_binary_files_that_an_agent_left_in_the_tree_are_no_change() -> None:
+    text = diff(SOURCE, ["x"], 3)
+    binary = "diff --git a/x b/x\nnew file mode 100644\nBinary files /dev/null and b/x differ\n"
+    assert identity(binary + text + binary, TREE) == identity(text, TREE)
+    assert changed_parts(binary + text, TREE) == changed_parts(text, TREE)
+
+
 def test_the_order_of_files_does_not_count_and_what_does_not_apply_is_its_text() -> None:
     a, b = (diff(SOURCE, ["x"], 3, path) for path in ("a.c", "b.c"))
     assert identity(a + b, TREE) == identity(b + a, TREE) != identity(a, TREE)

@@ -25,12 +25,12 @@ class ChangedParts:
 
 
 def changed_parts(patch: str | Patch, tree: Mapping[str, bytes]) -> ChangedParts:
-    """Return what a diff or a patch changes in a tree.
+    """Return what a diff, without its binary files, or a patch changes in a tree.
 
     Raises UserError as `kgym.source.patching.apply` does if it does not apply.
     """
     if isinstance(patch, str):
-        patch = Patch(name="patch", diff=patch)
+        patch = Patch(name="patch", diff=patch, drop_binaries=True)
     applied = patching.apply(patch, tree)
     files, functions = set(), set()
     for change in applied.changes:

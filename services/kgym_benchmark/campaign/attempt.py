@@ -184,7 +184,7 @@ def _kernels(attempt: Attempt, client: AsyncClient) -> Callable[[str], Awaitable
     trial = TrialOptions(campaign.feedback_instances, campaign.time)
 
     async def run(diff: str) -> KernelRun:
-        options = RunOptions(trial=trial)
+        options = RunOptions(trial=trial, drop_binaries=True)
         result = await run_kernel(client, attempt.subject.bug, diff, options)
         if result.outcome is not Outcome.INCONCLUSIVE:
             return result

@@ -103,7 +103,8 @@ class Verification:
         await asyncio.gather(*self._tasks.values(), return_exceptions=True)
 
     async def _verify(self, subject: Subject, diff: str) -> Verified:
-        run = await run_kernel(self._client, subject.bug, diff, RunOptions(trial=self._trial))
+        options = RunOptions(trial=self._trial, drop_binaries=True)
+        run = await run_kernel(self._client, subject.bug, diff, options)
         result = None
         if run.job is not None:
             result = _result(await self._client.job(run.job))
@@ -155,7 +156,7 @@ def identity(diff: str, tree: Mapping[str, bytes]) -> str:
     # same lines, and 25 VMs cost minutes. The same lines with context that does not fit are another
     # patch: one that does not apply.
     try:
-        applied = patching.apply(Patch(diff=diff), tree)
+        applied = patching.apply(Patch(diff=diff, drop_binaries=True), tree)
     except (UserError, ValueError):  # the latter: longer than a patch may be
         return text_identity(diff)
     digest = hashlib.sha256()

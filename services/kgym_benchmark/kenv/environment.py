@@ -30,7 +30,7 @@ from kgym.source.source_folder import SourceFolder
 from kgym_benchmark.kenv import trees
 from kgym_benchmark.kenv.door import Door
 from kgym_benchmark.kenv.inside import programs
-from kgym_benchmark.kenv.protocol import CommitFrom, without_binaries
+from kgym_benchmark.kenv.protocol import CommitFrom
 from kgym_benchmark.kenv.trees import GIT
 
 # The output files.
@@ -143,7 +143,7 @@ class Environment:
             own = await self._changes()
         if len(own) > MOST_PATCH:
             raise UserError("patch_too_large", f"the agent's patch has over {MOST_PATCH >> 20} MiB")
-        text = without_binaries(diff_text.decode(own, "the agent's patch"))
+        text = diff_text.decode(own, "the agent's patch")
         if len(text) > TEXT:
             raise UserError("patch_too_large", f"the agent's patch has over {TEXT} characters")
         return text
