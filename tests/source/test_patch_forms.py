@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from kgym.api.steps import Patch
 from kgym.errors import UserError
-from kgym.source.patching import Applied, apply, as_diff, files, identity, reverse
+from kgym.source.patching import Applied, apply, as_diff, files, identity, misplaced, reverse
 from tests.conftest import ROOT
 
 SAMPLES = ROOT.parent / "shared" / "data" / "odd_inputs" / "patches"
@@ -193,6 +193,16 @@ def test_a_path_that_is_meant_is_named() -> None:
     same = "--- a/b.c\n+++ b/b.c\n@@ -1 +1 @@\n-int b;\n+int c;\n"
     assert "kernel/b.c, lib/b.c may be meant" in refusal(same, twice).message
     assert "there is no such name" in refusal(other.format("no.c")).message
+
+
+def test_files_that_patches_make_themselves_are_not_looked_for() -> None:
+    new = "--- /dev/null\n+++ b/kernel/new.c\n@@ -0,0 +1 @@\n+int n;\n"
+    changed = "--- a/kernel/new.c\n+++ b/kernel/new.c\n@@ -1 +1 @@\n-int n;\n+int m;\n"
+    whole = [Patch(diff=mbox(("[PATCH 1/2] a", new), ("[PATCH 2/2] b", changed)))]
+    for series in (whole, [Patch(diff=new), Patch(diff=changed)]):
+        assert misplaced(series, TREE) == set()
+    assert misplaced([Patch(diff=DIFF), Patch(diff=changed)], TREE) == {"new.c"}
+    assert misplaced([Patch(diff=new + FORMS["no folder"])], {}) == {"new.c", "a.c"}
 
 
 def test_new_files_lie_where_the_others_do() -> None:

@@ -10,7 +10,7 @@ uses one kind throughout.
 
 import difflib
 from bisect import bisect_left
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -84,23 +84,20 @@ def files(patch: Patch) -> list[str]:
     return list(dict.fromkeys(paths))
 
 
-def misplaced(patch: Patch, paths: Collection[str]) -> set[str]:
-    """Return the names by which to look for files of a diff, if any is not among these paths.
+def misplaced(patches: Iterable[Patch], paths: Iterable[str]) -> set[str]:
+    """Return the names of the files that patches change at none of these paths.
 
-    Names of new files are among them, as these lie where the others do. Raises UserError as `files`
-    does.
+    With them come the names of new files, which lie where the others do. Raises UserError as
+    `files` does.
     """
-    names: set[str] = set()
-    for name, own in _parts(patch)[0]:
+    there, names = {*paths}, set[str]()
+    for name, own in (part for patch in patches for part in _parts(patch)[0]):
         places = [(_places(name, file), file.added) for file in own]
-        lost = [
-            pairs
-            for pairs, added in places
-            if not added and not any(old in paths for old, _ in pairs)
-        ]
-        made = [pairs for pairs, added in places if lost and (added or pairs[0][0] != pairs[0][1])]
-        both = (path for pairs in (*lost, *made) for pair in pairs for path in pair)
-        names |= {PurePosixPath(path).name for path in both}
+        lost = [pairs for pairs, added in places if not added and not {*dict(pairs)} & there]
+        made = [pairs for pairs, added in places if added or any(old != new for old, new in pairs)]
+        there |= {new for pairs in made for _, new in pairs}
+        looked_for = [*lost, *made] if lost else []
+        names |= {PurePosixPath(at).name for pairs in looked_for for pair in pairs for at in pair}
     return names
 
 

@@ -24,7 +24,7 @@ class SourceFolder(Mapping[str, bytes]):
         return here.read_bytes()
 
     def __iter__(self) -> Iterator[str]:
-        """Yield all paths."""
+        """Yield all paths, even of links."""
         for top, folders, names in os.walk(self.folder):
             folders[:] = set(folders) - {".git"}
             place = Path(top).relative_to(self.folder)

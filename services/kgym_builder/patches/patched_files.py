@@ -79,7 +79,7 @@ async def with_misplaced(
     For files that are not at their paths, those of the same name in the tree are added to `files`,
     with the contents in `known` if they are there.
     """
-    names = await separate_process.call(weight(patches, {}), _misplaced, patches, [*files])
+    names = await separate_process.call(weight(patches, {}), patching.misplaced, patches, [*files])
     if len(names) > _MOST_MISPLACED:
         what = f"over {_MOST_MISPLACED} files are not at their paths: give these from the top"
         raise UserError("patch_does_not_apply", what)
@@ -117,10 +117,6 @@ def _named(patches: Sequence[Patch]) -> list[list[str] | UserError]:
         except UserError as error:
             names.append(error.with_traceback(None))
     return names
-
-
-def _misplaced(patches: Sequence[Patch], paths: Sequence[str]) -> set[str]:
-    return {name for patch in patches for name in patching.misplaced(patch, {*paths})}
 
 
 def apply_one(patch: Patch, files: Mapping[str, bytes]) -> patching.Applied:

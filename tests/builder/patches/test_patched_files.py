@@ -1,4 +1,4 @@
-"""Patches on a tree, however large, leave the event loop free."""
+"""Patches on a tree leave the event loop free, however large; misplaced files are looked for."""
 
 import asyncio
 import shutil
