@@ -2,7 +2,7 @@
 
 import random
 import subprocess
-from collections import Counter
+from collections import ChainMap, Counter
 from pathlib import Path
 
 import pytest
@@ -21,6 +21,7 @@ from kgym.bugs import bundle
 from kgym.bugs.bug import BUILD_AFTER, Bug
 from kgym.client import Client
 from kgym.source import patching
+from kgym.source.source_folder import SourceFolder
 from tests.alone import alone
 from tests.conftest import DATA, SEED, SOURCES
 from tests.honesty.labelled import MISBEHAVES, PROGRAMS, Right, Wrong, all_labelled, labelled
@@ -56,18 +57,13 @@ def test_the_set_has_enough_patches_of_enough_kinds() -> None:
 @pytest.mark.thorough
 @pytest.mark.parametrize("name", bundle.names())
 def test_each_patch_applies(name: str) -> None:
-    files: dict[str, bytes] = {}
-
-    def read(path: str) -> bytes | None:
-        place = SOURCES[0] / path
-        return files.get(path) or (place.read_bytes() if place.is_file() else None)
-
+    files = ChainMap[str, bytes]({}, SourceFolder(SOURCES[0]))  # type: ignore[arg-type]
     for regression in bundle.load(name).build.patches:
-        changes = patching.apply(regression, read).changes
+        changes = patching.apply(regression, files).changes
         files |= {change.path: change.content or b"" for change in changes}
     of_bug = labelled(name)
     for each in (*of_bug.wrong, *of_bug.right):
-        assert patching.apply(each.patch, read).changes
+        assert patching.apply(each.patch, files).changes
 
 
 @pytest.mark.thorough

@@ -9,6 +9,8 @@ from contextlib import suppress
 
 from kgym.errors import UserError
 
+# The encoding of lines that are not UTF-8: a character for each byte.
+BYTES = "iso-8859-1"
 _UTF16 = (b"\xff\xfe", b"\xfe\xff")
 # A colour as terminals get it, and as pagers and editors show it.
 _COLOUR = re.compile(r"(?:\x1b|\^\[|ESC)\[[0-9;]{0,20}[mK]")
@@ -65,7 +67,7 @@ def decode(data: bytes, what: str) -> str:
 def _line(line: bytes) -> str:
     with suppress(UnicodeDecodeError):
         return line.decode()
-    return line.decode("iso-8859-1")
+    return line.decode(BYTES)
 
 
 def plain(text: str) -> str:

@@ -38,6 +38,8 @@ _TRAILER = re.compile(r"(?m)^(?:Reviewed|Acked|Tested)-by: [^\n<]{1,200}<[^\n>]{
 _CHARSET = re.compile(
     r"(?i)utf-?(8|16|32)|(us-)?ascii|iso-?(8859|2022)|windows-|cp\d|koi8|gb|big5|euc"
 )
+# Those that hold not all characters.
+_NATIONAL = re.compile(r"(?i)(?!utf|us-|ascii).")
 _PATCH_FILE = re.compile(r"(?i).*\.(?:patch|diff|txt)$")
 _PATCH_TYPES = {"application/octet-stream", "application/x-patch", "application/mbox"}
 _Message: TypeAlias = "Message[str, str]"
@@ -45,7 +47,10 @@ _Message: TypeAlias = "Message[str, str]"
 
 @dataclass(frozen=True, slots=True)
 class Mail:
-    """A mail's text, and what its subject says: patch `number` of `count`, None for no series."""
+    """A mail's text, and what its subject says: patch `number` of `count`, None for no series.
+
+    `charset` encodes the text as the patched files are, if these are not UTF-8.
+    """
 
     title: str
     text: str
@@ -53,6 +58,7 @@ class Mail:
     number: int | None = None
     count: int = 1
     reply: bool = False
+    charset: str = diff_text.BYTES
 
 
 def read(text: str, name: str) -> list[Mail]:
@@ -105,8 +111,8 @@ def _mail(text: str, name: str) -> Mail:
     subject = " ".join(subject.split())
     tags = " ".join(_TAG.findall(subject))
     number, version = _NUMBERS.search(tags), _VERSION.search(tags)
-    bodies = [body for part in message.walk() if (body := _body(part, name)) is not None]
-    body = "\n".join(dict.fromkeys(bodies))
+    bodies = dict(pair for part in message.walk() if (pair := _body(part, name)) is not None)
+    body = "\n".join(bodies)
     # What stands above scissors is no part of the patch below them.
     if (cut := _SCISSORS.search(body)) and _DIFF.search(body, cut.end()):
         body = body[cut.end() :]
@@ -117,6 +123,7 @@ def _mail(text: str, name: str) -> Mail:
         number=int(number[1]) if number else None,
         count=int(number[2]) if number else 1,
         reply=_REPLY.match(subject) is not None,
+        charset=next(filter(_NATIONAL.match, bodies.values()), diff_text.BYTES),
     )
 
 
@@ -140,27 +147,31 @@ def _parsed(text: str, name: str) -> _Message:
     return Parser(part).parsestr(text)
 
 
-def _body(part: _Message, name: str) -> str | None:
-    """Return the text of a part; None if it holds no text, or other parts."""
+def _body(part: _Message, name: str) -> tuple[str, str] | None:
+    """Return the text of a part, and the charset from which it was decoded here, if any.
+
+    It is None if the part holds no text, or other parts.
+    """
     kind, text = part.get_content_type(), part.get_payload()
     plain = kind.startswith("text/") and kind != "text/html"
     patch = kind in _PATCH_TYPES or _PATCH_FILE.match(part.get_filename() or "")
     if not isinstance(text, str) or not (plain or patch):
         return None
+    decoded = ""
     encoding = str(part.get("Content-Transfer-Encoding", "")).strip().lower()
     if encoding in {"base64", "quoted-printable", "x-uuencode", "uuencode"}:
         data, charset = part.get_payload(decode=True), str(part.get_content_charset("utf-8"))
-        text = _decoded(data if isinstance(data, bytes) else b"", charset, name)
+        text, decoded = _decoded(data if isinstance(data, bytes) else b"", charset, name)
     if "flowed" in str(part.get_param("format", "")).lower():
         text = _unfolded(text, str(part.get_param("delsp", "")).lower() == "yes")
-    return text
+    return text, decoded
 
 
-def _decoded(data: bytes, charset: str, name: str) -> str:
+def _decoded(data: bytes, charset: str, name: str) -> tuple[str, str]:
     with suppress(LookupError, UnicodeDecodeError):  # it does not exist, or is not what it says
         if _CHARSET.match(charset):
-            return data.decode(charset)
-    return diff_text.decode(data, name)
+            return data.decode(charset), charset
+    return diff_text.decode(data, name), ""
 
 
 def _unfolded(text: str, delsp: bool) -> str:

@@ -1,4 +1,4 @@
-"""Strict application of patches to a source tree. Pure: files are read through a function.
+"""Strict application of patches to a source tree. Pure: the tree is a mapping of paths to contents.
 
 A hunk applies at its stated line, or else at the only other place in the file with all of its old
 lines. If a hunk differs from the file in line ends alone, it takes the file's, provided that each
@@ -10,8 +10,10 @@ uses one kind throughout.
 
 import difflib
 from bisect import bisect_left
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import cached_property
 from io import StringIO
 from itertools import accumulate, groupby
 from pathlib import PurePosixPath
@@ -20,11 +22,6 @@ from kgym.api.steps import Edit, Patch
 from kgym.errors import UserError
 from kgym.source import diff_text, patch_mails, unified_diff
 from kgym.source.unified_diff import FileDiff, Hunk
-
-# Returns the content of a file by its path in the tree; None if there is no such file.
-Read = Callable[[str], bytes | None]
-# Returns the paths of all files in the tree that have a name.
-Find = Callable[[str], Iterable[str]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,15 +50,14 @@ class Applied:
     notes: tuple[str, ...]
 
 
-def apply(patch: Patch, read: Read, find: Find = lambda _: ()) -> Applied:
+def apply(patch: Patch, files: Mapping[str, bytes]) -> Applied:
     """Apply a patch; raise UserError `patch_does_not_apply`, `malformed_patch` or `unsafe_patch`.
 
     Later hunks or edits of a file see the results of earlier ones. A file that is not at its path
-    is the only one among those that `find` returns for its name that has the lines; if there is
-    none, the error's details name it (`misplaced`). A patch that would take too long is rejected as
+    is the only one of its name that has the lines. A patch that would take too long is rejected as
     `patch_too_large`; one that changes no file, as `empty_patch`.
     """
-    tree = _Tree(patch.name, read, find)
+    tree = _Tree(patch.name, files)
     parts, tree.notes = _parts(patch)
     for number, (name, own) in enumerate(parts, 1):
         tree.begin(name)
@@ -86,6 +82,23 @@ def files(patch: Patch) -> list[str]:
     for name, own in _parts(patch)[0]:
         paths += [path for file in own for pair in _places(name, file) for path in pair]
     return list(dict.fromkeys(paths))
+
+
+def misplaced(patches: Iterable[Patch], paths: Iterable[str]) -> set[str]:
+    """Return the names of the files that patches change at none of these paths.
+
+    With them come the names of new files, which lie where the others do. Raises UserError as
+    `files` does.
+    """
+    there, names = {*paths}, set[str]()
+    for name, own in (part for patch in patches for part in _parts(patch)[0]):
+        places = [(_places(name, file), file.added) for file in own]
+        lost = [pairs for pairs, added in places if not added and not {*dict(pairs)} & there]
+        made = [pairs for pairs, added in places if added or any(old != new for old, new in pairs)]
+        there |= {new for pairs in made for _, new in pairs}
+        looked_for = [*lost, *made] if lost else []
+        names |= {PurePosixPath(at).name for pairs in looked_for for pair in pairs for at in pair}
+    return names
 
 
 def diffs(patch: Patch) -> list[FileDiff]:
@@ -152,6 +165,7 @@ def _parts(patch: Patch) -> tuple[list[tuple[str, list[FileDiff]]], list[str]]:
         kept = [file for file in files if not (file.binary and patch.drop_binaries)]
         for file in kept:
             _check_file(own, file)
+            file.charset = mail.charset
         parts.append((own, kept))
     count = sum(len(kept) for _, kept in parts)
     if not count:
@@ -222,16 +236,16 @@ def _places(name: str, file: FileDiff) -> list[tuple[str, str]]:
 class _Tree:
     """The files with the changes made so far; each is read and decoded once."""
 
-    def __init__(self, name: str, read: Read, find: Find) -> None:
+    def __init__(self, name: str, files: Mapping[str, bytes]) -> None:
         self.name = name
         self.notes: list[str] = []
-        self.find = find
-        self._read = read
+        self._files = files
         self._before: dict[str, str | None] = {}
         self._texts: dict[str, str | None] = {}
         # By path, in order of the first change: the executable bit, or the file to copy it from.
         self._changed: dict[str, bool | str] = {}
         self._searched = 0
+        self.moved = 0
         # The texts when the patch of a series began.
         self._begun: dict[str, str | None] = {}
 
@@ -246,10 +260,18 @@ class _Tree:
     def text(self, path: str) -> str | None:
         """Return the text of a file, or None if it does not exist."""
         if path not in self._texts:
-            content = self._read(path)
+            content = self._files.get(path)
             text = None if content is None else content.decode(errors="surrogateescape")
             self._texts[path] = self._before[path] = text
         return self._texts[path]
+
+    @cached_property
+    def named(self) -> dict[str, list[str]]:
+        """The paths of the unpatched files, by name."""
+        named: dict[str, list[str]] = {}
+        for path in self._files:
+            named.setdefault(path.rpartition("/")[2], []).append(path)
+        return named
 
     @property
     def differs(self) -> bool:
@@ -306,9 +328,9 @@ def _shifted(path: str, shift: tuple[str, str]) -> str:
 def _shift(tree: _Tree, file: FileDiff, old: str) -> tuple[str, str]:
     """Return the prefix by which a file's path differs from the tree's, and that of the tree's."""
     tree.search(_FIND)
-    name = PurePosixPath(old).name
-    there = [path for path in tree.find(name) if tree.text(path) is not None]
-    shifts, why, notes = {}, "", len(tree.notes)
+    named = tree.named.get(PurePosixPath(old).name, [])
+    there = [path for path in named if tree.text(path) is not None]
+    shifts, why, notes, moved = {}, "", len(tree.notes), tree.moved
     for path in there:
         shift = (old.removesuffix(path), "") if old.endswith(path) else ("", path.removesuffix(old))
         if _shifted(old, shift) != path:  # neither path is the other's end
@@ -319,14 +341,13 @@ def _shift(tree: _Tree, file: FileDiff, old: str) -> tuple[str, str]:
         except UserError as error:
             why = f"\n{error.message}"
     del tree.notes[notes:]
+    tree.moved = moved
     if len(shifts) == 1:
         return shifts.popitem()[1]
-    meant = (
-        f"{', '.join(list(shifts or there)[:5])} may be meant" if there else "there is no such name"
-    )
-    message = f"{old} is not in the tree; {meant}: give the path from the top of the tree"
-    details = {} if there else {"misplaced": name}
-    raise _conflict(tree.name, message + why * (len(there) == 1), old, **details)
+    meant = ", ".join(sorted(shifts or there)[:5])
+    what = f"{meant} may be meant" if there else "there is no such name"
+    message = f"{old} is not in the tree; {what}: give the path from the top of the tree"
+    raise _conflict(tree.name, message + why * (len(there) == 1), old)
 
 
 def _in_tree(tree: _Tree, file: FileDiff) -> tuple[str, str]:
@@ -343,9 +364,9 @@ def _apply_file(tree: _Tree, file: FileDiff, old: str, new: str) -> None:
     name, executable = tree.name, file.mode == "100755"
     copied = "copy from" in file.extended
     before = tree.unpatched(old) if copied else tree.text(old)
+    if (file.added or old != new) and tree.text(new) is not None:
+        raise _conflict(name, f"{new} already exists: change it, or choose another name", new)
     if file.added:
-        if before is not None:
-            raise _conflict(name, f"{new} already exists: change it, or choose another name", new)
         text = "".join("".join(hunk.side("+ ")) for hunk in file.hunks)
         tree.change(new, text, executable=executable)
         return
@@ -373,6 +394,7 @@ def _apply_hunks(tree: _Tree, path: str, file: FileDiff, text: str) -> str:
             other = _with_ends([*old, *new], ends) if old else None
             if other is not None:
                 old, new = other[: len(old)], other[len(old) :]
+            old, new = lines.encoded(old, file.charset), lines.encoded(new, file.charset)
             # A hunk without old lines names the line before the insertion.
             stated = None if hunk.old is None else hunk.old - (1 if old else 0) + moved
             at = _place(tree, lines, old, stated, floor)
@@ -381,7 +403,7 @@ def _apply_hunks(tree: _Tree, path: str, file: FileDiff, text: str) -> str:
         if at is None:
             line = hunk.line if hunk.old is None else hunk.old
             what = f"hunk {number} of {path} (line {line}) does not apply\n"
-            what += _nearest(lines, hunk.side("- "))
+            what += _nearest(lines, lines.encoded(hunk.side("- "), file.charset))
             raise _conflict(tree.name, what, path, hunk=number, line=line)
         if other is not None:
             tree.notes.append(f"{named} took the file's line ends")
@@ -390,7 +412,8 @@ def _apply_hunks(tree: _Tree, path: str, file: FileDiff, text: str) -> str:
         if at != stated:
             by = "to the only place" if stated is None else f"{at - stated:+d} lines away"
             tree.notes.append(f"{named} applied {by}")
-        if len(tree.notes) > _MOST_MOVED:
+            tree.moved += 1
+        if tree.moved > _MOST_MOVED:
             what = f"over {_MOST_MOVED} hunks are not at their stated lines: {_ANEW}"
             raise _conflict(tree.name, what, path)
         done += lines.all[floor:at]
@@ -422,6 +445,21 @@ class _Lines:
         self.all = StringIO(text).readlines()
         self._text = "\n" + text
         self._starts: list[int] = []
+        self._raw: set[str] = set()
+        try:
+            text.encode()
+        except UnicodeEncodeError:  # surrogates stand for bytes that are not UTF-8
+            self._raw = set(self.all)
+
+    def encoded(self, lines: list[str], charset: str) -> list[str]:
+        """Return a diff's lines as the file has them; in `charset` if they are not UTF-8 there."""
+        # Only in files that are not UTF-8: elsewhere, another encoding would be another text.
+        if not self._raw:
+            return lines
+        return [
+            line if line.isascii() or line in self._raw else _encoded(line, charset)
+            for line in lines
+        ]
 
     def places(self, old: list[str], floor: int = 0) -> tuple[list[int], int]:
         """Return the first two indices, from `floor` on, at which the old lines stand.
@@ -439,6 +477,12 @@ class _Lines:
         else:
             offsets = occurrences(text, wanted, start, most=2)
         return [bisect_left(self._starts, at) for at in offsets], len(text) - start
+
+
+def _encoded(line: str, charset: str) -> str:
+    with suppress(UnicodeEncodeError):
+        return line.encode(charset).decode(errors="surrogateescape")
+    return line
 
 
 def _place(
@@ -536,7 +580,9 @@ def several(text: str, path: str, places: Sequence[int]) -> str:
 
 
 def _conflict(name: str, what: str, path: str, **details: object) -> UserError:
-    return UserError("patch_does_not_apply", f"{name}: {what}", file=path, **details)
+    # Lines of files that are not UTF-8 have surrogates, which no answer can hold.
+    message = f"{name}: {what}".encode(errors="replace").decode()
+    return UserError("patch_does_not_apply", message, file=path, **details)
 
 
 def _reversed(name: str, file: FileDiff) -> FileDiff:

@@ -75,6 +75,8 @@ class FileDiff:
     extended: dict[str, str] = field(default_factory=dict)
     hunks: list[Hunk] = field(default_factory=list)
     binary: bool = False
+    charset: str = diff_text.BYTES
+    """What its lines are encoded in, in a file that is not UTF-8."""
 
     @property
     def added(self) -> bool:

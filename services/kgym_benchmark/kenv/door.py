@@ -20,7 +20,7 @@ from kgym.bugs.kernel_run import KernelRun
 from kgym.errors import KgymError
 from kgym.source import diff_text
 from kgym_benchmark.kenv.inside.programs import NOT_ALLOWED
-from kgym_benchmark.kenv.protocol import Case, Observation, failed, observation, without_binaries
+from kgym_benchmark.kenv.protocol import Case, Observation, failed, observation
 
 # Maximum bytes of a call: a patch has at most 8 MiB, in Base64.
 MOST = 24 << 20
@@ -141,7 +141,7 @@ class Door:
         self.calls += 1
         begun, answer, job = time.monotonic(), GIVEN_UP, None
         try:
-            diff = without_binaries(diff_text.decode(data, "the tree's changes"))
+            diff = diff_text.decode(data, "the tree's changes")
             run = await self.run(diff)
             seen, answer, job = observation(run), run.answer, run.job
         except KgymError as error:

@@ -87,10 +87,3 @@ def observation(run: KernelRun) -> Observation:
 def failed(*why: str) -> Observation:
     """Return the observation of a failed call."""
     return Observation("kGym error: " + ", ".join(why) + ".", {})
-
-
-def without_binaries(diff: str) -> str:
-    """Return a Git diff without binary files, which patches must not contain."""
-    parts = re.split(r"(?m)^(?=diff --git )", diff)
-    binary = re.compile(r"(?m)^(Binary files .* differ|GIT binary patch)$")
-    return "".join(part for part in parts if not binary.search(part))

@@ -49,10 +49,9 @@ class Code:
         """Return the code with more edits; raise MisfitError if one does not apply."""
         now = self.texts
         try:
-            applied = patching.apply(
-                Patch(name="the patch", edits=list(edits)),
-                lambda path: now[path].encode() if path in now else None,
-            )
+            patch = Patch(name="the patch", edits=list(edits))
+            paths = (path for path in patching.files(patch) if path in now)
+            applied = patching.apply(patch, {path: now[path].encode() for path in paths})
         except UserError as error:
             raise MisfitError(error.message) from error
         texts = {change.path: (change.content or b"").decode() for change in applied.changes}

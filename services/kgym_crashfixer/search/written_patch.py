@@ -9,7 +9,7 @@ import re
 from collections.abc import Collection, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
-from itertools import accumulate, islice
+from itertools import islice
 
 from kgym.errors import UserError
 from kgym.source import diff_text, unified_diff
@@ -214,20 +214,24 @@ def _in_json(value: object, file: str) -> Iterator[Change]:
 
 
 def _in_diffs(text: str, files: Collection[str]) -> _Pieces:
-    """Return the hunks of all diffs."""
-
-    def with_header(fence: re.Match[str]) -> str:
-        body = fence[1]
-        if "\n+++ " in f"\n{body}":
-            return fence[0]
-        file = _hint(text[: fence.start()], files, _UNNAMED)
-        return f"--- {file}\n+++ {file}\n{'' if body.startswith('@@') else '@@'}\n{body}```"
-
-    text = _DIFF_FENCE.sub(with_header, _WRAPPER.sub("\n```\n", text))
-    starts = [0, *accumulate(len(line) + 1 for line in text.split("\n"))]
+    """Return the hunks of all diffs, with their places in the text."""
+    # Fences as long as the tags: the places stay.
+    text = _WRAPPER.sub(lambda tag: "\n```".ljust(len(tag[0]) - 1) + "\n", text)
+    headers: dict[int, list[str]] = {}
+    for fence in _DIFF_FENCE.finditer(text):
+        if "\n+++ " not in f"\n{fence[1]}":
+            name = _hint(text[: fence.start()], files, _UNNAMED)
+            numbers = [] if fence[1].startswith("@@") else ["@@"]
+            headers[fence.start(1)] = [f"--- {name}", f"+++ {name}", *numbers]
+    lines: list[tuple[int, str]] = []
+    at = 0
+    for line in text.split("\n"):
+        lines += [(at, each) for each in (*headers.get(at, ()), line)]
+        at += len(line) + 1
+    whole = diff_text.plain("\n".join(line for _, line in lines))
     pieces: _Pieces = []
     try:
-        for file in unified_diff.parse(diff_text.plain(text), "the diff"):
+        for file in unified_diff.parse(whole, "the diff"):
             paths = diff_text.places(*file.paths)
             if file.added or file.removed or not paths:
                 raise UnreadableError(f"it adds, removes or renames {file.paths[1]}; change others")
@@ -240,7 +244,7 @@ def _in_diffs(text: str, files: Collection[str]) -> _Pieces:
                 if not old:
                     raise UnreadableError(f"line {hunk.line}: the hunk has no line of the file")
                 change = Change(path, old, new, "", hunk.old, tuple(others))
-                pieces.append((starts[min(hunk.line, len(starts)) - 1], change))
+                pieces.append((lines[hunk.line - 1][0], change))
     except UserError as error:
         raise UnreadableError(error.message) from error
     return pieces
