@@ -150,8 +150,8 @@ def test_a_failed_job_opens_at_the_end_of_its_log(reader: Reader, jobs: dict[str
     expect(page.locator("#step-title")).to_have_text("Step 2: Build")
     expect(page.locator(".log-line").last).to_contain_text("error: expected ';'")
     expect(page.locator("#step table.diff").first).to_be_hidden()
-    page.locator("details.diff summary").first.click()
-    expect(page.locator("table.diff .added").first).to_be_visible()
+    page.locator("#step details.diff summary").first.click()
+    expect(page.locator("#step table.diff .added").first).to_be_visible()
 
 
 def test_jobs_are_aborted_and_restarted(reader: Reader, site: Site) -> None:
