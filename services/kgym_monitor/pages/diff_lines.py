@@ -93,6 +93,8 @@ def _of_diff(patch: Patch) -> Iterator[tuple[str, Line]]:
 
 def _of_edits(patch: Patch) -> Iterator[tuple[str, Line]]:
     for edit in patch.edits:
-        yield edit.file, Line("hunk", "replaces the only occurrence of")
-        for kind, text in (("removed", edit.original), ("added", edit.replacement)):
-            yield from ((edit.file, Line(kind, line)) for line in text.split("\n"))
+        yield edit.file, Line("hunk", "where these lines stand")
+        diff = patching.as_diff(Patch(name=patch.name, edits=[edit]))
+        for text in filter(None, diff.split("\n")[3:]):  # after the two names and the place
+            if text[0] != "\\":  # "No newline at end of file": an edit may end within a line
+                yield edit.file, Line(_KINDS.get(text[0], "same"), text[1:])
