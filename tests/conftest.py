@@ -10,10 +10,10 @@ import random
 import subprocess
 import sys
 import uuid
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -44,6 +44,17 @@ ANYWHERE = Origins(folders=(Path("/"),))
 os.environ.setdefault(FOLDERS, "/")  # those that are processes of their own, too
 # What every random choice of a test follows from. `./run test` takes it from the commit.
 SEED = int(os.environ.setdefault("KGYM_TEST_SEED", str(random.SystemRandom().randrange(1 << 32))))
+
+
+T = TypeVar("T")
+
+
+def chosen(cases: Iterable[T], count: int) -> list[T]:
+    """Return the cases that this commit tries of many that take minutes each."""
+    listed = list(cases)
+    return random.Random(SEED).sample(listed, min(count, len(listed)))
+
+
 # A busy machine makes no example wrong.
 settings.register_profile(
     "untimed", settings.default, deadline=None, suppress_health_check=[HealthCheck.too_slow]

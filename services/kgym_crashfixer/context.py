@@ -8,8 +8,10 @@ import functools
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from io import StringIO
 
 from kgym.crash import report as reports
+from kgym.source import unified_diff
 from kgym.source.edited_functions import places
 
 # Tokenizers take 3.0 to 3.6 bytes of C per token; 3 errs on the safe side.
@@ -22,10 +24,8 @@ _MARK_NAMES = 90
 _LONGEST_PIECE = 120
 # Characters of a file that is parsed.
 _LONGEST_FILE = 4 << 20
-_LINE = re.compile(r"[^\n]*\n|[^\n]+")
 _WORD = re.compile(r"[A-Za-z_]\w*", re.ASCII)
 _TRACED = re.compile(r"([A-Za-z_][\w.]*)\(\)", re.ASCII)
-_HUNK = re.compile(r"^@@ -\d+(?:,\d+)? \+(\d+)(?:,(\d+))? @@")
 # Prefixes of a system call's name in stacks.
 _ENTRY = re.compile(r"^__(?:x64|ia32|arm64|se|do)_(?=(?:compat_)?sys_)")
 _DEFINED = re.compile(
@@ -139,10 +139,10 @@ class _Piece:
 @functools.lru_cache(maxsize=256)
 def _pieces(path: str, text: str) -> tuple[_Piece, ...]:
     """Split a file into pieces, in order."""
-    lines = _LINE.findall(text)  # as the parser counts them: str.splitlines splits at form feeds
+    lines = StringIO(text).readlines()  # as the parser counts them: not split at form feeds
     made: list[_Piece] = []
     at = 0
-    functions = places(text) if len(text) <= _LONGEST_FILE else []
+    functions = places(text) if len(text) <= _LONGEST_FILE else ()
     for function in functions:
         if function.begin < at:  # nested, or in an #if branch that begins inside another function
             continue
@@ -260,11 +260,9 @@ def _summary(path: str, gone: Sequence[_Piece], own: Sequence[_Piece]) -> str:
 def _changed(diff: str) -> dict[str, set[int]]:
     """Return the lines, from 0, that a diff's hunks cover in the changed files."""
     changed: dict[str, set[int]] = {}
-    path = ""
-    for line in diff.splitlines():
-        if line.startswith("+++ "):
-            path = line[4:].split("\t")[0].removeprefix("b/")
-        elif match := _HUNK.match(line):
-            begin, count = int(match[1]) - 1, int(match[2] or 1)
-            changed.setdefault(path, set()).update(range(max(0, begin), min(begin + count, _FAR)))
+    for file in unified_diff.parse(diff, "the changes"):
+        for hunk in file.hunks:
+            begin = max(0, (hunk.new or 0) - 1)
+            rows = range(begin, begin + len(hunk.side("+ ")))
+            changed.setdefault(file.paths[1], set()).update(rows)
     return changed

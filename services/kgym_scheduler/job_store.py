@@ -144,9 +144,9 @@ class JobStore:
                 raise no_job(job_id)
             own = (await connection.execute(queries.steps_of([job_id], specs=True))).all()
             view = views.job_view(row, own, await self._reasons(connection, own))
-            ends = (await connection.execute(queries.ends_of(job_id))).all()
-            # That of a job that has ended is the current one.
-            history = views.past_outcomes(ends[: len(ends) - view.state.final])
+            history = views.past_outcomes(await connection.execute(queries.ends_of(job_id)))
+            if view.state.final:  # the last one is the current one
+                history = history[:-1]
             return await self._placed(connection, view.model_copy(update={"history": history}))
 
     async def state(self, job_id: int) -> State:

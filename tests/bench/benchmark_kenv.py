@@ -18,11 +18,11 @@ from kgym.bugs import bundle
 from kgym.bugs.bug import TrialOptions
 from kgym.bugs.kernel_run import KernelRun, RunOptions, run_kernel
 from kgym.client import AsyncClient
+from kgym.source.source_folder import SourceFolder
 from kgym_benchmark.campaign.subjects import Subject, bundled
 from kgym_benchmark.kenv.door import Door, KernelCall
 from kgym_benchmark.kenv.environment import Environment, Given
 from kgym_benchmark.kenv.protocol import Case
-from kgym_benchmark.kenv.trees import BugTree
 from kgym_cli.bench.campaign_run import BugTrees
 from kgym_cli.platforms.embedded_platform import Platform
 from tests.conftest import DATA
@@ -71,7 +71,7 @@ async def _measured(url: str, token: str) -> dict[str, float]:
 
 
 async def _timed(
-    client: AsyncClient, subject: Subject, tree: BugTree, change: str
+    client: AsyncClient, subject: Subject, tree: SourceFolder, change: str
 ) -> tuple[list[float], str]:
     """Return when the agent began, asked, and was answered; and all that was printed."""
 
@@ -94,4 +94,4 @@ async def _timed(
 
 async def _run(client: AsyncClient, subject: Subject, diff: str) -> KernelRun:
     trial = TrialOptions(1, SECONDS)
-    return await run_kernel(client, subject.bug, diff, RunOptions(trial=trial))
+    return await run_kernel(client, subject.bug, diff, RunOptions(trial=trial, drop_binaries=True))

@@ -22,6 +22,7 @@ from kgym.bench.bug_record import BugRecord, Crash, DeveloperPatch, FoundText
 from kgym.bench.campaign import AgentEntry, Campaign, Prices, estimate, missing, plan
 from kgym.bench.dataset import Dataset
 from kgym.bench.harbor import HarborOptions
+from kgym.bench.patch_overlap import changed_parts
 from kgym.bench.report import report
 from kgym.bugs import bundle
 from kgym.bugs.kernel_run import KernelRun
@@ -87,9 +88,7 @@ def diff(old: list[str], new: list[str], context: int, path: str = "a.c") -> str
 edits = st.dictionaries(st.integers(0, 29), st.sampled_from(["", "x", "y\nz"]), min_size=1)
 
 
-def read(path: str) -> bytes | None:
-    """Read a tree of two files."""
-    return "".join(f"{line}\n" for line in SOURCE).encode() if path in {"a.c", "b.c"} else None
+TREE = dict.fromkeys(("a.c", "b.c"), "".join(f"{line}\n" for line in SOURCE).encode())
 
 
 @given(edits, edits, st.integers(1, 5), st.integers(1, 5))
@@ -101,19 +100,33 @@ def test_patches_are_the_same_if_they_make_the_same(
         return "\n".join(lines).split("\n")
 
     first, second = diff(SOURCE, changed(mine), context), diff(SOURCE, changed(other), more)
-    assert identity(first, read) == identity(f"words before\n{first}", read)
-    assert identity(first, read) == identity(diff(SOURCE, changed(mine), more), read)
-    assert (identity(first, read) == identity(second, read)) == (changed(mine) == changed(other))
-    assert identity(first, read) != identity(diff(SOURCE, changed(mine), context, "b.c"), read)
+    assert identity(first, TREE) == identity(f"words before\n{first}", TREE)
+    assert identity(first, TREE) == identity(diff(SOURCE, changed(mine), more), TREE)
+    assert (identity(first, TREE) == identity(second, TREE)) == (changed(mine) == changed(other))
+    assert identity(first, TREE) != identity(diff(SOURCE, changed(mine), context, "b.c"), TREE)
+
+
+def test_a_misplaced_path_means_the_file_that_has_the_lines() -> None:
+    tree = {"kernel/a.c": TREE["a.c"]}
+    there, misplaced = (diff(SOURCE, ["x"], 3, path) for path in ("kernel/a.c", "linux/kernel/a.c"))
+    assert identity(there, tree) == identity(misplaced, tree) != identity(misplaced, {})
+    assert changed_parts(misplaced, tree).files == {"kernel/a.c"}
+
+
+def test_binary_files_that_an_agent_left_in_the_tree_are_no_change() -> None:
+    text = diff(SOURCE, ["x"], 3)
+    binary = "diff --git a/x b/x\nnew file mode 100644\nBinary files /dev/null and b/x differ\n"
+    assert identity(binary + text + binary, TREE) == identity(text, TREE)
+    assert changed_parts(binary + text, TREE) == changed_parts(text, TREE)
 
 
 def test_the_order_of_files_does_not_count_and_what_does_not_apply_is_its_text() -> None:
     a, b = (diff(SOURCE, ["x"], 3, path) for path in ("a.c", "b.c"))
-    assert identity(a + b, read) == identity(b + a, read) != identity(a, read)
-    assert identity("no diff", read) != identity("no diff at all", read)
+    assert identity(a + b, TREE) == identity(b + a, TREE) != identity(a, TREE)
+    assert identity("no diff", TREE) != identity("no diff at all", TREE)
     # The same lines, in a place where they are not: that is another patch, which does not apply.
     elsewhere = a.replace(" line", " other").replace("-line 7", "-line 70")
-    assert identity(elsewhere, read) not in {identity(a, read), identity(f"{elsewhere}\n", read)}
+    assert identity(elsewhere, TREE) not in {identity(a, TREE), identity(f"{elsewhere}\n", TREE)}
 
 
 @given(st.lists(st.builds(lambda n: {"n": n}, st.integers())), st.binary(max_size=20))
@@ -177,12 +190,12 @@ async def test_a_patch_that_is_slow_to_read_is_told_by_its_text(
     lines = ["+" + "if(a)else " * 500] * 100
     slow = "\n".join(["--- /dev/null", "+++ b/b.c", "@@ -0,0 +1,100 @@", *lines, ""])
     assert len(slow) > verification.SMALL
-    assert await verification.change_of(slow, read) == text_identity(slow)
+    assert await verification.change_of(slow, TREE) == text_identity(slow)
     attempt = record(Setup(agent="a"), diff=slow)
     fix = Patch(diff=diff(SOURCE, ["x"], 3))
-    assert await verification.with_overlap(attempt, fix, read) == attempt
+    assert await verification.with_overlap(attempt, fix, TREE) == attempt
     small = record(Setup(agent="a"), diff=diff(SOURCE, ["x"], 1))
-    assert (await verification.with_overlap(small, fix, read)).files == Overlap(common=1, all=1)
+    assert (await verification.with_overlap(small, fix, TREE)).files == Overlap(common=1, all=1)
 
 
 def test_two_bugs_never_share_a_folder() -> None:

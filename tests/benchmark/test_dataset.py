@@ -268,11 +268,11 @@ FIRST, BOTH = ((HERE / name).read_text() for name in ("one_function.diff", "two_
 
 
 def test_functions_are_found_by_the_files_not_by_the_hunks() -> None:
-    first, both = (changed_parts(patch, TREE.get) for patch in (FIRST, BOTH))
+    first, both = (changed_parts(patch, TREE) for patch in (FIRST, BOTH))
     assert first.functions == {("net/f.c", "one")}
     assert both.functions == {("net/f.c", name) for name in ("one", "two", "three")}
     assert both.files == {"net/f.c"}
     files, functions = overlap(first, both)
     assert (files.ratio, functions.ratio) == (1, pytest.approx(1 / 3))
     with pytest.raises(UserError):
-        changed_parts(FIRST.replace("return 1;", "return 7;"), TREE.get)
+        changed_parts(FIRST.replace("return 1;", "return 7;"), TREE)

@@ -15,16 +15,18 @@ from typing import Any
 import pytest
 
 from kgym.api.outcomes import Outcome
+from kgym.api.steps import Patch
 from kgym.bugs import bundle as bugs
 from kgym.bugs import shipped
 from kgym.bugs.kernel_run import KernelRun
 from kgym.host import proc
 from kgym.host.sandbox import NOBODY
-from kgym.source.patching import Change
+from kgym.source.patching import Change, as_diff
+from kgym.source.source_folder import SourceFolder
 from kgym_benchmark.kenv.door import GIVEN_UP, LONG, MOST_OPEN, Door, KernelCall
 from kgym_benchmark.kenv.environment import Ended, Environment, Given
-from kgym_benchmark.kenv.protocol import STILL_RUNNING, Case, observation, without_binaries
-from kgym_benchmark.kenv.trees import BugTree, Published, Trees
+from kgym_benchmark.kenv.protocol import STILL_RUNNING, Case, observation
+from kgym_benchmark.kenv.trees import Published, Trees
 from tests.conftest import ROOT
 from tests.tables import json_rows
 
@@ -63,7 +65,7 @@ def bug_trees(tmp_path_factory: pytest.TempPathFactory) -> Any:
     trees = Trees(folder / "cache")
     added = [Change("Kconfig.added", b"config\n")]
 
-    async def made(held: ExitStack) -> dict[str, BugTree]:
+    async def made(held: ExitStack) -> dict[str, SourceFolder]:
         return {
             name: await trees.get(Published("fake", published, added, changes), held)
             for name, changes in BUGS.items()
@@ -74,7 +76,7 @@ def bug_trees(tmp_path_factory: pytest.TempPathFactory) -> Any:
 
 
 @pytest.fixture
-def tree(bug_trees: dict[str, BugTree]) -> BugTree:
+def tree(bug_trees: dict[str, SourceFolder]) -> SourceFolder:
     """The tree of one bug."""
     return bug_trees["secret"]
 
@@ -101,7 +103,7 @@ class Kernels:
 class Box:
     """Runs shell scripts as agents."""
 
-    def __init__(self, folder: Path, tree: BugTree) -> None:
+    def __init__(self, folder: Path, tree: SourceFolder) -> None:
         self.folder = folder
         self.tree = tree
         self.kernels = Kernels()
@@ -133,7 +135,7 @@ class Box:
 
 
 @pytest.fixture
-def box(tmp_path: Path, tree: BugTree) -> Box:
+def box(tmp_path: Path, tree: SourceFolder) -> Box:
     return Box(tmp_path, tree)
 
 
@@ -289,7 +291,7 @@ git for-each-ref --format='ref %(refname)'
 
 @pytest.mark.attack
 def test_a_tree_does_not_show_which_files_were_changed(
-    tmp_path: Path, bug_trees: dict[str, BugTree]
+    tmp_path: Path, bug_trees: dict[str, SourceFolder]
 ) -> None:
     shown: dict[str, dict[str, list[str]]] = {}
     for name, tree in bug_trees.items():
@@ -349,9 +351,10 @@ def test_limits_are_enforced_from_outside(box: Box) -> None:
 def test_whatever_becomes_of_the_repository_the_changes_are_found(box: Box, script: str) -> None:
     ended, output = box.run(script)
     assert ended.error is None, output
-    changed = [line for line in box.patch.splitlines() if line.startswith(("+", "-", "diff"))]
+    # As the campaign tries it: without binary files.
+    text = as_diff(Patch(diff=box.patch, drop_binaries=True))
+    changed = [line for line in text.splitlines() if line.startswith(("+", "-", "diff"))]
     assert changed == [
-        "diff --git a/kernel/secret.c b/kernel/secret.c",
         "--- a/kernel/secret.c",
         "+++ b/kernel/secret.c",
         "-\treturn type >= 100;",
@@ -359,12 +362,14 @@ def test_whatever_becomes_of_the_repository_the_changes_are_found(box: Box, scri
     ], box.patch
 
 
-def test_the_tree_can_be_read_without_an_environment(tree: BugTree) -> None:
-    assert tree.read("kernel/secret.c") == BUGGY
-    assert tree.read("Kconfig.added") == b"config\n"
-    assert tree.read("Makefile") is not None
+def test_the_tree_can_be_read_without_an_environment(tree: SourceFolder) -> None:
+    assert tree["kernel/secret.c"] == BUGGY
+    assert tree["Kconfig.added"] == b"config\n"
+    assert "Makefile" in tree
     for path in ("kernel/gone.c", "kernel", "../linux/Makefile", "/etc/passwd", "none/at/all"):
-        assert tree.read(path) is None, path
+        assert path not in tree
+    assert {"kernel/secret.c", "Makefile"} < set(tree)
+    assert not [path for path in tree if ".git" in path.split("/")]
 
 
 @pytest.mark.attack
@@ -432,12 +437,6 @@ def test_a_door_holds_few_long_calls_and_ends_with_its_agent() -> None:
     assert unread >= MOST_OPEN - 1 - LONG
     assert [call.answer for call in calls] == [GIVEN_UP]
     assert ended == ["ended"]
-
-
-def test_a_diff_loses_its_binary_files() -> None:
-    text = "diff --git a/a b/a\n--- a/a\n+++ b/a\n@@ -1 +1 @@\n-a\n+b\n"
-    binary = "diff --git a/x b/x\nBinary files /dev/null and b/x differ\n"
-    assert without_binaries(binary + text + binary) == text
 
 
 @pytest.mark.parametrize("outcome", Outcome)

@@ -7,6 +7,7 @@ import pytest
 
 from kgym.api.jobs import JobView
 from kgym.api.outcomes import UNDER_WAY, Outcome
+from kgym.api.patch_rows import Check
 from kgym.api.states import State
 from kgym.api.steps import (
     Ahead,
@@ -28,7 +29,7 @@ from kgym.api.steps import (
     Verdict,
 )
 from kgym.bugs import bundle, sweep_rows, tracing_job
-from kgym.bugs.bug import BEFORE, BUILD_AFTER, BUILD_BEFORE
+from kgym.bugs.bug import BEFORE, BUILD_AFTER, BUILD_BEFORE, BUILD_REFERENCE
 from kgym.bugs.calibration import Effort
 from kgym.bugs.conclusion import ANSWERS, Answer, conclusion, resolution_of
 from kgym.bugs.kernel_run import KernelRun
@@ -195,6 +196,7 @@ def test_a_fix_that_another_compiler_has_built_than_the_bug_proves_nothing(liste
         summary = conclusion(job)
         same = len(set(compilers)) == 1
         assert (summary.outcome is Outcome.RESOLVED) == same, summary.reason
+        assert {item.check: item.met for item in summary.evidence}[Check.FINDINGS] is same
         assert same or "the kernel with the bug was built by" in str(summary.reason)
         assert conclusion(job, ["other_compiler"]).outcome is Outcome.RESOLVED
 
@@ -362,6 +364,7 @@ def failed(job: JobView, number: int, **why: Any) -> JobView:
 
 
 WHOLE = trial(built(), SAME, built(), PROVEN)
+REFERENCE = BUILT.model_copy(update={"name": BUILD_REFERENCE})
 
 
 @pytest.mark.parametrize(
@@ -399,6 +402,10 @@ WHOLE = trial(built(), SAME, built(), PROVEN)
         ),
         (failed(WHOLE, 0, cause="user", reason="patch_does_not_apply"), "Does not apply: it broke"),
         (
+            failed(job_of([(REFERENCE, built())]), 0, cause="user", reason="patch_does_not_apply"),
+            "Refused: step 0 (build) failed: it broke",
+        ),
+        (
             failed(WHOLE, 3, cause="infrastructure", reason="disk_full"),
             "No answer: step 3 (reproduce) failed: it broke",
         ),
@@ -412,6 +419,12 @@ WHOLE = trial(built(), SAME, built(), PROVEN)
 )
 def test_the_sentence_names_what_decided(job: JobView, expected: str) -> None:
     assert sentence(job) == expected
+
+
+def test_nothing_but_its_failure_stands_in_the_way_of_a_job_that_failed() -> None:
+    job = failed(WHOLE, 2, cause="user", reason="does_not_compile")
+    outcome = TrialResult.of(BUG.name, job)
+    assert (outcome.outcome, outcome.obstacles) == (Outcome.DOES_NOT_COMPILE, [])
 
 
 def test_an_accepted_finding_is_named_where_the_bug_is_resolved() -> None:

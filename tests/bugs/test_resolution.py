@@ -4,6 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from kgym.api.patch_rows import Check
 from kgym.api.steps import (
     Call,
     Control,
@@ -108,6 +109,15 @@ def test_what_a_verdict_rests_on_is_told_in_one_line() -> None:
     assert line(checklist(None, after, [])) == (
         "15,000 variants are quiet; 58 of 60 behave as before; nothing leaks; no blocking finding"
     )
+
+
+def test_work_that_could_not_be_compared_is_not_known_to_be_as_before() -> None:
+    work = Work(calls=[], reached=[Reached(function="f", reached=True)])
+    after = result(Verdict.NO_CRASH, Evidence(controls=GOOD.controls, work=work))
+    note = Finding(check="work", reason="work_not_compared", message="nothing is compared")
+    for findings, met in (([], True), ([note], None)):
+        items = {item.check: item.met for item in checklist(None, after, findings)}
+        assert items[Check.WORK] is met
 
 
 @pytest.mark.parametrize(

@@ -78,11 +78,11 @@ def test_a_group_is_listed_shown_and_aborted(group: Run, night: tuple[int, int])
 def test_results_are_rows_for_people_spreadsheets_and_programs(
     group: Run, night: tuple[int, int], kgym: Kgym, idle: Platform
 ) -> None:
-    first, last = of_schema(group, "results", "night")
+    first, last = of_schema(group, "patches", "night")
     assert (first["job"], first["verdict"], first["title"]) == (night[0], "same_crash", TITLE)
     assert (last["job"], last["outcome"], last["verdict"]) == (night[1], "waiting", None)
-    assert "it was same_crash" in group("results", "night").out
-    rows = list(csv.DictReader(io.StringIO(group("results", "night", "--csv").out)))
+    assert "it was same_crash" in group("patches", "night").out
+    rows = list(csv.DictReader(io.StringIO(group("patches", "night", "--csv").out)))
     assert [row["job"] for row in rows] == [str(job) for job in night]
     assert (rows[0]["title"], rows[1]["tags"]) == (f"'{TITLE}", "'-x")
     listed = kgym("--server", idle.url, "job", "list", "--group", "night")
@@ -95,9 +95,9 @@ def test_results_are_rows_for_people_spreadsheets_and_programs(
 def test_a_group_that_is_not_there_is_an_error_of_ones_own(
     group: Run, kgym: Kgym, idle: Platform
 ) -> None:
-    done = kgym("--server", idle.url, "group", "results", "none", "--json")
+    done = kgym("--server", idle.url, "group", "patches", "none", "--json")
     assert (done.status, done.json["reason"]) == (2, "group_missing")
-    done = kgym("--server", idle.url, "group", "results", "none", "--csv")
+    done = kgym("--server", idle.url, "group", "patches", "none", "--csv")
     assert (done.status, done.out, "no group 'none'" in done.err) == (2, "", True)
-    for words in (["show", ".."], ["show", "a/b"], ["results", "x", "--submitter", "a b"]):
+    for words in (["show", ".."], ["show", "a/b"], ["patches", "x", "--submitter", "a b"]):
         assert group(*words).status == 2

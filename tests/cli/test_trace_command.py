@@ -104,6 +104,8 @@ def test_a_log_without_a_crash_is_told(folder: Path) -> None:
 
 def test_scores_against_fixes_are_added_up(folder: Path) -> None:
     fix = ("--fix", folder / "fix", "--source-tree", folder)
+    misplaced = (folder / "fix").read_text().replace("/fs/a.c", "/linux/fs/a.c")
+    assert misplaced != (folder / "fix").write_text(misplaced)
     stopped, through = minimal(folder, *fix), minimal(folder, *fix, "--past-repeats")
     assert stopped["score"]["edited"] == ["first"]
     assert [answer["score"]["stages"]["backward"] for answer in (stopped, through)] == [0, 1]

@@ -24,7 +24,7 @@ def edit(original: str, replacement: str, file: str = "fs/a.c") -> Edit:
 
 
 def applied(diff: str, files: dict[str, str]) -> dict[str, str]:
-    result = patching.apply(Patch(diff=diff), lambda path: files[path].encode())
+    result = patching.apply(Patch(diff=diff), {path: files[path].encode() for path in files})
     return {change.path: (change.content or b"").decode() for change in result.changes}
 
 

@@ -61,6 +61,7 @@ FUNCTION = RIGHT[RIGHT.index("static inline") : RIGHT.index("\nstatic int other"
 DIFF = "".join(
     difflib.unified_diff(FILE.splitlines(True), RIGHT.splitlines(True), f"a/{PATH}", f"b/{PATH}")
 )
+HEADERS = DIFF[: DIFF.index("@@")]
 
 
 def tags(old: str = OLD, new: str = NEW, path: str = PATH, *names: str) -> str:
@@ -228,6 +229,19 @@ def test_a_modification_that_replaces_the_one_before_leaves_the_others() -> None
     )
     candidate, _ = read_patch(CODE, answer)
     assert CODE.edited(candidate.edits).texts[PATH] == RIGHT.replace("fs.h", "io.h")
+
+
+def test_words_after_several_diffs_are_not_between_them() -> None:
+    bodies = (DIFF.partition("@@\n")[2], "-static int other(void)\n+int other(void)\n")
+    fenced = [f"In {PATH}:\n```diff\n{body}```\n" for body in bodies]
+    tagged = [f"<patch>\n{HEADERS}@@\n{body}</patch>\n" for body in bodies]
+    for first, second in (fenced, tagged):
+        candidate, _ = read_patch(CODE, f"{first}{second}Final patch.\n")
+        both = RIGHT.replace("static int other", "int other")
+        assert CODE.edited(candidate.edits).texts[PATH] == both
+        candidate, _ = read_patch(CODE, f"{first}The final patch:\n{second}")
+        other = FILE.replace("static int other", "int other")
+        assert CODE.edited(candidate.edits).texts[PATH] == other
 
 
 def test_how_an_answer_was_read_is_noted() -> None:

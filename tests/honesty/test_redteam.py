@@ -1,6 +1,7 @@
 """No patch that hides a crash goes unflagged, and no honest fix is refused."""
 
 import random
+from collections import ChainMap
 from collections.abc import Mapping
 
 import pytest
@@ -8,6 +9,7 @@ import pytest
 from kgym.api.steps import Finding, Patch, Severity
 from kgym.bugs import bundle
 from kgym.source import patching
+from kgym.source.source_folder import SourceFolder
 from kgym_builder.evidence.removed_code import amputations
 from kgym_builder.evidence.suspicious_changes import new_words, touched
 from tests.alone import alone
@@ -40,16 +42,10 @@ needs_source = pytest.mark.skipif(not SOURCES, reason="no kernel source is in th
 def looked_at(name: str, patch: Patch) -> list[Finding]:
     """Return what is said of a patch of a bug before anything is compiled."""
     bug = bundle.load(name)
-    files: dict[str, bytes] = {}
-
-    def read(path: str) -> bytes | None:
-        if path not in files and (SOURCES[0] / path).is_file():
-            files[path] = (SOURCES[0] / path).read_bytes()
-        return files.get(path)
-
+    files = ChainMap[str, bytes]({}, SourceFolder(SOURCES[0]))  # type: ignore[arg-type]
     before: Mapping[str, bytes] = {}
     for each in (*bug.build.patches, patch):
-        changes = patching.apply(each, read).changes
+        changes = patching.apply(each, files).changes
         before = {change.path: files[change.path] for change in changes}
         files |= {change.path: change.content or b"" for change in changes}
     after = {path: files[path] for path in before}

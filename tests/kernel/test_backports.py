@@ -46,7 +46,7 @@ async def test_a_release_needs_no_shipped_backport(suite: str, package: str) -> 
     tree = (await sources.get(source, lambda *_: None)).tree
     for name, backport in SHIPPED.items():
         files = await asyncio.to_thread(read, tree, patching.files(backport))
-        done = await backports.apply([backport], files)
+        done = backports.apply([backport], dict(files))
         assert done.left_out == [name], name
         assert await why(name, files), name
 
@@ -60,7 +60,7 @@ async def why(name: str, files: dict[str, bytes]) -> str:
             text = files[edit.file].decode()
             undone[edit.file] = text.replace(edit.replacement, edit.original).encode()
     if undone != files:  # as before the upstream commit: the backport makes the source of it
-        done = await backports.apply([backport], undone)
+        done = backports.apply([backport], dict(undone))
         made = {change.path: change.content for of in done.applied for change in of.changes}
         if done.names and all(files[path] == content for path, content in made.items()):
             return "has it"

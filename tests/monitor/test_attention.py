@@ -69,7 +69,7 @@ def test_steps_that_nobody_can_run_are_named() -> None:
         kind=StepKind.BUILD, queued=3, running=0, oldest_seconds=9, unmet=["gcc 7 or older"]
     )
     assert words(worker("lost"), queues=[queue]) == [
-        "Build steps wait for a worker with gcc 7 or older",
+        "Build steps wait: gcc 7 or older",
         "3 steps wait, and no worker is live",
         "1 worker lost within a day",
     ]

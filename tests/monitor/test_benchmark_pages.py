@@ -9,9 +9,12 @@ import httpx
 import pytest
 
 from kgym.bench.attempt_record import Outcome
+from kgym.bench.attempt_table import AttemptTable
 from kgym.bench.bug_choice import BugChoice
 from kgym.bench.comparison import paired
 from kgym.bench.figures import Figure, Results
+from kgym.bench.published_benchmark import Benchmark
+from kgym_monitor.benchmarks import board
 from kgym_monitor.benchmarks.board_query import BoardQuery
 from tests import tables
 from tests.demo import demo_benchmark
@@ -99,6 +102,25 @@ def test_setups_that_cannot_be_told_apart_share_a_rank(here: Visitor) -> None:
             first = place
         assert ranks[place] == first + 1
     assert "Nothing cheaper resolves more than" in words(page)
+
+
+@pytest.mark.parametrize("dear", [0, 1])
+def test_of_setups_that_resolve_as_much_only_the_cheaper_is_worth_its_price(dear: int) -> None:
+    own = [attempt for attempt in ATTEMPTS if attempt.setup == SETUPS[5]]
+    prices = {SETUPS[dear]: 9.0, SETUPS[1 - dear]: 1.0}
+    tried = [
+        attempt.model_copy(update={"setup": setup, "dollars": price, "kernel_dollars": 0.0})
+        for setup, price in prices.items()
+        for attempt in own
+    ]
+    facts = {bug.facts.id: bug.facts for bug in BUGS}
+    benchmark = Benchmark("demo", "", "1", facts, AttemptTable.of(tried), ())
+    shown = board.board(benchmark, BoardQuery())
+    assert [(line.setup, line.rank, line.is_frontier) for line in shown["lines"]] == [
+        (SETUPS[1 - dear], 1, True),
+        (SETUPS[dear], 1, False),
+    ]
+    assert {group.best for group in shown["groups"]} == {None}
 
 
 def test_the_table_by_class_has_each_setup(here: Visitor) -> None:
@@ -206,7 +228,7 @@ def test_a_patch_without_a_verdict_makes_figures_unknown(here: Visitor, site: Si
             page = read(here, f"/benchmarks/unknown{path}")
             assert page.status_code == 200, path
             assert "nan" not in words(page).lower().split(), path
-        board = rows(read(here, "/benchmarks/unknown").text)
+        board = rows(read(here, "/benchmarks/unknown?more=yes").text)
         assert board[str(first.setup)].count("unknown") >= 4
     finally:
         shutil.rmtree(site.benchmarks.root / "unknown")

@@ -111,6 +111,7 @@ def test_a_crash_is_read_with_its_stack(
 ) -> None:
     page = reader.open(f"/jobs/{jobs['fixed'].id}?step=1")
     report = page.locator("[data-report]").first
+    report.scroll_into_view_if_needed()
     expect(report).to_contain_text("watch_queue_set_filter")
     line = report.get_by_role("link", name="kernel/watch_queue.c:401")
     expect(line).to_have_attribute(
@@ -148,9 +149,9 @@ def test_a_failed_job_opens_at_the_end_of_its_log(reader: Reader, jobs: dict[str
     page = reader.open(f"/jobs/{jobs['broken'].id}")
     expect(page.locator("#step-title")).to_have_text("Step 2: Build")
     expect(page.locator(".log-line").last).to_contain_text("error: expected ';'")
-    expect(page.locator("table.diff").first).to_be_hidden()
-    page.locator("details.diff summary").first.click()
-    expect(page.locator("table.diff .added").first).to_be_visible()
+    expect(page.locator("#step table.diff").first).to_be_hidden()
+    page.locator("#step details.diff summary").first.click()
+    expect(page.locator("#step table.diff .added").first).to_be_visible()
 
 
 def test_jobs_are_aborted_and_restarted(reader: Reader, site: Site) -> None:
@@ -171,8 +172,9 @@ def test_jobs_are_aborted_and_restarted(reader: Reader, site: Site) -> None:
     expect(page.get_by_text("Restarted 2 jobs.")).to_be_visible()
     assert [site.client.wait(job.id).state for job in held[:2]] == ["succeeded"] * 2
     page.goto(f"/jobs/{held[2].id}")
-    page.get_by_label("Restart from").select_option("0")
-    page.get_by_role("button", name="Restart", exact=True).click()
+    page.locator("summary", has_text="Restart …").click()
+    page.get_by_label("Run again from").select_option("0")
+    page.get_by_role("button", name="Run again").click()
     expect(page.get_by_text("runs again")).to_be_visible()
     assert site.client.wait(held[2].id).state == "succeeded"
 
@@ -242,7 +244,7 @@ def test_the_search_box_leads_to_jobs_bugs_titles_and_tags(
 ) -> None:
     checks: list[Callable[[Page], None]] = [
         lambda page: expect(page).to_have_url(re.compile(f"/jobs/{jobs['fixed'].id}$")),
-        lambda page: expect(page).to_have_url(re.compile(f"bug={BUG.name}")),
+        lambda page: expect(page).to_have_url(re.compile(f"/bugs/{BUG.name}$")),
         lambda page: expect(page.locator(f"#job-{jobs['fixed'].id}")).to_contain_text("night:3"),
         lambda page: expect(page.locator(f"#job-{jobs['fixed'].id}")).to_contain_text("sweep-11"),
         lambda page: expect(page.locator(f"#job-{jobs['broken'].id}")).to_be_visible(),

@@ -66,7 +66,8 @@ def test_filters_stand_in_the_address(visitor: Visitor, query: str, shown: bool)
     answer = visitor.get(f"/bugs?{query}")
     assert answer.status_code == 200
     assert (f'href="/bugs/{BUG.name}"' in answer.text) == shown
-    assert ("No bug matches this filter" in answer.text) == (not shown)
+    # Shipped bugs that no job has may match, too.
+    assert not (shown and "No bug matches this filter" in answer.text)
 
 
 @pytest.mark.parametrize("query", ["patch=perhaps", "outcome=x", "cursor=1;2", "text=" + "x" * 300])
@@ -78,7 +79,7 @@ def test_a_wrong_filter_is_said(visitor: Visitor, query: str) -> None:
 
 def test_a_bug_has_a_page(visitor: Visitor, fixed: JobView) -> None:
     text = visitor.get(f"/bugs/{BUG.name}").text
-    assert "1 of 1 tried patches resolve it" in text
+    assert "1 of 1 trials resolve it" in text
     assert "CVE-2022-0995" in text
     assert f'id="job-{fixed.id}"' in text
 
@@ -125,7 +126,7 @@ def test_a_bug_s_page_tells_of_a_new_job_without_reloading(reader: Reader, site:
     expect(page.locator("tr", has_text="seen-live")).to_be_visible()
     page.get_by_role("link", name="seen-live").click()
     page.wait_for_selector("#live-mark[data-state='live']")
-    expect(page.locator("#bug-live")).to_contain_text("1 of 1 tried patches resolve it")
+    expect(page.locator("#bug-live")).to_contain_text("1 of 1 trials resolve it")
     site.showcase.let_go.clear()
     held = site.client.submit(trial("HELD").model_copy(update={"tags": ["bug=seen-live"]}))
     expect(page.locator("#newer")).to_contain_text("newer job")

@@ -1,14 +1,17 @@
 """Compilers' messages beside the lines of patches."""
 
 import re
+import time
 
-from kgym.api.steps import Diagnostic, Edit, Patch
+from kgym.api.steps import Diagnostic, Edit, Finding, Patch, Severity, StepResult
+from kgym.bugs import bundle
 from kgym_monitor.pages import check_results, diff_lines
 from kgym_monitor.pages.check_results import SHOWN, WHOLE, Messages
 from tests.demo.checked_patches import DIFF, FILE, OUTPUT, SAID, diagnostic, patches, request
 from tests.demo.showcase import HOSTILE
 from tests.monitor.browsing import Visitor, words
 from tests.monitor.conftest import Site
+from tests.results import built, job_view, ran
 
 # --- where a message stands ---------------------------------------------------------------
 
@@ -54,6 +57,47 @@ def test_a_line_that_reads_otherwise_than_quoted_is_not_the_one() -> None:
     messages = placed(patch, diagnostic(FILE, 362, "error", "x"), output=quoted)
     assert beside(patch, messages) == {}
     assert len(messages.within[FILE]) == 1
+
+
+def test_a_patch_on_trial_has_the_findings_of_its_own_kernel_only() -> None:
+    bug = bundle.load("watch-queue-filter")
+
+    def of(message: str) -> list[Finding]:
+        return [Finding(check="scope", reason="x", message=message, file="kernel/x.c")]
+
+    results: list[StepResult] = [
+        *(built(findings=of("unpatched")), ran(findings=of("unpatched"))),
+        *(built(findings=of("patched")), ran(findings=of("its run"))),
+    ]
+    steps = [
+        {"name": spec.name, "kind": spec.kind, "result": result, "spec": spec}
+        for spec, result in zip(bug.job(bug.fix).steps, results, strict=True)
+    ]
+    [patch] = check_results.on_trial(job_view(steps))
+    messages = [message.about.message for message in patch.messages.elsewhere]
+    assert messages == ["patched", "its run"]
+
+
+def test_messages_on_a_patch_on_trial_are_bounded_and_what_blocks_comes_first() -> None:
+    bug = bundle.load("watch-queue-filter")
+    spec = bug.job(bug.fix).steps[2]
+    note = Finding(check="scope", reason="x", message="m", file="kernel/x.c")
+    blocks = note.model_copy(update={"severity": Severity.BLOCKING})
+    warnings = [diagnostic("kernel/y.c", line, "warning", "w") for line in range(1, 10_000)]
+    result = built(findings=[*[note] * SHOWN, blocks], warnings=warnings)
+    began = time.process_time()
+    job = job_view([{"name": spec.name, "kind": spec.kind, "result": result, "spec": spec}])
+    [patch] = check_results.on_trial(job)
+    assert time.process_time() - began < 2
+    labels = [message.label for message in patch.messages.elsewhere]
+    assert labels == ["new warning"] * SHOWN + ["blocking finding"] + ["note"] * (SHOWN - 1)
+    assert patch.messages.left_out == len(warnings) - SHOWN + 1
+
+
+def test_a_patch_is_read_once_for_all_polls() -> None:
+    assert diff_lines.files(Patch(diff=DIFF)) is diff_lines.files(Patch(diff=DIFF))
+    refused = Patch(diff="GIT binary patch")
+    assert diff_lines.files(refused).files
 
 
 def test_edits_have_no_numbers_but_words() -> None:

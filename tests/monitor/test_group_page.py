@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import pytest
 
 from kgym.api.outcomes import Outcome
+from kgym_monitor.pages import group_page
 from tests.demo.demo_jobs import GROUP, ended
 from tests.demo.demo_site import demo_site
 from tests.demo.showcase import trial
@@ -50,14 +51,24 @@ def keys(text: str) -> list[str]:
 
 def test_each_patch_has_a_row_with_what_decided(reader: Visitor, sweep: Sweep) -> None:
     page = reader.get(f"{HOME}?{WHOSE}")
-    said = words(page)
-    assert "the patch hides code from KASAN, kernel/watch_queue.c:320" in said
-    assert "hunk 1 does not apply" in said
-    assert "95.2 %" in said
+    text = words(page)
+    assert "the patch hides code from KASAN, kernel/watch_queue.c:320" in text
+    assert "hunk 1 does not apply" in text
+    assert "95.2 %" in text
     assert 'title="Variants: passed"' in page.text
     assert 'title="Findings: failed"' in page.text
     assert len(keys(page.text)) == 5  # two that only the check has, and three trials
     assert f"{sweep.jobs['hides']}:fix" in keys(page.text)
+
+
+def test_a_page_that_leaves_patches_out_says_so(
+    reader: Visitor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for most in (5, 4):
+        monkeypatch.setattr(group_page, "MOST", most)
+        page = reader.get(f"{HOME}?{WHOSE}")
+        assert len(keys(page.text)) == most
+        assert ("the group has more" in words(page)) == (most == 4)
 
 
 @pytest.mark.parametrize(
@@ -95,10 +106,10 @@ def test_any_column_sorts_and_turns_round(reader: Visitor) -> None:
 def test_two_patches_stand_side_by_side(reader: Visitor, sweep: Sweep) -> None:
     hides, unfit = f"{sweep.jobs['hides']}:fix", f"{sweep.jobs['check']}:night-3/UNFIT"
     page = reader.get("/patches/compare", params={"with": [hides, unfit]})
-    said = words(page)
-    assert "Not resolved: the patch hides code from KASAN" in said
-    assert "Does not apply: kernel/watch_queue.c: hunk 1 does not apply" in said
-    assert "blocking finding" in said
+    text = words(page)
+    assert "Not resolved: the patch hides code from KASAN" in text
+    assert "Does not apply: kernel/watch_queue.c: hunk 1 does not apply" in text
+    assert "blocking finding" in text
     crashed = reader.get("/patches/compare", params={"with": [f"{sweep.jobs['unfixed']}:", hides]})
     assert "KASAN: slab-out-of-bounds Write in watch_queue_set_filter" in words(crashed)
     for wrong in ("x", "1:x:y", f"{sweep.jobs['check']}:none", "99999999:"):
@@ -118,8 +129,9 @@ def test_the_rows_come_as_csv(reader: Visitor, sweep: Sweep) -> None:
 
 
 def test_a_group_that_is_not_there_is_named(reader: Visitor) -> None:
-    assert "no group" in reader.get("/groups/none?submitter=local").text
-    assert reader.get("/groups/none?submitter=local").status_code == 404
+    for what in ("", "/patches.csv"):
+        answer = reader.get(f"/groups/none{what}?submitter=local")
+        assert (answer.status_code, "no group" in answer.text) == (404, True)
 
 
 def test_a_patch_that_arrives_is_listed_by_the_next_poll(reader: Visitor, sweep: Sweep) -> None:

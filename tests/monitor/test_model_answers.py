@@ -27,3 +27,4 @@ def test_an_answer_is_shown_in_its_parts(answer: str, parts: list[tuple[str, str
 def test_an_answer_of_tags_alone_is_read_in_linear_time() -> None:
     assert len(run_page.answer_parts("<ab>" * 250_000)) == 1
     assert len(run_page.answer_parts("<ab></ab>" * 100_000 + "x")) == 1
+    assert len(run_page.answer_parts("x</think>" * 100_000)) == 2

@@ -40,7 +40,8 @@ def row_of(visitor: Visitor, job: int, path: str = "/jobs") -> str:
 def head(visitor: Visitor, job: int) -> str:
     """Return the markup of a job's page above its steps."""
     page = visitor.get(f"/jobs/{job}").text
-    return page.partition('id="job-live"')[2].partition('class="timeline"')[0]
+    inside = page.partition('id="job-live"')[2].partition(">")[2]
+    return inside.partition('class="timeline"')[0]
 
 
 def test_a_blocking_finding_is_named_on_lists_and_at_the_head_of_its_job(

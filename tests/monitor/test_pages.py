@@ -153,6 +153,15 @@ def test_lists_are_filtered_by_their_address(here: Browser, site: Site, waiting:
         assert (answer.status_code, 'role="alert"' in answer.text) == (200, True), query
 
 
+def test_all_that_is_live_answers_polls(here: Browser, waiting: JobView) -> None:
+    """A part of a page lacks what only the page has, such as its title."""
+    paths = ["/", "/jobs", f"/jobs/{waiting.id}", "/bugs", "/workers", "/suitecache"]
+    paths.append("/bugs/watch-queue-filter")
+    assert {path: here.get(f"{path}?poll=yes").status_code for path in paths} == dict.fromkeys(
+        paths, 200
+    )
+
+
 @pytest.mark.parametrize(
     ("path", "status"),
     [

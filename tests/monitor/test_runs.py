@@ -2,6 +2,7 @@
 
 import asyncio
 import re
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -181,6 +182,20 @@ async def _tokens(data: Path, **scopes: str) -> dict[str, str]:
 # --- in a browser -------------------------------------------------------------------------
 
 
+def test_the_cycle_under_way_is_followed_though_none_is_chosen(here: Requests, runs: Runs) -> None:
+    agent = runs.agent
+    agent.going.clear()
+    run = agent.run()
+    deadline = time.monotonic() + 60
+    while "under way" not in (
+        text := here.get(f"/runs/{run}?poll=yes").text.partition("#opened")[2]
+    ):
+        assert time.monotonic() < deadline, text
+        time.sleep(0.2)
+    agent.going.set()
+    agent.end(run)
+
+
 def test_a_forest_is_followed_while_it_grows(reader: Reader, runs: Runs) -> None:
     agent = runs.agent
     page = reader.live("/runs")
@@ -202,7 +217,7 @@ def test_a_forest_is_followed_while_it_grows(reader: Reader, runs: Runs) -> None
     expect(page.locator("#forest a.is-resolved").first).to_be_visible()
     agent.end(run)
     expect(page.locator("#run-live")).to_have_attribute("data-state", "resolved")
-    expect(page.locator("#run-live .diff .added").first).to_contain_text("LIMIT 16")
+    expect(page.locator("#fixes .diff .added").first).to_contain_text("LIMIT 16")
     expect(page.locator("#cycle .steps")).not_to_contain_text("under way")
     expect(page.locator("#cycle")).to_contain_text("The limit 99 is wrong.")
     expect(page.locator("#cycle .chip", has_text="rejected").first).to_be_visible()
@@ -263,11 +278,13 @@ def test_what_models_say_is_shown_as_text(reader: Reader, runs: Runs) -> None:
     expect(page.locator("#cycle")).to_contain_text(f"{SHOWN} The limit 99 is wrong.")
     expect(page.locator("#cycle table.diff").first).to_contain_text("</pre></style>")
     page.goto(runs.pages["question"])
+    page.locator("summary", has_text="Answer as it came").click()
     expect(page.locator("#said-answer .log-view")).to_contain_text(SHOWN)
     page.goto(f"/runs/{runs.attack}/calls?text=%3Cscript%3Edocument.title")
     expect(page.locator(".excerpt").first).to_contain_text(SHOWN[:40])
     page.get_by_role("link", name="a hypothesis").first.click()
     question = page.locator("#said-prompt")
+    page.locator("summary", has_text="Question").click()
     question.get_by_label("Search the log").fill("#define LIMIT 99")
     expect(question.locator(".log-line.chosen")).to_contain_text("#define LIMIT 99")
     page.goto(f"/runs/compare?with={runs.attack}:t0&with={runs.solved}:t0")

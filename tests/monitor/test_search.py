@@ -3,6 +3,7 @@
 import pytest
 
 from kgym_monitor.routes import search_routes
+from kgym_scheduler.database import job_lists
 from tests.demo import checked_patches
 from tests.demo.showcase import BUG, trial
 from tests.monitor.browsing import Visitor, rows, words
@@ -54,6 +55,18 @@ def test_what_is_not_there_is_said(visitor: Visitor) -> None:
     page = visitor.get("/search?q=nobody_calls_this")
     assert page.url.path == "/search"
     assert "Nothing found for “nobody_calls_this”" in words(page)
+
+
+def test_what_only_the_newest_jobs_lack_may_be_there(
+    site: Site, visitor: Visitor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for _ in range(3):
+        site.client.submit(trial())
+    monkeypatch.setattr(job_lists, "SCANNED", 1)
+    monkeypatch.setattr(job_lists, "READ", 1)
+    page = visitor.get("/search?q=nobody_calls_this")
+    assert page.url.path == "/jobs"
+    assert "Nothing found" not in words(page)
 
 
 def test_a_search_is_text_and_has_a_bound(visitor: Visitor) -> None:

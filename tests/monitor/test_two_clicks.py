@@ -69,8 +69,8 @@ def test_why_did_it_fail(browser: Browser, shown: Shown, width: int) -> None:
         clicks = Clicks(page)
         clicks.click(page.locator(f"#job-{job} .name"))
         expect(page.locator("#job-live")).to_contain_text(f"Not resolved: {why}")
-        # It stands beside the line, too, without a further click.
-        expect(page.locator("#on-trial-1 .beside.error")).to_contain_text("hides code from KASAN")
+        # It stands in the patch, too, without a further click.
+        expect(page.locator("#on-trial-1 .said.error")).to_contain_text("hides code from KASAN")
 
 
 def test_which_patches_resolved_and_how_two_differ(reader: Reader, shown: Shown) -> None:
@@ -132,7 +132,8 @@ def test_which_setup_is_best_at_a_class_and_whether_that_is_significant(reader: 
 
 
 def test_a_line_of_a_log_has_an_address(browser: Browser, reader: Reader, shown: Shown) -> None:
-    page = reader.open(f"/jobs/{shown.jobs['fixed']}")
+    page = reader.open(f"/jobs/{shown.jobs['fixed']}?step=2")
+    page.locator(".log-view").scroll_into_view_if_needed()
     line = page.locator(".log-line[data-number='3']")
     expect(line).to_be_visible()
     clicks = Clicks(page)

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from kgym.api.steps import Patch
 from kgym.errors import UserError
-from kgym.source.patching import Applied, apply, as_diff, files, identity, reverse
+from kgym.source.patching import Applied, apply, as_diff, files, identity, misplaced, reverse
 from tests.conftest import ROOT
 
 SAMPLES = ROOT.parent / "shared" / "data" / "odd_inputs" / "patches"
@@ -44,11 +44,7 @@ FIRST, SECOND = HUNKS.split("@@ -9")[0], "@@ -9" + HUNKS.split("@@ -9")[1]
 
 def applied(diff: str, tree: dict[str, str] = TREE, **more: object) -> Applied:
     patch = Patch.model_validate({"diff": diff, **more})
-
-    def read(path: str) -> bytes | None:
-        return tree[path].encode() if path in tree else None
-
-    return apply(patch, read, lambda name: [path for path in tree if Path(path).name == name])
+    return apply(patch, {path: tree[path].encode() for path in tree})
 
 
 def result(diff: str, tree: dict[str, str] = TREE, **more: object) -> dict[str, str | None]:
@@ -196,7 +192,17 @@ def test_a_path_that_is_meant_is_named() -> None:
     twice = {"kernel/b.c": "int b;\n", "lib/b.c": "int b;\n"}
     same = "--- a/b.c\n+++ b/b.c\n@@ -1 +1 @@\n-int b;\n+int c;\n"
     assert "kernel/b.c, lib/b.c may be meant" in refusal(same, twice).message
-    assert refusal(other.format("no.c")).details["misplaced"] == "no.c"
+    assert "there is no such name" in refusal(other.format("no.c")).message
+
+
+def test_files_that_patches_make_themselves_are_not_looked_for() -> None:
+    new = "--- /dev/null\n+++ b/kernel/new.c\n@@ -0,0 +1 @@\n+int n;\n"
+    changed = "--- a/kernel/new.c\n+++ b/kernel/new.c\n@@ -1 +1 @@\n-int n;\n+int m;\n"
+    whole = [Patch(diff=mbox(("[PATCH 1/2] a", new), ("[PATCH 2/2] b", changed)))]
+    for series in (whole, [Patch(diff=new), Patch(diff=changed)]):
+        assert misplaced(series, TREE) == set()
+    assert misplaced([Patch(diff=DIFF), Patch(diff=changed)], TREE) == {"new.c"}
+    assert misplaced([Patch(diff=new + FORMS["no folder"])], {}) == {"new.c", "a.c"}
 
 
 def test_new_files_lie_where_the_others_do() -> None:
@@ -229,6 +235,19 @@ def test_a_rename_with_edits() -> None:
     assert result(moved) == {"kernel/a.c": None, "lib/a.c": CHANGED}
     back = reverse(Patch(diff=moved)).diff or ""
     assert result(back, {"lib/a.c": CHANGED}) == {"lib/a.c": None, "kernel/a.c": FULL}
+
+
+@pytest.mark.parametrize("kind", ["rename", "copy"])
+def test_a_file_that_is_there_is_replaced_only_if_the_patch_removes_it(kind: str) -> None:
+    text = "diff --git a/{0} b/{1}\nsimilarity index 100%\n{2} from {0}\n{2} to {1}\n"
+    onto = text.format("kernel/a.c", "lib/b.c", kind)
+    error = refusal(onto)
+    assert (error.reason, error.details["file"]) == ("patch_does_not_apply", "lib/b.c")
+    assert "lib/b.c already exists: change it, or choose another name" in error.message
+    away = text.format("lib/b.c", "lib/c.c", "rename")
+    gone = "--- a/lib/b.c\n+++ /dev/null\n@@ -1 +0,0 @@\n-int lib;\n"
+    for before in (away, gone):
+        assert result(before + onto)["lib/b.c"] == FULL
 
 
 @pytest.mark.parametrize(
@@ -362,6 +381,12 @@ def test_a_series_is_applied_in_its_order_without_cover_letter_and_replies() -> 
     done = applied(text)
     assert done.changes[0].content == CHANGED.replace("line3 = 4", "line3 = 5").encode()
     assert "Reviewed-by: Re Viewer <re@example.org>" in "\n".join(done.notes)
+
+
+def test_trailers_are_not_counted_as_moved_hunks() -> None:
+    trailers = "".join(f"Acked-by: {n} <{n}@example.org>\n" for n in range(1500))
+    done = applied(mbox(("[PATCH] one", DIFF), ("Re: [PATCH] one", trailers)))
+    assert len(done.notes) == 1500
 
 
 def test_the_patch_of_a_series_that_fails_is_named() -> None:

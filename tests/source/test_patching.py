@@ -2,6 +2,7 @@
 
 import contextlib
 import difflib
+import quopri
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,7 @@ from hypothesis import strategies as st
 
 from kgym.api.steps import Edit, Patch
 from kgym.errors import UserError
+from kgym.source import diff_text
 from kgym.source.patching import apply, files, reverse
 from tests.tables import json_rows, rows
 
@@ -31,12 +33,12 @@ def hunk(path: str, header: str, body: str) -> Patch:
 
 
 def result(patch: Patch, tree: dict[str, bytes] = TREE) -> dict[str, bytes | None]:
-    return {change.path: change.content for change in apply(patch, tree.get).changes}
+    return {change.path: change.content for change in apply(patch, tree).changes}
 
 
 def refusal(patch: Patch, tree: dict[str, bytes] = TREE) -> UserError:
     with pytest.raises(UserError) as caught:
-        apply(patch, tree.get)
+        apply(patch, tree)
     return caught.value
 
 
@@ -56,7 +58,7 @@ def test_applying_a_diff_gives_the_new_text_and_its_reverse_the_old(old: str, ne
 
 def test_a_hunk_moves_to_the_only_other_place_and_says_so() -> None:
     patch = hunk("kernel/a.c", "-1,2 +1,2", " int d;\n-int e;\n+int f;\n")
-    applied = apply(patch, TREE.get)
+    applied = apply(patch, TREE)
     assert applied.changes[0].content == b"int a;\nint b;\nint c;\nint d;\nint f;\n"
     assert "+3 lines away" in applied.notes[0]
 
@@ -72,6 +74,13 @@ def test_many_hunks_that_all_stand_elsewhere_are_refused() -> None:
     patch = Patch(diff=f"--- a/kernel/a.c\n+++ b/kernel/a.c\n{hunks}")
     error = refusal(patch, {"kernel/a.c": "".join(lines).encode()})
     assert "over 1000 hunks" in error.message
+
+
+def test_hunks_that_stand_where_they_say_are_not_counted_as_moved() -> None:
+    lines = [f"int a{n};\r\n" for n in range(1500)]
+    hunks = "".join(f"@@ -{n} +{n} @@\n-int a{n - 1};\n+int b;\n" for n in range(1, 1501))
+    patch = Patch(diff=f"--- a/kernel/a.c\n+++ b/kernel/a.c\n{hunks}")
+    assert result(patch, {"kernel/a.c": "".join(lines).encode()})
 
 
 @pytest.mark.thorough
@@ -160,7 +169,7 @@ def test_what_is_no_patch_is_refused_with_its_reason(text: str, reason: str) -> 
 @given(st.text(max_size=200))
 def test_any_text_is_applied_or_refused_as_the_users_error(text: str) -> None:
     with contextlib.suppress(UserError):
-        apply(Patch(diff="--- a/twice.c\n+++ b/twice.c\n@@ -1,3 +1,3 @@\n" + text), TREE.get)
+        apply(Patch(diff="--- a/twice.c\n+++ b/twice.c\n@@ -1,3 +1,3 @@\n" + text), TREE)
 
 
 @given(text, st.data())
@@ -299,6 +308,49 @@ def test_line_ends_are_the_files() -> None:
             assert result(Patch(diff=text), {"kernel/a.c": before}) == {"kernel/a.c": after}
     mixed = FULL.replace(b"\n", b"\r\n", 1)
     assert refusal(Patch(diff=body), {"kernel/a.c": mixed}).reason == "patch_does_not_apply"
+
+
+OTHER_BYTES = b"/* \xff\xfe */\n"
+NATIONAL = b"\xe1\xe9 %d\n"
+DIFF_OF_BYTES = b"--- a/kernel/a.c\n+++ b/kernel/a.c\n@@ -1,3 +1,3 @@\n" + (
+    b" %s-%s+%s %s" % tuple(NATIONAL % n for n in (0, 1, 4, 2))
+)
+
+
+def mailed(data: bytes, charset: str) -> str:
+    head = f"Subject: x\nContent-Type: text/plain; charset={charset}\nContent-Transfer-Encoding: "
+    return f"{head}quoted-printable\n\n{quopri.encodestring(data).decode()}"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        diff_text.decode(DIFF_OF_BYTES, "bytes"),
+        mailed(DIFF_OF_BYTES, "iso-8859-1"),
+        mailed(DIFF_OF_BYTES, "koi8-r"),
+        mailed(DIFF_OF_BYTES, "utf-8"),
+        mailed(DIFF_OF_BYTES.decode("latin-1").encode(), "utf-8"),
+    ],
+    ids=["bytes", "Latin-1", "KOI8-R", "called UTF-8", "UTF-8"],
+)
+def test_lines_that_are_not_utf8_are_compared_and_written_as_bytes(text: str) -> None:
+    content = b"".join(NATIONAL % n for n in range(4)) + OTHER_BYTES
+    assert result(Patch(diff=text), {"kernel/a.c": content}) == {
+        "kernel/a.c": content.replace(b"1\n", b"4\n", 1)
+    }
+
+
+def test_lines_that_are_utf8_in_a_file_that_is_not_stay_so() -> None:
+    before, after = ("caf\u00e9\n".encode() + b"caf\xe9 %d\n" % n + OTHER_BYTES for n in (0, 1))
+    text = diff_text.decode(
+        b"--- a/kernel/a.c\n+++ b/kernel/a.c\n@@ -1,3 +1,3 @@\n caf\xc3\xa9\n"
+        b"-caf\xe9 0\n+caf\xe9 1\n /* \xff\xfe */\n",
+        "bytes",
+    )
+    assert result(Patch(diff=text), {"kernel/a.c": before}) == {"kernel/a.c": after}
+    error = refusal(Patch(diff=text), {"kernel/a.c": after})
+    assert "nearest in the file" in error.message
+    assert error.message.encode()
 
 
 def test_a_new_file_of_a_patch_with_crlf_has_none() -> None:

@@ -1,7 +1,7 @@
 """kGymSuite's tags, which have a key and a value, as ours: `KEY=VALUE`. Pure."""
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from kgym.errors import UserError
 
@@ -31,6 +31,11 @@ def value(tags: Iterable[str], key: str) -> str | None:
     """Return the value of the first tag with this key, as it is; None if there is none."""
     begin = f"{key}="
     return next((tag[len(begin) :] for tag in tags if tag.startswith(begin)), None)
+
+
+def bug_and_patch(tags: Sequence[str]) -> tuple[str | None, str | None]:
+    """Return the names of a job's bug and patch, as its tags have them."""
+    return value(tags, "bug"), value(tags, "patch")
 
 
 def as_written(tag: str) -> str:

@@ -24,7 +24,9 @@ _LINE = 300
 _CALL = re.compile(r"(?:r[0-9]+ = )?([a-z_][\w$]*)\(")
 _EXECUTING = re.compile(rb"(?m)^(?:[0-9/]+ [0-9:]+ )?executing program ?[0-9]*:\s*$")
 _RESULT = re.compile(r"CALL ([0-9]{1,4}): .*?errno ([0-9]{1,4})((?: [a-z]+)*)\s*$")
-_FEATURE = re.compile(r"(?:[0-9/]+ [0-9:]+ )?([A-Za-z0-9][\w .-]{22,30}): (?!enabled$)(.{1,200})")
+_FEATURE = re.compile(
+    r"(?m)^(?:[0-9/]+ [0-9:]+ )?([A-Za-z0-9][\w .-]{22,30}): (?!enabled$)(.{1,200})$"
+)
 _WELL = "errno 0"
 _IDLE = "RESULT: no calls executed"
 _HEADER = re.compile(r"^#\s*(\{.*\})\s*$")
@@ -172,19 +174,16 @@ class Executed:
         if (begin := _EXECUTING.search(output)) is None:
             return cls()
         lines = output[begin.end() : begin.end() + _MOST].decode(errors="replace").splitlines()
-        names, results = [], {}
+        names = []
         for line in lines:
             if match := _CALL.match(line):
                 names.append(match[1])
             elif line.strip() and names:
                 break
-        for line in lines:
-            if match := _RESULT.search(line[:_LINE]):
-                results[int(match[1])] = f"errno {match[2]}{match[3]}"
-        features = map(
-            _FEATURE.fullmatch, output[: begin.start()].decode(errors="replace").split("\n")
-        )
-        lacking = {match[1].strip(): match[2] for match in features if match}
+        came = filter(None, (_RESULT.search(line[:_LINE]) for line in lines))
+        results = {int(match[1]): f"errno {match[2]}{match[3]}" for match in came}
+        features = _FEATURE.findall(output[: begin.start()].decode(errors="replace"))
+        lacking = {name.strip(): why for name, why in features}
         return cls(
             tuple(names), results, lacking, not results and any(_IDLE in line for line in lines)
         )

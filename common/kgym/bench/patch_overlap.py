@@ -5,12 +5,12 @@ are taken from the syntax trees of the files before and after the patch: a hunk 
 function before the hunk, which need not be the changed one.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from kgym.api.steps import Patch
 from kgym.bench.attempt_record import Overlap
 from kgym.source import edited_functions, patching
-from kgym.source.patching import Read
 
 SOURCES = (".c", ".h", ".S", ".s", ".cc", ".cpp", ".cxx", ".hh", ".hpp")
 _PARSED = (".c", ".h", ".cc", ".cpp", ".cxx", ".hh", ".hpp")
@@ -24,21 +24,21 @@ class ChangedParts:
     functions: frozenset[tuple[str, str]]
 
 
-def changed_parts(patch: str | Patch, read: Read) -> ChangedParts:
-    """Return what a diff or a patch changes in the tree that `read` reads.
+def changed_parts(patch: str | Patch, tree: Mapping[str, bytes]) -> ChangedParts:
+    """Return what a diff, without its binary files, or a patch changes in a tree.
 
     Raises UserError as `kgym.source.patching.apply` does if it does not apply.
     """
     if isinstance(patch, str):
-        patch = Patch(name="patch", diff=patch)
-    applied = patching.apply(patch, read)
+        patch = Patch(name="patch", diff=patch, drop_binaries=True)
+    applied = patching.apply(patch, tree)
     files, functions = set(), set()
     for change in applied.changes:
         if not change.path.endswith(SOURCES):
             continue
         files.add(change.path)
         if change.path.endswith(_PARSED):
-            before, after = _text(read(change.path)), _text(change.content)
+            before, after = _text(tree.get(change.path)), _text(change.content)
             names = edited_functions.changed(before, after)
             functions |= {(change.path, name) for name in names}
     return ChangedParts(frozenset(files), frozenset(functions))

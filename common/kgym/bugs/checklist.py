@@ -21,6 +21,7 @@ from kgym.bugs.resolution import placed
 # Details of one item: a page shows them all.
 _MOST_DETAILS = 50
 _LEAKS = "leaks_objects"
+_NOT_COMPARED = "work_not_compared"
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +52,7 @@ def checklist(
     items = [
         _reproducer(after),
         _controls(evidence),
-        _work(before, evidence),
+        _work(before, evidence, any(finding.reason == _NOT_COMPARED for finding in findings)),
         _variants(variants),
         _balance(variants),
         _kernel_tests(after.kernel_tests if after else None),
@@ -106,19 +107,17 @@ def _control(control: Control) -> str:
     return f"{control.name}: {outcome}{more and f', {more}'}"
 
 
-def _work(before: Work | None, evidence: Evidence | None) -> Item:
+def _work(before: Work | None, evidence: Evidence | None, not_compared: bool) -> Item:
     after = evidence.work if evidence else None
     missing = [f"not known: {reason}" for reason in (evidence.missing if evidence else [])]
     if after is None:
         return _item(Check.WORK, None, missing, [])
-    words, details, met = [], [], None
+    words, details = [], []
     if before is not None and before.calls:
         known = {(call.name, call.result) for call in before.calls}
         same = known & {(call.name, call.result) for call in after.calls}
         words.append(f"{len(same)} of {len(known)} kinds of calls as before")
         details = [f"no longer: {name} returns {how}" for name, how in sorted(known - same)]
-        # Whether a difference counts is for the findings to say: fixes refuse the crashing call.
-        met = True
     if after.reached:
         reached = [function.function for function in after.reached if function.reached]
         words.append(f"{len(reached)} of {len(after.reached)} functions reached")
@@ -127,7 +126,8 @@ def _work(before: Work | None, evidence: Evidence | None) -> Item:
             for function in after.reached
             if not function.reached
         ]
-        met = True
+    # Whether a difference counts is for the findings to say: fixes refuse the crashing call.
+    met = True if words and not not_compared else None
     return _item(Check.WORK, met, [*words, *missing], details)
 
 

@@ -166,12 +166,13 @@ def _of_ended(
 
 
 def _of_failure(step: StepView, failure: Failure) -> _Decided:
-    if failure.cause == "user" and failure.reason == _DOES_NOT_APPLY:
-        return Outcome.DOES_NOT_APPLY, failure.message
-    # The kernel without the patch has to compile: that it does not is no fault of the patch.
-    own = step.kind is StepKind.BUILD and step.name not in {BUILD_BEFORE, BUILD_REFERENCE}
-    if failure.cause == "user" and failure.reason in NOT_BUILT and own:
-        return Outcome.DOES_NOT_COMPILE, failure.message
+    # The kernel with the known fix has to be built: that it is not is no fault of the patch.
+    if failure.cause == "user" and step.name != BUILD_REFERENCE:
+        if failure.reason == _DOES_NOT_APPLY:  # the build without the patch tries whether it does
+            return Outcome.DOES_NOT_APPLY, failure.message
+        own = step.kind is StepKind.BUILD and step.name != BUILD_BEFORE
+        if own and failure.reason in NOT_BUILT:
+            return Outcome.DOES_NOT_COMPILE, failure.message
     outcome = Outcome.REFUSED if failure.cause == "user" else Outcome.INCONCLUSIVE
     return outcome, _failed(step, failure)
 
@@ -298,30 +299,32 @@ def resolution_of(job: JobView, accepted: Collection[str] = ()) -> Resolution | 
     baseline; or a single one whose baseline is in another job. Job lists omit the specs: there, any
     two reproduce steps are taken for a trial.
     """
+    sides = _sides(job)
+    if len(sides) not in {1, 2}:
+        return None
+    after, spec, names = reproduced(sides[-1]), sides[-1].spec, [side.name for side in sides]
+    based = isinstance(spec, ReproduceSpec) and spec.baseline is not None
+    if len(sides) == 1:
+        shown, verdict = after, after.baseline if after else None
+        # A run named so tries another kernel, without a fix (bisection).
+        is_trial = after is not None and names != [BEFORE] and (based or verdict is not None)
+    else:
+        shown = reproduced(sides[0])
+        verdict = shown.verdict if shown else None
+        is_trial = based or names == [BEFORE, AFTER] or not isinstance(spec, ReproduceSpec)
+    if not is_trial:
+        return None
+    has_evidence = shown is not None and shown.evidence is not None
+    asked = spec.evidence if isinstance(spec, ReproduceSpec) else has_evidence
+    own, built = _trial_findings(job, sides), _build_findings(job, sides[-1])
+    return resolution(verdict, after, own, asked=asked, accepted=accepted, built=built)
+
+
+def _sides(job: JobView) -> list[StepView]:
+    """Return the run without the fix and the one with it; all runs if none have these names."""
     runs = _runs(job)
     named = [step for name in (BEFORE, AFTER) for step in runs if step.name == name]
-    sides = named if len(named) == 2 else runs
-    if len(sides) == 1:
-        return _resolution_apart(job, sides[0], accepted)
-    if len(sides) != 2:
-        return None
-    spec = sides[1].spec
-    if isinstance(spec, ReproduceSpec) and sides is runs and spec.baseline is None:
-        return None
-    before, after = map(reproduced, sides)
-    if isinstance(spec, ReproduceSpec):
-        asked = spec.evidence
-    else:
-        asked = before is not None and before.evidence is not None
-    verdict = before.verdict if before else None
-    side_findings = findings(job, sides[1], patched=True)
-    # A run that names its baseline compares the sides itself: do not report the same reason twice.
-    reasons = {finding.reason for finding in side_findings}
-    side_findings += [
-        finding for finding in _sides_differ(job, sides) if finding.reason not in reasons
-    ]
-    built = _build_findings(job, sides[1])
-    return resolution(verdict, after, side_findings, asked=asked, accepted=accepted, built=built)
+    return named if len(named) == 2 else runs
 
 
 def _runs(job: JobView) -> list[StepView]:
@@ -329,6 +332,15 @@ def _runs(job: JobView) -> list[StepView]:
     # The kernel with the known fix only says what a tried fix is compared with.
     runs = (step for step in job.steps if step.kind is StepKind.REPRODUCE)
     return [step for step in runs if step.name != REFERENCE]
+
+
+def _trial_findings(job: JobView, sides: Sequence[StepView]) -> list[Finding]:
+    """Return the findings of the kernel with the fix; the last run, and the one before if known."""
+    own = findings(job, sides[-1], patched=True)
+    # A run that names its baseline compares the sides itself: do not report the same reason twice.
+    reasons = {finding.reason for finding in own}
+    others = _sides_differ(job, sides) if len(sides) == 2 else ()
+    return [*own, *(finding for finding in others if finding.reason not in reasons)]
 
 
 def _sides_differ(job: JobView, sides: Sequence[StepView]) -> Iterator[Finding]:
@@ -340,25 +352,14 @@ def _sides_differ(job: JobView, sides: Sequence[StepView]) -> Iterator[Finding]:
         yield from other_root(before.root, after.root)
 
 
-def _resolution_apart(job: JobView, step: StepView, accepted: Collection[str]) -> Resolution | None:
-    """Return the resolution of a patched run whose baseline is in another job."""
-    after, spec = reproduced(step), step.spec
-    based = isinstance(spec, ReproduceSpec) and spec.baseline is not None
-    # A run named so tries another kernel, without a fix (bisection).
-    if after is None or step.name == BEFORE or not (based or after.baseline):
-        return None
-    asked = spec.evidence if isinstance(spec, ReproduceSpec) else after.evidence is not None
-    own, built = findings(job, step), _build_findings(job, step)
-    return resolution(after.baseline, after, own, asked=asked, accepted=accepted, built=built)
-
-
 def evidence_of(job: JobView, run: StepView) -> list[Item]:
     """Return the checks of a kernel with a fix; none if the run has no result."""
     after, before = reproduced(run), reproduced(job.step(BEFORE))
     if after is None:
         return []
     work = before.evidence.work if before is not None and before.evidence else None
-    return checklist(work, after, findings(job, run, patched=True))
+    sides = _sides(job)
+    return checklist(work, after, _trial_findings(job, sides if sides[-1] is run else [run]))
 
 
 # --- parts of jobs ----------------------------------------------------------------------------

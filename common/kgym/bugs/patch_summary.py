@@ -7,9 +7,8 @@ from typing import Any
 
 from kgym.api.jobs import JobView
 from kgym.api.patch_rows import PatchSummary
-from kgym.api.steps import BuildSpec, CheckResult, CheckSpec, Patch, StepKind, Verdict
-from kgym.bugs.bug import AFTER
-from kgym.bugs.conclusion import Conclusion, check_outcome, check_reason, in_one_line, reproduced
+from kgym.api.steps import BuildSpec, CheckResult, CheckSpec, Patch, ReproduceResult
+from kgym.bugs.conclusion import Conclusion, check_outcome, check_reason, in_one_line
 from kgym.errors import UserError
 from kgym.source import patching, unified_diff
 
@@ -35,16 +34,16 @@ def summaries(job: JobView, concluded: Conclusion) -> list[PatchSummary]:
     tried = _on_trial(job)
     if not (tried or concluded.evidence):
         return []
-    runs = [step for step in job.steps if step.kind is StepKind.REPRODUCE]
-    last = reproduced(job.step(AFTER) or (runs[-1] if runs else None))
-    quiet = last is not None and last.verdict is Verdict.NO_CRASH
+    # A bug that does not show without the patch is not gone.
+    was_there = concluded.trial is not None and concluded.trial.verdicts
+    results = [step.result for step in job.steps if isinstance(step.result, ReproduceResult)]
     return [
         PatchSummary(
             patch=tried[0].name if tried else None,
             outcome=concluded.outcome,
             reason=concluded.reason,
             evidence={item.check: item.met for item in concluded.evidence},
-            confidence=last.confidence if last is not None and quiet else None,
+            confidence=results[-1].confidence if was_there else None,
             **_size(tried),
         )
     ]

@@ -5,7 +5,9 @@ list. A test checks that both agree.
 """
 
 import tomllib
+from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 from kgym.configs import CONFIGS
@@ -39,6 +41,15 @@ def shipped(configs: Path = CONFIGS) -> list[ShippedBug]:
     Raises UserError `bad_bundle` if a table cannot be read, or has no title.
     """
     return [_read(name, configs / "bugs" / name / "bug.toml") for name in names(configs)]
+
+
+@cache
+def by_name() -> Mapping[str, ShippedBug]:
+    """Return the shipped bugs by name, read once; none if a table cannot be read."""
+    try:
+        return {bug.name: bug for bug in shipped()}
+    except UserError:
+        return {}
 
 
 def _read(name: str, path: Path) -> ShippedBug:

@@ -31,7 +31,6 @@ from kgym.bugs.conclusion import (
     failure,
     findings,
     reproduced,
-    resolution_of,
     seconds,
 )
 from kgym.bugs.equivalence import BehaviouralEquivalence
@@ -136,8 +135,9 @@ class TrialResult(Strict):
         before, after = job.step(BEFORE), job.step(AFTER)
         if before is None:
             raise ValueError(f"job {job.id} is not a trial: it has no step `{BEFORE}`")
-        trial = resolution_of(job, accepted) or Resolution(False, ())
         came_to = conclusion(job, accepted)
+        # Without all results, nothing stands in the way but their absence.
+        trial = came_to.trial or Resolution(False, ())
         built = next((s.result for s in job.steps if isinstance(s.result, BuildResult)), None)
         return TrialResult(
             bug=bug,

@@ -290,7 +290,7 @@ class AsyncClient:
             wanted = wanted.model_copy(update={"cursor": page.next})
 
     async def group(self, name: str, submitter: str | None = None) -> GroupView:
-        """Return a group: its jobs counted by state and by verdict.
+        """Return a group: its jobs counted by outcome.
 
         The counts of tens of thousands of jobs may be up to ten seconds old.
 

@@ -5,9 +5,12 @@ change the wrong function, and the verdict would be about another patch.
 """
 
 import re
+from contextlib import suppress
 
 from kgym.errors import UserError
 
+# The encoding of lines that are not UTF-8: a character for each byte.
+BYTES = "iso-8859-1"
 _UTF16 = (b"\xff\xfe", b"\xfe\xff")
 # A colour as terminals get it, and as pagers and editors show it.
 _COLOUR = re.compile(r"(?:\x1b|\^\[|ESC)\[[0-9;]{0,20}[mK]")
@@ -51,11 +54,9 @@ def decode(data: bytes, what: str) -> str:
     8859-1 in lines that are not.
     """
     try:
-        if data.startswith(_UTF16):
-            text = data.decode("utf-16")
-        else:
-            # By line: an mbox may hold mails in several encodings.
-            text = "".join(map(_line, data.splitlines(keepends=True)))
+        # By line: an mbox may hold mails in several encodings.
+        lines = map(_line, data.splitlines(keepends=True))
+        text = data.decode("utf-16") if data.startswith(_UTF16) else "".join(lines)
     except UnicodeDecodeError as error:
         raise UserError("binary_patch", f"{what} is not text: {error}; give a diff") from error
     if "\0" in text:
@@ -64,10 +65,9 @@ def decode(data: bytes, what: str) -> str:
 
 
 def _line(line: bytes) -> str:
-    try:
+    with suppress(UnicodeDecodeError):
         return line.decode()
-    except UnicodeDecodeError:
-        return line.decode("iso-8859-1")
+    return line.decode(BYTES)
 
 
 def plain(text: str) -> str:
@@ -90,10 +90,8 @@ def plain(text: str) -> str:
 
 def instead(text: str) -> str:
     """Say what a text without a unified diff holds, and what to do."""
-    for pattern, what in _OTHERS:
-        if re.search(f"(?m)^(?:{pattern})", text):
-            return what
-    return ""
+    fits = (what for pattern, what in _OTHERS if re.search(f"(?m)^(?:{pattern})", text))
+    return next(fits, "")
 
 
 def bare(header: str) -> str:

@@ -3,6 +3,7 @@
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import lru_cache
 
 import tree_sitter_c
 from tree_sitter import Language, Node, Parser
@@ -46,9 +47,10 @@ class Place:
     """Whether the parser found all of its brackets."""
 
 
-def places(text: str) -> list[Place]:
+@lru_cache(maxsize=64)
+def places(text: str) -> tuple[Place, ...]:
     """Return the places of a file's functions in order, without those that do not parse."""
-    return [
+    return tuple(
         Place(
             name,
             parts[0].start_point.row,
@@ -58,7 +60,7 @@ def places(text: str) -> list[Place]:
             not any(map(_lacks_bracket, parts)),
         )
         for name, parts in _definitions(Parser(_C).parse(text.encode()).root_node)
-    ]
+    )
 
 
 def is_quick(text: str) -> bool:

@@ -11,6 +11,7 @@ from email.errors import MessageError
 from email.header import decode_header, make_header
 from email.message import Message
 from email.parser import Parser
+from itertools import chain, count
 from typing import Any, TypeAlias
 
 from kgym.errors import UserError
@@ -37,6 +38,8 @@ _TRAILER = re.compile(r"(?m)^(?:Reviewed|Acked|Tested)-by: [^\n<]{1,200}<[^\n>]{
 _CHARSET = re.compile(
     r"(?i)utf-?(8|16|32)|(us-)?ascii|iso-?(8859|2022)|windows-|cp\d|koi8|gb|big5|euc"
 )
+# Those that hold not all characters.
+_NATIONAL = re.compile(r"(?i)(?!utf|us-|ascii).")
 _PATCH_FILE = re.compile(r"(?i).*\.(?:patch|diff|txt)$")
 _PATCH_TYPES = {"application/octet-stream", "application/x-patch", "application/mbox"}
 _Message: TypeAlias = "Message[str, str]"
@@ -44,7 +47,10 @@ _Message: TypeAlias = "Message[str, str]"
 
 @dataclass(frozen=True, slots=True)
 class Mail:
-    """A mail's text, and what its subject says: patch `number` of `count`, None for no series."""
+    """A mail's text, and what its subject says: patch `number` of `count`, None for no series.
+
+    `charset` encodes the text as the patched files are, if these are not UTF-8.
+    """
 
     title: str
     text: str
@@ -52,6 +58,7 @@ class Mail:
     number: int | None = None
     count: int = 1
     reply: bool = False
+    charset: str = diff_text.BYTES
 
 
 def read(text: str, name: str) -> list[Mail]:
@@ -77,9 +84,7 @@ def series(mails: Sequence[Mail]) -> tuple[list[Mail], list[str]]:
     """
     patches = [mail for mail in mails if _DIFF.search(mail.text)]
     patches = [mail for mail in patches if not mail.reply] or patches
-    newest: dict[str, int] = {}
-    for mail in patches:
-        newest[mail.title] = max(newest.get(mail.title, 0), mail.version)
+    newest = {mail.title: mail.version for mail in sorted(patches, key=lambda mail: mail.version)}
     last = max((mail.version for mail in patches if mail.number is not None), default=1)
     kept = [
         mail
@@ -94,22 +99,20 @@ def series(mails: Sequence[Mail]) -> tuple[list[Mail], list[str]]:
             {*range(1, max((mail.count for mail in kept), default=0) + 1)} - {*numbers}
         )
         remarks += [f"patch {number} of the series is not here" for number in missing[:10]]
-    for mail in mails:
-        remarks += _TRAILER.findall(mail.text) if mail.reply else []
-    return kept, list(dict.fromkeys(remarks))
+    trailers = (_TRAILER.findall(mail.text) for mail in mails if mail.reply)
+    return kept, list(dict.fromkeys([*remarks, *chain.from_iterable(trailers)]))
 
 
 def _mail(text: str, name: str) -> Mail:
-    head, _, rest = text.partition("\n")
-    message = _parsed(rest if head.startswith("From ") else text, name)
+    message = _parsed(text, name)
     subject = str(message.get("Subject", ""))[:1000]
     with suppress(MessageError, LookupError, ValueError):  # it stays as it is
         subject = str(make_header(decode_header(subject)))
     subject = " ".join(subject.split())
     tags = " ".join(_TAG.findall(subject))
     number, version = _NUMBERS.search(tags), _VERSION.search(tags)
-    bodies = [body for part in message.walk() if (body := _body(part, name)) is not None]
-    body = "\n".join(dict.fromkeys(bodies))
+    bodies = dict(pair for part in message.walk() if (pair := _body(part, name)) is not None)
+    body = "\n".join(bodies)
     # What stands above scissors is no part of the patch below them.
     if (cut := _SCISSORS.search(body)) and _DIFF.search(body, cut.end()):
         body = body[cut.end() :]
@@ -120,16 +123,15 @@ def _mail(text: str, name: str) -> Mail:
         number=int(number[1]) if number else None,
         count=int(number[2]) if number else 1,
         reply=_REPLY.match(subject) is not None,
+        charset=next(filter(_NATIONAL.match, bodies.values()), diff_text.BYTES),
     )
 
 
 def _parsed(text: str, name: str) -> _Message:
-    parts = 0
+    parts = count(1)
 
     def part(**settings: Any) -> _Message:
-        nonlocal parts
-        parts += 1
-        if parts > _MOST_PARTS:
+        if next(parts) > _MOST_PARTS:
             raise too_much
         return Message(**settings)
 
@@ -145,27 +147,31 @@ def _parsed(text: str, name: str) -> _Message:
     return Parser(part).parsestr(text)
 
 
-def _body(part: _Message, name: str) -> str | None:
-    """Return the text of a part; None if it holds no text, or other parts."""
+def _body(part: _Message, name: str) -> tuple[str, str] | None:
+    """Return the text of a part, and the charset from which it was decoded here, if any.
+
+    It is None if the part holds no text, or other parts.
+    """
     kind, text = part.get_content_type(), part.get_payload()
     plain = kind.startswith("text/") and kind != "text/html"
     patch = kind in _PATCH_TYPES or _PATCH_FILE.match(part.get_filename() or "")
     if not isinstance(text, str) or not (plain or patch):
         return None
+    decoded = ""
     encoding = str(part.get("Content-Transfer-Encoding", "")).strip().lower()
     if encoding in {"base64", "quoted-printable", "x-uuencode", "uuencode"}:
         data, charset = part.get_payload(decode=True), str(part.get_content_charset("utf-8"))
-        text = _decoded(data if isinstance(data, bytes) else b"", charset, name)
+        text, decoded = _decoded(data if isinstance(data, bytes) else b"", charset, name)
     if "flowed" in str(part.get_param("format", "")).lower():
         text = _unfolded(text, str(part.get_param("delsp", "")).lower() == "yes")
-    return text
+    return text, decoded
 
 
-def _decoded(data: bytes, charset: str, name: str) -> str:
+def _decoded(data: bytes, charset: str, name: str) -> tuple[str, str]:
     with suppress(LookupError, UnicodeDecodeError):  # it does not exist, or is not what it says
         if _CHARSET.match(charset):
-            return data.decode(charset)
-    return diff_text.decode(data, name)
+            return data.decode(charset), charset
+    return diff_text.decode(data, name), ""
 
 
 def _unfolded(text: str, delsp: bool) -> str:
@@ -173,9 +179,5 @@ def _unfolded(text: str, delsp: bool) -> str:
     # Every line that begins with a blank would have got another one.
     if re.search(r"(?m)^ (?!From |>)[^ \r\n]", text):
         return text
-    whole = [""]
-    for line in text.split("\n"):
-        flows = line.endswith(" ") and line != "-- "
-        whole[-1] += line.removeprefix(" ")[: -1 if flows and delsp else None]
-        whole += [""] * (not flows)
-    return "\n".join(whole[:-1] if whole[-1] == "" else whole)
+    # A line that ends with a blank goes on in the next one, unless it begins the signature.
+    return re.sub(r"(?m)(?<!^--) \n", "" if delsp else " ", re.sub(r"(?m)^ ", "", text))

@@ -1,4 +1,4 @@
-"""Strict application of patches to a source tree. Pure: files are read through a function.
+"""Strict application of patches to a source tree. Pure: the tree is a mapping of paths to contents.
 
 A hunk applies at its stated line, or else at the only other place in the file with all of its old
 lines. If a hunk differs from the file in line ends alone, it takes the file's, provided that each
@@ -10,8 +10,11 @@ uses one kind throughout.
 
 import difflib
 from bisect import bisect_left
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import cached_property
+from io import StringIO
 from itertools import accumulate, groupby
 from pathlib import PurePosixPath
 
@@ -19,11 +22,6 @@ from kgym.api.steps import Edit, Patch
 from kgym.errors import UserError
 from kgym.source import diff_text, patch_mails, unified_diff
 from kgym.source.unified_diff import FileDiff, Hunk
-
-# Returns the content of a file by its path in the tree; None if there is no such file.
-Read = Callable[[str], bytes | None]
-# Returns the paths of all files in the tree that have a name.
-Find = Callable[[str], Iterable[str]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,21 +50,19 @@ class Applied:
     notes: tuple[str, ...]
 
 
-def apply(patch: Patch, read: Read, find: Find = lambda _: ()) -> Applied:
+def apply(patch: Patch, files: Mapping[str, bytes]) -> Applied:
     """Apply a patch; raise UserError `patch_does_not_apply`, `malformed_patch` or `unsafe_patch`.
 
     Later hunks or edits of a file see the results of earlier ones. A file that is not at its path
-    is the only one among those that `find` returns for its name that has the lines; if there is
-    none, the error's details name it (`misplaced`). A patch that would take too long is rejected as
+    is the only one of its name that has the lines. A patch that would take too long is rejected as
     `patch_too_large`; one that changes no file, as `empty_patch`.
     """
-    tree = _Tree(patch.name, read, find)
-    parts = _parts(patch)
-    for number, part in enumerate(parts, 1):
-        tree.begin(part.name)
-        tree.notes += part.notes
+    tree = _Tree(patch.name, files)
+    parts, tree.notes = _parts(patch)
+    for number, (name, own) in enumerate(parts, 1):
+        tree.begin(name)
         try:
-            for file, old, new in _resolved(tree, part.files):
+            for file, old, new in _resolved(tree, own):
                 _apply_file(tree, file, old, new)
         except UserError as error:
             error.details |= {"patch": number, "patches": len(parts)} if len(parts) > 1 else {}
@@ -75,24 +71,39 @@ def apply(patch: Patch, read: Read, find: Find = lambda _: ()) -> Applied:
         _apply_edit(tree, edit)
     if not tree.differs:
         raise UserError(
-            "empty_patch",
-            f"{patch.name} changes nothing: every file is the same afterwards; does the kernel have"
-            " the change already?",
+            "empty_patch", f"{patch.name} changes nothing: is it in the kernel already?"
         )
-    return Applied(tree.changes(), tuple(tree.notes))
+    return Applied(tuple(tree.changes()), tuple(tree.notes))
 
 
 def files(patch: Patch) -> list[str]:
     """Return the paths that a patch may read or write, all inside the tree (`unsafe_patch`)."""
     paths = [_safe(patch.name, edit.file) for edit in patch.edits]
-    for part in _parts(patch):
-        paths += [path for file in part.files for pair in _places(part.name, file) for path in pair]
+    for name, own in _parts(patch)[0]:
+        paths += [path for file in own for pair in _places(name, file) for path in pair]
     return list(dict.fromkeys(paths))
+
+
+def misplaced(patches: Iterable[Patch], paths: Iterable[str]) -> set[str]:
+    """Return the names of the files that patches change at none of these paths.
+
+    With them come the names of new files, which lie where the others do. Raises UserError as
+    `files` does.
+    """
+    there, names = {*paths}, set[str]()
+    for name, own in (part for patch in patches for part in _parts(patch)[0]):
+        places = [(_places(name, file), file.added) for file in own]
+        lost = [pairs for pairs, added in places if not added and not {*dict(pairs)} & there]
+        made = [pairs for pairs, added in places if added or any(old != new for old, new in pairs)]
+        there |= {new for pairs in made for _, new in pairs}
+        looked_for = [*lost, *made] if lost else []
+        names |= {PurePosixPath(at).name for pairs in looked_for for pair in pairs for at in pair}
+    return names
 
 
 def diffs(patch: Patch) -> list[FileDiff]:
     """Return the diffs of a patch's files; raise UserError as `files` does."""
-    return [file for part in _parts(patch) for file in part.files]
+    return [file for _, own in _parts(patch)[0] for file in own]
 
 
 def identity(patch: Patch) -> str:
@@ -105,15 +116,12 @@ def identity(patch: Patch) -> str:
 
 def reverse(patch: Patch) -> Patch:
     """Return the patch that undoes this one; raise UserError as `files` does."""
-    name = f"reverse of {patch.name}"
-    if patch.diff is None:
-        edits = [
-            Edit(file=edit.file, original=edit.replacement, replacement=edit.original)
-            for edit in reversed(patch.edits)
-        ]
-        return Patch(name=name, edits=edits)
+    edits = [
+        Edit(file=edit.file, original=edit.replacement, replacement=edit.original)
+        for edit in reversed(patch.edits)
+    ]
     done = [_reversed(patch.name, file).text() for file in reversed(diffs(patch))]
-    return Patch(name=name, diff="".join(done))
+    return Patch(name=f"reverse of {patch.name}", edits=edits, diff="".join(done) or None)
 
 
 def as_diff(patch: Patch) -> str:
@@ -121,38 +129,27 @@ def as_diff(patch: Patch) -> str:
 
     Raises UserError as `files` does.
     """
-    if patch.diff is None:
-        return "".join(map(_edit_diff, patch.edits))
-    return "".join(file.text() for file in diffs(patch))
+    return "".join([*map(_edit_diff, patch.edits), *(file.text() for file in diffs(patch))])
 
 
 def _edit_diff(edit: Edit) -> str:
-    before, after = edit.original.split("\n"), edit.replacement.split("\n")
-    if before[-1] == after[-1] == "":  # both end with a whole line
-        before, after = before[:-1], after[:-1]
-    lines = difflib.unified_diff(
-        before, after, f"a/{edit.file}", f"b/{edit.file}", n=len(before), lineterm=""
-    )
-    return "".join(f"{line}\n" for line in lines)
+    before, after = edit.original, edit.replacement
+    if not before.endswith("\n") or not after.endswith("\n"):  # they end within lines
+        before, after = f"{before}\n", f"{after}\n"
+    return unified_diff.between(edit.file, before, after, context=before.count("\n"))
 
 
-@dataclass(frozen=True, slots=True)
-class _Part:
-    """A patch of a series, with its name for messages."""
+def _parts(patch: Patch) -> tuple[list[tuple[str, list[FileDiff]]], list[str]]:
+    """Return the patches of a diff or of a series of mails in order, each with a name, and remarks.
 
-    name: str
-    files: list[FileDiff]
-    notes: list[str]
-
-
-def _parts(patch: Patch) -> list[_Part]:
-    """Return the patches of a diff, a mail or a series of mails, in order; none of edits."""
+    Edits are none.
+    """
     if patch.url is not None:
         raise UserError(
             "malformed_patch", f"{patch.name} is a URL, which only a check fetches; give a diff"
         )
     if patch.diff is None:
-        return []
+        return [], []
     name, text = patch.name, diff_text.plain(patch.diff)
     if "\0" in text:
         raise UserError("binary_patch", f"{name} is not text: it contains NUL bytes; give a diff")
@@ -168,16 +165,17 @@ def _parts(patch: Patch) -> list[_Part]:
         kept = [file for file in files if not (file.binary and patch.drop_binaries)]
         for file in kept:
             _check_file(own, file)
-        parts.append(_Part(own, kept, notes))
-        notes = []
-    if not any(part.files for part in parts):
-        binary = any("is binary" in note for part in parts for note in part.notes)
+            file.charset = mail.charset
+        parts.append((own, kept))
+    count = sum(len(kept) for _, kept in parts)
+    if not count:
+        binary = any("is binary" in note for note in notes)
         what = "changes only binary files" if binary else diff_text.instead(text)
         reason = "malformed_patch" if what else "empty_patch"
         raise UserError(reason, f"{name} {what or 'holds no diff; give what `git diff` prints'}")
-    if sum(len(part.files) for part in parts) > _MOST_FILES:
+    if count > _MOST_FILES:
         raise UserError("patch_too_large", f"{name} changes over {_MOST_FILES} files; split it")
-    return parts
+    return parts, notes
 
 
 def _check_file(name: str, file: FileDiff) -> None:
@@ -230,27 +228,24 @@ def _places(name: str, file: FileDiff) -> list[tuple[str, str]]:
     paths = [_safe(name, path) for path in diff_text.places(old, new)]
     if not paths:
         _safe(name, old), _safe(name, new)
-        raise UserError(
-            "malformed_patch",
-            f"{name}: a diff of {old} against {new} changes no single file: give both the file's"
-            " path in the tree",
-        )
+        what = f"{name}: a diff of {old} against {new} changes no single file: give both its path"
+        raise UserError("malformed_patch", what)
     return [(path, path) for path in paths]
 
 
 class _Tree:
     """The files with the changes made so far; each is read and decoded once."""
 
-    def __init__(self, name: str, read: Read, find: Find) -> None:
+    def __init__(self, name: str, files: Mapping[str, bytes]) -> None:
         self.name = name
         self.notes: list[str] = []
-        self.find = find
-        self._read = read
+        self._files = files
         self._before: dict[str, str | None] = {}
         self._texts: dict[str, str | None] = {}
         # By path, in order of the first change: the executable bit, or the file to copy it from.
         self._changed: dict[str, bool | str] = {}
         self._searched = 0
+        self.moved = 0
         # The texts when the patch of a series began.
         self._begun: dict[str, str | None] = {}
 
@@ -260,16 +255,23 @@ class _Tree:
 
     def unpatched(self, path: str) -> str | None:
         """Return the text that a file had when this patch began."""
-        text = self.text(path)
-        return self._begun[path] if path in self._begun else self._before.get(path, text)
+        return self._begun.get(path, self._before.get(path, self.text(path)))
 
     def text(self, path: str) -> str | None:
         """Return the text of a file, or None if it does not exist."""
         if path not in self._texts:
-            content = self._read(path)
+            content = self._files.get(path)
             text = None if content is None else content.decode(errors="surrogateescape")
             self._texts[path] = self._before[path] = text
         return self._texts[path]
+
+    @cached_property
+    def named(self) -> dict[str, list[str]]:
+        """The paths of the unpatched files, by name."""
+        named: dict[str, list[str]] = {}
+        for path in self._files:
+            named.setdefault(path.rpartition("/")[2], []).append(path)
+        return named
 
     @property
     def differs(self) -> bool:
@@ -290,22 +292,15 @@ class _Tree:
         """Count searched characters; raise UserError beyond the limit."""
         self._searched += characters
         if self._searched > _MOST_SEARCHED:
-            raise UserError(
-                "patch_too_large",
-                f"{self.name}: searching files of this size for its edits and hunks takes too long;"
-                " make fewer, larger edits",
-            )
+            what = f"{self.name}: searching its files takes too long: make fewer, larger edits"
+            raise UserError("patch_too_large", what)
 
-    def changes(self) -> tuple[Change, ...]:
-        """Return all changes."""
-        return tuple(self._change(path, self._texts[path]) for path in self._changed)
-
-    def _change(self, path: str, text: str | None) -> Change:
-        if text is None:
-            return Change(path, None)
-        mode = self._changed[path]
-        content = text.encode(errors="surrogateescape")
-        return Change(path, content, mode is True, mode if isinstance(mode, str) else None)
+    def changes(self) -> Iterator[Change]:
+        """Yield all changes."""
+        for path, mode in self._changed.items():
+            text = self._texts[path]
+            content = None if text is None else text.encode(errors="surrogateescape")
+            yield Change(path, content, mode is True, mode if isinstance(mode, str) else None)
 
 
 def _resolved(tree: _Tree, files: Sequence[FileDiff]) -> list[tuple[FileDiff, str, str]]:
@@ -333,9 +328,9 @@ def _shifted(path: str, shift: tuple[str, str]) -> str:
 def _shift(tree: _Tree, file: FileDiff, old: str) -> tuple[str, str]:
     """Return the prefix by which a file's path differs from the tree's, and that of the tree's."""
     tree.search(_FIND)
-    name = PurePosixPath(old).name
-    there = [path for path in tree.find(name) if tree.text(path) is not None]
-    shifts, why, notes = {}, "", len(tree.notes)
+    named = tree.named.get(PurePosixPath(old).name, [])
+    there = [path for path in named if tree.text(path) is not None]
+    shifts, why, notes, moved = {}, "", len(tree.notes), tree.moved
     for path in there:
         shift = (old.removesuffix(path), "") if old.endswith(path) else ("", path.removesuffix(old))
         if _shifted(old, shift) != path:  # neither path is the other's end
@@ -346,14 +341,13 @@ def _shift(tree: _Tree, file: FileDiff, old: str) -> tuple[str, str]:
         except UserError as error:
             why = f"\n{error.message}"
     del tree.notes[notes:]
+    tree.moved = moved
     if len(shifts) == 1:
         return shifts.popitem()[1]
-    meant = (
-        f"{', '.join(list(shifts or there)[:5])} may be meant" if there else "there is no such name"
-    )
-    message = f"{old} is not in the tree; {meant}: give the path from the top of the tree"
-    details = {} if there else {"misplaced": name}
-    raise _conflict(tree.name, message + why * (len(there) == 1), old, **details)
+    meant = ", ".join(sorted(shifts or there)[:5])
+    what = f"{meant} may be meant" if there else "there is no such name"
+    message = f"{old} is not in the tree; {what}: give the path from the top of the tree"
+    raise _conflict(tree.name, message + why * (len(there) == 1), old)
 
 
 def _in_tree(tree: _Tree, file: FileDiff) -> tuple[str, str]:
@@ -370,9 +364,9 @@ def _apply_file(tree: _Tree, file: FileDiff, old: str, new: str) -> None:
     name, executable = tree.name, file.mode == "100755"
     copied = "copy from" in file.extended
     before = tree.unpatched(old) if copied else tree.text(old)
+    if (file.added or old != new) and tree.text(new) is not None:
+        raise _conflict(name, f"{new} already exists: change it, or choose another name", new)
     if file.added:
-        if before is not None:
-            raise _conflict(name, f"{new} already exists: change it, or choose another name", new)
         text = "".join("".join(hunk.side("+ ")) for hunk in file.hunks)
         tree.change(new, text, executable=executable)
         return
@@ -400,6 +394,7 @@ def _apply_hunks(tree: _Tree, path: str, file: FileDiff, text: str) -> str:
             other = _with_ends([*old, *new], ends) if old else None
             if other is not None:
                 old, new = other[: len(old)], other[len(old) :]
+            old, new = lines.encoded(old, file.charset), lines.encoded(new, file.charset)
             # A hunk without old lines names the line before the insertion.
             stated = None if hunk.old is None else hunk.old - (1 if old else 0) + moved
             at = _place(tree, lines, old, stated, floor)
@@ -408,7 +403,7 @@ def _apply_hunks(tree: _Tree, path: str, file: FileDiff, text: str) -> str:
         if at is None:
             line = hunk.line if hunk.old is None else hunk.old
             what = f"hunk {number} of {path} (line {line}) does not apply\n"
-            what += _nearest(lines, hunk.side("- "))
+            what += _nearest(lines, lines.encoded(hunk.side("- "), file.charset))
             raise _conflict(tree.name, what, path, hunk=number, line=line)
         if other is not None:
             tree.notes.append(f"{named} took the file's line ends")
@@ -417,7 +412,8 @@ def _apply_hunks(tree: _Tree, path: str, file: FileDiff, text: str) -> str:
         if at != stated:
             by = "to the only place" if stated is None else f"{at - stated:+d} lines away"
             tree.notes.append(f"{named} applied {by}")
-        if len(tree.notes) > _MOST_MOVED:
+            tree.moved += 1
+        if tree.moved > _MOST_MOVED:
             what = f"over {_MOST_MOVED} hunks are not at their stated lines: {_ANEW}"
             raise _conflict(tree.name, what, path)
         done += lines.all[floor:at]
@@ -429,10 +425,9 @@ def _apply_hunks(tree: _Tree, path: str, file: FileDiff, text: str) -> str:
 
 def _ends(text: str) -> str | None:
     """Return the line end of all lines of a file; None if they are mixed."""
-    with_cr = text.count("\r\n")
     if "\r" not in text:
         return "\n"
-    return "\r\n" if with_cr == text.count("\n") else None
+    return "\r\n" if text.count("\r\n") == text.count("\n") else None
 
 
 def _with_ends(lines: list[str], end: str | None) -> list[str] | None:
@@ -447,10 +442,24 @@ class _Lines:
     """The lines of a file, each with its line end, and their offsets."""
 
     def __init__(self, text: str) -> None:
-        parts = text.split("\n")
-        self.all = [part + "\n" for part in parts[:-1]] + ([parts[-1]] if parts[-1] else [])
+        self.all = StringIO(text).readlines()
         self._text = "\n" + text
         self._starts: list[int] = []
+        self._raw: set[str] = set()
+        try:
+            text.encode()
+        except UnicodeEncodeError:  # surrogates stand for bytes that are not UTF-8
+            self._raw = set(self.all)
+
+    def encoded(self, lines: list[str], charset: str) -> list[str]:
+        """Return a diff's lines as the file has them; in `charset` if they are not UTF-8 there."""
+        # Only in files that are not UTF-8: elsewhere, another encoding would be another text.
+        if not self._raw:
+            return lines
+        return [
+            line if line.isascii() or line in self._raw else _encoded(line, charset)
+            for line in lines
+        ]
 
     def places(self, old: list[str], floor: int = 0) -> tuple[list[int], int]:
         """Return the first two indices, from `floor` on, at which the old lines stand.
@@ -466,10 +475,14 @@ class _Lines:
             at = len(text) - len(wanted)
             offsets = [at] if at >= start and text.endswith(wanted) else []
         else:
-            offsets = [text.find(wanted, start)]
-            offsets.append(text.find(wanted, offsets[0] + 1) if offsets[0] >= 0 else -1)
-        places = [bisect_left(self._starts, at) for at in offsets if at >= 0]
-        return places, len(text) - start
+            offsets = occurrences(text, wanted, start, most=2)
+        return [bisect_left(self._starts, at) for at in offsets], len(text) - start
+
+
+def _encoded(line: str, charset: str) -> str:
+    with suppress(UnicodeEncodeError):
+        return line.encode(charset).decode(errors="surrogateescape")
+    return line
 
 
 def _place(
@@ -500,22 +513,19 @@ def _nearest(file: _Lines, old: list[str]) -> str:
             " copy from a web page has changed tabs or blanks; take the patch from its source"
         )
     wanted = {line for line in old if line.strip()}
-    hits = [line in wanted for line in lines]
-    window = sum(hits[: len(old)])
-    best, best_at = window, 0
-    for at in range(1, len(lines) - len(old) + 1):
-        window += hits[at + len(old) - 1] - hits[at - 1]
-        if window > best:
-            best, best_at = window, at
-    if best == 0:
+    hits = [0, *accumulate(line in wanted for line in lines)]
+    size = min(len(old), len(lines))
+    # The first of the places with the most lines.
+    begin = max(range(len(lines) - size + 1), key=lambda at: hits[at + size] - hits[at])
+    if hits[begin + size] == hits[begin]:
         return f"none of its lines is in the file: {_ANEW}"
     old = old[:_SHOWN]
-    nearest = lines[best_at : best_at + len(old)]
+    nearest = lines[begin : begin + len(old)]
     diff = difflib.unified_diff(
         [line.rstrip("\n") for line in old],
         [line.rstrip("\n") for line in nearest],
         "wanted by the hunk",
-        f"nearest in the file, from line {best_at + 1}",
+        f"nearest in the file, from line {begin + 1}",
         lineterm="",
         n=len(old),
     )
@@ -535,52 +545,51 @@ def _apply_edit(tree: _Tree, edit: Edit) -> None:
     path = _safe(tree.name, edit.file)
     text = tree.text(path)
     if text is None:
-        raise _conflict(
-            tree.name, f"{path} is not in the tree: give the path from the top of the tree", path
-        )
+        raise _conflict(tree.name, f"{path} is not in the tree: give its path from the top", path)
     tree.search(len(text))
-    at = text.find(edit.original)
-    behind = at + len(edit.original)
-    if at >= 0 and text.find(edit.original, behind) < 0:
-        tree.change(path, text[:at] + edit.replacement + text[behind:], executable=path)
-        return
-    raise _conflict(
-        tree.name, f"the original of an edit {not_once(text, edit.original, path)}", path
-    )
+    if text.count(edit.original) != 1:
+        why = not_once(text, edit.original, path)
+        raise _conflict(tree.name, f"the original of an edit {why}", path)
+    tree.change(path, text.replace(edit.original, edit.replacement), executable=path)
 
 
 def not_once(text: str, original: str, path: str) -> str:
     """Say that a text does not stand once in a file, with the lines where it does, or nearly."""
-    count = text.count(original)
-    if not count:
-        near = _nearest(_Lines(text), _Lines(original).all)
-        return f"occurs 0 times in {path}, not once\n{near}"
-    places, at = [], -1
-    for _ in range(min(count, _PLACES)):
-        at = text.find(original, at + 1)
-        begin = text.rfind("\n", 0, at) + 1
-        line = text[begin:].partition("\n")[0][:_SHOWN]
-        places.append(f"{text.count(chr(10), 0, at) + 1}: {line}")
-    more = "\n…" if count > _PLACES else ""
-    return (
-        f"occurs {count} times in {path}, not once: add lines before or after it. It is in\n"
-        + "\n".join(places)
-        + more
-    )
+    if places := [text.count("\n", 0, at) for at in occurrences(text, original)]:
+        return several(text, path, places)
+    near = _nearest(_Lines(text), _Lines(original).all)
+    return f"occurs 0 times in {path}, not once\n{near}"
+
+
+def occurrences(text: str, wanted: str, start: int = 0, most: int = _PLACES + 1) -> list[int]:
+    """Return the first places of a text in another: by default, as many as `several` needs."""
+    places, at = list[int](), start - 1
+    while len(places) < most and (at := text.find(wanted, at + 1)) >= 0:
+        places.append(at)
+    return places
+
+
+def several(text: str, path: str, places: Sequence[int]) -> str:
+    """Say that something stands at several lines of a file, counted from 0."""
+    lines = text.split("\n")
+    shown = [f"{at + 1}: {lines[at][:_SHOWN]}" for at in places[:_PLACES]]
+    more = len(places) > len(shown)
+    times = f"over {_PLACES}" if more else len(places)
+    what = f"occurs {times} times in {path}, not once: add lines before or after it. It is in"
+    return "\n".join([what, *shown, *["…"] * more])
 
 
 def _conflict(name: str, what: str, path: str, **details: object) -> UserError:
-    return UserError("patch_does_not_apply", f"{name}: {what}", file=path, **details)
+    # Lines of files that are not UTF-8 have surrogates, which no answer can hold.
+    message = f"{name}: {what}".encode(errors="replace").decode()
+    return UserError("patch_does_not_apply", message, file=path, **details)
 
 
 def _reversed(name: str, file: FileDiff) -> FileDiff:
     """Return the changes that undo those to a file."""
     if "copy from" in file.extended:
-        raise UserError(
-            "malformed_patch",
-            f"{name}: {file.paths[1]} is a copy, which cannot be reversed; make the diff with"
-            " `git diff --no-renames`",
-        )
+        what = f"{name}: the copy {file.paths[1]} has no reverse; use `git diff --no-renames`"
+        raise UserError("malformed_patch", what)
     hunks = [
         Hunk(hunk.line, hunk.new, hunk.old, (tuple(_reversed_lines(hunk)),)) for hunk in file.hunks
     ]

@@ -11,20 +11,19 @@ from difflib import SequenceMatcher
 from itertools import accumulate
 
 from kgym.api.steps import Edit
-from kgym.source.patching import not_once
+from kgym.source.patching import not_once, occurrences, several
 from kgym.source.whole_functions import MisfitError
 
 # Lines on both sides, multiplied, up to which they are matched: that takes quadratic time.
 _MOST_MATCHED = 4_000_000
 # Lines that are added to a text until it stands once in its file.
 _MOST_ADDED = 200
-# Places of a snippet that are named in a message.
-_PLACES = 10
 _TAB = 8
 # Lines that kernel code does not indent with what is around them.
 _UNINDENTED = re.compile(r"#|(?!default)\w+:(?!:)")
 _BLANKS = re.compile(r"(?<! ) +(?=\t)")
 _Scale = tuple[int, int]
+_Widths = list[tuple[int, int]]
 
 
 def edit(path: str, text: str, original: str, patched: str, line: int | None = None) -> Edit:
@@ -45,7 +44,10 @@ def edit(path: str, text: str, original: str, patched: str, line: int | None = N
         given = (part for part in original.split("\n") if part.strip())
         before = [next(given) if part.strip() else part for part in own]
         after = patched.strip("\n").split("\n")
-        scale = _scale(before, after, own)
+        pairs = zip(before, own, strict=True)
+        # Those that are replaced may all be written without indentation: then the new ones tell.
+        replaced = [(_width(line), _width(theirs)) for line, theirs in pairs if theirs.strip()]
+        scale = _scale(replaced, _kept(after, own))
     guessed = [line.rstrip() for line in before] != [line.rstrip() for line in own]
     made = _respaced(before, after, own, scale, _tabbed(path, text), guessed)
     if made == after and before == own and text.count(original) == 1 and patched.strip():
@@ -64,13 +66,10 @@ def edit(path: str, text: str, original: str, patched: str, line: int | None = N
 def function(path: str, text: str, original: str, patched: str) -> str:
     """Return a whole function in the white space of the file and of the function it replaces."""
     own, after = original.split("\n"), patched.split("\n")
-    # The last line is its closing brace, which is not indented.
-    scales = [(unit, -_width(after[-1]) * _TAB // unit) for unit in (8, 4, 2)]
-    widths = [(_width(after[b]), _width(own[a])) for b, a in _aligned(own, after).items()]
     blanks = "\n\t" not in patched
-    scale = max(scales, key=lambda scale: sum(_scaled(w, scale) == own for w, own in widths))
-    made = _respaced(own, after, own, scale if blanks else scales[0], _tabbed(path, text), blanks)
-    return "\n".join(made)
+    # The last line is its closing brace, which is not indented.
+    scale = _scale([], _kept(after, own)) if blanks else (_TAB, -_width(after[-1]))
+    return "\n".join(_respaced(own, after, own, scale, _tabbed(path, text), blanks))
 
 
 def _place(path: str, text: str, original: str, line: int | None) -> tuple[int, int]:
@@ -83,24 +82,16 @@ def _place(path: str, text: str, original: str, line: int | None) -> tuple[int, 
     for form in (str.rstrip, _key):
         whole = "\n".join(["", *(form(lines[number]) for number in there), ""])
         wanted = "\n".join(["", *(form(part) for part in original.split("\n") if part.strip()), ""])
-        places: list[int] = []
-        at = whole.find(wanted)
-        while at >= 0 and len(wanted) > 1 and len(places) < _PLACES:
-            places.append(whole.count("\n", 0, at))
-            at = whole.find(wanted, at + 1)
+        offsets = occurrences(whole, wanted) if len(wanted) > 1 else []
+        places = [whole.count("\n", 0, at) for at in offsets]
         places = [place for place in places if there[place] + 1 == line] or places
         if len(places) == 1:
             starts = [0, *accumulate(len(part) + 1 for part in lines)]
             last = there[places[0] + wanted.count("\n") - 2]
             return starts[there[places[0]]], starts[last + 1] - 1
         if places:
-            named = "\n".join(
-                f"{there[place] + 1}: {lines[there[place]][:200]}" for place in places
-            )
-            raise MisfitError(
-                f"the original stands at several places of {path}: add lines before or after it. It"
-                f" is in\n{named}"
-            )
+            where = [there[place] for place in places]
+            raise MisfitError(f"the original {several(text, path, where)}")
     raise MisfitError(f"the original {not_once(text, original, path)}")
 
 
@@ -147,12 +138,14 @@ def _aligned(before: Sequence[str], after: Sequence[str]) -> dict[int, int]:
     return {block.b + n: block.a + n for block in blocks for n in range(block.size)}
 
 
-def _scale(before: Sequence[str], after: Sequence[str], own: Sequence[str]) -> _Scale:
+def _kept(after: Sequence[str], own: Sequence[str]) -> _Widths:
+    """Return the indentations of the file's lines that stand in a replacement, there and here."""
+    return [(_width(after[b]), _width(own[a])) for b, a in _aligned(own, after).items()]
+
+
+def _scale(pairs: _Widths, kept: _Widths) -> _Scale:
     """Return the columns of a level of indentation, and how far the file's lines are further in."""
-    pairs = [(_width(a), _width(b)) for a, b in zip(before, own, strict=True) if b.strip()]
-    kept = [(_width(after[b]), _width(own[a])) for b, a in _aligned(before, after).items()]
-    units = (8, 4, 2) if all(width % 8 == 0 for width, _ in pairs) else (4, 2, 8)
-    # The lines that are replaced may all be written without indentation: then the new ones tell.
+    units = (8, 4, 2) if all(width % 8 == 0 for width, _ in pairs or kept) else (4, 2, 8)
     for known in (pairs, kept):
         fits = Counter(
             (unit, own - _scaled(width, (unit, 0))) for unit in units for width, own in known

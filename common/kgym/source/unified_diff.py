@@ -4,14 +4,18 @@ Prose around a diff is skipped. If the header of a hunk counts its lines wrongly
 the lines decide; if they can be read in several ways, the tree decides (`kgym.source.patching`).
 """
 
+import difflib
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from io import StringIO
+from itertools import dropwhile
 
 from kgym.errors import UserError
 from kgym.source import diff_text
 
 NOTHING = "/dev/null"
+_NO_END = "\n\\ No newline at end of file\n"
 _NUMBERS = re.compile(r"@@ -(\d{1,9})(?:,(\d{1,9}))? \+(\d{1,9})(?:,(\d{1,9}))? @@")
 _HUNK = re.compile(r"@@(?:$|[\s.])")
 # Lines of Git between `diff --git` and the first hunk.
@@ -28,6 +32,7 @@ _REFUSED = (
     ),
     (re.compile(r"Only in \S+: \S+$"), "this file's content is missing; use `diff -ruN`"),
 )
+_WORD = re.compile(r"\[-.{1,200}?-\]|\{\+.{1,200}?\+\}")
 # Ends a hunk whose header does not say where it ends: other headers, signatures, scissors, fences.
 _STOPS = re.compile(
     r"diff -|@@(?:$|[\s.@])|Index: |Property changes on: |Binary files |GIT binary patch$|Only in "
@@ -37,6 +42,7 @@ _STOPS = re.compile(
 _SIGNED = re.compile(r"[-+ \t\\]|\r?$")
 # A line after a hunk that prose would hardly have.
 _CODE = re.compile(r"[-+ ]\t|[-+](?! ).*[;{}]$|[-+]#")
+_START = re.compile(r"(?<=[-+])\d+(?=,|\s)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,22 +75,22 @@ class FileDiff:
     extended: dict[str, str] = field(default_factory=dict)
     hunks: list[Hunk] = field(default_factory=list)
     binary: bool = False
+    charset: str = diff_text.BYTES
+    """What its lines are encoded in, in a file that is not UTF-8."""
 
     @property
     def added(self) -> bool:
         """Whether the file is new."""
-        whole = bool(self.hunks) and all(
-            hunk.old == 0 and not hunk.side("- ") for hunk in self.hunks
-        )
-        return self.old == NOTHING or "new file mode" in self.extended or whole
+        whole = (hunk.old == 0 and not hunk.side("- ") for hunk in self.hunks)
+        new = self.old == NOTHING or "new file mode" in self.extended
+        return new or (bool(self.hunks) and all(whole))
 
     @property
     def removed(self) -> bool:
         """Whether the file is deleted."""
-        whole = bool(self.hunks) and all(
-            hunk.new == 0 and not hunk.side("+ ") for hunk in self.hunks
-        )
-        return self.new == NOTHING or "deleted file mode" in self.extended or whole
+        whole = (hunk.new == 0 and not hunk.side("+ ") for hunk in self.hunks)
+        gone = self.new == NOTHING or "deleted file mode" in self.extended
+        return gone or (bool(self.hunks) and all(whole))
 
     @property
     def paths(self) -> tuple[str, str]:
@@ -114,8 +120,7 @@ class FileDiff:
             before, after = len(hunk.side("- ")), len(hunk.side("+ "))
             lines.append(f"@@ -{hunk.old or 0},{before} +{hunk.new or 0},{after} @@\n")
             for line in hunk.readings[0]:
-                end = "" if line.endswith("\n") else "\n\\ No newline at end of file\n"
-                lines.append(f"{line}{end}")
+                lines.append(line if line.endswith("\n") else f"{line}{_NO_END}")
         return "".join(lines)
 
 
@@ -125,6 +130,30 @@ def parse(text: str, name: str) -> list[FileDiff]:
     Raises UserError `malformed_patch`, with the line.
     """
     return _Parser(text, name).files
+
+
+def between(path: str, before: str, after: str, context: int = 3) -> str:
+    """Return the change of a file's text as a diff; empty if there is none."""
+    # str.splitlines would also split at the form feeds in kernel sources.
+    old, new = StringIO(before).readlines(), StringIO(after).readlines()
+    # difflib is quadratic, so it only gets the part that differs.
+    same = common_start(old, new)
+    first = max(0, same - context)
+    tail = max(0, common_start(old[same:][::-1], new[same:][::-1]) - context)
+    old, new = old[first : len(old) - tail], new[first : len(new) - tail]
+    lines = difflib.unified_diff(old, new, f"a/{path}", f"b/{path}", n=context)
+    text = []
+    for line in lines:
+        if line.startswith("@@"):
+            line = _START.sub(lambda number: str(int(number[0]) + first), line)  # noqa: PLW2901
+        text.append(line if line.endswith("\n") else f"{line}{_NO_END}")
+    return "".join(text)
+
+
+def common_start(lines: Sequence[str], other: Sequence[str]) -> int:
+    """Return how many lines both begin with."""
+    pairs = zip(lines, other, strict=False)
+    return next((at for at, (a, b) in enumerate(pairs) if a != b), min(len(lines), len(other)))
 
 
 class _Parser:
@@ -175,9 +204,8 @@ class _Parser:
     def _hunk(self) -> None:
         head, match = self.at, _NUMBERS.match(self.lines[self.at])
         if not self.files:
-            raise self._malformed(
-                head, "it is a hunk of an unknown file; put `--- a/PATH` and `+++ b/PATH` before it"
-            )
+            what = "it is a hunk of an unknown file; put `--- a/PATH` and `+++ b/PATH` before it"
+            raise self._malformed(head, what)
         old, new = (int(match[1]), int(match[3])) if match else (None, None)
         end = self._counted(head + 1, int(match[2] or 1), int(match[4] or 1)) if match else None
         exact = end is not None and not self._goes_on(end)
@@ -195,10 +223,7 @@ class _Parser:
         readings = tuple(dict.fromkeys(tuple(_normal(way)) for way in ways))
         changing = tuple(way for way in readings if any(line[0] in "+-" for line in way))
         if not changing:
-            marks = any(
-                ("[-" in line and "-]" in line) or ("{+" in line and "+}" in line)
-                for line in self.lines[head + 1 : self.at]
-            )
+            marks = any(map(_WORD.search, self.lines[head + 1 : self.at]))
             what = "it is a word diff" if marks else "no line of this hunk begins with + or -"
             if marks or not exact:
                 raise self._malformed(head, f"{what}; make it anew: `git diff --word-diff=none`")
@@ -242,10 +267,7 @@ def _git_paths(text: str) -> tuple[str, str]:
 
 
 def _stripped(lines: Sequence[str]) -> Sequence[str]:
-    end = len(lines)
-    while end and not lines[end - 1].strip("\r"):
-        end -= 1
-    return lines[:end]
+    return list(dropwhile(lambda line: not line.strip("\r"), reversed(lines)))[::-1]
 
 
 def _normal(lines: Sequence[str]) -> Iterator[str]:

@@ -14,8 +14,11 @@ from kgym.source.edited_functions import Place, is_quick, places
 
 # Characters of a function: the kernel's longest has fewer.
 LONGEST = 100_000
+# Characters of several functions: parsing them blocks the caller.
+MOST_TEXT = 200_000
 _COMMENTS = re.compile(r"/\*.*?\*/|//[^\n]*", re.DOTALL)
 _INCLUDE = re.compile(r"^[ \t]*(?:#|%:)[ \t]*include\b.*$", re.MULTILINE)
+_ALONE = "write only the function, from its return type to its closing brace"
 # Characters of code in a message.
 _SHOWN = 60
 
@@ -34,55 +37,60 @@ class Whole:
     """Code written after it, without comments: `EXPORT_SYMBOL(name);`."""
 
 
+def functions(text: str) -> list[str]:
+    """Return the functions of a text that holds nothing else but comments; else none."""
+    if len(text) > MOST_TEXT or not is_quick(text):
+        return []
+    raw, there = text.encode(), places(text)
+    ends, begins = (
+        [0, *(each.behind for each in there)],
+        [*(each.first for each in there), len(raw)],
+    )
+    rest = b"".join(raw[end:begin] for end, begin in zip(ends, begins, strict=True)).decode()
+    if _COMMENTS.sub("", rest).strip():
+        return []
+    return [raw[each.first : each.behind].decode() for each in there]
+
+
 def read(text: str) -> Whole:
     """Parse a text as exactly one function; raise MisfitError otherwise."""
     text = text.replace("\r\n", "\n")
     if len(text) > LONGEST:
-        raise MisfitError(
-            f"a function has {len(text)} characters; the limit is {LONGEST}. Change only what needs"
-            " to be changed"
-        )
+        raise MisfitError(f"it has {len(text)} characters; the limit is {LONGEST}: change less")
     if not is_quick(text):
         raise MisfitError("it takes too long to parse: write it in the style of kernel code")
-    functions = places(text)
-    if len(functions) != 1:
-        raise MisfitError(_not_one(text, functions))
-    (place,) = functions
+    there = places(text)
+    if len(there) != 1:
+        raise MisfitError(_not_one(text, there))
+    (place,) = there
     raw = text.encode()
-    before, behind = raw[: place.first].decode(), raw[place.behind :].decode()
     body = raw[place.first : place.behind].decode()
-    before, behind = (_COMMENTS.sub("", rest).strip() for rest in (before, behind))
+    around = raw[: place.first], raw[place.behind :]
+    before, behind = (_COMMENTS.sub("", rest.decode()).strip() for rest in around)
     if before:
-        raise MisfitError(
-            f"before {place.name}() comes {_short(before)}: write only the function, from its"
-            " return type to its closing brace"
-        )
+        raise MisfitError(f"before {place.name}() comes {_short(before)}: {_ALONE}")
     if not place.whole or not body.endswith("}"):
         raise MisfitError(f"{place.name}() does not parse: a brace or a parenthesis is missing")
     return Whole(place.name, body, behind)
 
 
-def replacements(text: str, functions: Sequence[Whole]) -> list[tuple[str, str]]:
-    """Return pairs of old text, which occurs once in the file, and new text.
+def replaced(text: str, function: Whole) -> str:
+    """Return the text, which occurs once in the file, of the function that it replaces.
 
-    Raises MisfitError if a function is missing, defined more than once, or has an uncertain range,
-    or if the file would not have the same functions afterwards.
+    Raises MisfitError if that is missing, defined more than once, or has an uncertain range, or if
+    the file would not have the same other functions afterwards.
     """
-    existing = places(text)
-    raw = text.encode()
-    made: dict[Place, tuple[str, str]] = {}
-    for function in functions:
-        place = _place(function, existing)
-        if place in made:
-            raise MisfitError(f"{function.name}() is given twice: write its final form once")
-        old = raw[place.first : place.behind].decode()
-        _check(function, place, old, text, raw)
-        made[place] = old, function.text
-    after = raw
-    for place in sorted(made, key=lambda place: place.first, reverse=True):
-        after = after[: place.first] + made[place][1].encode() + after[place.behind :]
-    _check_rest(existing, raw, made, after)
-    return [(old, new) for old, new in made.values() if old != new]
+    existing, raw = places(text), text.encode()
+    place = _place(function, existing)
+    old = raw[place.first : place.behind].decode()
+    _check(function, place, old, text, raw)
+    after = raw[: place.first] + function.text.encode() + raw[place.behind :]
+    if _others(existing, raw, place) != _others(places(after.decode()), after, place):
+        raise MisfitError(
+            f"with {function.name}() as written, the rest of the file parses differently: a brace,"
+            " a quote, a comment or an #if is not closed"
+        )
+    return old
 
 
 def _place(function: Whole, existing: Sequence[Place]) -> Place:
@@ -92,18 +100,14 @@ def _place(function: Whole, existing: Sequence[Place]) -> Place:
         return there[0]
     if there:
         lines = ", ".join(str(place.begin + 1) for place in there)
-        raise MisfitError(
-            f"{function.name}() is defined {len(there)} times here, in lines {lines}: the function"
-            " that is meant is unclear"
-        )
+        times = f"{len(there)} times here, in lines {lines}"
+        raise MisfitError(f"{function.name}() is defined {times}: which is meant is unclear")
     if not function.name.isascii():
         raise MisfitError(f"there is no function {function.name!a} here: {_foreign(function.name)}")
     alike = difflib.get_close_matches(function.name, {place.name for place in existing}, 1)
     meant = f", but {alike[0]}()" if alike else ""
-    raise MisfitError(
-        f"there is no function {function.name}() here that parses{meant}; only existing functions"
-        " can be replaced"
-    )
+    what = f"there is no function {function.name}() here that parses{meant}"
+    raise MisfitError(f"{what}; only existing ones can be replaced")
 
 
 def _check(function: Whole, place: Place, old: str, text: str, raw: bytes) -> None:
@@ -119,43 +123,25 @@ def _check(function: Whole, place: Place, old: str, text: str, raw: bytes) -> No
     known = {" ".join(line.split()) for line in _INCLUDE.findall(old)}
     for line in _INCLUDE.findall(function.text):
         if " ".join(line.split()) not in known:
-            raise MisfitError(
-                f"{function.name}() contains {_short(line.strip())}: include headers at the top of"
-                " the file, not in a function"
-            )
+            what = f"{function.name}() contains {_short(line.strip())}"
+            raise MisfitError(f"{what}: include headers at the top of the file, not in a function")
     following = _COMMENTS.sub("", raw[place.behind :].decode()).lstrip()
     if function.behind and not following.startswith(function.behind):
-        raise MisfitError(
-            f"after {function.name}() comes {_short(function.behind)}: write only the function, up"
-            " to its closing brace"
-        )
+        raise MisfitError(f"after {function.name}() comes {_short(function.behind)}: {_ALONE}")
 
 
-def _check_rest(
-    existing: Sequence[Place], raw: bytes, made: dict[Place, tuple[str, str]], after: bytes
-) -> None:
-    """Reject functions that change how the rest of the file parses."""
-    kept = [
-        (place.name, None if place in made else raw[place.first : place.behind])
-        for place in existing
+def _others(there: Sequence[Place], raw: bytes, place: Place) -> list[tuple[str, bytes]]:
+    """Return the names of a file's functions, with the texts of all but one."""
+    return [
+        (each.name, raw[each.first : each.behind] if each.name != place.name else b"")
+        for each in there
     ]
-    names = {place.name for place in made}
-    now = [
-        (place.name, None if place.name in names else after[place.first : place.behind])
-        for place in places(after.decode())
-    ]
-    if kept != now:
-        given = ", ".join(f"{name}()" for name in sorted(names))
-        raise MisfitError(
-            f"with {given} as written, the rest of the file parses differently: a brace, a quote,"
-            " a comment or an #if is not closed"
-        )
 
 
-def _not_one(text: str, functions: Sequence[Place]) -> str:
-    if functions:
-        names = ", ".join(f"{function.name}()" for function in functions[:10])
-        return f"one <function> contains {len(functions)} functions ({names}): write each by itself"
+def _not_one(text: str, there: Sequence[Place]) -> str:
+    if there:
+        names = ", ".join(f"{function.name}()" for function in there[:10])
+        return f"one <function> contains {len(there)} functions ({names}): write each by itself"
     return (
         f"{_short(text.strip())} does not parse as a C function: write it whole, from its return"
         " type to its closing brace"

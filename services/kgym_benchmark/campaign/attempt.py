@@ -24,13 +24,13 @@ from kgym.bugs.kernel_run import KernelRun, RunOptions, run_kernel
 from kgym.client import AsyncClient
 from kgym.errors import InfrastructureError, UserError
 from kgym.host import sandbox
+from kgym.source.source_folder import SourceFolder
 from kgym_benchmark.campaign.adapters import Command
 from kgym_benchmark.campaign.model_proxy import ModelProxy
 from kgym_benchmark.campaign.subjects import Subject
 from kgym_benchmark.kenv.door import Door, KernelCall
 from kgym_benchmark.kenv.environment import LOG, PATCH, TRAJECTORY, Ended, Environment, Given
 from kgym_benchmark.kenv.protocol import Case
-from kgym_benchmark.kenv.trees import BugTree
 
 ENDED, CALLS, ATIF = "ended.json", "kernel_runs.jsonl", "trajectory.atif.json"
 # Characters of the reason why an agent did not finish.
@@ -38,7 +38,7 @@ _ERROR = 1000
 # Bytes of the log of an agent that failed, for the reason.
 _LAST_WORDS = 400
 AGENT_FAILED = "agent_failed"
-Tree = Callable[[Subject, ExitStack], Awaitable[BugTree]]
+Tree = Callable[[Subject, ExitStack], Awaitable[SourceFolder]]
 
 
 class AgentEnded(Strict):
@@ -195,7 +195,7 @@ def _kernels(attempt: Attempt, client: AsyncClient) -> Callable[[str], Awaitable
     trial = TrialOptions(campaign.feedback_instances, campaign.time)
 
     async def run(diff: str) -> KernelRun:
-        options = RunOptions(trial=trial)
+        options = RunOptions(trial=trial, drop_binaries=True)
         result = await run_kernel(client, attempt.subject.bug, diff, options)
         if result.outcome is not Outcome.INCONCLUSIVE:
             return result

@@ -212,7 +212,7 @@ class Run:
             tree = await self._equipment.tree(subject, kept)
             # Compared outside the environment and after the agent has ended, with a tree that it
             # could not change.
-            change = await verification.change_of(diff, tree.read)
+            change = await verification.change_of(diff, tree)
             try:
                 verified = await self._verification.verify(subject, diff, change)
             except InfrastructureError as error:
@@ -224,7 +224,7 @@ class Run:
                 why = f"no verdict in {tries} tries: {error.message}"
                 ended = ended.model_copy(update={"error": ended.error or why[:1000]})
             record = _recorded(planned, ended, verified, diff, change)
-            return await verification.with_overlap(record, subject.bug.fix, tree.read)
+            return await verification.with_overlap(record, subject.bug.fix, tree)
 
     def _try(self, planned: Planned) -> int:
         return self._tries[planned.bug, planned.setup, planned.run] + 1

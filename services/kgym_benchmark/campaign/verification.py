@@ -2,7 +2,7 @@
 
 import asyncio
 import hashlib
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import ParamSpec, TypeVar
 
@@ -25,7 +25,6 @@ from kgym.client import AsyncClient
 from kgym.errors import InfrastructureError, KgymError, UserError
 from kgym.host import separate_process
 from kgym.source import patching
-from kgym.source.patching import Read
 from kgym_benchmark.campaign.subjects import Subject
 
 # Characters of a patch that is parsed within this process.
@@ -104,7 +103,8 @@ class Verification:
         await asyncio.gather(*self._tasks.values(), return_exceptions=True)
 
     async def _verify(self, subject: Subject, diff: str) -> Verified:
-        run = await run_kernel(self._client, subject.bug, diff, RunOptions(trial=self._trial))
+        options = RunOptions(trial=self._trial, drop_binaries=True)
+        run = await run_kernel(self._client, subject.bug, diff, options)
         result = None
         if run.job is not None:
             result = _result(await self._client.job(run.job))
@@ -147,8 +147,8 @@ def _result(job: JobView) -> ReproduceResult | None:
 # --- the identity of a patch's change, and its overlap with the fix ------------------
 
 
-def identity(diff: str, read: Read) -> str:
-    """Return a SHA-256 that is equal for two diffs with the same effect on the tree of `read`.
+def identity(diff: str, tree: Mapping[str, bytes]) -> str:
+    """Return a SHA-256 that is equal for two diffs with the same effect on the tree.
 
     A diff that does not apply is identified by its text.
     """
@@ -156,13 +156,13 @@ def identity(diff: str, read: Read) -> str:
     # same lines, and 25 VMs cost minutes. The same lines with context that does not fit are another
     # patch: one that does not apply.
     try:
-        applied = patching.apply(Patch(diff=diff), read)
+        applied = patching.apply(Patch(diff=diff, drop_binaries=True), tree)
     except (UserError, ValueError):  # the latter: longer than a patch may be
         return text_identity(diff)
     digest = hashlib.sha256()
     for change in sorted(applied.changes, key=lambda change: change.path):
         content = change.content
-        if content is not None and content == read(change.path) and not change.executable:
+        if content is not None and content == tree.get(change.path) and not change.executable:
             continue
         state = "gone" if content is None else hashlib.sha256(content).hexdigest()
         line = f"{change.path}\0{state}\0{change.executable}\0{change.mode_of}\n"
@@ -175,15 +175,17 @@ def text_identity(diff: str) -> str:
     return hashlib.sha256(diff.encode(errors="replace")).hexdigest()
 
 
-async def change_of(diff: str, read: Read) -> str:
+async def change_of(diff: str, tree: Mapping[str, bytes]) -> str:
     """Return the identity of a patch's change, computed within limits of time and memory."""
     try:
-        return await _within_limits(diff, identity, diff, read)
+        return await _within_limits(diff, identity, diff, tree)
     except KgymError:  # took too much time or memory
         return text_identity(diff)
 
 
-async def with_overlap(record: AttemptRecord, fix: Patch | None, read: Read) -> AttemptRecord:
+async def with_overlap(
+    record: AttemptRecord, fix: Patch | None, tree: Mapping[str, bytes]
+) -> AttemptRecord:
     """Return the record with the overlap of its patch and the developers'.
 
     The overlap stays null if a patch is missing or does not apply, or if comparing takes too long.
@@ -192,8 +194,8 @@ async def with_overlap(record: AttemptRecord, fix: Patch | None, read: Read) -> 
     if diff is None or fix is None:
         return record
     try:
-        theirs = await asyncio.to_thread(changed_parts, fix, read)
-        ours = await _within_limits(diff, changed_parts, diff, read)
+        theirs = await asyncio.to_thread(changed_parts, fix, tree)
+        ours = await _within_limits(diff, changed_parts, diff, tree)
     except KgymError:
         return record
     files, functions = overlap(ours, theirs)

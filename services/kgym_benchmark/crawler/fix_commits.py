@@ -94,9 +94,10 @@ async def _functions(
 ) -> list[Function] | None:
     from kgym.bench.patch_overlap import changed_parts  # noqa: PLC0415 - needs the extra `bench`
 
-    before = {name: await _git(mirror, "cat-file", "blob", f"{parent}:{name}") for name in files}
+    shown = {name: await _git(mirror, "cat-file", "blob", f"{parent}:{name}") for name in files}
+    before = {name: content for name, content in shown.items() if content is not None}
     try:
-        changed = changed_parts(diff, before.get)
+        changed = changed_parts(diff, before)
     except KgymError:
         return None
     return [Function(file=file, name=name) for file, name in sorted(changed.functions)]

@@ -27,7 +27,6 @@ from kgym_benchmark.kenv.protocol import (
     failed,
     instructions,
     observation,
-    without_binaries,
 )
 
 # Maximum bytes of a call: a patch has at most 8 MiB, in Base64.
@@ -172,7 +171,7 @@ class Door:
         self.calls += 1
         begun, answer, job = time.monotonic(), GIVEN_UP, None
         try:
-            diff = without_binaries(diff_text.decode(data, "the tree's changes"))
+            diff = diff_text.decode(data, "the tree's changes")
             run = await self.run(diff)
             seen, answer, job = observation(run), run.answer, run.job
         except KgymError as error:

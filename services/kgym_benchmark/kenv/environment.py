@@ -26,11 +26,12 @@ from kgym.host.sandbox import Overlay, Sandbox, prepare
 from kgym.host.sandbox_limits import LimitExceeded, SandboxLimits
 from kgym.host.scratch import scratch
 from kgym.source import diff_text
+from kgym.source.source_folder import SourceFolder
 from kgym_benchmark.kenv import trees
 from kgym_benchmark.kenv.door import Door
 from kgym_benchmark.kenv.inside import programs
-from kgym_benchmark.kenv.protocol import CommitFrom, without_binaries
-from kgym_benchmark.kenv.trees import GIT, BugTree
+from kgym_benchmark.kenv.protocol import CommitFrom
+from kgym_benchmark.kenv.trees import GIT
 
 # The output files.
 PATCH, TRAJECTORY, LOG = "patch.txt", "traj.json", "log.txt"
@@ -87,7 +88,7 @@ class Ended:
 class Environment:
     """Context manager: an environment in `folder`, which must be new."""
 
-    def __init__(self, folder: Path, tree: BugTree, door: Door, given: Given) -> None:
+    def __init__(self, folder: Path, tree: SourceFolder, door: Door, given: Given) -> None:
         self._folder = folder
         self._tree = tree
         self._door = door
@@ -142,7 +143,7 @@ class Environment:
             own = await self._changes()
         if len(own) > MOST_PATCH:
             raise UserError("patch_too_large", f"the agent's patch has over {MOST_PATCH >> 20} MiB")
-        text = without_binaries(diff_text.decode(own, "the agent's patch"))
+        text = diff_text.decode(own, "the agent's patch")
         if len(text) > TEXT:
             raise UserError("patch_too_large", f"the agent's patch has over {TEXT} characters")
         return text

@@ -4,7 +4,6 @@ Sources: ARiSE-Lab/live-kbench, docs/kEnv.md, kenv/initialize, kenv/run_kernel a
 kGym/kclient/KBDr/kclient/agentic.py (commit 8849209).
 """
 
-import re
 from dataclasses import dataclass
 from typing import Literal
 
@@ -103,10 +102,3 @@ def instructions(kernels: int) -> str:
             " is still running, call it again.\n"
         )
     return text
-
-
-def without_binaries(diff: str) -> str:
-    """Return a Git diff without binary files, which patches must not contain."""
-    parts = re.split(r"(?m)^(?=diff --git )", diff)
-    binary = re.compile(r"(?m)^(Binary files .* differ|GIT binary patch)$")
-    return "".join(part for part in parts if not binary.search(part))

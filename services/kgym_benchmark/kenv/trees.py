@@ -21,6 +21,7 @@ from kgym.host.folder_cache import FolderCache
 from kgym.host.sandbox import Overlay, Sandbox
 from kgym.source.change_archive import archive
 from kgym.source.patching import Change
+from kgym.source.source_folder import SourceFolder
 
 PLACE = "/linux"
 # Version of the layers' content; part of their names.
@@ -65,26 +66,6 @@ class Published:
     bug: Sequence[Change]
 
 
-@dataclass(frozen=True, slots=True)
-class BugTree:
-    """A tree with a bug, in a read-only folder."""
-
-    folder: Path
-
-    def read(self, path: str) -> bytes | None:
-        """Return a file's content; None if it is missing, not regular, or behind a link."""
-        parts = Path(path).parts
-        if ".." in parts or Path(path).is_absolute():
-            return None
-        here = self.folder
-        # Links could lead out of the tree, to files of this machine.
-        for part in parts:
-            here = here / part
-            if here.is_symlink():
-                return None
-        return here.read_bytes() if here.is_file() else None
-
-
 class Trees:
     """The trees of a host, kept below `root`."""
 
@@ -94,7 +75,7 @@ class Trees:
 
     async def get(
         self, source: Published, held: ExitStack, tell: Callable[[str], None] = lambda _: None
-    ) -> BugTree:
+    ) -> SourceFolder:
         """Return the tree with the bug, created if needed; it is kept until `held` is closed."""
         kernel_key = _key(LAYOUT, source.identity, *map(_named, source.added))
         key = _key(kernel_key, *map(_named, source.bug))
@@ -114,7 +95,7 @@ class Trees:
         if not there:
             await asyncio.to_thread(self._bugs.trim, BUDGET)
             await asyncio.to_thread(self._kernels.trim, BUDGET)
-        return BugTree(folder / _TREE)
+        return SourceFolder(folder / _TREE)
 
 
 async def _run(

@@ -156,8 +156,7 @@ class _Build:
         if not self.spec.kernel_tests:
             return result
         reviewed = [patch for patch in self.spec.patches if patch.name in self.spec.review]
-        named = await patched_files.named(reviewed)
-        paths = {path for paths in named if isinstance(paths, list) for path in paths}
+        _, paths = await patched_files.named(reviewed)
 
         async def tree(folder: Path) -> Tree:
             return (entry or await self._entry(identified)).tree(folder)

@@ -186,14 +186,10 @@ class _Check:
         """
         spec, run = self.spec, self.run
         run.progress("apply", 0, len(spec.patches), "patches")
-        named = await patched_files.named([*spec.base, *self.patches])
-        paths = {path for each in named if not isinstance(each, UserError) for path in each}
+        named, paths = await patched_files.named([*spec.base, *self.patches])
         files, links = await tree.look(sorted(paths))
         base = await patched_files.applied(tree, spec.base, files, lambda note: None)
-        for change in patched_files.in_all(base):
-            files.pop(change.path, None)
-            if change.content is not None:
-                files[change.path] = change.content
+        patched_files.update(files, patched_files.in_all(base))
         for number, own in enumerate(named[len(spec.base) :]):
             if number in checks:
                 continue
@@ -235,8 +231,7 @@ class _Check:
         self, ground: BaseLayer
     ) -> tuple[list[list[str] | UserError], dict[str, bytes], set[str]]:
         """Return the paths that each patch names, the files' contents, and paths behind links."""
-        named = await patched_files.named(self.patches)
-        all_paths = {path for paths in named if not isinstance(paths, UserError) for path in paths}
+        named, all_paths = await patched_files.named(self.patches)
         files, links = await self.checker.grounds.read(ground, all_paths, self.run.folder / "read")
         return named, files, links
 
@@ -355,14 +350,14 @@ async def _changes_of(
         if path in links:
             raise behind_link(path)
     own = {path: files[path] for path in paths if path in files}
-    return own, *await patched_files.with_misplaced(tree, own, _looked_at, patch, files)
+    return own, *await patched_files.with_misplaced(tree, own, _looked_at, [patch], files)
 
 
 def _looked_at(
-    patch: Patch, files: dict[str, bytes]
+    patches: Sequence[Patch], files: dict[str, bytes]
 ) -> tuple[patching.Applied, list[tuple[str, Function]]]:
-    """Apply a patch; return its changes, and the functions that it changes."""
-    applied = patched_files.apply_one(patch, files)
+    """Apply a single patch; return its changes, and the functions that it changes."""
+    applied = patched_files.apply_one(patches[0], files)
     functions = (
         (change.path, function)
         for change in applied.changes

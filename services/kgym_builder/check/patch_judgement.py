@@ -11,6 +11,7 @@ from functools import cached_property
 from kgym.api.steps import Diagnostic, FileCheck, FileOutcome, PatchOutcome
 from kgym.source import diagnostics
 from kgym.source.patching import Change
+from kgym.source.unified_diff import common_start
 from kgym_builder.check.compilation import (
     CompileBatch,
     CompileCommands,
@@ -111,10 +112,7 @@ class PatchJudgement:
     @cached_property
     def errors(self) -> list[Diagnostic]:
         """The compiler's errors."""
-        parsed = diagnostics.parse(
-            line for failure in self._failures for line in failure.output.splitlines()
-        )
-        return [diagnostic for diagnostic in parsed if diagnostic.severity == "error"]
+        return _parsed("error", *(failure.output for failure in self._failures))
 
     @property
     def reason(self) -> str:
@@ -213,11 +211,13 @@ def _removed(file: FilePlan, check: FileCheck) -> FileCheck:
     return check
 
 
+def _parsed(severity: str, *outputs: str) -> list[Diagnostic]:
+    parsed = diagnostics.parse(line for output in outputs for line in output.splitlines())
+    return [diagnostic for diagnostic in parsed if diagnostic.severity == severity]
+
+
 def _warnings(output: str) -> list[Diagnostic]:
-    if "warning:" not in output:
-        return []
-    parsed = diagnostics.parse(output.splitlines())
-    return [diagnostic for diagnostic in parsed if diagnostic.severity == "warning"]
+    return _parsed("warning", output) if "warning:" in output else []
 
 
 def _without_progress(output: str) -> str:
@@ -247,8 +247,8 @@ class Lines:
 
     def __init__(self, before: str, after: str) -> None:
         old, new = before.split("\n"), after.split("\n")
-        start = _common_start(old, new)
-        end = _common_start(old[start:][::-1], new[start:][::-1])
+        start = common_start(old, new)
+        end = common_start(old[start:][::-1], new[start:][::-1])
         self._blocks = [(0, 0, start)]
         middle = old[start : len(old) - end], new[start : len(new) - end]
         if max(map(len, middle)) <= _MOST_LINES:
@@ -293,8 +293,3 @@ def new_warnings(
         else:
             new.append(warning)
     return new
-
-
-def _common_start(lines: list[str], other: list[str]) -> int:
-    pairs = zip(lines, other, strict=False)
-    return next((at for at, (a, b) in enumerate(pairs) if a != b), min(len(lines), len(other)))

@@ -34,11 +34,9 @@ async def fetch(patch: Patch, origins: Origins, target: Path) -> Patch:
         host = urlsplit(url).netloc.lower()
         # Also after redirects, which must stay on the host that was named.
         if host not in origins.patch_hosts or host != named:
-            raise UserError(
-                "url_not_allowed",
-                f"{url}: this worker fetches no patches from {host}: its operator allows hosts with"
-                f" {PATCH_HOSTS}; or save the mails, and give their file",
-            )
+            what = f"{url}: this worker fetches no patches from {host}: its operator allows hosts"
+            remedy = f"with {PATCH_HOSTS}; or save the mails, and give their file"
+            raise UserError("url_not_allowed", f"{what} {remedy}")
 
     bounds = SourceLimits(archive=TEXT, seconds=_SECONDS)
     await download(url, target, None, origins, bounds, lambda *_: None, allow)

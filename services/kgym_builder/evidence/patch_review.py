@@ -1,12 +1,11 @@
 """Review a patch's source: the code it removes, the files and words in it, optionally its style."""
 
-import difflib
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 
 from kgym.api.steps import Finding, Patch, Severity
 from kgym.host import proc, separate_process
-from kgym.source import patching
+from kgym.source import patching, unified_diff
 from kgym_builder.evidence.removed_code import amputations
 from kgym_builder.evidence.suspicious_changes import new_words, touched
 from kgym_builder.kbuild.working_tree import Tree
@@ -97,11 +96,8 @@ def _parse(text: str) -> Iterator[Finding]:
 
 
 def _diff(before: Mapping[str, bytes], after: Mapping[str, bytes]) -> str:
-    lines: list[str] = []
-    for path in sorted({*before, *after}):
-        old, new = (
-            side.get(path, b"").decode(errors="replace").splitlines(keepends=True)
-            for side in (before, after)
-        )
-        lines += difflib.unified_diff(old, new, f"a/{path}", f"b/{path}")
-    return "".join(lines)
+    sides = (
+        (path, *(side.get(path, b"").decode(errors="replace") for side in (before, after)))
+        for path in sorted({*before, *after})
+    )
+    return "".join(unified_diff.between(path, old, new) for path, old, new in sides)

@@ -9,6 +9,7 @@ import re
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
+from itertools import groupby
 from pathlib import Path
 
 from kgym.errors import UserError
@@ -96,12 +97,15 @@ class Tree:
         contents = {path: copy.read_bytes() for path, copy in copies.items()}
         return contents, done.text.splitlines()
 
-    async def find(self, name: str) -> list[str]:
-        """Return the paths of the files with a name; none if there are too many."""
-        if not re.fullmatch(r"[\w.+-]{1,200}", name, re.ASCII):  # it could be a pattern
-            return []
-        paths = await self.run(["find", ".", "-type", "f", "-name", name, "-printf", "%P\\n"])
-        return lines if len(lines := paths.text.splitlines()) <= _MOST_OF_A_NAME else []
+    async def find(self, names: Iterable[str]) -> list[str]:
+        """Return the paths of the files with these names; none of a name that too many have."""
+        # Others could be patterns.
+        plain = [name for name in names if re.fullmatch(r"[\w.+-]{1,200}", name, re.ASCII)]
+        tests = [word for name in plain for word in ("-o", "-name", name)][1:] or ["-false"]
+        argv = ["find", ".", "-type", "f", "(", *tests, ")", "-printf", "%P\\n"]
+        paths = sorted((await self.run(argv)).text.splitlines(), key=_name)
+        groups = (list(group) for _, group in groupby(paths, _name))
+        return [path for group in groups if len(group) <= _MOST_OF_A_NAME for path in group]
 
     async def with_modes(self, changes: Sequence[Change]) -> list[Change]:
         """Return the changes with the executable bits of files whose mode a patch leaves alone."""
@@ -187,6 +191,10 @@ class Tree:
         return Sandbox(
             overlays={PLACE: self.overlay}, writable=writable, root=self._root, limits=limits
         )
+
+
+def _name(path: str) -> str:
+    return path.rpartition("/")[2]
 
 
 def orphans(changes: Iterable[Change]) -> list[str]:

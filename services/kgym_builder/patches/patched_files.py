@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import PurePosixPath
 from types import MappingProxyType
 from typing import TypeVar
 
@@ -14,9 +13,9 @@ from kgym.source.patching import Change
 from kgym_builder.kbuild import control
 from kgym_builder.kbuild.working_tree import Tree
 
-# Files of a patch that are looked for elsewhere in the tree.
-_MOST_MISPLACED = 20
-P = TypeVar("P", Patch, Sequence[Patch])
+# Names of files that are looked for in the whole tree.
+_MOST_MISPLACED = 200
+P = TypeVar("P", bound=Patch)
 T = TypeVar("T")
 
 
@@ -43,17 +42,17 @@ async def read(
     tree: Tree, patches: Sequence[Patch], others: Iterable[str] = ()
 ) -> dict[str, bytes]:
     """Return the files of the tree that the patches name, and `others`, if they exist."""
-    paths = set(others)
-    for names in await named(patches):
-        if isinstance(names, UserError):
-            raise names
-        paths.update(names)
-    return await tree.read(sorted(paths))
+    names, paths = await named(patches)
+    for each in names:
+        if isinstance(each, UserError):
+            raise each
+    return await tree.read(sorted({*paths, *others}))
 
 
-async def named(patches: Sequence[Patch]) -> list[list[str] | UserError]:
-    """Return the paths that each patch names, or the error in it."""
-    return await separate_process.call(weight(patches, {}), _named, patches)
+async def named(patches: Sequence[Patch]) -> tuple[list[list[str] | UserError], set[str]]:
+    """Return the paths that each patch names, or the error in it; and the paths of all."""
+    names = await separate_process.call(weight(patches, {}), _named, patches)
+    return names, {path for each in names if not isinstance(each, UserError) for path in each}
 
 
 async def applied(
@@ -71,8 +70,8 @@ async def applied(
 async def with_misplaced(
     tree: Tree,
     files: dict[str, bytes],
-    work: Callable[[P, dict[str, bytes]], T],
-    patches: P,
+    work: Callable[[Sequence[P], dict[str, bytes]], T],
+    patches: Sequence[P],
     known: Mapping[str, bytes] = MappingProxyType({}),
 ) -> T:
     """Call `work` on patches and the files that they change; return its result.
@@ -80,20 +79,14 @@ async def with_misplaced(
     For files that are not at their paths, those of the same name in the tree are added to `files`,
     with the contents in `known` if they are there.
     """
-    for _ in range(_MOST_MISPLACED):
-        much = weight(patches if isinstance(patches, Sequence) else [patches], files)
-        try:
-            return await separate_process.call(much, work, patches, dict(files))
-        except UserError as error:
-            if not isinstance(name := error.details.get("misplaced"), str):
-                raise
-            places = await tree.read(await tree.find(name))
-            if places.keys() <= files.keys():
-                raise
-            files |= {path: files.get(path, known.get(path, places[path])) for path in places}
-    raise UserError(
-        "too_much_work", f"over {_MOST_MISPLACED} files are not at their paths; name them"
-    )
+    names = await separate_process.call(weight(patches, {}), patching.misplaced, patches, [*files])
+    if len(names) > _MOST_MISPLACED:
+        what = f"over {_MOST_MISPLACED} files are not at their paths: give these from the top"
+        raise UserError("patch_does_not_apply", what)
+    if names:
+        places = await tree.read(await tree.find(names))
+        files |= {path: files.get(path, known.get(path, places[path])) for path in places}
+    return await separate_process.call(weight(patches, files), work, patches, dict(files))
 
 
 def in_all(done: Iterable[Applied]) -> tuple[Change, ...]:
@@ -128,9 +121,7 @@ def _named(patches: Sequence[Patch]) -> list[list[str] | UserError]:
 
 def apply_one(patch: Patch, files: Mapping[str, bytes]) -> patching.Applied:
     """Apply one patch; refuse it also if it touches our fault-raising object."""
-    applied = patching.apply(
-        patch, files.get, lambda name: [path for path in files if PurePosixPath(path).name == name]
-    )
+    applied = patching.apply(patch, files)
     control.refuse(patch.name, files.get, applied.changes)
     return applied
 
@@ -147,8 +138,13 @@ def apply_each(
         paths = [change.path for change in applied.changes]
         before = {path: files[path] for path in paths if path in files}
         done.append(Applied(patch, before, applied.changes))
-        for change in applied.changes:
-            files.pop(change.path, None)
-            if change.content is not None:
-                files[change.path] = change.content
+        update(files, applied.changes)
     return done, notes
+
+
+def update(files: dict[str, bytes], changes: Iterable[Change]) -> None:
+    """Make the changes in `files`."""
+    for change in changes:
+        files.pop(change.path, None)
+        if change.content is not None:
+            files[change.path] = change.content

@@ -13,7 +13,6 @@ from pathlib import Path
 
 from kgym.api.steps import Backport, Edit, Patch
 from kgym.errors import UserError
-from kgym.host import separate_process
 from kgym.source import patching
 from kgym.source.patching import Change
 from kgym_builder.kbuild import control
@@ -86,7 +85,7 @@ async def apply_to(
     files = await patched_files.read(tree, backports, ("Makefile", control.MAKEFILE))
     version = kernel_version(files.get("Makefile", b"").decode(errors="replace"))
     fitting = [each for each in backports if fits(each, version, tools)]
-    done = await apply(fitting, files)
+    done = await patched_files.with_misplaced(tree, files, apply, fitting)
     log(f"backports: {', '.join(done.names) or 'none'}")
     if done.left_out:
         names = ", ".join(done.left_out)
@@ -97,16 +96,11 @@ async def apply_to(
     return done.names, changes
 
 
-async def apply(backports: Sequence[Backport], files: Mapping[str, bytes]) -> Backported:
-    """Apply backports in order to the contents of `files`.
+def apply(backports: Sequence[Backport], files: dict[str, bytes]) -> Backported:
+    """Apply backports in order, and update `files`.
 
     Raises UserError, as patches do, if a job's own neither applies nor is in the source already.
     """
-    weight = patched_files.weight(backports, files)
-    return await separate_process.call(weight, _apply, backports, dict(files))
-
-
-def _apply(backports: Sequence[Backport], files: dict[str, bytes]) -> Backported:
     done = Backported([], [], [])
     for backport in backports:
         patch = Patch(name=f"backport {backport.name}", diff=backport.diff, edits=backport.edits)
@@ -145,7 +139,7 @@ def _has_diff(patch: Patch, files: Mapping[str, bytes]) -> bool:
     if patch.diff is None:
         return False
     try:
-        patching.apply(patching.reverse(patch), files.get)
+        patching.apply(patching.reverse(patch), files)
     except UserError:
         return False
     return True

@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING, TypeVar
 
 from kgym.client import AsyncClient
 from kgym.errors import UserError
+from kgym.source.source_folder import SourceFolder
 from kgym_benchmark.campaign.crashfixer import CrashFixer
 from kgym_benchmark.campaign.runner import Equipment
 from kgym_benchmark.campaign.subjects import Subject
-from kgym_benchmark.kenv.trees import BugTree, Published, Trees
+from kgym_benchmark.kenv.trees import Published, Trees
 from kgym_cli import extras
 from kgym_cli.agents import agent_models
 from kgym_cli.agents.agent_choice import interruptible, request_of, service, with_agent
@@ -136,7 +137,7 @@ class BugTrees:
         self._held = ExitStack()
         self._sources: dict[str, asyncio.Task[Published]] = {}
 
-    async def get(self, subject: Subject, held: ExitStack) -> BugTree:
+    async def get(self, subject: Subject, held: ExitStack) -> SourceFolder:
         """Return a bug's tree, kept until `held` is closed."""
         if subject.name not in self._sources:
             self._sources[subject.name] = asyncio.create_task(self._source(subject))

@@ -83,7 +83,8 @@ async def _serve(door: _Door, place: tuple[str, int]) -> None:
     async with AsyncClient(door.url, door.token) as client:
 
         async def run(diff: str) -> KernelRun:
-            return await run_kernel(client, door.bug, diff, RunOptions(trial=door.trial))
+            options = RunOptions(trial=door.trial, drop_binaries=True)
+            return await run_kernel(client, door.bug, diff, options)
 
         shown = await run("")
         if shown.title is None:

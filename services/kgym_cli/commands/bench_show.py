@@ -50,7 +50,7 @@ def show(folder: Path, bug: str | None, part: Part | None, as_json: bool) -> Non
         if text is None:
             raise NotFound("no_such_part", f"the dataset holds no {part} of {bench_bug.id}")
         echo(text, end="")
-    if not printed_json(bench_bug, as_json):
+    elif not printed_json(bench_bug, as_json):
         _show_bug(bench_bug)
 
 

@@ -2,13 +2,13 @@
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
 import click
 from rich.markup import escape
 
 from kgym.api.jobs import JobView
-from kgym.api.steps import CheckResult, Patch, PatchCheck, PatchOutcome
+from kgym.api.steps import CheckResult, FunctionCheck, Patch, PatchCheck, PatchOutcome
 from kgym.bugs import bundle as bugs
 from kgym.bugs import earlier_jobs
 from kgym.bugs.bug import Bug
@@ -159,7 +159,7 @@ def _row(check: PatchCheck) -> tuple[str, ...]:
         f"[{colour(check_outcome(check.outcome))}]{check.outcome}[/]",
         str(len(check.files)),
         _coverage(check),
-        escape(", ".join(_function(function.model_dump()) for function in check.functions)),
+        escape(", ".join(map(_function, check.functions))),
         f"{check.seconds:.2f}",
     )
 
@@ -171,9 +171,9 @@ def _coverage(check: PatchCheck) -> str:
     return str(done) if done == of else f"{done} of {of}"
 
 
-def _function(function: dict[str, Any]) -> str:
-    before, after = function["instructions_before"], function["instructions_after"]
-    return f"{function['name']} {_number(before)}→{_number(after)}"
+def _function(function: FunctionCheck) -> str:
+    before, after = function.instructions_before, function.instructions_after
+    return f"{function.name} {_number(before)}→{_number(after)}"
 
 
 def _number(count: int | None) -> str:

@@ -16,7 +16,7 @@ from rich.markup import escape
 from kgym.api import trusted_tags
 from kgym.api.bulk import Aborted, AbortFilter, Submitted
 from kgym.api.jobs import JobFilter, JobRequest, JobView, StepView
-from kgym.api.key_value_tags import as_written
+from kgym.api.key_value_tags import as_written, bug_and_patch
 from kgym.api.outcomes import Outcome
 from kgym.api.states import State
 from kgym.api.steps import Severity, StepKind
@@ -32,7 +32,7 @@ from kgym_cli.jobs import artifact_download, waiting
 from kgym_cli.jobs.artifact_download import Fetched
 from kgym_cli.jobs.job_answer import JobAnswer, JobSummary, exit_status
 from kgym_cli.jobs.job_progress import follow
-from kgym_cli.jobs.outcome_table import HEADS, cells, colour, tagged
+from kgym_cli.jobs.outcome_table import HEADS, cells, colour
 from kgym_cli.output import Exit, echo, json_option, leave, print_json, print_table, results
 from kgym_cli.platforms.scheduler_choice import scheduler
 
@@ -133,7 +133,7 @@ def _row(job: JobView) -> tuple[str, ...]:
     """Return the row of a listed job."""
     took = sum(map(seconds, job.steps))
     return (
-        *cells(job.id, job.outcome, tagged(job.tags), took, job.reason),
+        *cells(job.id, job.outcome, bug_and_patch(job.tags), took, job.reason),
         " ".join(f"[{_STYLES.get(step.state, 'dim')}]{step.kind}[/]" for step in job.steps),
         escape(job.kernel or ""),
         job.created_at.astimezone().strftime("%Y-%m-%d %H:%M:%S"),

@@ -3,7 +3,6 @@
 import asyncio
 import json
 import tempfile
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +15,7 @@ from kgym.errors import KgymError, UserError
 from kgym.host.proc import ProgramFailed
 from kgym.host.scratch import scratch
 from kgym.source import patching
+from kgym.source.source_folder import SourceFolder
 from kgym_cli.inputs import compressed_files
 from kgym_cli.inputs.patch_files import patch_file
 from kgym_cli.output import Exit, json_option, leave, people, printed_json, results
@@ -296,16 +296,13 @@ def _edited(fix: Path, tree: Path) -> set[str]:
     """Return the functions that the fix changes in the tree."""
     from kgym.source.edited_functions import edited  # noqa: PLC0415
 
-    def read(path: str) -> bytes | None:
-        file = tree / path
-        return file.read_bytes() if file.is_file() else None
-
+    source = SourceFolder(tree)
     try:
-        changes: Sequence[patching.Change] = patching.apply(patch_file(fix), read).changes
+        changes = patching.apply(patch_file(fix), source).changes
     except KgymError as error:
         raise UserError(error.reason, f"the fix and the tree: {error.message}") from error
     names: set[str] = set()
     for change in changes:
-        before, after = read(change.path) or b"", change.content or b""
+        before, after = source.get(change.path, b""), change.content or b""
         names |= edited(before.decode(errors="replace"), after.decode(errors="replace"))
     return names

@@ -151,16 +151,11 @@ async def _serve(
 ) -> None:
     from kgym.worker.http_calls import HttpWorkerCalls  # noqa: PLC0415
     from kgym.worker.loop import Worker  # noqa: PLC0415
-    from kgym_builder.kernel_source.allowed_origins import Origins  # noqa: PLC0415
     from kgym_cli.platforms.composition import open_bus, open_storage  # noqa: PLC0415
     from kgym_cli.platforms.process import settle  # noqa: PLC0415
 
-    mirrors = chosen.mirrors.absolute()
-    origins = Origins.named(
-        chosen.sources, chosen.source_networks, mirrors=mirrors, patch_hosts=chosen.patch_hosts
-    )
     storage = open_storage(chosen.storage, chosen.cache)
-    has = equipment(chosen, chosen.cache, origins, chosen.syzkaller, provider)
+    has = equipment(chosen, chosen.cache, chosen.syzkaller, provider)
     look, does = await looking(kinds, has, storage), handlers(kinds, has)
     declared = await look()
     async with (

@@ -1,10 +1,9 @@
 """The columns that all tables of jobs and patches share, and the colours of outcomes."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 from rich.markup import escape
 
-from kgym.api.key_value_tags import value
 from kgym.api.outcomes import Outcome
 from kgym.bugs.conclusion import ANSWERS, Answer
 
@@ -29,11 +28,6 @@ def cells(
     bug, patch = (escape(name or "") for name in names)
     shown = f"[{colour(outcome)}]{outcome}[/]"
     return str(job or ""), shown, bug, patch, f"{seconds:.1f}", escape(reason or "")
-
-
-def tagged(tags: Sequence[str]) -> tuple[str | None, str | None]:
-    """Return the names of a job's bug and patch, from its tags."""
-    return value(tags, "bug"), value(tags, "patch")
 
 
 def counted(outcomes: Mapping[Outcome, int]) -> str:

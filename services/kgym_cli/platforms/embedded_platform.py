@@ -23,7 +23,6 @@ from kgym.web.server import serve
 from kgym.worker.context import Handler, StepContext
 from kgym.worker.loop import Worker
 from kgym.worker.work_folder import remove_left
-from kgym_builder.kernel_source.allowed_origins import Origins
 from kgym_cli.platforms import running_platform
 from kgym_cli.platforms.step_registry import (
     Equipment,
@@ -32,6 +31,7 @@ from kgym_cli.platforms.step_registry import (
     handlers,
     near_rules,
     of_provider,
+    origins,
     workers_of_one_host,
 )
 from kgym_cli.settings import settings
@@ -157,7 +157,7 @@ class Platform:
             # Migrated under the data folder's lock: no other process has the database open.
             await upgrade(url)
             cache, provider = self._cache, self._provider
-            has = equipment(settings(), cache, _origins(()), self._syzkaller, provider)
+            has = equipment(settings(), cache, self._syzkaller, provider)
 
             async def host() -> Capabilities:
                 offered = await has.toolchains.offered(storage)
@@ -228,7 +228,8 @@ def _handlers(
     The user of this machine may name any of its files as a source. Owners of tokens may not, even
     if the first token was made after this platform started.
     """
-    chosen, files = settings(), _origins((Path("/"),))
+    chosen = settings()
+    files = origins(chosen, (Path("/"),))
     local = handlers(kinds, has.permitting(files, near_rules(chosen, alone=False)))
     alone = handlers(kinds, has.permitting(files, near_rules(chosen, alone=True)))
     others = handlers(kinds, has)
@@ -243,15 +244,3 @@ def _handlers(
         return perform
 
     return {kind: handler(kind) for kind in kinds}
-
-
-def _origins(folders: tuple[Path, ...]) -> Origins:
-    """Return the origins that the operator allows; `folders` if none are named."""
-    chosen = settings()
-    return Origins.named(
-        chosen.sources,
-        chosen.source_networks,
-        folders,
-        chosen.mirrors.absolute(),
-        chosen.patch_hosts,
-    )

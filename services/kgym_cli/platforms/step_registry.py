@@ -119,22 +119,26 @@ class Equipment:
 
 
 def equipment(
-    chosen: "Settings",
-    cache: Path,
-    origins: "Origins",
-    syzkaller: Path | None,
-    provider: "Provider | None" = None,
+    chosen: "Settings", cache: Path, syzkaller: Path | None, provider: "Provider | None" = None
 ) -> Equipment:
     """Return the equipment for steps that anybody with a token may have submitted."""
     return Equipment(
         cache,
-        origins,
+        origins(chosen),
         syzkaller,
         chosen.archives,
         make_seconds=chosen.make_seconds,
         near=near_rules(chosen, alone=False),
         provider=provider,
     )
+
+
+def origins(chosen: "Settings", folders: tuple[Path, ...] = ()) -> "Origins":
+    """Return the origins that the operator allows; `folders` if none are named."""
+    from kgym_builder.kernel_source.allowed_origins import Origins  # noqa: PLC0415
+
+    named = chosen.sources, chosen.source_networks, folders
+    return Origins.named(*named, chosen.mirrors.absolute(), chosen.patch_hosts)
 
 
 def near_rules(chosen: "Settings", *, alone: bool) -> "NearRules":

@@ -27,6 +27,7 @@ _SYZBOT = re.compile(r"\bextid=([0-9a-f]{10,40})\b|syzbot\+([0-9a-f]{10,40})@")
 _FIXES = re.compile(r"^Fixes: ([0-9a-f]{8,40} \(\".+\"\))$")
 # Beginnings of lines that `git am` interprets, or that look like trailers.
 _TAKEN = re.compile(r"^(?=diff -|---|\+\+\+|Index: |>?From |@@|[A-Za-z][A-Za-z-]*: )")
+_HEADERS = re.compile(r"(?m)^--- a/(.*)\n\+\+\+ b/(.*)$")
 _CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029]")
 
 
@@ -133,14 +134,8 @@ def _wrapped(text: str, indent: str) -> list[str]:
 
 def _diff(diff: str) -> list[str]:
     """Return the lines of the diff, with git's headers."""
-    lines: list[str] = []
-    body = diff.removesuffix("\n").split("\n")
-    for number, line in enumerate(body):
-        following = body[number + 1] if number + 1 < len(body) else ""
-        if line.startswith("--- a/") and following.startswith("+++ b/"):
-            lines.append(f"diff --git a/{line[6:]} b/{following[6:]}")
-        lines.append(line)
-    return lines
+    with_headers = _HEADERS.sub(r"diff --git a/\1 b/\2\n\g<0>", diff.removesuffix("\n"))
+    return with_headers.split("\n")
 
 
 def _area(diff: str) -> str:

@@ -19,7 +19,7 @@ class UnreadableError(Exception):
 def solution(text: str) -> str:
     """Return the hypothesis: the last `<solution>`, or else all prose."""
     solutions = _tagged(text[:LONGEST], "solution")
-    words = solutions[-1] if solutions else _prose(text[:LONGEST])
+    words = solutions[-1] if solutions else fences(text[:LONGEST])[1]
     if not words.strip():
         raise UnreadableError("there is no <solution>, nor any other text")
     return words.strip()[:LONGEST_WORDS]
@@ -81,6 +81,8 @@ def chosen(text: str, count: int) -> int:
     raise UnreadableError(f"there is no <choice> between 1 and {count}")
 
 
+_END = re.compile(r"(?m)^```[^\S\n]*$\n?")
+_FENCE = re.compile(r"(?ms)^```[^\n]*\n(.*?)^```[^\S\n]*$\n?")
 _RANKING = re.compile(r"(?im)^[^\w\n<]{0,20}(?:final )?rank(?:ing|ed)?\b[^\w\n]{0,20}|<ranking>")
 _NAME = r"(?:solution|explanation|hypothesis|cause)\s{0,3}[#*]{0,3}"
 _NAMED = re.compile(rf"(?i)\b{_NAME}(\d{{1,4}})")
@@ -97,31 +99,15 @@ def _tagged(text: str, tag: str) -> list[str]:
     return [re.split(rf"(?i)</{tag}>", piece)[0] for piece in pieces]
 
 
-def _prose(text: str) -> str:
-    return fences(text)[1]
-
-
 def fences(text: str) -> tuple[list[str], str]:
     """Split a text into code fences and the rest; an unterminated fence belongs to the rest."""
-    fenced: list[str] = []
-    outside: list[str] = []
-    inside: list[str] | None = None
-    for line in text.splitlines(keepends=True):
-        if inside is None and line.startswith("```"):
-            inside = [line]
-        elif inside is None:
-            outside.append(line)
-        elif line.rstrip() == "```":
-            fenced.append("".join(inside[1:]))
-            inside = None
-        else:
-            inside.append(line)
-    return fenced, "".join([*outside, *(inside or [])])
+    # Without the text behind the last end: a search for another one would take quadratic time.
+    end = max((match.end() for match in _END.finditer(text)), default=0)
+    return _FENCE.findall(text[:end]), _FENCE.sub("", text[:end]) + text[end:]
 
 
 def code(body: str) -> str:
     """Return the code of a tag without its fence, and without line ends at its borders."""
-    body = re.sub(r"\A[ \t]*\r?\n", "", body)
-    body = re.sub(r"\r?\n[ \t]*\Z", "", body)
+    body = re.sub(r"\A[ \t]*\r?\n|\r?\n[ \t]*\Z", "", body)
     fenced = re.fullmatch(r"```[^\n]*\n(.*?)\n?```", body.strip(), re.DOTALL)
     return fenced[1] if fenced else body

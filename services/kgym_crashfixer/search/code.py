@@ -1,12 +1,9 @@
 """The code as a node of the search sees it: the candidate files with edits, and patches on them."""
 
-import bisect
-import difflib
 import functools
 import hashlib
 import posixpath
-import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from types import MappingProxyType
@@ -14,9 +11,9 @@ from types import MappingProxyType
 from kgym.api.agent.nodes import Candidate
 from kgym.api.steps import Edit, Patch
 from kgym.errors import UserError
-from kgym.source import patching, snippets, whole_functions
+from kgym.source import patching, snippets, unified_diff, whole_functions
 from kgym.source.comments import without_comments
-from kgym.source.edited_functions import Place, places
+from kgym.source.edited_functions import places
 from kgym.source.whole_functions import MisfitError
 from kgym_crashfixer.search import answers, written_patch
 from kgym_crashfixer.search.written_patch import Change
@@ -57,10 +54,9 @@ class Code:
         """Return the code with more edits; raise MisfitError if one does not apply."""
         now = self.texts
         try:
-            applied = patching.apply(
-                Patch(name="the patch", edits=list(edits)),
-                lambda path: now[path].encode() if path in now else None,
-            )
+            patch = Patch(name="the patch", edits=list(edits))
+            paths = (path for path in patching.files(patch) if path in now)
+            applied = patching.apply(patch, {path: now[path].encode() for path in paths})
         except UserError as error:
             raise MisfitError(error.message) from error
         texts = {change.path: (change.content or b"").decode() for change in applied.changes}
@@ -72,14 +68,13 @@ class Code:
         now = self.texts[path]
         if not change.original:
             try:
-                pairs = whole_functions.replacements(now, [whole_functions.read(change.patched)])
+                function = whole_functions.read(change.patched)
+                old = whole_functions.replaced(now, function)
             except MisfitError as error:
                 raise MisfitError(f"{path}: {error}") from error
-            made = ((old, snippets.function(path, now, old, new)) for old, new in pairs)
-            edits = [
-                Edit(file=path, original=old, replacement=new) for old, new in made if old != new
-            ]
-            return self.edited(edits) if edits else self
+            new = snippets.function(path, now, old, function.text)
+            edit = Edit(file=path, original=old, replacement=new)
+            return self.edited([edit]) if old != new else self
         errors = []
         for original, patched in ((change.original, change.patched), *change.readings):
             try:
@@ -103,26 +98,19 @@ class Code:
             paths = [path for path, text in self.texts.items() if _stands(change.original, text)]
             what = "its original"
         else:
-            what = f"{whole_functions.read(change.patched).name}()"
-            paths = [path for path, text in self.texts.items() if _defines(text, what[:-2])]
+            name = whole_functions.read(change.patched).name
+            texts, what = self.texts.items(), f"{name}()"
+            paths = [path for path, text in texts if name in {each.name for each in places(text)}]
         if len(paths) == 1:
             return paths[0]
-        known = ", ".join(self.files)
-        raise MisfitError(
-            f"{what!a} is in {' and '.join(paths) or 'no file'}: name its <file>; only these files"
-            f" can be changed: {known}"
-        )
+        where = f"{what!a} is in {' and '.join(paths) or 'no file'}: name its <file>"
+        raise MisfitError(f"{where}; only these files can be changed: {', '.join(self.files)}")
 
     @cached_property
     def diff(self) -> str:
         """All edits as one unified diff against the unpatched tree; empty without edits."""
-        pieces: list[str] = []
-        for path, text in sorted(self._texts.items()):
-            pieces += _difference(path, self.files[path], text)
-        return "".join(
-            line if line.endswith("\n") else f"{line}\n\\ No newline at end of file\n"
-            for line in pieces
-        )
+        texts = sorted(self._texts.items())
+        return "".join(unified_diff.between(path, self.files[path], text) for path, text in texts)
 
     @cached_property
     def digest(self) -> str:
@@ -206,64 +194,7 @@ def _stands(snippet: str, text: str) -> bool:
     return "".join(snippet.split()) in "".join(text.split())
 
 
-def _defines(text: str, name: str) -> bool:
-    return any(place.name == name for place in _places(text))
-
-
-@functools.lru_cache(maxsize=64)
-def _places(text: str) -> tuple[Place, ...]:
-    return tuple(places(text))
-
-
 _NOTHING = hashlib.sha256(repr([]).encode()).hexdigest()
-_LINE = re.compile(r"[^\n]*\n|[^\n]+")
-_HUNK = re.compile(r"(?<=[-+])\d+(?=,|\s)")
-_CONTEXT = 3
-
-
-@functools.lru_cache(maxsize=64)
-def _lines(text: str) -> tuple[str, ...]:
-    """Return the lines with their ends."""
-    # str.splitlines would also split at the form feeds in kernel sources.
-    return tuple(_LINE.findall(text))
-
-
-def _begin_alike(text: str, other: str) -> int:
-    """Return how many whole lines both texts begin with."""
-    least = min(len(text), len(other))
-    # Bisection over slices, which compare at memory speed: files have 10,000 lines and more.
-    alike = bisect.bisect_left(range(least), True, key=lambda at: text[: at + 1] != other[: at + 1])
-    return text.count("\n", 0, alike)
-
-
-def _end_alike(text: str, other: str) -> int:
-    """Return how many whole lines both texts end with, except a text's first line."""
-    least = min(len(text), len(other))
-    alike = bisect.bisect_left(
-        range(least), True, key=lambda at: text[-at - 1 :] != other[-at - 1 :]
-    )
-    return len(_LINE.findall(text, text.find("\n", len(text) - alike) + 1 or len(text)))
-
-
-def _difference(path: str, was: str, now: str) -> Iterator[str]:
-    """Yield the lines of a unified diff."""
-    # difflib is quadratic, so it only gets the part that differs.
-    before, after = _lines(was), _lines(now)
-    same = _begin_alike(was, now)
-    first = max(0, same - _CONTEXT)
-    tail = min(_end_alike(was, now), len(before) - same, len(after) - same)
-    last = max(0, tail - _CONTEXT)
-    compared = difflib.unified_diff(
-        before[first : len(before) - last],
-        after[first : len(after) - last],
-        f"a/{path}",
-        f"b/{path}",
-        n=_CONTEXT,
-    )
-    for line in compared:
-        if first and line.startswith("@@"):
-            line = _HUNK.sub(lambda number: str(int(number[0]) + first), line)  # noqa: PLW2901
-        yield line
 
 
 @functools.lru_cache(maxsize=256)

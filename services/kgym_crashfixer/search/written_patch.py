@@ -8,25 +8,32 @@ import json
 import re
 from collections.abc import Collection, Iterator
 from contextlib import suppress
-from dataclasses import dataclass, replace
-from itertools import accumulate, islice
+from dataclasses import dataclass
+from itertools import islice
 
 from kgym.errors import UserError
 from kgym.source import diff_text, unified_diff
-from kgym.source.edited_functions import is_quick, places
+from kgym.source.whole_functions import MOST_TEXT, functions
 from kgym_crashfixer.search.answers import LONGEST, UnreadableError, code, fences
 
 _MOST_CHANGES = 200
 _MOST_FUNCTIONS = 20
-# Characters of an answer's functions in total: parsing them blocks the search.
-_LONGEST_FUNCTIONS = 200_000
 # JSON values that are tried in an answer.
 _MOST_VALUES = 50
 # Characters before a change in which its file may be named.
 _HINT = 600
-_KINDS = {"path": "file", "search": "original", "old": "original"}
-_KINDS |= dict.fromkeys(("replacement", "replace", "new", "modified"), "patched")
-_NAME = f"file|reason|function|original|patched|{'|'.join(_KINDS)}"
+# Names of a change's parts.
+_NAMES = {
+    "file": "file path file_path filename",
+    "original": "original search old old_string old_str old_text before",
+    "patched": "patched replacement replace new new_string new_str new_text modified after",
+    "function": "function code",
+    "diff": "diff patch",
+    "reason": "reason",
+}
+_KINDS = {name: kind for kind, names in _NAMES.items() for name in names.split()}
+# In tags, others may be code, or hold changes themselves.
+_NAME = "|".join(name for name in _KINDS if name not in {"code", "diff", "patch"})
 _ELEMENT = re.compile(
     r"<(?:file|path)\s{1,9}\w{1,20}=[\"']?(?P<path>[^\"'>\n]{1,300})[\"']?\s{0,9}>"
     rf"|<(?P<name>{_NAME})>(?P<body>(?:(?!</?(?:{_NAME})\b).)*+)</(?P=name)>",
@@ -46,26 +53,8 @@ _CLEAN = re.compile(r"(?:/|\./|[ab]/|linux(?:-[\w.]+)?/)+")
 _WRAPPER = re.compile(r"(?i)</?(?:patch|diff|answer|attempt)\b[^>\n]{0,100}>")
 _DIFF_FENCE = re.compile(r"(?ms)^[ \t]*```(?:diff|patch)[^\n]*\n(.*?)^[ \t]*```")
 _VALUE = re.compile(r"(?m)^[ \t]*(?=[\[{]\s{0,100}[\"{\[])")
-_COMMENTS = re.compile(r"/\*.*?\*/|//[^\n]*", re.DOTALL)
 # The path of a diff without one.
 _UNNAMED = "unnamed"
-# Names of an edit's parts in JSON.
-_NAMES = {
-    "file": ("file", "path", "file_path", "filename"),
-    "original": ("original", "search", "old", "old_string", "old_str", "old_text", "before"),
-    "patched": (
-        "patched",
-        "replacement",
-        "replace",
-        "new",
-        "new_string",
-        "new_str",
-        "new_text",
-        "after",
-    ),
-    "function": ("function", "code"),
-    "diff": ("diff", "patch"),
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +96,8 @@ def read(text: str, files: Collection[str] = ()) -> tuple[list[Change], int]:
         rest = rest[:begin] + " " * (end - begin) + rest[end:]
     pieces += _in_diffs(rest, files)
     if not pieces and cut is None:
-        pieces = [(0, change) for body in fences(rest)[0] or [rest] for change in _functions(body)]
+        bodies = fences(rest)[0] or [rest]
+        pieces = [(0, Change("", "", text)) for body in bodies for text in functions(body)]
     made: list[Change] = []
     last = 0
     for begin, change in sorted(pieces, key=lambda piece: piece[0]):
@@ -122,12 +112,10 @@ def read(text: str, files: Collection[str] = ()) -> tuple[list[Change], int]:
         raise UnreadableError(f"a modification is not whole; {len(made)} are")
     if not made:
         raise UnreadableError("there is no patch: no <original> with <patched>, diff or <function>")
-    functions = [change.patched for change in made if not change.original]
-    if len(functions) > _MOST_FUNCTIONS or sum(map(len, functions)) > _LONGEST_FUNCTIONS:
-        raise UnreadableError(
-            f"there are more than {_MOST_FUNCTIONS} functions, or more than {_LONGEST_FUNCTIONS}"
-            " characters of them: give those that change"
-        )
+    whole = [change.patched for change in made if not change.original]
+    if len(whole) > _MOST_FUNCTIONS or sum(map(len, whole)) > MOST_TEXT:
+        much = f"more than {_MOST_FUNCTIONS} functions, or more than {MOST_TEXT} characters of them"
+        raise UnreadableError(f"there are {much}: give those that change")
     return made, len(pieces) - len(made)
 
 
@@ -165,13 +153,11 @@ def _in_tags(text: str, files: Collection[str]) -> tuple[_Pieces, str, str | Non
     A file and a reason apply to all changes up to the next one.
     """
     pieces: _Pieces = []
-    rest: list[str] = []
     file = reason = ""
     original = cut = None
     named, begin, ended = False, 0, 0
     for match in _ELEMENT.finditer(text):
-        kind, body = (match["name"] or "file").lower(), code(match["body"] or "")
-        kind = _KINDS.get(kind, kind)
+        kind, body = _KINDS[(match["name"] or "file").lower()], code(match["body"] or "")
         if kind == "file":
             file, named = clean(match["path"] or body), True
         elif kind == "reason":
@@ -187,9 +173,8 @@ def _in_tags(text: str, files: Collection[str]) -> tuple[_Pieces, str, str | Non
         elif kind == "patched" and original is not None:
             pieces.append((begin, Change(file, original, body, reason)))
             original = None
-        rest += [text[ended : match.start()], " " * (match.end() - match.start())]
         ended = match.end()
-    left = "".join([*rest, text[ended:]])
+    left = _ELEMENT.sub(lambda match: " " * len(match[0]), text)
     if begun := _BEGUN.search(left):
         cut = code(left[begun.end() :])
     return pieces, left, cut if original is None else original
@@ -212,16 +197,16 @@ def _in_json(value: object, file: str) -> Iterator[Change]:
             yield from _in_json(part, file)
     if not isinstance(value, dict):
         return
-    parts = {
-        kind: next((text for name in names if isinstance(text := value.get(name), str)), None)
-        for kind, names in _NAMES.items()
-    }
-    file, reason = clean(parts["file"] or file), str(value.get("reason") or "")
-    if parts["original"] and parts["patched"] is not None:
-        yield Change(file, parts["original"], parts["patched"], reason)
-    elif parts["function"]:
-        yield from (replace(change, file=file) for change in _functions(parts["function"]))
-    elif parts["diff"]:
+    parts: dict[str, str] = {}
+    for name, kind in _KINDS.items():
+        if isinstance(text := value.get(name), str):
+            parts.setdefault(kind, text)
+    file = clean(parts.get("file") or file)
+    if parts.get("original") and "patched" in parts:
+        yield Change(file, parts["original"], parts["patched"], parts.get("reason", ""))
+    elif parts.get("function"):
+        yield from (Change(file, "", text) for text in functions(parts["function"]))
+    elif parts.get("diff"):
         yield from (change for _, change in _in_diffs(parts["diff"], [file]))
     else:
         for part in value.values():
@@ -229,49 +214,37 @@ def _in_json(value: object, file: str) -> Iterator[Change]:
 
 
 def _in_diffs(text: str, files: Collection[str]) -> _Pieces:
-    """Return the hunks of all diffs."""
-
-    def with_header(fence: re.Match[str]) -> str:
-        body = fence[1]
-        if "\n+++ " in f"\n{body}":
-            return fence[0]
-        file = _hint(text[: fence.start()], files, _UNNAMED)
-        return f"--- {file}\n+++ {file}\n{'' if body.startswith('@@') else '@@'}\n{body}```"
-
-    text = _DIFF_FENCE.sub(with_header, _WRAPPER.sub("\n```\n", text))
-    starts = [0, *accumulate(len(line) + 1 for line in text.split("\n"))]
+    """Return the hunks of all diffs, with their places in the text."""
+    # Fences as long as the tags: the places stay.
+    text = _WRAPPER.sub(lambda tag: "\n```".ljust(len(tag[0]) - 1) + "\n", text)
+    headers: dict[int, list[str]] = {}
+    for fence in _DIFF_FENCE.finditer(text):
+        if "\n+++ " not in f"\n{fence[1]}":
+            name = _hint(text[: fence.start()], files, _UNNAMED)
+            numbers = [] if fence[1].startswith("@@") else ["@@"]
+            headers[fence.start(1)] = [f"--- {name}", f"+++ {name}", *numbers]
+    lines: list[tuple[int, str]] = []
+    at = 0
+    for line in text.split("\n"):
+        lines += [(at, each) for each in (*headers.get(at, ()), line)]
+        at += len(line) + 1
+    whole = diff_text.plain("\n".join(line for _, line in lines))
     pieces: _Pieces = []
     try:
-        for file in unified_diff.parse(diff_text.plain(text), "the diff"):
+        for file in unified_diff.parse(whole, "the diff"):
             paths = diff_text.places(*file.paths)
             if file.added or file.removed or not paths:
                 raise UnreadableError(f"it adds, removes or renames {file.paths[1]}; change others")
-            path = clean(paths[0])
+            path = clean(paths[0]) if paths[0] != _UNNAMED else ""
             for hunk in file.hunks:
-                sides = [
-                    ("".join(hunk.side("- ", way)), "".join(hunk.side("+ ", way)))
+                (old, new), *others = (
+                    ("".join(hunk.side("- ", way))[:-1], "".join(hunk.side("+ ", way))[:-1])
                     for way in range(len(hunk.readings))
-                ]
-                (old, new), *others = [(old[:-1], new[:-1]) for old, new in sides]
+                )
                 if not old:
                     raise UnreadableError(f"line {hunk.line}: the hunk has no line of the file")
-                path = "" if path == _UNNAMED else path
                 change = Change(path, old, new, "", hunk.old, tuple(others))
-                pieces.append((starts[min(hunk.line, len(starts)) - 1], change))
+                pieces.append((lines[hunk.line - 1][0], change))
     except UserError as error:
         raise UnreadableError(error.message) from error
     return pieces
-
-
-def _functions(text: str) -> list[Change]:
-    """Return the functions of a text that holds nothing else but comments."""
-    if len(text) > _LONGEST_FUNCTIONS or not is_quick(text):
-        return []
-    raw, rest = text.encode(), b""
-    functions, ended = [], 0
-    for place in places(text):
-        rest += raw[ended : place.first]
-        ended = place.behind
-        functions.append(Change("", "", raw[place.first : place.behind].decode()))
-    rest += raw[ended:]
-    return functions if not _COMMENTS.sub("", rest.decode()).strip() else []

@@ -4,6 +4,7 @@ from collections import Counter, OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import timedelta
+from math import inf
 from threading import Lock
 from typing import Any, TypeVar
 
@@ -49,12 +50,18 @@ class Line:
     rank: int | None = None
     """From 1; setups whose intervals overlap with the first of a rank share it."""
     is_frontier: bool = False
-    """Whether no setup that costs as much or less resolves more."""
+    """Whether no setup that costs less resolves as much, and none that costs as much more."""
 
     @property
     def rate(self) -> Measured | None:
         """Mean@k of the crash resolution rate, by which setups are ordered."""
         return self.figures.mean[Figure.CRR] if self.figures is not None else None
+
+    @property
+    def cost(self) -> float:
+        """Dollars per bug; infinite if not known."""
+        cost = self.figures.dollars_per_bug if self.figures is not None else None
+        return inf if cost is None else cost
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +79,7 @@ class Group:
     rates: Mapping[int, float | None]
     """Mean CRR of each setup, by its number."""
     best: int | None = None
-    """The number of the setup that resolves most of them."""
+    """The number of the setup that resolves most of them, if no other resolves as many."""
     p_value: float | None = None
     """Of the sign test of the best setup against the next, corrected for the number of groups."""
 
@@ -268,14 +275,12 @@ def bug(benchmark: Benchmark, query: BoardQuery, name: str) -> dict[str, Any]:
 def _lines(
     choice: Choice, figures: Mapping[Setup, SetupFigures | None], unique: Mapping[Setup, int]
 ) -> list[Line]:
-    """Return the setups, best first: by Mean@k of the crash resolution rate."""
-
+    """Return the setups, best first: by Mean@k of the crash resolution rate, then by cost."""
     lines = [
         Line(number, setup, choice.runs[number], figures[setup], unique.get(setup, 0))
         for number, setup in choice.setups
     ]
-    lines.sort(key=lambda line: (-1.0 if line.rate is None else line.rate.value, -line.number))
-    lines.reverse()
+    lines.sort(key=lambda line: (-line.rate.value if line.rate else 1.0, line.cost, line.number))
     ranks, frontier = _ranks(lines), _frontier(lines)
     return [
         replace(
@@ -305,12 +310,11 @@ def _ranks(lines: Sequence[Line]) -> dict[int, int]:
 def _frontier(lines: Sequence[Line]) -> set[int]:
     """Return the numbers of the setups that resolve most for what they cost."""
     frontier: set[int] = set()
-    cheapest = float("inf")
+    cheapest = inf
     for line in lines:  # best first: a worse one is worth its price only if it is cheaper
-        cost = line.figures.dollars_per_bug if line.figures is not None else None
-        if line.rate is not None and cost is not None and cost < cheapest:
+        if line.rate is not None and line.cost < cheapest:
             frontier.add(line.number)
-            cheapest = cost
+            cheapest = line.cost
     return frontier
 
 
@@ -340,7 +344,13 @@ def _groups(choice: Choice, attribute: Attribute, crr: Values, epr: Values) -> l
         rate, equivalent = crr[:, own], epr[:, own]
         means = [_known(row.mean()) if row.size else None for row in rate]
         order = sorted(range(len(means)), key=lambda row: means[row] or 0.0, reverse=True)
-        p_values.append(sign_test(rate[order[0]] - rate[order[1]]) if len(order) > 1 else 1.0)
+        p_value, best = 1.0, None
+        if len(order) > 1:
+            first, second = order[:2]
+            p_value = sign_test(rate[first] - rate[second])
+            if (means[first] or 0.0) > (means[second] or 0.0):
+                best = numbers[first]
+        p_values.append(p_value)
         groups.append(
             Group(
                 value,
@@ -350,7 +360,7 @@ def _groups(choice: Choice, attribute: Attribute, crr: Values, epr: Values) -> l
                 _known(equivalent.mean()) if equivalent.size else None,
                 _address(attribute, value),
                 dict(zip(numbers, means, strict=True)),
-                numbers[order[0]] if len(order) > 1 and means[order[0]] else None,
+                best,
             )
         )
     corrected = holm(p_values)

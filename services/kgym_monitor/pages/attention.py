@@ -88,8 +88,7 @@ def notices(
 def _of_queues(queues: Sequence[QueueView], workers: Sequence[WorkerView]) -> Iterator[Notice]:
     for queue in queues:
         for need in queue.unmet:
-            words = f"{KINDS[queue.kind]} steps wait for a worker with {need}"
-            yield Notice(words, f"/jobs?kind={queue.kind}")
+            yield Notice(f"{KINDS[queue.kind]} steps wait: {need}", f"/jobs?kind={queue.kind}")
     waiting = sum(queue.queued for queue in queues)
     if waiting and not any(worker.state == "live" for worker in workers):
         yield Notice(f"{waiting:,} steps wait, and no worker is live", "/workers")

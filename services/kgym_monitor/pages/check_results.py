@@ -26,6 +26,7 @@ from kgym.api.steps import (
     PatchCheck,
     PatchOutcome,
     ReproduceResult,
+    ReproduceSpec,
     Severity,
 )
 from kgym_monitor.pages import diff_lines
@@ -36,6 +37,8 @@ from kgym_monitor.pages.source_links import link
 SHOWN = 300
 # Most patches whose diffs a job's page shows; of more, it links to a page each.
 WHOLE = 5
+# Most patches of a build that are shown: the last ones.
+_BUILT = 20
 _HEAD = re.compile(r"^([^\s:][^:]{0,999}):([0-9]{1,9}):")
 _QUOTE = re.compile(r"^ {0,12}([0-9]{1,9}) \| (.{0,4000})")
 
@@ -93,7 +96,7 @@ def patches(step: StepView) -> list[CheckedPatch]:
         case CheckSpec(patches=asked) if len(asked) <= WHOLE:
             return [shown for number in range(len(asked)) if (shown := patch(step, number))]
         case BuildSpec(patches=asked):
-            return _built(step, asked[:20])
+            return _built(step, asked[-_BUILT:])
     return []
 
 
@@ -119,14 +122,21 @@ def on_trial(job: JobView) -> list[CheckedPatch]:
             findings = [
                 finding
                 for other in job.steps
+                if other is step or _runs_build(job, other, step)
                 if isinstance(other.result, BuildResult | ReproduceResult)
                 for finding in other.result.findings
                 if finding.file is not None
             ]
             names = set(step.spec.review)
-            built = _built(step, step.spec.patches[-WHOLE:], findings)
+            built = _built(step, step.spec.patches[-_BUILT:], findings)
             return [patch for patch in built if patch.name in names]
     return []
+
+
+def _runs_build(job: JobView, run: StepView, build: StepView) -> bool:
+    if not isinstance(run.spec, ReproduceSpec) or run.spec.build.job is not None:
+        return False
+    return job.step(run.spec.build.step) is build
 
 
 def _built(
@@ -143,15 +153,16 @@ def _built(
     checked = []
     for number in reversed(range(len(asked))):
         last, paths = number == len(asked) - 1, shown[number].paths
-        own = [
-            diagnostic
-            for diagnostic in left
-            if diagnostic.file in paths or (last and diagnostic.file not in known)
-        ]
-        left = [diagnostic for diagnostic in left if diagnostic not in own]
+        own, others = list[Diagnostic](), list[Diagnostic]()
+        for diagnostic in left:
+            is_own = diagnostic.file in paths or (last and diagnostic.file not in known)
+            (own if is_own else others).append(diagnostic)
+        left = others
         placed = _checked(number, asked[number].name, shown[number], own, "", _source(step))
         if last:
-            _place(shown[number], placed.messages, map(_of_finding, findings), {}, _source(step))
+            notes = sorted(map(_of_finding, findings), key=lambda message: message.label)
+            placed.messages.left_out += max(0, len(notes) - SHOWN)
+            _place(shown[number], placed.messages, notes[:SHOWN], {}, _source(step))
         checked.append(placed)
     return checked
 
@@ -164,6 +175,7 @@ def _of_finding(finding: Finding) -> Message:
         severity="error" if blocking else "warning",
         message=finding.message,
     )
+    # Sorted by it, what blocks comes first.
     return Message(about, "blocking finding" if blocking else "note")
 
 
@@ -204,8 +216,8 @@ def messages(
     """
     ordered = sorted(diagnostics, key=lambda diagnostic: diagnostic.severity != "error")
     placed = Messages(left_out=max(0, len(diagnostics) - SHOWN))
-    said = map(_of_compiler, ordered[:SHOWN])
-    _place(shown, placed, said, _quotes(output), source)
+    first = map(_of_compiler, ordered[:SHOWN])
+    _place(shown, placed, first, _quotes(output), source)
     return placed
 
 

@@ -1,7 +1,8 @@
 """Numbered lines of a unified diff, for the diff view. Pure; linear time."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
+from functools import lru_cache
 
 from kgym.api.steps import Patch
 from kgym.errors import UserError
@@ -42,23 +43,33 @@ class ShownPatch:
 
 
 def files(patch: Patch) -> ShownPatch:
-    """Return at most SHOWN lines of the patch."""
-    lines = _of_edits(patch) if patch.diff is None else _of_diff(patch)
-    shown: list[ChangedFile] = []
-    paths: set[str] = set()
-    count = left_out = 0
-    for path, line in lines:
-        paths.add(path)
-        if count >= SHOWN:
-            left_out += 1
+    """Return at most SHOWN lines of the patch; they are shared, and must not be changed."""
+    if patch.diff is None:
+        return _cut(_of_edits(patch))
+    return _of_text(patch.name, patch.diff, patch.drop_binaries)
+
+
+# Every poll of a job's page shows its patch: 4 MiB take a third of a second to read.
+@lru_cache(maxsize=16)
+def _of_text(name: str, diff: str, drop_binaries: bool) -> ShownPatch:
+    patch = Patch.model_construct(name=name, diff=diff, edits=[], drop_binaries=drop_binaries)
+    return _cut(_of_diff(patch))
+
+
+def _cut(lines: Iterable[tuple[str, Line]]) -> ShownPatch:
+    shown = ShownPatch([], set())
+    for number, (path, line) in enumerate(lines):
+        shown.paths.add(path)
+        if number >= SHOWN:
+            shown.left_out += 1
             continue
-        if not shown or shown[-1].path != path:
-            shown.append(ChangedFile(path))
-        count += 1
-        shown[-1].lines.append(line)
-        shown[-1].added += line.kind == "added"
-        shown[-1].removed += line.kind == "removed"
-    return ShownPatch(shown, paths, left_out)
+        if not shown.files or shown.files[-1].path != path:
+            shown.files.append(ChangedFile(path))
+        file = shown.files[-1]
+        file.lines.append(line)
+        file.added += line.kind == "added"
+        file.removed += line.kind == "removed"
+    return shown
 
 
 def _of_diff(patch: Patch) -> Iterator[tuple[str, Line]]:
@@ -82,8 +93,8 @@ def _of_diff(patch: Patch) -> Iterator[tuple[str, Line]]:
 
 def _of_edits(patch: Patch) -> Iterator[tuple[str, Line]]:
     for edit in patch.edits:
-        yield edit.file, Line("hunk", "replaces the only occurrence of")
-        for text in edit.original.split("\n"):
-            yield edit.file, Line("removed", text)
-        for text in edit.replacement.split("\n"):
-            yield edit.file, Line("added", text)
+        yield edit.file, Line("hunk", "where these lines stand")
+        diff = patching.as_diff(Patch(name=patch.name, edits=[edit]))
+        for text in filter(None, diff.split("\n")[3:]):  # after the two names and the place
+            if text[0] != "\\":  # "No newline at end of file": an edit may end within a line
+                yield edit.file, Line(_KINDS.get(text[0], "same"), text[1:])

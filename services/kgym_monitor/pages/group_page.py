@@ -75,9 +75,11 @@ async def shown(client: AsyncClient, name: str, query: PatchQuery) -> dict[str, 
     group: GroupView = await client.group(name, query.submitter)
     rows: list[PatchRow] = []
     async for row in client.group_patches(name, group.submitter):
-        if len(rows) == MOST:
-            break
         rows.append(row)
+        if len(rows) > MOST:
+            break
+    cut = len(rows) > MOST
+    rows = rows[:MOST]
     counts = Counter(row.outcome for row in rows)
     return {
         "group": group,
@@ -85,7 +87,7 @@ async def shown(client: AsyncClient, name: str, query: PatchQuery) -> dict[str, 
         "rows": query.chosen(rows),
         "counts": [(outcome, counts[outcome]) for outcome in Outcome if counts[outcome]],
         "total": len(rows),
-        "cut": len(rows) == MOST,
+        "cut": cut,
         "same": _copies(rows),
     }
 
@@ -112,15 +114,14 @@ def _copies(rows: Sequence[PatchRow]) -> dict[str, PatchRow]:
 class Side:
     """One of two patches that are compared."""
 
-    key: str
     name: str
     job: JobView
     outcome: Outcome
     reason: str | None
-    evidence: Sequence[Item]
     patches: Sequence[CheckedPatch]
-    title: str | None
-    report: str | None
+    evidence: Sequence[Item] = ()
+    title: str | None = None
+    report: str | None = None
     """The address of the step with the crash report, if the kernel with the patch crashed."""
 
 
@@ -132,26 +133,28 @@ async def side(client: AsyncClient, named: str) -> Side:
     job = await client.job(int(number))
     for step in job.steps:
         if isinstance(step.spec, CheckSpec):
-            for place, asked in enumerate(step.spec.patches):
-                patch = check_results.patch(step, place) if asked.name == name else None
-                if patch is not None:
-                    return _checked(named, job, patch)
-            raise NotFound("patch_not_found", f"job {job.id} checks no patch {name[:100]!r}")
-    return _tried(named, name, job)
+            asked = [patch.name for patch in step.spec.patches]
+            # A tag may name the only patch of a job otherwise.
+            places = [place for place, own in enumerate(asked) if own == name or len(asked) == 1]
+            patch = check_results.patch(step, places[0]) if len(places) == 1 else None
+            if patch is None:
+                count = f"{len(places)} patches" if places else "no patch"
+                message = f"job {job.id} checks {count} named {name[:100]!r}"
+                raise NotFound("patch_not_found", message)
+            return _checked(job, patch)
+    return _tried(name, job)
 
 
-def _checked(named: str, job: JobView, patch: CheckedPatch) -> Side:
-    check = patch.check
-    outcome = check_outcome(check.outcome) if check else job.outcome
-    reason = check_reason(check) if check else job.reason
-    return Side(named, patch.name, job, outcome, reason, (), [patch], None, None)
+def _checked(job: JobView, patch: CheckedPatch) -> Side:
+    if (check := patch.check) is None:
+        return Side(patch.name, job, job.outcome, job.reason, [patch])
+    return Side(patch.name, job, check_outcome(check.outcome), check_reason(check), [patch])
 
 
-def _tried(named: str, name: str, job: JobView) -> Side:
-    concluded, patches = conclusion(job), check_results.on_trial(job)
-    last = job.steps[-1]
+def _tried(name: str, job: JobView) -> Side:
+    patches, last = check_results.on_trial(job), job.steps[-1]
     title = last.result.title if isinstance(last.result, ReproduceResult) else None
     report = f"/jobs/{job.id}?step={last.number}" if title else None
     name = name or (patches[0].name if patches else f"job {job.id}")
-    evidence = concluded.evidence
-    return Side(named, name, job, job.outcome, job.reason, evidence, patches, title, report)
+    evidence = conclusion(job).evidence
+    return Side(name, job, job.outcome, job.reason, patches, evidence, title, report)

@@ -145,12 +145,13 @@ _THOUGHTS = {"think", "thinking", "reasoning", "analysis"}
 
 def answer_parts(text: str) -> list[tuple[str, str]]:
     """Return the parts of a model's answer, each with its title: reasoning, patch, code, text."""
+    parts = []
     thoughts, end, rest = text.partition("</think>")
     if end and "<think>" not in thoughts:
-        return [("Reasoning", thoughts.strip()), *answer_parts(rest)]
+        parts, text = [("Reasoning", thoughts)], rest
     marks = list(islice(_MARK.finditer(text), _MOST_MARKS))
     closed = {mark["tag"] for mark in marks if mark["close"]}
-    parts, at, opened = [], 0, None
+    at, opened = 0, None
     for mark in marks:
         name = mark["tag"] or "```"
         if opened is None and not mark["close"] and (name in closed or name == "```"):

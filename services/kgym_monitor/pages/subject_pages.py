@@ -3,8 +3,8 @@
 import asyncio
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from functools import cache
 from typing import Any
+from urllib.parse import quote
 
 from kgym.api.bugs import BugFilter
 from kgym.api.jobs import JobFilter, JobView
@@ -13,7 +13,7 @@ from kgym.api.suitecache import EntryHolder, EntryView
 from kgym.bugs import shipped
 from kgym.bugs.shipped import ShippedBug
 from kgym.client import AsyncClient
-from kgym.errors import NotFound, UserError
+from kgym.errors import NotFound
 from kgym_monitor.pages import wording
 from kgym_monitor.pages.bug_filter import BugQuery, EntryQuery
 
@@ -47,7 +47,7 @@ async def _without_jobs(client: AsyncClient, wanted: BugFilter) -> list[ShippedB
     text, subsystem = (wanted.text or "").casefold(), wanted.subsystem or ""
     matching = [
         bug
-        for bug in _shipped().values()
+        for bug in shipped.by_name().values()
         if text in f"{bug.name} {bug.title}".casefold()
         and bug.title.startswith(wanted.crash_class or "")
         and (not bug.files or bug.files[0].startswith(subsystem))
@@ -63,7 +63,7 @@ async def bug(client: AsyncClient, name: str) -> dict[str, Any]:
     except ValueError:
         raise _no_bug(name) from None
     listed = (await client.bugs(wanted)).bugs
-    known = _shipped().get(name)
+    known = shipped.by_name().get(name)
     if not listed and known is None:
         raise _no_bug(name)
     judged = listed[0].judged_job if listed else None
@@ -81,7 +81,7 @@ _WANTED = {"reproducer": "Reproducer", "config": "Config"}
 
 
 def _observed(job: JobView | None) -> dict[str, Any]:
-    """Return how often the bug showed in a job without a patch, and links to its files."""
+    """Return how often the bug first showed in a job, and links to its files."""
     shown, files = "", dict[str, str]()
     if job is None:
         return {"shown": shown, "files": files}
@@ -92,7 +92,8 @@ def _observed(job: JobView | None) -> dict[str, Any]:
         for artifact in step.artifacts if not step.artifacts_gone_at else []:
             for beginning, words in _WANTED.items():
                 if artifact.name.startswith(beginning) and words not in files:
-                    files[words] = f"/jobs/{job.id}/steps/{step.number}/files/{artifact.name}"
+                    folder = f"/jobs/{job.id}/steps/{step.number}/files"
+                    files[words] = f"{folder}/{quote(artifact.name)}"
     return {"shown": shown, "files": files}
 
 
@@ -132,11 +133,3 @@ def _no_bug(name: str) -> NotFound:
     return NotFound(
         "bug_not_found", f"no job has the bug {name!r}, and no shipped bug has this name"
     )
-
-
-@cache
-def _shipped() -> Mapping[str, ShippedBug]:
-    try:
-        return {bug.name: bug for bug in shipped.shipped()}
-    except UserError:
-        return {}

@@ -7,7 +7,7 @@ from pydantic import ValidationError
 
 from kgym.api import trusted_tags
 from kgym.api.jobs import JobView, StepView
-from kgym.api.key_value_tags import value
+from kgym.api.key_value_tags import bug_and_patch
 from kgym.api.outcomes import Outcome
 from kgym.api.patch_rows import Check
 from kgym.api.states import State
@@ -146,8 +146,8 @@ def exact(moment: datetime) -> str:
 
 def subject(job: JobView) -> str:
     """Return the job's bug and patch, or else its kinds of steps."""
-    if bug := value(job.tags, "bug"):
-        patch = value(job.tags, "patch")
+    bug, patch = bug_and_patch(job.tags)
+    if bug:
         return f"{bug}: {patch}" if patch else bug
     kinds = [KINDS[step.kind] for step in job.steps]
     return " → ".join(kinds[:6]) + (" → …" if len(kinds) > 6 else "")

@@ -1,12 +1,15 @@
 """Groups: the patches of one, and two patches side by side."""
 
 import asyncio
+from collections.abc import AsyncIterator, Sequence
 from functools import partial
 from typing import Annotated
 
 from fastapi import APIRouter, Query, Request, Response
+from fastapi.responses import StreamingResponse
 
 from kgym.api import csv_text
+from kgym.api.patch_rows import PatchRow
 from kgym.web.access import needs
 from kgym.web.scopes import Scope
 from kgym_monitor.monitor_state import session_of, state_of
@@ -40,11 +43,18 @@ async def show_group(request: Request, name: str) -> Response:
 @readers.get("/groups/{name}/patches.csv")
 async def download(request: Request, name: str, submitter: str | None = None) -> Response:
     """Send the patches of a group as CSV."""
-    client = session_of(request).client
-    rows = [row async for row in client.group_patches(name, submitter)]
-    text = csv_text.header() + csv_text.lines(rows)
+    rows = session_of(request).client.group_patches(name, submitter)
+    # A group may have a million patches, and an error must occur before the status line is sent.
+    first = await anext(rows, None)
     headers = {"Content-Disposition": 'attachment; filename="patches.csv"'}
-    return Response(text, headers=headers, media_type="text/csv; header=present")
+    content = _lines([] if first is None else [first], rows)
+    return StreamingResponse(content, headers=headers, media_type="text/csv; header=present")
+
+
+async def _lines(first: Sequence[PatchRow], rows: AsyncIterator[PatchRow]) -> AsyncIterator[str]:
+    yield csv_text.header() + csv_text.lines(first)
+    async for row in rows:
+        yield csv_text.lines([row])
 
 
 @readers.get("/patches/compare")

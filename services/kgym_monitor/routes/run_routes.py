@@ -124,8 +124,7 @@ async def show_run(
     if is_poll(request):
         parts = [Part("run-live", "run_live.html"), Part("forest", "rendered.html", "innerMorph")]
         parts.append(Part("fixes", "run_fixes.html"))
-        if node:
-            parts.append(Part("opened", "run_cycle.html", "innerMorph"))
+        parts.append(Part("opened", "run_opened.html", "innerMorph"))
         return await answer_poll(request, read, *parts)
     session, shown = session_of(request), await read(session_of(request).client)
     view: RunView = shown["run"]

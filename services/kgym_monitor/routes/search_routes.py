@@ -2,7 +2,6 @@
 
 import asyncio
 import re
-from functools import cache
 from urllib.parse import quote
 
 from fastapi import APIRouter, Request, Response
@@ -50,17 +49,12 @@ def bugs(asked: str) -> list[ShippedBug]:
     if len(asked) < _SHORTEST:
         return []
     wanted = asked.casefold()
-    matching = [bug for bug in _shipped() if any(wanted in text.casefold() for text in _texts(bug))]
-    return matching[:_BUGS]
+    known = shipped.by_name().values()
+    return [bug for bug in known if any(wanted in text.casefold() for text in _texts(bug))][:_BUGS]
 
 
 def _texts(bug: ShippedBug) -> list[str]:
     return [bug.name, bug.title, *bug.alt_titles]
-
-
-@cache
-def _shipped() -> list[ShippedBug]:
-    return shipped.shipped()
 
 
 @readers.get("/search", response_model=None)
@@ -80,12 +74,13 @@ async def search(request: Request, q: str = "") -> Response:
     known, page = await asyncio.gather(_first(client, bug, 1), _first(client, text, JOBS))
     if known is not None and known.jobs:
         return RedirectResponse(f"/bugs/{quote(asked)}", 303)
-    if page is None or (page.jobs and not named):
+    # Pages are short while a search goes on (`next`): then nothing is known of older jobs.
+    if page is None or ((page.jobs or page.next) and not named):
         return RedirectResponse(text.address(), 303)
     return state.rendering.page(
         request,
         "search.html",
-        title=f"Search: {asked}",
+        title="Search",
         live=True,
         asked=asked,
         bugs=named,

@@ -115,7 +115,7 @@ class LogWindow {
     this.matches = [];
     this.at = -1;
     this.marked = null; // the line that the page's address names
-    const [id, line] = decodeURIComponent(location.hash.slice(1)).split(":");
+    const [id, line] = location.hash.slice(1).split(":");
     if (place.id && id === place.id && Number(line) > 0) {
       this.marked = Number(line) - 1;
       this.following = false;

@@ -12,7 +12,6 @@ import time
 from collections.abc import Awaitable, Callable, Collection, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from functools import cache
 from hashlib import blake2b
 from itertools import groupby
 from typing import Any, TypeVar, cast
@@ -25,9 +24,7 @@ from kgym.api.bugs import BugFilter, BugPage, BugView, PatchState
 from kgym.api.outcomes import UNDER_WAY, Outcome
 from kgym.api.statistics import AttemptCount, Piece, Statistics, StatisticsFilter
 from kgym.bugs import shipped
-from kgym.bugs.shipped import ShippedBug
 from kgym.crash.report.crash_class import crash_class, subsystem
-from kgym.errors import UserError
 from kgym_scheduler.database import views
 from kgym_scheduler.database.connection import Database
 from kgym_scheduler.database.tables import (
@@ -344,7 +341,7 @@ def _outcomes(row: Row[Any]) -> dict[Outcome, int]:
 def _bug(row: Row[Any]) -> BugView:
     outcomes = _outcomes(row)
     title, file = row.title, row.guilty_file
-    if (known := _shipped_bugs().get(row.name)) is not None:
+    if (known := shipped.by_name().get(row.name)) is not None:
         title, file = known.title, next(iter(known.files), None)
     tried: PatchState = "unresolved" if Outcome.NOT_RESOLVED in outcomes else "untried"
     return BugView(
@@ -382,15 +379,6 @@ def _matches(bug: BugView, conditions: BugFilter) -> bool:
 def _order(bug: BugView) -> tuple[datetime, int]:
     """Return the sort key of a bug; the hash orders bugs that were active at the same time."""
     return bug.active_at, int.from_bytes(blake2b(bug.name.encode(), digest_size=7).digest())
-
-
-@cache
-def _shipped_bugs() -> Mapping[str, ShippedBug]:
-    """Return the shipped bugs by name; none if their tables cannot be read."""
-    try:
-        return {bug.name: bug for bug in shipped.shipped()}
-    except UserError:
-        return {}
 
 
 def _group_query(ids: Collection[int]) -> Select[Any]:

@@ -5,21 +5,24 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
-from sqlalchemy import Row, Select, func, select, tuple_
+from sqlalchemy import ColumnElement, Row, Select, exists, func, select, tuple_
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from kgym.api.groups import GroupFilter, GroupView
-from kgym.api.key_value_tags import value
+from kgym.api.key_value_tags import bug_and_patch
 from kgym.api.outcomes import Outcome
 from kgym.api.patch_rows import PatchPage, PatchRow
 from kgym.api.states import State
+from kgym.api.steps import StepKind
+from kgym.bugs.bug import patch_tag
 from kgym_scheduler.database import views
 from kgym_scheduler.database.counts import GroupCounts
 from kgym_scheduler.database.tables import facets, groups, jobs, steps
 from kgym_scheduler.errors import no_group
 
-# Maximum characters of the patches on a page: a check of a thousand has half a million.
-_LARGEST = 4 << 20
+# Maximum characters of a page: a check of a thousand patches has half a million. Each patch repeats
+# the tags and the title of its job, and has at least so many characters of its own.
+_LARGEST, _SHORTEST = 1 << 20, 35
 
 
 async def page(
@@ -59,7 +62,8 @@ async def patches(
     """Return the patches of a group's next jobs after number `after`, in order."""
     j = jobs.c
     own = (j.submitter == submitter, j.group_name == name)
-    size = func.coalesce(func.length(j.patches), 0)
+    repeated = func.length(j.tags) + func.coalesce(func.length(j.title), 0)
+    size = func.coalesce(func.length(j.patches) * (1 + repeated // _SHORTEST), 0)
     sizes = select(j.id, size).where(*own, j.id > after).order_by(j.id).limit(limit + 1)
     ids = _prefix([(row[0], row[1]) for row in await connection.execute(sizes)], limit)
     query: Select[Any] = (
@@ -70,20 +74,37 @@ async def patches(
     rows = (await connection.execute(query)).all()
     seconds = await _seconds(connection, ids.shown)
     listed = [patch for row in rows for patch in _patches(row, seconds.get(row.id, 0.0))]
-    # A checked patch that is tried has the row of its trial only.
-    checked = {patch.patch for patch in listed if patch.outcome is Outcome.COMPILES}
-    named = facets.c.facet.in_([f"tag:patch={patch}" for patch in sorted(filter(None, checked))])
-    trials = select(j.tags).join(facets, facets.c.job_id == j.id).where(*own, named)
-    tags = (await connection.scalars(trials)).all() if checked else []
-    tried = {_names(json.loads(text)) for text in tags}
+    # A checked patch that is tried has the row of its trial only, if its name tells which it is.
+    count = Counter((patch.job, _tag(patch)) for patch in listed)
+    checked = {_tag(patch) for patch in listed if patch.outcome is Outcome.COMPILES}
+    tried = await _tried(connection, own, sorted(checked)) if checked else set()
     return PatchPage(
         patches=[
             patch
             for patch in listed
-            if patch.outcome is not Outcome.COMPILES or (patch.bug, patch.patch) not in tried
+            if patch.outcome is not Outcome.COMPILES
+            or count[patch.job, _tag(patch)] > 1
+            or (patch.bug, _tag(patch)) not in tried
         ],
         next=str(ids.shown[-1]) if ids.more else None,
     )
+
+
+async def _tried(
+    connection: AsyncConnection, own: Sequence[ColumnElement[bool]], tags: Sequence[str]
+) -> set[tuple[str | None, str]]:
+    """Return the bug and the patch's tag of the group's jobs that try a patch with such a tag."""
+    named = facets.c.facet.in_([f"tag:{tag}" for tag in tags])
+    # A check may have such a tag as well.
+    check = exists().where(steps.c.job_id == jobs.c.id, steps.c.kind == StepKind.CHECK)
+    query = select(jobs.c.tags).join(facets, facets.c.job_id == jobs.c.id)
+    tried = await connection.scalars(query.where(*own, named, ~check))
+    pairs = (bug_and_patch(json.loads(text)) for text in tried)
+    return {(bug, f"patch={patch}") for bug, patch in pairs}
+
+
+def _tag(patch: PatchRow) -> str:
+    return patch_tag(patch.patch or "")
 
 
 class _Prefix(NamedTuple):
@@ -131,14 +152,10 @@ async def _seconds(connection: AsyncConnection, job_ids: Iterable[int]) -> dict[
     return seconds
 
 
-def _names(tags: list[str]) -> tuple[str | None, str | None]:
-    return value(tags, "bug"), value(tags, "patch")
-
-
 def _patches(row: Row[Any], seconds: float) -> list[PatchRow]:
     """Return the rows of a job: one for each patch, or else one."""
     tags = json.loads(row.tags)
-    bug, patch = _names(tags)
+    bug, patch = bug_and_patch(tags)
     about = {
         "job": row.id,
         "bug": bug,

@@ -69,16 +69,21 @@ def events_after(job_id: int, last: int, limit: int) -> Select[Any]:
     )
 
 
+# Ends of a job that are read: anybody may restart one any number of times.
+MOST_ENDS = 100
+
+
 def end(job_id: int) -> Select[Any]:
     """Return the job's state and the number of its last event."""
     return select(jobs.c.state, LAST_EVENT).where(jobs.c.id == job_id)
 
 
 def ends_of(job_id: int) -> Select[Any]:
-    """Return the query for the events with which the job has ended, in order."""
+    """Return the query for the last events with which the job may have ended, newest first."""
+    # Details of a failure may have such a key as well.
     ended = events.c.data.contains('"outcome": "')
     query = select(events.c.at, events.c.data).where(events.c.job_id == job_id, ended)
-    return query.where(events.c.kind == "state").order_by(events.c.id)
+    return query.where(events.c.kind == "state").order_by(events.c.id.desc()).limit(MOST_ENDS)
 
 
 def last_events(job_ids: Iterable[int]) -> Select[Any]:

@@ -51,11 +51,11 @@ def job_view(job: Row[Any], steps: Sequence[Row[Any]], reasons: Mapping[int, str
 
 
 def past_outcomes(ends: Iterable[Row[Any]]) -> list[PastOutcome]:
-    """Return the outcomes in the events with which a job has ended."""
-    data = [(end.at, json.loads(end.data)) for end in ends]
+    """Return the outcomes in the events, newest first, with which a job has ended, oldest first."""
     return [
-        PastOutcome(at=at, outcome=known["outcome"], reason=known.get("reason"))
-        for at, known in data
+        PastOutcome(at=end.at, outcome=data["outcome"], reason=data["reason"])
+        for end in reversed(list(ends))
+        if "outcome" in (data := json.loads(end.data))
     ]
 
 

@@ -115,7 +115,12 @@ def _columns(job: EndedJob, stored: Mapping[int, Row[Any]]) -> dict[str, object]
         unanswered = [replace(step, answer=None) for step in job.steps]
         concluded, patches = _conclusion(replace(job, steps=unanswered), {})
     lines = {name: _line(getattr(concluded, name)) for name in _LINES}
-    listed = _SUMMARIES.dump_json(patches, exclude_defaults=True).decode() if patches else None
+    # Names and reasons are foreign words, too.
+    safe = [
+        patch.model_copy(update={"patch": _line(patch.patch), "reason": _line(patch.reason)})
+        for patch in patches
+    ]
+    listed = _SUMMARIES.dump_json(safe, exclude_defaults=True).decode() if safe else None
     words = " ".join([*concluded.stack, *(patch.patch or "" for patch in patches)])
     return {
         "outcome": concluded.outcome,

@@ -2,8 +2,9 @@
 
 import difflib
 import posixpath
-from collections.abc import Sequence
-from functools import cached_property
+from collections.abc import Iterator, Mapping, Sequence
+from io import StringIO
+from itertools import chain
 
 from kgym.api.source import CHARACTERS, ENTRIES, LINES, FileLook, FileText, FolderList, SourceEntry
 from kgym.api.steps import Patch
@@ -17,10 +18,10 @@ _LINKS = 10
 _LIKE = 5
 
 
-class View:
+class View(Mapping[str, bytes]):
     """An archive with patches applied; `changed` are the changed files, None if removed.
 
-    Raises UserError as `kgym.source.patching.apply` does.
+    As a mapping, it holds all regular files. Raises UserError as `kgym.source.patching.apply` does.
     """
 
     def __init__(self, archive: Archive, reader: Reader, patches: Sequence[Patch] = ()) -> None:
@@ -30,15 +31,30 @@ class View:
         if sum(map(_length, patches)) > MOST_PATCHES:
             raise UserError("patch_too_large", f"over {MOST_PATCHES >> 20} MiB of patches")
         for patch in patches:
-            for change in patching.apply(patch, self._own, self._named).changes:
+            for change in patching.apply(patch, self).changes:
                 self.changed[change.path] = change.content
+
+    def __getitem__(self, path: str) -> bytes:
+        """Return a regular file, as the patches so far left it."""
+        entry = self.reader.entry(path)
+        text = entry.text if entry is not None and entry.kind == "file" else None
+        if (text := self.changed.get(path, text)) is None:
+            raise KeyError(path)
+        return text
+
+    def __iter__(self) -> Iterator[str]:
+        """Yield all paths, even of links and of what is removed."""
+        return chain(self.archive.paths[1:], self.changed)
+
+    def __len__(self) -> int:
+        """Return the number of paths."""
+        return len(self.archive.paths) - 1 + len(self.changed)
 
     def read(self, look: FileLook) -> FileText:
         """Return lines of a file."""
         path = _inside(look.path)
         text = self.text(path)
-        lines = text.decode(errors="replace").split("\n")
-        lines = [line + "\n" for line in lines[:-1]] + lines[-1:] * bool(lines[-1])
+        lines = StringIO(text.decode(errors="replace")).readlines()
         last = len(lines) if look.last is None else min(look.last, len(lines))
         chosen = lines[look.first - 1 : last][:LINES]
         size = 0
@@ -111,17 +127,6 @@ class View:
             path=path, entries=[entries[name] for name in names[:ENTRIES]], cut=len(names) > ENTRIES
         )
 
-    def _own(self, path: str) -> bytes | None:
-        """Return a file for the next patch, as the earlier ones left it."""
-        if path in self.changed:
-            return self.changed[path]
-        entry = self.reader.entry(path)
-        return entry.text if entry is not None and entry.kind == "file" else None
-
-    def _named(self, name: str) -> list[str]:
-        """Return all paths whose last part is this name."""
-        return [path for path in self._paths if path.rpartition("/")[2] == name]
-
     def _missing(self, path: str) -> UserError:
         if path and self.reader.folder(path):
             return UserError("not_a_file", f"{path} is a folder; list it", path=path)
@@ -132,16 +137,12 @@ class View:
     def _like(self, path: str) -> list[str]:
         """Return paths with the same name, else with a similar name in the same folder."""
         folder, name = posixpath.split(path)
-        same = [other for other in self._paths if f"/{other}".endswith(f"/{name}")]
+        same = [other for other in self if f"/{other}".endswith(f"/{name}")]
         if same:
             same.sort(key=lambda other: -len(posixpath.commonprefix([path, other])))
             return same[:_LIKE]
         names = difflib.get_close_matches(name, list(self.reader.folder(folder))[:ENTRIES], _LIKE)
         return [posixpath.join(folder, other) for other in names]
-
-    @cached_property
-    def _paths(self) -> list[str]:
-        return [*self.archive.paths[1:], *self.changed]
 
 
 def _length(patch: Patch) -> int:

@@ -71,11 +71,11 @@ async def program(
     # Variants come in other files.
     others = f'[ $# = 0 ] || exec {run} {once} "$@"'
     # in the form in which syz-execprog says what the kernel lacks
-    words = [
+    lacking = (
         f"{name:<24}: this syzkaller does not know it"
         for name in syz_program.unknown(wanted, known)
-    ]
-    notes = "".join(f"echo {shlex.quote(line)} >&2\n" for line in words)
+    )
+    notes = "".join(f"echo {shlex.quote(line)} >&2\n" for line in lacking)
     script.write_text(f"{_SCRIPT}{others}\n{notes}{last}\n")
     files = {PROGRAM: script, PROGRAM_TEXT: text}
     return files | {f"{_GUEST_FOLDER}/{name}": binaries / name for name in GUEST_PROGRAMS}

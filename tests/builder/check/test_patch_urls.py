@@ -67,7 +67,7 @@ async def fetched(web: Web, path: str) -> Patch:
 async def test_of_a_thread_the_newest_series_is_taken_with_trailers(path: str) -> None:
     async with serving(lore) as web:
         patch = await fetched(web, path)
-    applied = patching.apply(patch, {"a.c": b"int a0;\n"}.get)
+    applied = patching.apply(patch, {"a.c": b"int a0;\n"})
     assert applied.changes[0].content == b"int a2;\n"
     assert "Acked-by: A <a@example.org>" in applied.notes
     assert any("a: first try" in note for note in applied.notes)
@@ -76,7 +76,7 @@ async def test_of_a_thread_the_newest_series_is_taken_with_trailers(path: str) -
 async def test_a_single_raw_mail() -> None:
     async with serving(lore) as web:
         patch = await fetched(web, "/all/1@x/raw")
-    assert patching.apply(patch, {"a.c": b"int a0;\n"}.get).changes[0].content == b"int a1;\n"
+    assert patching.apply(patch, {"a.c": b"int a0;\n"}).changes[0].content == b"int a1;\n"
 
 
 async def failure(answer: Answer, url: Callable[[Web], str], *hosts: str) -> KgymError:

@@ -1,6 +1,7 @@
 """What a patch cuts off is found; what it mends, moves or rewrites is not."""
 
 import time
+from collections import ChainMap
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,7 @@ from hypothesis import strategies as st
 from kgym.api.steps import Finding, Severity
 from kgym.bugs import bundle
 from kgym.source import patching
+from kgym.source.source_folder import SourceFolder
 from kgym_builder.evidence.removed_code import amputations
 from tests.conftest import ROOT, SOURCES
 from tests.tables import json_rows, rows
@@ -135,15 +137,9 @@ def test_a_patch_that_is_made_to_take_long_does_not(body: str) -> None:
 
 def of_patches(*patches: patching.Patch) -> list[Finding]:
     """Return what the last of the patches cuts off the kernel's source."""
-    files: dict[str, bytes] = {}
-
-    def read(path: str) -> bytes | None:
-        if path not in files and (SOURCES[0] / path).is_file():
-            files[path] = (SOURCES[0] / path).read_bytes()
-        return files.get(path)
-
+    files = ChainMap[str, bytes]({}, SourceFolder(SOURCES[0]))  # type: ignore[arg-type]
     for each in patches:
-        changes = patching.apply(each, read).changes
+        changes = patching.apply(each, files).changes
         before = {change.path: files[change.path] for change in changes}
         files |= {change.path: change.content or b"" for change in changes}
     return amputations(before, {path: files[path] for path in before})

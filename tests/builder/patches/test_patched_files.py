@@ -1,4 +1,4 @@
-"""Patches on a tree, however large, leave the event loop free."""
+"""Patches on a tree leave the event loop free, however large; misplaced files are looked for."""
 
 import asyncio
 import shutil
@@ -88,12 +88,50 @@ async def test_a_patch_of_every_size_gives_the_same(tree: Tree) -> None:
 
 async def test_what_is_wrong_with_a_patch_is_told_for_each(tree: Tree) -> None:
     wrong = Patch(diff="--- a/../x\n+++ b/../x\n@@ -1 +1 @@\n-a\n+b\n")
-    named = await patched_files.named([edits(1), wrong])
+    named, paths = await patched_files.named([edits(1), wrong])
     assert named[0] == ["large.c"]
+    assert paths == {"large.c"}
     assert isinstance(named[1], UserError)
     assert named[1].reason == "unsafe_patch"
     with pytest.raises(UserError, match="not a path inside the tree"):
         await patched_files.read(tree, [edits(1), wrong])
+
+
+ONE_LINE = "@@ -1 +1 @@\n-int b;\n+int c;\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        (f"--- a/linux/mm/b.c\n+++ b/linux/mm/b.c\n{ONE_LINE}", {"mm/b.c": b"int c;\n"}),
+        (  # the file of the same name that the patch names, too, is not the only one
+            f"--- a/b.c\n+++ b/b.c\n{ONE_LINE}--- a/mm/b.c\n+++ b/mm/b.c\n{ONE_LINE}",
+            "fs/b.c, mm/b.c may be meant",
+        ),
+        (  # a file at the new path is there, although no patch names that path
+            "diff --git a/x/mm/b.c b/x/mm/c.c\nrename from x/mm/b.c\nrename to x/mm/c.c\n",
+            "mm/c.c already exists",
+        ),
+        (
+            f"--- a/x/mm/b.c\n+++ b/x/mm/b.c\n{ONE_LINE}"
+            "--- /dev/null\n+++ b/x/mm/c.c\n@@ -0,0 +1 @@\n+int c;\n",
+            "mm/c.c already exists",
+        ),
+    ],
+)
+async def test_files_that_are_not_at_their_paths_are_looked_for_in_the_tree(
+    tmp_path: Path, text: str, expected: dict[str, bytes] | str
+) -> None:
+    for path in ("fs/b.c", "mm/b.c", "mm/c.c"):
+        (tmp_path / "lower" / path).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "lower" / path).write_text("int b;\n")
+    tree = Tree((tmp_path / "lower",), tmp_path / "work")
+    if isinstance(expected, str):
+        with pytest.raises(UserError, match=expected):
+            await patched_files.changes(tree, [Patch(diff=text)], lambda note: None)
+        return
+    changes = await patched_files.changes(tree, [Patch(diff=text)], lambda note: None)
+    assert {change.path: change.content for change in changes} == expected
 
 
 PLAIN = "--- a/tool.sh\n+++ b/tool.sh\n@@ -1,2 +1,2 @@\n #!/bin/sh\n-echo old\n+echo new\n"

@@ -42,19 +42,21 @@ def own(original: str = OLD, replacement: str = NEW, **more: object) -> Backport
     return Backport(name="loop", edits=edits, **more)  # type: ignore[arg-type]
 
 
-def as_diff(original: str = OLD, replacement: str = NEW) -> Backport:
+def as_diff(original: str = OLD, replacement: str = NEW, path: str = FILE) -> Backport:
     text = (ROOT / "tests/fakelinux" / FILE).read_text()
     changed = text.replace(original, replacement)
     assert changed != text
     lines = (text.splitlines(keepends=True), changed.splitlines(keepends=True))
-    return Backport(name="loop", diff="".join(difflib.unified_diff(*lines, FILE, FILE)))
+    return Backport(name="loop", diff="".join(difflib.unified_diff(*lines, path, path)))
 
 
 def with_own(spec: BuildSpec, *of_the_job: Backport) -> BuildSpec:
     return spec.model_copy(update={"backports": list(of_the_job)})
 
 
-@pytest.mark.parametrize("change", [own(), as_diff()], ids=["edits", "diff"])
+@pytest.mark.parametrize(
+    "change", [own(), as_diff(), as_diff(path=f"linux/{FILE}")], ids=["edits", "diff", "misplaced"]
+)
 async def test_a_job_brings_its_own(linux: FakeLinux, change: Backport) -> None:
     without = await linux.build()
     first = await linux.build(with_own(linux.spec, change))
@@ -174,9 +176,9 @@ async def test_each_shipped_one_applies_once_where_its_rules_let_it(path: Path) 
     assert each.when.kernel_before
     assert set(tomllib.loads(path.read_text())) == {"summary", "references", "when", "edits"}
     before = {edit.file: f"first\n{edit.original}last\n".encode() for edit in each.edits}
-    done = await backports.apply([each], before)
+    done = backports.apply([each], dict(before))
     assert done.names == [each.name]
     after = {change.path: change.content for of in done.applied for change in of.changes}
     assert set(after) == set(before)
-    again = await backports.apply([each], {name: text or b"" for name, text in after.items()})
+    again = backports.apply([each], {name: text or b"" for name, text in after.items()})
     assert again.left_out == [each.name]

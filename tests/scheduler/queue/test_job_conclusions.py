@@ -12,6 +12,7 @@ from kgym.api.patch_rows import Check, PatchRow
 from kgym.api.states import State
 from kgym.api.worker_calls import AttemptEnding
 from kgym.bugs import bundle
+from kgym.bugs.bug import patch_tag
 from kgym_scheduler.job_store import JobStore
 from tests.results import GOOD, built, checked, ran
 from tests.scheduler.parts import BUILD, badly, claim_of, end, job, reproduce
@@ -61,6 +62,27 @@ async def test_a_trial_has_a_verdict_and_is_resolved_until_it_begins_again(store
     row = await row_of(store, view.id)
     assert (row.verdict, row.outcome) == (steps.Verdict.SAME_CRASH, Outcome.NOT_RESOLVED)
     assert row.title == "KASAN: out-of-bounds"
+
+
+async def test_the_history_of_a_job_takes_no_detail_of_a_failure_for_an_end(
+    store: JobStore,
+) -> None:
+    failure = {"cause": "infrastructure", "reason": "x", "message": "x"}
+    lost = steps.Failure.model_validate({**failure, "details": {"outcome": "x"}})
+    view, _ = await came_to(store, job(), [AttemptEnding(failure=lost)])
+    assert (view.state, view.history) == (State.QUEUED, [])
+
+
+async def test_a_bug_that_did_not_show_is_not_gone_with_any_confidence(store: JobStore) -> None:
+    quiet = ran(steps.Verdict.NO_CRASH, evidence=steps.Evidence())
+    sure = GONE.model_copy(update={"confidence": 0.95})
+    for before, outcome, confidence in (
+        (SHOWN, Outcome.RESOLVED, 0.95),
+        (quiet, Outcome.NOT_REPRODUCED, None),
+    ):
+        answers: list[steps.StepResult] = [built(), before, built(), sure]
+        _, row = await came_to(store, TRIAL, answers)
+        assert (row.outcome, row.confidence) == (outcome, confidence)
 
 
 async def test_a_finding_of_an_earlier_step_stands_in_the_way(store: JobStore) -> None:
@@ -141,6 +163,51 @@ async def test_each_patch_of_a_group_has_one_row(store: JobStore) -> None:
     assert row.evidence[Check.BALANCE] is None
 
 
+def compiling(count: int, *tags: str) -> tuple[JobRequest, steps.StepResult]:
+    """Return a job that checks so many patches, and its result: all compile."""
+    edits = [steps.Edit(file="a.c", original="a", replacement="b")]
+    patches = [steps.Patch(name=f"p{number}", edits=edits) for number in range(count)]
+    request, good = BUG.check(patches), steps.PatchOutcome.COMPILES
+    checks = [steps.PatchCheck(name=patch.name, outcome=good, seconds=1.0) for patch in patches]
+    named = {"group": "g", "tags": [*request.tags, *tags]}
+    return request.model_copy(update=named), checked(checks)
+
+
+async def test_a_patch_is_not_tried_by_a_check_with_its_tag(store: JobStore) -> None:
+    request, result = compiling(1, "patch=p0")
+    await came_to(store, request, [result])
+
+
+async def test_a_patch_whose_name_others_have_is_not_taken_for_the_tried_one(
+    store: JobStore,
+) -> None:
+    edits = [steps.Edit(file="a.c", original="a", replacement="b")]
+    names, good = ["p", "p", "of two words"], steps.PatchOutcome.COMPILES
+    request = BUG.check([steps.Patch(name=name, edits=edits) for name in names])
+    checks = [steps.PatchCheck(name=name, outcome=good, seconds=1.0) for name in names]
+    await store.submit(request.model_copy(update={"group": "g"}), None, "me")
+    await end(store, checked(checks))
+    for name in names[1:]:
+        tags = [f"bug={BUG.name}", patch_tag(name)]
+        await store.submit(TRIAL.model_copy(update={"tags": tags}), None, "me")
+    rows = (await store.group_patches("me", "g")).patches
+    assert [(row.patch, row.outcome) for row in rows] == [
+        *[("p", Outcome.COMPILES)] * 2,
+        *(("p", Outcome.WAITING), ("of_two_words", Outcome.WAITING)),
+    ]
+
+
+async def test_a_page_is_bounded_though_each_patch_repeats_the_tags_of_its_job(
+    store: JobStore,
+) -> None:
+    request, result = compiling(200, *(f"{number:0100}" for number in range(40)))
+    jobs = [(await store.submit(request, None, "me"))[0].id for _ in range(2)]
+    await end(store, result)
+    await end(store, result)
+    page = await store.group_patches("me", "g")
+    assert ({row.job for row in page.patches}, page.next) == ({jobs[0]}, str(jobs[0]))
+
+
 async def test_no_result_stops_the_end_of_its_job(store: JobStore) -> None:
     evil = ran(
         steps.Verdict.SAME_CRASH, "=\x00\ud7ff\x1b[2J\n" + "a" * 9000, reason="\x00" * 200_000
@@ -152,6 +219,11 @@ async def test_no_result_stops_the_end_of_its_job(store: JobStore) -> None:
     assert row.reason is not None
     assert row.reason.isprintable()
     assert row.seconds >= 0
+    request, _ = compiling(1)
+    bad = steps.PatchOutcome.DOES_NOT_APPLY
+    refused = steps.PatchCheck(name="\x1b[2Jp", outcome=bad, reason="\x00\x1b[2Jx", seconds=1.0)
+    _, row = await came_to(store, request, [checked([refused])])
+    assert (row.patch, row.reason) == (" [2Jp", "  [2Jx")
 
 
 BROKEN = 'UPDATE steps SET result = \'{"kind": "build"}\' WHERE number = 2'

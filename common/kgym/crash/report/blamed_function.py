@@ -14,6 +14,8 @@ from kgym.crash.report.frames import FUNC, PC
 from kgym.crash.report.never_blamed import NEVER_TO_BLAME
 from kgym.crash.report.rust_names import demangle
 
+# A pattern that matches nothing.
+NEVER: Final = "(?!)"
 # The step that reads a stack trace.
 TRACE: Final = None
 Step = re.Pattern[str] | None
@@ -58,16 +60,14 @@ class BlameRule:
     otherwise: tuple[Step, ...] = ()
     skip: tuple[str, ...] = ()
     pick: Pick = first
-    skip_re: re.Pattern[str] | None = field(init=False)
+    skip_re: re.Pattern[str] = field(init=False)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "skip_re", re.compile("|".join(self.skip)) if self.skip else None)
+        object.__setattr__(self, "skip_re", re.compile("|".join(self.skip) or NEVER))
 
     def passes_over(self, function: str) -> bool:
         """Return whether the function is skipped."""
-        if _NEVER_TO_BLAME.search(function):
-            return True
-        return self.skip_re is not None and self.skip_re.search(function) is not None
+        return bool(_NEVER_TO_BLAME.search(function) or self.skip_re.search(function))
 
 
 # Frames that count: those of the kernel's own trace, not what symbolisation adds.

@@ -47,11 +47,6 @@ class Line(NamedTuple):
         return self.context.startswith("[C")
 
 
-def has_caller(context: str) -> bool:
-    """Return whether `context` names a task or a CPU."""
-    return context.startswith("[")
-
-
 def read(text: str, offset: int = 0, prefixes: Prefixes = NO_PREFIXES) -> Iterator[Line]:
     """Yield the lines of `text` (one character per byte), which is at `offset` in the log.
 
@@ -91,9 +86,7 @@ def _line(raw: str, start: int, end: int) -> Line:
     text = raw[prefix.end() :]
     context = (prefix["early"] + prefix["late"]).replace(" ", "") or CONSOLE
     # The frame after <EOI> is where the interrupt hit: worth keeping even as a "?" frame.
-    if "<EOI>" not in text:
-        if _UNCERTAIN.search(text):
-            return Line(start, end, context, text, uncertain=True)
-        if text.endswith(_UNRELIABLE):
-            return Line(start, end, context, text[: -len(_UNRELIABLE)], uncertain=True)
-    return Line(start, end, context, text, uncertain=False)
+    if "<EOI>" in text:
+        return Line(start, end, context, text, uncertain=False)
+    uncertain = _UNCERTAIN.search(text) is not None or text.endswith(_UNRELIABLE)
+    return Line(start, end, context, text.removesuffix(_UNRELIABLE), uncertain)

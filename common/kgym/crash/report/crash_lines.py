@@ -27,12 +27,8 @@ def announced(line: str) -> Family | None:
 
     Lines added by symbolisation for inlined functions announce nothing.
     """
-    if is_inlined(line):
-        return None
-    for family in FAMILIES:
-        if family.marker in line and family.announces(line):
-            return family
-    return None
+    families = (each for each in FAMILIES if each.marker in line and each.announces(line))
+    return None if is_inlined(line) else next(families, None)
 
 
 def continues(line: str) -> bool:
@@ -69,10 +65,8 @@ def find(
             line_start = log.rfind(b"\n", done, position) + 1 or done
             line_end = log.find(b"\n", position, end)
             done = end if line_end < 0 else line_end + 1
-            line = (
-                log[line_start : min(done, line_start + MAX_LINE)].decode("latin-1").rstrip("\r\n")
-            )
-            family = announced(prefixes.without(line))
+            line = log[line_start : min(done, line_start + MAX_LINE)].decode("latin-1")
+            family = announced(prefixes.without(line.rstrip("\r\n")))
             if family is REBOOT:
                 running = running or _RUNNING.search(log, searched, line_start) is not None
                 searched = line_start

@@ -3,6 +3,7 @@
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import takewhile
 
 from kgym.crash.report.blamed_function import (
     ANY_START,
@@ -168,9 +169,5 @@ def _stack_damage(text: str) -> str:
 
 def _holds_frames(lines: Sequence[str]) -> bool:
     """Return whether one of the first lines of a stack trace, up to the next one, is a frame."""
-    for line in lines:
-        if ANY_START.search(line):
-            return False
-        if "(stack is not available)" in line or FRAME.match(line):
-            return True
-    return False
+    trace = takewhile(lambda line: not ANY_START.search(line), lines)
+    return any("(stack is not available)" in line or FRAME.match(line) for line in trace)

@@ -1,12 +1,12 @@
 """The excerpt of a report from a log in which other tasks and CPUs print in between."""
 
 import re
-from collections import Counter, deque
-from collections.abc import Iterable, Mapping
+from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from kgym.crash.report import crash_lines
-from kgym.crash.report.console_lines import Line, has_caller, read
+from kgym.crash.report.console_lines import Line, read
 from kgym.crash.report.families import OOPS, Family
 from kgym.crash.report.frames import is_inlined
 from kgym.crash.report.line_prefixes import Prefixes
@@ -104,7 +104,7 @@ def excerpt(log: bytes, start: int, length: int, prefixes: Prefixes) -> Excerpt:
         if skipping or _LOCKDEP_TAINT in line.text:
             continue
         report.lines.append(line)
-        if sure or has_caller(first.context):
+        if sure or first.context.startswith("["):  # it names a task or a CPU
             report.own = len(report.lines)
     _cut_paths(report)
     return report
@@ -112,20 +112,17 @@ def excerpt(log: bytes, start: int, length: int, prefixes: Prefixes) -> Excerpt:
 
 def _cut_paths(report: Excerpt) -> None:
     """Remove the build's folder from the paths of source files, as the kernel names them."""
-    folder = _build_folder(_ABSOLUTE.findall("\n".join(report.all_lines())))
+    paths = _ABSOLUTE.findall("\n".join(report.all_lines()))
+    folders = Counter(
+        path[: match.start()].removesuffix("./") for path in paths for match in _TOP.finditer(path)
+    )
+    # The folder in which most paths are those of the kernel's tree.
+    folder = max(folders, key=lambda folder: (folders[folder], len(folder)), default="")
     if folder:
         report.lines = [
             line._replace(text=line.text.replace(f"{folder}./", "").replace(folder, ""))
             for line in report.lines
         ]
-
-
-def _build_folder(paths: Iterable[str]) -> str:
-    """Return the folder in which most paths are those of the kernel's tree; empty without one."""
-    folders = Counter(
-        path[: match.start()].removesuffix("./") for path in paths for match in _TOP.finditer(path)
-    )
-    return max(folders, key=lambda folder: (folders[folder], len(folder)), default="")
 
 
 def _another(line: Line, announcements: Mapping[int, Family]) -> bool:
@@ -137,15 +134,13 @@ def _another(line: Line, announcements: Mapping[int, Family]) -> bool:
 
 def _before(log: bytes, start: int, context: str, prefixes: Prefixes) -> list[Line]:
     most = _TASKS_LINES_BEFORE if context.startswith("[T") else _LINES_BEFORE
-    kept: deque[Line] = deque(maxlen=most)
     for length in _BYTES_BEFORE:
         begin = max(0, start - length)
         if begin:
             begin = log.find(b"\n", begin, start) + 1 or start
-        kept.clear()
-        for line in read(log[begin:start].decode("latin-1"), begin, prefixes):
-            if line.context == context and line.text and not line.uncertain:
-                kept.append(line)
+        lines = read(log[begin:start].decode("latin-1"), begin, prefixes)
+        own = (line for line in lines if line.context == context and not line.uncertain)
+        kept = [line for line in own if line.text][-most:]
         if len(kept) == most:
             break
-    return list(kept)
+    return kept

@@ -52,11 +52,8 @@ def is_inlined(line: str) -> bool:
 
 def parse_frame(line: str) -> Frame | None:
     """Parse a line without its console prefix as a frame; None if it is not one."""
-    for form in _FORMS:
-        match = form.match(line)
-        if match:
-            return _frame(match)
-    return None
+    match = next(filter(None, (form.match(line) for form in _FORMS)), None)
+    return _frame(match) if match else None
 
 
 def parse_crashed(line: str) -> Frame | None:

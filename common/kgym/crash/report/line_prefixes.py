@@ -7,7 +7,7 @@ kernel's own. The kernel's time stamp and caller stay, in the form of its consol
 
 import re
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 _NESTED = 6
 _RECURS = 2
@@ -47,10 +47,16 @@ class Form:
     """
 
     name: str
-    pattern: re.Pattern[str]
+    text: str
     replacement: str = ""
     kernels: bool = False
     follows: bool = False
+    pattern: re.Pattern[str] = field(init=False)
+
+    def __post_init__(self) -> None:
+        level = f"(?:{_LEVEL})?" if self.kernels else ""
+        compiled = re.compile(f"^(?:{self.text}){level}", re.MULTILINE)
+        object.__setattr__(self, "pattern", compiled)
 
     def removed(self, match: re.Match[str]) -> str:
         """Return what replaces the prefix."""
@@ -59,30 +65,22 @@ class Form:
         return self.replacement.format(*match.groups())
 
 
-def _form(
-    name: str, pattern: str, replacement: str = "", *, kernels: bool = False, follows: bool = False
-) -> Form:
-    level = f"(?:{_LEVEL})?" if kernels else ""
-    compiled = re.compile(f"^(?:{pattern}){level}", re.MULTILINE)
-    return Form(name, compiled, replacement, kernels, follows)
-
-
 # In order of precedence.
 _FORMS = (
-    _form("quote", r"(?:[>|] ?)*[>|](?: |$)"),
-    _form(
+    Form("quote", r"(?:[>|] ?)*[>|](?: |$)"),
+    Form(
         "syslog",
         rf"(?:(?:{_LOGGED}|\[? *{_SECONDS}\]?){_HOST})?kernel(?:\[[0-9]+\])?"
         # RFC 5424 has a process, a message's id, structured data, and perhaps a byte order mark
         r"(?:: ?| [^\s:]+ [^\s:]+ (?:-|\[[^\]\n]{0,200}\]) (?:\xef\xbb\xbf)?)",
         kernels=True,
     ),
-    _form(
+    Form(
         "syslog",
         rf"{_LOGGED}{_HOST}[\w./@+-]{{1,64}}(?:\[[0-9]+\])?: .*|{_LEVEL}1 {_ISO} .*",
         follows=True,
     ),
-    _form(
+    Form(
         "dmesg",
         rf"\[{_LOCAL}(?<= [0-9]{{4}})\] |\[ *(?:[^\s:\[\]<]{{1,16}} +){{2}}[0-9]{{2}}:[0-9]{{2}}\] "
         r"|\[ *\+[0-9]+[.,][0-9]+\] "
@@ -90,49 +88,48 @@ _FORMS = (
         r"|[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9:]{8},[0-9]{6}[+-][0-9]{2}:[0-9]{2} ",
         kernels=True,
     ),
-    _form("facility", r"kern *:[a-z]+ *: ?", kernels=True),
-    _form("facility", r"(?:user|daemon|auth|syslog|local[0-7]) *:[a-z]+ *: .*", follows=True),
+    Form("facility", r"kern *:[a-z]+ *: ?", kernels=True),
+    Form("facility", r"(?:user|daemon|auth|syslog|local[0-7]) *:[a-z]+ *: .*", follows=True),
     # /dev/kmsg (Documentation/ABI/testing/dev-kmsg), and netconsole's extended form
-    _form(
+    Form(
         "kmsg",
         r"[0-9]{1,3},[0-9]+,[0-9]+,[^;\n]{1,99}?,caller=([CT][0-9]+)[^;\n]{0,99};",
         "[0.0][{0}] ",
     ),
-    _form("kmsg", r"[0-9]{1,3},[0-9]+,[0-9]+,[^;\n]{1,200};", kernels=True),
-    _form(
+    Form("kmsg", r"[0-9]{1,3},[0-9]+,[0-9]+,[^;\n]{1,200};", kernels=True),
+    Form(
         "logcat",
         rf"(?:{_SHORT_DATE} +)?(?:(?:[a-z]\w* +)?0 +0 +[VDIWEF] |[VDIWEF]/)"
         r"(?i:kernel)? *(?:\( *[0-9]+\))?: ",
         kernels=True,
     ),
     # Android's log daemon takes a message's first word for a tag.
-    _form(
+    Form(
         "logcat",
         rf"{_SHORT_DATE} +(?:[a-z]\w* +)?0 +0 +[VDIWEF] ([\w.-]+?) *: ",
         "[0.0] {0}: ",
         follows=True,
     ),
-    _form("logcat", rf"{_SHORT_DATE} +(?:[a-z]\w* +)?[0-9]+ +[0-9]+ [VDIWEF] .*", follows=True),
-    _form(
+    Form("logcat", rf"{_SHORT_DATE} +(?:[a-z]\w* +)?[0-9]+ +[0-9]+ [VDIWEF] .*", follows=True),
+    Form(
         "time",
         rf"(?:\[(?:{_ISO}|{_DATE}|{_CLOCK}|{_SHORT_DATE})\]|{_ISO}|{_DATE}|{_CLOCK}|{_SHORT_DATE})"
         rf"(?: ?[:|,-])?[ \t]|{_SECONDS}: |\[ *{_SECONDS}\] ?(?={_STAMP})",
     ),
-    _form("level", rf"{_LEVEL}(?!\[)"),
-    _form("caller", rf"({_CALLERS}) (?!(?:{_CALLERS} ?)?{_STAMP})", "[0.0]{0} "),
+    Form("level", rf"{_LEVEL}(?!\[)"),
+    Form("caller", rf"({_CALLERS}) (?!(?:{_CALLERS} ?)?{_STAMP})", "[0.0]{0} "),
     # the callers of MediaTek's, Samsung's, Spreadtrum's and AVM's kernels
-    _form(
+    Form(
         "vendor",
         rf"({_STAMP})(?:<[0-9]>)?[ .-]{{0,2}}\([0-9]+\)\[([0-9]+):[^\]\n]{{1,20}}\] ?",
         "{0}[T{1}] ",
     ),
-    _form("vendor", rf"({_STAMP}) +\[[0-9]+:[^:\]\n]{{1,20}}: *([0-9]+)\] ?", "{0}[T{1}] "),
-    _form("vendor", rf"({_STAMP}) c[0-9]+ +([0-9]+) ", "{0}[T{1}] "),
-    _form("vendor", rf"({_STAMP})\[([0-9]+)\] ?", "{0}[C{1}] "),
+    Form("vendor", rf"({_STAMP}) +\[[0-9]+:[^:\]\n]{{1,20}}: *([0-9]+)\] ?", "{0}[T{1}] "),
+    Form("vendor", rf"({_STAMP}) c[0-9]+ +([0-9]+) ", "{0}[T{1}] "),
+    Form("vendor", rf"({_STAMP})\[([0-9]+)\] ?", "{0}[C{1}] "),
 )
 NAMES = tuple(dict.fromkeys(form.name for form in _FORMS))
 _UNLISTED = re.compile(r"^([^\n\[]{1,120}?)(?=\[ *[0-9]+\.[0-9]{6}\])", re.MULTILINE)
-_PART = re.compile(r"\w+| +|[^\w ]")
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,13 +179,10 @@ def _sample(log: bytes) -> str:
 
 def _unlisted(sample: str) -> list[Form]:
     """Return what else recurs before the kernel's time stamps, whatever words it consists of."""
-    shapes = Counter(
-        "".join(map(_shape, _PART.findall(before))) for before in _UNLISTED.findall(sample)
-    )
-    return [_form("other", shape) for shape, n in shapes.most_common(5) if n >= _RECURS_UNLISTED]
+    shapes = Counter(map(_shape, _UNLISTED.findall(sample)))
+    return [Form("other", shape) for shape, n in shapes.most_common(5) if n >= _RECURS_UNLISTED]
 
 
-def _shape(part: str) -> str:
-    if part.isspace():
-        return " +"
-    return r"\w+" if part.isalnum() or "_" in part else re.escape(part)
+def _shape(before: str) -> str:
+    """Return a pattern of texts with other words and numbers, and as many blanks or more."""
+    return re.sub(r"\w+", r"\\w+", re.sub(r"(?:\\ )+", " +", re.escape(before)))

@@ -9,7 +9,6 @@ from kgym.crash.report.blamed_file import guilty_file
 from kgym.crash.report.crash_report import CrashReport, Executor, Frame
 from kgym.crash.report.description import Description, describe
 from kgym.crash.report.excerpt import MAX_LENGTH, Excerpt, excerpt
-from kgym.crash.report.families import Family
 from kgym.crash.report.frames import parse_crashed, parse_frame
 from kgym.crash.report.line_prefixes import Prefixes
 
@@ -89,13 +88,11 @@ def _bytes(log: bytes | str) -> bytes:
 
 @dataclass(frozen=True, slots=True)
 class _Log:
-    """A log with its global properties."""
+    """Properties of a whole log."""
 
-    data: bytes
     suppressed: bool
     hung_up: bool
     last_panic: int
-    prefixes: Prefixes
 
 
 def _reports(log: bytes, *, running: bool = False) -> Iterator[CrashReport]:
@@ -108,16 +105,10 @@ def _reports(log: bytes, *, running: bool = False) -> Iterator[CrashReport]:
             return
         if number and family.dying:
             continue
-        whole = whole or _Log(
-            log, bool(_SUPPRESSED.search(log)), _HANGUP in log, log.rfind(_PANIC), prefixes
-        )
-        yield _report(whole, start, family, length)
+        whole = whole or _Log(bool(_SUPPRESSED.search(log)), _HANGUP in log, log.rfind(_PANIC))
+        report = excerpt(log, start, length, prefixes)
+        yield _assemble(whole, report, describe(report.own_lines(), family, report.body()))
         length = _LATER_LENGTH
-
-
-def _report(log: _Log, start: int, family: Family, length: int) -> CrashReport:
-    report = excerpt(log.data, start, length, log.prefixes)
-    return _assemble(log, report, describe(report.own_lines(), family, report.body()))
 
 
 def _assemble(log: _Log, report: Excerpt, description: Description) -> CrashReport:
@@ -145,8 +136,8 @@ def _assemble(log: _Log, report: Excerpt, description: Description) -> CrashRepo
         pid=pid,
         cpu=cpu,
         guilty_file=guilty_file(body),
-        alloc_stack=_alloc_stack(lines),
-        free_stack=_free_stack(lines),
+        alloc_stack=_stack_after(lines, _ALLOCATED),
+        free_stack=_stack_after(lines, _FREED),
     )
 
 
@@ -175,16 +166,6 @@ def _crash_stack(lines: Sequence[str]) -> tuple[Frame, ...]:
     return frames
 
 
-def _alloc_stack(lines: Sequence[str]) -> tuple[Frame, ...]:
-    """Return the allocation stack of the memory at fault; empty if the report has none."""
-    return _stack_after(lines, _ALLOCATED)
-
-
-def _free_stack(lines: Sequence[str]) -> tuple[Frame, ...]:
-    """Return the free stack of the memory at fault; empty if the report has none."""
-    return _stack_after(lines, _FREED)
-
-
 def _stack_start(lines: Sequence[str]) -> int | None:
     """Return the index of the line where the report's own stack begins; None without a stack.
 
@@ -196,6 +177,7 @@ def _stack_start(lines: Sequence[str]) -> int | None:
 
 
 def _stack_after(lines: Sequence[str], heading: re.Pattern[str]) -> tuple[Frame, ...]:
+    """Return the stack below a heading; empty if the report has none."""
     for number, line in enumerate(lines):
         if heading.search(line):
             return _frames(lines, number + 1)

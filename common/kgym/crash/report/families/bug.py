@@ -9,7 +9,7 @@ from kgym.crash.report.families.blame_rules import (
     UNLOCKING,
     in_trace,
 )
-from kgym.crash.report.families.family import Family, Format, formats
+from kgym.crash.report.families.family import Family, Format
 from kgym.crash.report.families.sanitizers import KASAN, KCSAN, KFENCE, KMSAN
 
 _PAGE_FAULTS = (
@@ -137,16 +137,8 @@ _STATE = (
 
 BUG = Family(
     "BUG:",
-    formats(
-        KASAN,
-        KFENCE,
-        KMSAN,
-        KCSAN,
-        _PAGE_FAULTS,
-        _LOCKS,
-        _SLEEPS,
-        _HANGS,
-        _STATE,
+    (
+        *(*KASAN, *KFENCE, *KMSAN, *KCSAN, *_PAGE_FAULTS, *_LOCKS, *_SLEEPS, *_HANGS, *_STATE),
         Format(r"BUG:\s*$", "BUG: corrupted", intact=False),
     ),
     # arm64 dies of a BUG() with "Internal error: Oops - BUG: 0"; Android and programs say DEBUG:

@@ -1,10 +1,9 @@
 """Families of crashes, and the formats of their messages."""
 
 import re
-from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from kgym.crash.report.blamed_function import BlameRule
+from kgym.crash.report.blamed_function import NEVER, BlameRule
 from kgym.crash.report.frames import AFTER, PC
 
 _PARTS = {
@@ -67,26 +66,16 @@ class Family:
     marker: str
     formats: tuple[Format, ...] = ()
     accept: str = ""
-    reject: str = ""
+    reject: str = NEVER
     follows: bool = False
     dying: bool = False
-    accept_re: re.Pattern[str] | None = field(init=False)
-    reject_re: re.Pattern[str] | None = field(init=False)
+    accept_re: re.Pattern[str] = field(init=False)
+    reject_re: re.Pattern[str] = field(init=False)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "accept_re", re.compile(self.accept) if self.accept else None)
-        object.__setattr__(self, "reject_re", re.compile(self.reject) if self.reject else None)
+        object.__setattr__(self, "accept_re", re.compile(self.accept))
+        object.__setattr__(self, "reject_re", re.compile(self.reject))
 
     def announces(self, line: str) -> bool:
         """Return whether `line`, which contains the marker, announces a crash of this family."""
-        if self.accept_re and not self.accept_re.search(line):
-            return False
-        return not (self.reject_re and self.reject_re.search(line))
-
-
-def formats(*groups: Format | Iterable[Format]) -> tuple[Format, ...]:
-    """Flatten formats and groups of formats, in order of precedence."""
-    flat: list[Format] = []
-    for group in groups:
-        flat.extend([group] if isinstance(group, Format) else group)
-    return tuple(flat)
+        return bool(self.accept_re.search(line)) and not self.reject_re.search(line)

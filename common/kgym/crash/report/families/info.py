@@ -4,7 +4,7 @@ import dataclasses
 
 from kgym.crash.report.blamed_function import TRACE, BlameRule
 from kgym.crash.report.families.blame_rules import CALL_TRACE, STALLED, hung_task, in_trace
-from kgym.crash.report.families.family import BY_KERNEL, Family, Format, formats
+from kgym.crash.report.families.family import BY_KERNEL, Family, Format
 from kgym.crash.report.families.warning import LOCKDEP
 
 
@@ -26,8 +26,8 @@ def _old(format_: Format) -> Format:
 
 INFO = Family(
     "INFO:",
-    formats(
-        map(_old, LOCKDEP),
+    (
+        *map(_old, LOCKDEP),
         # kernel/rcu/tree_stall.h, tree_exp.h, tasks.h
         Format(
             r"INFO: rcu_[a-z_]+ (?:self-)?detected(?: expedited)? stall",

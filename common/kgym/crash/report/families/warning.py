@@ -2,7 +2,7 @@
 
 from kgym.crash.report.blamed_function import TRACE, BlameRule, pattern
 from kgym.crash.report.families.blame_rules import AT_LOCK, UNLOCKING, in_trace, warning
-from kgym.crash.report.families.family import BY_KERNEL, Family, Format, formats
+from kgym.crash.report.families.family import BY_KERNEL, Family, Format
 
 
 def _at(file: str, function: str) -> str:
@@ -164,8 +164,9 @@ _UNWINDER = (
 
 WARNINGS = Family(
     "WARNING:",
-    formats(
-        _PLACES, LOCKDEP, _UNWINDER, Format(r"WARNING:\s*$", "WARNING: corrupted", intact=False)
+    (
+        *(*_PLACES, *LOCKDEP, *_UNWINDER),
+        Format(r"WARNING:\s*$", "WARNING: corrupted", intact=False),
     ),
     # Programs begin many harmless lines with this word. Every such line of the kernel counts,
     # wherever the word is in it: a driver that prints it has detected a fault.
