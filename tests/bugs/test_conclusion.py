@@ -485,7 +485,8 @@ GOOD_PATCH = check("a", PatchOutcome.COMPILES)
             [BROKEN, check("f", PatchOutcome.OVER_LIMIT, reason="it took too long")],
             "No answer: 0 of 2 patches compile; f: it took too long",
         ),
-        ([], "Compiles: 0 of 0 patches compile"),
+        # A worker that answers nothing has compiled nothing.
+        ([], "No answer: the check has an answer for 0 of 1"),
     ],
 )
 def test_a_check_counts_its_patches_and_names_the_worst(

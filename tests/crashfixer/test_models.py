@@ -377,8 +377,8 @@ async def test_a_tape_answers_as_the_model_did(endpoint: Endpoint, tmp_path: Pat
     replay = Replay(tape)
     assert [await replay.ask(CALL), await replay.ask(second)] == replies
     other = Replay(tape)  # a run in which work was done in another order, under other names
-    names = [Call(CALL.prompt, temperature=0.8, occurrence=name) for name in ("x", "y", "x")]
-    assert [await other.ask(call) for call in names] == [*replies, replies[0]]
+    names = [Call(CALL.prompt, temperature=0.8, occurrence=name) for name in "xyxz"]
+    assert [await other.ask(call) for call in names] == [*replies, replies[0], replies[0]]
     assert KEY not in tape.read_text()
     with pytest.raises(ModelError, match="has no answer to this hypothesis question"):
         await replay.ask(Call(CALL.prompt, temperature=0.2))

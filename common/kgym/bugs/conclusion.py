@@ -14,6 +14,7 @@ from kgym.api.states import State
 from kgym.api.steps import (
     BuildResult,
     CheckResult,
+    CheckSpec,
     Diagnostic,
     Failure,
     FileOutcome,
@@ -231,9 +232,14 @@ def _of_runs(job: JobView, results: Sequence[ReproduceResult]) -> _Decided:
 
 
 def _without_runs(job: JobView) -> _Decided:
-    checks = [step.result for step in job.steps if isinstance(step.result, CheckResult)]
+    checks = [step for step in job.steps if isinstance(step.result, CheckResult)]
     if checks:
-        return checked([patch for check in checks for patch in check.patches])
+        patches = [patch for step in checks for patch in getattr(step.result, "patches", [])]
+        asked = sum(len(step.spec.patches) for step in checks if isinstance(step.spec, CheckSpec))
+        # A worker's result is not trusted to be whole: what it leaves out has not compiled.
+        if len(patches) < max(asked, 1):
+            return Outcome.INCONCLUSIVE, f"the check has an answer for {len(patches)} of {asked}"
+        return checked(patches)
     last = job.steps[-1].result
     if isinstance(last, BuildResult):
         plural = "" if last.objects_compiled == 1 else "s"

@@ -3,9 +3,9 @@
 The first line describes the recorded run. Each further line is an answer as JSON, with a key over
 the question and its debug cycle, and an occurrence, which distinguishes equal questions. If
 occurrences differ because work was done in another order, equal questions get the remaining
-answers. Text that every kernel or compiler words anew (reports, traces, diagnostics, tools'
-results) is not part of the key, so that a run can be replayed on a real platform. A tape contains
-no secrets.
+answers, or one again if none remains. Text that every kernel or compiler words anew (reports,
+traces, diagnostics, tools' results) is not part of the key, so that a run can be replayed on a
+real platform. A tape contains no secrets.
 
 The file of a stored run (`runs/NUMBER/events.gz` in the data folder) is a tape, too.
 """
@@ -158,7 +158,9 @@ class Replay:
         occurrence = self._given.get((asked, call.occurrence), call.occurrence)
         if occurrence not in answers:
             taken = {other for (question, _), other in self._given.items() if question == asked}
-            occurrence = next((name for name in answers if name not in taken), "")
+            # All are taken if an earlier run of this model did its work in another order.
+            left = [name for name in answers if name not in taken] or list(answers)
+            occurrence = left[0] if left else ""
         if occurrence not in answers:
             raise ModelError(
                 "not_on_tape",

@@ -67,12 +67,12 @@ def notices(
     workers: Sequence[WorkerView],
     storage: StorageView | None,
     last_hour: Sequence[AttemptCount],
-    known: Mapping[tuple[int, int], Pace],
+    pace_of: Mapping[tuple[int, int], Pace],
 ) -> Iterator[Notice]:
     """Yield what needs attention: what is stuck, overdue, failed by the platform, full."""
     yield from _of_queues(queues, workers)
     for step in _running(workers):
-        pace = known[step.job, step.step]
+        pace = pace_of[step.job, step.step]
         if pace.look == "failed":
             words = f"Job {step.job}: {KINDS[step.kind]} has run for {duration(pace.seconds)}"
             yield Notice(f"{words}, {pace.words}", f"/jobs/{step.job}?step={step.step}")

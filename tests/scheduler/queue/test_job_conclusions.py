@@ -120,6 +120,8 @@ async def test_a_check_counts_what_compiles(store: JobStore) -> None:
     result = checked([steps.PatchCheck(name="p", outcome=steps.PatchOutcome.COMPILES, seconds=1.0)])
     view, _ = await came_to(store, job(check), [result])
     assert (view.verdict, view.sentence) == (None, "Compiles: 1 of 1 patches compile")
+    view, _ = await came_to(store, job(check), [checked([])])
+    assert view.sentence == "No answer: the check has an answer for 0 of 1"
 
 
 async def test_each_patch_of_a_group_has_one_row(store: JobStore) -> None:
