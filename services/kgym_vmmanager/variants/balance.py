@@ -13,7 +13,9 @@ from collections.abc import Awaitable, Callable, Collection, Mapping
 from kgym.api.steps import Loss
 from kgym_vmmanager.guest.ssh import Ssh
 
-RUNS = 180
+# Runs of one measurement. A slow program makes fewer, and no fewer than LEAST_RUNS: a slab that is
+# taken for the first of its objects would look like a loss.
+RUNS, LEAST_RUNS = 180, 60
 # Objects lost with each run: fewer than _LEAST are noise of caches and timing. A kernel leaks if it
 # loses LEAK more than the kernel that it is compared with.
 _LEAST = 0.2
@@ -43,36 +45,40 @@ def counts(output: str) -> dict[str, int]:
     return known
 
 
-async def measured(ssh: Ssh, run_all: Callable[[], Awaitable[None]]) -> list[Loss]:
-    """Return what `run_all`, which makes RUNS runs, loses on each.
+async def measured(
+    ssh: Ssh, run_all: Callable[[], Awaitable[None]], runs: int = RUNS
+) -> list[Loss]:
+    """Return what `run_all`, which makes so many runs, loses on each.
 
     Raises ConnectionLost or TimeoutError.
     """
     async with asyncio.timeout(_MOST_SECONDS):
-        return await _measured(ssh, run_all)
+        return await _measured(ssh, run_all, runs)
 
 
-async def _measured(ssh: Ssh, run_all: Callable[[], Awaitable[None]]) -> list[Loss]:
+async def _measured(ssh: Ssh, run_all: Callable[[], Awaitable[None]], runs: int) -> list[Loss]:
     before = await _counts(ssh)
     await run_all()
-    grown = _losses(before, await _settled(ssh, before))
+    grown = _losses(before, await _settled(ssh, before, runs), runs)
     if not grown:
         return []
     # KASAN keeps freed objects for a while (mm/kasan/quarantine.c), and they count as in use.
     # Shrinking a cache frees them. That is slow, so only caches that grow are shrunk.
     shrink = _shrink(grown)
-    first = await _settled(ssh, before, shrink)
+    first = await _settled(ssh, before, runs, shrink)
     await run_all()
-    losses = _losses(first, await _settled(ssh, first, shrink))
+    losses = _losses(first, await _settled(ssh, first, runs, shrink), runs)
     return [Loss(name=name, per_run=round(losses[name], 2)) for name in grown if name in losses]
 
 
-async def _settled(ssh: Ssh, before: Mapping[str, int], shrink: str = ":") -> dict[str, int]:
+async def _settled(
+    ssh: Ssh, before: Mapping[str, int], runs: int, shrink: str = ":"
+) -> dict[str, int]:
     """Return the counts once nothing that has grown since `before` is freed any more."""
     # An io_uring is torn down by a work queue, long after its program has ended.
     known = await _counts(ssh, shrink)
     for _ in range(_MOST_WAITS):
-        grown = _losses(before, known)
+        grown = _losses(before, known, runs)
         if not grown:
             break
         earlier, known = known, await _counts(ssh, shrink)
@@ -81,8 +87,8 @@ async def _settled(ssh: Ssh, before: Mapping[str, int], shrink: str = ":") -> di
     return known
 
 
-def _losses(before: Mapping[str, int], after: Mapping[str, int]) -> dict[str, float]:
-    each = {name: (after[name] - before[name]) / RUNS for name in after if name in before}
+def _losses(before: Mapping[str, int], after: Mapping[str, int], runs: int) -> dict[str, float]:
+    each = {name: (after[name] - before[name]) / runs for name in after if name in before}
     return {name: loss for name, loss in each.items() if loss >= _LEAST}
 
 

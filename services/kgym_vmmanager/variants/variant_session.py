@@ -23,6 +23,7 @@ BATCH = 100
 # An order whose answer takes longer has met a guest that hangs. A variant takes a second at most.
 _ORDER_SECONDS = 120.0
 _END_SECONDS = 10.0
+_BALANCE_SECONDS = 30.0
 _LINE_BYTES = 256
 _MOST_CALLS = 400
 # Of no variant: the number of runs that change nothing.
@@ -199,14 +200,18 @@ class VariantSession(GuestSession):
         folder = f"{_FOLDER}/{secrets.token_hex(4)}"
         command = f"{VARIER} {folder} {PROGRAM} {part.words}"
         stream = await ssh.start(command, _CALL_SECONDS)
-        await _perform(part, stream)
+        pace = await _perform(part, stream)
         if part.balance is not None:
-            run_all = partial(_run_for_balance, part, stream)
-            part.losses = await balance.measured(ssh, run_all)
+            # A program that the fix makes wait takes a second for each run.
+            most = int(_BALANCE_SECONDS / _longest(pace))
+            runs = min(balance.RUNS, max(most, balance.LEAST_RUNS))
+            run_all = partial(_run_for_balance, part, stream, runs)
+            part.losses = await balance.measured(ssh, run_all, runs)
         await _end(stream)
 
 
-async def _perform(part: Part, stream: Stream) -> None:
+async def _perform(part: Part, stream: Stream) -> Pace:
+    """Run the part's variants; return the pace at which they ran."""
     begin, log = time.monotonic(), part.log
     if part.pace is None:
         await _order(log, stream, "learn", lambda: log.is_learned)
@@ -218,20 +223,26 @@ async def _perform(part: Part, stream: Stream) -> None:
     use = f"use {pace.calls} {2 * pace.milliseconds} {2 * pace.pause}\n"
     await stream.send(use.encode())
     for seeds in part.sweeps:
-        for first in range(seeds.start, seeds.stop, part.batch):
-            if time.monotonic() - begin > part.most_seconds:
+        first = seeds.start
+        while first < seeds.stop:
+            left = part.most_seconds - (time.monotonic() - begin)
+            if left <= 0:
                 break
-            batch = range(first, min(first + part.batch, seeds.stop))
+            # An order of variants that all wait would outlast the time of the sweeps.
+            size = min(part.batch, 1 + int(left / _longest(pace)))
+            batch = range(first, min(first + size, seeds.stop))
             part.orders.append(batch)
             log.ordered.update(batch)
             is_swept = partial(log.swept.__contains__, first)
             word = "exact" if part.is_exact else "sweep"
             await _order(log, stream, f"{word} {first} {len(batch)}", is_swept)
+            first = batch.stop
     for seed, mask in part.shows:
         log.shown = Shown()
         part.shown.append((seed, log.shown))
         order = f"show {seed} {min(mask, ALL_CHANGES)}"
         await _order(log, stream, order, lambda: log.shown.is_over)
+    return pace
 
 
 async def _end(stream: Stream) -> None:
@@ -243,13 +254,13 @@ async def _end(stream: Stream) -> None:
         pass
 
 
-async def _run_for_balance(part: Part, stream: Stream) -> None:
-    """Make as many runs as the balance needs."""
+async def _run_for_balance(part: Part, stream: Stream, runs: int) -> None:
+    """Make the runs of which the balance is taken."""
     if part.balance == "program":
-        orders = [f"plain {_PLAIN_SEED} {balance.RUNS}"]
+        orders = [f"plain {_PLAIN_SEED} {runs}"]
     else:
         seeds = [seed for sweep in part.sweeps for seed in sweep]
-        chosen = [seeds[number % len(seeds)] for number in range(balance.RUNS)]
+        chosen = [seeds[number % len(seeds)] for number in range(runs)]
         orders = [f"exact {seed} 1" for seed in chosen]
     # All at once: an answer to each would take longer than the runs.
     orders.append(f"exact {_NO_SEED} 0")
@@ -272,6 +283,11 @@ async def _order(log: VaryLog, stream: Stream, order: str, is_done: Callable[[],
             raise InstanceEnded(InstanceOutcome.START_FAILED, detail)
         if time.monotonic() > until:
             raise TimeoutError(f"no answer to {order[:60]!r} for {_ORDER_SECONDS:g} s")
+
+
+def _longest(pace: Pace) -> float:
+    """Return how many seconds a run takes at most."""
+    return min(max(2 * pace.milliseconds, 50), 1000) / 1000  # LEAST_MS, MOST_MS of the engine
 
 
 def _pace(numbers: Sequence[str]) -> Pace | None:
