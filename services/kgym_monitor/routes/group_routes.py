@@ -28,8 +28,12 @@ async def show_group(request: Request, name: str) -> Response:
     if is_poll(request):
         # Without a submitter in the address, the group is the reader's own.
         private = query.submitter is None
-        part = Part("group-live", "group_live.html")
-        return await answer_poll(request, read, part, private=private)
+        numbers = range(0, group_page.MOST, group_page.PART)
+        rows = (
+            Part(f"patches-{n}", "group_rows.html", {"number": n}) for n, _ in enumerate(numbers)
+        )
+        parts = Part("group-live", "group_live.html"), *rows
+        return await answer_poll(request, read, *parts, private=private)
     return state_of(request).rendering.page(
         request,
         "group.html",
