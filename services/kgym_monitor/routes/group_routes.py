@@ -28,10 +28,8 @@ async def show_group(request: Request, name: str) -> Response:
     if is_poll(request):
         # Without a submitter in the address, the group is the reader's own.
         private = query.submitter is None
-        numbers = range(0, group_page.MOST, group_page.PART)
-        rows = (
-            Part(f"patches-{n}", "group_rows.html", {"number": n}) for n, _ in enumerate(numbers)
-        )
+        count = len(range(0, group_page.MOST, group_page.PART))
+        rows = (Part(f"patches-{n}", "group_rows.html", {"number": n}) for n in range(count))
         parts = Part("group-live", "group_live.html"), *rows
         return await answer_poll(request, read, *parts, private=private)
     return state_of(request).rendering.page(
