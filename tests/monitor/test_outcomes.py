@@ -123,6 +123,7 @@ def test_an_unfinished_job_says_at_which_step_it_is(site: Site, visitor: Visitor
         source = site.client.submit(BUG.source())
         assert re.search("(running|waiting).*step [02] \\(build\\)", row_of(visitor, job.id))
         assert "Waiting: step 0 (source)" in words(visitor.get(f"/jobs/{source.id}"))
+        assert ' open id="on-trial-' in visitor.get(f"/jobs/{job.id}").text
     finally:
         site.showcase.let_go.set()
         site.client.abort(source.id)

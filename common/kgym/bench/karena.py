@@ -127,7 +127,7 @@ class _Database:
     def rows(self, table: str, most: int) -> Iterator[dict[str, Any]]:
         """Yield the rows of a table; raise UserError `bad_karena`, also beyond `most` rows."""
         columns = _columns(_COLUMNS[table])
-        seen = set()
+        seen = set[tuple[Any, ...]]()
         try:
             # A virtual table may be a view in disguise (FTS5's `content=`): no plain table.
             kind = self._connection.execute(

@@ -57,7 +57,7 @@ def find(
     end = len(log) if end is None else min(end, len(log))
     done = start
     searched = 0
-    harmless = None
+    harmless: bytes | None = None
     for block in range(start, end, _BLOCK):
         # Each search extends beyond its block by one marker's length, so that none is missed.
         stop = min(block + _BLOCK, end)
