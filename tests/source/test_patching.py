@@ -272,6 +272,9 @@ def test_an_edit_may_spell_bytes_that_are_not_utf8_as_readers_show_them() -> Non
         diff = Patch(diff=unified_diff.between("a.c", f"{original}\n", f"{replacement}\n"))
         if "\ufffd" in original:  # a diff in Latin-1 says so in a mail
             assert result(diff, {"a.c": content}) == {"a.c": content.replace(b"a;", b"b;")}
+    two = b"/* \xfe */\n/* \xff */\n"
+    diff = Patch(diff=unified_diff.between("a.c", "/* \ufffd */\n", "/* */\n"))
+    assert refusal(diff, {"a.c": two}).reason == "patch_does_not_apply"
     for unclear in (("caf\ufffd \ufffd", "\ufffd"), ("\ufffd */", "*/")):
         edit = Edit(file="a.c", original=unclear[0], replacement=unclear[1])
         assert "0 times" in refusal(Patch(edits=[edit]), {"a.c": content + b"/* \xfe */\n"}).message

@@ -446,10 +446,13 @@ class _Lines:
         self.all = StringIO(text).readlines()
         self._text = "\n" + text
         self._starts: list[int] = []
-        # The lines by how readers are shown them; empty for a file that is UTF-8.
+        # The lines by how readers are shown them, "" for several; empty for a file that is UTF-8.
         self._raw: dict[str, str] = {}
         if _NOT_UTF8.search(text):
-            self._raw = {shown: line for line in self.all for shown in (_shown(line), line)}
+            self._raw = {line: line for line in self.all}
+            for line in self.all:
+                same = self._raw.get(_shown(line), line) == line
+                self._raw[_shown(line)] = line if same else ""
 
     def encoded(self, lines: list[str], charset: str) -> list[str]:
         """Return a diff's lines as the file has them; in `charset` if they are not UTF-8 there."""
