@@ -29,7 +29,8 @@ async def show_group(request: Request, name: str) -> Response:
         # Without a submitter in the address, the group is the reader's own.
         private = query.submitter is None
         count = len(range(0, group_page.MOST, group_page.PART))
-        rows = (Part(f"patches-{n}", "group_rows.html", {"number": n}) for n in range(count))
+        each = ((f"patches-{n}", {"number": n}) for n in range(count))
+        rows = (Part(target, "group_rows.html", given=given) for target, given in each)
         parts = Part("group-live", "group_live.html"), *rows
         return await answer_poll(request, read, *parts, private=private)
     return state_of(request).rendering.page(

@@ -32,10 +32,11 @@ Read = Callable[[AsyncClient], Awaitable[dict[str, Any]]]
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """A part of a page: id of its element, and template."""
+    """A part of a page: id of its element, template, and htmx swap method."""
 
     target: str
     template: str
+    swap: str = "outerMorph"
     given: Mapping[str, Any] = field(default_factory=dict)
     """Variables of the template beside those that are read for all parts."""
 
@@ -135,7 +136,7 @@ async def _read(
         shown = {"newer": newer, "newer_href": newest.href}
         made.append((part, rendering.fragment(part.template, shown)))
     texts = [
-        f'<hx-partial hx-target="#{part.target}" hx-swap="outerMorph">{html}</hx-partial>'
+        f'<hx-partial hx-target="#{part.target}" hx-swap="{part.swap}">{html}</hx-partial>'
         for part, html in made
     ]
     # A page without rows has no table into which a row could be inserted.
