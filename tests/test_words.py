@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from jinja2 import Environment, nodes
 
 from tests.conftest import ROOT
 
@@ -115,4 +116,8 @@ def test_names_say_what_a_thing_is() -> None:
         for name, line in bound_names(ast.parse(text))
         if name.strip("_") in {"one", "found", "said", "told"}
     ]
+    for path in (ROOT / "services").rglob("templates/*.html"):
+        for name in Environment().parse(path.read_text()).find_all(nodes.Name):
+            if name.ctx != "load" and name.name in {"one", "found", "said", "told"}:
+                meaningless.append(f"{path.relative_to(ROOT)}:{name.lineno}: {name.name}")
     assert not meaningless, "\n".join(meaningless)

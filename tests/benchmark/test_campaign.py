@@ -112,6 +112,10 @@ def test_a_campaign_is_run_reported_and_published(
     farm: Counted, kgym: Kgym, home: Path, tmp_path: Path
 ) -> None:
     shutil.rmtree(home / "bugs" / "two")
+    # A binary file that the agent leaves in the tree keeps its patch from no kernel.
+    agent = home / "agent" / "mender.py"
+    left = '    change(patch)\n    (TREE / "left_over").write_bytes(bytes(200))\n'
+    agent.write_text(agent.read_text().replace("    change(patch)\n", left))
     into = tmp_path / "into"
     words = ("bench", "run", described(home), "--into", into)
     planned = kgym(*words, "--dry-run", "--json").json

@@ -7,12 +7,14 @@ from pathlib import Path
 
 import pytest
 
+from kgym.api.steps import Patch
 from kgym.bench import dataset, dataset_files, karena, syzbot_data
 from kgym.bench.attempt_record import Outcome
 from kgym.bench.bug_choice import BugChoice, split
 from kgym.bench.dataset import Dataset
 from kgym.bench.patch_overlap import changed_parts, overlap
 from kgym.errors import NotFound, UserError
+from kgym.source.patching import files
 from tests.conftest import ROOT
 from tests.refused import refused
 from tests.tables import json_rows
@@ -45,6 +47,11 @@ def test_kbenchsyz_is_read_and_written_without_a_loss(tmp_path: Path) -> None:
         ours = json.loads((tmp_path / "written" / path.name).read_text())
         lost = {name for name, value in theirs.items() if value and name not in ours}
         assert lost <= {"version"}
+    # Five bugs have two fixes; the fix of another one copies a file.
+    hashes = [[commit.id for commit in bug.patch.commits] for bug in read.bugs if bug.patch]
+    assert sorted(map(len, hashes))[-6:] == [1, 2, 2, 2, 2, 2]
+    copied = [bug.patch for bug in read.bugs if bug.patch and "copy from" in (bug.patch.diff or "")]
+    assert [bool(files(Patch(diff=patch.diff))) for patch in copied] == [True]
 
 
 def test_a_bug_is_read_with_what_is_known_of_it() -> None:

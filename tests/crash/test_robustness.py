@@ -111,6 +111,15 @@ def test_many_lines_made_to_slow_patterns_down_do_not() -> None:
         assert seconds(b"BUG: x\n" + (unit * 3 + b"\n") * (500_000 // len(unit) // 3)) < 3
 
 
+def test_a_crash_behind_a_line_that_repeats_is_where_it_is() -> None:
+    alone = parse(KASAN)
+    assert alone
+    for line, number in ((b"Oops\n", 250_000), (b"Oops " * 500 + b"\n", 1000)):
+        for odd in (b"", b"Oops!\n", b"Oo"):
+            [report] = parse_all(line * number + odd + KASAN)
+            assert report.start - alone.start == len(line) * number + len(odd)
+
+
 HEALTHY = b'[   12.345678][  T123] audit: type=1400 avc: denied { read } for pid=12 comm="prog"\n'
 KASAN = kasan("use-after-free").encode()
 LOGGED = b"Apr 07 14:13:21 host %b: WARNING: fbcon: Driver\n"
@@ -139,6 +148,7 @@ print(used.ru_utime + used.ru_stime, int(peak.split()[1]) // 1024)
         (LOGGED % b"prog" + LOGGED % b"kernel", LOGGED_CRASH, 1),
         (KASAN, b"", 1),
         (b"WARNING: nothing\n", b"", 0),
+        (b"Oops\n", KASAN, 1),
         (bytes(range(256)), b"", 0),
         (b"x", b"", 0),
         (b"\n", b"", 0),
@@ -150,6 +160,7 @@ print(used.ru_utime + used.ru_stime, int(peak.split()[1]) // 1024)
         "logged",
         "only crashes",
         "almost",
+        "repeated",
         "binary",
         "line",
         "empty",

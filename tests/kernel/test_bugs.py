@@ -1,15 +1,20 @@
 """Real kernels with real bugs: each crashes, and its fix is proven. Minutes each."""
 
 import json
+import re
 import shutil
+import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from kgym import configs
+from kgym.api.outcomes import Outcome
 from kgym.bugs import bundle as bug
-from tests.conftest import ROOT, chosen, kgym
+from kgym.client import Client
+from kgym_cli.platforms.embedded_platform import Platform
+from tests.conftest import DATA, ROOT, chosen, kgym
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(3600)]
 
@@ -32,6 +37,20 @@ def test_the_demo_crashes_a_kernel_and_proves_the_fix() -> None:
     status, outcome = kgym("demo")
     assert outcome["bug"] == DEMO
     assert_resolved(status, outcome, [bug.load(DEMO).file.title])
+
+
+def test_the_vms_of_a_running_step_are_seen() -> None:
+    loaded, seen = bug.load(DEMO), dict[str, set[str]]()
+    with Platform(DATA) as platform, Client(platform.url) as client:
+        job = client.submit(loaded.job(loaded.fix))
+        while not (view := client.job(job.id)).state.final:
+            for step in view.steps:
+                for vm in step.progress.vms if step.progress else []:
+                    seen.setdefault(vm.state, set()).add(vm.line)
+            time.sleep(0.2)  # lanes change every second
+    assert view.outcome is Outcome.RESOLVED, view.reason
+    assert {"booting", "running"} <= seen.keys() <= {"booting", "running", "crashed", "controls"}
+    assert any(re.search(r"\[ *[0-9.]+\]", line) for line in seen["running"]), seen
 
 
 @pytest.mark.exhaustive

@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from kgym.api.steps import Dictionary, Edit, Patch
+from kgym.api.steps import BuildSpec, Dictionary, Edit, Patch, ReproduceSpec, StepSpec
+from kgym.api.syz_program import call_names
 from kgym.bugs import bundle as bug
 from kgym.bugs.bug import TrialOptions
 from kgym_vmmanager.variants.syz_mutator import Mutator
@@ -16,6 +17,7 @@ from tests.kernel.test_bugs import assert_resolved
 from tests.kernel.test_variants import BOUND, FIXED
 
 SOURCES = ROOT.parent / "shared" / "data" / "syzkaller"
+DEVICES = Path(__file__).with_name("devices")
 COMMIT = "1d849ab4d892af13a249f75628790b47e42b7c74"
 pytestmark = [
     pytest.mark.slow,
@@ -56,6 +58,32 @@ def test_a_program_that_runs_once_shows_a_bug_and_proves_its_fix() -> None:
 def test_programs_of_other_kinds_show_a_bug_and_prove_its_fix(name: str, kind: str) -> None:
     status, outcome = kgym("bug", "reproduce", "--no-variants", name, "--repro", kind)
     assert_resolved(status, outcome, [bug.load(name).file.title])
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("program", sorted(DEVICES.glob("*.syz")), ids=lambda path: path.stem)
+def test_a_program_finds_the_devices_that_it_needs(program: Path) -> None:
+    request = bug.load("futex-op-shift").run_by("syz").job(None)
+    steps: list[StepSpec] = []
+    for step in request.steps:
+        if isinstance(step, BuildSpec):
+            fragments = [*step.config.fragments, DEVICES.with_suffix(".config").read_text()]
+            config = step.config.model_copy(update={"fragments": fragments})
+            steps.append(step.model_copy(update={"config": config, "patches": []}))
+        elif isinstance(step, ReproduceSpec):
+            reproducer = step.reproducer.model_copy(update={"text": program.read_text()})
+            steps.append(step.model_copy(update={"reproducer": reproducer, "measure": None}))
+        else:
+            steps.append(step)
+    changed = request.model_copy(update={"steps": steps})
+    _, job = kgym("job", "submit", "-", "--wait", stdin=changed)
+    dropped = [step["result"].get("dropped_symbols", []) for step in job["steps"]]
+    assert not any(dropped), dropped
+    calls = len(call_names(program.read_text()))
+    for instance in job["steps"][-1]["result"]["instances"]:
+        assert instance["outcome"] == "survived", instance
+        # The guest had what the header requires, and each call came back.
+        assert f"{calls} of {calls} calls came back at first" in instance["detail"], instance
 
 
 @pytest.mark.anyio

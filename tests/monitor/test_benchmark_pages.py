@@ -80,6 +80,9 @@ def test_the_leaderboard_says_what_the_figures_are(here: Visitor) -> None:
     rates = [by_name[name].mean[Figure.CRR] for name in lines]
     best = [rate.value for rate in rates if rate is not None]
     assert best == sorted(best, reverse=True)
+    few = read(here, HERE).text.partition('id="board"')[2].partition("</table>")[0]
+    assert 'aria-sort="descending">Resolved, % ↓' in few
+    assert few.count('<th scope="col"') == 6  # more do not fit beside each other
     assert read(here, "/benchmarks").text.count(HERE) == 1
 
 
@@ -194,7 +197,9 @@ def test_a_bug_and_its_attempts_have_pages(here: Visitor) -> None:
     assert "sizeof(*p)" in page.text
     link = re.search(rf'href="({HERE}/bugs/[^"]*/attempts/\d+/\d+)"', page.text)
     assert link is not None
-    assert "Its patch" in words(read(here, link[1]))
+    attempt = read(here, link[1])
+    assert "Its patch" in words(attempt)
+    assert '<tr class="added">' in attempt.text  # coloured, as diffs are everywhere
 
 
 @pytest.mark.parametrize(

@@ -82,10 +82,12 @@ def test_a_job_is_followed_to_its_end_without_reloading(reader: Reader, site: Si
     expect(log).to_contain_text("fs/held")
     expect(page.locator("#job-live progress").first).to_be_visible()
     expect(page.locator(".timeline li").nth(1)).to_contain_text("starts when step 0 has succeeded")
+    expect(page).to_have_title(f"Running: job {job.id} · kGymSuite")
     site.showcase.let_go.set()
     expect(page.locator("#job-live")).to_have_attribute("data-final", "yes")
     expect(page.locator("#job-live .head").first).to_contain_text("resolved")
     expect(page.locator("#step-title")).to_have_text("Step 3: Reproduce")
+    expect(page).to_have_title(f"Resolved: job {job.id} · kGymSuite")
     assert page.evaluate("window.sameDocument") is True
 
 

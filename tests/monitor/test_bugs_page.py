@@ -82,6 +82,7 @@ def test_a_bug_has_a_page(visitor: Visitor, fixed: JobView) -> None:
     assert "1 of 1 trials resolve it" in text
     assert "CVE-2022-0995" in text
     assert f'id="job-{fixed.id}"' in text
+    assert f'<a href="/bugs/{BUG.name}">{BUG.name}</a>' in visitor.get(f"/jobs/{fixed.id}").text
 
 
 def test_a_shipped_bug_without_a_job_has_a_page_too(visitor: Visitor) -> None:

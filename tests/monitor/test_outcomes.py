@@ -4,15 +4,17 @@ import re
 
 import pytest
 
-from kgym.api.steps import Failure, Patch
+from kgym.api.outcomes import Outcome
+from kgym.api.steps import Evidence, Failure, Patch, Verdict
 from kgym_monitor.pages import check_results
+from kgym_monitor.pages.job_page import focus
 from tests.conftest import ROOT
 from tests.demo import checked_patches
 from tests.demo.checked_patches import DIFF, FILE, diagnostic
-from tests.demo.showcase import BUG, trial
+from tests.demo.showcase import BUG, FINDINGS, trial
 from tests.monitor.browsing import Visitor, words
 from tests.monitor.conftest import Site
-from tests.results import job_view
+from tests.results import built, job_view, ran
 
 pytestmark = pytest.mark.thorough
 HIDES = "the patch hides code from KASAN, kernel/watch_queue.c:320"
@@ -65,6 +67,14 @@ def test_a_job_opens_at_the_step_whose_finding_decided(site: Site, visitor: Visi
     assert "Step 3: Reproduce" in visitor.get(f"/jobs/{ended(site)}").text
 
 
+def test_a_finding_on_the_kernel_without_the_patch_decides_nothing() -> None:
+    weak = built(findings=[FINDINGS["HIDES"]])
+    crash = ran(Verdict.SAME_CRASH, evidence=Evidence())
+    steps = zip(BUG.job(BUG.fix).steps, (weak, crash, built(), crash), strict=True)
+    job = job_view([{"name": s.name, "kind": s.kind, "spec": s, "result": r} for s, r in steps])
+    assert (job.outcome, focus(job)) == (Outcome.NOT_RESOLVED, 3)
+
+
 def test_a_resolved_bug_shows_its_evidence_and_a_note_on_the_patch(
     site: Site, visitor: Visitor
 ) -> None:
@@ -113,6 +123,7 @@ def test_an_unfinished_job_says_at_which_step_it_is(site: Site, visitor: Visitor
         source = site.client.submit(BUG.source())
         assert re.search("(running|waiting).*step [02] \\(build\\)", row_of(visitor, job.id))
         assert "Waiting: step 0 (source)" in words(visitor.get(f"/jobs/{source.id}"))
+        assert ' open id="on-trial-' in visitor.get(f"/jobs/{job.id}").text
     finally:
         site.showcase.let_go.set()
         site.client.abort(source.id)

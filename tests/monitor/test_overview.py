@@ -39,7 +39,9 @@ def history_of(*counts: AttemptCount, name: str = "day") -> StepHistory:
     since = span.wanted(NOW).since
     assert since is not None
     until = NOW - timedelta(minutes=2)
-    answer = Statistics(since=since, until=until, step=span.asked, counts=[*counts], cut=False)
+    answer = Statistics(
+        since=since, until=until, step=span.asked, counts=[*counts], cut=False, median_seconds={}
+    )
     return history(span, answer)
 
 
@@ -115,6 +117,7 @@ def test_what_is_in_the_span_is_in_a_piece(name: str, ago: list[float], slow: fl
         step=span.asked,
         counts=[count(moment) for moment in ago],
         cut=False,
+        median_seconds={},
     )
     shown = history(span, answer)
     assert 1 <= len(shown.starts) <= span.length / span.piece + 1

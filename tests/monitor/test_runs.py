@@ -1,6 +1,7 @@
 """Pages of runs: a real agent service, a tape for its model, a platform that is made up."""
 
 import asyncio
+import html
 import re
 import time
 from collections.abc import Iterator
@@ -106,6 +107,21 @@ def test_what_is_wrong_is_a_page_that_says_so(
     assert answer.status_code == int(status)
     assert message in answer.text
     assert "<b>" not in answer.text
+
+
+def test_a_run_has_its_budget_on_top_and_its_questions_lead_to_each_other(
+    here: Requests, runs: Runs
+) -> None:
+    page = here.get(f"/runs/{runs.solved}").text
+    assert re.search(r"of at most [^<]*tokens, [0-9,]+ kernels", page)
+    assert page.index("of at most") < page.index('id="forest-title"')
+    ask = runs.agent.made.agent.calls
+    cycles = [runs.agent.do(ask(runs.solved, cycle)) for cycle in ("t0", "t0.0", "t0.0.0")]
+    first = next(calls[0].name for calls in cycles if len(calls) > 1)
+    asked = here.get(f"/runs/{runs.solved}/call?name={first}").text
+    following = re.search('rel="next" href="([^"]+)"', asked)
+    assert following is not None
+    assert 'rel="prev"' in here.get(html.unescape(following[1])).text
 
 
 def test_lists_are_filtered_and_two_things_compared(here: Requests, runs: Runs) -> None:

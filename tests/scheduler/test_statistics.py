@@ -10,7 +10,7 @@ from kgym.api.steps import Failure
 from kgym.api.worker_calls import AttemptEnding
 from kgym_scheduler.database import counts
 from kgym_scheduler.job_store import JobStore
-from tests.scheduler.parts import WELL, Clock, Platform, badly, claim_of, end, job
+from tests.scheduler.parts import WELL, Clock, Platform, badly, claim_of, end, job, take
 
 pytestmark = pytest.mark.anyio
 
@@ -64,6 +64,20 @@ async def test_attempts_are_counted_by_how_they_ended(store: JobStore, clock: Cl
     assert counted(report) == expected
     assert all(row.at.minute == 0 for row in report.counts)
     assert [row.at for row in report.counts] == sorted(row.at for row in report.counts)
+
+
+async def test_a_kind_of_step_has_its_median_time(
+    store: JobStore, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(counts, "NEWEST", 5)
+    for seconds, ending in ((900, WELL), (1200, WELL), (10, WELL), (70, badly("user")), (30, WELL)):
+        await store.submit(job())
+        lease = (await take(store)).lease
+        clock.advance(seconds)
+        await store.finish(lease, ending)
+    assert (await store.statistics(MINUTES)).median_seconds == {"build": pytest.approx(465, abs=5)}
+    await run(store, WELL)  # the first one is not among the newest any more
+    assert (await store.statistics(MINUTES)).median_seconds == {"build": pytest.approx(20, abs=5)}
 
 
 async def test_minutes_go_and_their_hours_stay(platform: Platform, clock: Clock) -> None:

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from kgym.api.steps import Edit, Patch
 from kgym.errors import UserError
-from kgym.source import diff_text
+from kgym.source import diff_text, unified_diff
 from kgym.source.patching import apply, files, reverse
 from tests.tables import json_rows, rows
 
@@ -259,6 +259,33 @@ def test_a_number_of_many_digits_is_the_users_error_if_any(digits: int) -> None:
 def test_an_edit_replaces_the_one_place_that_reads_so() -> None:
     patch = Patch(edits=[Edit(file="kernel/a.c", original="int c;", replacement="long c;")])
     assert b"long c;\n" in (result(patch)["kernel/a.c"] or b"")
+
+
+def test_an_edit_may_spell_bytes_that_are_not_utf8_as_readers_show_them() -> None:
+    content = b"/* caf\xe9 \xff */\nint a;\n"
+    for original, replacement in (
+        ("/* caf\ufffd \ufffd */\nint a;", "/* caf\ufffd \ufffd */\nint b;"),
+        ("/* caf\u00e9 \u00ff */\nint a;", "/* caf\u00e9 \u00ff */\nint b;"),
+    ):
+        patch = Patch(edits=[Edit(file="a.c", original=original, replacement=replacement)])
+        assert result(patch, {"a.c": content}) == {"a.c": content.replace(b"a;", b"b;")}
+        diff = Patch(diff=unified_diff.between("a.c", f"{original}\n", f"{replacement}\n"))
+        if "\ufffd" in original:  # a diff in Latin-1 says so in a mail
+            assert result(diff, {"a.c": content}) == {"a.c": content.replace(b"a;", b"b;")}
+    two = b"/* \xfe */\n/* \xff */\n"
+    diff = Patch(diff=unified_diff.between("a.c", "/* \ufffd */\n", "/* */\n"))
+    assert refusal(diff, {"a.c": two}).reason == "patch_does_not_apply"
+    for unclear in (("caf\ufffd \ufffd", "\ufffd"), ("\ufffd */", "*/")):
+        edit = Edit(file="a.c", original=unclear[0], replacement=unclear[1])
+        assert "0 times" in refusal(Patch(edits=[edit]), {"a.c": content + b"/* \xfe */\n"}).message
+
+
+def test_an_edit_with_other_white_space_is_shown_the_lines() -> None:
+    edit = Edit(file="kernel/a.c", original="  int line3  = 3;\n  int line4 = 4;", replacement="x")
+    assert (
+        "\tint line3 = 3;\n\tint line4 = 4;\n"
+        in refusal(Patch(edits=[edit]), {"kernel/a.c": FULL}).message
+    )
 
 
 @pytest.mark.parametrize(("original", "count"), [("int ", "5 times"), ("int z;", "0 times")])

@@ -47,6 +47,8 @@ _COLUMNS = {
     "patch_llm_judge_evaluations": "#judgeId #agentPatchId status #yesCount? #noCount?"
     " #errorCount?",
 }
+# How many of its first columns identify a row of a table.
+_KEYS = dict.fromkeys(_COLUMNS, 1) | {"bug_dataset_members": 2, "patch_llm_judge_evaluations": 2}
 # Other evaluations (an image that does not build, an internal error) say nothing about a patch.
 _OUTCOMES = {
     "notReproduced": Outcome.PASS,
@@ -125,6 +127,7 @@ class _Database:
     def rows(self, table: str, most: int) -> Iterator[dict[str, Any]]:
         """Yield the rows of a table; raise UserError `bad_karena`, also beyond `most` rows."""
         columns = _columns(_COLUMNS[table])
+        seen = set[tuple[Any, ...]]()
         try:
             # A virtual table may be a view in disguise (FTS5's `content=`): no plain table.
             kind = self._connection.execute(
@@ -143,6 +146,11 @@ class _Database:
                         raise UserError(
                             "bad_karena", f"{where}: unexpected value {row[name]!r:.60}"
                         )
+                # Of two rows, one would be lost, or both counted.
+                if (key := row[: _KEYS[table]]) in seen:
+                    where = f"{self._path}, {table}, row {number}"
+                    raise UserError("bad_karena", f"{where}: {key!r:.200} occurs twice")
+                seen.add(key)
                 yield dict(row)
         except (sqlite3.Error, UnicodeDecodeError) as error:
             raise UserError("bad_karena", f"{self._path}, {table}: {error}") from error

@@ -9,6 +9,7 @@ uses one kind throughout.
 """
 
 import difflib
+import re
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -445,11 +446,13 @@ class _Lines:
         self.all = StringIO(text).readlines()
         self._text = "\n" + text
         self._starts: list[int] = []
-        self._raw: set[str] = set()
-        try:
-            text.encode()
-        except UnicodeEncodeError:  # surrogates stand for bytes that are not UTF-8
-            self._raw = set(self.all)
+        # The lines by how readers are shown them, "" for several; empty for a file that is UTF-8.
+        self._raw: dict[str, str] = {}
+        if _NOT_UTF8.search(text):
+            self._raw = {line: line for line in self.all}
+            for line in self.all:
+                same = self._raw.get(_shown(line), line) == line
+                self._raw[_shown(line)] = line if same else ""
 
     def encoded(self, lines: list[str], charset: str) -> list[str]:
         """Return a diff's lines as the file has them; in `charset` if they are not UTF-8 there."""
@@ -457,7 +460,7 @@ class _Lines:
         if not self._raw:
             return lines
         return [
-            line if line.isascii() or line in self._raw else _encoded(line, charset)
+            line if line.isascii() else self._raw.get(line) or _encoded(line, charset)
             for line in lines
         ]
 
@@ -477,6 +480,14 @@ class _Lines:
         else:
             offsets = occurrences(text, wanted, start, most=2)
         return [bisect_left(self._starts, at) for at in offsets], len(text) - start
+
+
+# Surrogates stand for bytes that are not UTF-8.
+_NOT_UTF8 = re.compile("[\udc80-\udcff]")
+
+
+def _shown(text: str) -> str:
+    return _NOT_UTF8.sub("\ufffd", text)
 
 
 def _encoded(line: str, charset: str) -> str:
@@ -508,9 +519,11 @@ def _nearest(file: _Lines, old: list[str]) -> str:
         )
     lines = file.all
     if (line := _other_space(lines, old)) is not None:
+        own = "".join(lines[line - 1 :][: len(old[:_SHOWN])])
         return (
             f"its lines occur from line {line} on, with other white space: a mail program or a"
-            " copy from a web page has changed tabs or blanks; take the patch from its source"
+            " copy from a web page has changed tabs or blanks; take the patch from its source, or"
+            f" write the lines as the file has them:\n{own}"
         )
     wanted = {line for line in old if line.strip()}
     hits = [0, *accumulate(line in wanted for line in lines)]
@@ -547,10 +560,28 @@ def _apply_edit(tree: _Tree, edit: Edit) -> None:
     if text is None:
         raise _conflict(tree.name, f"{path} is not in the tree: give its path from the top", path)
     tree.search(len(text))
-    if text.count(edit.original) != 1:
-        why = not_once(text, edit.original, path)
+    original, replacement = _spelled(text, edit)
+    if text.count(original) != 1:
+        why = not_once(text, original, path)
         raise _conflict(tree.name, f"the original of an edit {why}", path)
-    tree.change(path, text.replace(edit.original, edit.replacement), executable=path)
+    tree.change(path, text.replace(original, replacement), executable=path)
+
+
+def _spelled(text: str, edit: Edit) -> tuple[str, str]:
+    """Return an edit's original and replacement with the bytes of a file that is not UTF-8.
+
+    Readers show such a byte as U+FFFD, or as a character of Latin-1.
+    """
+    original, replacement = edit.original, edit.replacement
+    if original.isascii() or original in text or not _NOT_UTF8.search(text):
+        return original, replacement
+    shown = _shown(text)
+    if shown.count(original) == 1:
+        own = text[(at := shown.index(original)) : at + len(original)]
+        lost = _NOT_UTF8.findall(own)
+        if replacement.count("\ufffd") in (0, len(lost)):
+            return own, re.sub("\ufffd", lambda _: lost.pop(0), replacement)
+    return _encoded(original, "latin-1"), _encoded(replacement, "latin-1")
 
 
 def not_once(text: str, original: str, path: str) -> str:

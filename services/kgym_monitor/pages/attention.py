@@ -24,7 +24,7 @@ class Pace:
 
     seconds: float
     usual: float | None
-    """Mean of the last day; None if none has ended."""
+    """Median of recent ones; None if none has ended."""
 
     @property
     def look(self) -> str:

@@ -20,6 +20,8 @@ from kgym_monitor.pages.check_results import CheckedPatch
 
 # Rows that are read: sorting needs all of them.
 MOST = 1000
+# Rows that are sent again as soon as one of them changes.
+PART = 50
 
 # Columns by which rows are sorted, with the value of a row; None comes last.
 _VALUES: dict[str, Callable[[PatchRow], Any]] = {
@@ -81,10 +83,13 @@ async def shown(client: AsyncClient, name: str, query: PatchQuery) -> dict[str, 
     cut = len(rows) > MOST
     rows = rows[:MOST]
     counts = Counter(row.outcome for row in rows)
+    chosen = query.chosen(rows)
     return {
         "group": group,
         "query": query,
-        "rows": query.chosen(rows),
+        "rows": chosen,
+        # As many parts for any number of rows: a page cannot add one.
+        "parts": [chosen[first : first + PART] for first in range(0, MOST, PART)],
         "counts": [(outcome, counts[outcome]) for outcome in Outcome if counts[outcome]],
         "total": len(rows),
         "cut": cut,

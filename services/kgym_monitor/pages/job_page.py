@@ -10,7 +10,8 @@ from kgym.api.jobs import Artifact, JobView, StepView
 from kgym.api.outcomes import Outcome
 from kgym.api.states import State
 from kgym.api.steps import ReproduceArtifact, ReproduceResult, Severity, StepKind
-from kgym.bugs.conclusion import conclusion
+from kgym.bugs.conclusion import conclusion, in_one_line
+from kgym.bugs.resolution import placed
 from kgym.client import AsyncClient, reproduce_bundle
 from kgym.client.download import check_kept
 from kgym.errors import UserError
@@ -23,10 +24,12 @@ TEXT_ENDINGS = (".log", ".txt", ".json", ".sh", "config", "System.map")
 def focus(job: JobView) -> int:
     """Return the most interesting step: with what decided, failed, running, or the last one."""
     if job.outcome is Outcome.NOT_RESOLVED:
+        # A crash may have decided although there are blocking findings: the reason names which.
         for step in job.steps:
-            findings = getattr(step.result, "findings", [])
-            if any(finding.severity is Severity.BLOCKING for finding in findings):
-                return step.number
+            for finding in getattr(step.result, "findings", []):
+                named = (job.reason or "").startswith(in_one_line(placed(finding))[:250])
+                if named and finding.severity is Severity.BLOCKING:
+                    return step.number
     # Readers come for a failure first, then for what is happening.
     for wanted in (State.FAILED, State.RUNNING, State.QUEUED, State.ABORTED):
         numbers = [step.number for step in job.steps if step.state is wanted]

@@ -44,7 +44,7 @@ def _environment() -> jinja2.Environment:
     words: tuple[Callable[..., str], ...]
     words = (wording.exact, wording.duration, wording.size, wording.percent)
     words = (*words, wording.nanoseconds, wording.offset)
-    for function in (*words, wording.subject, wording.plain_tags, as_written, took):
+    for function in (*words, wording.bug_of, wording.subject, wording.plain_tags, as_written, took):
         env.filters[function.__name__] = function
     for function in run_page.FILTERS:
         env.filters[function.__name__] = function

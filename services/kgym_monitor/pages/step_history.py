@@ -241,12 +241,6 @@ def _cache(counts: Sequence[AttemptCount], values: _Values) -> Chart:
     return Chart("cache", "Cache hits", summary, columns, share=True)
 
 
-def usual_seconds(counts: Sequence[AttemptCount]) -> dict[StepKind, float]:
-    """Return the mean duration of successful steps, by kind."""
-    means = {kind.kind: kind.mean_seconds for kind in _kinds(counts)}
-    return {kind: mean for kind, mean in means.items() if mean is not None}
-
-
 def _kinds(counts: Sequence[AttemptCount]) -> list[KindCount]:
     def of(kind: StepKind) -> KindCount:
         own = [count for count in counts if count.kind is kind]

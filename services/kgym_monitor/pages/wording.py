@@ -144,6 +144,11 @@ def exact(moment: datetime) -> str:
     return f"{moment.astimezone(UTC):%Y-%m-%d %H:%M:%S} UTC"
 
 
+def bug_of(job: JobView) -> str | None:
+    """Return the job's bug."""
+    return bug_and_patch(job.tags)[0]
+
+
 def subject(job: JobView) -> str:
     """Return the job's bug and patch, or else its kinds of steps."""
     bug, patch = bug_and_patch(job.tags)

@@ -28,8 +28,11 @@ async def show_group(request: Request, name: str) -> Response:
     if is_poll(request):
         # Without a submitter in the address, the group is the reader's own.
         private = query.submitter is None
-        part = Part("group-live", "group_live.html")
-        return await answer_poll(request, read, part, private=private)
+        count = len(range(0, group_page.MOST, group_page.PART))
+        each = ((f"patches-{n}", {"number": n}) for n in range(count))
+        rows = (Part(target, "group_rows.html", given=given) for target, given in each)
+        parts = Part("group-live", "group_live.html"), *rows
+        return await answer_poll(request, read, *parts, private=private)
     return state_of(request).rendering.page(
         request,
         "group.html",

@@ -7,8 +7,8 @@ host, so a few windows would block all others.
 
 import asyncio
 import hashlib
-from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 from fastapi import Request, Response
@@ -37,6 +37,8 @@ class Part:
     target: str
     template: str
     swap: str = "outerMorph"
+    given: Mapping[str, Any] = field(default_factory=dict)
+    """Variables of the template beside those that are read for all parts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,7 +126,7 @@ async def _read(
     shown, listed, newer = await asyncio.gather(
         read(client), _jobs(client, rows), _newer(client, rows, newest)
     )
-    made = [(part, rendering.fragment(part.template, shown)) for part in parts]
+    made = [(part, rendering.fragment(part.template, {**shown, **part.given})) for part in parts]
     for job in listed:
         part = Part(f"job-{job.id}", "job_table.html")
         html = rendering.fragment(part.template, {"polled": job, "pickable": pickable})

@@ -2,7 +2,6 @@
 
 import asyncio
 from collections import Counter
-from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Annotated, Any
 
@@ -11,7 +10,7 @@ from fastapi.responses import RedirectResponse
 
 from kgym.api.agent.runs import RunFilter, RunState
 from kgym.api.jobs import JobFilter
-from kgym.api.statistics import AttemptCount
+from kgym.api.statistics import Statistics
 from kgym.api.storage import StorageView
 from kgym.client import AsyncClient, Refused
 from kgym.errors import KgymError
@@ -85,9 +84,8 @@ async def show_workers(request: Request) -> Response:
     state = state_of(request)
 
     async def read(client: AsyncClient) -> dict[str, Any]:
-        workers, counts = await asyncio.gather(client.workers(), _counts(state, "day"))
-        usual = step_history.usual_seconds(counts)
-        paces = attention.paces(workers, usual, datetime.now(UTC))
+        workers, hour = await asyncio.gather(client.workers(), _last_hour(state))
+        paces = attention.paces(workers, hour.median_seconds, datetime.now(UTC))
         return {"workers": workers, "paces": paces}
 
     if is_poll(request):
@@ -116,30 +114,29 @@ async def drain(request: Request, worker: str = Form(max_length=200)) -> Redirec
 AGENT_SECONDS = 3.0
 
 
-async def _counts(state: MonitorState, span: str) -> Sequence[AttemptCount]:
-    """Return the ended attempts of a span."""
+async def _last_hour(state: MonitorState) -> Statistics:
+    """Return the ended attempts of the last hour, and how long steps usually take."""
 
-    async def read() -> Sequence[AttemptCount]:
-        wanted = SPANS[span].wanted(datetime.now(UTC))
-        return (await state.client.statistics(wanted)).counts
+    async def read() -> Statistics:
+        return await state.client.statistics(SPANS["hour"].wanted(datetime.now(UTC)))
 
-    return await state.shared.get(("counts", span), HISTORY_SECONDS, read)
+    return await state.shared.get("last hour", HISTORY_SECONDS, read)
 
 
 async def _overview(client: AsyncClient, state: MonitorState) -> dict[str, Any]:
     """Return the contents of the overview's live part; raise KgymError as the client does."""
-    queues, workers, storage, agents, day, hour = await asyncio.gather(
+    queues, workers, storage, agents, hour = await asyncio.gather(
         *(client.queues(), client.workers(), _storage(client), _running_agents(state.agent)),
-        *(_counts(state, "day"), _counts(state, "hour")),
+        _last_hour(state),
     )
-    paces = attention.paces(workers, step_history.usual_seconds(day), datetime.now(UTC))
+    paces = attention.paces(workers, hour.median_seconds, datetime.now(UTC))
     live = [worker for worker in workers if worker.state != "lost"]
     running = sorted(
         (step for worker in live for step in worker.running), key=lambda step: step.started_at
     )
     counts = Counter(worker.state for worker in workers)
     return {
-        "notices": list(attention.notices(queues, workers, storage, hour, paces)),
+        "notices": list(attention.notices(queues, workers, storage, hour.counts, paces)),
         "paces": paces,
         "queues": [queue for queue in queues if queue.queued or queue.running],
         "running": running,

@@ -31,7 +31,7 @@ function cost(box) {
   const rows = [...document.querySelectorAll("#board tbody tr")]
     .filter((row) => row.dataset.cost !== "" && row.dataset.rate !== "")
     .map((row) => ({ name: row.dataset.name, cost: Number(row.dataset.cost), rate: Number(row.dataset.rate), isBest: "frontier" in row.dataset }))
-    .sort((one, other) => one.cost - other.cost);
+    .sort((point, other) => point.cost - other.cost);
   if (!rows.length) return null;
   const own = () => shade(box, "color");
   return {
@@ -45,8 +45,8 @@ function cost(box) {
 }
 
 function draw(box) {
-  const found = (box.dataset.shape === "curve" ? curve : cost)(box);
-  if (found === null) {
+  const drawing = (box.dataset.shape === "curve" ? curve : cost)(box);
+  if (drawing === null) {
     box.textContent = "The cost of the attempts is unknown.";
     return;
   }
@@ -64,15 +64,15 @@ function draw(box) {
       padding: [8, 22, 0, 0],
       legend: { show: false },
       cursor: { y: false, drag: { x: false, y: false } },
-      scales: { x: { time: false, range: () => found.range }, y: { range: () => [0, 104] } },
+      scales: { x: { time: false, range: () => drawing.range }, y: { range: () => [0, 104] } },
       axes: [
-        { ...axis, size: 28, values: (_, splits) => found.x(splits) },
+        { ...axis, size: 28, values: (_, splits) => drawing.x(splits) },
         { ...axis, size: 46, values: (_, splits) => splits.map((value) => `${value} %`) },
       ],
-      series: [{}, ...found.series],
-      hooks: { draw: [(own) => label(own, found, box)], ready: [addTip], setCursor: [(own) => showTip(own, found)] },
+      series: [{}, ...drawing.series],
+      hooks: { draw: [(own) => label(own, drawing, box)], ready: [addTip], setCursor: [(own) => showTip(own, drawing)] },
     },
-    found.data,
+    drawing.data,
     box,
   );
   plots.push(plot);

@@ -60,9 +60,9 @@ function read(figure) {
   const values = drawn.map(() => starts.map(() => (share ? null : 0)));
   for (const row of table.tBodies[0].rows) {
     const number = (Number(row.cells[0].dataset.at) - from) / piece;
-    drawn.forEach((place, one) => {
+    drawn.forEach((place, column) => {
       const text = row.cells[place].textContent;
-      if (text !== "") values[one][number] = Number(text);
+      if (text !== "") values[column][number] = Number(text);
     });
   }
   const columns = drawn.map((place) => heads[place].textContent);

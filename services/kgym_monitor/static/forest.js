@@ -5,21 +5,21 @@ let chosen = null; // the key of the open cycle
 
 const cards = () => [...forest.querySelectorAll("a.cycle")];
 const card = (key) => document.getElementById(`c-${key}`);
-const above = (one) => one.closest("ul").closest("li")?.querySelector("a.cycle");
-const below = (one) => one.closest("li").querySelector(":scope > ul > li > a.cycle");
+const above = (cycle) => cycle.closest("ul").closest("li")?.querySelector("a.cycle");
+const below = (cycle) => cycle.closest("li").querySelector(":scope > ul > li > a.cycle");
 
 function mark() {
-  for (const one of forest.querySelectorAll("a.cycle[aria-current]")) {
-    if (one.id !== `c-${chosen}`) one.removeAttribute("aria-current");
+  for (const cycle of forest.querySelectorAll("a.cycle[aria-current]")) {
+    if (cycle.id !== `c-${chosen}`) cycle.removeAttribute("aria-current");
   }
-  const one = chosen && card(chosen);
-  if (one) one.setAttribute("aria-current", "true");
+  const cycle = chosen && card(chosen);
+  if (cycle) cycle.setAttribute("aria-current", "true");
 }
 
 // One of the cards can be reached by Tab, the others by arrow keys.
 function rove(to) {
-  for (const one of forest.querySelectorAll("a.cycle:not([tabindex]), a.cycle[tabindex='0']")) {
-    if (one !== to) one.tabIndex = -1;
+  for (const cycle of forest.querySelectorAll("a.cycle:not([tabindex]), a.cycle[tabindex='0']")) {
+    if (cycle !== to) cycle.tabIndex = -1;
   }
   if (to) to.tabIndex = 0;
 }
@@ -31,15 +31,15 @@ function settle() {
 }
 
 // Within the box alone: the page stays at its beginning.
-function reveal(one) {
+function reveal(cycle) {
   const frame = document.getElementById("forest-box");
-  const [of, its] = [one.getBoundingClientRect(), frame.getBoundingClientRect()];
+  const [of, its] = [cycle.getBoundingClientRect(), frame.getBoundingClientRect()];
   if (of.bottom > its.bottom) frame.scrollTop += of.top - its.top - its.height / 3;
   if (of.right > its.right) frame.scrollLeft += of.left - its.left - its.width / 3;
 }
 
-function nameOf(one) {
-  return new URL(one.href).searchParams.get("node");
+function nameOf(cycle) {
+  return new URL(cycle.href).searchParams.get("node");
 }
 
 function load(name) {
@@ -47,31 +47,31 @@ function load(name) {
   return htmx.ajax("GET", path, { target: opened, swap: "innerMorph" });
 }
 
-function open(one) {
+function open(cycle) {
   const address = new URL(location.href);
-  address.searchParams.set("node", nameOf(one));
+  address.searchParams.set("node", nameOf(cycle));
   history.pushState(null, "", address);
-  chosen = one.id.slice(2);
+  chosen = cycle.id.slice(2);
   settle();
-  rove(one);
-  load(nameOf(one)).then(() => {
+  rove(cycle);
+  load(nameOf(cycle)).then(() => {
     const title = document.getElementById("cycle-title");
     if (innerWidth < 1200) title?.scrollIntoView({ block: "start" });
   });
 }
 
 function move(event) {
-  const one = event.target.closest?.("a.cycle");
-  if (!one || event.altKey || event.ctrlKey || event.metaKey) return;
+  const cycle = event.target.closest?.("a.cycle");
+  if (!cycle || event.altKey || event.ctrlKey || event.metaKey) return;
   const all = () => cards();
   const step = { ArrowDown: 1, ArrowUp: -1 }[event.key];
   let to;
-  if (step) to = all()[all().indexOf(one) + step];
-  else if (event.key === "ArrowRight") to = below(one);
-  else if (event.key === "ArrowLeft") to = above(one);
+  if (step) to = all()[all().indexOf(cycle) + step];
+  else if (event.key === "ArrowRight") to = below(cycle);
+  else if (event.key === "ArrowLeft") to = above(cycle);
   else if (event.key === "Home") to = all()[0];
   else if (event.key === "End") to = all().at(-1);
-  else if (event.key === " ") open(one);
+  else if (event.key === " ") open(cycle);
   else return;
   event.preventDefault();
   if (!to) return;
@@ -82,10 +82,10 @@ function move(event) {
 function click(event) {
   if (event.button || event.ctrlKey || event.metaKey || event.shiftKey) return;
   const link = event.target.closest("a.cycle, a[data-cycle]");
-  const one = link?.matches("a.cycle") ? link : link && cards().find((it) => nameOf(it) === link.dataset.cycle);
-  if (!one) return;
+  const cycle = link?.matches("a.cycle") ? link : link && cards().find((it) => nameOf(it) === link.dataset.cycle);
+  if (!cycle) return;
   event.preventDefault();
-  open(one);
+  open(cycle);
 }
 
 function hide() {
@@ -100,7 +100,7 @@ function hide() {
 
 function read() {
   const name = new URL(location.href).searchParams.get("node");
-  chosen = cards().find((one) => nameOf(one) === name)?.id.slice(2) ?? null;
+  chosen = cards().find((cycle) => nameOf(cycle) === name)?.id.slice(2) ?? null;
 }
 
 export function tendForest() {

@@ -90,8 +90,8 @@ function step(by) {
   if (!hits.length) return;
   const at = hits.indexOf(chosen);
   chosen = hits[at < 0 ? (by > 0 ? 0 : hits.length - 1) : (at + by + hits.length) % hits.length];
-  for (let one = chosen.parentElement; one && one.id !== "trace"; one = one.parentElement) {
-    if (one.tagName === "DETAILS") one.open = true;
+  for (let parent = chosen.parentElement; parent && parent.id !== "trace"; parent = parent.parentElement) {
+    if (parent.tagName === "DETAILS") parent.open = true;
   }
   const line = chosen.querySelector(":scope > .line, :scope > details > summary");
   line.focus();
@@ -101,9 +101,9 @@ function step(by) {
 document.addEventListener("submit", (event) => {
   if (event.target.id !== "trace-form") return;
   event.preventDefault();
-  const said = [...new FormData(event.target)].filter(([, value]) => value !== "");
+  const fields = [...new FormData(event.target)].filter(([, value]) => value !== "");
   const address = new URL(event.target.action);
-  address.search = new URLSearchParams(said);
+  address.search = new URLSearchParams(fields);
   chosen = null;
   show(address.href);
 });
@@ -123,7 +123,7 @@ document.addEventListener("keydown", (event) => {
   }
   if (event.target.matches?.("#trace summary") && ["ArrowDown", "ArrowUp"].includes(event.key)) {
     event.preventDefault();
-    const seen = [...document.querySelectorAll("#trace summary")].filter((one) => one.checkVisibility());
+    const seen = [...document.querySelectorAll("#trace summary")].filter((summary) => summary.checkVisibility());
     seen[seen.indexOf(event.target) + (event.key === "ArrowDown" ? 1 : -1)]?.focus();
   }
   if (event.target.matches?.("#trace summary") && ["ArrowLeft", "ArrowRight"].includes(event.key)) {

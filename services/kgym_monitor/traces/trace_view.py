@@ -133,7 +133,7 @@ class TraceView:
             "zooms": {name: zoom and zoom.address(self.base) for name, zoom in zooms.items()},
             "sections": sections,
             "hits": None if held or not words else sum(lister.hits for lister in listers.values()),
-            "found": self._matches(held, words, window) if held and words else None,
+            "functions": self._matches(held, words, window) if held and words else None,
             "around": partial(self._around, whole=whole),
             "has_records": self.has_records,
             "records": len(held.trace) if held else self.minimal.statistics.records,

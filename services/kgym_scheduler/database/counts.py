@@ -29,6 +29,7 @@ from kgym_scheduler.database import views
 from kgym_scheduler.database.connection import Database
 from kgym_scheduler.database.tables import (
     BUG,
+    ENDED,
     ENTRY,
     UNFINISHED,
     attempts,
@@ -63,6 +64,8 @@ FARTHEST: Mapping[Piece, timedelta] = {
 SETTLED = timedelta(minutes=2)
 # Attempt counts in one answer.
 ROWS = 10_000
+# Attempts, those that ended last, whose median duration is known.
+NEWEST = 5_000
 
 T = TypeVar("T")
 # Outcomes of jobs that have crashed the kernel with the bug, and of those that may have.
@@ -225,8 +228,15 @@ class Counts:
 
         rows = await self._kept.get(("attempts", step), count)
         matching = [row for row in rows if row.at >= since]
+        async with self._database.read() as connection:
+            medians = (await connection.execute(_median_query())).all()
         return Statistics(
-            since=since, until=until, step=step, counts=matching[-ROWS:], cut=len(matching) > ROWS
+            since=since,
+            until=until,
+            step=step,
+            counts=matching[-ROWS:],
+            cut=len(matching) > ROWS,
+            median_seconds={row.kind: max(0.0, float(row.seconds)) for row in medians},
         )
 
     async def _count_bugs(self) -> tuple[list[BugView], int]:
@@ -414,6 +424,21 @@ def _attempt_query(step: Piece, begin: datetime, end: datetime) -> Select[Any]:
         .order_by(by[0].desc())
         .limit(ROWS + 1)
     )
+
+
+def _median_query() -> Select[Any]:
+    """Return the query for the median seconds of the newest successful attempts, by kind."""
+    a = attempts.c
+    seconds = seconds_between(a.started_at, a.ended_at).label("seconds")
+    newest = select(a.kind, a.outcome, seconds).where(ENDED).order_by(a.ended_at.desc())
+    n = newest.limit(NEWEST).subquery().c
+    place = func.row_number().over(partition_by=n.kind, order_by=n.seconds).label("place")
+    number = func.count().over(partition_by=n.kind).label("number")
+    by_length = select(n.kind, n.seconds, place, number).where(n.outcome == "succeeded")
+    b = by_length.subquery().c
+    # The middle one, or the two in the middle of an even number.
+    middle = (2 * b.place).between(b.number, b.number + 2)
+    return select(b.kind, func.avg(b.seconds).label("seconds")).where(middle).group_by(b.kind)
 
 
 def _attempt(row: Row[Any]) -> AttemptCount:

@@ -115,6 +115,16 @@ async def test_a_full_config_is_used_as_it_is(linux: FakeLinux) -> None:
     assert result.dropped_symbols == []
 
 
+async def test_what_the_source_lacks_of_a_foreign_config_is_named(linux: FakeLinux) -> None:
+    """Symbols of other kernels and compilers, with the line ends of another system."""
+    foreign = ("KMSAN=y", "ANDROID_VENDOR_HOOKS=y", "NO_SUCH_DRIVER=m", 'NO_SUCH_NAME="x"')
+    lines = ["# Linux/x86 6.1.0 Kernel Configuration", "CONFIG_BASE=y"]
+    text = "\r\n".join([*lines, *(f"CONFIG_{line}" for line in foreign), ""])
+    result = await linux.build(config=KernelConfig(full=text))
+    dropped = [f"{each.symbol}={each.wanted}" for each in result.dropped_symbols]
+    assert dropped == list(foreign)
+
+
 @pytest.mark.parametrize(
     ("config", "symbol"),
     [

@@ -1,5 +1,6 @@
 """A reproduce step, and every way in which its instances end, in guests that behave by script."""
 
+import asyncio
 import re
 import threading
 from pathlib import Path
@@ -7,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from kgym.api.jobs import VmProgress
 from kgym.api.steps import (
     Calibration,
     Call,
@@ -23,6 +25,7 @@ from kgym.api.worker_calls import Input
 from kgym.errors import InfrastructureError
 from kgym.host.budget import Budget
 from kgym_vmmanager.guest.paths import PROGRAM, TRACER
+from kgym_vmmanager.reproduce import instance_group
 from kgym_vmmanager.reproduce.reproduce_step import Reproduce
 from kgym_vmmanager.vm.provider import VmLost
 from tests.results import ran
@@ -441,6 +444,27 @@ async def test_a_calibrated_bug_tells_how_sure_the_verdict_is(perform_scripted: 
     assert "at most 1.52%" in result.reason
     assert result.findings == []
     assert len(result.instances) == 2
+
+
+@pytest.mark.thorough
+async def test_a_step_shows_what_each_of_its_vms_does(
+    scripted_step: NewStep, cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(instance_group, "_SHOW_SECONDS", 0.01)
+    run = await scripted_step(time=1, instances=2)
+    working = asyncio.create_task(Reproduce(cache, provider=ScriptedVms(NeverEnding))(run))
+    lanes: list[VmProgress] = []
+    while not working.done():
+        await asyncio.sleep(0.01)
+        _, news = run.take_news()
+        lanes += news.vms if news else []
+    await working
+    assert {lane.name for lane in lanes} == {"0", "1"}
+    states = list(dict.fromkeys(lane.state for lane in lanes if lane.name == "0"))
+    assert states[:2] == ["booting", "running"]
+    left = [lane.left for lane in lanes if lane.name == "0" and lane.left is not None]
+    assert left == sorted(left, reverse=True)
+    assert any(lane.line for lane in lanes)
 
 
 async def test_a_failed_smoke_test_is_a_finding(perform_scripted: Perform) -> None:

@@ -11,6 +11,7 @@ from kgym.crash.report.frames import is_inlined
 from kgym.crash.report.line_prefixes import NO_PREFIXES, Prefixes
 
 _BLOCK = 1 << 20
+_RUN = 1 << 14
 _MARKERS = tuple(dict.fromkeys(family.marker.encode() for family in FAMILIES))
 
 
@@ -56,17 +57,24 @@ def find(
     end = len(log) if end is None else min(end, len(log))
     done = start
     searched = 0
+    harmless: bytes | None = None
     for block in range(start, end, _BLOCK):
         # Each search extends beyond its block by one marker's length, so that none is missed.
         stop = min(block + _BLOCK, end)
+        if done >= stop:
+            continue
         for position in _positions(log, block, stop, end):
             if position < done:
                 continue
             line_start = log.rfind(b"\n", done, position) + 1 or done
             line_end = log.find(b"\n", position, end)
             done = end if line_end < 0 else line_end + 1
-            line = log[line_start : min(done, line_start + MAX_LINE)].decode("latin-1")
-            family = announced(prefixes.without(line.rstrip("\r\n")))
+            raw = log[line_start : min(done, line_start + MAX_LINE)]
+            if raw == harmless and done - line_start == len(raw):
+                done = _end_of_run(log, raw, done, end)
+                continue
+            family = announced(prefixes.without(raw.decode("latin-1").rstrip("\r\n")))
+            harmless = raw if family is None else None
             if family is REBOOT:
                 running = running or _RUNNING.search(log, searched, line_start) is not None
                 searched = line_start
@@ -74,6 +82,15 @@ def find(
                 continue
             if family and (running or family is not REBOOT):
                 yield line_start, family
+
+
+def _end_of_run(log: bytes, line: bytes, start: int, end: int) -> int:
+    """Return where the repetitions of a line end that begin at `start`."""
+    # A driver may print the same line millions of times: compare many at once.
+    for run in (line * (_RUN // len(line)), line):
+        while log.startswith(run, start, end):
+            start += len(run)
+    return start
 
 
 def _positions(log: bytes, start: int, stop: int, end: int) -> list[int]:
