@@ -116,7 +116,6 @@ class JobStore:
     async def close(self) -> None:
         """Finish pending transactions, then close the connections."""
         await asyncio.gather(*self._writing, return_exceptions=True)
-        await self.counts.close()
         await self.database.close()
 
     # --- for users ------------------------------------------------------------------------
