@@ -91,7 +91,7 @@ class WrongTokens:
 
     def count(self, request: Request) -> None:
         """Count a wrong token; raise TooMany if its address has sent too many in a minute."""
-        if wait := self._buckets.take(_network(address_of(request)), 1):
+        if wait := self._buckets.take(network_of(address_of(request)), 1):
             raise TooMany(
                 TOO_MANY_WRONG,
                 f"more than {WRONG_TOKENS} wrong tokens a minute from this address; wait",
@@ -104,7 +104,7 @@ def address_of(request: Request) -> str:
     return request.client.host if request.client else ""
 
 
-def _network(address: str) -> str:
+def network_of(address: str) -> str:
     """Return the IPv6 network of an address, as one host has 2^64 addresses; else the address."""
     try:
         parsed = ipaddress.IPv6Address(address)
