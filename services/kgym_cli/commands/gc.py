@@ -11,38 +11,12 @@ import click
 from pydantic import Field
 from rich.markup import escape
 
+from kgym.api.storage import OldEntry, OldFiles, OldLog
 from kgym.host import folder_cache
 from kgym_cli.output import json_option, print_table, printed_json, results
 from kgym_cli.output.answer import Answer
 from kgym_cli.platforms.scheduler_choice import open_database, storage
 from kgym_cli.settings import Size, options_of, settings
-
-
-class OldFilesAnswer(Answer):
-    """Files of an attempt."""
-
-    job: int
-    step: int
-    prefix: str
-    bytes: int
-    why: str
-
-
-class OldStoredAnswer(Answer):
-    """A SuiteCache entry or a memo in storage."""
-
-    prefix: str
-    bytes: int
-    why: str
-
-
-class OldLogAnswer(Answer):
-    """Log of an attempt, in the database."""
-
-    job: int
-    step: int
-    attempt: int
-    bytes: int
 
 
 class OldCacheAnswer(Answer):
@@ -57,9 +31,9 @@ class GcAnswer(Answer):
     """Removable or removed parts; null for parts left out by --only."""
 
     applied: bool
-    artifacts: list[OldFilesAnswer] | None = None
-    entries: list[OldStoredAnswer] | None = None
-    logs: list[OldLogAnswer] | None = None
+    artifacts: list[OldFiles] | None = None
+    entries: list[OldEntry] | None = None
+    logs: list[OldLog] | None = None
     caches: list[OldCacheAnswer] | None = None
 
 

@@ -18,9 +18,8 @@ from typing import Any
 
 from sqlalchemy import Row, delete, exists, insert, select, update
 
-from kgym.api.steps import Strict
 from kgym.errors import Conflict, NotFound, UserError
-from kgym.web.scopes import Caller, Scope
+from kgym.web.scopes import Caller, Scope, Token
 from kgym_scheduler.database.connection import Database
 from kgym_scheduler.database.tables import LOCAL, VALID, tokens
 
@@ -40,16 +39,6 @@ class Submitter(Caller):
 
 # The caller from this machine as long as there are no tokens.
 ANYBODY_HERE = Submitter(LOCAL, frozenset(Scope))
-
-
-class Token(Strict):
-    """A token without its secret."""
-
-    name: str
-    scopes: list[Scope]
-    priority: int
-    created_at: datetime
-    revoked_at: datetime | None
 
 
 class Tokens:

@@ -16,7 +16,8 @@ from typing import Any, Literal, TypeVar
 from sqlalchemy import Row, bindparam, delete, exists, func, or_, select, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from kgym.api.steps import Failure, Strict
+from kgym.api.steps import Failure
+from kgym.api.storage import OldFiles, OldLog
 from kgym.api.worker_calls import attempt_folder
 from kgym.transport.artifact_storage import Storage
 from kgym_scheduler.database import views
@@ -50,26 +51,9 @@ class ArtifactPolicy:
     """Since the last change of the job."""
 
 
-class OldFiles(Strict):
-    """The files of an attempt to remove, and why.
+class LoggedAttempt(OldLog):
+    """An attempt whose log is to be removed from the database."""
 
-    `unaccepted`: its result was not accepted, or another attempt has replaced it.
-    """
-
-    job: int
-    step: int
-    prefix: str
-    bytes: int
-    why: Why
-
-
-class OldLog(Strict):
-    """The log of an attempt to remove from the database."""
-
-    job: int
-    step: int
-    attempt: int
-    bytes: int
     last: int
     """The event that stays, and tells that the log was removed."""
 
@@ -226,7 +210,7 @@ async def _mark(
 
 async def old_logs(
     database: Database, policy: ArtifactPolicy, now: datetime | None = None
-) -> list[OldLog]:
+) -> list[LoggedAttempt]:
     """Return the logs of jobs that finished long ago; the artifact step.log has the same text."""
     before = (now or datetime.now(UTC)) - policy.log_age
     e = events.c
@@ -241,12 +225,12 @@ async def old_logs(
     async with database.read() as connection:
         rows = (await connection.execute(query)).all()
     return [
-        OldLog(job=job, step=step, attempt=attempt, bytes=size, last=last)
+        LoggedAttempt(job=job, step=step, attempt=attempt, bytes=size, last=last)
         for job, step, attempt, size, last in rows
     ]
 
 
-async def remove_logs(database: Database, logs: Sequence[OldLog]) -> None:
+async def remove_logs(database: Database, logs: Sequence[LoggedAttempt]) -> None:
     """Remove logs from the database; the last event of each stays, with a note."""
     e = events.c
     older = (
