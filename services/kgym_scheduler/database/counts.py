@@ -375,16 +375,9 @@ def _attempt_query(step: Piece, begin: datetime, end: datetime) -> Select[Any]:
 
 
 def _attempt(row: Row[Any]) -> AttemptCount:
-    return AttemptCount(
-        at=datetime.fromisoformat(row.at).replace(tzinfo=UTC),
-        kind=row.kind,
-        outcome=row.outcome,
-        cause=row.cause,
-        reason=row.reason,
-        cached=row.cached,
-        attempts=row.attempts,
-        seconds=max(0.0, float(row.seconds or 0)),
-    )
+    at = datetime.fromisoformat(row.at).replace(tzinfo=UTC)
+    seconds = max(0.0, float(row.seconds or 0))
+    return AttemptCount(**{**row._mapping, "at": at, "seconds": seconds})
 
 
 def _by_time(row: AttemptCount) -> tuple[Any, ...]:

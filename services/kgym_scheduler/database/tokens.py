@@ -86,18 +86,10 @@ class Tokens:
 
     async def list(self) -> list[Token]:
         """Return all tokens, also revoked ones, oldest first."""
+        columns = (tokens.c[name] for name in Token.model_fields)
         async with self._database.read() as connection:
-            rows = (await connection.execute(select(tokens).order_by(tokens.c.id))).all()
-        return [
-            Token(
-                name=row.name,
-                scopes=_scopes(row.scopes),
-                priority=row.priority,
-                created_at=row.created_at,
-                revoked_at=row.revoked_at,
-            )
-            for row in rows
-        ]
+            rows = (await connection.execute(select(*columns).order_by(tokens.c.id))).all()
+        return [Token(**{**row._mapping, "scopes": _scopes(row.scopes)}) for row in rows]
 
     async def revoke(self, name: str) -> None:
         """Revoke a token; raise NotFound if no valid one has this name."""
