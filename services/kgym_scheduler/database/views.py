@@ -22,7 +22,8 @@ RESULT: TypeAdapter[StepResult] = TypeAdapter(StepResult)
 SPEC: TypeAdapter[StepSpec] = TypeAdapter(StepSpec)
 _Model = TypeVar("_Model", bound=BaseModel)
 _KERNEL_RELEASE = re.compile(r'(?<!\\)"kernel_release": ?"([^"\\]{1,200})"')
-# Columns of a step that its view has as they are.
+# Columns of a job, and of a step, that their views have as they are.
+_JOB_AS_STORED = ("id", "priority", "submitter", "title", "created_at", "updated_at")
 _AS_STORED = (
     *("number", "name", "kind", "state", "attempt", "worker"),
     *("artifacts_gone_at", "queued_at", "started_at", "finished_at"),
@@ -37,19 +38,14 @@ def job_view(job: Row[Any], steps: Sequence[Row[Any]], reasons: Mapping[int, str
     if not state.final:
         outcome, reason = under_way(state, own)
     return JobView(
-        id=job.id,
+        **{name: job._mapping[name] for name in _JOB_AS_STORED},
         state=state,
         tags=json.loads(job.tags),
-        priority=job.priority,
-        submitter=job.submitter,
         group=job.group_name,
         outcome=outcome,
         reason=reason,
         verdict=verdict_of(job),
-        title=job.title,
         kernel=next(filter(None, map(_kernel_release, steps)), None),
-        created_at=job.created_at,
-        updated_at=job.updated_at,
         last_event=job._mapping.get("last_event"),
         steps=own,
     )
