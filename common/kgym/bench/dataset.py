@@ -17,7 +17,7 @@ from kgym.api.faults import first_fault
 from kgym.api.steps import Sha256, Strict
 from kgym.bench.attempt_record import Words
 from kgym.bench.bug_record import BugRecord
-from kgym.errors import NotFound, UserError
+from kgym.errors import NotFound, UserError, file_errors
 
 ABOUT, BUGS = "dataset.json", "bugs.jsonl"
 # Maximum bytes of one record.
@@ -145,16 +145,13 @@ def load(folder: Path) -> Dataset:
     """Read a dataset; raise NotFound `no_dataset`, UserError `bad_dataset`, `dataset_changed`."""
     about = read_about(folder)
     digest, bugs = hashlib.sha256(), []
-    try:
-        with (folder / BUGS).open("rb") as file:
-            # Bounded lines and counts: the folder may come from anywhere.
-            for number, line in enumerate(iter(lambda: file.readline(LINE), b""), start=1):
-                digest.update(line)
-                if number > about.bugs:
-                    break
-                bugs.append(_bug(line, f"{folder / BUGS}:{number}"))
-    except OSError as error:
-        raise NotFound("no_dataset", f"{folder / BUGS}: {error.strerror}") from error
+    with file_errors(folder / BUGS, "no_dataset", NotFound), (folder / BUGS).open("rb") as file:
+        # Bounded lines and counts: the folder may come from anywhere.
+        for number, line in enumerate(iter(lambda: file.readline(LINE), b""), start=1):
+            digest.update(line)
+            if number > about.bugs:
+                break
+            bugs.append(_bug(line, f"{folder / BUGS}:{number}"))
     if digest.hexdigest() != about.sha256:
         raise UserError(
             "dataset_changed",

@@ -20,7 +20,7 @@ from kgym.bugs.sweep import MOST_UNDER_WAY, Moved, Subject, SweepOptions
 from kgym.bugs.sweep import sweep as sweep_all
 from kgym.bugs.sweep_rows import Row, counts, status
 from kgym.client import AsyncClient
-from kgym.errors import UserError
+from kgym.errors import UserError, file_errors
 from kgym_cli.commands.trial_options import (
     accept_option,
     compare_option,
@@ -291,11 +291,9 @@ def _csv(rows: Iterable[SweepRow]) -> str:
 def _write(path: Path, text: str | None) -> None:
     """Write a file atomically; None only checks that it can be written."""
     part = path.with_name(f".{path.name}.part")
-    try:
+    with file_errors(path, "cannot_write"):
         part.write_text(text or "", newline="")
         if text is None:
             part.unlink()
         else:
             part.replace(path)
-    except OSError as error:
-        raise UserError("cannot_write", f"{path}: {error.strerror or error}") from error

@@ -18,7 +18,7 @@ from kgym.api.steps import (
     TarballSource,
 )
 from kgym.client import Client
-from kgym.errors import UserError
+from kgym.errors import UserError, file_errors
 from kgym_cli.jobs.job_answer import FailedStep
 from kgym_cli.jobs.job_progress import follow
 from kgym_cli.output import Exit, json_option, leave, people, print_json, results
@@ -124,7 +124,7 @@ def _spec(named: str, commit: str | None) -> SyzkallerSpec:
 def _installed(client: Client, job: JobView, result: SyzkallerResult, folder: Path) -> Path:
     """Install the programs into their commit's folder; return the folder."""
     place = folder / result.commit
-    try:
+    with file_errors(place, "cannot_write"):
         place.mkdir(parents=True, exist_ok=True)
         # All downloads end before the first rename, so that a worker never runs an executor of
         # another build than its execprog.
@@ -135,6 +135,4 @@ def _installed(client: Client, job: JobView, result: SyzkallerResult, folder: Pa
                 Path(part, name).chmod(0o755)
             for name in names:
                 os.replace(Path(part, name), place / name)
-    except OSError as error:
-        raise UserError("cannot_write", f"{place}: {error.strerror or error}") from error
     return place
