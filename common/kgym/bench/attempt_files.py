@@ -9,6 +9,7 @@ from pydantic import ValidationError
 
 from kgym.api.faults import first_fault
 from kgym.api.steps import Strict
+from kgym.atomic_files import replace_file
 from kgym.bench.attempt_record import AttemptRecord, FailedAttempt
 from kgym.errors import NotFound, UserError, file_errors
 
@@ -47,13 +48,9 @@ def _lines(path: Path, model: type[Record]) -> Iterator[Record]:
 
 def write(path: Path, attempts: Iterable[AttemptRecord | FailedAttempt]) -> None:
     """Write a new file atomically; raise UserError `cannot_write`."""
-    # Readers must never see half a file: write beside it, then rename.
-    beside = path.with_name(f".{path.name}")
+    lines = (attempt.model_dump_json(exclude_none=True).encode() + b"\n" for attempt in attempts)
     with file_errors(path, "cannot_write"):
-        with beside.open("w") as file:
-            for attempt in attempts:
-                file.write(attempt.model_dump_json(exclude_none=True) + "\n")
-        beside.replace(path)
+        replace_file(path, lines)
 
 
 def append(path: Path, attempt: AttemptRecord | FailedAttempt) -> None:

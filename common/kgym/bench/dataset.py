@@ -6,7 +6,6 @@ of that file. So equal hashes mean equal datasets, and a modified folder is refu
 
 import hashlib
 import json
-import os
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Annotated
@@ -15,6 +14,7 @@ from pydantic import Field, ValidationError
 
 from kgym.api.faults import first_fault
 from kgym.api.steps import Sha256, Strict
+from kgym.atomic_files import replace_file
 from kgym.bench.attempt_record import Words
 from kgym.bench.bug_record import BugRecord
 from kgym.errors import NotFound, UserError, file_errors
@@ -114,14 +114,9 @@ class Dataset(Strict):
                 " changes: give the new one another folder",
             )
         folder.mkdir(parents=True, exist_ok=True)
-        with (folder / f".{BUGS}").open("wb") as file:
-            file.writelines(self._lines())
-            file.flush()
-            os.fsync(file.fileno())
-        (folder / f".{BUGS}").replace(folder / BUGS)
+        replace_file(folder / BUGS, self._lines(), durable=True)
         # Written last: a folder without it is no dataset.
-        (folder / f".{ABOUT}").write_text(about.model_dump_json(indent=2) + "\n")
-        (folder / f".{ABOUT}").replace(folder / ABOUT)
+        replace_file(folder / ABOUT, about.model_dump_json(indent=2) + "\n")
         return about
 
     def _lines(self) -> Iterator[bytes]:

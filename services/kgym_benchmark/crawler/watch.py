@@ -22,6 +22,7 @@ from urllib.parse import quote, unquote, urljoin, urlsplit
 from pydantic import AwareDatetime, Field, ValidationError
 
 from kgym.api.steps import Strict
+from kgym.atomic_files import replace_file
 from kgym.bench.attempt_record import TEXT
 from kgym.bench.bug_record import BugRecord, FoundText, Status
 from kgym.bench.dataset import MOST, About, Dataset
@@ -307,14 +308,9 @@ def _write(path: Path, data: bytes) -> None:
     """Replace a file atomically and durably, unless it is unchanged."""
     if path.is_file() and path.stat().st_size == len(data) and path.read_bytes() == data:
         return
-    part = path.with_name(f".{path.name}.part")
     with file_errors(path, "cannot_write", InfrastructureError):
         path.parent.mkdir(parents=True, exist_ok=True)
-        with part.open("wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        part.replace(path)
+        replace_file(path, data, durable=True)
 
 
 # --- discussions ----------------------------------------------------------------------

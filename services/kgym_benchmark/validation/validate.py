@@ -17,6 +17,7 @@ from pydantic import Field, ValidationError
 from kgym.api.jobs import JobRequest, JobView
 from kgym.api.states import State
 from kgym.api.steps import Calibration, Number, ReproduceSpec, Sha256, Strict, Verdict
+from kgym.atomic_files import replace_file
 from kgym.bench.attempt_record import BugId, Words
 from kgym.bench.bug_record import BugRecord, Validation
 from kgym.bench.dataset import About, Dataset
@@ -373,9 +374,6 @@ def _claim(folder: Path, dataset: Dataset, options: ValidateOptions) -> None:
 
 
 def _replace(place: Path, text: str) -> None:
-    """Replace a file atomically."""
-    part = place.with_name(f".{place.name}.part")
     with file_errors(place, "cannot_write"):
         place.parent.mkdir(parents=True, exist_ok=True)
-        part.write_text(text)
-        part.replace(place)
+        replace_file(place, text)
