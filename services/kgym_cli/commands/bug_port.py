@@ -116,9 +116,7 @@ def port(
     begun = time.monotonic()
     subjects, unread = _subjects(folder, repros or folder, only)
     for kernel in kernels:
-        if kernel not in bugs.kernels():
-            shared = ", ".join(bugs.kernels())
-            raise UserError("no_such_kernel", f"unknown kernel `{kernel}`; known: {shared}")
+        bugs.refuse_unknown_kernel(kernel)
     group = name or _name(folder)
     sweep = SweepOptions(group, retry=retry)
     # All bugs of a kernel share one build of it (kgym/bugs/port.py): a full build per bug would

@@ -8,10 +8,9 @@ from pathlib import Path
 from typing import Literal
 
 import click
-from pydantic import Field, TypeAdapter, ValidationError
+from pydantic import Field
 
 from kgym.api import csv_text
-from kgym.api.jobs import GroupName
 from kgym.api.outcomes import Outcome
 from kgym.bugs import bundle as bugs
 from kgym.bugs import earlier_jobs
@@ -28,7 +27,7 @@ from kgym_cli.commands.trial_options import (
     effort_options,
 )
 from kgym_cli.inputs import patch_files
-from kgym_cli.inputs.parameters import complete_bug
+from kgym_cli.inputs.parameters import complete_bug, group_name
 from kgym_cli.inputs.patch_files import Found
 from kgym_cli.jobs import sweep_view
 from kgym_cli.jobs.job_answer import exit_status
@@ -136,7 +135,7 @@ def sweep(
     for folder in patches.left_out:
         people.print(f"ignored: {folder}: no bug of that name is swept", markup=False)
     options = SweepOptions(
-        name=_group(name or patch_files.default_name(names, places)),
+        name=group_name(name or patch_files.default_name(names, places)),
         accepted=frozenset(accept_findings.replace(",", " ").split()),
         under_way=under_way,
         retry=retry,
@@ -271,13 +270,6 @@ def _loaded(names: Sequence[str]) -> list[Bug]:
     if twice := {name for name in named if named.count(name) > 1}:
         raise UserError("bad_option", f"several bugs are named {', '.join(sorted(twice))}")
     return loaded
-
-
-def _group(name: str) -> str:
-    try:
-        return TypeAdapter(GroupName).validate_python(name)
-    except ValidationError as error:
-        raise UserError("bad_option", f"--name {name!r}: {error.errors()[0]['msg']}") from error
 
 
 def _csv(rows: Iterable[SweepRow]) -> str:
