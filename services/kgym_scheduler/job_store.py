@@ -63,7 +63,6 @@ from kgym_scheduler.queue import (
     capability_lanes,
     claims,
     known_workers,
-    lease_expiry,
     named_locks,
     place_in_queue,
     step_rules,
@@ -515,7 +514,7 @@ class JobStore:
         """Shorten a worker's leases to LOST_SECONDS from now. Its next report extends them."""
         async with self.database.write() as connection:
             until = await self._clock.now(connection) + timedelta(seconds=LOST_SECONDS)
-            await lease_expiry.shorten(connection, worker_id, until)
+            await attempt_endings.shorten(connection, worker_id, until)
 
     async def expire(self, worker_id: str | None = None) -> list[Changed]:
         """End attempts whose lease has expired, of this worker or of all: retry, or fail.
@@ -529,13 +528,13 @@ class JobStore:
         if not leases:
             return []
         async with self.database.write() as connection:
-            return await lease_expiry.expire(connection, now, leases)
+            return await attempt_endings.expire(connection, now, leases)
 
     async def orphan(self) -> None:
         """Let all leases expire now, and forget all workers: none is left."""
         async with self.database.write() as connection:
             now = await self._clock.now(connection)
-            await lease_expiry.end_all(connection, now - self.lease)
+            await attempt_endings.end_all(connection, now - self.lease)
             await known_workers.forget(connection, now + known_workers.REMEMBERED)
 
     async def forget(self) -> None:
