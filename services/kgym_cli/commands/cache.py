@@ -131,7 +131,7 @@ def warm(
             for warm in entries
         ]
         print_table("kernel", "job", "state", "entry", "", rows=rows)
-    missing = [warmed for warmed in entries if warmed.entry is None]
+    missing = [entry for entry in entries if entry.entry is None]
     if missing and not no_wait:
         causes = {entry.failure.cause if entry.failure else "infrastructure" for entry in missing}
         leave(Exit.USER if causes == {"user"} else Exit.INFRASTRUCTURE)

@@ -259,7 +259,7 @@ def wait(job_ids: tuple[int, ...], as_json: bool) -> None:
     """
     with scheduler(work=True) as client:
         known = [client.job(number) for number in dict.fromkeys(job_ids)]
-        _wait(client, [(bug, 0) for bug in known], as_json=as_json)
+        _wait(client, [(job, 0) for job in known], as_json=as_json)
 
 
 def _wait(client: Client, jobs: Sequence[tuple[JobView, int]], *, as_json: bool) -> NoReturn:

@@ -82,8 +82,8 @@ async def _settled(ssh: Ssh, before: Mapping[str, int], shrink: str = ":") -> di
 
 
 def _losses(before: Mapping[str, int], after: Mapping[str, int]) -> dict[str, float]:
-    each = {name: (after[name] - before[name]) / RUNS for name in after if name in before}
-    return {name: loss for name, loss in each.items() if loss >= _LEAST}
+    losses = {name: (after[name] - before[name]) / RUNS for name in after if name in before}
+    return {name: loss for name, loss in losses.items() if loss >= _LEAST}
 
 
 def _shrink(names: Collection[str]) -> str:
