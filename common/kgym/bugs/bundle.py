@@ -85,9 +85,9 @@ def named(name: str) -> tuple[str, str | None]:
     return bug_name, kernel
 
 
-def is_shipped(name: str, configs: Path = CONFIGS) -> bool:
+def is_shipped(name: str) -> bool:
     """Return whether a name is that of a shipped bug, on any kernel; other names are folders."""
-    return named(name)[0] in names(configs)
+    return named(name)[0] in names()
 
 
 def _folder(name: str, configs: Path) -> Path:
