@@ -191,7 +191,8 @@ def _check(
     part = Needs().model_copy(update={name: getattr(needs, name) for name in need.parts})
     lacks = [lacking(part, has) for has in able]
     if lacks and all(lacks):
-        message = f"step {number}: no worker has {', '.join(min(lacks, key=len))}; "
+        nearest = min(lacks, key=len)
+        message = f"step {number}: no worker has {', '.join(nearest)}; "
         if need.field == "compiler":
             there = sorted({name for has in able if has for name in has.compilers})
             message += f"there are {', '.join(there) or 'none'}; "
