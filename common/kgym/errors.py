@@ -16,6 +16,8 @@ An error has a `reason` (a short stable word for programs), a message for people
 (JSON) for both. Each subclass of UserError has its own HTTP status (`kgym.web.problems`).
 """
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import ClassVar, Literal
 
 Cause = Literal["user", "infrastructure"]
@@ -78,3 +80,12 @@ class TooMany(UserError):
 
 class InfrastructureError(KgymError):
     """A part of the platform failed: a full disk, a missing tool, a lost VM."""
+
+
+@contextmanager
+def file_errors(path: object, reason: str, kind: type[KgymError] = UserError) -> Iterator[None]:
+    """Context manager: raise OSErrors as errors of this reason, which name the file."""
+    try:
+        yield
+    except OSError as error:
+        raise kind(reason, f"{path}: {error.strerror or error}") from error

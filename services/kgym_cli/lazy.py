@@ -81,9 +81,9 @@ def reachable(command: click.Command) -> None:
     """Add --server and --token to a command and its subcommands."""
     known = {parameter.name for parameter in command.params}
     own = [
-        SettingOption(subcommand)
-        for subcommand in (Settings.server, Settings.token)
-        if subcommand.name not in known
+        SettingOption(setting)
+        for setting in (Settings.server, Settings.token)
+        if setting.name not in known
     ]
     command.params.extend(own)
     if isinstance(command, click.Group):

@@ -31,9 +31,9 @@ class SharedAnswers:
         if kept is None or (kept.stale_at <= now and kept.asking.done()):
             # Keys come from URLs, which anybody can make up, so expired ones are dropped at once.
             self._kept = {
-                other: it
-                for other, it in self._kept.items()
-                if it.stale_at > now or not it.asking.done()
+                other: answer
+                for other, answer in self._kept.items()
+                if answer.stale_at > now or not answer.asking.done()
             }
             kept = self._kept[key] = _Kept(asyncio.ensure_future(_asked(ask)), now + seconds)
         # Shielded: the first reader may disconnect while others wait for the same answer.

@@ -63,7 +63,6 @@ from kgym_scheduler.queue import (
     capability_lanes,
     claims,
     known_workers,
-    lease_expiry,
     named_locks,
     place_in_queue,
     step_rules,
@@ -116,7 +115,6 @@ class JobStore:
     async def close(self) -> None:
         """Finish pending transactions, then close the connections."""
         await asyncio.gather(*self._writing, return_exceptions=True)
-        await self.counts.close()
         await self.database.close()
 
     # --- for users ------------------------------------------------------------------------
@@ -131,10 +129,8 @@ class JobStore:
         cannot be used, and what `NeedsCheck.check` raises.
         """
         await self._needs.check([request])
-        [added] = await self._add([Submission(request, key, submitter, log)])
-        if isinstance(added, int):
-            return await self.get(added), None
-        return added
+        [(job_id, changed)] = await self._add([Submission(request, key, submitter, log)])
+        return await self.get(job_id), changed
 
     async def get(self, job_id: int) -> JobView:
         """Return the job; raise NotFound if it does not exist."""
@@ -214,11 +210,8 @@ class JobStore:
         """Add all jobs or none; raise the error of the first that cannot be added."""
         await self._needs.check(requests)
         submissions = bulk_jobs.submissions(requests, key, submitter)
-        ids, changes = [], []
-        for job in await self._add(submissions, bulk_jobs.at_number):
-            ids.append(job if isinstance(job, int) else job[0].id)
-            changes += [] if isinstance(job, int) else [job[1]]
-        return ids, changes
+        added = await self._add(submissions, bulk_jobs.at_number)
+        return [job_id for job_id, _ in added], [changed for _, changed in added if changed]
 
     async def abort_all(
         self, request: AbortRequest, caller: str, owner: str | None
@@ -521,7 +514,7 @@ class JobStore:
         """Shorten a worker's leases to LOST_SECONDS from now. Its next report extends them."""
         async with self.database.write() as connection:
             until = await self._clock.now(connection) + timedelta(seconds=LOST_SECONDS)
-            await lease_expiry.shorten(connection, worker_id, until)
+            await attempt_endings.shorten(connection, worker_id, until)
 
     async def expire(self, worker_id: str | None = None) -> list[Changed]:
         """End attempts whose lease has expired, of this worker or of all: retry, or fail.
@@ -535,13 +528,13 @@ class JobStore:
         if not leases:
             return []
         async with self.database.write() as connection:
-            return await lease_expiry.expire(connection, now, leases)
+            return await attempt_endings.expire(connection, now, leases)
 
     async def orphan(self) -> None:
         """Let all leases expire now, and forget all workers: none is left."""
         async with self.database.write() as connection:
             now = await self._clock.now(connection)
-            await lease_expiry.end_all(connection, now - self.lease)
+            await attempt_endings.end_all(connection, now - self.lease)
             await known_workers.forget(connection, now + known_workers.REMEMBERED)
 
     async def forget(self) -> None:

@@ -35,7 +35,7 @@ from tests.conftest import attempt
 from tests.figures import parser, show
 
 
-def patches(bug: Bug, number: int) -> list[Patch]:
+def _patches(bug: Bug, number: int) -> list[Patch]:
     """Return the fix, made so many different patches by a comment."""
     assert bug.fix is not None
     (first, *others) = bug.fix.edits
@@ -60,7 +60,7 @@ def spec(bug: Bug, number: int) -> CheckSpec:
         compiler=build.compiler,
         cache="fresh",
         base=build.patches,
-        patches=patches(bug, number),
+        patches=_patches(bug, number),
     )
 
 
@@ -96,7 +96,7 @@ async def in_tree(entry: Entry, folder: Path, argv: list[str]) -> float:
     return done.seconds
 
 
-def bare(bug: Bug, work: Path) -> tuple[float, float]:
+def _bare(bug: Bug, work: Path) -> tuple[float, float]:
     """Return the seconds of the compiler alone, and of an empty command."""
     file = bug.file.files[0]
 
@@ -118,7 +118,7 @@ def measured(client: Client, bug: Bug, work: Path, rounds: int) -> dict[str, flo
     submitted(client, bug, 1)  # what is made once: the entry, the base
     figures: dict[str, list[float]] = {}
     for _ in range(rounds):
-        compiler, mount = bare(bug, work)
+        compiler, mount = _bare(bug, work)
         turn = {
             "bare_compile_s": compiler,
             "check_s": submitted(client, bug, 1),

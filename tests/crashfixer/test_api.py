@@ -11,8 +11,9 @@ import httpx
 import pytest
 
 from kgym.api.agent.runs import Limits, RunFilter, RunState
+from kgym.client import Refused
 from kgym.client.agent_client import AgentClient
-from kgym.errors import Conflict, InfrastructureError, NotFound, UserError
+from kgym.errors import InfrastructureError, UserError
 from kgym.web import event_stream
 from kgym.web.callers import Tokens
 from kgym.web.request_limits import RequestLimits
@@ -114,7 +115,7 @@ async def test_a_run_begun_again_with_its_idempotency_key_is_the_same_one(tmp_pa
         async with AgentClient(url) as client, AgentClient(url, "bob") as bob:
             same = await asyncio.gather(*(client.start(request(), "k") for _ in range(3)))
             assert len(set(same)) == 1
-            with pytest.raises(Conflict, match=f"was used for run {same[0]} .* new key") as caught:
+            with pytest.raises(Refused, match=f"was used for run {same[0]} .* new key") as caught:
                 await client.start(request(tokens=5), "k")
             assert caught.value.reason == "key_reused"
             others = [await bob.start(request(), "k"), await client.start(request())]
@@ -469,7 +470,7 @@ async def test_questions_and_answers_are_searched(tmp_path: Path) -> None:
         assert {(call.node, call.purpose) for call in patches} == {("t0", "patch")}
         whole = await client.call(run, matches[0].name)
         assert whole == next(call for call in every if call.name == whole.name)
-        with pytest.raises(NotFound, match="no call"):
+        with pytest.raises(Refused, match="no call"):
             await client.call(run, "t0/99-patch")
 
 

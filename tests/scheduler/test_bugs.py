@@ -19,7 +19,6 @@ from kgym.api.suitecache import EntryFilter, HeldEntry
 from kgym.api.worker_calls import AttemptEnding
 from kgym.bugs.bug import AFTER, BEFORE
 from kgym.errors import Conflict
-from kgym_scheduler.database.counts import Counts
 from kgym_scheduler.job_store import JobStore
 from kgym_scheduler.scheduler import Scheduler
 from kgym_scheduler.suitecache_entries import SuiteCacheEntries
@@ -170,18 +169,6 @@ async def test_bugs_of_one_moment_are_paged_without_gaps(
 async def test_only_tags_that_begin_with_bug_name_bugs(store: JobStore) -> None:
     await store.submit(parts.job(tags=["BUG=a", "bug=", "debug=b", "bug=c"]))
     assert [bug.name for bug in await counted(store)] == ["c"]
-
-
-@pytest.mark.thorough
-async def test_a_kept_count_shows_new_jobs_a_moment_later(store: JobStore) -> None:
-    counts = Counts(store.database, many=2)
-    await store.submit_all([trial("udp"), trial("udp")], None, "me")
-    assert [bug.jobs for bug in (await counts.bugs(BugFilter())).bugs] == [2]
-    await store.submit(trial("udp"))
-    async with asyncio.timeout(20):  # it is renewed after a second, beside the answers
-        while [bug.jobs for bug in (await counts.bugs(BugFilter())).bugs] != [3]:
-            await asyncio.sleep(0.05)
-    await counts.close()
 
 
 async def test_the_jobs_of_an_entry_are_found_and_counted(store: JobStore) -> None:

@@ -271,20 +271,6 @@ async def test_of_two_writers_of_one_name_each_file_is_whole(
     assert bucket.content("a") in kinds
 
 
-async def test_small_files_are_remembered_but_never_older_than_the_stored(
-    bucket: Bucket, tmp_path: Path
-) -> None:
-    here, there = bucket.storage, bucket.elsewhere()
-    for text in (b"first", b"second"):
-        (tmp_path / "memo").write_bytes(text)
-        await here.put("memo/ab/abc/build.json", tmp_path / "memo")
-        for _ in range(2):
-            await there.get("memo/ab/abc/build.json", tmp_path / "again")
-            assert (tmp_path / "again").read_bytes() == text
-    downloads = [line for line in bucket.cloud.requests if "alt=media" in line]
-    assert len(downloads) == 2
-
-
 @pytest.mark.thorough
 async def test_what_is_stored_while_a_folder_is_removed_stays(
     bucket: Bucket, tmp_path: Path

@@ -1,4 +1,4 @@
-"""Use of the storage: the body of GET /v1/storage."""
+"""Use of the storage: the body of GET /v1/storage, and what retention removes."""
 
 from typing import Literal
 
@@ -65,3 +65,33 @@ def warning(used: int, budget: int | None, free: int | None, disk: int | None) -
             " `kgym du` tells what takes most, `kgym gc --apply` removes what is old"
         )
     return None
+
+
+class OldFiles(Strict):
+    """The files of an attempt that retention removes, and why.
+
+    `unaccepted`: its result was not accepted, or another attempt has replaced it.
+    """
+
+    job: int
+    step: int
+    prefix: str
+    bytes: int
+    why: Literal["age", "budget", "unaccepted"]
+
+
+class OldEntry(Strict):
+    """An entry, memo, source or image in storage that retention removes, and why."""
+
+    prefix: str
+    bytes: int
+    why: Literal["age", "budget"]
+
+
+class OldLog(Strict):
+    """The log of an attempt that retention removes from the database."""
+
+    job: int
+    step: int
+    attempt: int
+    bytes: int

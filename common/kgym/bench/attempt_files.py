@@ -9,8 +9,9 @@ from pydantic import ValidationError
 
 from kgym.api.faults import first_fault
 from kgym.api.steps import Strict
+from kgym.atomic_files import replace_file
 from kgym.bench.attempt_record import AttemptRecord, FailedAttempt
-from kgym.errors import NotFound, UserError
+from kgym.errors import NotFound, UserError, file_errors
 
 NAME = "attempts.jsonl"
 FAILED = "failed.jsonl"
@@ -36,29 +37,20 @@ def read_failed(folder: Path) -> list[FailedAttempt]:
 
 
 def _lines(path: Path, model: type[Record]) -> Iterator[Record]:
-    try:
-        with path.open("rb") as file:
-            for number, line in enumerate(iter(lambda: file.readline(LINE), b""), start=1):
-                if number > MOST:
-                    raise UserError("bad_attempts", f"{path} has more than {MOST:,} attempts")
-                if not line.endswith(b"\n") and len(line) < LINE:
-                    return
-                yield _record(line, model, f"{path}:{number}")
-    except OSError as error:
-        raise NotFound("no_attempts_file", f"{path}: {error.strerror}") from error
+    with file_errors(path, "no_attempts_file", NotFound), path.open("rb") as file:
+        for number, line in enumerate(iter(lambda: file.readline(LINE), b""), start=1):
+            if number > MOST:
+                raise UserError("bad_attempts", f"{path} has more than {MOST:,} attempts")
+            if not line.endswith(b"\n") and len(line) < LINE:
+                return
+            yield _record(line, model, f"{path}:{number}")
 
 
 def write(path: Path, attempts: Iterable[AttemptRecord | FailedAttempt]) -> None:
     """Write a new file atomically; raise UserError `cannot_write`."""
-    # Readers must never see half a file: write beside it, then rename.
-    beside = path.with_name(f".{path.name}")
-    try:
-        with beside.open("w") as file:
-            for attempt in attempts:
-                file.write(attempt.model_dump_json(exclude_none=True) + "\n")
-        beside.replace(path)
-    except OSError as error:
-        raise UserError("cannot_write", f"{path}: {error.strerror or error}") from error
+    lines = (attempt.model_dump_json(exclude_none=True).encode() + b"\n" for attempt in attempts)
+    with file_errors(path, "cannot_write"):
+        replace_file(path, lines)
 
 
 def append(path: Path, attempt: AttemptRecord | FailedAttempt) -> None:

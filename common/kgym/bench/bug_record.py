@@ -197,21 +197,15 @@ class BugRecord(Strict):
         patch = self.patch or DeveloperPatch()
         fix = patch.commits[0] if patch.commits else Commit()
         functions = patch.functions
+        same = ("id", "extid", "title", "status", "type", "crash_class", "reported", "fixed")
         return BugFacts(
-            id=self.id,
-            extid=self.extid,
-            title=self.title,
+            **{name: getattr(self, name) for name in same},
             titles=self.titles[:100],
-            status=self.status,
             subsystems=_first(self.subsystems, 100),
-            type=self.type,
-            crash_class=self.crash_class,
             compilers=list(
                 dict.fromkeys(crash.compiler for crash in self.crashes if crash.compiler)
             )[:100],
             reproducer=self._programs,
-            reported=self.reported,
-            fixed=self.fixed,
             fix=fix.id,
             fix_title=fix.title,
             lines=patch.lines,

@@ -6,7 +6,6 @@ of that file. So equal hashes mean equal datasets, and a modified folder is refu
 
 import hashlib
 import json
-import os
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Annotated
@@ -15,9 +14,10 @@ from pydantic import Field, ValidationError
 
 from kgym.api.faults import first_fault
 from kgym.api.steps import Sha256, Strict
+from kgym.atomic_files import replace_file
 from kgym.bench.attempt_record import Words
 from kgym.bench.bug_record import BugRecord
-from kgym.errors import NotFound, UserError
+from kgym.errors import NotFound, UserError, file_errors
 
 ABOUT, BUGS = "dataset.json", "bugs.jsonl"
 # Maximum bytes of one record.
@@ -114,14 +114,9 @@ class Dataset(Strict):
                 " changes: give the new one another folder",
             )
         folder.mkdir(parents=True, exist_ok=True)
-        with (folder / f".{BUGS}").open("wb") as file:
-            file.writelines(self._lines())
-            file.flush()
-            os.fsync(file.fileno())
-        (folder / f".{BUGS}").replace(folder / BUGS)
+        replace_file(folder / BUGS, self._lines(), durable=True)
         # Written last: a folder without it is no dataset.
-        (folder / f".{ABOUT}").write_text(about.model_dump_json(indent=2) + "\n")
-        (folder / f".{ABOUT}").replace(folder / ABOUT)
+        replace_file(folder / ABOUT, about.model_dump_json(indent=2) + "\n")
         return about
 
     def _lines(self) -> Iterator[bytes]:
@@ -145,16 +140,13 @@ def load(folder: Path) -> Dataset:
     """Read a dataset; raise NotFound `no_dataset`, UserError `bad_dataset`, `dataset_changed`."""
     about = read_about(folder)
     digest, bugs = hashlib.sha256(), []
-    try:
-        with (folder / BUGS).open("rb") as file:
-            # Bounded lines and counts: the folder may come from anywhere.
-            for number, line in enumerate(iter(lambda: file.readline(LINE), b""), start=1):
-                digest.update(line)
-                if number > about.bugs:
-                    break
-                bugs.append(_bug(line, f"{folder / BUGS}:{number}"))
-    except OSError as error:
-        raise NotFound("no_dataset", f"{folder / BUGS}: {error.strerror}") from error
+    with file_errors(folder / BUGS, "no_dataset", NotFound), (folder / BUGS).open("rb") as file:
+        # Bounded lines and counts: the folder may come from anywhere.
+        for number, line in enumerate(iter(lambda: file.readline(LINE), b""), start=1):
+            digest.update(line)
+            if number > about.bugs:
+                break
+            bugs.append(_bug(line, f"{folder / BUGS}:{number}"))
     if digest.hexdigest() != about.sha256:
         raise UserError(
             "dataset_changed",

@@ -17,7 +17,7 @@ from typing import Any, Literal
 from kgym.bench import syzbot_data
 from kgym.bench.bug_record import BugRecord, FoundText
 from kgym.bench.dataset import MOST, Dataset
-from kgym.errors import NotFound, UserError
+from kgym.errors import NotFound, UserError, file_errors
 
 # Maximum bytes of a file of rows.
 FILE = 512 << 20
@@ -288,11 +288,8 @@ def refuse_used(folder: Path) -> None:
 
 
 def _bytes(path: Path, most: int) -> bytes:
-    try:
-        with path.open("rb") as file:
-            data = file.read(most + 1)
-    except OSError as error:
-        raise NotFound("no_dataset", f"{path}: {error.strerror}") from error
+    with file_errors(path, "no_dataset", NotFound), path.open("rb") as file:
+        data = file.read(most + 1)
     if len(data) > most:
         raise UserError("bad_bug_data", f"{path} is larger than {most >> 20} MiB")
     return data

@@ -60,15 +60,21 @@ def load(name: str, configs: Path = CONFIGS, *, untrusted: bool = False) -> Bug:
     """
     bug_name, kernel = named(name)
     folder = _folder(bug_name, configs)
-    if kernel is not None and kernel not in kernels(configs):
-        shared = ", ".join(kernels(configs))
-        raise UserError("no_such_kernel", f"there is no kernel `{kernel}`; there are: {shared}")
+    if kernel is not None:
+        refuse_unknown_kernel(kernel, configs)
     try:
         bug = _load(folder, configs, kernel, untrusted=untrusted)
         bug.job(bug.fix)  # fails here, before queueing, if a field exceeds the limits of a job
     except ValidationError as error:
         raise UserError("bad_bundle", f"{folder}: {_faults(error)}") from error
     return bug
+
+
+def refuse_unknown_kernel(kernel: str, configs: Path = CONFIGS) -> None:
+    """Raise UserError `no_such_kernel` unless this is the name of a shared kernel."""
+    if kernel not in (shared := kernels(configs)):
+        known = ", ".join(shared)
+        raise UserError("no_such_kernel", f"there is no kernel `{kernel}`; there are: {known}")
 
 
 def named(name: str) -> tuple[str, str | None]:
@@ -79,9 +85,9 @@ def named(name: str) -> tuple[str, str | None]:
     return bug_name, kernel
 
 
-def is_shipped(name: str, configs: Path = CONFIGS) -> bool:
+def is_shipped(name: str) -> bool:
     """Return whether a name is that of a shipped bug, on any kernel; other names are folders."""
-    return named(name)[0] in names(configs)
+    return named(name)[0] in names()
 
 
 def _folder(name: str, configs: Path) -> Path:

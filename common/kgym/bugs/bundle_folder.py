@@ -6,12 +6,12 @@ import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 
-from kgym.errors import UserError
+from kgym.errors import file_errors
 
 
 def write_folder(folder: Path, files: Mapping[str, str]) -> None:
     """Write a bundle of these files, given by name; raise UserError `cannot_write`."""
-    try:
+    with file_errors(folder, "cannot_write"):
         folder.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=folder.parent, prefix=".part-") as part:
             made = Path(part) / "bundle"
@@ -20,8 +20,6 @@ def write_folder(folder: Path, files: Mapping[str, str]) -> None:
                 (made / name).write_text(text, newline="")
             shutil.rmtree(folder, ignore_errors=True)
             made.rename(folder)
-    except OSError as error:
-        raise UserError("cannot_write", f"{folder}: {error.strerror or error}") from error
 
 
 def toml(value: str | list[str]) -> str:

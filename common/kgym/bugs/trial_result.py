@@ -83,24 +83,11 @@ class SideResult(Strict):
         result = reproduced(step)
         if result is None:
             return cls(verdict=Verdict.INCONCLUSIVE, reason=failure(job))
-        return cls(
-            verdict=result.verdict,
-            title=result.title,
-            crashed=result.crashed,
-            completed=result.completed,
-            requested=result.requested,
-            reason=result.reason,
-            unseen_chance=result.unseen_chance,
-            confidence=result.confidence,
-            time=result.time,
-            accelerator=result.accelerator,
-            evidence=result.evidence,
-            variants=result.variants,
-            behavioural_equivalence=BehaviouralEquivalence.of(result.variants),
-            kernel_tests=result.kernel_tests,
-            evidence_line=checklist.line(evidence_of(job, step)) if step.name == AFTER else None,
-            findings=judged(findings(job, step), accepted),
-        )
+        fields = {name: value for name, value in result if name in cls.model_fields}
+        fields["behavioural_equivalence"] = BehaviouralEquivalence.of(result.variants)
+        fields["findings"] = judged(findings(job, step), accepted)
+        line = checklist.line(evidence_of(job, step)) if step.name == AFTER else None
+        return cls(**fields, evidence_line=line)
 
 
 class TrialResult(Strict):

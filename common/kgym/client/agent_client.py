@@ -1,48 +1,30 @@
 """A REST client of an agent service."""
 
-import json
 from collections.abc import AsyncIterator, Mapping
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 from urllib.parse import quote
 
 import httpx
 from httpx_sse import aconnect_sse
-from pydantic import TypeAdapter
+from pydantic import BaseModel, TypeAdapter
 
 from kgym.api.agent.nodes import Node
 from kgym.api.agent.report import Report
 from kgym.api.agent.runs import CallView, Event, Limits, RunFilter, RunPage, RunRequest, RunView
 from kgym.api.agent.steps import CallPage, CallViewPage, RunStep
-from kgym.client.protocol import FOLLOWING
-from kgym.errors import (
-    Conflict,
-    Forbidden,
-    InfrastructureError,
-    KgymError,
-    NotFound,
-    TooMany,
-    Unauthorised,
-    UserError,
-)
+from kgym.client import protocol
+from kgym.errors import InfrastructureError
 
-SECONDS = 60.0
+M = TypeVar("M", bound=BaseModel)
 _STEPS = TypeAdapter(list[RunStep])
-_KINDS: dict[int, type[UserError]] = {
-    401: Unauthorised,
-    403: Forbidden,
-    404: NotFound,
-    409: Conflict,
-    429: TooMany,
-}
 
 
 class AgentClient:
-    """An agent at a URL. Raises UserError for refused requests, InfrastructureError otherwise."""
+    """An agent at a URL. Raises Refused for refused requests, InfrastructureError otherwise."""
 
     def __init__(self, url: str, token: str | None = None) -> None:
-        headers = {"Authorization": f"Bearer {token}"} if token else {}
         self._url = url
-        self._http = httpx.AsyncClient(base_url=f"{url}/v1/", headers=headers, timeout=SECONDS)
+        self._http = httpx.AsyncClient(**protocol.options(url, token))
 
     async def __aenter__(self) -> Self:
         return self
@@ -75,15 +57,15 @@ class AgentClient:
     ) -> RunPage:
         """Return runs, the newest first."""
         query = {"cursor": before, "limit": limit, **(wanted.model_dump() if wanted else {})}
-        return RunPage.model_validate_json(await self._ask("GET", "runs", query))
+        return await self._get("runs", RunPage, query)
 
     async def show(self, run: int) -> RunView:
         """Return a run."""
-        return RunView.model_validate_json(await self._ask("GET", f"runs/{run}"))
+        return await self._get(f"runs/{run}", RunView)
 
     async def node(self, run: int, name: str) -> Node:
         """Return a debug cycle whole."""
-        return Node.model_validate_json(await self._ask("GET", f"runs/{run}/nodes/{_quoted(name)}"))
+        return await self._get(f"runs/{run}/nodes/{_quoted(name)}", Node)
 
     async def calls(self, run: int, node: str | None = None) -> list[CallView]:
         """Return the questions of a node, or of the whole run, and their answers."""
@@ -91,18 +73,14 @@ class AgentClient:
         cursor: int | None = 0
         while cursor is not None:
             query = {"node": node, "cursor": cursor}
-            page = CallViewPage.model_validate_json(
-                await self._ask("GET", f"runs/{run}/calls", query)
-            )
+            page = await self._get(f"runs/{run}/calls", CallViewPage, query)
             calls += page.calls
             cursor = page.next
         return calls
 
     async def call(self, run: int, name: str) -> CallView:
         """Return a question, and its answer."""
-        return CallView.model_validate_json(
-            await self._ask("GET", f"runs/{run}/calls/{_quoted(name)}")
-        )
+        return await self._get(f"runs/{run}/calls/{_quoted(name)}", CallView)
 
     async def steps(self, run: int, node: str) -> list[RunStep]:
         """Return what a debug cycle did, in the order in which it began."""
@@ -119,7 +97,7 @@ class AgentClient:
     ) -> CallPage:
         """Return the questions in which, or in whose answers, a text stands; without one, all."""
         query = {"text": text, "node": node, "purpose": purpose, "cursor": cursor, "limit": limit}
-        return CallPage.model_validate_json(await self._ask("GET", f"runs/{run}/search", query))
+        return await self._get(f"runs/{run}/search", CallPage, query)
 
     async def follow(self, run: int, after: int = 0, attempts: int = 5) -> AsyncIterator[Event]:
         """Yield events until the run ends; a lost connection is made anew, and none comes twice.
@@ -135,10 +113,11 @@ class AgentClient:
             path = f"runs/{run}/events"
             try:
                 async with aconnect_sse(
-                    self._http, "GET", path, headers=headers, timeout=FOLLOWING
+                    self._http, "GET", path, headers=headers, timeout=protocol.FOLLOWING
                 ) as stream:
                     if stream.response.is_error:
-                        raise _refused(await stream.response.aread(), stream.response.status_code)
+                        await stream.response.aread()
+                    protocol.checked(stream.response)
                     # A lost connection is reopened after the last received event.
                     async for sent in stream.aiter_sse():
                         if sent.event == "end":
@@ -160,8 +139,12 @@ class AgentClient:
 
     async def report(self, run: int, number: int = 1) -> Report:
         """Return the evidence for a fix."""
-        report = await self._ask("GET", f"runs/{run}/fixes/{number}/report")
-        return Report.model_validate_json(report)
+        return await self._get(f"runs/{run}/fixes/{number}/report", Report)
+
+    async def _get(
+        self, path: str, answer: type[M], query: Mapping[str, object] | None = None
+    ) -> M:
+        return answer.model_validate_json(await self._ask("GET", path, query))
 
     async def _ask(
         self,
@@ -178,26 +161,13 @@ class AgentClient:
             )
         except httpx.TransportError as error:
             raise self._away(error) from error
-        if answer.is_error:
-            raise _refused(answer.content, answer.status_code)
-        return answer.content
+        return protocol.checked(answer).content
 
     def _away(self, error: Exception) -> InfrastructureError:
         cause = str(error) or type(error).__name__
         return InfrastructureError(
             "agent_away", f"no answer from the agent at {self._url}: {cause}"
         )
-
-
-def _refused(body: bytes, status: int) -> KgymError:
-    try:
-        problem = json.loads(body)
-        reason, detail = str(problem["reason"]), str(problem["detail"])
-    except (ValueError, KeyError, TypeError):
-        reason, detail = "bad_answer", f"the agent answered {status}, and no problem document"
-    if 400 <= status < 500:
-        return _KINDS.get(status, UserError)(reason, detail)
-    return InfrastructureError(reason, detail)
 
 
 def _quoted(name: str) -> str:

@@ -10,7 +10,7 @@ from typing import BinaryIO
 import numpy as np
 from pydantic_core import from_json
 
-from kgym.errors import UserError
+from kgym.errors import UserError, file_errors
 from kgym.trace.records import Array, Function, Trace
 from kgym.trace.tracer_text import TextParser
 
@@ -42,20 +42,16 @@ def save(trace: Trace, path: Path) -> None:
 
 def load(path: Path) -> Trace:
     """Read a trace in any supported format; raise UserError `bad_trace`, `cannot_read`."""
-    try:
-        with path.open("rb") as file:
-            start = file.read(len(_TRACE_DAT))
-            file.seek(0)
-            if start[:2] == b"PK":
-                return mapped(file, path)
-            if start == _TRACE_DAT:
-                raise UserError(
-                    "bad_trace",
-                    f"{path} is a binary trace.dat; convert it: trace-cmd report -i {path}",
-                )
-            return _load_text(path, file)
-    except OSError as error:
-        raise UserError("cannot_read", f"{path}: {error.strerror or error}") from error
+    with file_errors(path, "cannot_read"), path.open("rb") as file:
+        start = file.read(len(_TRACE_DAT))
+        file.seek(0)
+        if start[:2] == b"PK":
+            return mapped(file, path)
+        if start == _TRACE_DAT:
+            raise UserError(
+                "bad_trace", f"{path} is a binary trace.dat; convert it: trace-cmd report -i {path}"
+            )
+        return _load_text(path, file)
 
 
 def _load_text(path: Path, file: BinaryIO) -> Trace:
@@ -76,11 +72,8 @@ def _load_text(path: Path, file: BinaryIO) -> Trace:
 
 def is_dump(path: Path) -> bool:
     """Return whether the file looks like a memory dump: ELF, makedumpfile's own, or flattened."""
-    try:
-        with path.open("rb") as file:
-            start = file.read(16)
-    except OSError as error:
-        raise UserError("cannot_read", f"{path}: {error.strerror or error}") from error
+    with file_errors(path, "cannot_read"), path.open("rb") as file:
+        start = file.read(16)
     return start.startswith((b"\x7fELF", b"KDUMP   ", b"DISKDUMP", b"makedumpfile"))
 
 

@@ -7,7 +7,6 @@ without a request is idle; if there are too many connections, the longest idle o
 """
 
 import asyncio
-import ipaddress
 import json
 import resource
 from collections import Counter
@@ -20,6 +19,7 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from uvicorn.server import ServerState
 
 from kgym.web.problems import MEDIA_TYPE
+from kgym.web.request_limits import network_of
 
 # The soft limit that the process sets; each connection may need a second descriptor, for an
 # artifact's file.
@@ -130,7 +130,7 @@ class Guarded(HttpToolsProtocol):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Accept the connection if there is room."""
         super().connection_made(transport)
-        self.address = _network(self.client[0] if self.client else "")
+        self.address = network_of(self.client[0] if self.client else "")
         self._expect(self._bounds.head_seconds)
         if not self.crowd.enter(self):
             self._end(503, "too_many_connections", "too many connections are open; try again later")
@@ -269,14 +269,3 @@ def guarded(bounds: ConnectionLimits) -> type[Guarded]:
         crowd = Crowd(bounds)
 
     return Connection
-
-
-def _network(host: str) -> str:
-    """Return a client's IPv4 address or IPv6 /64 network, in which it may choose any address."""
-    try:
-        address = ipaddress.ip_address(host.partition("%")[0])
-    except ValueError:
-        return host
-    if isinstance(address, ipaddress.IPv4Address) or address.ipv4_mapped:
-        return host
-    return str(ipaddress.IPv6Network((address, 64), strict=False))

@@ -51,17 +51,16 @@ class Buckets:
         self._clock = clock
         self._full_at: dict[str, float] = {}
 
-    def take(self, caller: str, cost: int) -> float:
-        """Take `cost` from the bucket; return 0, or the seconds until it holds enough."""
+    def take(self, caller: str, cost: int, reason: str, message: str) -> None:
+        """Take `cost` from the bucket; raise TooMany if it does not hold enough."""
         now = self._clock()
         if len(self._full_at) >= _CALLERS:
             self._full_at = {who: at for who, at in self._full_at.items() if at > now}
         full_at = max(self._full_at.get(caller, now), now) + cost * self._interval
-        wait = full_at - now - self._depth
+        wait = math.ceil(full_at - now - self._depth)
         if wait > 0:
-            return wait
+            raise TooMany(reason, f"{message}; wait {wait} s, then try again", retry_after=wait)
         self._full_at[caller] = full_at
-        return 0
 
 
 class Rates:
@@ -73,12 +72,8 @@ class Rates:
 
     def take(self, caller: str) -> None:
         """Count a request; raise TooMany if the caller has made too many."""
-        if wait := self.buckets.take(caller, 1):
-            raise TooMany(
-                "too_many_requests",
-                f"more than {self._rate:g} requests a second; wait, then repeat this one",
-                retry_after=math.ceil(wait),
-            )
+        message = f"more than {self._rate:g} requests a second"
+        self.buckets.take(caller, 1, "too_many_requests", message)
 
 
 class WrongTokens:
@@ -91,12 +86,8 @@ class WrongTokens:
 
     def count(self, request: Request) -> None:
         """Count a wrong token; raise TooMany if its address has sent too many in a minute."""
-        if wait := self._buckets.take(_network(address_of(request)), 1):
-            raise TooMany(
-                TOO_MANY_WRONG,
-                f"more than {WRONG_TOKENS} wrong tokens a minute from this address; wait",
-                retry_after=math.ceil(wait),
-            )
+        message = f"more than {WRONG_TOKENS} wrong tokens a minute from this address"
+        self._buckets.take(network_of(address_of(request)), 1, TOO_MANY_WRONG, message)
 
 
 def address_of(request: Request) -> str:
@@ -104,7 +95,7 @@ def address_of(request: Request) -> str:
     return request.client.host if request.client else ""
 
 
-def _network(address: str) -> str:
+def network_of(address: str) -> str:
     """Return the IPv6 network of an address, as one host has 2^64 addresses; else the address."""
     try:
         parsed = ipaddress.IPv6Address(address)

@@ -1,7 +1,10 @@
-"""Scopes of tokens."""
+"""Tokens and their scopes."""
 
 from dataclasses import dataclass
+from datetime import datetime
 from enum import StrEnum
+
+from kgym.api.steps import Strict
 
 
 class Scope(StrEnum):
@@ -36,3 +39,13 @@ class Caller:
     def owner(self) -> str | None:
         """The submitter whose jobs and runs the caller may change; None for everybody's."""
         return None if self.may(Scope.ADMIN) else self.name
+
+
+class Token(Strict):
+    """A token without its secret."""
+
+    name: str
+    scopes: list[Scope]
+    priority: int
+    created_at: datetime
+    revoked_at: datetime | None

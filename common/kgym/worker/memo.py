@@ -52,9 +52,7 @@ async def recall(run: StepContext, name: str, model: type[R]) -> R | None:
         for artifact in memo.artifacts:
             key = await run.storage.copy(artifact.key, run.key(artifact.name))
             kept.append(artifact.model_copy(update={"key": key}))
-    except ValidationError:  # written by another version
-        return None
-    except ArtifactMissing:
+    except (ValidationError, ArtifactMissing):  # written by another version, or removed
         return None
     if kept:
         # Named by this job from now on: retention may remove the first job's artifacts earlier.
@@ -78,9 +76,7 @@ async def _read(run: StepContext, name: str) -> _Memo | None:
     try:
         await run.storage.get(name, path)
         return _Memo.model_validate_json(path.read_bytes())
-    except ValidationError:
-        return None
-    except ArtifactMissing:
+    except (ValidationError, ArtifactMissing):
         return None
     finally:
         path.unlink(missing_ok=True)

@@ -20,6 +20,7 @@ import httpx
 from pydantic import AwareDatetime, ValidationError
 
 from kgym.api.steps import Sha256, Strict
+from kgym.atomic_files import replace_file
 from kgym.errors import InfrastructureError, NotFound
 
 # Seconds between two requests to one host.
@@ -216,8 +217,9 @@ class Fetcher:
         place = self._place(about.url)
         place.parent.mkdir(parents=True, exist_ok=True)
         if body is not None:
-            _write(place.with_suffix(".gz"), gzip.compress(body, 6))
-        _write(place.with_suffix(".json"), about.model_dump_json().encode())
+            replace_file(place.with_suffix(".gz"), gzip.compress(body, 6))
+        # Not durable: a file torn by a crash is noticed, and fetched again.
+        replace_file(place.with_suffix(".json"), about.model_dump_json())
 
 
 @dataclass(frozen=True, slots=True)
@@ -252,13 +254,6 @@ def _body(response: httpx.Response, most: int) -> bytes:
         if time.monotonic() - begun > _REQUEST_SECONDS:
             raise httpx.ReadTimeout(f"took longer than {_REQUEST_SECONDS:.0f} s")
     return bytes(body)
-
-
-def _write(path: Path, data: bytes) -> None:
-    """Replace a file atomically."""
-    part = path.with_name(f".{path.name}.part")
-    part.write_bytes(data)  # not synced: a file torn by a crash is noticed, and fetched again
-    part.replace(path)
 
 
 def _host(url: str) -> str:

@@ -22,10 +22,11 @@ from urllib.parse import quote, unquote, urljoin, urlsplit
 from pydantic import AwareDatetime, Field, ValidationError
 
 from kgym.api.steps import Strict
+from kgym.atomic_files import replace_file
 from kgym.bench.attempt_record import TEXT
 from kgym.bench.bug_record import BugRecord, FoundText, Status
 from kgym.bench.dataset import MOST, About, Dataset
-from kgym.errors import Conflict, InfrastructureError, KgymError, NotFound, UserError
+from kgym.errors import Conflict, InfrastructureError, KgymError, NotFound, UserError, file_errors
 from kgym_benchmark.crawler import fix_commits, syzbot_pages
 from kgym_benchmark.crawler.fetcher import Fetcher
 from kgym_benchmark.crawler.fix_commits import GitSites
@@ -289,11 +290,9 @@ def _kept(record: BugRecord, before: BugRecord) -> BugRecord:
 @contextmanager
 def _alone(folder: Path) -> Iterator[None]:
     """Lock the folder; raise Conflict `watch_running` if another process holds the lock."""
-    try:
+    with file_errors(folder, "cannot_write"):
         folder.mkdir(parents=True, exist_ok=True)
         file = os.open(folder / ".lock", os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
-    except OSError as error:
-        raise UserError("cannot_write", f"{folder}: {error.strerror or error}") from error
     try:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -309,16 +308,9 @@ def _write(path: Path, data: bytes) -> None:
     """Replace a file atomically and durably, unless it is unchanged."""
     if path.is_file() and path.stat().st_size == len(data) and path.read_bytes() == data:
         return
-    part = path.with_name(f".{path.name}.part")
-    try:
+    with file_errors(path, "cannot_write", InfrastructureError):
         path.parent.mkdir(parents=True, exist_ok=True)
-        with part.open("wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        part.replace(path)
-    except OSError as error:
-        raise InfrastructureError("cannot_write", f"{path}: {error.strerror or error}") from error
+        replace_file(path, data, durable=True)
 
 
 # --- discussions ----------------------------------------------------------------------

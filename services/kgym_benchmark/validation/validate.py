@@ -17,6 +17,7 @@ from pydantic import Field, ValidationError
 from kgym.api.jobs import JobRequest, JobView
 from kgym.api.states import State
 from kgym.api.steps import Calibration, Number, ReproduceSpec, Sha256, Strict, Verdict
+from kgym.atomic_files import replace_file
 from kgym.bench.attempt_record import BugId, Words
 from kgym.bench.bug_record import BugRecord, Validation
 from kgym.bench.dataset import About, Dataset
@@ -28,7 +29,7 @@ from kgym.bugs.sweep import SweepOptions, kept_job
 from kgym.bugs.trial_result import SideResult, TrialResult
 from kgym.client import AsyncClient, Refused
 from kgym.configs import CONFIGS
-from kgym.errors import UserError
+from kgym.errors import UserError, file_errors
 
 # Live-kBench requires each patch to survive this many runs.
 MOST_RUNS = 25
@@ -373,11 +374,6 @@ def _claim(folder: Path, dataset: Dataset, options: ValidateOptions) -> None:
 
 
 def _replace(place: Path, text: str) -> None:
-    """Replace a file atomically."""
-    part = place.with_name(f".{place.name}.part")
-    try:
+    with file_errors(place, "cannot_write"):
         place.parent.mkdir(parents=True, exist_ok=True)
-        part.write_text(text)
-        part.replace(place)
-    except OSError as error:
-        raise UserError("cannot_write", f"{place}: {error.strerror or error}") from error
+        replace_file(place, text)

@@ -441,7 +441,7 @@ def _later_patches(spec: BuildSpec) -> list[Patch]:
 
 
 def _applies_memo(identity: str, spec: BuildSpec, patch: Patch) -> str:
-    texts = [each.model_dump(exclude={"name"}) for each in (*spec.patches, patch)]
+    texts = [applied.model_dump(exclude={"name"}) for applied in (*spec.patches, patch)]
     return memo.key("applies", _CHECKED, identity, texts)
 
 

@@ -65,7 +65,7 @@ class FileTests(Strict):
 def table() -> list[FileTests]:
     """Return `configs/kernel_tests.toml`, where the tests nearest to a file come first."""
     tables = tomllib.loads((CONFIGS / "kernel_tests.toml").read_text())
-    return [FileTests.model_validate(each) for each in tables["tests"]]
+    return [FileTests.model_validate(row) for row in tables["tests"]]
 
 
 async def build(

@@ -298,7 +298,7 @@ class _Check:
         self, ground: BaseLayer, patch: Patch, known: _Known, folder: Path, cores: int
     ) -> PatchCheck:
         plan = known.plan
-        symbols = dict.fromkeys(name for _, each in known.functions for name in each.symbols)
+        symbols = dict.fromkeys(name for _, code in known.functions for name in code.symbols)
         work = patch_judgement.work(plan, ground.entry.tools, known.applied.changes, list(symbols))
         # Even if nothing is to be compiled: writing the files shows whether the tree takes them.
         judged = PatchJudgement(plan, await compiled(ground.tree(folder), work, cores))

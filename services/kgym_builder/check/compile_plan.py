@@ -39,7 +39,7 @@ class FileChange:
 
 def file_changes(changes: Iterable[Change], before: Mapping[str, bytes]) -> list[FileChange]:
     """Return the changed files, with their contents `before`."""
-    return [FileChange(each.path, before.get(each.path), each.content) for each in changes]
+    return [FileChange(change.path, before.get(change.path), change.content) for change in changes]
 
 
 @dataclass(frozen=True, slots=True)

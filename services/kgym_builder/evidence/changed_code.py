@@ -92,7 +92,7 @@ def _difference(path: str, pair: Pair) -> Iterator[Finding]:
 def _count(code: ObjectCode, names: Iterable[str], pattern: re.Pattern[str]) -> int:
     """Return in how many places these functions call functions whose names match."""
     routines = [routine for name in names for routine in code.functions.get(name, ())]
-    callees = [each.callee for routine in routines for each in routine.instructions]
+    callees = [instruction.callee for routine in routines for instruction in routine.instructions]
     return sum(pattern.fullmatch(callee) is not None for callee in callees)
 
 
@@ -156,7 +156,7 @@ def _accessed(
             # No honest fix takes all checks from a function.
             grave = Severity.BLOCKING if before.checks and not after.checks else severity
             shown = list((Counter(after.unchecked) - Counter(known)).elements())[:_SHOWN]
-            listed = ", ".join(f"`{each}`" for each in shown)
+            listed = ", ".join(f"`{access}`" for access in shown)
             message = f"{name}() accesses memory in {more} more places that no sanitizer checks"
             yield report("unchecked_access", grave, f"{message}: {listed}")
         known = [*before.user_copies, *inlined.user_copies]

@@ -92,8 +92,10 @@ class ObjectCode:
         self.readable = False
         """Whether it is an ELF object of this machine."""
         self._sections: dict[str, int] = {}
-        self._by_start = {each.start: each for each in self._parse(lines) if each.instructions}
-        self._sections |= {each.symbol: each.start for each in self._by_start.values()}
+        self._by_start = {
+            routine.start: routine for routine in self._parse(lines) if routine.instructions
+        }
+        self._sections |= {routine.symbol: routine.start for routine in self._by_start.values()}
         self.functions: dict[str, list[Routine]] = defaultdict(list)
         """Functions by their names in the source, each with all parts the compiler made of it."""
         self.texts: dict[str, list[str]] = defaultdict(list)

@@ -140,8 +140,8 @@ class _Reader:
         self.checked: dict[int, tuple[Value, int]] = {}
         self.copied: dict[int, tuple[str, Value]] = {}
         self.allocated: dict[int, tuple[str, Value]] = {}
-        cold = [each for each in parts if each.symbol.startswith(f"{routine.symbol}.cold")]
-        self.blocks = _blocks([each.instructions for each in (routine, *cold)])
+        cold = [part for part in parts if part.symbol.startswith(f"{routine.symbol}.cold")]
+        self.blocks = _blocks([part.instructions for part in (routine, *cold)])
         self.before: dict[int, State] = {}
         self.after: dict[int, State] = {}
         self.widens = False
@@ -172,7 +172,7 @@ class _Reader:
         copies = sorted(self.copied.items())
         total.user_copies += [name for _, (name, value) in copies if self._is_kernels(value)]
         for _, (_, size) in sorted(self.allocated.items()):
-            parts = [(bool(each.terms), _signed(each.constant)) for each in self._ways(size)]
+            parts = [(bool(way.terms), _signed(way.constant)) for way in self._ways(size)]
             total.sizes.append(max(parts))
 
     def _follow(self, roots: dict[int, State]) -> None:
@@ -183,7 +183,7 @@ class _Reader:
             changed = False
             for at in order:
                 block = self.blocks[at]
-                states = [self.after[each] for each in block.sources if each in self.after]
+                states = [self.after[source] for source in block.sources if source in self.after]
                 states += [roots[at]] if at in roots else []
                 if states and self.before.get(at) != (state := self._joined(at, states)):
                     changed = True
@@ -205,7 +205,7 @@ class _Reader:
                 order[at] = None
             elif at not in seen:
                 seen.add(at)
-                waiting += [(at, True), *((each, False) for each in self.blocks[at].following)]
+                waiting += [(at, True), *((then, False) for then in self.blocks[at].following)]
         return [*reversed(order)]
 
     def _joined(self, at: int, states: Sequence[State]) -> State:
@@ -226,7 +226,7 @@ class _Reader:
                 result[key] = next(iter(values), value)
                 continue
             # Pointers into one object move together: the distance between them is known.
-            shape = tuple((each.terms, each.constant - value.constant) for each in every)
+            shape = tuple((other.terms, other.constant - value.constant) for other in every)
             first, constant = alike.setdefault(
                 key if self.widens else shape, (joined, value.constant)
             )
@@ -380,12 +380,12 @@ class _Reader:
         """Return the values that a value may have, as far as the paths that meet show."""
         ways, waiting, seen = [], [value], {value}
         while waiting:
-            each = waiting.pop()
-            joined = (Value((part,)) for part in each.terms if Value((part,)) in self.inputs)
+            candidate = waiting.pop()
+            joined = (Value((part,)) for part in candidate.terms if Value((part,)) in self.inputs)
             if (meet := next(joined, None)) is None or len(seen) > _MOST_WAYS:
-                ways.append(each)
+                ways.append(candidate)
                 continue
-            new = {each.plus(meet, -1).plus(way) for way in self.inputs[meet]} - seen
+            new = {candidate.plus(meet, -1).plus(way) for way in self.inputs[meet]} - seen
             waiting += new
             seen |= new
         return ways or [value]
@@ -402,7 +402,7 @@ def _signed(constant: int) -> int:
 
 def _blocks(parts: Sequence[Sequence[Instruction]]) -> dict[int, _Block]:
     """Return the blocks of a function's parts by address, linked with those that may follow."""
-    targets = {each.target for part in parts for each in part if each.is_jump}
+    targets = {instruction.target for part in parts for instruction in part if instruction.is_jump}
     blocks: dict[int, _Block] = {}
     followed: list[tuple[int, int | None]] = []
     for part in parts:
@@ -415,7 +415,9 @@ def _blocks(parts: Sequence[Sequence[Instruction]]) -> dict[int, _Block]:
             falls = instruction.falls_through or (instruction.mnemonic == "ud2" and not met)
             if falls and not instruction.is_jump and not met:
                 continue
-            padding = all(_PADDING.fullmatch(each.mnemonic) for each in block.instructions)
+            padding = all(
+                _PADDING.fullmatch(instruction.mnemonic) for instruction in block.instructions
+            )
             if entered or start in targets or not padding:
                 blocks[start] = block
                 followed.append((start, then.address if falls and then is not None else None))

@@ -28,7 +28,7 @@ async def on_trial(tree: Tree, patches: Sequence[Patch], names: Collection[str])
         return []
     files = await read(tree, patches)
     results = await applied(tree, patches, files, lambda note: None)
-    return [each for each in results if each.patch.name in names]
+    return [result for result in results if result.patch.name in names]
 
 
 async def review(
@@ -41,29 +41,29 @@ async def review(
     """
     return [
         finding
-        for each in trial
-        for finding in await _review(tree, each, files, checkpatch=checkpatch)
+        for result in trial
+        for finding in await _review(tree, result, files, checkpatch=checkpatch)
     ]
 
 
 async def _review(
-    tree: Tree, each: Applied, files: Collection[str], *, checkpatch: bool
+    tree: Tree, result: Applied, files: Collection[str], *, checkpatch: bool
 ) -> list[Finding]:
-    before = each.before
-    after = {change.path: change.content for change in each.changes if change.content is not None}
-    paths = [change.path for change in each.changes]
+    before = result.before
+    after = {change.path: change.content for change in result.changes if change.content is not None}
+    paths = [change.path for change in result.changes]
     # A patch that is too large to review is refused (`too_much_work`), so that none goes unseen.
-    much = 4 * weight([each.patch], before)
+    much = 4 * weight([result.patch], before)
     findings = [
         *touched(paths, files),
         *await separate_process.call(much, new_words, before, after),
         *await separate_process.call(much, amputations, before, after),
     ]
     if checkpatch:
-        if each.patch.diff is None:
+        if result.patch.diff is None:
             diff = await separate_process.call(much, _diff, before, after)
         else:
-            diff = await separate_process.call(much, patching.as_diff, each.patch)
+            diff = await separate_process.call(much, patching.as_diff, result.patch)
         findings += await _checkpatch(tree, diff)
     # Blocking ones first: a patch could provoke many notes to push them beyond the limit.
     findings.sort(key=lambda finding: finding.severity is not Severity.BLOCKING)

@@ -55,7 +55,7 @@ def rules(path: Path = CONFIGS / "scrutiny.toml") -> Rules:
 
 def matching(patterns: Iterable[str], names: Iterable[str]) -> list[str]:
     """Return the names that match one of the patterns, in their order."""
-    pattern = _pattern("|".join(f"(?:{each})" for each in patterns) or "(?!)")
+    pattern = _pattern("|".join(f"(?:{expression})" for expression in patterns) or "(?!)")
     return [name for name in names if pattern.fullmatch(name)]
 
 

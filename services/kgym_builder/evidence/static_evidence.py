@@ -103,19 +103,20 @@ def _ranked(
 
 
 def _changed(trial: Sequence[Applied]) -> set[str]:
-    return {change.path for each in trial for change in each.changes}
+    return {change.path for result in trial for change in result.changes}
 
 
 def changed_symbols(trial: Sequence[Applied]) -> set[str]:
     """Return the symbols that the compiler may give to the functions that patches change."""
     symbols: set[str] = set()
-    for each in trial:
-        for change in each.changes:
+    for result in trial:
+        for change in result.changes:
             before, after = (
                 (content or b"").decode(errors="surrogateescape")
-                for content in (each.before.get(change.path), change.content)
+                for content in (result.before.get(change.path), change.content)
             )
-            symbols.update(*(each.symbols for each in changed_functions.changed(before, after)))
+            functions = changed_functions.changed(before, after)
+            symbols.update(*(function.symbols for function in functions))
     return symbols
 
 
@@ -162,7 +163,7 @@ async def _compared(
         )
     except UserError as error:
         sources = dict.fromkeys(pair.source for pair in pairs.values())
-        findings += [not_compared(each, error.message, unread[each]) for each in sources]
+        findings += [not_compared(source, error.message, unread[source]) for source in sources]
     return findings
 
 

@@ -4,6 +4,7 @@ import json
 import re
 from pathlib import Path
 
+from kgym.atomic_files import replace_file
 from kgym.errors import UserError
 from kgym.host.folder_cache import locked
 from kgym.source.mirror_table import TABLE
@@ -39,9 +40,7 @@ async def copy(url: str, origins: Origins, report: TellProgress) -> Path:
         async with Remote(url, None, origins, _LIMITS, report, _LIMITS.repository) as remote:
             await remote.fetch_everything(folder)
             if head := await remote.head():
-                part = folder / "HEAD.part"
-                part.write_text(f"ref: {head}\n")
-                part.replace(folder / "HEAD")
+                replace_file(folder / "HEAD", f"ref: {head}\n")
     async with locked(mirrors.folder / f".{TABLE}.lock"):
         _enter(mirrors, url, folder)
     return folder
@@ -71,9 +70,7 @@ def _enter(mirrors: Mirrors, url: str, folder: Path) -> None:
     assert mirrors.folder is not None
     paths = mirrors.table() | {plain(url): folder}
     table = {entry: str(_short(path, mirrors.folder)) for entry, path in sorted(paths.items())}
-    part = mirrors.folder / f".{TABLE}.part"
-    part.write_text(json.dumps(table, indent=2) + "\n")
-    part.replace(mirrors.folder / TABLE)
+    replace_file(mirrors.folder / TABLE, json.dumps(table, indent=2) + "\n")
 
 
 def _short(path: Path, folder: Path) -> Path:

@@ -21,6 +21,7 @@ from pathlib import Path
 
 import structlog
 
+from kgym.atomic_files import replace_file
 from kgym.host import proc, sandbox
 from kgym.host.folder_cache import FolderCache, locked
 from kgym.host.sandbox import prepare
@@ -101,13 +102,10 @@ class Store:
         """Record complete commits of a URL: alone, or with their whole `history`."""
         new = dict.fromkeys(commits, history)
         old = {commit: deep for commit, deep in self._known(url).items() if commit not in new}
-        path = self._known_file(url)
-        part = path.with_suffix(".part")
         lines = [
             f"{commit} {_DEEP if deep else _ALONE}\n" for commit, deep in {**old, **new}.items()
         ]
-        part.write_text("".join(lines[-_MOST_KNOWN:]))
-        part.replace(path)
+        replace_file(self._known_file(url), "".join(lines[-_MOST_KNOWN:]))
 
     def state(self) -> int:
         """Return an id of the store that changes when it is renewed."""

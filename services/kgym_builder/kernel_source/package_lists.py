@@ -13,6 +13,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+from kgym.atomic_files import replace_file
 from kgym.errors import InfrastructureError, KgymError, UserError
 from kgym.host import proc
 from kgym.host.folder_cache import FolderCache
@@ -157,9 +158,7 @@ class _Failure:
         """Record an error."""
         for_good = isinstance(error, UserError)
         noted = {"address": address, "for_good": for_good, "reason": error.reason}
-        part = self.path.with_suffix(".part")
-        part.write_text(json.dumps({**noted, "message": error.message}))
-        part.replace(self.path)
+        replace_file(self.path, json.dumps({**noted, "message": error.message}))
 
 
 def options(folder: Path) -> tuple[str, ...]:

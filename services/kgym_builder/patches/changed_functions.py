@@ -70,7 +70,8 @@ def changed(before: str, after: str) -> list[Function]:
     return [
         (new.get(name) or old[name])[0]
         for name in dict.fromkeys([*new, *old])
-        if [each.text for each in old.get(name, [])] != [each.text for each in new.get(name, [])]
+        if [function.text for function in old.get(name, [])]
+        != [function.text for function in new.get(name, [])]
     ]
 
 

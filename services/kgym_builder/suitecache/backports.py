@@ -84,7 +84,7 @@ async def apply_to(
     """
     files = await patched_files.read(tree, backports, ("Makefile", control.MAKEFILE))
     version = kernel_version(files.get("Makefile", b"").decode(errors="replace"))
-    fitting = [each for each in backports if fits(each, version, tools)]
+    fitting = [backport for backport in backports if fits(backport, version, tools)]
     done = await patched_files.with_misplaced(tree, files, apply, fitting)
     log(f"backports: {', '.join(done.names) or 'none'}")
     if done.left_out:

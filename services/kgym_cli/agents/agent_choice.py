@@ -5,8 +5,7 @@ the first search needs no service. A service is for many users who share one key
 """
 
 import asyncio
-import signal
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -18,6 +17,7 @@ from kgym.bugs import bundle as bugs
 from kgym.errors import UserError
 from kgym_cli import extras
 from kgym_cli.agents.agent_models import REPLAY, opener, window
+from kgym_cli.platforms.interruptible_work import interruptible
 from kgym_cli.platforms.running_platform import running
 from kgym_cli.platforms.scheduler_choice import address, usable_data_folder
 from kgym_cli.settings import settings
@@ -122,42 +122,6 @@ def request_of(
         return RunRequest.model_validate(asked)
     except ValidationError as error:
         raise UserError("bad_option", faults.in_words(error)) from error
-
-
-def interruptible(work: Coroutine[Any, Any, T]) -> T:
-    """Run a coroutine. The first SIGINT or SIGTERM cancels it, so that it can abort its jobs.
-
-    A second signal is handled as before: it kills the process without cleanup.
-    """
-    # A KeyboardInterrupt raised inside the event loop would also cancel the code that aborts the
-    # jobs. Ignored signals stay ignored: `nohup` and background jobs of a shell rely on it.
-    handlers = {signum: signal.getsignal(signum) for signum in (signal.SIGINT, signal.SIGTERM)}
-    handlers = {signum: how for signum, how in handlers.items() if how is not signal.SIG_IGN}
-
-    async def carried_out() -> T:
-        loop, task = asyncio.get_running_loop(), asyncio.current_task()
-        assert task is not None
-
-        def interrupt() -> None:
-            restore()
-            task.cancel()
-
-        def restore() -> None:
-            for number, handler in handlers.items():
-                if loop.remove_signal_handler(number):
-                    signal.signal(number, handler)
-
-        for number in handlers:
-            loop.add_signal_handler(number, interrupt)
-        try:
-            return await work
-        finally:
-            restore()
-
-    try:
-        return asyncio.run(carried_out())
-    except asyncio.CancelledError:
-        raise KeyboardInterrupt from None
 
 
 async def _remote(ask: "Callable[[AgentCalls], Awaitable[T]]", url: str, token: str | None) -> T:

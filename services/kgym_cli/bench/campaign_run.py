@@ -15,8 +15,9 @@ from kgym_benchmark.campaign.subjects import Subject
 from kgym_benchmark.kenv.trees import Published, Trees
 from kgym_cli import extras
 from kgym_cli.agents import agent_models
-from kgym_cli.agents.agent_choice import interruptible, request_of, service, with_agent
+from kgym_cli.agents.agent_choice import request_of, service, with_agent
 from kgym_cli.output import people
+from kgym_cli.platforms.interruptible_work import interruptible
 from kgym_cli.platforms.scheduler_choice import address
 from kgym_cli.settings import settings
 

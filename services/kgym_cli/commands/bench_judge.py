@@ -9,7 +9,7 @@ from pydantic import Field, ValidationError
 from kgym.api.steps import Strict
 from kgym.bench import attempt_files, dataset
 from kgym.bench.attempt_record import BugId, Text
-from kgym.errors import NotFound, UserError
+from kgym.errors import NotFound, UserError, file_errors
 from kgym_benchmark.judge.judge import (
     MAJORITY,
     MOST_VOTES,
@@ -207,11 +207,8 @@ def _agreement(
 
 
 def _labels(path: Path) -> dict[tuple[str, str], bool]:
-    try:
-        with path.open("rb") as file:
-            data = file.read(LABELS + 1)
-    except OSError as error:
-        raise NotFound("no_labels", f"{path}: {error.strerror}") from error
+    with file_errors(path, "no_labels", NotFound), path.open("rb") as file:
+        data = file.read(LABELS + 1)
     if len(data) > LABELS:
         raise UserError("bad_labels", f"{path} is larger than {LABELS >> 20} MiB")
     labels: dict[tuple[str, str], bool] = {}

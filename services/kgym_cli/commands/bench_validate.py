@@ -14,7 +14,6 @@ from kgym.bench.tried_bug import Base
 from kgym.bugs import bundle, calibration
 from kgym.bugs.sweep import SweepOptions
 from kgym.client import AsyncClient
-from kgym.errors import UserError
 from kgym_benchmark.validation.validate import MOST_RUNS, BugVerdict, Outcome, ValidateOptions
 from kgym_benchmark.validation.validate import validate as validate_bugs
 from kgym_cli.bench.bug_choice_options import ChosenBugs, choice_options, dataset_argument
@@ -104,9 +103,8 @@ def validate(
     If the command is interrupted or killed, repeat it; nothing runs twice. The exit status is 0 if
     each bug has a verdict, 2 for bad input, 3 if some have none.
     """
-    if kernel is not None and kernel not in bundle.kernels():
-        shared = ", ".join(bundle.kernels())
-        raise UserError("no_such_kernel", f"unknown kernel `{kernel}`; known: {shared}")
+    if kernel is not None:
+        bundle.refuse_unknown_kernel(kernel)
     bugs = chosen.of(datasets.load(folder))
     # The group is part of the jobs' idempotency keys: the same command finds the jobs of an earlier
     # one, and another dataset or kernel gets jobs of its own.

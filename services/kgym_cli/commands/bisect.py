@@ -7,11 +7,10 @@ from pathlib import Path
 from typing import Literal
 
 import click
-from pydantic import Field, TypeAdapter, ValidationError
+from pydantic import Field, ValidationError
 from rich.markup import escape
 
 from kgym.api.faults import first_fault
-from kgym.api.jobs import GroupName
 from kgym.api.steps import GitSource
 from kgym.bisection import bisection
 from kgym.bisection.bisection import (
@@ -30,7 +29,7 @@ from kgym.bugs.sweep import SweepOptions
 from kgym.client import AsyncClient
 from kgym.errors import UserError
 from kgym_cli.commands.trial_options import compiler_option, kernel_option, on_kernel, repro_option
-from kgym_cli.inputs.parameters import complete_bug
+from kgym_cli.inputs.parameters import complete_bug, group_name
 from kgym_cli.output import Exit, json_option, leave, people, print_json, printed_json, results
 from kgym_cli.platforms import interruptible_work
 
@@ -246,11 +245,7 @@ def _group(given: str | None, bug: Bug, options: BisectOptions, *, fix: bool) ->
     # The default group is a hash of the question: the same command finds its jobs again, another
     # question gets other jobs.
     ends = "\n".join((bug.name, options.url, options.good, options.bad, str(fix)))
-    name = given or f"bisect-{sha256(ends.encode()).hexdigest()[:10]}"
-    try:
-        return TypeAdapter(GroupName).validate_python(name)
-    except ValidationError as error:
-        raise UserError("bad_option", f"--name: {error.errors()[0]['msg']}") from error
+    return group_name(given or f"bisect-{sha256(ends.encode()).hexdigest()[:10]}")
 
 
 def _answer(result: Result, name: str, seconds: float, *, as_json: bool) -> None:

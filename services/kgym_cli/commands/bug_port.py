@@ -21,7 +21,7 @@ from kgym.bugs.conclusion import in_one_line
 from kgym.bugs.port import Outcome, PortOptions, PortRow, Subject, bug_on
 from kgym.bugs.sweep import SweepOptions
 from kgym.client import AsyncClient
-from kgym.errors import UserError
+from kgym.errors import UserError, file_errors
 from kgym_cli.output import Exit, json_option, leave, people, print_json, print_table
 from kgym_cli.output.answer import Answer
 from kgym_cli.platforms import interruptible_work
@@ -116,9 +116,7 @@ def port(
     begun = time.monotonic()
     subjects, unread = _subjects(folder, repros or folder, only)
     for kernel in kernels:
-        if kernel not in bugs.kernels():
-            shared = ", ".join(bugs.kernels())
-            raise UserError("no_such_kernel", f"unknown kernel `{kernel}`; known: {shared}")
+        bugs.refuse_unknown_kernel(kernel)
     group = name or _name(folder)
     sweep = SweepOptions(group, retry=retry)
     # All bugs of a kernel share one build of it (kgym/bugs/port.py): a full build per bug would
@@ -193,10 +191,8 @@ def _subjects(
 
     Raises UserError `no_bugs` if there is neither, `cannot_read`.
     """
-    try:
+    with file_errors(folder, "cannot_read"):
         files = sorted(folder.glob("*.json"))
-    except OSError as error:
-        raise UserError("cannot_read", f"{folder}: {error.strerror or error}") from error
     bugs_read, unread = [], {}
     for file in files:
         program = repros / f"{file.stem}.c"
@@ -232,10 +228,8 @@ def _write(path: Path, rows: Iterable[PortRow]) -> None:
     """Write the table as CSV."""
     values = (row.model_dump(mode="json") | {"needs": " ".join(row.needs)} for row in rows)
     text = csv_text.text([_COLUMNS, *([value[name] for name in _COLUMNS] for value in values)])
-    try:
+    with file_errors(path, "cannot_write"):
         path.write_text(text, newline="")
-    except OSError as error:
-        raise UserError("cannot_write", f"{path}: {error.strerror or error}") from error
 
 
 def _bundles(

@@ -40,7 +40,7 @@ from kgym_cli.jobs.job_answer import (
 )
 from kgym_cli.jobs.job_progress import follow
 from kgym_cli.jobs.outcome_table import colour
-from kgym_cli.output import json_option, leave, people, print_json, results
+from kgym_cli.output import json_option, leave, people, printed_json, results
 from kgym_cli.platforms.scheduler_choice import scheduler
 from kgym_cli.settings import options_of
 
@@ -173,9 +173,7 @@ def calibrate(
         job = _follow(client, bug.calibration(runs, time))
         together = earlier_jobs.known(client, bug)
     outcome = CalibrationResult.of(bug, job, together)
-    if as_json:
-        print_json(CalibrationAnswer(**dict(outcome), failure=FailedStep.of(job)))
-    else:
+    if not printed_json(CalibrationAnswer(**dict(outcome), failure=FailedStep.of(job)), as_json):
         _print_calibration(outcome)
         if together is not None and together.runs > outcome.runs:
             runs_in_all = f"{together.crashed} of {together.runs} runs"
@@ -258,9 +256,7 @@ def _benched(count: int, *, one_kernel: bool, as_json: bool) -> None:
     from kgym_cli.bench.leaderboard import show  # noqa: PLC0415
 
     report = bench_demo.run(count, one_kernel=one_kernel)
-    if as_json:
-        print_json(report)
-    else:
+    if not printed_json(report, as_json):
         show(report)
 
 
@@ -295,9 +291,7 @@ def _try(
         step_crashes = crashes(client, job) if as_json else []
     outcome = TrialResult.of(bug.name, job, accepted)
     trace = TraceResult.of(job) if how is not None else None
-    if as_json:
-        print_json(TrialAnswer.with_crashes(outcome, trace, job, step_crashes))
-    else:
+    if not printed_json(TrialAnswer.with_crashes(outcome, trace, job, step_crashes), as_json):
         _print(outcome, trace)
     leave(exit_status(conclusion(job, accepted).answer))
 

@@ -17,7 +17,7 @@ from kgym_cli.inputs.parameters import complete_bug
 from kgym_cli.jobs.job_answer import FailedStep
 from kgym_cli.jobs.job_progress import follow
 from kgym_cli.jobs.outcome_table import counted
-from kgym_cli.output import Exit, json_option, leave, print_json, print_table, results
+from kgym_cli.output import Exit, json_option, leave, print_table, printed_json, results
 from kgym_cli.output.answer import Answer
 from kgym_cli.platforms.scheduler_choice import scheduler
 
@@ -73,8 +73,7 @@ def list_(text: str | None, limit: int, as_json: bool) -> None:
     """List the entries, most recently used first, with the results of their jobs."""
     with scheduler(work=False) as client:
         page = _listed(client, text, limit)
-    if as_json:
-        print_json(page)
+    if printed_json(page, as_json):
         return
     print_table(
         *("entry", "kernel", "made", "MB", "age", "jobs", "outcomes", "workers"),
@@ -90,8 +89,7 @@ def show(entry: str, as_json: bool) -> None:
     """Show ENTRY: where it is stored, how it was made, and the results of its jobs."""
     with scheduler(work=False) as client:
         view = client.suitecache_entry(entry)
-    if as_json:
-        print_json(view)
+    if printed_json(view, as_json):
         return
     for name, words in _shown(view):
         results.print(f"{name:10}{words}", markup=False)
@@ -127,15 +125,13 @@ def warm(
             labels = kernels if len(jobs) > 1 else ("",)
             jobs = [follow(client, job, label=of) for job, of in zip(jobs, labels, strict=True)]
     entries = [WarmedEntry.of(name, job) for name, job in zip(kernels, jobs, strict=True)]
-    if as_json:
-        print_json(entries)
-    else:
+    if not printed_json(entries, as_json):
         rows = [
             (escape(warm.kernel), str(warm.job), str(warm.state), warm.entry or "", _outcome(warm))
             for warm in entries
         ]
         print_table("kernel", "job", "state", "entry", "", rows=rows)
-    missing = [warmed for warmed in entries if warmed.entry is None]
+    missing = [entry for entry in entries if entry.entry is None]
     if missing and not no_wait:
         causes = {entry.failure.cause if entry.failure else "infrastructure" for entry in missing}
         leave(Exit.USER if causes == {"user"} else Exit.INFRASTRUCTURE)
@@ -152,8 +148,7 @@ def drop(entry: str, as_json: bool) -> None:
     """
     with scheduler(work=False) as client:
         gone = client.drop_entry(entry)
-    if as_json:
-        print_json(gone)
+    if printed_json(gone, as_json):
         return
     text = ", ".join(holder.worker for holder in gone.holders)
     more = f"; copies will be removed by: {text}" if text else ""

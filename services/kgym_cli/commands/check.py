@@ -18,9 +18,9 @@ from kgym_cli.commands.trial_options import compiler_option
 from kgym_cli.inputs.parameters import complete_bug
 from kgym_cli.inputs.patch_files import patch_file
 from kgym_cli.jobs.job_answer import CheckAnswer, exit_status
-from kgym_cli.jobs.job_progress import follow
+from kgym_cli.jobs.job_progress import follow, no_result
 from kgym_cli.jobs.outcome_table import colour
-from kgym_cli.output import Exit, echo, json_option, leave, people, print_json, print_table, results
+from kgym_cli.output import echo, json_option, leave, people, print_json, print_table, results
 from kgym_cli.platforms.scheduler_choice import scheduler
 from kgym_cli.settings import options_of, settings
 
@@ -93,7 +93,7 @@ def _leave(bug: str, job: JobView, result: CheckResult | None, as_json: bool) ->
         print_json(CheckAnswer.of(bug, job, result))
     elif result is not None:
         _print(result)
-    leave(_no_result(job) if result is None else exit_status(_answer(result)))
+    leave(no_result(job) if result is None else exit_status(_answer(result)))
 
 
 def _answer(result: CheckResult) -> Answer:
@@ -131,13 +131,6 @@ def _with_unread(result: CheckResult, given: Sequence[Patch | PatchCheck]) -> Ch
 def _result(job: JobView) -> CheckResult | None:
     (step,) = job.steps
     return step.result if isinstance(step.result, CheckResult) else None
-
-
-def _no_result(job: JobView) -> Exit:
-    """Print why there is no result; return the exit status."""
-    failure = job.steps[0].failure
-    people.print(failure.message if failure else f"job {job.id} is {job.state}", markup=False)
-    return Exit.USER if failure and failure.cause == "user" else Exit.INFRASTRUCTURE
 
 
 def _print(result: CheckResult) -> None:

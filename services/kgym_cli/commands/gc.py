@@ -11,38 +11,12 @@ import click
 from pydantic import Field
 from rich.markup import escape
 
+from kgym.api.storage import OldEntry, OldFiles, OldLog
 from kgym.host import folder_cache
 from kgym_cli.output import json_option, print_table, printed_json, results
 from kgym_cli.output.answer import Answer
 from kgym_cli.platforms.scheduler_choice import open_database, storage
 from kgym_cli.settings import Size, options_of, settings
-
-
-class OldFilesAnswer(Answer):
-    """Files of an attempt."""
-
-    job: int
-    step: int
-    prefix: str
-    bytes: int
-    why: str
-
-
-class OldStoredAnswer(Answer):
-    """A SuiteCache entry or a memo in storage."""
-
-    prefix: str
-    bytes: int
-    why: str
-
-
-class OldLogAnswer(Answer):
-    """Log of an attempt, in the database."""
-
-    job: int
-    step: int
-    attempt: int
-    bytes: int
 
 
 class OldCacheAnswer(Answer):
@@ -57,9 +31,9 @@ class GcAnswer(Answer):
     """Removable or removed parts; null for parts left out by --only."""
 
     applied: bool
-    artifacts: list[OldFilesAnswer] | None = None
-    entries: list[OldStoredAnswer] | None = None
-    logs: list[OldLogAnswer] | None = None
+    artifacts: list[OldFiles] | None = None
+    entries: list[OldEntry] | None = None
+    logs: list[OldLog] | None = None
     caches: list[OldCacheAnswer] | None = None
 
 
@@ -108,7 +82,7 @@ def gc(
     and guest images expire after their last use, and never while in use.
     """
     wanted = parts or PARTS
-    report: dict[str, Any] = {"applied": apply}
+    report: dict[str, Any] = {}
     if set(wanted) & {"artifacts", "logs"}:
         from kgym_scheduler.retention.artifact_retention import ArtifactPolicy  # noqa: PLC0415 - as in `connect`
 
@@ -127,42 +101,41 @@ def gc(
         # removed.
         gone = [entry for entry in old if not apply or entry.remove()]
         report["caches"] = [
-            {"entry": str(e.root / e.key), "bytes": e.size, "used_at": e.used_at} for e in gone
+            OldCacheAnswer(entry=str(e.root / e.key), bytes=e.size, used_at=e.used_at) for e in gone
         ]
-    if not printed_json(GcAnswer.model_validate(report), as_json):
-        _print(report)
+    answer = GcAnswer(applied=apply, **report)
+    if not printed_json(answer, as_json):
+        _print(answer.model_dump(exclude_none=True))
 
 
 async def _scheduler_parts(
     wanted: Collection[str], policy: Any, *, apply: bool
-) -> dict[str, list[dict[str, Any]]]:
+) -> dict[str, list[Any]]:
     from kgym_scheduler.retention import artifact_retention  # noqa: PLC0415
 
-    report: dict[str, list[dict[str, Any]]] = {}
+    report: dict[str, list[Any]] = {}
     async with open_database() as database:
         if "artifacts" in wanted:
             store = storage()
             files = await artifact_retention.old_files(database, store, policy)
             if apply:
                 files = await artifact_retention.remove_files(database, store, files)
-            report["artifacts"] = [file.model_dump(mode="json") for file in files]
+            report["artifacts"] = files
         if "logs" in wanted:
-            logs = await artifact_retention.old_logs(database, policy)
+            report["logs"] = await artifact_retention.old_logs(database, policy)
             if apply:
-                await artifact_retention.remove_logs(database, logs)
-            report["logs"] = [log.model_dump(mode="json", exclude={"last"}) for log in logs]
+                await artifact_retention.remove_logs(database, report["logs"])
     return report
 
 
-async def _stored_entries(age: timedelta, budget: int, *, apply: bool) -> list[dict[str, Any]]:
+async def _stored_entries(age: timedelta, budget: int, *, apply: bool) -> list[OldEntry]:
     from kgym_scheduler.retention import cache_retention  # noqa: PLC0415
 
-    entries = await cache_retention.old_entries(
-        storage(), cache_retention.CachePolicy(age=age, budget=budget)
-    )
+    policy = cache_retention.CachePolicy(age=age, budget=budget)
+    entries = await cache_retention.old_entries(storage(), policy)
     if apply:
         await cache_retention.remove_entries(storage(), entries)
-    return [warmed.model_dump() for warmed in entries]
+    return entries
 
 
 def _old_entries(folder: Path, age: float, budget: int) -> list[folder_cache.CachedFolder]:

@@ -1,5 +1,6 @@
 """`kgym gcp`."""
 
+from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -283,18 +284,7 @@ def _tell(parts: list[CloudPart], part: "Part") -> None:
 
 
 def _answer(host: "CloudHost", versions: dict[str, str]) -> CloudHostAnswer:
-    return CloudHostAnswer(
-        name=host.name,
-        pool=host.pool,
-        zone=host.zone,
-        state=host.status,
-        address=host.address,
-        external_address=host.external,
-        machine_type=host.machine_type,
-        spot=host.spot,
-        version=versions.get(host.name),
-        created=host.created,
-    )
+    return CloudHostAnswer(**asdict(host), version=versions.get(host.name))
 
 
 def _print_hosts(hosts: list[CloudHostAnswer]) -> None:

@@ -10,7 +10,7 @@ import click
 from pydantic import Field
 
 from kgym.api.jobs import JobFilter
-from kgym.errors import InfrastructureError, UserError
+from kgym.errors import InfrastructureError, UserError, file_errors
 from kgym_cli.gcp.farm import farm, farm_options
 from kgym_cli.output import json_option, people, print_table, printed_json
 from kgym_cli.output.answer import Answer
@@ -173,11 +173,9 @@ def simulate(
 
 def public_key(file: Path) -> str:
     """Read a public key; raise UserError `bad_option` if the file holds none."""
-    try:
-        with file.expanduser().open(errors="replace") as opened:
-            text = opened.read(10_000).strip()
-    except OSError as error:
-        raise UserError("bad_option", f"--ssh-key {file}: {error.strerror or error}") from error
+    key = file.expanduser()
+    with file_errors(f"--ssh-key {file}", "bad_option"), key.open(errors="replace") as opened:
+        text = opened.read(10_000).strip()
     if not text.startswith(("ssh-", "ecdsa-", "sk-")) or "\n" in text:
         raise UserError("bad_option", f"--ssh-key {file} is not an SSH public key")
     return text

@@ -14,7 +14,7 @@ from kgym.api.groups import GroupFilter, GroupView
 from kgym.api.jobs import GroupName, Submitter
 from kgym.api.patch_rows import PatchRow
 from kgym_cli.jobs.outcome_table import HEADS, cells, counted
-from kgym_cli.output import json_option, people, print_json, print_table, results
+from kgym_cli.output import json_option, people, print_json, print_table, printed_json, results
 from kgym_cli.platforms.scheduler_choice import scheduler
 
 
@@ -55,8 +55,7 @@ def list_(mine: bool, limit: int, as_json: bool) -> None:
     """List groups, the newest first."""
     with scheduler(work=False) as client:
         groups = list(islice(client.groups(GroupFilter(mine=mine)), limit))
-    if as_json:
-        print_json(groups)
+    if printed_json(groups, as_json):
         return
     columns = ("group", "submitter", "jobs", "outcomes", "created")
     print_table(*columns, rows=map(_row, groups))
@@ -77,8 +76,7 @@ def show(name: str, submitter: str | None, as_json: bool) -> None:
     with scheduler(work=False) as client:
         view = client.group(name, submitter)
         first = [] if as_json else list(islice(client.group_patches(name, submitter), _FIRST))
-    if as_json:
-        print_json(view)
+    if printed_json(view, as_json):
         return
     results.print(f"group {view.name} of {view.submitter}: {view.jobs} jobs", markup=False)
     results.print(f"  {counted(view.outcomes)}", markup=False)
@@ -136,7 +134,5 @@ def abort(name: str, submitter: str | None, as_json: bool) -> None:
             again = client.abort_group(name, submitter)
             both = [*done.aborted, *again.aborted]
             done = again.model_copy(update={"aborted": both})
-    if as_json:
-        print_json(done)
-    else:
+    if not printed_json(done, as_json):
         results.print(f"aborted: {' '.join(map(str, done.aborted)) or 'none'}")

@@ -33,7 +33,16 @@ from kgym_cli.jobs.artifact_download import Fetched
 from kgym_cli.jobs.job_answer import JobAnswer, JobSummary, exit_status
 from kgym_cli.jobs.job_progress import follow
 from kgym_cli.jobs.outcome_table import HEADS, cells, colour
-from kgym_cli.output import Exit, echo, json_option, leave, print_json, print_table, results
+from kgym_cli.output import (
+    Exit,
+    echo,
+    json_option,
+    leave,
+    print_json,
+    print_table,
+    printed_json,
+    results,
+)
 from kgym_cli.platforms.scheduler_choice import scheduler
 
 kind_choice = click.Choice([str(kind) for kind in StepKind])
@@ -70,9 +79,7 @@ def submit(files: tuple[Path, ...], key: str | None, wait: bool, as_json: bool) 
             _print(client, submitted, as_json=as_json)
             return
         done = client.submit_all(requests, key)
-    if as_json:
-        print_json(done)
-    else:
+    if not printed_json(done, as_json):
         results.print(f"jobs {' '.join(map(str, done.jobs))}: {done.created} of them new")
 
 
@@ -123,8 +130,7 @@ def list_(
     wanted = _filter(outcome=outcome, kind=kind, tag=tag, group=group, **times)
     with scheduler(work=False) as client:
         matching_jobs = list(islice(_jobs(client, wanted, states), limit))
-    if as_json:
-        print_json([JobSummary.of(job) for job in matching_jobs])
+    if printed_json([JobSummary.of(job) for job in matching_jobs], as_json):
         return
     print_table(*HEADS, "steps", "kernel", "created", "tags", rows=map(_row, matching_jobs))
 
@@ -208,8 +214,7 @@ def abort(
             else job_ids
         )
         done = client.abort_all(wanted)
-    if as_json:
-        print_json(done)
+    if printed_json(done, as_json):
         return
     for what, ids in (("aborted", done.aborted), ("had finished", done.finished)):
         results.print(f"{what}: {' '.join(map(str, ids)) or 'none'}")
@@ -254,7 +259,7 @@ def wait(job_ids: tuple[int, ...], as_json: bool) -> None:
     """
     with scheduler(work=True) as client:
         known = [client.job(number) for number in dict.fromkeys(job_ids)]
-        _wait(client, [(bug, 0) for bug in known], as_json=as_json)
+        _wait(client, [(job, 0) for job in known], as_json=as_json)
 
 
 def _wait(client: Client, jobs: Sequence[tuple[JobView, int]], *, as_json: bool) -> NoReturn:
@@ -311,9 +316,7 @@ def fetch(
             artifact_download.pack(client, source_job, reproduced, folder, quiet=as_json)
             for reproduced in unpacked
         ]
-    if as_json:
-        print_json(got)
-    else:
+    if not printed_json(got, as_json):
         for artifact in got:
             echo(artifact.path)
 

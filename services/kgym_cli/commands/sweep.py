@@ -8,10 +8,9 @@ from pathlib import Path
 from typing import Literal
 
 import click
-from pydantic import Field, TypeAdapter, ValidationError
+from pydantic import Field
 
 from kgym.api import csv_text
-from kgym.api.jobs import GroupName
 from kgym.api.outcomes import Outcome
 from kgym.bugs import bundle as bugs
 from kgym.bugs import earlier_jobs
@@ -20,7 +19,7 @@ from kgym.bugs.sweep import MOST_UNDER_WAY, Moved, Subject, SweepOptions
 from kgym.bugs.sweep import sweep as sweep_all
 from kgym.bugs.sweep_rows import Row, counts, status
 from kgym.client import AsyncClient
-from kgym.errors import UserError
+from kgym.errors import UserError, file_errors
 from kgym_cli.commands.trial_options import (
     accept_option,
     compare_option,
@@ -28,7 +27,7 @@ from kgym_cli.commands.trial_options import (
     effort_options,
 )
 from kgym_cli.inputs import patch_files
-from kgym_cli.inputs.parameters import complete_bug
+from kgym_cli.inputs.parameters import complete_bug, group_name
 from kgym_cli.inputs.patch_files import Found
 from kgym_cli.jobs import sweep_view
 from kgym_cli.jobs.job_answer import exit_status
@@ -136,7 +135,7 @@ def sweep(
     for folder in patches.left_out:
         people.print(f"ignored: {folder}: no bug of that name is swept", markup=False)
     options = SweepOptions(
-        name=_group(name or patch_files.default_name(names, places)),
+        name=group_name(name or patch_files.default_name(names, places)),
         accepted=frozenset(accept_findings.replace(",", " ").split()),
         under_way=under_way,
         retry=retry,
@@ -273,13 +272,6 @@ def _loaded(names: Sequence[str]) -> list[Bug]:
     return loaded
 
 
-def _group(name: str) -> str:
-    try:
-        return TypeAdapter(GroupName).validate_python(name)
-    except ValidationError as error:
-        raise UserError("bad_option", f"--name {name!r}: {error.errors()[0]['msg']}") from error
-
-
 def _csv(rows: Iterable[SweepRow]) -> str:
     values = [row.model_dump(mode="json") for row in rows]
     for value in values:
@@ -291,11 +283,9 @@ def _csv(rows: Iterable[SweepRow]) -> str:
 def _write(path: Path, text: str | None) -> None:
     """Write a file atomically; None only checks that it can be written."""
     part = path.with_name(f".{path.name}.part")
-    try:
+    with file_errors(path, "cannot_write"):
         part.write_text(text or "", newline="")
         if text is None:
             part.unlink()
         else:
             part.replace(path)
-    except OSError as error:
-        raise UserError("cannot_write", f"{path}: {error.strerror or error}") from error

@@ -18,10 +18,10 @@ from kgym.api.steps import (
     TarballSource,
 )
 from kgym.client import Client
-from kgym.errors import UserError
+from kgym.errors import UserError, file_errors
 from kgym_cli.jobs.job_answer import FailedStep
-from kgym_cli.jobs.job_progress import follow
-from kgym_cli.output import Exit, json_option, leave, people, print_json, results
+from kgym_cli.jobs.job_progress import follow, no_result
+from kgym_cli.output import json_option, leave, people, print_json, results
 from kgym_cli.output.answer import Answer
 from kgym_cli.platforms.scheduler_choice import scheduler
 from kgym_cli.settings import settings
@@ -95,9 +95,7 @@ def build(source: str, commit: str | None, output: Path | None, fresh: bool, as_
         if built.lacks:
             people.print(f"its programs are not varied: {built.lacks}", markup=False)
     if built is None:
-        failure = job.steps[0].failure
-        people.print(failure.message if failure else f"job {job.id} is {job.state}", markup=False)
-        leave(Exit.USER if failure and failure.cause == "user" else Exit.INFRASTRUCTURE)
+        leave(no_result(job))
 
 
 def _spec(named: str, commit: str | None) -> SyzkallerSpec:
@@ -124,7 +122,7 @@ def _spec(named: str, commit: str | None) -> SyzkallerSpec:
 def _installed(client: Client, job: JobView, result: SyzkallerResult, folder: Path) -> Path:
     """Install the programs into their commit's folder; return the folder."""
     place = folder / result.commit
-    try:
+    with file_errors(place, "cannot_write"):
         place.mkdir(parents=True, exist_ok=True)
         # All downloads end before the first rename, so that a worker never runs an executor of
         # another build than its execprog.
@@ -135,6 +133,4 @@ def _installed(client: Client, job: JobView, result: SyzkallerResult, folder: Pa
                 Path(part, name).chmod(0o755)
             for name in names:
                 os.replace(Path(part, name), place / name)
-    except OSError as error:
-        raise UserError("cannot_write", f"{place}: {error.strerror or error}") from error
     return place

@@ -2,21 +2,20 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from datetime import datetime
 from typing import TYPE_CHECKING, TypeVar
 
 import click
 from rich.markup import escape
 
 from kgym.errors import UserError
+from kgym.web.scopes import Scope, Token
 from kgym_cli.output import json_option, people, print_table, printed_json, results
 from kgym_cli.output.answer import Answer
 from kgym_cli.platforms.scheduler_choice import database_url, open_database
 
 if TYPE_CHECKING:
-    from kgym_scheduler.database.tokens import Token, Tokens
+    from kgym_scheduler.database.tokens import Tokens
 
-SCOPES = ("read", "submit", "admin", "worker")
 T = TypeVar("T")
 
 
@@ -27,16 +26,6 @@ class MadeToken(Answer):
     scopes: list[str]
     priority: int
     token: str
-
-
-class TokenAnswer(Answer):
-    """A token without its secret."""
-
-    name: str
-    scopes: list[str]
-    priority: int
-    created_at: datetime
-    revoked_at: datetime | None
 
 
 class RevokedToken(Answer):
@@ -67,7 +56,7 @@ def token() -> None:
 @click.option(
     "--scope",
     "scopes",
-    type=click.Choice(SCOPES),
+    type=click.Choice([str(scope) for scope in Scope]),
     multiple=True,
     required=True,
     help="read, submit (includes read), admin (includes both) or worker; may be repeated.",
@@ -96,16 +85,16 @@ def create(name: str, scopes: tuple[str, ...], priority: int, as_json: bool) -> 
 
 
 @token.command("list")
-@json_option(list[TokenAnswer])
+@json_option(list[Token])
 def list_(as_json: bool) -> None:
     """List all tokens, including revoked ones."""
     known = _on_tokens(lambda tokens: tokens.list())
-    if printed_json([TokenAnswer(**dict(entry)) for entry in known], as_json):
+    if printed_json(known, as_json):
         return
     print_table("name", "scopes", "priority", "created", "revoked", rows=map(_row, known))
 
 
-def _row(token: "Token") -> tuple[str, ...]:
+def _row(token: Token) -> tuple[str, ...]:
     times = [
         at.astimezone().strftime("%Y-%m-%d %H:%M:%S") if at else ""
         for at in (token.created_at, token.revoked_at)

@@ -1,12 +1,15 @@
-"""Parameter types of the command line: times and names of bugs."""
+"""Parameters of the command line: times, names of groups and of bugs."""
 
 from datetime import datetime
 from typing import Any
 
 import click
 from click.shell_completion import CompletionItem
+from pydantic import TypeAdapter, ValidationError
 
+from kgym.api.jobs import GroupName
 from kgym.bugs import shipped
+from kgym.errors import UserError
 
 
 class Moment(click.ParamType[datetime]):
@@ -25,6 +28,14 @@ class Moment(click.ParamType[datetime]):
             return datetime.fromisoformat(str(value).strip()).astimezone()
         except (ValueError, OverflowError):
             self.fail(f"{value!r} is not a time such as 2026-01-31 12:00:00", param, ctx)
+
+
+def group_name(name: str) -> str:
+    """Return the group's name; raise UserError `bad_option` if it is invalid."""
+    try:
+        return TypeAdapter(GroupName).validate_python(name)
+    except ValidationError as error:
+        raise UserError("bad_option", f"--name {name!r}: {error.errors()[0]['msg']}") from error
 
 
 def complete_bug(_: click.Context, __: click.Parameter, begun: str) -> list[CompletionItem]:

@@ -13,7 +13,7 @@ from pydantic import ValidationError
 from kgym.api.steps import Patch
 from kgym.bugs.bug import Bug
 from kgym.bugs.sweep import Candidate
-from kgym.errors import UserError
+from kgym.errors import UserError, file_errors
 from kgym.source import diff_text, patching
 from kgym_cli.inputs import compressed_files
 from kgym_cli.settings import settings
@@ -103,10 +103,8 @@ def _folders(place: Path) -> Iterator[Path]:
 
 
 def _listed(folder: Path) -> list[Path]:
-    try:
+    with file_errors(folder, "cannot_read"):
         return list(folder.iterdir())
-    except OSError as error:
-        raise UserError("cannot_read", f"{folder}: {error.strerror or error}") from error
 
 
 def _named(paths: Sequence[Path]) -> dict[str, Path]:

@@ -20,7 +20,7 @@ from kgym.client.reproduce_bundle import (
     is_packable,
     members,
 )
-from kgym.errors import InfrastructureError, UserError
+from kgym.errors import InfrastructureError, UserError, file_errors
 from kgym_cli.output import people
 
 
@@ -73,14 +73,12 @@ def fetch(
         message = f"step {step.number}: {artifact.name!r} is not a file name"
         raise InfrastructureError("bad_artifact", message)
     path = folder / f"{step.number}-{step.kind}" / artifact.name
-    try:
+    with file_errors(path, "cannot_write"):
         path.parent.mkdir(parents=True, exist_ok=True)
         if not _is(path, artifact):
             if not quiet:
                 people.print(f"{artifact.name}: {artifact.size / (1 << 20):,.1f} MiB", markup=False)
             client.download(job, step.number, artifact.name, path)
-    except OSError as error:
-        raise UserError("cannot_write", f"{path}: {error.strerror or error}") from error
     return Fetched(
         step=step.number,
         kind=step.kind,
@@ -123,7 +121,7 @@ def pack(client: Client, job: JobView, step: StepView, folder: Path, *, quiet: b
         got = fetch(client, member.job, wanted, parts / str(member.job), quiet=quiet)
         files.append((member, Path(got.path)))
     path = folder / f"{step.number}-{step.kind}" / NAME
-    try:
+    with file_errors(path, "cannot_write"):
         path.parent.mkdir(parents=True, exist_ok=True)
         _pack(files, part := path.with_name(f".{NAME}.part"))
         # The archive is packed beside its place, so that an interrupted one is never taken for
@@ -133,8 +131,6 @@ def pack(client: Client, job: JobView, step: StepView, folder: Path, *, quiet: b
         with path.open("rb") as file:
             sha256 = hashlib.file_digest(file, "sha256").hexdigest()
         size = path.stat().st_size
-    except OSError as error:
-        raise UserError("cannot_write", f"{path}: {error.strerror or error}") from error
     return Fetched(
         step=step.number, kind=step.kind, name=NAME, path=str(path), size=size, sha256=sha256
     )

@@ -23,7 +23,7 @@ from kgym.api.jobs import UNATTENDED, JobEvent, JobFilter, JobView
 from kgym.api.states import State
 from kgym.errors import InfrastructureError
 from kgym_cli.jobs import waiting
-from kgym_cli.output import people
+from kgym_cli.output import Exit, people
 from kgym_cli.settings import settings
 
 if TYPE_CHECKING:
@@ -31,6 +31,13 @@ if TYPE_CHECKING:
 
 _UNITS = {"bytes": (1 << 20, "MiB")}
 _STYLES = {"succeeded": "green", "failed": "red", "aborted": "yellow", "running": "cyan"}
+
+
+def no_result(job: JobView) -> Exit:
+    """Print why a job's first step has no result; return the exit status."""
+    failure = job.steps[0].failure
+    people.print(failure.message if failure else f"job {job.id} is {job.state}", markup=False)
+    return Exit.USER if failure and failure.cause == "user" else Exit.INFRASTRUCTURE
 
 
 def follow(client: "Client", job: JobView, last: int = 0, *, label: str = "") -> JobView:

@@ -9,7 +9,7 @@ import contextlib
 import secrets
 import sys
 import time
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Self
@@ -25,7 +25,7 @@ from kgym_cli.platforms.running_platform import Running, announce, take
 from kgym_cli.platforms.servers import LOOPBACK, PostgreSQL, Program, RabbitMQ, free_port
 from kgym_cli.platforms.step_registry import WorkerShape, workers_of_one_host
 from kgym_cli.settings import settings
-from kgym_scheduler.database.connection import Database, upgrade
+from kgym_scheduler.database.connection import upgraded
 from kgym_scheduler.database.tokens import Tokens
 
 START_SECONDS = 60.0
@@ -251,23 +251,13 @@ _KGYM = (sys.executable, "-m", "kgym_cli")
 
 
 async def _tokens_needed(url: str) -> bool:
-    async with _tokens(url) as tokens:
-        return await tokens.needed()
+    async with upgraded(url) as database:
+        return await Tokens(database).needed()
 
 
 async def _create_token(url: str) -> str:
-    async with _tokens(url) as tokens:
-        return await tokens.create(f"workers-{secrets.token_hex(4)}", [Scope.WORKER])
-
-
-@contextlib.asynccontextmanager
-async def _tokens(url: str) -> AsyncIterator[Tokens]:
-    await upgrade(url)
-    database = Database(url)
-    try:
-        yield Tokens(database)
-    finally:
-        await database.close()
+    async with upgraded(url) as database:
+        return await Tokens(database).create(f"workers-{secrets.token_hex(4)}", [Scope.WORKER])
 
 
 def _await_scheduler(program: Program, url: str) -> None:

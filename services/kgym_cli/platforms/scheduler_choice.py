@@ -2,8 +2,8 @@
 
 import errno
 import tempfile
-from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import Iterator
+from contextlib import AbstractAsyncContextManager, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -49,19 +49,12 @@ def database_url() -> str:
     return f"sqlite+aiosqlite:///{folder / 'kgym.db'}"
 
 
-@asynccontextmanager
-async def open_database() -> AsyncIterator["Database"]:
+def open_database() -> "AbstractAsyncContextManager[Database]":
     """Context manager: the database, migrated to the newest schema."""
     # Imported late: SQLAlchemy takes longer than a whole command that needs no database.
-    from kgym_scheduler.database.connection import Database, upgrade  # noqa: PLC0415
+    from kgym_scheduler.database.connection import upgraded  # noqa: PLC0415
 
-    url = database_url()
-    await upgrade(url)
-    database = Database(url)
-    try:
-        yield database
-    finally:
-        await database.close()
+    return upgraded(database_url())
 
 
 def storage() -> "Storage":

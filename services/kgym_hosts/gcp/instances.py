@@ -34,17 +34,17 @@ class CloudHost:
     name: str
     pool: str
     zone: str
-    status: str
+    state: str
     """RUNNING, or another status of Compute Engine."""
 
     @property
     def stopped(self) -> bool:
         """Whether the machine is off, or shutting down."""
-        return self.status in _STOPPED
+        return self.state in _STOPPED
 
     address: str
     """Address within the network."""
-    external: str | None
+    external_address: str | None
     machine_type: str
     spot: bool
     created: datetime
@@ -271,9 +271,9 @@ def _host(instance: Any) -> CloudHost:
         name=instance.name,
         pool=instance.labels.get(POOL_LABEL, ""),
         zone=_last(instance.zone),
-        status=instance.status,
+        state=instance.status,
         address=interface.network_i_p if interface else "",
-        external=outside or None,
+        external_address=outside or None,
         machine_type=_last(instance.machine_type),
         spot=instance.scheduling.provisioning_model == "SPOT",
         created=datetime.fromisoformat(instance.creation_timestamp),

@@ -11,7 +11,7 @@ from kgym_monitor.monitor_state import session_of, state_of
 from kgym_monitor.pages import subject_pages
 from kgym_monitor.pages.bug_filter import BugQuery, EntryQuery
 from kgym_monitor.pages.job_filter import JobQuery
-from kgym_monitor.routes.live_pages import Newest, Part, answer_poll, is_poll
+from kgym_monitor.routes.live_pages import Newest, Part, Read, answer_poll, is_poll
 
 readers = APIRouter(dependencies=[needs(Scope.READ)])
 
@@ -20,19 +20,7 @@ readers = APIRouter(dependencies=[needs(Scope.READ)])
 async def list_bugs(request: Request) -> Response:
     """Show the requested page of bugs."""
     query = BugQuery.read(request.query_params)
-    read = partial(subject_pages.bugs, query=query)
-    if is_poll(request):
-        return await answer_poll(request, read, Part("bugs-live", "bugs_live.html"))
-    shown = await read(session_of(request).client)
-    return state_of(request).rendering.page(
-        request,
-        "bugs.html",
-        title="Bugs",
-        section="/bugs",
-        live=not shown["fault"],
-        first_page=query.address(cursor=None),
-        **shown,
-    )
+    return await _list(request, "bugs", "Bugs", query, partial(subject_pages.bugs, query=query))
 
 
 @readers.get("/bugs/{name:path}")
@@ -63,14 +51,20 @@ async def list_entries(request: Request) -> Response:
     """Show a page of the stored compiled kernels."""
     query = EntryQuery.read(request.query_params)
     read = partial(subject_pages.entries, query=query)
+    return await _list(request, "suitecache", "SuiteCache", query, read)
+
+
+async def _list(
+    request: Request, name: str, title: str, query: BugQuery | EntryQuery, read: Read
+) -> Response:
     if is_poll(request):
-        return await answer_poll(request, read, Part("suitecache-live", "suitecache_live.html"))
+        return await answer_poll(request, read, Part(f"{name}-live", f"{name}_live.html"))
     shown = await read(session_of(request).client)
     return state_of(request).rendering.page(
         request,
-        "suitecache.html",
-        title="SuiteCache",
-        section="/suitecache",
+        f"{name}.html",
+        title=title,
+        section=f"/{name}",
         live=not shown["fault"],
         first_page=query.address(cursor=None),
         **shown,

@@ -33,13 +33,9 @@ class SubmittedBytes:
 
     def take(self, submitter: str, size: int) -> None:
         """Count bytes; raise TooMany if the submitter exceeds its rate."""
-        if wait := self._buckets.take(submitter, size):
-            raise TooMany(
-                "too_many_bytes",
-                f"{submitter} has submitted more than {self._rate / 1024:g} KiB a second for too"
-                f" long; wait {math.ceil(wait)} s, then try again",
-                retry_after=math.ceil(wait),
-            )
+        rate = f"{self._rate / 1024:g} KiB a second"
+        message = f"{submitter} has submitted more than {rate} for too long"
+        self._buckets.take(submitter, size, "too_many_bytes", message)
 
 
 class Quota:

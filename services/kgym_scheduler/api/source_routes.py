@@ -19,8 +19,7 @@ from kgym.api.source import (
     SymbolResult,
 )
 from kgym.errors import InfrastructureError
-from kgym.web.problems import documented
-from kgym.web.routing import as_json, router
+from kgym.web.routing import as_json, described, router
 from kgym.web.scopes import Scope
 from kgym_scheduler.routing import Core, JobId
 from kgym_scheduler.scheduler import Scheduler
@@ -47,10 +46,8 @@ def _route(what: str, summary: str, answer: type[BaseModel]) -> Callable[[Endpoi
     """Return the decorator of a route that reads the source of a job."""
     return readers.post(
         f"/jobs/{{job_id}}/source/{what}",
-        summary=summary,
         tags=["source"],
-        response_model=answer,
-        responses=documented(404, 409, 413, 415),
+        **described(summary, answer, 404, 409, 413, 415),
     )
 
 

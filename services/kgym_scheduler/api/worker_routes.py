@@ -7,20 +7,7 @@ from fastapi import Body, Query, Request, Response
 from starlette.types import Receive, Scope, Send
 
 from kgym.api.worker_calls import WORKER_ID
-from kgym.api.worker_requests import (
-    STAY_SECONDS,
-    Answer,
-    Answers,
-    Calls,
-    ClaimCall,
-    EndedCall,
-    FinishCall,
-    HoldCall,
-    LeaveCall,
-    ReleaseCall,
-    ReportCall,
-    WorkerCall,
-)
+from kgym.api.worker_requests import STAY_SECONDS, Answer, Answers, Calls, WorkerCall
 from kgym.web import routing
 from kgym.web.scopes import Scope as TokenScope
 from kgym.web.strict_requests import StrictRoute
@@ -91,20 +78,7 @@ async def _gone(receive: Receive) -> None:
 
 
 async def _answer(scheduler: Scheduler, call: WorkerCall) -> Answer:
-    answer: Answer = True
-    match call:
-        case ClaimCall():
-            answer = await scheduler.claim(call.claim)
-        case ReportCall():
-            answer = await scheduler.report(call.lease, call.log, call.progress)
-        case FinishCall():
-            answer = await scheduler.finish(call.lease, call.ending)
-        case ReleaseCall():
-            answer = await scheduler.release(call.lease)
-        case HoldCall():
-            answer = await scheduler.hold(call.lease, call.name)
-        case EndedCall():
-            answer = await scheduler.ended(call.lease)
-        case LeaveCall():
-            await scheduler.leave(call.worker)
-    return answer
+    # A call is named like its method, and has the method's arguments as fields.
+    arguments = {name: getattr(call, name) for name in type(call).model_fields if name != "call"}
+    answer: Answer | None = await getattr(scheduler, call.call)(**arguments)
+    return True if answer is None else answer

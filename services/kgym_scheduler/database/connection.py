@@ -114,13 +114,21 @@ class Database:
         await self._reader.dispose()
 
 
-async def upgrade(url: str) -> None:
-    """Create or migrate the tables; may be called repeatedly, and concurrently."""
+@asynccontextmanager
+async def upgraded(url: str) -> AsyncIterator[Database]:
+    """Context manager: a database with all tables, created or migrated if necessary."""
     database = Database(url)
     try:
         await database.upgrade()
+        yield database
     finally:
         await database.close()
+
+
+async def upgrade(url: str) -> None:
+    """Create or migrate the tables; may be called repeatedly, and concurrently."""
+    async with upgraded(url):
+        pass
 
 
 def _upgrade(connection: Connection) -> None:

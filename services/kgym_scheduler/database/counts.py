@@ -16,7 +16,6 @@ from hashlib import blake2b
 from itertools import groupby
 from typing import Any, TypeVar, cast
 
-import structlog
 from sqlalchemy import ColumnElement, Row, Select, Text, and_, func, literal_column, select
 from sqlalchemy import cast as sql_cast
 
@@ -43,10 +42,6 @@ from kgym_scheduler.database.tables import (
 MANY = 20_000
 # Maximum age of a kept count.
 KEPT_SECONDS = 10.0
-# Age from which a kept count that is asked for is renewed in the background.
-RENEWED_SECONDS = 1.0
-# Maximum share of the time that is spent on renewing a count.
-_SHARE = 0.1
 # How long a count is remembered to be slow.
 _KNOWN_SECONDS = 600.0
 # Bugs or entries that are listed: those active last.
@@ -75,7 +70,6 @@ _MAY_CRASH = (Outcome.RESOLVED, Outcome.NOT_RESOLVED, Outcome.INCONCLUSIVE)
 _RAN = (*_CRASHED, Outcome.RESOLVED, Outcome.NOT_RESOLVED, Outcome.NOT_REPRODUCED)
 # Of one group: a row per `state` and `outcome`, with `jobs` and `updated_at`.
 GroupCounts = Sequence[Row[Any]]
-_log = structlog.get_logger()
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,21 +87,15 @@ class _Kept:
 
     value: Any
     begun: float
-    took: float
 
     @property
     def age(self) -> float:
         """Seconds since the count began."""
         return time.monotonic() - self.begun
 
-    @property
-    def is_due(self) -> bool:
-        """Whether to renew it."""
-        return self.age > max(RENEWED_SECONDS, self.took / _SHARE)
-
 
 class KeptCounts:
-    """Results of slow counts, renewed in the background while they are asked for.
+    """Results of slow counts, kept for a few seconds.
 
     A counting function returns its result, and how many rows it has counted: `many` rows or more
     make it slow.
@@ -116,56 +104,30 @@ class KeptCounts:
     def __init__(self, many: int = MANY) -> None:
         self._many = many
         self._kept: dict[Hashable, _Kept] = {}
-        self._renewing: dict[Hashable, asyncio.Task[Any]] = {}
         # Slow counts take turns: each occupies one of the few connections that read.
         self._turn = asyncio.Lock()
 
     async def get(self, key: Hashable, count: Callable[[], Awaitable[tuple[T, int]]]) -> T:
         """Return the result for this key, at most `KEPT_SECONDS` old."""
         kept = self._kept.get(key)
-        if kept is None:
+        if kept is None:  # new, or quick the last time
             return await self._count(key, count)
         if kept.age > KEPT_SECONDS:
-            return cast(T, await asyncio.shield(self._renew(key, count)))
-        if kept.is_due:
-            self._renew(key, count)
-        return cast(T, kept.value)
-
-    async def close(self) -> None:
-        """Cancel pending counts."""
-        tasks = list(self._renewing.values())
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
-
-    def _renew(
-        self, key: Hashable, count: Callable[[], Awaitable[tuple[T, int]]]
-    ) -> asyncio.Task[T]:
-        """Count again, once for everyone who asks meanwhile."""
-
-        async def in_turn() -> T:
             async with self._turn:
-                return await self._count(key, count)
-
-        if (task := self._renewing.get(key)) is None:
-            task = self._renewing[key] = asyncio.create_task(in_turn())
-            task.add_done_callback(lambda done: self._renewed(key, done))
-        return task
+                if self._kept.get(key) is kept:  # nobody has counted again during the wait
+                    return await self._count(key, count)
+            return await self.get(key, count)
+        return cast(T, kept.value)
 
     async def _count(self, key: Hashable, count: Callable[[], Awaitable[tuple[T, int]]]) -> T:
         begun = time.monotonic()
         value, rows = await count()
         self._kept = {k: kept for k, kept in self._kept.items() if kept.age < _KNOWN_SECONDS}
         if rows >= self._many:
-            self._kept[key] = _Kept(value, begun, time.monotonic() - begun)
+            self._kept[key] = _Kept(value, begun)
         else:
             self._kept.pop(key, None)
         return value
-
-    def _renewed(self, key: Hashable, task: asyncio.Task[Any]) -> None:
-        del self._renewing[key]
-        if not task.cancelled() and (error := task.exception()) is not None:
-            _log.warning("counting failed", count=str(key)[:100], error=str(error))
 
 
 class Counts:
@@ -176,10 +138,6 @@ class Counts:
         self._kept = KeptCounts(many)
         self._past: dict[Piece, tuple[datetime, list[AttemptCount]]] = {}
         self._past_turn = asyncio.Lock()
-
-    async def close(self) -> None:
-        """Cancel pending counts."""
-        await self._kept.close()
 
     async def unfinished(self, submitter: str) -> int:
         """Count the unfinished jobs of a submitter."""
@@ -442,16 +400,9 @@ def _median_query() -> Select[Any]:
 
 
 def _attempt(row: Row[Any]) -> AttemptCount:
-    return AttemptCount(
-        at=datetime.fromisoformat(row.at).replace(tzinfo=UTC),
-        kind=row.kind,
-        outcome=row.outcome,
-        cause=row.cause,
-        reason=row.reason,
-        cached=row.cached,
-        attempts=row.attempts,
-        seconds=max(0.0, float(row.seconds or 0)),
-    )
+    at = datetime.fromisoformat(row.at).replace(tzinfo=UTC)
+    seconds = max(0.0, float(row.seconds or 0))
+    return AttemptCount(**{**row._mapping, "at": at, "seconds": seconds})
 
 
 def _by_time(row: AttemptCount) -> tuple[Any, ...]:

@@ -18,9 +18,8 @@ from typing import Any
 
 from sqlalchemy import Row, delete, exists, insert, select, update
 
-from kgym.api.steps import Strict
 from kgym.errors import Conflict, NotFound, UserError
-from kgym.web.scopes import Caller, Scope
+from kgym.web.scopes import Caller, Scope, Token
 from kgym_scheduler.database.connection import Database
 from kgym_scheduler.database.tables import LOCAL, VALID, tokens
 
@@ -40,16 +39,6 @@ class Submitter(Caller):
 
 # The caller from this machine as long as there are no tokens.
 ANYBODY_HERE = Submitter(LOCAL, frozenset(Scope))
-
-
-class Token(Strict):
-    """A token without its secret."""
-
-    name: str
-    scopes: list[Scope]
-    priority: int
-    created_at: datetime
-    revoked_at: datetime | None
 
 
 class Tokens:
@@ -97,18 +86,10 @@ class Tokens:
 
     async def list(self) -> list[Token]:
         """Return all tokens, also revoked ones, oldest first."""
+        columns = (tokens.c[name] for name in Token.model_fields)
         async with self._database.read() as connection:
-            rows = (await connection.execute(select(tokens).order_by(tokens.c.id))).all()
-        return [
-            Token(
-                name=row.name,
-                scopes=_scopes(row.scopes),
-                priority=row.priority,
-                created_at=row.created_at,
-                revoked_at=row.revoked_at,
-            )
-            for row in rows
-        ]
+            rows = (await connection.execute(select(*columns).order_by(tokens.c.id))).all()
+        return [Token(**{**row._mapping, "scopes": _scopes(row.scopes)}) for row in rows]
 
     async def revoke(self, name: str) -> None:
         """Revoke a token; raise NotFound if no valid one has this name."""

@@ -14,7 +14,7 @@ from kgym.api.changes import Change
 from kgym.api.jobs import Artifact, JobEvent, JobView, PastOutcome, Progress, StepView
 from kgym.api.outcomes import UNDER_WAY, Outcome
 from kgym.api.states import State
-from kgym.api.steps import Failure, StepKind, StepResult, StepSpec, Verdict
+from kgym.api.steps import Failure, StepResult, StepSpec, Verdict
 from kgym.bugs.conclusion import under_way
 
 ARTIFACTS: TypeAdapter[list[Artifact]] = TypeAdapter(list[Artifact])
@@ -22,6 +22,12 @@ RESULT: TypeAdapter[StepResult] = TypeAdapter(StepResult)
 SPEC: TypeAdapter[StepSpec] = TypeAdapter(StepSpec)
 _Model = TypeVar("_Model", bound=BaseModel)
 _KERNEL_RELEASE = re.compile(r'(?<!\\)"kernel_release": ?"([^"\\]{1,200})"')
+# Columns of a job, and of a step, that their views have as they are.
+_JOB_AS_STORED = ("id", "priority", "submitter", "title", "created_at", "updated_at")
+_AS_STORED = (
+    *("number", "name", "kind", "state", "attempt", "worker"),
+    *("artifacts_gone_at", "queued_at", "started_at", "finished_at"),
+)
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
@@ -32,19 +38,14 @@ def job_view(job: Row[Any], steps: Sequence[Row[Any]], reasons: Mapping[int, str
     if not state.final:
         outcome, reason = under_way(state, own)
     return JobView(
-        id=job.id,
+        **{name: job._mapping[name] for name in _JOB_AS_STORED},
         state=state,
         tags=json.loads(job.tags),
-        priority=job.priority,
-        submitter=job.submitter,
         group=job.group_name,
         outcome=outcome,
         reason=reason,
         verdict=verdict_of(job),
-        title=job.title,
         kernel=next(filter(None, map(_kernel_release, steps)), None),
-        created_at=job.created_at,
-        updated_at=job.updated_at,
         last_event=job._mapping.get("last_event"),
         steps=own,
     )
@@ -143,47 +144,29 @@ def _step_view(step: Row[Any], reasons: Mapping[int, str]) -> StepView:
     result = result_of(result_text) if result_text else None
     unread = next((part for part in (spec, result) if isinstance(part, Failure)), None)
     return StepView(
-        number=step.number,
-        name=step.name,
-        kind=StepKind(step.kind),
-        state=State(step.state),
-        attempt=step.attempt,
-        worker=step.worker,
+        **{name: step._mapping[name] for name in _AS_STORED},
         progress=read(Progress, step.progress),
         result=None if isinstance(result, Failure) else result,
         failure=read(Failure, step.failure) or unread,
         waiting=reasons.get(step.lane) if step.state == State.QUEUED else None,
         artifacts=artifacts_of(artifacts) if artifacts else [],
-        artifacts_gone_at=step.artifacts_gone_at,
-        queued_at=step.queued_at,
-        started_at=step.started_at,
-        finished_at=step.finished_at,
         spec=None if isinstance(spec, Failure) else spec,
     )
 
 
 def job_event(event: Row[Any]) -> JobEvent:
     """Return a row of `events` as an event for the job's followers."""
-    return JobEvent(
-        id=event.id,
-        job=event.job_id,
-        step=event.step,
-        kind=event.kind,
-        at=event.at,
-        data=json.loads(event.data),
-    )
+    return JobEvent(id=event.id, **_event(event))
 
 
 def change(event: Row[Any]) -> Change:
     """Return a row of `events` as a change in the feed of all jobs."""
-    return Change(
-        kind=event.kind,
-        cursor=str(event.id),
-        at=event.at,
-        job=event.job_id,
-        step=event.step,
-        data=json.loads(event.data),
-    )
+    return Change(cursor=str(event.id), **_event(event))
+
+
+def _event(row: Row[Any]) -> dict[str, Any]:
+    shared = {name: row._mapping[name] for name in ("step", "kind", "at")}
+    return {**shared, "job": row.job_id, "data": json.loads(row.data)}
 
 
 def cursor(job: Row[Any]) -> str:

@@ -1,17 +1,17 @@
-"""Endings of attempts that their worker reports: finished or released."""
+"""Endings of attempts: finished or released by their worker, or expired with their lease."""
 
 import re
 import uuid
 from collections.abc import Sequence
 from datetime import datetime
 
-from sqlalchemy import bindparam, select
+from sqlalchemy import bindparam, select, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from kgym.api.jobs import Artifact
 from kgym.api.worker_calls import AttemptEnding, attempt_folder
 from kgym.errors import UserError
-from kgym_scheduler.database.tables import attempts, steps
+from kgym_scheduler.database.tables import RUNNING, attempts, steps
 from kgym_scheduler.queue import step_rules
 from kgym_scheduler.queue.job_changes import Changed, Changes, Step
 
@@ -42,6 +42,32 @@ async def end(
         _check_artifacts(step, lease, ending.artifacts)
         step_rules.finish(job, step, ending)
     return (await changes.write())[job.id]
+
+
+async def expire(
+    connection: AsyncConnection, now: datetime, leases: Sequence[uuid.UUID]
+) -> list[Changed]:
+    """End the attempts whose lease has expired: retry each, or fail its step."""
+    # Checked again under the lock: a report may have extended a lease since it was looked up.
+    changes = await Changes.load_held(connection, now, leases)
+    for lease in leases:
+        job, step = changes.held(lease)
+        if job and step and step.lease_until is not None and step.lease_until < now:
+            step_rules.expire(job, step)
+    return list((await changes.write()).values())
+
+
+async def shorten(connection: AsyncConnection, worker_id: str, until: datetime) -> None:
+    """Shorten a worker's leases to end at `until`."""
+    longer = steps.c.lease_until > until
+    await connection.execute(
+        update(steps).where(RUNNING, steps.c.worker == worker_id, longer).values(lease_until=until)
+    )
+
+
+async def end_all(connection: AsyncConnection, ended: datetime) -> None:
+    """Set the end of all leases."""
+    await connection.execute(update(steps).where(RUNNING).values(lease_until=ended))
 
 
 def _check_artifacts(step: Step, lease: uuid.UUID, artifacts: Sequence[Artifact]) -> None:

@@ -4,6 +4,7 @@ import json
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from datetime import datetime, timedelta
+from typing import NamedTuple
 
 from pydantic import TypeAdapter, ValidationError
 from sqlalchemy import bindparam, delete, select, update
@@ -24,14 +25,28 @@ from kgym_scheduler.queue.capability_lanes import Lane
 LIVE = timedelta(seconds=2.5 * BEAT_SECONDS)
 # How long a lost worker is shown.
 REMEMBERED = timedelta(days=1)
-# How long a compiler that a worker has is not looked up again: jobs come in bursts.
-COMPILER_SECONDS = 10.0
-MAX_COMPILERS = 1000
 # Maximum age of the capabilities of the only host: to detect them runs programs.
 HOST_SECONDS = 2.0
 
 # Detects the capabilities of a host.
 Host = Callable[[], Awaitable[Capabilities]]
+
+
+class _LastingNeed(NamedTuple):
+    """A need that no host meets by waiting: the field of the step, and the error."""
+
+    parts: tuple[str, ...]
+    field: str
+    reason: str
+    advice: str
+
+
+# Others, such as memory, may come with another worker.
+_LASTING = (
+    _LastingNeed(("syzkaller",), "reproducer", "no_syzkaller", NO_SYZKALLER),
+    _LastingNeed(("dump",), "dump", "no_dump_method", NO_DUMP),
+    _LastingNeed(("compiler", "compilers"), "compiler", "no_compiler", NO_COMPILER),
+)
 
 
 async def seen(connection: AsyncConnection, now: datetime, worker: WorkerInfo) -> None:
@@ -146,30 +161,19 @@ class NeedsCheck:
         self._host = host
         self._host_has: Capabilities | None = None
         self._detected_at = -HOST_SECONDS
-        # Compilers that a worker has, by kind of step and names; until when that counts.
-        self._compilers: dict[tuple[str, ...], float] = {}
 
     async def check(self, requests: Sequence[JobRequest]) -> None:
         """Raise UserError `no_syzkaller`, `no_dump_method` or `no_compiler`."""
+        able: dict[StepKind, list[Capabilities | None]] = {}
         for request in requests:
-            needs = [spec.needs() for spec in request.steps]
-            if any(need.syzkaller or need.dump for need in needs):
-                able = await self._able(StepKind.REPRODUCE)
-                _check_syzkaller(needs, able)
-                _check_dumps(needs, able)
             for number, spec in enumerate(request.steps):
-                await self._check_compiler(number, spec.kind, needs[number])
-
-    async def _check_compiler(self, number: int, kind: StepKind, needs: Needs) -> None:
-        if needs.compiler is None:
-            return
-        now, names = time.monotonic(), (kind, needs.compiler, *needs.compilers)
-        if now < self._compilers.get(names, 0.0):
-            return
-        if _check_compiler(number, needs, await self._able(kind)):
-            if len(self._compilers) >= MAX_COMPILERS:
-                self._compilers.clear()
-            self._compilers[names] = now + COMPILER_SECONDS
+                needs = spec.needs()
+                if not (needs.syzkaller or needs.dump or needs.compiler):
+                    continue
+                if spec.kind not in able:
+                    able[spec.kind] = await self._able(spec.kind)
+                for need in _LASTING:
+                    _check(number, needs, able[spec.kind], need)
 
     async def _able(self, kind: StepKind) -> list[Capabilities | None]:
         """Return the capabilities of the live workers that run steps of this kind."""
@@ -180,43 +184,21 @@ class NeedsCheck:
         return [worker.capabilities for worker in await self._live() if kind in worker.kinds]
 
 
-def _check_syzkaller(steps: Sequence[Needs], able: Sequence[Capabilities | None]) -> None:
-    """Raise UserError `no_syzkaller` for a `syz` program that none of these workers can run."""
-    # Unlike memory or another compiler, the binaries never come to a host by themselves.
-    for number, needs in enumerate(steps):
-        lacks = [lacking(Needs(syzkaller=needs.syzkaller), has) for has in able]
-        if lacks and all(lacks):
-            nearest = min(lacks, key=len)
-            message = f"step {number}: no worker has {', '.join(nearest)}; {NO_SYZKALLER}"
-            error = {"location": f"body.steps.{number}.reproducer", "message": message}
-            raise UserError("no_syzkaller", message, errors=[error])
-
-
-def _check_dumps(steps: Sequence[Needs], able: Sequence[Capabilities | None]) -> None:
-    """Raise UserError `no_dump_method` for a dump that none of these workers' VMs allow."""
-    for number, needs in enumerate(steps):
-        if able and all(lacking(Needs(dump=needs.dump), has) for has in able):
-            message = f"step {number}: no worker takes dumps by `{needs.dump}`; {NO_DUMP}"
-            error = {"location": f"body.steps.{number}.dump", "message": message}
-            raise UserError("no_dump_method", message, errors=[error])
-
-
-def _check_compiler(number: int, needs: Needs, able: Sequence[Capabilities | None]) -> bool:
-    """Raise UserError `no_compiler` if none of these workers has, or can get, the compiler.
-
-    Return whether one has: without any worker nothing is known.
-    """
-    compiler = Needs(compiler=needs.compiler, compilers=needs.compilers)
-    lacks = [lacking(compiler, has) for has in able]
+def _check(
+    number: int, needs: Needs, able: Sequence[Capabilities | None], need: _LastingNeed
+) -> None:
+    """Raise the need's UserError if none of these workers meets it."""
+    part = Needs().model_copy(update={name: getattr(needs, name) for name in need.parts})
+    lacks = [lacking(part, has) for has in able]
     if lacks and all(lacks):
-        there = sorted({name for has in able if has for name in has.compilers})
-        message = (
-            f"step {number}: no worker has {needs.compiler}; there are"
-            f" {', '.join(there) or 'none'}; {NO_COMPILER}"
-        )
-        error = {"location": f"body.steps.{number}.compiler", "message": message}
-        raise UserError("no_compiler", message, errors=[error])
-    return bool(lacks)
+        nearest = min(lacks, key=len)
+        message = f"step {number}: no worker has {', '.join(nearest)}; "
+        if need.field == "compiler":
+            there = sorted({name for has in able if has for name in has.compilers})
+            message += f"there are {', '.join(there) or 'none'}; "
+        message += need.advice
+        error = {"location": f"body.steps.{number}.{need.field}", "message": message}
+        raise UserError(need.reason, message, errors=[error])
 
 
 def why(lane: Lane, live: Sequence[WorkerInfo]) -> str | None:

@@ -8,15 +8,16 @@ meanwhile.
 
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any, Literal, TypeVar
 
-from sqlalchemy import Row, bindparam, delete, exists, func, or_, select, update
+from sqlalchemy import ColumnElement, Row, bindparam, delete, exists, func, or_, select, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from kgym.api.steps import Failure, Strict
+from kgym.api.steps import Failure
+from kgym.api.storage import OldFiles, OldLog
 from kgym.api.worker_calls import attempt_folder
 from kgym.transport.artifact_storage import Storage
 from kgym_scheduler.database import views
@@ -27,7 +28,7 @@ from kgym_scheduler.queue.step_inputs import numbered
 # Logs of an attempt up to so many characters are never removed from the database.
 SHORT_LOG = 1000
 NOTE = "(removed for its age; see the artifact step.log)\n"
-ATTEMPT = re.compile(r"steps/[0-9]+/[0-9a-f]{32}")
+_ATTEMPT = re.compile(r"steps/[0-9]+/[0-9a-f]{32}")
 _BATCH = 200
 
 T = TypeVar("T")
@@ -50,26 +51,9 @@ class ArtifactPolicy:
     """Since the last change of the job."""
 
 
-class OldFiles(Strict):
-    """The files of an attempt to remove, and why.
+class LoggedAttempt(OldLog):
+    """An attempt whose log is to be removed from the database."""
 
-    `unaccepted`: its result was not accepted, or another attempt has replaced it.
-    """
-
-    job: int
-    step: int
-    prefix: str
-    bytes: int
-    why: Why
-
-
-class OldLog(Strict):
-    """The log of an attempt to remove from the database."""
-
-    job: int
-    step: int
-    attempt: int
-    bytes: int
     last: int
     """The event that stays, and tells that the log was removed."""
 
@@ -158,29 +142,34 @@ async def gone_since(database: Database, job_id: int, number: int) -> datetime |
 async def _stored(connection: AsyncConnection, sizes: Mapping[str, int]) -> list[_Stored]:
     """Return the files of the ended attempts among these folders."""
     s = steps.c
-    stored = []
-    for batch in _batches([prefix for prefix in sizes if ATTEMPT.fullmatch(prefix)]):
-        known = set(batch)
-        step_ids = {int(prefix.split("/")[1]) for prefix in batch}
+    columns = s.job_id, s.number, s.artifacts, s.artifacts_gone_at, UNFINISHED.label("unfinished")
+    rows = await attempts_by_folder(connection, sizes, *columns)
+    return [
+        _files(row, folder, sizes[folder])
+        for folder, row in rows.items()
+        if row.ended_at is not None
+    ]
+
+
+async def attempts_by_folder(
+    connection: AsyncConnection, folders: Iterable[str], *columns: ColumnElement[Any]
+) -> dict[str, Row[*tuple[Any, ...]]]:
+    """Return the attempts of storage folders: `ended_at`, and columns of their steps and jobs."""
+    rows_by_folder: dict[str, Row[*tuple[Any, ...]]] = {}
+    a = attempts.c
+    for batch in _batches([folder for folder in folders if _ATTEMPT.fullmatch(folder)]):
+        step_ids = {int(folder.split("/")[1]) for folder in batch}
         rows = await connection.execute(
-            select(
-                *(attempts.c.step_id, attempts.c.lease, attempts.c.ended_at),
-                *(s.job_id, s.number, s.artifacts, s.artifacts_gone_at),
-                UNFINISHED.label("unfinished"),
-            )
-            .join(steps, s.id == attempts.c.step_id)
-            .join(jobs, jobs.c.id == s.job_id)
-            .where(attempts.c.step_id.in_(step_ids), attempts.c.ended_at.is_not(None))
+            select(a.step_id, a.lease, a.ended_at, *columns)
+            .join(steps, steps.c.id == a.step_id)
+            .join(jobs, jobs.c.id == steps.c.job_id)
+            .where(a.step_id.in_(step_ids))
         )
         for row in rows.all():
-            stored += [_files(row, name, sizes[name]) for name in folders_of(row) & known]
-    return stored
-
-
-def folders_of(attempt: Row[*tuple[Any, ...]]) -> set[str]:
-    """Return the possible storage folders of an attempt: earlier versions named them by lease."""
-    step_id, lease = attempt.step_id, attempt.lease
-    return {attempt_folder(step_id, lease), f"steps/{step_id}/{lease.hex}"}
+            # Earlier versions named the folders by the lease.
+            names = {attempt_folder(row.step_id, row.lease), f"steps/{row.step_id}/{row.lease.hex}"}
+            rows_by_folder |= dict.fromkeys(names.intersection(batch), row)
+    return rows_by_folder
 
 
 def _files(row: Row[*tuple[Any, ...]], prefix: str, size: int) -> _Stored:
@@ -226,7 +215,7 @@ async def _mark(
 
 async def old_logs(
     database: Database, policy: ArtifactPolicy, now: datetime | None = None
-) -> list[OldLog]:
+) -> list[LoggedAttempt]:
     """Return the logs of jobs that finished long ago; the artifact step.log has the same text."""
     before = (now or datetime.now(UTC)) - policy.log_age
     e = events.c
@@ -241,12 +230,12 @@ async def old_logs(
     async with database.read() as connection:
         rows = (await connection.execute(query)).all()
     return [
-        OldLog(job=job, step=step, attempt=attempt, bytes=size, last=last)
+        LoggedAttempt(job=job, step=step, attempt=attempt, bytes=size, last=last)
         for job, step, attempt, size, last in rows
     ]
 
 
-async def remove_logs(database: Database, logs: Sequence[OldLog]) -> None:
+async def remove_logs(database: Database, logs: Sequence[LoggedAttempt]) -> None:
     """Remove logs from the database; the last event of each stays, with a note."""
     e = events.c
     older = (

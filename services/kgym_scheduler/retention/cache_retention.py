@@ -8,9 +8,8 @@ artifacts.
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Literal
 
-from kgym.api.steps import Strict
+from kgym.api.storage import OldEntry
 from kgym.transport.artifact_storage import Storage
 
 # Prefixes in storage, and how many names below each is the folder of one item.
@@ -24,14 +23,6 @@ class CachePolicy:
     age: timedelta = timedelta(days=90)
     budget: int = 100 << 30
     """Bytes; beyond them, the least recently used are removed."""
-
-
-class OldEntry(Strict):
-    """An entry, memo, source or image to remove, and why."""
-
-    prefix: str
-    bytes: int
-    why: Literal["age", "budget"]
 
 
 async def old_entries(storage: Storage, policy: CachePolicy) -> list[OldEntry]:

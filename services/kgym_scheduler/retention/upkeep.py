@@ -7,20 +7,20 @@ import asyncio
 import json
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import structlog
-from sqlalchemy import Row, select
+from sqlalchemy import Row
 
 from kgym.api.storage import Kept, KeptByAge, KeptKind, KeptOfJob, StorageView, warning
 from kgym.transport.artifact_storage import Storage
 from kgym_scheduler.database.connection import Database
-from kgym_scheduler.database.tables import attempts, jobs, steps
+from kgym_scheduler.database.tables import jobs
 from kgym_scheduler.retention import artifact_retention, cache_retention
-from kgym_scheduler.retention.artifact_retention import ATTEMPT, ArtifactPolicy, folders_of
+from kgym_scheduler.retention.artifact_retention import ArtifactPolicy, attempts_by_folder
 from kgym_scheduler.retention.cache_retention import CachePolicy
 
 # How long artifacts of finished jobs are kept by default.
@@ -41,7 +41,6 @@ _FOLDERS: dict[Kept, tuple[str, int]] = {
 }
 _AGES = (1, 7, 30, 90)
 _MOST_JOBS = 50
-_BATCH = 500
 
 _log = structlog.get_logger()
 
@@ -117,7 +116,9 @@ async def storage_use(database: Database, storage: Storage, budget: int | None) 
         for kind, sizes in stored.items()
     ]
     kinds.append(KeptKind(kind="database", bytes=await database.size(), number=1))
-    rows = await _attempts(database, list(stored["artifacts"]))
+    columns = jobs.c.id, jobs.c.state, jobs.c.submitter, jobs.c.tags
+    async with database.read() as connection:
+        rows = await attempts_by_folder(connection, stored["artifacts"], *columns)
     ages, of_jobs = Counter[int | None](), Counter[int]()
     known = {}
     now = datetime.now(UTC)
@@ -138,29 +139,6 @@ async def storage_use(database: Database, storage: Storage, budget: int | None) 
         ages=[KeptByAge(days=days, bytes=ages[days]) for days in (*_AGES, None)],
         jobs=[_job(known[number], size) for number, size in of_jobs.most_common(_MOST_JOBS)],
     )
-
-
-async def _attempts(
-    database: Database, prefixes: Sequence[str]
-) -> dict[str, Row[*tuple[Any, ...]]]:
-    """Return the attempts of these folders with their jobs, by folder."""
-    known = {prefix for prefix in prefixes if ATTEMPT.fullmatch(prefix)}
-    keys = sorted({int(prefix.split("/")[1]) for prefix in known})
-    by_prefix: dict[str, Row[*tuple[Any, ...]]] = {}
-    async with database.read() as connection:
-        for start in range(0, len(keys), _BATCH):
-            rows = await connection.execute(
-                select(
-                    *(attempts.c.step_id, attempts.c.lease, attempts.c.ended_at),
-                    *(jobs.c.id, jobs.c.state, jobs.c.submitter, jobs.c.tags),
-                )
-                .join(steps, steps.c.id == attempts.c.step_id)
-                .join(jobs, jobs.c.id == steps.c.job_id)
-                .where(attempts.c.step_id.in_(keys[start : start + _BATCH]))
-            )
-            for row in rows.all():
-                by_prefix |= dict.fromkeys(folders_of(row) & known, row)
-    return by_prefix
 
 
 def _age(now: datetime, ended: datetime | None) -> int | None:

@@ -74,9 +74,13 @@ async def _baseline(
 ) -> Baseline:
     """Return what passes twice on the unpatched kernel: as an earlier step saw it, or now."""
     run, plan = group.run, group.plan
-    kept = [each.sha256 for each in run.input_artifacts("unpatched") if each.name in _BOOTED]
+    kept = [
+        artifact.sha256 for artifact in run.input_artifacts("unpatched") if artifact.name in _BOOTED
+    ]
     kept += [
-        each.sha256 for each in run.input_artifacts("build") if each.name == BuildArtifact.TESTS
+        artifact.sha256
+        for artifact in run.input_artifacts("build")
+        if artifact.name == BuildArtifact.TESTS
     ]
     disk = plan.disk.used if plan.disk else None
     where = [plan.shape, group.host.accelerator, plan.words, disk]

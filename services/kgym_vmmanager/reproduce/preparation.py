@@ -120,7 +120,7 @@ async def prepare(
         method=method,
         words=words,
         leaks=finds_leaks,
-        texts=tuple(each.text if each.kind == "syz" else None for each in reproducers),
+        texts=tuple(program.text if program.kind == "syz" else None for program in reproducers),
         detectors=wanted,
         completed=completed(spec.completed, ends),
         profiled=spec.evidence and spec.baseline is not None,
@@ -195,8 +195,8 @@ def _module_archive(fetched: Path, path: Path) -> Path:
     made: set[str] = {"lib"}
     with fetched.open("rb") as source, path.open("wb") as sink:
         for module in files:
-            parents = [str(each) for each in PurePosixPath(module.name).parents][-2::-1]
-            new = [cpio.folder(each) for each in parents if each not in made]
+            parents = [str(folder) for folder in PurePosixPath(module.name).parents][-2::-1]
+            new = [cpio.folder(folder) for folder in parents if folder not in made]
             made.update(parents)
             source.seek(module.begin)
             for entry in (*new, cpio.file(module.name, source.read(module.size))):

@@ -88,8 +88,8 @@ async def _settled(
 
 
 def _losses(before: Mapping[str, int], after: Mapping[str, int], runs: int) -> dict[str, float]:
-    each = {name: (after[name] - before[name]) / runs for name in after if name in before}
-    return {name: loss for name, loss in each.items() if loss >= _LEAST}
+    losses = {name: (after[name] - before[name]) / runs for name in after if name in before}
+    return {name: loss for name, loss in losses.items() if loss >= _LEAST}
 
 
 def _shrink(names: Collection[str]) -> str:

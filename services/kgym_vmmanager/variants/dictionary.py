@@ -70,7 +70,7 @@ async def of_kernel(
     code = await _disassembled(box, vmlinux, ranges)
     # By function: the first ones, in which the kernel crashes, count most.
     functions_code = code.split("Disassembly of section")
-    dictionaries = [of_code(each.splitlines()) for each in functions_code]
+    dictionaries = [of_code(function_code.splitlines()) for function_code in functions_code]
     around = [(max(0, at - _AROUND), at + _AROUND) for at, _ in ranges[:_MOST_CENTRES]]
     near = await _disassembled(box, vmlinux, around if subsystem else [])
     strings = await asyncio.to_thread(_strings, vmlinux, code, near)
@@ -80,9 +80,9 @@ async def of_kernel(
 def merged(*dictionaries: Dictionary) -> Dictionary:
     """Return one dictionary with the entries of all, the first ones first, up to the limits."""
     return Dictionary(
-        values=_unique((each.values for each in dictionaries), MOST_VALUES),
-        fields=_unique((each.fields for each in dictionaries), MOST_FIELDS),
-        strings=_unique((each.strings for each in dictionaries), MOST_STRINGS),
+        values=_unique((dictionary.values for dictionary in dictionaries), MOST_VALUES),
+        fields=_unique((dictionary.fields for dictionary in dictionaries), MOST_FIELDS),
+        strings=_unique((dictionary.strings for dictionary in dictionaries), MOST_STRINGS),
     )
 
 

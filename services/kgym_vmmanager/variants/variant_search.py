@@ -75,8 +75,8 @@ class VariantSearch:
             if pace is None:
                 return LearnedVariants(missing="the program makes no call that could be changed")
             learning = [_Learning(self.kernel, pace, number) for number in range(GUESTS)]
-            await asyncio.gather(*(each.run(begin + _LEARN_SECONDS) for each in learning))
-            first = {seed: ran for each in learning for seed, ran in each.ran.items()}
+            await asyncio.gather(*(learner.run(begin + _LEARN_SECONDS) for learner in learning))
+            first = {seed: ran for learner in learning for seed, ran in learner.ran.items()}
             seeds = [range(seed, seed + 1) for seed in sorted(first)]
             again = Part(seeds, pace=pace, is_exact=True)
             await self.kernel("variants-again", VariantSession(again))
@@ -84,7 +84,7 @@ class VariantSearch:
             quiet = _diverse(same)
             losses = await self._losses(quiet, pace)
             none = "" if same else "no variant did the same in two runs without a crash"
-            missing = [none, *(each.missing for each in learning), again.missing]
+            missing = [none, *(learner.missing for learner in learning), again.missing]
         except KgymError as error:
             return LearnedVariants(missing=f"no quiet variants: {error.message}")
         return LearnedVariants(
@@ -102,7 +102,9 @@ class VariantSearch:
         """Return what the unpatched kernel loses over the quiet variants; None if it crashes."""
         if not quiet:
             return None
-        part = Part([range(each.seed, each.seed + 1) for each in quiet], pace=pace, is_exact=True)
+        part = Part(
+            [range(variant.seed, variant.seed + 1) for variant in quiet], pace=pace, is_exact=True
+        )
         part.balance = "variants"
         await self.kernel("variants-balance", VariantSession(part))
         return part.losses
@@ -261,7 +263,7 @@ class _Hunt:
             except (KgymError, OSError) as error:
                 self.missing = f"not all variants ran: {error}"
                 return
-            missing = [self.missing, *(each.missing for each in parts)]
+            missing = [self.missing, *(part.missing for part in parts)]
             self.missing = next(filter(None, missing), "")
             if result.outcome is InstanceOutcome.CRASH:
                 self.crashes.append(await self._explained(guest, part, result))

@@ -293,7 +293,7 @@ def _longest(pace: Pace) -> float:
 def _pace(numbers: Sequence[str]) -> Pace | None:
     if len(numbers) != 3 or int(numbers[0]) == 0:
         return None
-    calls, milliseconds, pause = (min(int(each), (1 << 20) - 1) for each in numbers)
+    calls, milliseconds, pause = (min(int(number), (1 << 20) - 1) for number in numbers)
     return Pace(calls=calls, milliseconds=milliseconds, pause=pause)
 
 

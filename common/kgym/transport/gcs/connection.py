@@ -3,8 +3,6 @@
 import os
 from dataclasses import dataclass
 from http import HTTPStatus
-from ipaddress import ip_address
-from urllib.parse import urlsplit
 
 import google.auth
 import requests
@@ -64,8 +62,8 @@ def connect(at_once: int, endpoint: str | None = None) -> Connection:
     adapter = requests.adapters.HTTPAdapter(pool_maxsize=at_once)
     session.mount("https://", adapter)
     session.mount("http://", adapter)
-    # A proxy set in the environment cannot reach this machine's loopback.
-    session.trust_env = not (emulator and _is_loopback(emulator))
+    # A proxy set in the environment cannot reach an emulator on this machine's loopback.
+    session.trust_env = not emulator
     where = {"client_options": {"api_endpoint": emulator}} if endpoint else {}
     session.hooks["response"].append(_read_error)
     client = storage.Client(project=None, credentials=credentials, _http=session, **where)
@@ -76,11 +74,3 @@ def _read_error(answer: requests.Response, *_: object, **__: object) -> None:
     # The library does not read the body of a refused download, which leaves the socket open.
     if answer.status_code >= HTTPStatus.BAD_REQUEST:
         answer.content  # noqa: B018
-
-
-def _is_loopback(url: str) -> bool:
-    host = urlsplit(url).hostname or ""
-    try:
-        return host == "localhost" or ip_address(host).is_loopback
-    except ValueError:
-        return False

@@ -5,10 +5,8 @@ import contextlib
 import functools
 import shutil
 import tempfile
-import threading
 import time
 import uuid
-from collections import OrderedDict
 from collections.abc import AsyncGenerator, Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
@@ -41,9 +39,6 @@ CACHE_BYTES = 20 << 30
 _REPLACED = 20
 # Bytes per request of a reader.
 _PIECE = 4 << 20
-# Files up to this size are cached in memory, as each step reads the same memos.
-_SMALL = 64 << 10
-_MOST_SMALL = 1000
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -68,8 +63,6 @@ class GcsStorage:
         self._held = FolderCache(cache / "bases")
         self._bases = Bases(self._objects, self._prefix)
         self._threads = ThreadPoolExecutor(CALLS, "gcs")
-        self._small: OrderedDict[str, bytes] = OrderedDict()
-        self._small_lock = threading.Lock()
 
     def close(self) -> None:
         """Wait for calls under way, then close the connections."""
@@ -241,14 +234,8 @@ class GcsStorage:
     def _get(self, key: str, path: Path) -> None:
         for _ in range(_REPLACED):
             stored = self._look(key)
-            small = stored.sha256 if stored.size <= _SMALL else None
-            if small is not None and (data := self._remembered(small)) is not None:
-                path.write_bytes(data)
-                return
             with contextlib.suppress(ArtifactMissing):  # replaced since
                 self._objects.get(stored, path)
-                if small is not None:
-                    self._remember(small, path.read_bytes())
                 return
         raise InfrastructureError("storage_busy", f"other hosts replace {key} again and again")
 
@@ -266,18 +253,6 @@ class GcsStorage:
             key = stored.name.removeprefix(self._prefix).split("/")
             if len(key) > count:
                 yield "/".join(key[:count]), stored
-
-    def _remembered(self, sha256: str) -> bytes | None:
-        with self._small_lock:
-            if sha256 in self._small:
-                self._small.move_to_end(sha256)
-            return self._small.get(sha256)
-
-    def _remember(self, sha256: str, data: bytes) -> None:
-        with self._small_lock:
-            self._small[sha256] = data
-            while len(self._small) > _MOST_SMALL:
-                self._small.popitem(last=False)
 
     # --- deltas ------------------------------------------------------------------------------
 
