@@ -55,7 +55,7 @@ from tests.conftest import ROOT
 
 __all__ = ["bug_trees"]
 
-pytestmark = [pytest.mark.thorough, pytest.mark.attack]
+pytestmark = [pytest.mark.thorough, pytest.mark.attack, pytest.mark.timeout(600)]
 
 KEY = "sk-a-key-that-no-agent-may-see"
 REPORT = (ROOT / "tests" / "crashfixer" / "report.txt").read_text()

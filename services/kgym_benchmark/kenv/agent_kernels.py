@@ -38,11 +38,12 @@ class AgentKernels:
             took = sum(seconds for step, seconds in run.seconds.items() if step != "total")
             await asyncio.sleep(begun + took - time.monotonic())
         self.own.add(job)
-        return run
+        findings = [finding for finding in run.findings if finding.reason != "outside_files"]
+        return run.model_copy(update={"findings": findings})
 
     def _blamed(self) -> Bug:
         """Return the bug as lying in the file that its crash report blames."""
-        # Those of a bundle are often the fix's. Findings name them, and block there alone.
+        # A bundle's files are often those of the fix: where a finding blocks would show them.
         blamed = guilty_file(self.report)
         files = [blamed[:_MOST_PATH]] if blamed else []
         return replace(self.bug, file=self.bug.file.model_copy(update={"files": files}))

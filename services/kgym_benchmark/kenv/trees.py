@@ -6,8 +6,8 @@ on it, and keeps its changes to itself.
 
 An agent must not see which files a fix changes. So a tree contains no object besides those of its
 commit, all its files have the same time, and they were created in the order of their names. Nothing
-of this machine reads them, which would leave access times, and pages in the cache: what is compared
-with an agent's patch is `Published`.
+of this machine reads some of them alone, which would leave access times, and pages in the cache:
+what is compared with an agent's patch is `Published`.
 """
 
 import asyncio
