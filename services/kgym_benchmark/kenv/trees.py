@@ -55,7 +55,7 @@ _KERNEL = Path(__file__).with_name("commit_kernel.sh").read_text()
 # /out/paths contains the changed paths, each terminated by a NUL byte. The tree is written to
 # /out/tree, in the order of names: times of changes and numbers of inodes are no trace either.
 # The index is newer than the files, or Git would read them all again. They were read last, too, as
-# file systems (`relatime`) then leave that time as it is.
+# file systems (mounted relatime) then leave that time as it is.
 _BUG = Path(__file__).with_name("commit_bug.sh").read_text()
 
 
