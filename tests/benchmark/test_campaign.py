@@ -130,6 +130,7 @@ def test_a_campaign_is_run_reported_and_published(
         ("mender", False): Outcome.COMPILE,
         ("guesser", False): Outcome.BAD,
     }
+    assert len({record.environment for record in records} - {None}) == 3
     best = by_setup["mender", True]
     assert (best.kernel_runs, best.dollars, best.clean, best.error) == (2, 0.0, True, None)
     assert (best.files and best.files.ratio, best.functions and best.functions.ratio) == (1, 1)
@@ -167,6 +168,15 @@ def test_a_campaign_is_run_reported_and_published(
     described(home).write_text(text.replace("instances = 3", "instances = 4"))
     changed = kgym(*words, "--json")
     assert (changed.status, changed.json["reason"]) == (2, "campaign_changed")
+
+
+@pytest.mark.attack
+def test_no_agent_gets_a_folder_that_holds_a_fix(kgym: Kgym, home: Path, tmp_path: Path) -> None:
+    path = described(home)
+    path.write_text(path.read_text().replace('folder = "agent"', 'folder = "."'))
+    refused = kgym("bench", "run", path, "--into", tmp_path / "into", "--json")
+    assert (refused.status, refused.json["reason"]) == (2, "bad_campaign")
+    assert "could read" in refused.json["detail"]
 
 
 def kill_when(process: "subprocess.Popen[bytes]", seen: Callable[[], bool]) -> None:

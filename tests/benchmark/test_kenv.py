@@ -277,6 +277,9 @@ def test_no_task_of_a_shipped_bug_has_words_about_its_fix(name: str) -> None:
 # Prints what `find` and Git tell about the tree, each kind of line with its own first word.
 _LOOK = """
 find * -printf 'file %p %y %m %n %T@\\n' | sort
+find * -type f -printf 'stat %p %y %m %n %U:%G %s %b %A@ %T@\\n'
+git verify-pack -v .git/objects/pack/*.idx | awk '/ blob /{print "packed", $1, $3, $4}'
+git ls-files --debug | grep -oE '(uid|flags): .*' | sed 's/^/index /' | sort -u
 find * -printf 'changed %p %C@\\n' | LC_ALL=C sort
 find .git/* -printf 'git %p %y %m %n %T@\\n' | sed 's,pack-[0-9a-f]*,PACK,' | sort
 git ls-files --debug | grep -o 'mtime: [0-9:]*' | sort -u
@@ -313,7 +316,40 @@ def test_a_tree_does_not_show_which_files_were_changed(
     differ = {line.split()[0] for line in set(first["file"]) ^ set(second["file"])}
     assert differ == {"kernel/gone.c", "new", "new/only.c"}
     assert first["git"] == second["git"]
+    assert first["index"] == second["index"]
     assert first.keys() == second.keys()
+    own = {change.path for changes in BUGS.values() for change in changes}
+    assert {line.split()[0] for line in set(first["stat"]) ^ set(second["stat"])} == own
+    # A blob takes the same room whether the bug brought it or the kernel had it.
+    sizes = [dict(line.split(" ", 1) for line in seen["packed"]) for seen in (first, second)]
+    common = sizes[0].keys() & sizes[1].keys()
+    assert len(common) > 10
+    assert all(sizes[0][blob] == sizes[1][blob] for blob in common)
+
+
+def test_a_digest_is_of_what_an_agent_finds(
+    tmp_path: Path, bug_trees: dict[str, SourceFolder]
+) -> None:
+    async def digest(name: str, tree: str, **given: Any) -> str:
+        async with Box(tmp_path / name, bug_trees[tree]).opened(**given) as environment:
+            return environment.digest(["agent"])
+
+    async def go() -> list[str]:
+        scripts = tmp_path / "scripts"
+        scripts.mkdir()
+        (scripts / "a").write_text("one")
+        given = {"folders": {"/agent": scripts}, "environment": {"KENV_RUN": "1"}}
+        equal = [await digest("a", "secret", **given)]
+        given["environment"] = {"KENV_RUN": "2"}
+        equal.append(await digest("b", "secret", **given))
+        assert equal[0] == equal[1]
+        others = [await digest("c", "other", **given)]
+        others.append(await digest("d", "secret", feedback=True, **given))
+        (scripts / "a").write_text("two")
+        others.append(await digest("e", "secret", **given))
+        return [equal[0], *others]
+
+    assert len(set(asyncio.run(go()))) == 4
 
 
 @pytest.mark.attack
@@ -362,13 +398,16 @@ def test_whatever_becomes_of_the_repository_the_changes_are_found(box: Box, scri
     ], box.patch
 
 
-def test_the_tree_can_be_read_without_an_environment(tree: SourceFolder) -> None:
-    assert tree["kernel/secret.c"] == BUGGY
-    assert tree["Kconfig.added"] == b"config\n"
+def test_of_a_tree_its_own_files_are_read(tmp_path: Path) -> None:
+    shutil.copytree(ROOT / "tests" / "fakelinux", tmp_path / "linux")
+    (tmp_path / "linux" / ".git").mkdir()
+    (tmp_path / "linux" / ".git" / "HEAD").write_text("ref")
+    tree = SourceFolder(tmp_path / "linux")
+    assert tree["lib/extra.c"]
     assert "Makefile" in tree
     for path in ("kernel/gone.c", "kernel", "../linux/Makefile", "/etc/passwd", "none/at/all"):
         assert path not in tree
-    assert {"kernel/secret.c", "Makefile"} < set(tree)
+    assert {"kernel/fork.c", "Makefile"} < set(tree)
     assert not [path for path in tree if ".git" in path.split("/")]
 
 

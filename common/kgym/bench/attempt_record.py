@@ -115,6 +115,9 @@ class Attempt(Strict):
     kernel_runs: Count32 | None = Field(None, description="calls of `run_kernel`")
     tokens: Count | None = None
     error: Words | None = Field(None, description="why the agent did not finish")
+    environment: Sha256 | None = Field(
+        None, description="digest of what the agent found: equal for equal environments"
+    )
 
     @property
     def racy(self) -> bool:

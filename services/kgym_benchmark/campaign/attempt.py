@@ -14,13 +14,11 @@ from typing import Any
 
 from pydantic import Field
 
-from kgym.api.outcomes import Outcome
-from kgym.api.steps import Count, Strict
+from kgym.api.steps import Count, Sha256, Strict
 from kgym.bench import atif
 from kgym.bench.attempt_record import Cost, Count32, Words
 from kgym.bench.campaign import Campaign, Planned
 from kgym.bugs.bug import TrialOptions
-from kgym.bugs.kernel_run import KernelRun, RunOptions, run_kernel
 from kgym.client import AsyncClient
 from kgym.errors import InfrastructureError, UserError
 from kgym.host import sandbox
@@ -28,7 +26,8 @@ from kgym.source.source_folder import SourceFolder
 from kgym_benchmark.campaign.adapters import Command
 from kgym_benchmark.campaign.model_proxy import ModelProxy
 from kgym_benchmark.campaign.subjects import Subject
-from kgym_benchmark.kenv.door import Door, KernelCall
+from kgym_benchmark.kenv.agent_kernels import AgentKernels
+from kgym_benchmark.kenv.door import Door, KernelCall, RunKernel
 from kgym_benchmark.kenv.environment import LOG, PATCH, TRAJECTORY, Ended, Environment, Given
 from kgym_benchmark.kenv.protocol import Case
 
@@ -51,6 +50,7 @@ class AgentEnded(Strict):
     dollars: Cost | None = Field(None, description="null: unknown")
     tokens: Count | None = None
     error: Words | None = None
+    environment: Sha256 | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,6 +95,7 @@ async def in_environment(
     folder = attempt.folder
     calls: list[KernelCall] = []
     folder.mkdir(parents=True, exist_ok=True)
+    kernels = _kernels(attempt, client)
     # Files of a killed start of the same attempt.
     for name in (LOG, CALLS):
         (folder / name).unlink(missing_ok=True)
@@ -110,14 +111,11 @@ async def in_environment(
         proxy = await _proxy(attempt, command, stack)
         place = folder / "environment"
         await asyncio.to_thread(sandbox.remove, place)  # left by a killed attempt
-        door = Door(
-            _case(attempt),
-            _kernels(attempt, client),
-            attempt.campaign.attempt.kernel_runs,
-            record_call,
-        )
+        most = attempt.campaign.attempt.kernel_runs
+        door = Door(_case(attempt), kernels, most, record_call)
         given = _given(attempt, command, proxy)
         environment = await stack.enter_async_context(Environment(place, bug_tree, door, given))
+        digest = await asyncio.to_thread(environment.digest, command.words)
         ended = await _run(environment, command, folder / LOG, proxy)
         patch, error = await _patch(environment)
         trajectory = environment.trajectory()
@@ -133,6 +131,7 @@ async def in_environment(
         kernel_seconds=round(door.seconds, 3),
         kernel_runs=len(calls),
         error=(ended.error or error or "")[:_ERROR] or None,
+        environment=digest,
         **costs,
     )
     attempt.keep(done, patch)
@@ -187,22 +186,18 @@ def _case(attempt: Attempt) -> Case:
     return Case(bug=attempt.subject.id, report=attempt.report, program=program.text)
 
 
-def _kernels(attempt: Attempt, client: AsyncClient) -> Callable[[str], Awaitable[KernelRun]] | None:
+def _kernels(attempt: Attempt, client: AsyncClient) -> RunKernel | None:
     """Return the function that runs kernels for the agent; None if it may not run any."""
     if not attempt.planned.setup.feedback:
         return None
     campaign = attempt.campaign
     trial = TrialOptions(campaign.feedback_instances, campaign.time)
-
-    async def run(diff: str) -> KernelRun:
-        options = RunOptions(trial=trial, drop_binaries=True)
-        result = await run_kernel(client, attempt.subject.bug, diff, options)
-        if result.outcome is not Outcome.INCONCLUSIVE:
-            return result
-        # A machine has failed, which is not the agent's fault: try once more.
-        return await run_kernel(client, attempt.subject.bug, diff, options)
-
-    return run
+    # Those of a killed start of the same attempt.
+    path = attempt.folder / CALLS
+    lines = path.read_bytes().splitlines() if path.exists() else []
+    own = {call.get("job") for call in map(atif.parse_json, lines) if isinstance(call, dict)}
+    kernels = AgentKernels(client, attempt.subject.bug, attempt.report, trial, own)
+    return kernels.run
 
 
 def _given(attempt: Attempt, command: Command, proxy: ModelProxy | None) -> Given:

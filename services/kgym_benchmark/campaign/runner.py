@@ -17,7 +17,7 @@ import json
 import re
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -71,7 +71,9 @@ class Equipment:
 
     client: AsyncClient
     tree: Tree
-    """Returns the tree of a bug."""
+    """Returns the tree of a bug, which agents share: nothing else reads it."""
+    source: Callable[[Subject], Awaitable[Mapping[str, bytes]]]
+    """Returns the files of that tree, from elsewhere."""
     home: Path
     """The folder of the description, to which its paths are relative."""
     key: Callable[[str], str | None] = lambda _: None
@@ -208,23 +210,22 @@ class Run:
         diff = attempt.patch
         if not diff.strip():
             return _recorded(planned, ended, Verified(Outcome.BAD))
-        with contextlib.ExitStack() as kept:
-            tree = await self._equipment.tree(subject, kept)
-            # Compared outside the environment and after the agent has ended, with a tree that it
-            # could not change.
-            change = await verification.change_of(diff, tree)
-            try:
-                verified = await self._verification.verify(subject, diff, change)
-            except InfrastructureError as error:
-                tries = self._try(planned)
-                if error.reason != verification.NO_VERDICT or tries < TRIES:
-                    raise
-                # Without a record, the campaign would never be done.
-                verified = Verified(Outcome.UNKNOWN)
-                why = f"no verdict in {tries} tries: {error.message}"
-                ended = ended.model_copy(update={"error": ended.error or why[:1000]})
-            record = _recorded(planned, ended, verified, diff, change)
-            return await verification.with_overlap(record, subject.bug.fix, tree)
+        # Compared outside the environment and after the agent has ended, with files that it could
+        # not change.
+        source = await self._equipment.source(subject)
+        change = await verification.change_of(diff, source)
+        try:
+            verified = await self._verification.verify(subject, diff, change)
+        except InfrastructureError as error:
+            tries = self._try(planned)
+            if error.reason != verification.NO_VERDICT or tries < TRIES:
+                raise
+            # Without a record, the campaign would never be done.
+            verified = Verified(Outcome.UNKNOWN)
+            why = f"no verdict in {tries} tries: {error.message}"
+            ended = ended.model_copy(update={"error": ended.error or why[:1000]})
+        record = _recorded(planned, ended, verified, diff, change)
+        return await verification.with_overlap(record, subject.bug.fix, source)
 
     def _try(self, planned: Planned) -> int:
         return self._tries[planned.bug, planned.setup, planned.run] + 1

@@ -12,10 +12,14 @@ cd /out/tree
 git config core.checkStat minimal
 git config core.trustctime false
 git config kgym.base "$commit"
-echo "$commit" | git pack-objects -q --revs --window=0 .git/objects/pack/pack >/dev/null
+echo "$commit" |
+    git -c pack.compression=1 pack-objects -q --revs --window=0 .git/objects/pack/pack >/dev/null
 unset GIT_ALTERNATE_OBJECT_DIRECTORIES
 git -c core.logAllRefUpdates=false update-ref HEAD "$commit"
 git read-tree -u --reset HEAD
-find . -print0 | sort -z | xargs -0 touch -hd 1980-01-01
+find . -print0 | sort -z >/out/names
+xargs -0 touch -hd 1980-01-01 </out/names
 git update-index -q --refresh
+xargs -0 touch -had 2038-01-01 </out/names
+rm /out/names
 find .git -exec touch -d 1980-01-02 {} +

@@ -11,4 +11,6 @@ git config core.fsync none
 git config gc.auto 0
 git config maintenance.auto false
 git config core.logAllRefUpdates false
-git -c core.bigFileThreshold=1 -c core.compression=1 add -A -f .
+git config core.bigFileThreshold 1
+git config core.compression 1
+git add -A -f .

@@ -9,6 +9,8 @@ programs. The agent's output goes to log.txt.
 """
 
 import asyncio
+import hashlib
+import json
 import os
 import shutil
 import stat
@@ -30,7 +32,7 @@ from kgym.source.source_folder import SourceFolder
 from kgym_benchmark.kenv import trees
 from kgym_benchmark.kenv.door import Door
 from kgym_benchmark.kenv.inside import programs
-from kgym_benchmark.kenv.protocol import CommitFrom
+from kgym_benchmark.kenv.protocol import CommitFrom, instructions
 from kgym_benchmark.kenv.trees import GIT
 
 # The output files.
@@ -40,6 +42,8 @@ LOG_BYTES = 64 << 20
 MOST_PATCH = 8 << 20
 MOST_TRAJECTORY = 64 << 20
 MODEL_PORT = 8400
+# Bytes of a file whose content is part of an environment's digest: an agent may have a gigabyte.
+_SMALL = 64 << 10
 MODEL_SOCKET = "socket"
 _NET, _DOOR, _MODEL = "net", "door", "model"
 _DIFF_SECONDS = 600.0
@@ -152,6 +156,20 @@ class Environment:
         """Return the agent's traj.json, if it wrote one."""
         return _taken(self._output / TRAJECTORY, MOST_TRAJECTORY)
 
+    def digest(self, command: Sequence[str]) -> str:
+        """Return a SHA-256 of what an agent finds: equal for equal environments."""
+        given, case = self._given, self._door.case
+        # A commit is a digest of all its files.
+        commit = (self._tree.folder / ".git/refs/heads/master").read_text()
+        calls = 0 if self._door.run is None else self._door.most_calls
+        variables = {**self._variables(), "KENV_RUN": ""}
+        ours = Path(str(programs.__file__)).read_text()
+        texts = [commit, case.report, case.task, instructions(calls), ours]
+        configs = [_listed(path) for path in (given.agent_config, given.model_config) if path]
+        folders = {inside: _listed(folder) for inside, folder in given.folders.items()}
+        parts = [texts, variables, configs, folders, list(map(str, _hidden())), list(command)]
+        return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
+
     @property
     def _output(self) -> Path:
         return self._folder / "KBDr" / "output"
@@ -253,9 +271,23 @@ class _Log:
 
 
 def _hidden() -> list[Path]:
-    """Return folders below /usr that may contain a fix: kernel sources, and our own bundles."""
-    named = (Path("/usr/src"), CONFIGS.resolve())
+    """Return folders below /usr that may contain a fix: of kernels, and our own bundles."""
+    # Sources, binaries, symbols; a package's changelog lists the titles of all fixes.
+    kernels = ("src", "lib/modules", "lib/debug", "share/doc")
+    named = (*(Path("/usr", name) for name in kernels), CONFIGS.resolve())
     return [path for path in named if path.is_relative_to("/usr") and path.is_dir()]
+
+
+def _listed(place: Path) -> list[list[object]]:
+    """Return paths and sizes of the files of a folder, with the digests of small ones."""
+    paths = sorted(path for path in (place, *place.rglob("*")) if path.is_file())
+    return [[str(path.relative_to(place)), path.stat().st_size, _digest(path)] for path in paths]
+
+
+def _digest(path: Path) -> str:
+    if path.stat().st_size > _SMALL:
+        return ""
+    return hashlib.sha256(path.read_bytes()).hexdigest()
 
 
 def _if_there(folder: str) -> dict[str, Path]:

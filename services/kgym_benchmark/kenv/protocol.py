@@ -56,7 +56,9 @@ class Observation:
 
 def observation(run: KernelRun) -> Observation:
     """Return the agent's observation of its patch: one of three answers, or an error."""
-    more = {MORE: run_text(run) + "\n"}
+    # Numbers of jobs and their seconds would show what others have tried before.
+    alone = {"job": None, "shown_by": None, "checked_by": None}
+    more = {MORE: run_text(run.model_copy(update=alone)) + "\n"}
     if run.outcome is Outcome.DOES_NOT_COMPILE:
         log = (
             run.output

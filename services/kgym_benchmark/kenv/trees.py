@@ -5,13 +5,15 @@ checked out from its only commit; it takes as much space as the kernel. An envir
 on it, and keeps its changes to itself.
 
 An agent must not see which files a fix changes. So a tree contains no object besides those of its
-commit, all its files have the same time, and they were created in the order of their names.
+commit, all its files have the same time, and they were created in the order of their names. Nothing
+of this machine reads some of them alone, which would leave access times, and pages in the cache:
+what is compared with an agent's patch is `Published`.
 """
 
 import asyncio
 import hashlib
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,7 +27,7 @@ from kgym.source.source_folder import SourceFolder
 
 PLACE = "/linux"
 # Version of the layers' content; part of their names.
-LAYOUT = 2
+LAYOUT = 3
 # Bytes of layers, and of trees, kept on a host.
 BUDGET = 20 << 30
 _SECONDS = 1800.0
@@ -46,24 +48,51 @@ GIT = {
 }
 
 # Arguments: the files to remove. stdin: an archive of the files to write.
-# Blobs go straight into a pack (`bigFileThreshold`): creating a file for each takes longer.
+# Blobs go straight into a pack (`bigFileThreshold`): creating a file for each takes longer. So do
+# a bug's: the tree's pack copies them as they are, and another compression would mark them.
 # Without conversions by attributes, files are checked out as they are here.
 _KERNEL = Path(__file__).with_name("commit_kernel.sh").read_text()
 # /out/paths contains the changed paths, each terminated by a NUL byte. The tree is written to
 # /out/tree, in the order of names: times of changes and numbers of inodes are no trace either.
-# The index is newer than the files, or Git would read them all again.
+# The index is newer than the files, or Git would read them all again. They were read last, too, as
+# file systems (mounted relatime) then leave that time as it is.
 _BUG = Path(__file__).with_name("commit_bug.sh").read_text()
 
 
 @dataclass(frozen=True, slots=True)
-class Published:
-    """A kernel's source, the changes that builds add, and those that bring the bug back."""
+class Published(Mapping[str, bytes]):
+    """A kernel's source with the changes that builds add, and those that bring the bug back.
+
+    As a mapping, it has the contents of the regular files of the bug's tree, by path.
+    """
 
     identity: str
     tree: Path
     """The files as published."""
     added: Sequence[Change]
     bug: Sequence[Change]
+
+    def __getitem__(self, path: str) -> bytes:
+        """Return a file's content."""
+        changes = self._changes
+        content = changes[path] if path in changes else SourceFolder(self.tree)[path]
+        if content is None:
+            raise KeyError(path)
+        return content
+
+    def __iter__(self) -> Iterator[str]:
+        """Yield all paths, even of links."""
+        changes = self._changes
+        yield from (path for path in SourceFolder(self.tree) if path not in changes)
+        yield from (path for path, content in changes.items() if content is not None)
+
+    def __len__(self) -> int:
+        """Return the number of paths, counted anew."""
+        return sum(1 for _ in self)
+
+    @property
+    def _changes(self) -> dict[str, bytes | None]:
+        return {change.path: change.content for change in (*self.added, *self.bug)}
 
 
 class Trees:

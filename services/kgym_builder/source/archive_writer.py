@@ -112,6 +112,8 @@ def _files(tree: Path, changes: Mapping[str, Change]) -> Iterator[_File]:
     """Yield the files of the changed tree by path; links are not followed."""
     paths = {path for path, change in changes.items() if change.content is not None}
     for parent, folders, names in os.walk(tree):
+        # A repository's logs and refs could tell of later commits, such as a bug's fix.
+        folders[:] = [name for name in folders if name != ".git"]
         links = [name for name in folders if os.path.islink(os.path.join(parent, name))]
         for name in (*names, *links):
             path = os.path.relpath(os.path.join(parent, name), tree)

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 from kgym.client import AsyncClient
+from kgym.configs import CONFIGS
 from kgym.errors import UserError
 from kgym.source.source_folder import SourceFolder
 from kgym_benchmark.campaign.crashfixer import CrashFixer
@@ -34,11 +35,21 @@ from kgym_benchmark.campaign.subjects import Subjects
 from kgym_cli.output import Exit, print_table, results
 
 
-def check(campaign: Campaign, home: Path) -> None:
-    """Raise UserError unless there is all that the agents name: tapes, folders, models."""
+def check(campaign: Campaign, subjects: Subjects, into: Path, home: Path) -> None:
+    """Raise UserError unless there is all that the agents name: tapes, folders, models.
+
+    Nor may their folders hold what names a fix: results, bundles, a dataset, the platform's data.
+    """
+    names = [campaign.dataset or "", *(bug.name for bug in subjects.bugs)]
+    named = [settings().data, CONFIGS / "bugs", *(home / name for name in names if name)]
+    shut = [into.resolve(), *(path.resolve() for path in named if path.exists())]
     for entry in campaign.agents:
         if entry.kind == "program":
-            adapters.command(entry, home)
+            command = adapters.command(entry, home)
+            for place in filter(None, (*command.folders.values(), command.agent_config)):
+                if inside := [path for path in shut if path.is_relative_to(place)]:
+                    message = f"{entry.name} could read {inside[0]}: give it a folder of its own"
+                    raise UserError("bad_campaign", message)
             # Programs have no other network.
             if unknown := set(entry.models) - {"", *campaign.models}:
                 message = f"{entry.name} cannot reach {min(unknown)}: list it in [models]"
@@ -140,12 +151,15 @@ class BugTrees:
 
     async def get(self, subject: Subject, held: ExitStack) -> SourceFolder:
         """Return a bug's tree, kept until `held` is closed."""
+        return await self._trees.get(await self.source(subject), held, _print_stage)
+
+    async def source(self, subject: Subject) -> Published:
+        """Return a bug's source."""
         if subject.name not in self._sources:
             self._sources[subject.name] = asyncio.create_task(self._source(subject))
         # Attempts on the same bug share one task. Shielded: a cancelled attempt must not take the
         # source from the others.
-        source = await asyncio.shield(self._sources[subject.name])
-        return await self._trees.get(source, held, _print_stage)
+        return await asyncio.shield(self._sources[subject.name])
 
     async def close(self) -> None:
         """Release all sources."""
@@ -177,7 +191,7 @@ def with_equipment(
                 async with AsyncClient(url, token) as client:
                     fixer = CrashFixer(agent, request) if agent is not None else None
                     key = settings().environment.get
-                    return await work(Equipment(client, trees.get, home, key, fixer))
+                    return await work(Equipment(client, trees.get, trees.source, home, key, fixer))
             finally:
                 await trees.close()
 

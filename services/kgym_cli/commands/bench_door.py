@@ -11,7 +11,7 @@ from pydantic import Field
 from kgym.api.steps import GitSource
 from kgym.bugs import bundle as bugs
 from kgym.bugs.bug import Bug, TrialOptions
-from kgym.bugs.kernel_run import KernelRun, RunOptions, run_kernel
+from kgym.bugs.kernel_run import RunOptions, run_kernel
 from kgym.client import AsyncClient
 from kgym.errors import InfrastructureError
 from kgym_cli import extras
@@ -77,16 +77,12 @@ class _Door:
 
 async def _serve(door: _Door, place: tuple[str, int]) -> None:
     """Reproduce the bug, then answer calls until cancelled."""
+    from kgym_benchmark.kenv.agent_kernels import AgentKernels  # noqa: PLC0415 - needs `bench`
     from kgym_benchmark.kenv.door import Door  # noqa: PLC0415 - needs the extra `bench`
     from kgym_benchmark.kenv.protocol import Case  # noqa: PLC0415
 
     async with AsyncClient(door.url, door.token) as client:
-
-        async def run(diff: str) -> KernelRun:
-            options = RunOptions(trial=door.trial, drop_binaries=True)
-            return await run_kernel(client, door.bug, diff, options)
-
-        shown = await run("")
+        shown = await run_kernel(client, door.bug, "", RunOptions(trial=door.trial))
         if shown.title is None:
             raise InfrastructureError(
                 "not_shown", f"{door.bug.name} does not reproduce: {shown.reason}"
@@ -102,7 +98,7 @@ async def _serve(door: _Door, place: tuple[str, int]) -> None:
         )
         answering = Door(
             case,
-            run if door.feedback else None,
+            AgentKernels(client, door.bug, case.report, door.trial).run if door.feedback else None,
             door.kernel_runs,
             _tell,
             # A container's network may reach other machines, and run_kernel executes whatever it is

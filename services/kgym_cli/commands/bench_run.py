@@ -76,7 +76,7 @@ def run(
         people.print(
             f"{chosen_subjects.unbundled} bugs of the dataset cannot be run and are left out"
         )
-    campaign_run.check(campaign, home)
+    campaign_run.check(campaign, chosen_subjects, into, home)
     if dry_run:
         estimate = campaign_run.estimated(campaign, chosen_subjects, into, history)
         if not printed_json(estimate, as_json):

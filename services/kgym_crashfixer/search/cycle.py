@@ -491,7 +491,7 @@ def _learned(asked: _Asking, candidate: Candidate, tried: Tried) -> Plan[State]:
             verdict=str(tried.verdict),
             after=tried.crash.model_dump() if tried.crash else None,
             obstacles=tried.obstacles,
-            findings=[finding.message for finding in tried.findings],
+            findings=tried.messages,
             built=True,
         )
         if isinstance(answer, Answer):

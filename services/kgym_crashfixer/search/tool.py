@@ -228,7 +228,7 @@ def verdict_words(tried: Tried, *, trace: bool = False) -> str:
         return words
     if tried.resolved:
         return "crash resolved"
-    findings = "".join(f"\n- {finding.message}" for finding in tried.findings)
+    findings = "".join(f"\n- {message}" for message in tried.messages)
     ran = "the kernel does not crash, but " if tried.verdict is Verdict.NO_CRASH else ""
     return f"{ran}this is no fix: {', '.join(tried.obstacles)}{findings}"
 

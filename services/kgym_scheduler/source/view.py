@@ -43,8 +43,8 @@ class View(Mapping[str, bytes]):
         return text
 
     def __iter__(self) -> Iterator[str]:
-        """Yield all paths, even of links and of what is removed."""
-        return chain(self.archive.paths[1:], self.changed)
+        """Yield all paths, even of links."""
+        return filter(self._is_there, chain(self.archive.paths[1:], self.changed))
 
     def __len__(self) -> int:
         """Return the number of paths."""
@@ -82,7 +82,7 @@ class View(Mapping[str, bytes]):
             if path in self.changed:
                 text = self.changed[path]
                 if text is None:
-                    raise NotFound("file_not_found", f"the patches remove {path}", path=path)
+                    raise self._missing(path)
                 return text
             entry = self.reader.entry(path)
             if entry is None:
@@ -141,8 +141,15 @@ class View(Mapping[str, bytes]):
         if same:
             same.sort(key=lambda other: -len(posixpath.commonprefix([path, other])))
             return same[:_LIKE]
-        names = difflib.get_close_matches(name, list(self.reader.folder(folder))[:ENTRIES], _LIKE)
+        paths = [posixpath.join(folder, other) for other in self.reader.folder(folder)]
+        there = [posixpath.basename(other) for other in filter(self._is_there, paths)]
+        names = difflib.get_close_matches(name, there[:ENTRIES], _LIKE)
         return [posixpath.join(folder, other) for other in names]
+
+    def _is_there(self, path: str) -> bool:
+        """Return whether the patches leave a file in place."""
+        # The patch of a bug removes what its fix adds: no answer may name that.
+        return self.changed.get(path, b"") is not None
 
 
 def _length(patch: Patch) -> int:

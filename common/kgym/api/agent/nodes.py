@@ -55,6 +55,12 @@ class Tried(Strict):
         return self.verdict is Verdict.NO_CRASH and not self.obstacles
 
     @property
+    def messages(self) -> list[str]:
+        """The messages of its findings that a model may read."""
+        # This one names the files where the bug lies: often those of the fix.
+        return [each.message for each in self.findings if each.reason != "outside_files"]
+
+    @property
     def undecided(self) -> bool:
         """Whether the patch is worth another run: no verdict on it, or an unrelated crash."""
         return (self.verdict is Verdict.INCONCLUSIVE and not self.obstacles) or self.noise
