@@ -45,6 +45,14 @@ def ranked(text: str) -> list[str]:
     return [hypothesis for hypothesis in dict.fromkeys([*first, *hypotheses]) if hypothesis]
 
 
+def message(text: str) -> str:
+    """Return a commit's message: `<subject>`, an empty line, `<body>`."""
+    subject, body = (_tagged(text[:LONGEST], tag)[-1:] for tag in ("subject", "body"))
+    if not (subject and body and subject[0].strip() and body[0].strip()):
+        raise UnreadableError("there is no <subject> with a <body>")
+    return f"{' '.join(subject[0].split())}\n\n{body[0].strip()}"[:LONGEST_WORDS]
+
+
 def _numbered(text: str, *headings: re.Pattern[str]) -> list[str]:
     """Return what headings with the numbers from 1 on begin; of the first kind that there is."""
     for heading in headings:

@@ -90,6 +90,13 @@ class Searching(Strict):
     validate_with: int = Field(
         1, ge=0, le=10, description="further runs on new instances before `resolved` is claimed"
     )
+    review: int = Field(
+        0,
+        ge=0,
+        le=5,
+        description="rounds of a review of the fix, whose changes are tried like any patch; then"
+        " the model writes the commit's message. 0: neither",
+    )
     localisation: Literal["fix", "report", "cause", "bm25", "given"] = Field(
         "report",
         description="source of the candidate files; `fix`: the developer's fix (an oracle);"

@@ -31,6 +31,7 @@ from kgym.api.steps.build import (
     SkippedFunction,
 )
 from kgym.api.steps.check import (
+    Blamed,
     CheckResult,
     CheckSpec,
     FileCheck,
@@ -38,6 +39,7 @@ from kgym.api.steps.check import (
     FunctionCheck,
     PatchCheck,
     PatchOutcome,
+    Upstream,
 )
 from kgym.api.steps.compilers import Compiler
 from kgym.api.steps.evidence import (
