@@ -21,9 +21,10 @@ from kgym.api.steps import (
     Patch,
     PatchCheck,
     PatchOutcome,
+    Upstream,
 )
 from kgym.api.steps.check import NO_PATCH
-from kgym.errors import UserError
+from kgym.errors import KgymError, UserError
 from kgym.host import sandbox
 from kgym.host.budget import JOB_MIB, Use
 from kgym.host.sandbox_limits import LimitExceeded
@@ -36,10 +37,13 @@ from kgym_builder.check.base_layer import BaseLayer, BaseLayers
 from kgym_builder.check.compilation import Counts, compiled
 from kgym_builder.check.compile_plan import CompilePlan, FileChange, Way
 from kgym_builder.check.patch_judgement import Lines, PatchJudgement, new_warnings
+from kgym_builder.check.upstream import UpstreamQuestions
 from kgym_builder.kbuild import kconfig
 from kgym_builder.kbuild.kbuild import Output
 from kgym_builder.kbuild.working_tree import Tree, behind_link
 from kgym_builder.kernel_source.allowed_origins import Origins
+from kgym_builder.kernel_source.download import report_bytes
+from kgym_builder.kernel_source.kernel_sources import KernelSources
 from kgym_builder.patches import changed_functions, patched_files
 from kgym_builder.patches.changed_functions import Function
 from kgym_builder.suitecache import compiled_trees
@@ -57,6 +61,11 @@ _DIAGNOSTICS = 100
 _FUNCTIONS = 500
 # Patches of a step that are fetched, one after the other.
 _MOST_URLS = 20
+_LONGEST_DIFF = 200_000
+_NO_HISTORY = (
+    "history: the source has none that this worker can read without fetching (a package, a tarball,"
+    " or no mirror): no commit is named in `Fixes:`"
+)
 _C_FILE = (".c", ".h", ".inc", ".S")
 
 
@@ -70,6 +79,7 @@ class Checker:
         self.suite = suite
         self.origins = origins
         self.grounds = BaseLayers(cache)
+        self.sources = KernelSources(cache / "sources", origins)
 
     async def __call__(self, run: StepContext) -> CheckResult:
         """Perform a check step."""
@@ -209,7 +219,7 @@ class _Check:
     def _memo(self, identity: str, number: int) -> str:
         """Return the key of a patch's memo."""
         spec = self.spec
-        asked = (spec.base, self.patches[number], spec.dependents)
+        asked = [spec.base, self.patches[number], spec.dependents, *([True] * spec.upstream)]
         return memo.key("check", LAYOUT, identity, *asked, self.most_output, self.most_listed)
 
     async def _recalled(self, identity: str) -> dict[int, PatchCheck]:
@@ -305,6 +315,9 @@ class _Check:
         if any(result.unreadable for result in judged.done):
             ground.entry.doubt()
         warnings, words = await self._added(ground, known, judged)
+        upstream = None
+        if self.spec.upstream and not judged.failed:
+            upstream = await self._upstream(ground, patch, known, folder)
         return PatchCheck(
             name=patch.name,
             outcome=judged.patch_outcome,
@@ -315,8 +328,33 @@ class _Check:
             diagnostics=[*judged.errors, *warnings][: self.most_listed],
             output=_cut(judged.output + words, self.most_output),
             through_make=plan.way is not Way.COMMANDS,
+            upstream=upstream,
             seconds=0,
         )
+
+    async def _upstream(
+        self, ground: BaseLayer, patch: Patch, known: _Known, folder: Path
+    ) -> Upstream:
+        """Return what a maintainer asks; `folder` has the tree with the patch."""
+        before = ground.tree(folder.with_name(f"{folder.name}-before"))
+        asked = UpstreamQuestions(before, ground.tree(folder), known.files)
+        diff = await asked.diff(patch.diff or "")
+        about, history = ground.entry.about, None
+        try:
+            history = diff and await self.checker.sources.of_lines(
+                self.spec.source, about.source_identity, diff, report_bytes(self.run)
+            )
+        except KgymError as error:
+            asked.missing.append(f"history: {error.message}")
+        if not history:
+            asked.missing.append(_NO_HISTORY)
+        lines = await asyncio.to_thread(_lines, known.files)
+        answers = await asked.answers(
+            diff or patch.diff or "", known.plan.objects, lines, history or None
+        )
+        await asyncio.to_thread(sandbox.remove, before.overlay.folder)
+        own = {"diff": diff if len(diff) <= _LONGEST_DIFF else "", "release": about.kernel_release}
+        return answers.model_copy(update=own)
 
     async def _added(
         self, ground: BaseLayer, known: _Known, judged: PatchJudgement

@@ -21,6 +21,7 @@ from kgym.host.sandbox import prepare
 from kgym_builder.kernel_source.allowed_origins import Origins
 from kgym_builder.kernel_source.download import TellProgress, fetch
 from kgym_builder.kernel_source.git_repositories import Repositories
+from kgym_builder.kernel_source.line_history import LineHistory
 from kgym_builder.kernel_source.package_lists import PackageLists, Say
 from kgym_builder.kernel_source.source_limits import SourceLimits
 from kgym_builder.kernel_source.source_packages import SourcePackages
@@ -118,6 +119,15 @@ class KernelSources:
         ]
         text = await self._repositories.history(source.url, before, commit, report)
         return Between(commit, before, text)
+
+    async def of_lines(
+        self, source: KernelSource, identity: str, diff: str, report: TellProgress
+    ) -> LineHistory | None:
+        """Return the history of the lines that a diff changes; None where there is none at hand."""
+        if not isinstance(source, GitSource):
+            return None
+        commit = identity.removeprefix(_GIT)
+        return await self._repositories.of_lines(source.url, commit, diff, report)
 
     async def _commit(self, url: str, name: str, report: TellProgress) -> str:
         if _COMMIT_ID.fullmatch(name):  # a full id needs no look-up
