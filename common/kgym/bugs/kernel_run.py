@@ -153,11 +153,16 @@ async def shown(client: AsyncClient, bug: Bug, options: RunOptions = RunOptions(
 
 
 async def check_patch(
-    client: AsyncClient, bug: Bug, change: Change, options: RunOptions = RunOptions()
+    client: AsyncClient,
+    bug: Bug,
+    change: Change,
+    options: RunOptions = RunOptions(),
+    *,
+    upstream: bool = False,
 ) -> PatchCheck | str:
     """Return whether a change applies and compiles, or the reason why there is no answer."""
     patch = as_patch(change)
-    job = await kept_job(client, bug.check([patch]), kept(bug, options))
+    job = await kept_job(client, bug.check([patch], upstream=upstream), kept(bug, options))
     result = job.steps[0].result
     if isinstance(result, CheckResult):
         return result.patches[0]

@@ -8,7 +8,7 @@ objects compiled and measured, results out.
 
 import asyncio
 import time
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -24,7 +24,7 @@ from kgym.api.steps import (
     Upstream,
 )
 from kgym.api.steps.check import NO_PATCH
-from kgym.errors import KgymError, UserError
+from kgym.errors import UserError
 from kgym.host import sandbox
 from kgym.host.budget import JOB_MIB, Use
 from kgym.host.sandbox_limits import LimitExceeded
@@ -32,18 +32,18 @@ from kgym.source import patching
 from kgym.source.source_archive import name_of
 from kgym.worker import memo
 from kgym.worker.context import StepContext
-from kgym_builder.check import compile_plan, patch_judgement, patch_urls
+from kgym_builder.check import compile_plan, patch_judgement, patch_urls, upstream
 from kgym_builder.check.base_layer import BaseLayer, BaseLayers
 from kgym_builder.check.compilation import Counts, compiled
 from kgym_builder.check.compile_plan import CompilePlan, FileChange, Way
-from kgym_builder.check.patch_judgement import Lines, PatchJudgement, new_warnings
-from kgym_builder.check.upstream import UpstreamQuestions
+from kgym_builder.check.patch_judgement import Lines, PatchJudgement, changed_lines, new_warnings
 from kgym_builder.kbuild import kconfig
 from kgym_builder.kbuild.kbuild import Output
 from kgym_builder.kbuild.working_tree import Tree, behind_link
 from kgym_builder.kernel_source.allowed_origins import Origins
 from kgym_builder.kernel_source.download import report_bytes
 from kgym_builder.kernel_source.kernel_sources import KernelSources
+from kgym_builder.kernel_source.line_history import LineHistory
 from kgym_builder.patches import changed_functions, patched_files
 from kgym_builder.patches.changed_functions import Function
 from kgym_builder.suitecache import compiled_trees
@@ -61,11 +61,6 @@ _DIAGNOSTICS = 100
 _FUNCTIONS = 500
 # Patches of a step that are fetched, one after the other.
 _MOST_URLS = 20
-_LONGEST_DIFF = 200_000
-_NO_HISTORY = (
-    "history: the source has none that this worker can read without fetching (a package, a tarball,"
-    " or no mirror): no commit is named in `Fixes:`"
-)
 _C_FILE = (".c", ".h", ".inc", ".S")
 
 
@@ -315,9 +310,9 @@ class _Check:
         if any(result.unreadable for result in judged.done):
             ground.entry.doubt()
         warnings, words = await self._added(ground, known, judged)
-        upstream = None
+        facts = None
         if self.spec.upstream and not judged.failed:
-            upstream = await self._upstream(ground, patch, known, folder)
+            facts = await self._upstream(ground, patch.diff or "", known, folder)
         return PatchCheck(
             name=patch.name,
             outcome=judged.patch_outcome,
@@ -328,33 +323,26 @@ class _Check:
             diagnostics=[*judged.errors, *warnings][: self.most_listed],
             output=_cut(judged.output + words, self.most_output),
             through_make=plan.way is not Way.COMMANDS,
-            upstream=upstream,
+            upstream=facts,
             seconds=0,
         )
 
     async def _upstream(
-        self, ground: BaseLayer, patch: Patch, known: _Known, folder: Path
+        self, ground: BaseLayer, given: str, known: _Known, folder: Path
     ) -> Upstream:
         """Return what a maintainer asks; `folder` has the tree with the patch."""
+        about = ground.entry.about
+
+        async def history(diff: str, path: str) -> LineHistory | None:
+            source, report = self.spec.source, report_bytes(self.run)
+            sources, identity = self.checker.sources, about.source_identity
+            return await sources.of_lines(source, identity, diff, path, report)
+
         before = ground.tree(folder.with_name(f"{folder.name}-before"))
-        asked = UpstreamQuestions(before, ground.tree(folder), known.files)
-        diff = await asked.diff(patch.diff or "")
-        about, history = ground.entry.about, None
-        try:
-            history = diff and await self.checker.sources.of_lines(
-                self.spec.source, about.source_identity, diff, report_bytes(self.run)
-            )
-        except KgymError as error:
-            asked.missing.append(f"history: {error.message}")
-        if not history:
-            asked.missing.append(_NO_HISTORY)
-        lines = await asyncio.to_thread(_lines, known.files)
-        answers = await asked.answers(
-            diff or patch.diff or "", known.plan.objects, lines, history or None
-        )
+        after, objects = ground.tree(folder), known.plan.objects
+        facts = await upstream.answers(before, after, known.files, given, objects, history)
         await asyncio.to_thread(sandbox.remove, before.overlay.folder)
-        own = {"diff": diff if len(diff) <= _LONGEST_DIFF else "", "release": about.kernel_release}
-        return answers.model_copy(update=own)
+        return facts.model_copy(update={"release": about.kernel_release})
 
     async def _added(
         self, ground: BaseLayer, known: _Known, judged: PatchJudgement
@@ -367,7 +355,7 @@ class _Check:
             before = []
             if obj is not None:
                 before = await self.checker.grounds.warnings(ground, obj, self.run)
-                lines = lines or await asyncio.to_thread(_lines, known.files)
+                lines = lines or await asyncio.to_thread(changed_lines, known.files)
             if new := new_warnings(before, warnings, lines):
                 added |= dict.fromkeys(new)
                 words.append(output)
@@ -440,14 +428,6 @@ def _counted(known: _Known, judged: PatchJudgement) -> list[FunctionCheck]:
 def _sum(counts: Counts, path: str, function: Function) -> int | None:
     parts = [counts[path, name] for name in function.symbols if (path, name) in counts]
     return sum(parts) if parts else None
-
-
-def _lines(files: Iterable[FileChange]) -> dict[str, Lines]:
-    return {
-        file.path: Lines(_text(file.before), _text(file.after))
-        for file in files
-        if file.before is not None and file.after is not None
-    }
 
 
 def _text(content: bytes | None) -> str:

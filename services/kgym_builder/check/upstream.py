@@ -4,35 +4,39 @@ The scripts are the tree's own, and as hostile as the tree. They run in its sand
 without the patch, so that a patch cannot replace them. What they print is parsed and bounded.
 """
 
+import asyncio
 import re
+import shlex
 from collections import Counter
-from collections.abc import Awaitable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from fnmatch import fnmatchcase
-from typing import TypeVar
+from itertools import takewhile
 
-from kgym.api.steps import Diagnostic, Finding, Upstream
-from kgym.errors import KgymError
-from kgym.host import separate_process
+from kgym.api.steps import Finding, Upstream
+from kgym.host import proc, separate_process
+from kgym.host.sandbox_limits import LimitExceeded
 from kgym.source import diagnostics, unified_diff
 from kgym_builder.check.compile_plan import FileChange
-from kgym_builder.check.patch_judgement import Lines, new_warnings
+from kgym_builder.check.patch_judgement import changed_lines, new_warnings
 from kgym_builder.evidence.patch_review import style
 from kgym_builder.kbuild.object_index import Object
 from kgym_builder.kbuild.saved_commands import compile_words
 from kgym_builder.kbuild.working_tree import Tree
 from kgym_builder.kernel_source.line_history import LineHistory
 
-_SCRIPT, _MAINTAINERS, _STYLE = "scripts/get_maintainer.pl", "MAINTAINERS", ".clang-format"
+_MAINTAINERS = "MAINTAINERS"
 # Without the history, which names whoever touched the code last, and which most trees lack.
-_OPTIONS = ("--no-tree", "--nogit", "--nogit-fallback", "--norolestats", "--roles")
+_SCRIPT = "scripts/get_maintainer.pl --no-tree --nogit --nogit-fallback --norolestats --roles"
 _SECONDS = 60.0
-# Characters of MAINTAINERS, which has a million, and of a pattern in it.
-_MOST_TEXT, _LONGEST_PATTERN = 4 << 20, 100
+# Characters of MAINTAINERS, which has a million, of a pattern in it, and of a diff.
+_MOST_TEXT, _LONGEST_PATTERN, _MOST_DIFF = 4 << 20, 100, 200_000
 _RECIPIENTS, _FINDINGS = 100, 100
-# Objects that sparse checks, before and after the patch.
+# Objects, and files, that tools look at before and after the patch.
 _OBJECTS = 20
 # kbuild's CHECKFLAGS, without those that the saved commands have as well.
 _SPARSE = ("-D__linux__", "-Dlinux", "-D__STDC__", "-Dunix", "-D__unix__", "-Wbitwise")
+_FORMAT = ("clang-format", "--style=file", "--fallback-style=none", "--dry-run", "--")
+_STYLE = "-Wclang-format-violations"
 _ADDRESS = r"[\w.+=-]{1,64}@[\w.-]{1,200}"
 _RECIPIENT = re.compile(
     rf'(?:(?:"[^"<>\\]{{1,100}}"|[^"<>@,;:\\()]{{1,100}}) <{_ADDRESS}>|{_ADDRESS})'
@@ -40,118 +44,90 @@ _RECIPIENT = re.compile(
 )
 # A part of a subject before a colon that names subsystems, such as `bpf, arm64`.
 _SUBSYSTEM = re.compile(r"[\w/.+*\[\]-]+(?:, ?[\w/.+*\[\]-]+)*")
-T = TypeVar("T")
+# Returns the history of a diff's lines, and of a file; None if there is none at hand.
+History = Callable[[str, str], Awaitable[LineHistory | None]]
 
 
-class UpstreamQuestions:
-    """The questions about one patch: on the tree `before` it, and the tree `after` it."""
+async def answers(
+    before: Tree,
+    after: Tree,
+    files: Sequence[FileChange],
+    given: str,
+    objects: Sequence[Object],
+    history: History,
+) -> Upstream:
+    """Return the answers for a patch, `given` as a diff, that changes these files and objects."""
+    weight = 64 * sum(len(file.before or b"") for file in files)
+    diff = await separate_process.call(weight, _as_git, given, files)
+    path = min((file.path for file in files), key=lambda path: path.endswith(".h"))
+    past = await history(diff, path) if diff else None
+    files_of = (await before.read([_MAINTAINERS])).get(_MAINTAINERS, b"")[:_MOST_TEXT]
+    maintainers, subjects = files_of.decode(errors="replace"), past.subjects if past else ()
+    asked = await _lines(before, ["perl", *_SCRIPT.split()], (diff or given).encode())
+    findings = await style(before, diff or given, "--strict")
+    findings += await _linted(before, after, files, objects)
+    weight = 8 * len(maintainers)
+    return Upstream(
+        diff=diff,
+        findings=findings[:_FINDINGS],
+        prefix=await separate_process.call(weight, prefix, subjects, path, maintainers),
+        recipients=list(filter(_RECIPIENT.fullmatch, asked))[:_RECIPIENTS],
+        blame=list(past.blame) if past else [],
+    )
 
-    def __init__(self, before: Tree, after: Tree, files: Sequence[FileChange]) -> None:
-        self.before, self.after, self.files = before, after, files
-        self.missing: list[str] = []
 
-    async def diff(self, given: str) -> str:
-        """Return the patch as Git writes it; empty if it does more than change UTF-8 texts."""
-        if "\nnew mode " in given:
-            return ""
-        weight = 64 * sum(len(file.before or b"") for file in self.files)
-        return await separate_process.call(weight, _as_git, self.files)
+async def _lines(tree: Tree, argv: Sequence[str], stdin: bytes = b"") -> list[str]:
+    """Return what a program prints; nothing if it reaches a limit."""
+    try:
+        done = await tree.run(argv, stdin=stdin, timeout=_SECONDS, check=False)
+    except (proc.ProgramTimedOut, LimitExceeded):
+        return []
+    return done.text.splitlines()
 
-    async def answers(
-        self,
-        diff: str,
-        objects: Sequence[Object],
-        lines: Mapping[str, Lines],
-        history: LineHistory | None,
-    ) -> Upstream:
-        """Return the answers about this diff, except for its `release`."""
-        files = await self.before.read([_SCRIPT, _MAINTAINERS, _STYLE])
-        findings = await self._known("checkpatch", style(self.before, diff, "--strict"), [])
-        findings += await self._known("sparse", self._sparse(objects, lines), [])
-        if _STYLE in files:
-            findings += await self._known("clang-format", self._clang_format(lines), [])
-        asked = self._recipients(diff) if _SCRIPT in files else _no_script()
-        maintainers = files.get(_MAINTAINERS, b"")[:_MOST_TEXT].decode(errors="replace")
-        path = max(self.files, key=lambda file: len(file.after or b"") > 0).path
-        subjects = history.subjects if history else ()
-        weight = 8 * len(maintainers)
-        return Upstream(
-            findings=findings[:_FINDINGS],
-            prefix=await separate_process.call(weight, prefix, subjects, path, maintainers),
-            recipients=await self._known("recipients", asked, []),
-            blame=list(history.blame) if history else [],
-            missing=self.missing,
+
+async def _linted(
+    before: Tree, after: Tree, files: Sequence[FileChange], objects: Sequence[Object]
+) -> list[Finding]:
+    """Return the warnings that the patch adds, of sparse and clang-format, if they are there."""
+    lines = await asyncio.to_thread(changed_lines, files)
+    words = [["sparse", *_SPARSE, *_flags(obj)] for obj in objects[:_OBJECTS]]
+    words += [[*_FORMAT, path] for path in list(lines)[:_OBJECTS] if path.endswith((".c", ".h"))]
+    script = "".join(f"{shlex.join(command)}\n" for command in words).encode()
+    old, new = [diagnostics.parse(await _lines(tree, ["sh"], script)) for tree in (before, after)]
+    # Few files of the kernel follow the style of clang-format.
+    loose = {each.file for each in old if _STYLE in each.message}
+    return [
+        Finding(
+            check="clang-format" if _STYLE in each.message else "sparse",
+            reason="new_warning",
+            message=each.message,
+            file=each.file,
+            line=each.line,
         )
-
-    async def _known(self, what: str, work: Awaitable[T], nothing: T) -> T:
-        """Return an answer; if the tree's program fails, note why there is none."""
-        try:
-            return await work
-        except KgymError as error:
-            self.missing.append(f"{what}: {error.message}")
-            return nothing
-
-    async def _recipients(self, diff: str) -> list[str]:
-        argv = ["perl", _SCRIPT, *_OPTIONS]
-        done = await self.before.run(argv, stdin=diff.encode(), timeout=_SECONDS)
-        return list(filter(_RECIPIENT.fullmatch, done.text.splitlines()))[:_RECIPIENTS]
-
-    async def _sparse(self, objects: Sequence[Object], lines: Mapping[str, Lines]) -> list[Finding]:
-        """Return the warnings of sparse that the patch adds."""
-        if not await _has(self.before, "sparse"):
-            return []
-        new: list[Diagnostic] = []
-        for obj in objects[:_OBJECTS]:
-            words = compile_words(obj.command) or []
-            argv = ["sparse", *_SPARSE, *(word for word in words[1:] if word not in {"-c", "-o"})]
-            argv = [word for word in argv if word != obj.path]
-            old, now = [await _diagnostics(tree, argv) for tree in (self.before, self.after)]
-            new += new_warnings(old, now, lines)
-        return _findings("sparse", new)
-
-    async def _clang_format(self, lines: Mapping[str, Lines]) -> list[Finding]:
-        """Return the places that break the style of .clang-format, in files that followed it."""
-        if not await _has(self.before, "clang-format"):
-            return []
-        new: list[Diagnostic] = []
-        for path in lines:
-            argv = ["clang-format", "--style=file", "--dry-run", "--", path]
-            if path.endswith((".c", ".h")) and not await _diagnostics(self.before, argv):
-                new += await _diagnostics(self.after, argv)
-        return _findings("clang-format", new)
+        for each in new_warnings(old, new, lines)
+        if not (_STYLE in each.message and each.file in loose)
+    ]
 
 
-async def _no_script() -> list[str]:
-    raise KgymError("no_script", f"the tree has no {_SCRIPT}")
+def _flags(obj: Object) -> list[str]:
+    """Return the words of an object's command that sparse takes as well."""
+    words = compile_words(obj.command) or []
+    return [word for word in words[1:] if word not in {"-c", "-o", obj.path}]
 
 
-async def _has(tree: Tree, program: str) -> bool:
-    argv = ["sh", "-c", f"command -v {program}"]
-    return (await tree.run(argv, timeout=_SECONDS, check=False)).returncode == 0
-
-
-async def _diagnostics(tree: Tree, argv: Sequence[str]) -> list[Diagnostic]:
-    done = await tree.run(argv, timeout=_SECONDS, check=False)
-    return diagnostics.parse(done.text.splitlines())
-
-
-def _findings(check: str, new: Iterable[Diagnostic]) -> list[Finding]:
-    named = {"check": check, "reason": "new_warning"}
-    facts = (each.model_dump(include={"file", "line", "message"}) for each in new)
-    return [Finding.model_validate({**named, **fact}) for fact in facts]
-
-
-def _as_git(files: Sequence[FileChange]) -> str:
+def _as_git(given: str, files: Sequence[FileChange]) -> str:
+    """Return a patch as Git writes it; empty if it does more than change UTF-8 texts."""
     parts = []
     for file in files:
-        if file.before is None or file.after is None:
-            return ""
         try:
-            before, after = file.before.decode(), file.after.decode()
-        except UnicodeDecodeError:
+            before, after = (
+                side.decode() for side in (file.before, file.after) if side is not None
+            )
+        except ValueError:  # it is new, gone, or not UTF-8
             return ""
         parts.append(unified_diff.between(file.path, before, after, functions=True))
-    return "".join(parts)
+    diff = "".join(parts)
+    return diff if len(diff) <= _MOST_DIFF and "\nnew mode " not in given else ""
 
 
 def prefix(subjects: Iterable[str], path: str, maintainers: str) -> str:
@@ -169,20 +145,12 @@ def prefix(subjects: Iterable[str], path: str, maintainers: str) -> str:
 
 def _subsystem(subject: str) -> str:
     """Return the words of a subject that name subsystems, without their last colon."""
-    if subject.startswith(("Revert ", "Merge ")):
-        return ""
-    names = []
-    for part in subject[:100].split(": ")[:-1]:
-        if not _SUBSYSTEM.fullmatch(part):
-            break
-        names.append(part)
-    return ": ".join(names)
+    return ": ".join(takewhile(_SUBSYSTEM.fullmatch, subject[:100].split(": ")[:-1]))
 
 
 def _covers(pattern: str, path: str) -> bool:
     """Return whether an entry `F:` of MAINTAINERS covers a file; a folder covers all below it."""
-    if path == pattern or path.startswith(f"{pattern.rstrip('/')}/"):
-        return True
     begin = re.split(r"[*?\[]", pattern, maxsplit=1)[0]
-    close = path.startswith(begin) and pattern.count("/") == path.count("/")
-    return close and len(pattern) <= _LONGEST_PATTERN and fnmatchcase(path, pattern)
+    if not begin or not path.startswith(begin.rstrip("/")) or len(pattern) > _LONGEST_PATTERN:
+        return False
+    return path.startswith(f"{pattern.rstrip('/')}/") or fnmatchcase(path, pattern)

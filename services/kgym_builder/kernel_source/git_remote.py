@@ -148,9 +148,12 @@ class Remote:
         return _listed_history(self.name, since, commit, answer)
 
     async def lines(self, words: Sequence[str]) -> list[str]:
-        """Return what Git prints about a repository of this machine; nothing if it refuses."""
+        """Return what Git prints about a repository of this machine; nothing if it fails."""
         argv = git_program.command("--literal-pathspecs", *words, folder=self._address)
-        answer = await self._ask(words[0], None, argv, _ASK_SECONDS, _HISTORY_BYTES)
+        try:
+            answer = await self._ask(words[0], None, argv, _ASK_SECONDS, _HISTORY_BYTES)
+        except InfrastructureError:
+            return []
         return answer.lines if answer.done.returncode == 0 else []
 
     async def fetch_branches(self, store: Store | None, scratch: Path) -> None:

@@ -121,15 +121,15 @@ class Repositories:
             return await self._ask(url, report, listed)
 
     async def of_lines(
-        self, url: str, commit: str, diff: str, report: TellProgress
+        self, url: str, commit: str, diff: str, path: str, report: TellProgress
     ) -> LineHistory | None:
-        """Return the history of the lines that a diff changes; None without a local repository."""
+        """Return the history of a file and of a diff's lines; None without a local repository."""
         places = (place for place in self._origins.repositories(url) if place is not None)
         if (place := next(places, None)) is None:
             return None
         most = self._bounds.archive
         async with Remote(url, place, self._origins, self._bounds, report, most) as remote:
-            return await line_history.read(remote.lines, commit, diff)
+            return await line_history.read(remote.lines, commit, diff, path)
 
     def trim(self, budget: int) -> None:
         """Remove the store if it has more than `budget` bytes and is not in use.

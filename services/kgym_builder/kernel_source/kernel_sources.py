@@ -121,13 +121,13 @@ class KernelSources:
         return Between(commit, before, text)
 
     async def of_lines(
-        self, source: KernelSource, identity: str, diff: str, report: TellProgress
+        self, source: KernelSource, identity: str, diff: str, path: str, report: TellProgress
     ) -> LineHistory | None:
-        """Return the history of the lines that a diff changes; None where there is none at hand."""
+        """Return the history of a file and of a diff's lines; None if there is none at hand."""
         if not isinstance(source, GitSource):
             return None
         commit = identity.removeprefix(_GIT)
-        return await self._repositories.of_lines(source.url, commit, diff, report)
+        return await self._repositories.of_lines(source.url, commit, diff, path, report)
 
     async def _commit(self, url: str, name: str, report: TellProgress) -> str:
         if _COMMIT_ID.fullmatch(name):  # a full id needs no look-up

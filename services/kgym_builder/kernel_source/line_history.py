@@ -26,52 +26,38 @@ _RECORD = re.compile(r"([0-9a-f]{40}) \d+ (\d+)(?: \d+)?")
 
 @dataclass(frozen=True, slots=True)
 class LineHistory:
-    """Subjects of the newest commits to the file with most changes; commits of changed lines."""
+    """Subjects of the newest commits to a file, and the commits that wrote a diff's old lines."""
 
     subjects: Sequence[str]
     blame: Sequence[Blamed]
 
 
-@dataclass(frozen=True, slots=True)
-class _OldLine:
-    text: str
-    removed: bool
-
-
-async def read(git: Git, commit: str, diff: str) -> LineHistory:
-    """Return the history of a diff's lines up to a commit, from a diff with true line numbers."""
-    hunks = {file.paths[0]: file.hunks[:_HUNKS] for file in unified_diff.parse(diff, "the patch")}
-    most = max(hunks, key=lambda path: sum(len(hunk.side("-+")) for hunk in hunks[path]))
-    how = ["log", "--no-merges", f"-n{_SUBJECTS}", "--format=%s", commit, "--", most]
+async def read(git: Git, commit: str, diff: str, path: str) -> LineHistory:
+    """Return the history of a file and of a diff's lines; the diff has true line numbers."""
+    how = ["log", "--no-merges", f"-n{_SUBJECTS}", "--format=%s", commit, "--", path]
     subjects = await git(how)
-    removed, kept = Counter[str](), Counter[str]()
     titles: dict[str, str] = {}
-    for path, own in list(hunks.items())[:_FILES]:
-        lines = {number: line for hunk in own for number, line in _old_lines(hunk)}
-        ranges = [f"-L{hunk.old},+{len(hunk.side('- '))}" for hunk in own if hunk.side("- ")]
-        if not ranges:
-            continue
-        porcelain = await git(["blame", "--porcelain", *ranges, commit, "--", path])
-        for writer, number, text in _records(porcelain, titles):
-            line = lines.get(number)
-            if line is not None and line.text == text:
-                (removed if line.removed else kept)[writer] += 1
-    writers = sorted(removed.keys() | kept.keys(), key=lambda each: (-removed[each], -kept[each]))
+    # By writer, then by whether the patch removes the line.
+    counts: dict[str, Counter[bool]] = {}
+    for file in unified_diff.parse(diff, "the patch")[:_FILES]:
+        old, ranges = {}, []
+        for hunk in file.hunks[:_HUNKS]:
+            lines = [line for line in hunk.readings[0] if line[0] in "- "]
+            old |= dict(enumerate(lines, hunk.old or 0))
+            ranges += [f"-L{hunk.old},+{len(lines)}"] * bool(lines)
+        how = ["blame", "--porcelain", *ranges, commit, "--", file.paths[0]]
+        for writer, number, text in _records(await git(how), titles) if ranges else ():
+            line = old.get(number, "")
+            if line[1:].rstrip("\n") == text:
+                counts.setdefault(writer, Counter())[line[0] == "-"] += 1
     blame = []
-    for number, writer in enumerate(each for each in writers[:_COMMITS] if each in titles):
+    for writer in sorted(counts, key=lambda each: -counts[each][True])[:_COMMITS]:
         how = ["describe", "--contains", "--match=v[0-9]*", writer]
-        tags = await git(how) if number < _TAGGED else []
-        counts = {"removed": removed[writer], "kept": kept[writer]}
-        about = {"commit": writer, "title": titles[writer], "tag": "".join(tags[:1])}
-        blame.append(Blamed.model_validate({**about, **counts}))
+        tag = "".join(await git(how)) if len(blame) < _TAGGED else ""
+        removed, kept = counts[writer][True], counts[writer][False]
+        title = titles.get(writer, "")
+        blame.append(Blamed(commit=writer, title=title, removed=removed, kept=kept, tag=tag))
     return LineHistory(subjects, blame)
-
-
-def _old_lines(hunk: unified_diff.Hunk) -> list[tuple[int, _OldLine]]:
-    """Return the lines of the old side by their numbers."""
-    old = [line for line in hunk.readings[0] if line[0] in "- "]
-    numbered = enumerate(old, hunk.old or 0)
-    return [(number, _OldLine(line[1:].rstrip("\n"), line[0] == "-")) for number, line in numbered]
 
 
 def _records(porcelain: Sequence[str], titles: dict[str, str]) -> list[tuple[str, int, str]]:

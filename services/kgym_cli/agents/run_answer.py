@@ -12,6 +12,8 @@ from rich.markup import escape
 from kgym.api.agent.report import Report
 from kgym.api.agent.runs import RunState, RunView
 from kgym.api.steps import Strict
+from kgym.bugs import patch_kit
+from kgym.bugs.bundle_folder import write_folder
 from kgym.client.agent_client import AgentClient
 from kgym_cli.agents.agent_models import REPLAY
 from kgym_cli.agents.run_view import watch
@@ -122,14 +124,14 @@ async def follow(agent: "AgentCalls", run: int, author: str | None, after: int =
     return FixAnswer.of(view, patch, report)
 
 
-def written(answer: FixAnswer, out: Path) -> FixAnswer:
-    """Write the patch, and its report beside it, if there is a fix."""
+def written(answer: FixAnswer, out: Path | None) -> FixAnswer:
+    """Write the patch kit, if there is a fix: the patch, and its report as the cover note."""
     if answer.patch is None or answer.report is None:
         return answer
-    beside = out.with_name(f"{out.stem}.md")
-    out.write_text(answer.patch)
-    beside.write_text(answer.report.markdown)
-    return answer.model_copy(update={"written": [str(out), str(beside)]})
+    out = out or Path(f"{answer.run.bug}-run{answer.run.id}")
+    files = patch_kit.files(answer.patch, answer.report.markdown)
+    write_folder(out, files)
+    return answer.model_copy(update={"written": [str(out / name) for name in files]})
 
 
 def exit_of(run: RunView) -> Exit:

@@ -46,11 +46,10 @@ def ranked(text: str) -> list[str]:
 
 
 def message(text: str) -> str:
-    """Return a commit's message: `<subject>`, an empty line, `<body>`."""
-    subject, body = (_tagged(text[:LONGEST], tag)[-1:] for tag in ("subject", "body"))
-    if not (subject and body and subject[0].strip() and body[0].strip()):
-        raise UnreadableError("there is no <subject> with a <body>")
-    return f"{' '.join(subject[0].split())}\n\n{body[0].strip()}"[:LONGEST_WORDS]
+    """Return a commit's message: `<subject>`, an empty line, `<body>`; empty without them."""
+    subject, body = ("".join(_tagged(text[:LONGEST], tag)[-1:]) for tag in ("subject", "body"))
+    message = f"{' '.join(subject.split())}\n\n{body.strip()}"
+    return message[:LONGEST_WORDS] if subject.strip() and body.strip() else ""
 
 
 def _numbered(text: str, *headings: re.Pattern[str]) -> list[str]:

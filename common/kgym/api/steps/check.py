@@ -117,7 +117,6 @@ class Upstream(Strict):
         [], max_length=100, description="as the tree's get_maintainer.pl names them, with roles"
     )
     blame: list[Blamed] = Field([], max_length=100, description="empty if there is no history")
-    missing: list[Line] = Field([], max_length=100, description="what is not known, and why")
 
 
 class PatchCheck(Strict):
