@@ -39,11 +39,12 @@ _FORMAT = ("clang-format", "--style=file", "--fallback-style=none", "--dry-run",
 _STYLE = "-Wclang-format-violations"
 _ADDRESS = r"[\w.+=-]{1,64}@[\w.-]{1,200}"
 _RECIPIENT = re.compile(
-    rf'(?:(?:"[^"<>\\]{{1,100}}"|[^"<>@,;:\\()]{{1,100}}) <{_ADDRESS}>|{_ADDRESS})'
+    rf'(?:(?:"[^"<>\\]{{1,100}}"|[^"<>@,;:\\()\x00-\x1f]{{1,100}}) <{_ADDRESS}>|{_ADDRESS})'
     r"(?: \([^\n]{1,300}\))?"
 )
 # A part of a subject before a colon that names subsystems, such as `bpf, arm64`.
 _SUBSYSTEM = re.compile(r"[\w/.+*\[\]-]+(?:, ?[\w/.+*\[\]-]+)*")
+_MIXED = {"fs", "kernel", "lib", "mm"}
 # Returns the history of a diff's lines, and of a file; None if there is none at hand.
 History = Callable[[str, str], Awaitable[LineHistory | None]]
 
@@ -137,10 +138,12 @@ def prefix(subjects: Iterable[str], path: str, maintainers: str) -> str:
         return used.most_common(1)[0][0]
     entries = (line[2:].strip() for line in maintainers.splitlines() if line.startswith("F:"))
     name = max(filter(lambda each: _covers(each, path), entries), key=len, default="")
+    name = name.rstrip("/*").rpartition("/")[2]
     *folders, last = path.split("/")
-    # Below a folder of its own, a file belongs to that folder's subsystem.
-    name = name.rstrip("/*") or (folders[-1] if len(folders) > 1 else last)
-    return re.sub(r"\.\w+$|[*?\[\]]", "", name.rpartition("/")[2]) or last
+    # Files side by side in these folders are subsystems of their own.
+    if name in _MIXED or "?" in name or not (name or folders[1:]):
+        name = last
+    return re.sub(r"\.\w+$|[*\[\]]", "", name or folders[-1])
 
 
 def _subsystem(subject: str) -> str:
