@@ -150,7 +150,7 @@ def test_an_author_without_an_address_is_refused(author: str) -> None:
         assert "\nBcc" not in result.kit(run_fix(), author).mail
         return
     with pytest.raises(UserError, match="is not `Name"):
-        result.kit(run_fix(), author).mail
+        assert result.kit(run_fix(), author).mail
 
 
 def test_the_report_holds_the_evidence(tmp_path: Path) -> None:

@@ -20,6 +20,7 @@ from kgym.bugs.bug_file import BugFile
 from kgym.errors import UserError
 from kgym.source import patch_mails
 from kgym.source.patch_mails import Mail
+from kgym.source.subsystem import subsystem
 
 WIDTH = 72
 # Characters of a subject (Documentation/process/submitting-patches.rst: 70 to 75).
@@ -72,7 +73,9 @@ class PatchKit:
         if not self.crash and ": " in first:
             return first
         does = _BEGINS.sub("", first, count=1) or f"fix {_DETECTOR.sub('', line(self.crash))}"
-        named = f"{line(self.upstream.prefix) if self.upstream else _area(self.diff)}: {does}"
+        path = re.search(r"(?m)^\+\+\+ b/(\S+)", self.diff)
+        area = subsystem((), path[1] if path else "kernel", "")
+        named = f"{line(self.upstream.prefix) if self.upstream else area}: {does}"
         # Not by `shorten` if it fits: that would change its blanks.
         long = len(named) > SUBJECT
         return textwrap.shorten(named, SUBJECT, placeholder="...") if long else named
@@ -225,13 +228,6 @@ def _wrapped(text: str, indent: str) -> list[str]:
 def line(text: str) -> str:
     """Return a text as one line without control characters."""
     return " ".join(_CONTROLS.sub(" ", text).split())
-
-
-def _area(diff: str) -> str:
-    """Return what the paths tell of the subsystem: a folder of its own, or the file."""
-    paths = re.findall(r"^\+\+\+ b/(\S+)", diff, re.MULTILINE) or ["kernel"]
-    *folders, last = paths[0].split("/")
-    return folders[-1] if len(folders) > 1 else last.rpartition(".")[0] or last
 
 
 def _numbers(version: re.Match[str]) -> tuple[int, ...]:

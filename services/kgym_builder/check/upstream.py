@@ -7,15 +7,13 @@ without the patch, so that a patch cannot replace them. What they print is parse
 import asyncio
 import re
 import shlex
-from collections import Counter
-from collections.abc import Awaitable, Callable, Iterable, Sequence
-from fnmatch import fnmatchcase
-from itertools import takewhile
+from collections.abc import Awaitable, Callable, Sequence
 
 from kgym.api.steps import Finding, Upstream
 from kgym.host import proc, separate_process
 from kgym.host.sandbox_limits import LimitExceeded
 from kgym.source import diagnostics, unified_diff
+from kgym.source.subsystem import subsystem
 from kgym_builder.check.compile_plan import FileChange
 from kgym_builder.check.patch_judgement import changed_lines, new_warnings
 from kgym_builder.evidence.patch_review import style
@@ -28,13 +26,13 @@ _MAINTAINERS = "MAINTAINERS"
 # Without the history, which names whoever touched the code last, and which most trees lack.
 _SCRIPT = "scripts/get_maintainer.pl --no-tree --nogit --nogit-fallback --norolestats --roles"
 _SECONDS = 60.0
-# Characters of MAINTAINERS, which has a million, of a pattern in it, and of a diff.
-_MOST_TEXT, _LONGEST_PATTERN, _MOST_DIFF = 4 << 20, 100, 200_000
+# Characters of MAINTAINERS, which has a million, and of a diff.
+_MOST_TEXT, _MOST_DIFF = 4 << 20, 200_000
 _RECIPIENTS, _FINDINGS = 100, 100
 # Objects, and files, that tools look at before and after the patch.
 _OBJECTS = 20
 # kbuild's CHECKFLAGS, without those that the saved commands have as well.
-_SPARSE = ("-D__linux__", "-Dlinux", "-D__STDC__", "-Dunix", "-D__unix__", "-Wbitwise")
+_SPARSE = ("sparse", "-D__linux__", "-Dlinux", "-D__STDC__", "-Dunix", "-D__unix__", "-Wbitwise")
 _FORMAT = ("clang-format", "--style=file", "--fallback-style=none", "--dry-run", "--")
 _STYLE = "-Wclang-format-violations"
 _ADDRESS = r"[\w.+=-]{1,64}@[\w.-]{1,200}"
@@ -42,9 +40,6 @@ _RECIPIENT = re.compile(
     rf'(?:(?:"[^"<>\\]{{1,100}}"|[^"<>@,;:\\()\x00-\x1f]{{1,100}}) <{_ADDRESS}>|{_ADDRESS})'
     r"(?: \([^\n]{1,300}\))?"
 )
-# A part of a subject before a colon that names subsystems, such as `bpf, arm64`.
-_SUBSYSTEM = re.compile(r"[\w/.+*\[\]-]+(?:, ?[\w/.+*\[\]-]+)*")
-_MIXED = {"fs", "kernel", "lib", "mm"}
 # Returns the history of a diff's lines, and of a file; None if there is none at hand.
 History = Callable[[str, str], Awaitable[LineHistory | None]]
 
@@ -71,7 +66,7 @@ async def answers(
     return Upstream(
         diff=diff,
         findings=findings[:_FINDINGS],
-        prefix=await separate_process.call(weight, prefix, subjects, path, maintainers),
+        prefix=await separate_process.call(weight, subsystem, subjects, path, maintainers),
         recipients=list(filter(_RECIPIENT.fullmatch, asked))[:_RECIPIENTS],
         blame=list(past.blame) if past else [],
     )
@@ -91,7 +86,7 @@ async def _linted(
 ) -> list[Finding]:
     """Return the warnings that the patch adds, of sparse and clang-format, if they are there."""
     lines = await asyncio.to_thread(changed_lines, files)
-    words = [["sparse", *_SPARSE, *_flags(obj)] for obj in objects[:_OBJECTS]]
+    words = [[*_SPARSE, *_flags(obj)] for obj in objects[:_OBJECTS]]
     words += [[*_FORMAT, path] for path in list(lines)[:_OBJECTS] if path.endswith((".c", ".h"))]
     script = "".join(f"{shlex.join(command)}\n" for command in words).encode()
     old, new = [diagnostics.parse(await _lines(tree, ["sh"], script)) for tree in (before, after)]
@@ -129,31 +124,3 @@ def _as_git(given: str, files: Sequence[FileChange]) -> str:
         parts.append(unified_diff.between(file.path, before, after, functions=True))
     diff = "".join(parts)
     return diff if len(diff) <= _MOST_DIFF and "\nnew mode " not in given else ""
-
-
-def prefix(subjects: Iterable[str], path: str, maintainers: str) -> str:
-    """Return the subsystem of a file: as most subjects name it, or by MAINTAINERS, or its path."""
-    used = Counter(filter(None, map(_subsystem, subjects)))
-    if used:
-        return used.most_common(1)[0][0]
-    entries = (line[2:].strip() for line in maintainers.splitlines() if line.startswith("F:"))
-    name = max(filter(lambda each: _covers(each, path), entries), key=len, default="")
-    name = name.rstrip("/*").rpartition("/")[2]
-    *folders, last = path.split("/")
-    # Files side by side in these folders are subsystems of their own.
-    if name in _MIXED or "?" in name or not (name or folders[1:]):
-        name = last
-    return re.sub(r"\.\w+$|[*\[\]]", "", name or folders[-1])
-
-
-def _subsystem(subject: str) -> str:
-    """Return the words of a subject that name subsystems, without their last colon."""
-    return ": ".join(takewhile(_SUBSYSTEM.fullmatch, subject[:100].split(": ")[:-1]))
-
-
-def _covers(pattern: str, path: str) -> bool:
-    """Return whether an entry `F:` of MAINTAINERS covers a file; a folder covers all below it."""
-    begin = re.split(r"[*?\[]", pattern, maxsplit=1)[0]
-    if not begin or not path.startswith(begin.rstrip("/")) or len(pattern) > _LONGEST_PATTERN:
-        return False
-    return path.startswith(f"{pattern.rstrip('/')}/") or fnmatchcase(path, pattern)

@@ -40,7 +40,8 @@ async def read(git: Git, commit: str, diff: str, path: str) -> LineHistory:
     # By writer, then by whether the patch removes the line.
     counts: dict[str, Counter[bool]] = {}
     for file in unified_diff.parse(diff, "the patch")[:_FILES]:
-        old, ranges = {}, []
+        old = dict[int, str]()
+        ranges = list[str]()
         for hunk in file.hunks[:_HUNKS]:
             lines = [line for line in hunk.readings[0] if line[0] in "- "]
             old |= dict(enumerate(lines, hunk.old or 0))
@@ -50,7 +51,7 @@ async def read(git: Git, commit: str, diff: str, path: str) -> LineHistory:
             line = old.get(number, "")
             if line[1:].rstrip("\n") == text:
                 counts.setdefault(writer, Counter())[line[0] == "-"] += 1
-    blame = []
+    blame = list[Blamed]()
     for writer in sorted(counts, key=lambda each: -counts[each][True])[:_COMMITS]:
         how = ["describe", "--contains", "--match=v[0-9]*", writer]
         tag = "".join(await git(how)) if len(blame) < _TAGGED else ""

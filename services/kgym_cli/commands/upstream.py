@@ -13,13 +13,13 @@ from kgym.api.steps import PatchCheck, PatchOutcome, Verdict
 from kgym.bugs import bundle as bugs
 from kgym.bugs import patch_kit
 from kgym.bugs.bug import Bug, TrialOptions
-from kgym.bugs.bundle_folder import write_folder
 from kgym.bugs.kernel_run import KernelRun, RunOptions, check_patch, kept, run_kernel
 from kgym.bugs.kernel_run_text import run_text
 from kgym.bugs.patch_kit import PatchKit
 from kgym.bugs.sweep import SweepOptions
 from kgym.client import AsyncClient
 from kgym.source import patch_mails
+from kgym_cli.agents.run_answer import write_kit
 from kgym_cli.commands.bug_trial import reasons
 from kgym_cli.commands.trial_options import accept_option
 from kgym_cli.inputs.parameters import complete_bug
@@ -76,7 +76,7 @@ def upstream(
 
     interruptible_work.run(work, kept(loaded))
     (run,) = runs
-    mail, files, folder = None, dict[str, str](), out or Path(f"{loaded.name}-upstream")
+    mail, written = None, list[str]()
     for check in checks:
         kit = PatchKit(
             bug=loaded.file,
@@ -91,9 +91,8 @@ def upstream(
             cause=loaded.cause,
         )
         mail = kit.mail
-        files = patch_kit.files(mail, f"# {loaded.file.title}\n\n{run_text(run)}\n\n{kit.note}")
-        write_folder(folder, files)
-    written = [str(folder / name) for name in files]
+        note = f"# {loaded.file.title}\n\n{run_text(run)}\n\n{kit.note}"
+        written = write_kit(out or Path(f"{loaded.name}-upstream"), mail, note)
     if not printed_json(UpstreamAnswer(run=run, patch=mail, written=written), as_json):
         echo("\n".join([run_text(run), *(f"written: {name}" for name in written)]))
     leave(exit_status(run.whose))

@@ -10,8 +10,8 @@ import pytest
 
 from kgym.api.steps import BuildSpec, CheckSpec, GitSource, Patch
 from kgym.source import unified_diff
+from kgym.source.subsystem import subsystem
 from kgym_builder.check.check_step import Checker
-from kgym_builder.check.upstream import prefix
 from kgym_builder.kernel_source import line_history
 from tests.builder.conftest import suite_cache
 from tests.builder.kernel_source import git_server
@@ -31,7 +31,7 @@ STYLE = f'print "{WATCH}:10: CHECK:SPACING: no\\n" if grep {{ $_ eq "--strict" }
 def test_the_subsystem_is_that_of_earlier_subjects_or_of_maintainers(
     name: str, path: str, subjects: list[str]
 ) -> None:
-    assert prefix(subjects, path, (HERE / "MAINTAINERS").read_text()) == name
+    assert subsystem(subjects, path, (HERE / "MAINTAINERS").read_text()) == name
 
 
 def test_hunks_name_their_functions_as_gits_do() -> None:
