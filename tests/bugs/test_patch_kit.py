@@ -69,7 +69,7 @@ def test_subjects_begin_with_the_subsystem(message: str, crash: str, subject: st
 
 @pytest.mark.attack
 def test_mail_tools_read_a_kit_and_no_line_of_a_message_as_their_own(tmp_path: Path) -> None:
-    made = kit({"release": "6.1.0"}, message=f"it\n\n{BODY}", notes=["run 7\nCc: eve@x"])
+    made = kit({"release": "6.1.0"}, message=f"it\n\n{BODY}", notes="run 7\nCc: eve@x")
     mail = email.message_from_string(made.mail, policy=email.policy.default)
     assert str(mail["subject"]) == "[PATCH] watch_queue: it"
     assert (str(mail["to"]), str(mail["cc"])) == ("Ann Ä <ann@example.org>", "list@example.org")

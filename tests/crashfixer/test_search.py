@@ -425,7 +425,7 @@ def test_the_review_changes_a_fix_only_for_another_that_is_still_resolved() -> N
         search = searched(strategy, world)
         (fix,) = search.fixes()
         node = search.nodes["review"]
-        assert (fix.node, node.chosen, len(node.review)) == ("review", 1, 4)
+        assert (fix.node, node.chosen) == ("review", 1)
         assert "+#define LIMIT 16 /* elements */" in fix.diff
         assert [candidate.problem.split(":")[0] for candidate in node.candidates] == [
             *("", "", "does_not_compile"),
@@ -434,6 +434,7 @@ def test_the_review_changes_a_fix_only_for_another_that_is_still_resolved() -> N
         assert node.tried is not None
         assert node.tried.resolved
         assert node.message == "mend it\n\nIt was wrong."
+        assert len(world.questions(work.Purpose.REVIEW)) == 4
         (message,) = world.questions(work.Purpose.MESSAGE)
         assert message.values["changed"] == fix.diff
     unreviewed = searched(forest, Reviewer(1, ["16"]))

@@ -33,7 +33,7 @@ _TAG = re.compile(r"[A-Z][A-Za-z-]{1,40}: \S")
 _MAIL = Path(__file__).with_name("patch_mail.txt").read_text()
 _SYZBOT = re.compile(r"\bextid=([0-9a-f]{10,40})\b|syzbot\+([0-9a-f]{10,40})@")
 _REPORT = re.compile(r"Reported-by: [^<>\n]{1,200} <[^<>@\s]+@[^<>@\s]+>|Closes: https?://\S+")
-_VERSION = re.compile(r"v?(\d{1,3})\.(\d{1,4})")
+_VERSION = re.compile(r"\d{1,3}\.\d{1,4}")
 # Beginnings of lines that `git am` interprets, or that look like trailers.
 _TAKEN = re.compile(r"^(?=diff -|---|\+\+\+|Index: |>?From |@@|[A-Za-z][A-Za-z-]*: )")
 _HEADERS = re.compile(r"(?m)^--- a/(.*)\n\+\+\+ b/(.*)$")
@@ -49,9 +49,9 @@ _DETECTOR = re.compile(
 class PatchKit:
     """A patch that resolves a bug, and what is known about it.
 
-    `message` is subject, empty line and body; without one, the crash's title gives the subject, and
-    `reasons` the body. With an empty `crash`, the message is its author's own, and stays as it is;
-    `trailers` are its tags. `notes` are for readers.
+    `message` is subject, empty line and body; without a subject, the crash's title gives it. With
+    an empty `crash`, the message is its author's own, and stays as it is; `trailers` are its tags.
+    `notes` are for readers of the mail.
     """
 
     bug: BugFile
@@ -60,9 +60,8 @@ class PatchKit:
     author: str
     date: datetime
     message: str = ""
-    reasons: Sequence[str] = ()
     trailers: Sequence[str] = ()
-    notes: Sequence[str] = ()
+    notes: str = ""
     upstream: Upstream | None = None
     cause: CauseCommit | None = None
 
@@ -84,7 +83,9 @@ class PatchKit:
     def mail(self) -> str:
         """The mail; raises as `author_of`."""
         diff = (self.upstream.diff if self.upstream else "") or self.diff
-        git = _HEADERS.sub(r"diff --git a/\1 b/\2\n\g<0>", diff.removesuffix("\n"))
+        git = diff.removesuffix("\n")
+        if not git.startswith("diff --git "):
+            git = _HEADERS.sub(r"diff --git a/\1 b/\2\n\g<0>", git)
         # Its first line has the fixed date by which tools recognise a mail of git format-patch.
         return _MAIL.format(
             author=author_of(self.author),
@@ -93,7 +94,7 @@ class PatchKit:
             subject=self.subject,
             ident=sha256(f"{self.subject}\n{diff}".encode()).hexdigest()[:20],
             body="\n".join(self._body),
-            notes="\n".join(map(line, self.notes)),
+            notes="\n".join(_wrapped(self.notes, "")),
             diff=git,
         )
 
@@ -132,9 +133,10 @@ class PatchKit:
         # With a bug that was put back, no release has it.
         if release is None or long or tagged or self.bug.regress is not None:
             return []
-        since = _VERSION.match(self.fixes.tag) if self.fixes else None
-        new = "-rc" in release.string or "-next" in release.string
-        if new and not (since and _numbers(since) < _numbers(release)):
+        # A candidate has the bug of a release if an older one had the commit in `Fixes:`.
+        tag = self.fixes.tag if self.fixes else ""
+        older = tag and not tag.startswith(f"v{release[0]}-")
+        if re.search("-rc|-next", release.string) and not older:
             return []
         return ["Cc: stable@vger.kernel.org" + ("" if self.fixes else f" # {release[0]}.x")]
 
@@ -169,7 +171,7 @@ class PatchKit:
         if not self.crash:
             own = self.message.split("\n")[2:]
             return [*own, *([""] if own else []), *self.tags]
-        text = self.message.partition("\n\n")[2].strip() or "\n\n".join(self.reasons)
+        text = self.message.partition("\n\n")[2].strip()
         tags = self.tags
         who = "syzbot" if "Reported-by: syzbot" in "".join(tags) else "kGymSuite"
         lines = [f"{who} reports:", "", *_wrapped(self.crash, "  "), ""]
@@ -228,10 +230,6 @@ def _wrapped(text: str, indent: str) -> list[str]:
 def line(text: str) -> str:
     """Return a text as one line without control characters."""
     return " ".join(_CONTROLS.sub(" ", text).split())
-
-
-def _numbers(version: re.Match[str]) -> tuple[int, ...]:
-    return tuple(map(int, version.groups()))
 
 
 def author_of(author: str) -> str:

@@ -18,6 +18,7 @@ from kgym.api.steps import (
     CheckSpec,
     Diagnostic,
     FunctionCheck,
+    GitSource,
     Patch,
     PatchCheck,
     PatchOutcome,
@@ -42,8 +43,9 @@ from kgym_builder.kbuild.kbuild import Output
 from kgym_builder.kbuild.working_tree import Tree, behind_link
 from kgym_builder.kernel_source.allowed_origins import Origins
 from kgym_builder.kernel_source.download import report_bytes
-from kgym_builder.kernel_source.kernel_sources import KernelSources
+from kgym_builder.kernel_source.git_repositories import Repositories
 from kgym_builder.kernel_source.line_history import LineHistory
+from kgym_builder.kernel_source.source_limits import SourceLimits
 from kgym_builder.patches import changed_functions, patched_files
 from kgym_builder.patches.changed_functions import Function
 from kgym_builder.suitecache import compiled_trees
@@ -74,7 +76,8 @@ class Checker:
         self.suite = suite
         self.origins = origins
         self.grounds = BaseLayers(cache)
-        self.sources = KernelSources(cache / "sources", origins)
+        folder = cache / "sources" / "repositories"
+        self.repositories = Repositories(folder, origins, SourceLimits())
 
     async def __call__(self, run: StepContext) -> CheckResult:
         """Perform a check step."""
@@ -334,9 +337,10 @@ class _Check:
         about = ground.entry.about
 
         async def history(diff: str, path: str) -> LineHistory | None:
-            source, report = self.spec.source, report_bytes(self.run)
-            sources, identity = self.checker.sources, about.source_identity
-            return await sources.of_lines(source, identity, diff, path, report)
+            if not isinstance(source := self.spec.source, GitSource):
+                return None
+            known, commit = self.checker.repositories, about.source_identity.removeprefix("git:")
+            return await known.of_lines(source.url, commit, diff, path, report_bytes(self.run))
 
         before = ground.tree(folder.with_name(f"{folder.name}-before"))
         after, objects = ground.tree(folder), known.plan.objects

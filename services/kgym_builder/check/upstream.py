@@ -28,9 +28,8 @@ _SCRIPT = "scripts/get_maintainer.pl --no-tree --nogit --nogit-fallback --norole
 _SECONDS = 60.0
 # Characters of MAINTAINERS, which has a million, and of a diff.
 _MOST_TEXT, _MOST_DIFF = 4 << 20, 200_000
-_RECIPIENTS, _FINDINGS = 100, 100
-# Objects, and files, that tools look at before and after the patch.
-_OBJECTS = 20
+# Objects, and files, that tools look at before and after the patch; and what is listed.
+_OBJECTS, _LISTED = 20, 100
 # kbuild's CHECKFLAGS, without those that the saved commands have as well.
 _SPARSE = ("sparse", "-D__linux__", "-Dlinux", "-D__STDC__", "-Dunix", "-D__unix__", "-Wbitwise")
 _FORMAT = ("clang-format", "--style=file", "--fallback-style=none", "--dry-run", "--")
@@ -65,9 +64,9 @@ async def answers(
     weight = 8 * len(maintainers)
     return Upstream(
         diff=diff,
-        findings=findings[:_FINDINGS],
+        findings=findings[:_LISTED],
         prefix=await separate_process.call(weight, subsystem, subjects, path, maintainers),
-        recipients=list(filter(_RECIPIENT.fullmatch, asked))[:_RECIPIENTS],
+        recipients=list(filter(_RECIPIENT.fullmatch, asked))[:_LISTED],
         blame=list(past.blame) if past else [],
     )
 
@@ -92,17 +91,13 @@ async def _linted(
     old, new = [diagnostics.parse(await _lines(tree, ["sh"], script)) for tree in (before, after)]
     # Few files of the kernel follow the style of clang-format.
     loose = {each.file for each in old if _STYLE in each.message}
-    return [
-        Finding(
-            check="clang-format" if _STYLE in each.message else "sparse",
-            reason="new_warning",
-            message=each.message,
-            file=each.file,
-            line=each.line,
-        )
-        for each in new_warnings(old, new, lines)
-        if not (_STYLE in each.message and each.file in loose)
-    ]
+    findings = []
+    for each in new_warnings(old, new, lines):
+        if _STYLE not in each.message or each.file not in loose:
+            facts = each.model_dump(include={"file", "line", "message"})
+            check = "clang-format" if _STYLE in each.message else "sparse"
+            findings.append(Finding(check=check, reason="new_warning", **facts))
+    return findings
 
 
 def _flags(obj: Object) -> list[str]:
@@ -116,9 +111,7 @@ def _as_git(given: str, files: Sequence[FileChange]) -> str:
     parts = []
     for file in files:
         try:
-            before, after = (
-                side.decode() for side in (file.before, file.after) if side is not None
-            )
+            before, after = (side.decode() for side in (file.before, file.after) if side)
         except ValueError:  # it is new, gone, or not UTF-8
             return ""
         parts.append(unified_diff.between(file.path, before, after, functions=True))

@@ -21,7 +21,6 @@ from kgym.host.sandbox import prepare
 from kgym_builder.kernel_source.allowed_origins import Origins
 from kgym_builder.kernel_source.download import TellProgress, fetch
 from kgym_builder.kernel_source.git_repositories import Repositories
-from kgym_builder.kernel_source.line_history import LineHistory
 from kgym_builder.kernel_source.package_lists import PackageLists, Say
 from kgym_builder.kernel_source.source_limits import SourceLimits
 from kgym_builder.kernel_source.source_packages import SourcePackages
@@ -119,15 +118,6 @@ class KernelSources:
         ]
         text = await self._repositories.history(source.url, before, commit, report)
         return Between(commit, before, text)
-
-    async def of_lines(
-        self, source: KernelSource, identity: str, diff: str, path: str, report: TellProgress
-    ) -> LineHistory | None:
-        """Return the history of a file and of a diff's lines; None if there is none at hand."""
-        if not isinstance(source, GitSource):
-            return None
-        commit = identity.removeprefix(_GIT)
-        return await self._repositories.of_lines(source.url, commit, diff, path, report)
 
     async def _commit(self, url: str, name: str, report: TellProgress) -> str:
         if _COMMIT_ID.fullmatch(name):  # a full id needs no look-up

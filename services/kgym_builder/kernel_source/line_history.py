@@ -49,7 +49,7 @@ async def read(git: Git, commit: str, diff: str, path: str) -> LineHistory:
         how = ["blame", "--porcelain", *ranges, commit, "--", file.paths[0]]
         for writer, number, text in _records(await git(how), titles) if ranges else ():
             line = old.get(number, "")
-            if line[1:].rstrip("\n") == text:
+            if line and line[1:].rstrip("\n") == text:
                 counts.setdefault(writer, Counter())[line[0] == "-"] += 1
     blame = list[Blamed]()
     for writer in sorted(counts, key=lambda each: -counts[each][True])[:_COMMITS]:

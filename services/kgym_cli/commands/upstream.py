@@ -18,10 +18,8 @@ from kgym.bugs.kernel_run_text import run_text
 from kgym.bugs.patch_kit import PatchKit
 from kgym.bugs.sweep import SweepOptions
 from kgym.client import AsyncClient
-from kgym.source import patch_mails
+from kgym.source import patch_mails, patching
 from kgym_cli.agents.run_answer import write_kit
-from kgym_cli.commands.bug_trial import reasons
-from kgym_cli.commands.trial_options import accept_option
 from kgym_cli.inputs.parameters import complete_bug
 from kgym_cli.inputs.patch_files import patch_file
 from kgym_cli.jobs.job_answer import exit_status
@@ -46,13 +44,10 @@ class UpstreamAnswer(Answer):
 @click.command()
 @_patch_argument
 @_bug_argument
-@accept_option
 @click.option("--author", default="", help="Author, as `Name <mail>`.  [default: the patch's]")
 @click.option("--out", type=click.Path(path_type=Path), help="Folder.  [default: NAME-upstream]")
 @json_option(UpstreamAnswer)
-def upstream(
-    path: Path, bug: str, accept_findings: str, author: str, out: Path | None, as_json: bool
-) -> None:
+def upstream(path: Path, bug: str, author: str, out: Path | None, as_json: bool) -> None:
     """Prove a patch, and write it as its maintainers want it; nothing is sent.
 
     PATCH is a file with a diff or a mail. It is tried as by `kgym run-kernel --thorough`. If it
@@ -62,10 +57,11 @@ def upstream(
     If the command is interrupted or killed, repeat it: nothing runs twice. The exit status is 0 if
     there is a kit, 1 if the patch does not resolve the bug, 2 for bad input, 3 for no answer.
     """
-    loaded, patch = bugs.load(bug), patch_file(path).diff or ""
+    loaded, given = bugs.load(bug), patch_file(path)
+    patch = given.diff or ""
     message, tags, own = patch_kit.authored(patch_mails.read(patch, str(path)))
     patch_kit.author_of(author or own)  # refused before anything runs
-    options = RunOptions(TrialOptions(variants=True), reasons(accept_findings))
+    options = RunOptions(TrialOptions(variants=True))
     runs: list[KernelRun] = []
     checks: list[PatchCheck | str] = []
 
@@ -81,12 +77,12 @@ def upstream(
         kit = PatchKit(
             bug=loaded.file,
             crash="" if message else loaded.file.title,
-            diff=patch,
+            diff=patching.as_diff(given),
             author=author or own,
             date=datetime.now(UTC),
             message=message,
             trailers=tags,
-            notes=(f"Tested by kGymSuite: {run.reason}",),
+            notes=f"Tested by kGymSuite: {run.reason}",
             upstream=check.upstream if isinstance(check, PatchCheck) else None,
             cause=loaded.cause,
         )
@@ -111,23 +107,19 @@ class Backport(Answer):
 @click.command()
 @_patch_argument
 @_bug_argument
-@click.option(
-    "--kernel",
-    "kernels",
-    multiple=True,
-    help="Shared kernel; may be repeated.  [default: linux-5.10, linux-6.1, linux-6.12]",
-)
 @json_option(Backport)
-def backports(path: Path, bug: str, kernels: tuple[str, ...], as_json: bool) -> None:
+def backports(path: Path, bug: str, as_json: bool) -> None:
     """Show on which stable kernels a bug reproduces, and a patch applies and resolves it.
+
+    The kernels are the shared ones, linux-VERSION; each is built in full the first time.
 
     If the command is interrupted or killed, repeat it: nothing runs twice. With --json, each kernel
     is a line. The exit status is 0 if the patch resolves the bug wherever it reproduces, 1 if not,
     2 for bad input, 3 if a kernel has no answer.
     """
     patch, name = patch_file(path).diff or "", bugs.named(bug)[0]
-    chosen = kernels or tuple(each for each in bugs.kernels() if each.startswith("linux-"))
-    loaded = {kernel: bugs.load(f"{name}@{kernel}") for kernel in chosen}
+    kernels = [kernel for kernel in bugs.kernels() if kernel.startswith("linux-")]
+    loaded = {kernel: bugs.load(f"{name}@{kernel}") for kernel in kernels}
     rows: list[Backport] = []
 
     async def work(client: AsyncClient, _: SweepOptions) -> None:

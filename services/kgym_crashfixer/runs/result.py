@@ -2,7 +2,6 @@
 
 import re
 from dataclasses import dataclass
-from pathlib import Path
 
 from kgym.api.agent.nodes import Node, Tried
 from kgym.api.agent.report import Evidence, OtherFix, Report
@@ -10,6 +9,7 @@ from kgym.api.agent.runs import FixView, RunView
 from kgym.bugs.bug_file import BugFile
 from kgym.bugs.patch_kit import PatchKit, line, prose
 from kgym_crashfixer.platform_protocol import Begun
+from kgym_crashfixer.prompts import environment
 
 AUTHOR = "CrashFixer <crashfixer@kgymsuite.invalid>"
 
@@ -28,21 +28,18 @@ class RunFix:
 def kit(run_fix: RunFix, author: str | None = None) -> PatchKit:
     """Return the fix for its maintainers."""
     run, fix, node = run_fix.run, run_fix.fix, run_fix.node
-    sure = f", {fix.confidence:.0%} sure" if fix.confidence is not None else ""
+    sure = f"{fix.confidence:.0%} sure" if fix.confidence is not None else "not measured"
+    # A hypothesis may describe changes that the diff does not have.
+    why = "\n\n".join(_reasons(run_fix)) or node.hypothesis or ""
     return PatchKit(
         bug=run_fix.bug,
         crash=run_fix.begun.crash.title,
         diff=fix.diff,
         author=author or AUTHOR,
         date=run.ended_at or run.created_at,
-        message=node.message,
-        # A hypothesis may describe changes that the diff does not have.
-        reasons=_reasons(run_fix) or ([node.hypothesis] if node.hypothesis else []),
-        notes=(
-            f"Written by a program (kGymSuite's CrashFixer, run {run.id}, {run.model}), and",
-            f"tested: the reproducer no longer crashes the kernel{sure}.",
-            "Review it, and add your Signed-off-by before you send it.",
-        ),
+        message=node.message or f"\n\n{why}",
+        notes=f"Written by a program (kGymSuite's CrashFixer, run {run.id}, {run.model}). Tested:"
+        f" the reproducer no longer crashes the kernel ({sure}). Review it, and sign it off.",
         upstream=node.upstream,
         cause=run_fix.begun.cause,
     )
@@ -103,16 +100,7 @@ def _evidence(tried: Tried) -> Evidence:
 
 
 def _markdown(made: Report, note: str) -> str:
-    # Imported here, as commands that only show runs need no templates.
-    from jinja2 import Environment, FileSystemLoader, StrictUndefined  # noqa: PLC0415
-
-    environment = Environment(
-        loader=FileSystemLoader(Path(__file__).parent),
-        undefined=StrictUndefined,
-        autoescape=False,  # noqa: S701 - no HTML
-        trim_blocks=True,
-    )
-    environment.filters |= {"line": line, "prose": prose}
     # Longer than any run of backticks in the diff, which could otherwise end the block.
     fence = "`" * (3 + max((len(run) for run in re.findall("`+", made.fix.diff)), default=0))
-    return environment.get_template("report.md").render(made=made, note=note, fence=fence)
+    values = {"made": made, "note": note, "fence": fence, "line": line, "prose": prose}
+    return environment().get_template("report.md").render(values)

@@ -47,7 +47,6 @@ def _reviewed(rounds: int, memory: Memory, state: State, node: Node) -> Plan[Non
     dropped: list[Lesson] = []
     for _ in range(rounds):
         text = yield from _asked(Purpose.REVIEW, node, state, code, dropped)
-        node.review.append(text[: answers.LONGEST_WORDS])
         if not text or "<approved" in text.lower():
             break
         candidate, _ = read_patch(code, text)
@@ -111,7 +110,7 @@ def _tried(memory: Memory, node: Node, candidate: Candidate) -> Plan[str]:
         return memory.lessons[candidate.digest].outcome
     check = yield from _checked(candidate.diff)
     if check is None or check.outcome is not PatchOutcome.COMPILES:
-        return f"{check.outcome}: {check.reason}" if check else "it could not be checked"
+        return f"{check.outcome}: {check.reason}" if check else "it was not checked"
     # Its runs are the node's only if they hold: the last verified diff keeps its own.
     trial = node.model_copy(update={"runs": []})
     tried = yield from try_patch(memory, trial, candidate)

@@ -64,12 +64,10 @@ class Search:
     def fixes(self) -> list[FixView]:
         """Return all patches that resolve the bug: the reviewed one, then by confidence."""
         fixes = []
-        reviewed = {
-            node.parent for node in self.nodes.values() if node.begins_at == REVIEW and node.outcome
-        }
+        ended = self.nodes.get(REVIEW)
         for node in self.nodes.values():
-            if node.name in reviewed:
-                continue
+            if ended is not None and ended.outcome and node.name == ended.parent:
+                continue  # the reviewed diff takes its place
             if node.outcome is NodeOutcome.RESOLVED and node.chosen is not None and node.tried:
                 patch = node.candidates[node.chosen]
                 fixes.append(
@@ -86,7 +84,7 @@ class Search:
         # Confidence is the evidence. Then few findings and a small diff make a review easy; trees
         # that agree are only a hint.
         fixes.sort(key=lambda fix: (-(fix.confidence or 0), fix.notes, fix.lines, -fix.agreement))
-        fixes.sort(key=lambda fix: self.nodes[fix.node].begins_at != REVIEW)
+        fixes.sort(key=lambda fix: fix.node != REVIEW)
         return [fix.model_copy(update={"number": rank}) for rank, fix in enumerate(fixes, 1)]
 
     def _agreement(self, digest: str) -> int:

@@ -116,10 +116,7 @@ class Node(_Kept):
     name: str = Field(description="in its run")
     parent: str | None = Field(description="the node that it continues; null for a root")
     depth: int = Field(description="in the tree; 1 for a root")
-    begins_at: str = Field(
-        "hypothesis",
-        description="or `patch`: with the parent's hypothesis; or `review`, of the parent's fix",
-    )
+    begins_at: str = Field("hypothesis", description="or `patch`, `review`: with the parent's")
     rounds: int = 0
     further_files: list[str] = Field([], description="that it found, besides the candidate files")
     hypotheses: list[str] = Field([], description="the most likely first, if they are ranked")
@@ -132,7 +129,6 @@ class Node(_Kept):
     summary: str = Field("", description="of its failure, for later cycles")
     outcome: NodeOutcome | None = None
     unreadable: list[str] = Field([], description="why answers were unreadable")
-    review: list[str] = Field([], description="answers of the model as a reviewer")
     message: str = Field("", description="of the commit, from the reviewed diff")
     upstream: Upstream | None = Field(None, description="facts about the reviewed diff")
 

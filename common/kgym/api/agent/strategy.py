@@ -91,11 +91,7 @@ class Searching(Strict):
         1, ge=0, le=10, description="further runs on new instances before `resolved` is claimed"
     )
     review: int = Field(
-        0,
-        ge=0,
-        le=5,
-        description="rounds of a review of the fix, whose changes are tried like any patch; then"
-        " the model writes the commit's message. 0: neither",
+        0, ge=0, le=5, description="rounds of the fix's review; 0: none, nor a commit's message"
     )
     localisation: Literal["fix", "report", "cause", "bm25", "given"] = Field(
         "report",
