@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from kgym.api.agent.nodes import CauseCommit
-from kgym.api.steps import Blamed, Upstream
+from kgym.api.steps.check import Blamed, Upstream
 from kgym.bugs import bundle, patch_kit
 from kgym.bugs.bug_file import ChangeTable
 from kgym.bugs.patch_kit import PatchKit

@@ -15,7 +15,7 @@ from hashlib import sha256
 from pathlib import Path
 
 from kgym.api.agent.nodes import CauseCommit
-from kgym.api.steps import Blamed, Upstream
+from kgym.api.steps.check import Blamed, Upstream
 from kgym.bugs.bug_file import BugFile
 from kgym.errors import UserError
 from kgym.source import patch_mails
@@ -75,9 +75,7 @@ class PatchKit:
         path = re.search(r"(?m)^\+\+\+ b/(\S+)", self.diff)
         area = subsystem((), path[1] if path else "kernel", "")
         named = f"{line(self.upstream.prefix) if self.upstream else area}: {does}"
-        # Not by `shorten` if it fits: that would change its blanks.
-        long = len(named) > SUBJECT
-        return textwrap.shorten(named, SUBJECT, placeholder="...") if long else named
+        return textwrap.shorten(named, SUBJECT, placeholder="...")
 
     @property
     def mail(self) -> str:

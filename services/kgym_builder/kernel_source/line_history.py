@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 
-from kgym.api.steps import Blamed
+from kgym.api.steps.check import Blamed
 from kgym.source import unified_diff
 
 # Runs Git on a repository; returns the lines that it prints, none if it fails.

@@ -61,14 +61,14 @@ def upstream(path: Path, bug: str, author: str, out: Path | None, as_json: bool)
     patch = given.diff or ""
     message, tags, own = patch_kit.authored(patch_mails.read(patch, str(path)))
     patch_kit.author_of(author or own)  # refused before anything runs
-    options = RunOptions(TrialOptions(variants=True))
+    options = RunOptions(TrialOptions(variants=True), upstream=True)
     runs: list[KernelRun] = []
     checks: list[PatchCheck | str] = []
 
     async def work(client: AsyncClient, _: SweepOptions) -> None:
         runs.append(await run_kernel(client, loaded, patch, options))
         if runs[0].outcome is Outcome.RESOLVED:
-            checks.append(await check_patch(client, loaded, patch, options, upstream=True))
+            checks.append(await check_patch(client, loaded, patch, options))
 
     interruptible_work.run(work, kept(loaded))
     (run,) = runs

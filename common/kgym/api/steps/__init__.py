@@ -31,7 +31,6 @@ from kgym.api.steps.build import (
     SkippedFunction,
 )
 from kgym.api.steps.check import (
-    Blamed,
     CheckResult,
     CheckSpec,
     FileCheck,
