@@ -406,7 +406,7 @@ def test_the_review_changes_a_fix_only_for_another_that_is_still_resolved() -> N
     class Reviewer(World):
         """Renames the limit's neighbour; then breaks the fix, twice; then says it is right."""
 
-        said = [
+        replies = [
             edit("16", "16 /* elements */"),
             edit("16 /* elements */", "word"),
             edit("16 /* elements */", "7"),
@@ -415,7 +415,7 @@ def test_the_review_changes_a_fix_only_for_another_that_is_still_resolved() -> N
 
         def _answer(self, question: work.Question, chance: random.Random) -> work.Result:
             if question.purpose is work.Purpose.REVIEW:
-                return work.Answer(text=self.said[len(self.questions(work.Purpose.REVIEW))])
+                return work.Answer(text=self.replies[len(self.questions(work.Purpose.REVIEW))])
             return super()._answer(question, chance)
 
     tool = Tool(review=5, turns=30, kernels=9, validate_with=0)

@@ -145,8 +145,8 @@ class PatchKit:
         facts: dict[str, Sequence[str]] = {}
         if (known := self.upstream) is not None:
             facts["Recipients, by the tree's get_maintainer.pl"] = known.recipients
-            found = [f"{each.check}: line {each.line}: {each.message}" for each in known.findings]
-            facts["Findings of checkpatch, sparse and clang-format"] = found
+            listed = [f"{each.check}: line {each.line}: {each.message}" for each in known.findings]
+            facts["Findings of checkpatch, sparse and clang-format"] = listed
             if not known.blame:
                 facts["Fixes: is not known"] = ["no history of these lines is at hand"]
         for head, texts in facts.items():
@@ -234,5 +234,6 @@ def author_of(author: str) -> str:
     """Return a header's value; raise UserError `bad_author`."""
     name, address = parseaddr(line(author))
     if "@" not in address:
-        raise UserError("bad_author", f"{author!r} is not `Name <name@example.org>`")
+        what = f"the author {author!r} is not `Name <name@example.org>`: give --author"
+        raise UserError("bad_author", what)
     return formataddr((name, address))

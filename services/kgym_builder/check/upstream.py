@@ -85,7 +85,7 @@ async def _linted(
 ) -> list[Finding]:
     """Return the warnings that the patch adds, of sparse and clang-format, if they are there."""
     lines = await asyncio.to_thread(changed_lines, files)
-    words = [[*_SPARSE, *_flags(obj)] for obj in objects[:_OBJECTS]]
+    words: list[list[str]] = [[*_SPARSE, *_flags(obj)] for obj in objects[:_OBJECTS]]
     words += [[*_FORMAT, path] for path in list(lines)[:_OBJECTS] if path.endswith((".c", ".h"))]
     script = "".join(f"{shlex.join(command)}\n" for command in words).encode()
     old, new = [diagnostics.parse(await _lines(tree, ["sh"], script)) for tree in (before, after)]

@@ -148,7 +148,8 @@ async def _backport(client: AsyncClient, kernel: str, bug: Bug, patch: str) -> B
     # An empty change shows the bug: of a patch that does not apply, this is all that is known.
     shown = await run_kernel(client, bug, "")
     run = await run_kernel(client, bug, patch)
-    reproduces = {Verdict.SAME_CRASH: True, Verdict.NO_CRASH: False}.get(shown.verdict)
+    verdict = shown.verdict or Verdict.INCONCLUSIVE
+    reproduces = {Verdict.SAME_CRASH: True, Verdict.NO_CRASH: False}.get(verdict)
     unknown = not reproduces or run.outcome is Outcome.INCONCLUSIVE
     return Backport(
         kernel=kernel,
