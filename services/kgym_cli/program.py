@@ -22,6 +22,7 @@ from kgym_cli.settings import Settings, in_use, options_of
 # All commands with their summaries.
 COMMANDS = {
     "agent": Lazy("agent", "Search for fixes on behalf of others, as a service.", remote=True),
+    "backports": Lazy("upstream", "Show on which kernels a patch resolves a bug.", remote=True),
     "bench": Lazy("bench", "Manage datasets of bugs on which agents are measured."),
     "bisect": Lazy("bisect", "Find the commit that introduced or fixed a bug.", remote=True),
     "bug": Lazy("bug", "List, show and reproduce bugs.", remote=True),
@@ -55,6 +56,7 @@ COMMANDS = {
     "token": Lazy("token", "Create, list and revoke tokens of callers and workers."),
     "trace": Lazy("trace", "Show what a kernel executed before it crashed."),
     "up": Lazy("up", "Start scheduler, workers and monitor on this machine."),
+    "upstream": Lazy("upstream", "Prove a patch, and write its mail and tags.", remote=True),
     "worker": Lazy(
         "worker", "Run steps until stopped or drained; list and drain workers.", remote=True
     ),

@@ -115,9 +115,6 @@ class SchedulerPlatform:
         )
         return question.model_copy(update={"values": {**values, "files": cut.files}})
 
-    async def close(self) -> None:
-        """Do nothing: jobs stay, and the caller closes the client."""
-
     # --- the beginning ----------------------------------------------------------------------
 
     async def _on_submitted(self, name: str, job: int) -> None:

@@ -55,6 +55,3 @@ class Platform(Protocol):
 
         The same question is always cut in the same way. Comments mark omitted parts.
         """
-
-    async def close(self) -> None:
-        """Release resources; jobs stay."""

@@ -66,7 +66,7 @@ class CrashClass(Strict):
 
 def render(question: Question) -> Prompt:
     """Fill the templates of a question's purpose; a missing value is an error."""
-    templates = _environment()
+    templates = environment()
     template = templates.get_template(f"{question.purpose}/question.md")
     given = _with_examples(question.values)
     mark = _mark(given)
@@ -100,7 +100,8 @@ def _steady(values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 @functools.cache
-def _environment() -> "Environment":
+def environment() -> "Environment":
+    """Return the templates of prompts, and of what runs hand over."""
     # Imported here, as commands that only show runs need no templates.
     from jinja2 import Environment, FileSystemLoader, StrictUndefined  # noqa: PLC0415
 

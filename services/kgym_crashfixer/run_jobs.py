@@ -166,7 +166,7 @@ class RunJobs:
     async def check(self, name: str, work: Check) -> Checked | Unanswered:
         """Check which patches apply and compile."""
         try:
-            job = await self.answered(name, self._bug.check(work.patches))
+            job = await self.answered(name, self._bug.check(work.patches, upstream=work.upstream))
         except Refused as error:
             return _unanswered(error)
         checked = outcome.checked(job)

@@ -89,17 +89,22 @@ def test_a_fix_is_found_written_recorded_and_replayed(
 ) -> None:
     endpoint.script = [mending]
     model = model_of(endpoint)
-    tape, out = tmp_path / "tape.jsonl", tmp_path / "out.patch"
+    tape, out = tmp_path / "tape.jsonl", tmp_path / "kit"
     how = ("--strategy", tmp_path / "small.toml", "--files", FILE, "--out", out, "--json")
     fixed = kgym("fix", mine, "--model", model, "--record", tape, "--window", 30_000, *how)
     assert fixed.status == 0, fixed.err
     run = fixed.json["run"]
     assert (run["state"], run["fixes"], run["bug"]) == ("resolved", 1, "mine")
     assert "t0: resolved" in fixed.err
-    patch = out.read_text()
+    mail, note = (
+        out / "0001-watch_queue-fix-use-after-free-in-watch_filter.patch",
+        out / "cover-note.md",
+    )
+    assert fixed.json["written"] == [str(mail), str(note)]
+    patch = mail.read_text()
     assert patch == fixed.json["patch"]
     assert "Subject: [PATCH] watch_queue: fix use-after-free in watch_filter" in patch
-    assert "+int mends;" in out.with_suffix(".md").read_text()
+    assert "+int mends;" in note.read_text()
     head = tapes.head(tape)
     assert head is not None
     assert head.window == 30_000
@@ -125,7 +130,7 @@ def test_a_fix_is_found_written_recorded_and_replayed(
     for word in ("resume", "stop"):  # it has ended
         assert kgym("run", word, 1).status == 2
     written = [file for file in tmp_path.rglob("*") if file.is_file()]
-    assert {tape, out, out.with_suffix(".md"), data / "runs" / "1" / "events.gz"} <= set(written)
+    assert {tape, mail, note, data / "runs" / "1" / "events.gz"} <= set(written)
     for path in written:
         assert KEY.encode() not in path.read_bytes(), path
     assert "is not counted" in contents(data / "runs")
@@ -148,7 +153,7 @@ def test_a_scheduler_that_goes_away_during_a_run_is_waited_for(
 ) -> None:
     endpoint.script = [mending]
     model = model_of(endpoint)
-    how = ["--strategy", tmp_path / "small.toml", "--files", FILE, "--out", tmp_path / "out.patch"]
+    how = ["--strategy", tmp_path / "small.toml", "--files", FILE, "--out", tmp_path / "out"]
     farm = Farm(traces=False, hold_at="run mends")
     with farming(data, farm) as first:
         port = int(first.url.rpartition(":")[2])

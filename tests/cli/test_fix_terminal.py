@@ -98,7 +98,7 @@ def test_ctrl_c_ends_the_run_and_its_jobs_and_says_how_to_go_on(
     assert_none_goes_on(kgym)
     farm.hold.set()
     asked = len(endpoint.asked)
-    gone_on = kgym("run", "resume", 1, "--out", tmp_path / "out.patch", "--json")
+    gone_on = kgym("run", "resume", 1, "--out", tmp_path / "out", "--json")
     assert (gone_on.status, gone_on.json["run"]["state"]) == (0, "resolved"), gone_on.err
     assert len(endpoint.asked) == asked
 
@@ -118,7 +118,7 @@ def test_ctrl_c_while_the_bug_is_shown_leaves_no_job_and_its_tape_is_continued(
     assert endpoint.asked == []
     farm.hold.set()
     endpoint.script = [mending]
-    gone_on = kgym("run", "resume", 1, "--out", tmp_path / "out.patch", "--json")
+    gone_on = kgym("run", "resume", 1, "--out", tmp_path / "out", "--json")
     assert gone_on.status == 0, gone_on.err
     assert len(tape.read_text().splitlines()) == 1 + len(endpoint.asked) > 1
 
@@ -162,7 +162,7 @@ def test_what_a_model_and_a_bug_say_steers_no_terminal(
         bundle_text.replace(f'"{title}"', json.dumps(f"{title} {HOSTILE}"))
     )
     how = ("--strategy", tmp_path / "small.toml", "--files", FILE, "--model", model_of(endpoint))
-    out = ("--out", tmp_path / "out.patch")
+    out = ("--out", tmp_path / "out")
     shown = b""
     for words in (("fix", mine, *how, *out), ("run", "show", 1), ("run", "list")):
         with terminal(data, *words, columns=200) as screen:

@@ -37,6 +37,10 @@ def guess(purpose: str, text: str) -> str:
             return edit(limit(text), "7")
         case "reflection" | "consistency":
             return "<choice>1</choice>"
+        case "review":
+            return "<approved/> It is right."
+        case "message":
+            return "<subject>lower the limit</subject><body>It was too large.</body>"
     return "it failed"
 
 

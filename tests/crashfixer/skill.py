@@ -118,6 +118,8 @@ _WRITTEN = {
     Purpose.CONSISTENCY: 800,
     Purpose.SUMMARY: 300,
     Purpose.TOOL: 500,
+    Purpose.REVIEW: 300,
+    Purpose.MESSAGE: 300,
 }
 # Tokens of each further hypothesis, with its weighing, or patch of one answer.
 _FURTHER = 500
@@ -348,7 +350,7 @@ class Simulation:
                 if mended:
                     after = {part: token.removeprefix("bad") for part, token in after.items()}
                 return _edits(before, after, values["form"] == "diff", good=mended)
-        return "it failed"
+        return "<approved/> it failed"
 
     def _patch(self, question: Question, chance: random.Random) -> str:
         values, skill = question.values, self.bug.skill

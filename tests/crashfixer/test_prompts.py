@@ -60,7 +60,9 @@ def questions() -> list[Question]:
         world = World(2, ["7", "0", "word", "8", "9"])
         run(Search(strategy, KNOWN), world)
         asked += world.questions()
-    return asked
+    world = World(2, ["16"])
+    run(Search(Forest(trees=1, depth=1, review=2, cycle=edits), KNOWN), world)
+    return asked + world.questions()
 
 
 def asked_for(purpose: Purpose) -> Question:
@@ -101,6 +103,8 @@ def whole(question: Question, *, full: bool) -> Question:
         "examples": True,
     }
     nothing = {"lessons": [], "changed": "", "explanation": "", "examples": False}
+    nothing |= {"findings": []}
+    known["findings"] = ["checkpatch: line 3: Missing a blank line after declarations"]
     nothing |= {"obstacles": ["early_return"], "feedback": False, "reasons": False}
     values = known if full else {**dict.fromkeys(known), **nothing}
     return changed(question, **{name: values[name] for name in question.values if name in values})

@@ -51,6 +51,7 @@ def run_fix(
         ],
         chosen=0,
         outcome=NodeOutcome.RESOLVED,
+        message=f"[PATCH] `limit`: fix the limit.\n\n{why}" if why else "",
         runs=[tried.model_copy(update={"findings": [finding]})],
     )
     now = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
@@ -102,20 +103,19 @@ def applied(tmp_path: Path, text: str) -> str:
 
 def test_git_applies_it_with_the_message_for_maintainers(tmp_path: Path) -> None:
     references = [
-        'Fixes: 1234567890ab ("watch: add a limit")',
+        'Fixes: 1234567890ab ("nobody has looked whether it wrote these lines")',
         "https://syzkaller.appspot.com/bug?extid=0123456789abcdef0123",
     ]
-    text = result.patch(run_fix(references=references), "Ann Ä <ann@example.org>")
+    text = result.kit(run_fix(references=references), "Ann Ä <ann@example.org>").mail
     author, subject, *message = applied(tmp_path, text).splitlines()
     assert author == "Ann Ä <ann@example.org>"
-    assert subject == "watch: fix slab-out-of-bounds Write in f"
+    assert subject == "watch: fix the limit"
     body = "\n".join(message)
     assert "syzbot reports:\n\n  KASAN: slab-out-of-bounds Write in f\n" in body
     assert " ".join(WHY.split()) in " ".join(body.split())
-    assert all(len(line) <= 72 for line in message[:-4])
+    assert all(len(line) <= 72 for line in message[:-3])
     assert body.rstrip().endswith(
-        'Fixes: 1234567890ab ("watch: add a limit")\n'
-        "Reported-by: syzbot+0123456789abcdef0123@syzkaller.appspotmail.com\n"
+        "\n\nReported-by: syzbot+0123456789abcdef0123@syzkaller.appspotmail.com\n"
         "Closes: https://syzkaller.appspot.com/bug?extid=0123456789abcdef0123"
     )
     assert "kGymSuite" not in body  # what stands below the line stays out of the log
@@ -123,7 +123,7 @@ def test_git_applies_it_with_the_message_for_maintainers(tmp_path: Path) -> None
 
 @pytest.mark.attack
 def test_a_models_words_end_no_message_and_add_no_tag(tmp_path: Path) -> None:
-    log = applied(tmp_path, result.patch(run_fix(HOSTILE)))
+    log = applied(tmp_path, result.kit(run_fix(HOSTILE)).mail)
     for word in ("diff --git", "Signed-off-by: Linus", "Index: x", "three", "123456789012345"):
         assert word in log
     trailers = subprocess.run(
@@ -138,19 +138,19 @@ def test_a_models_words_end_no_message_and_add_no_tag(tmp_path: Path) -> None:
 
 
 def test_without_a_hypothesis_the_reasons_of_the_edits_stand_there(tmp_path: Path) -> None:
-    assert "the array has 16 elements" in applied(tmp_path, result.patch(run_fix(None)))
+    assert "the array has 16 elements" in applied(tmp_path, result.kit(run_fix(None)).mail)
 
 
 @pytest.mark.parametrize("author", ["nobody", "", "a\nBcc: b@c.d", "A <a>"])
 def test_an_author_without_an_address_is_refused(author: str) -> None:
     if author == "":
-        assert "From: CrashFixer" in result.patch(run_fix(), author)
+        assert "From: CrashFixer" in result.kit(run_fix(), author).mail
         return
     if "\n" in author:
-        assert "\nBcc" not in result.patch(run_fix(), author)
+        assert "\nBcc" not in result.kit(run_fix(), author).mail
         return
     with pytest.raises(UserError, match="is not `Name"):
-        result.patch(run_fix(), author)
+        assert result.kit(run_fix(), author).mail
 
 
 def test_the_report_holds_the_evidence(tmp_path: Path) -> None:
@@ -165,6 +165,7 @@ def test_the_report_holds_the_evidence(tmp_path: Path) -> None:
         "+#define LIMIT 16",
         "1: crashed",
         "- It does not compile: 'limti' undeclared",
+        "## Before you send it",
     ):
         assert words in made.markdown, words
     unpriced = Spent(calls=2, unpriced_calls=2)

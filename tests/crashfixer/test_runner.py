@@ -419,11 +419,12 @@ async def test_the_shipped_forest_looks_lists_and_tries_in_turn(tmp_path: Path) 
         view = await ran(made, strategy="forest")
         (platform,) = made.platforms
     assert view.state is RunState.RESOLVED
-    assert [node.name for node in view.nodes] == ["t0", "t1", "t2"]
-    assert [node.hypothesis for node in view.nodes] == ["7", "8", "16"]
+    assert [node.name for node in view.nodes] == ["t0", "t1", "t2", "review"]
+    assert [node.hypothesis for node in view.nodes[:3]] == ["7", "8", "16"]
+    assert [(fix.node, fix.number) for fix in view.ranked] == [("review", 1)]
     assert [tool.name for tool in model.asked[0].tools][-1] == "name_files"
     assert not model.asked[-1].tools
-    assert all(f"[start of {FURTHER}]" in call.prompt.text for call in model.asked[2:])
+    assert all(f"[start of {FURTHER}]" in call.prompt.text for call in model.asked[2:6])
     purposes = Counter(call.prompt.purpose for call in model.asked)
-    assert purposes == {"files": 2, "hypotheses": 1, "patches": 3}
+    assert purposes == {"files": 2, "hypotheses": 1, "patches": 3, "review": 1, "message": 1}
     assert sum(name.endswith("-source") for name in platform.done) == 2

@@ -73,6 +73,7 @@ BEST_FIRST = st.builds(
     cycles=st.integers(1, 6),
     width=st.integers(1, 4),
     depth=st.integers(1, 4),
+    review=st.integers(0, 2),
     stop=st.sampled_from(["branch", "forest"]),
     cycle=CYCLES,
 )
@@ -399,6 +400,45 @@ def test_a_check_that_a_limit_ended_is_no_compile_error() -> None:
     run(search, world)
     assert search.fixes()
     assert not world.questions(work.Purpose.REPAIR)
+
+
+def test_the_review_changes_a_fix_only_for_another_that_is_still_resolved() -> None:
+    class Reviewer(World):
+        """Renames the limit's neighbour; then breaks the fix, twice; then says it is right."""
+
+        replies = [
+            edit("16", "16 /* elements */"),
+            edit("16 /* elements */", "word"),
+            edit("16 /* elements */", "7"),
+            "<approved/>",
+        ]
+
+        def _answer(self, question: work.Question, chance: random.Random) -> work.Result:
+            if question.purpose is work.Purpose.REVIEW:
+                return work.Answer(text=self.replies[len(self.questions(work.Purpose.REVIEW))])
+            return super()._answer(question, chance)
+
+    tool = Tool(review=5, turns=30, kernels=9, validate_with=0)
+    forest = Forest(trees=1, depth=1, validate_with=0)
+    for seed, strategy in ((1, forest.model_copy(update={"review": 4})), (3, tool)):
+        world = Reviewer(seed, ["16"])
+        search = searched(strategy, world)
+        (fix,) = search.fixes()
+        node = search.nodes["review"]
+        assert (fix.node, node.chosen) == ("review", 1)
+        assert "+#define LIMIT 16 /* elements */" in fix.diff
+        assert [candidate.problem.split(":")[0] for candidate in node.candidates] == [
+            *("", "", "does_not_compile"),
+            FIRST.crash.title.split(":")[0],
+        ]
+        assert node.tried is not None
+        assert node.tried.resolved
+        assert node.message == "mend it\n\nIt was wrong."
+        assert len(world.questions(work.Purpose.REVIEW)) == 4
+        (message,) = world.questions(work.Purpose.MESSAGE)
+        assert message.values["changed"] == fix.diff
+    unreviewed = searched(forest, Reviewer(1, ["16"]))
+    assert "review" not in unreviewed.nodes
 
 
 @pytest.mark.parametrize("last", [False, True])

@@ -65,3 +65,8 @@ def test_what_is_no_strategy_says_where_and_what(tmp_path: Path, text: str, word
 def test_a_name_that_nobody_knows_names_those_that_there_are() -> None:
     with pytest.raises(UserError, match="best-first"):
         strategies.load("nothing")
+
+
+def test_published_setups_have_no_review() -> None:
+    reviewed = {name for name in strategies.names() if strategies.load(name).review}
+    assert reviewed == {"best-first", "demo", "forest", "tool"}

@@ -111,7 +111,14 @@ class World:
             case work.Purpose.REFLECTION | work.Purpose.CONSISTENCY:
                 return work.Answer(text=f"<choice>{chance.randrange(1, 4)}</choice>")
             case _:
-                return work.Answer(text="it failed")
+                return work.Answer(text=self._last_words(question, chance))
+
+    def _last_words(self, question: work.Question, chance: random.Random) -> str:
+        if question.purpose is work.Purpose.MESSAGE:
+            return "<subject>mend it</subject><body>It was wrong.</body>"
+        if question.purpose is work.Purpose.REVIEW:
+            return "<approved/>" if chance.random() < 0.3 else self._patch(question, chance)
+        return "it failed"
 
     def _patch(self, question: work.Question, chance: random.Random) -> str:
         if chance.random() < 0.1:

@@ -47,7 +47,7 @@ def test_the_demos_agent_fails_in_each_way_and_then_finds_the_fix() -> None:
 
 
 def test_a_killed_agent_goes_on_and_asks_nothing_twice(tmp_path: Path) -> None:
-    words = ["fix", BUG, "--model", TAPE, "--out", str(tmp_path / "fix.patch"), "--json"]
+    words = ["fix", BUG, "--model", TAPE, "--out", str(tmp_path / "kit"), "--json"]
     before = kgym("run", "list")[1]["runs"]
     process = subprocess.Popen(
         [sys.executable, "-m", "kgym_cli", *words],
@@ -68,8 +68,8 @@ def test_a_killed_agent_goes_on_and_asks_nothing_twice(tmp_path: Path) -> None:
     finally:
         os.killpg(process.pid, signal.SIGKILL)
         process.wait()
-    status, outcome = kgym("run", "resume", run, "--out", tmp_path / "fix.patch")
+    status, outcome = kgym("run", "resume", run, "--out", tmp_path / "kit")
     assert (status, outcome["resolved"], outcome["cycles"]["outcomes"]) == (0, True, OUTCOMES)
-    assert (tmp_path / "fix.patch").read_text() == outcome["patch"]
+    assert Path(outcome["written"][0]).read_text() == outcome["patch"]
     assert all(call["asked"] == 1 for call in calls(run))
     assert outcome["run"]["spent"]["lost_calls"] == 0

@@ -63,6 +63,8 @@ class RunOptions:
     """Try the patch again, although it was tried before."""
     drop_binaries: bool = False
     """Leave out binary files of the patch."""
+    upstream: bool = False
+    """Whether checks also answer what a maintainer asks."""
     seconds: float | None = None
     """How long to wait for the answer. The jobs go on, and the same run continues with them."""
     patience: float = PATIENCE_SECONDS
@@ -157,7 +159,8 @@ async def check_patch(
 ) -> PatchCheck | str:
     """Return whether a change applies and compiles, or the reason why there is no answer."""
     patch = as_patch(change)
-    job = await kept_job(client, bug.check([patch]), kept(bug, options))
+    request = bug.check([patch], upstream=options.upstream)
+    job = await kept_job(client, request, kept(bug, options))
     result = job.steps[0].result
     if isinstance(result, CheckResult):
         return result.patches[0]

@@ -58,6 +58,7 @@ class Mail:
     number: int | None = None
     count: int = 1
     reply: bool = False
+    author: str = ""
     charset: str = diff_text.BYTES
 
 
@@ -105,10 +106,7 @@ def series(mails: Sequence[Mail]) -> tuple[list[Mail], list[str]]:
 
 def _mail(text: str, name: str) -> Mail:
     message = _parsed(text, name)
-    subject = str(message.get("Subject", ""))[:1000]
-    with suppress(MessageError, LookupError, ValueError):  # it stays as it is
-        subject = str(make_header(decode_header(subject)))
-    subject = " ".join(subject.split())
+    subject, author = (_header(message, name) for name in ("Subject", "From"))
     tags = " ".join(_TAG.findall(subject))
     number, version = _NUMBERS.search(tags), _VERSION.search(tags)
     bodies = dict(pair for part in message.walk() if (pair := _body(part, name)) is not None)
@@ -123,8 +121,17 @@ def _mail(text: str, name: str) -> Mail:
         number=int(number[1]) if number else None,
         count=int(number[2]) if number else 1,
         reply=_REPLY.match(subject) is not None,
+        author=author,
         charset=next(filter(_NATIONAL.match, bodies.values()), diff_text.BYTES),
     )
+
+
+def _header(message: _Message, name: str) -> str:
+    """Return a header as one line."""
+    header = str(message.get(name, ""))[:1000]
+    with suppress(MessageError, LookupError, ValueError):  # it stays as it is
+        header = str(make_header(decode_header(header)))
+    return " ".join(header.split())
 
 
 def _parsed(text: str, name: str) -> _Message:

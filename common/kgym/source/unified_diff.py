@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from io import StringIO
-from itertools import dropwhile
+from itertools import dropwhile, islice
 
 from kgym.errors import UserError
 from kgym.source import diff_text
@@ -43,6 +43,8 @@ _SIGNED = re.compile(r"[-+ \t\\]|\r?$")
 # A line after a hunk that prose would hardly have.
 _CODE = re.compile(r"[-+ ]\t|[-+](?! ).*[;{}]$|[-+]#")
 _START = re.compile(r"(?<=[-+])\d+(?=,|\s)")
+# As Git's driver `cpp`, which the kernel's .gitattributes name: no labels.
+_FUNCTION = re.compile(r"(?!\w+:\s*(?:$|/))[A-Za-z_]")
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,10 +134,16 @@ def parse(text: str, name: str) -> list[FileDiff]:
     return _Parser(text, name).files
 
 
-def between(path: str, before: str, after: str, context: int = 3) -> str:
-    """Return the change of a file's text as a diff; empty if there is none."""
+def between(
+    path: str, before: str, after: str, context: int = 3, *, functions: bool = False
+) -> str:
+    """Return the change of a file's text as a diff; empty if there is none.
+
+    With `functions`, hunks name the function around them, as in Git's diffs of C.
+    """
     # str.splitlines would also split at the form feeds in kernel sources.
     old, new = StringIO(before).readlines(), StringIO(after).readlines()
+    whole = old
     # difflib is quadratic, so it only gets the part that differs.
     same = common_start(old, new)
     first = max(0, same - context)
@@ -146,8 +154,16 @@ def between(path: str, before: str, after: str, context: int = 3) -> str:
     for line in lines:
         if line.startswith("@@"):
             line = _START.sub(lambda number: str(int(number[0]) + first), line)  # noqa: PLW2901
+            if functions and (numbers := _NUMBERS.match(line)):
+                line = f"{line.rstrip()}{_function(whole[: int(numbers[1]) - 1])}\n"  # noqa: PLW2901
         text.append(line if line.endswith("\n") else f"{line}{_NO_END}")
     return "".join(text)
+
+
+def _function(above: Sequence[str]) -> str:
+    """Return the head of the function that the lines above a hunk begin, for its header."""
+    heads = (line for line in reversed(above) if _FUNCTION.match(line))
+    return "".join(f" {line[:80].rstrip()}" for line in islice(heads, 1))
 
 
 def common_start(lines: Sequence[str], other: Sequence[str]) -> int:

@@ -8,7 +8,7 @@ objects compiled and measured, results out.
 
 import asyncio
 import time
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -18,9 +18,11 @@ from kgym.api.steps import (
     CheckSpec,
     Diagnostic,
     FunctionCheck,
+    GitSource,
     Patch,
     PatchCheck,
     PatchOutcome,
+    Upstream,
 )
 from kgym.api.steps.check import NO_PATCH
 from kgym.errors import UserError
@@ -31,15 +33,19 @@ from kgym.source import patching
 from kgym.source.source_archive import name_of
 from kgym.worker import memo
 from kgym.worker.context import StepContext
-from kgym_builder.check import compile_plan, patch_judgement, patch_urls
+from kgym_builder.check import compile_plan, patch_judgement, patch_urls, upstream
 from kgym_builder.check.base_layer import BaseLayer, BaseLayers
 from kgym_builder.check.compilation import Counts, compiled
 from kgym_builder.check.compile_plan import CompilePlan, FileChange, Way
-from kgym_builder.check.patch_judgement import Lines, PatchJudgement, new_warnings
+from kgym_builder.check.patch_judgement import Lines, PatchJudgement, changed_lines, new_warnings
 from kgym_builder.kbuild import kconfig
 from kgym_builder.kbuild.kbuild import Output
 from kgym_builder.kbuild.working_tree import Tree, behind_link
 from kgym_builder.kernel_source.allowed_origins import Origins
+from kgym_builder.kernel_source.download import report_bytes
+from kgym_builder.kernel_source.git_repositories import Repositories
+from kgym_builder.kernel_source.line_history import LineHistory
+from kgym_builder.kernel_source.source_limits import SourceLimits
 from kgym_builder.patches import changed_functions, patched_files
 from kgym_builder.patches.changed_functions import Function
 from kgym_builder.suitecache import compiled_trees
@@ -70,6 +76,8 @@ class Checker:
         self.suite = suite
         self.origins = origins
         self.grounds = BaseLayers(cache)
+        folder = cache / "sources" / "repositories"
+        self.repositories = Repositories(folder, origins, SourceLimits())
 
     async def __call__(self, run: StepContext) -> CheckResult:
         """Perform a check step."""
@@ -209,7 +217,7 @@ class _Check:
     def _memo(self, identity: str, number: int) -> str:
         """Return the key of a patch's memo."""
         spec = self.spec
-        asked = (spec.base, self.patches[number], spec.dependents)
+        asked = [spec.base, self.patches[number], spec.dependents, *([True] * spec.upstream)]
         return memo.key("check", LAYOUT, identity, *asked, self.most_output, self.most_listed)
 
     async def _recalled(self, identity: str) -> dict[int, PatchCheck]:
@@ -305,6 +313,9 @@ class _Check:
         if any(result.unreadable for result in judged.done):
             ground.entry.doubt()
         warnings, words = await self._added(ground, known, judged)
+        facts = None
+        if self.spec.upstream and not judged.failed:
+            facts = await self._upstream(ground, patch.diff or "", known, folder)
         return PatchCheck(
             name=patch.name,
             outcome=judged.patch_outcome,
@@ -315,8 +326,27 @@ class _Check:
             diagnostics=[*judged.errors, *warnings][: self.most_listed],
             output=_cut(judged.output + words, self.most_output),
             through_make=plan.way is not Way.COMMANDS,
+            upstream=facts,
             seconds=0,
         )
+
+    async def _upstream(
+        self, ground: BaseLayer, given: str, known: _Known, folder: Path
+    ) -> Upstream:
+        """Return what a maintainer asks; `folder` has the tree with the patch."""
+        about = ground.entry.about
+
+        async def history(diff: str, path: str) -> LineHistory | None:
+            if not isinstance(source := self.spec.source, GitSource):
+                return None
+            known, commit = self.checker.repositories, about.source_identity.removeprefix("git:")
+            return await known.of_lines(source.url, commit, diff, path, report_bytes(self.run))
+
+        before = ground.tree(folder.with_name(f"{folder.name}-before"))
+        after, objects = ground.tree(folder), known.plan.objects
+        facts = await upstream.answers(before, after, known.files, given, objects, history)
+        await asyncio.to_thread(sandbox.remove, before.overlay.folder)
+        return facts.model_copy(update={"release": about.kernel_release})
 
     async def _added(
         self, ground: BaseLayer, known: _Known, judged: PatchJudgement
@@ -329,7 +359,7 @@ class _Check:
             before = []
             if obj is not None:
                 before = await self.checker.grounds.warnings(ground, obj, self.run)
-                lines = lines or await asyncio.to_thread(_lines, known.files)
+                lines = lines or await asyncio.to_thread(changed_lines, known.files)
             if new := new_warnings(before, warnings, lines):
                 added |= dict.fromkeys(new)
                 words.append(output)
@@ -402,14 +432,6 @@ def _counted(known: _Known, judged: PatchJudgement) -> list[FunctionCheck]:
 def _sum(counts: Counts, path: str, function: Function) -> int | None:
     parts = [counts[path, name] for name in function.symbols if (path, name) in counts]
     return sum(parts) if parts else None
-
-
-def _lines(files: Iterable[FileChange]) -> dict[str, Lines]:
-    return {
-        file.path: Lines(_text(file.before), _text(file.after))
-        for file in files
-        if file.before is not None and file.after is not None
-    }
 
 
 def _text(content: bytes | None) -> str:

@@ -20,7 +20,7 @@ from kgym_builder.check.compilation import (
     Counts,
     make_commands,
 )
-from kgym_builder.check.compile_plan import EVERYTHING, CompilePlan, FilePlan, Way
+from kgym_builder.check.compile_plan import EVERYTHING, CompilePlan, FileChange, FilePlan, Way
 from kgym_builder.kbuild import kbuild
 from kgym_builder.kbuild.object_index import Index, Object
 from kgym_builder.kbuild.saved_commands import compile_words, depfile
@@ -262,6 +262,17 @@ class Lines:
         """Return the earlier number of a line, both counted from 1; None if the line is new."""
         old, new, size = self._blocks[bisect_right(self._starts, line - 1) - 1]
         return old + line - new if line - 1 < new + size else None
+
+
+def changed_lines(files: Iterable[FileChange]) -> dict[str, Lines]:
+    """Return the lines of the files that a patch changes, without those that it adds or removes."""
+    return {
+        file.path: Lines(
+            *(side.decode(errors="surrogateescape") for side in (file.before, file.after))
+        )
+        for file in files
+        if file.before is not None and file.after is not None
+    }
 
 
 def new_warnings(

@@ -64,19 +64,23 @@ async def _review(
             diff = await separate_process.call(much, _diff, before, after)
         else:
             diff = await separate_process.call(much, patching.as_diff, result.patch)
-        findings += await _checkpatch(tree, diff)
+        findings += await style(tree, diff)
     # Blocking ones first: a patch could provoke many notes to push them beyond the limit.
     findings.sort(key=lambda finding: finding.severity is not Severity.BLOCKING)
     return findings[:_MOST]
 
 
-async def _checkpatch(tree: Tree, diff: str) -> list[Finding]:
+async def style(tree: Tree, diff: str, *options: str) -> list[Finding]:
+    """Return what the tree's checkpatch.pl finds in a diff, with further options."""
     # Some sources, such as a distribution's packages, may lack it.
     if not await tree.read([_SCRIPT]):
         return []
     try:
         done = await tree.run(
-            ["perl", _SCRIPT, *_OPTIONS, "-"], stdin=diff.encode(), timeout=_SECONDS, check=False
+            ["perl", _SCRIPT, *_OPTIONS, *options, "-"],
+            stdin=diff.encode(),
+            timeout=_SECONDS,
+            check=False,
         )
     except proc.ProgramTimedOut as error:
         return [Finding(check="checkpatch", reason="timed_out", message=error.message)]

@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 import re
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -146,6 +146,15 @@ class Remote:
         seconds = max(1.0, self._end - time.monotonic())
         answer = await self._ask("rev-list", scratch, argv, seconds, _HISTORY_BYTES)
         return _listed_history(self.name, since, commit, answer)
+
+    async def lines(self, words: Sequence[str]) -> list[str]:
+        """Return what Git prints about a repository of this machine; nothing if it fails."""
+        argv = git_program.command("--literal-pathspecs", *words, folder=self._address)
+        try:
+            answer = await self._ask(words[0], None, argv, _ASK_SECONDS, _HISTORY_BYTES)
+        except InfrastructureError:
+            return []
+        return answer.lines if answer.done.returncode == 0 else []
 
     async def fetch_branches(self, store: Store | None, scratch: Path) -> None:
         """Fetch all branches and tags, with their history."""

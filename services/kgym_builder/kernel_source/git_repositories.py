@@ -18,7 +18,7 @@ from typing import TypeVar
 from kgym.errors import InfrastructureError, UserError
 from kgym.host import sandbox
 from kgym.host.folder_cache import FolderCache, locked
-from kgym_builder.kernel_source import git_program, git_store
+from kgym_builder.kernel_source import git_program, git_store, line_history
 from kgym_builder.kernel_source.allowed_origins import Origins
 from kgym_builder.kernel_source.download import TellProgress
 from kgym_builder.kernel_source.git_mirrors import LocalPlace
@@ -26,6 +26,7 @@ from kgym_builder.kernel_source.git_objects import Objects
 from kgym_builder.kernel_source.git_program import SCRATCH, OnlyBranches, Suspect
 from kgym_builder.kernel_source.git_remote import ALL, NO_FILES, NO_OBJECTS, Remote
 from kgym_builder.kernel_source.git_store import Store
+from kgym_builder.kernel_source.line_history import LineHistory
 from kgym_builder.kernel_source.source_limits import SourceLimits
 
 # Generations between a named commit and the one that is asked for.
@@ -118,6 +119,17 @@ class Repositories:
 
         async with self._store.used():  # it makes the folder
             return await self._ask(url, report, listed)
+
+    async def of_lines(
+        self, url: str, commit: str, diff: str, path: str, report: TellProgress
+    ) -> LineHistory | None:
+        """Return the history of a file and of a diff's lines; None without a local repository."""
+        places = (place for place in self._origins.repositories(url) if place is not None)
+        if (place := next(places, None)) is None:
+            return None
+        most = self._bounds.archive
+        async with Remote(url, place, self._origins, self._bounds, report, most) as remote:
+            return await line_history.read(remote.lines, commit, diff, path)
 
     def trim(self, budget: int) -> None:
         """Remove the store if it has more than `budget` bytes and is not in use.

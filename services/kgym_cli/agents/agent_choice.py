@@ -174,7 +174,7 @@ def platforms(
             group = f"fix-{run.id}-{run.key[:8]}"
             asked = run.request
             known = await asyncio.to_thread(window, asked.model)
-            platform: Platform = SchedulerPlatform(
+            yield SchedulerPlatform(
                 client,
                 bug,
                 strategy,
@@ -184,9 +184,5 @@ def platforms(
                 files=asked.files,
                 window=asked.window or known,
             )
-            try:
-                yield platform
-            finally:
-                await platform.close()
 
     return opened

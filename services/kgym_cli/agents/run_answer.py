@@ -12,7 +12,9 @@ from rich.markup import escape
 from kgym.api.agent.report import Report
 from kgym.api.agent.runs import RunState, RunView
 from kgym.api.steps import Strict
+from kgym.bugs import patch_kit
 from kgym.client.agent_client import AgentClient
+from kgym.errors import UserError
 from kgym_cli.agents.agent_models import REPLAY
 from kgym_cli.agents.run_view import watch
 from kgym_cli.output import Exit, people
@@ -122,14 +124,25 @@ async def follow(agent: "AgentCalls", run: int, author: str | None, after: int =
     return FixAnswer.of(view, patch, report)
 
 
-def written(answer: FixAnswer, out: Path) -> FixAnswer:
-    """Write the patch, and its report beside it, if there is a fix."""
+def written(answer: FixAnswer, out: Path | None) -> FixAnswer:
+    """Write the patch kit, if there is a fix: the patch, and its report as the cover note."""
     if answer.patch is None or answer.report is None:
         return answer
-    beside = out.with_name(f"{out.stem}.md")
-    out.write_text(answer.patch)
-    beside.write_text(answer.report.markdown)
-    return answer.model_copy(update={"written": [str(out), str(beside)]})
+    out = out or Path(f"{answer.run.bug}-run{answer.run.id}")
+    names = write_kit(out, answer.patch, answer.report.markdown)
+    return answer.model_copy(update={"written": names})
+
+
+def write_kit(folder: Path, mail: str, note: str) -> list[str]:
+    """Write a patch kit; return its files. Raises UserError `cannot_write`."""
+    files = patch_kit.files(mail, note)
+    folder.mkdir(parents=True, exist_ok=True)
+    # `git am FOLDER/*.patch` would apply it, too.
+    if others := [path for path in folder.glob("*.patch") if path.name not in files]:
+        raise UserError("cannot_write", f"{others[0]} is there: name another folder with --out")
+    for name, text in files.items():
+        (folder / name).write_text(text, newline="")
+    return [str(folder / name) for name in files]
 
 
 def exit_of(run: RunView) -> Exit:

@@ -70,8 +70,8 @@ def limits(before: "Limits | None", **given: float | None) -> "Limits | None":
 @click.option("--watch/--no-watch", default=True, help="Show the run until it ends.")
 @click.option(
     "--out",
-    type=click.Path(path_type=Path, dir_okay=False),
-    help="File for the patch; its report is written beside it.  [default: NAME-runN.patch]",
+    type=click.Path(path_type=Path, file_okay=False),
+    help="Folder for the patch and its cover note.  [default: NAME-runN]",
 )
 @click.option("--author", help="Author of the patch, as `Name <mail>`.")
 @json_option(FixAnswer)
@@ -125,7 +125,7 @@ def fix(
         return await follow(agent, run, author)
 
     answer = with_agent(ask, work=True, own=own, record=record)
-    _end(written(answer, out or Path(f"{request.bug}-run{answer.run.id}.patch")), as_json)
+    _end(written(answer, out), as_json)
 
 
 def replayed(name: str, tape: Path, as_json: bool) -> None:

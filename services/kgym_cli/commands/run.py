@@ -112,7 +112,7 @@ def stop(run_id: int, as_json: bool) -> None:
     type=click.Path(path_type=Path, dir_okay=False),
     help="Tape to record; by default the one that the run was recorded on.",
 )
-@click.option("--out", type=click.Path(path_type=Path, dir_okay=False), help="As for `kgym fix`.")
+@click.option("--out", type=click.Path(path_type=Path, file_okay=False), help="As for `kgym fix`.")
 @click.option("--author", help="Author of the patch, as `Name <mail>`.")
 @json_option(FixAnswer)
 def resume(
@@ -145,7 +145,7 @@ def resume(
     # As in `kgym fix`: a tape is a file of this machine.
     own = view.model.startswith(REPLAY) or record is not None
     answer = with_agent(ask, work=True, own=own, record=record)
-    answer = written(answer, out or Path(f"{answer.run.bug}-run{run_id}.patch"))
+    answer = written(answer, out)
     if not printed_json(answer, as_json):
         answer.show(results)
     leave(exit_of(answer.run))

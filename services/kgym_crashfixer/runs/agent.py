@@ -286,7 +286,7 @@ class Agent:
 
     async def patch(self, run: int, number: int = 1, author: str | None = None) -> str:
         """Return a fix as a mail for `git am`; the best one has number 1."""
-        return result.patch(await self._fix(run, number), author)
+        return result.kit(await self._fix(run, number), author).mail
 
     async def report(self, run: int, number: int = 1) -> Report:
         """Return the evidence for a fix; the best one has number 1."""

@@ -403,8 +403,8 @@ class Runner:
             if state is not RunState.INTERRUPTED:
                 self._search.stop()
             self._note_fixes()
-            # A run with a fix is resolved, however it ended.
-            if self._fixes and state in {RunState.LIMITED, RunState.STOPPED}:
+            # A run with a fix is resolved, however it or the fix's review ended.
+            if self._fixes and state in {RunState.LIMITED, RunState.STOPPED, RunState.FAILED}:
                 state = RunState.RESOLVED
             self._note_nodes()
         ends(batch, state, ended.reason)

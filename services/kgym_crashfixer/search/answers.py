@@ -45,6 +45,13 @@ def ranked(text: str) -> list[str]:
     return [hypothesis for hypothesis in dict.fromkeys([*first, *hypotheses]) if hypothesis]
 
 
+def message(text: str) -> str:
+    """Return a commit's message: `<subject>`, an empty line, `<body>`; empty without them."""
+    subject, body = ("".join(_tagged(text[:LONGEST], tag)[-1:]) for tag in ("subject", "body"))
+    message = f"{' '.join(subject.split())}\n\n{body.strip()}"
+    return message[:LONGEST_WORDS] if subject.strip() and body.strip() else ""
+
+
 def _numbered(text: str, *headings: re.Pattern[str]) -> list[str]:
     """Return what headings with the numbers from 1 on begin; of the first kind that there is."""
     for heading in headings:

@@ -52,15 +52,22 @@ class Code:
 
     def edited(self, edits: Sequence[Edit]) -> "Code":
         """Return the code with more edits; raise MisfitError if one does not apply."""
+        after = self._with(Patch(name="the patch", edits=list(edits)))
+        return replace(after, edits=(*self.edits, *edits))
+
+    def with_diff(self, diff: str) -> "Code":
+        """Return the code with a diff of its files; raise MisfitError if it does not apply."""
+        return self._with(Patch(name="the patch", diff=diff))
+
+    def _with(self, patch: Patch) -> "Code":
         now = self.texts
         try:
-            patch = Patch(name="the patch", edits=list(edits))
             paths = (path for path in patching.files(patch) if path in now)
             applied = patching.apply(patch, {path: now[path].encode() for path in paths})
         except UserError as error:
             raise MisfitError(error.message) from error
         texts = {change.path: (change.content or b"").decode() for change in applied.changes}
-        return Code(self.files, (*self.edits, *edits), {**self._texts, **texts})
+        return Code(self.files, self.edits, {**self._texts, **texts})
 
     def changed(self, change: Change) -> "Code":
         """Return the code with a change of a model's; raise MisfitError if it does not fit."""

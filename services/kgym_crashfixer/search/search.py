@@ -9,6 +9,7 @@ from kgym_crashfixer.search.code import Code
 from kgym_crashfixer.search.cycle import Memory, State
 from kgym_crashfixer.search.engine import Asked, Engine, Plan
 from kgym_crashfixer.search.forest import best_first, forest, with_lessons
+from kgym_crashfixer.search.review import REVIEW, review
 from kgym_crashfixer.search.tool import tool
 from kgym_crashfixer.search.work import Question, Result
 
@@ -23,7 +24,7 @@ class Search:
 
     def __init__(self, strategy: Strategy, state: State) -> None:
         self._memory = Memory(validate_with=strategy.validate_with)
-        self._engine = Engine(_plan(strategy, self._memory, state))
+        self._engine = Engine(self._reviewed(strategy, state))
 
     @property
     def nodes(self) -> dict[str, Node]:
@@ -53,10 +54,20 @@ class Search:
         for node in self.nodes.values():
             node.outcome = node.outcome or NodeOutcome.STOPPED
 
+    def _reviewed(self, strategy: Strategy, state: State) -> Plan[bool]:
+        """Search; then review the best fix, if the strategy wants that."""
+        fixed = yield from _plan(strategy, self._memory, state)
+        if strategy.review and (fixes := self.fixes()):
+            yield from review(strategy.review, self._memory, state, self.nodes[fixes[0].node])
+        return fixed
+
     def fixes(self) -> list[FixView]:
-        """Return all patches that resolve the bug, the most confident first."""
+        """Return all patches that resolve the bug: the reviewed one, then by confidence."""
         fixes = []
+        ended = self.nodes.get(REVIEW)
         for node in self.nodes.values():
+            if ended is not None and ended.outcome and node.name == ended.parent:
+                continue  # the reviewed diff takes its place
             if node.outcome is NodeOutcome.RESOLVED and node.chosen is not None and node.tried:
                 patch = node.candidates[node.chosen]
                 fixes.append(
@@ -73,6 +84,7 @@ class Search:
         # Confidence is the evidence. Then few findings and a small diff make a review easy; trees
         # that agree are only a hint.
         fixes.sort(key=lambda fix: (-(fix.confidence or 0), fix.notes, fix.lines, -fix.agreement))
+        fixes.sort(key=lambda fix: fix.node != REVIEW)
         return [fix.model_copy(update={"number": rank}) for rank, fix in enumerate(fixes, 1)]
 
     def _agreement(self, digest: str) -> int:

@@ -38,6 +38,10 @@ class Purpose(StrEnum):
     """Lessons of a failed patch for later ones."""
     TOOL = "tool"
     """The next tool call of a plain agent."""
+    REVIEW = "review"
+    """What a maintainer would still change in a fix."""
+    MESSAGE = "message"
+    """The message of the commit, from the final diff."""
 
 
 class Question(Strict):
@@ -71,6 +75,7 @@ class Check(Strict):
     kind: Literal["check"] = "check"
     node: str
     patches: list[Patch] = Field(min_length=1)
+    upstream: bool = Field(False, description="also ask what a maintainer would")
 
     word: Literal["check"] = "check"
 

@@ -5,7 +5,7 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from kgym.api.steps import Edit, Finding, Number, PatchOutcome, Strict, TreePath, Verdict
+from kgym.api.steps import Edit, Finding, Number, PatchOutcome, Strict, TreePath, Upstream, Verdict
 
 
 class Crash(Strict):
@@ -122,7 +122,7 @@ class Node(_Kept):
     name: str = Field(description="in its run")
     parent: str | None = Field(description="the node that it continues; null for a root")
     depth: int = Field(description="in the tree; 1 for a root")
-    begins_at: str = Field("hypothesis", description="or `patch`: with the parent's hypothesis")
+    begins_at: str = Field("hypothesis", description="or `patch`, `review`: with the parent's")
     rounds: int = 0
     further_files: list[str] = Field([], description="that it found, besides the candidate files")
     hypotheses: list[str] = Field([], description="the most likely first, if they are ranked")
@@ -135,6 +135,8 @@ class Node(_Kept):
     summary: str = Field("", description="of its failure, for later cycles")
     outcome: NodeOutcome | None = None
     unreadable: list[str] = Field([], description="why answers were unreadable")
+    message: str = Field("", description="of the commit, from the reviewed diff")
+    upstream: Upstream | None = Field(None, description="facts about the reviewed diff")
 
     @property
     def tried(self) -> Tried | None:

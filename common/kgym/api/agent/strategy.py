@@ -90,6 +90,9 @@ class Searching(Strict):
     validate_with: int = Field(
         1, ge=0, le=10, description="further runs on new instances before `resolved` is claimed"
     )
+    review: int = Field(
+        0, ge=0, le=5, description="rounds of the fix's review; 0: none, nor a commit's message"
+    )
     localisation: Literal["fix", "report", "cause", "bm25", "given"] = Field(
         "report",
         description="source of the candidate files; `fix`: the developer's fix (an oracle);"

@@ -38,6 +38,7 @@ from kgym.api.steps.check import (
     FunctionCheck,
     PatchCheck,
     PatchOutcome,
+    Upstream,
 )
 from kgym.api.steps.compilers import Compiler
 from kgym.api.steps.evidence import (

@@ -1,14 +1,17 @@
 """The `check` step: which patches apply and compile."""
 
 from enum import StrEnum
-from typing import Literal
+from typing import Annotated, Literal
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from kgym.api.steps.base import Count, Details, Line, Name, Number, Seconds, StepKind, Strict, Words
 from kgym.api.steps.compilers import SUBSTITUTION
-from kgym.api.steps.evidence import Diagnostic
+from kgym.api.steps.evidence import Diagnostic, Finding
 from kgym.api.steps.kernel import Kernel, Patch, SourceName
+
+# Patches of a step for which the tree's scripts run, with a minute each.
+MOST_UPSTREAM = 10
 
 
 class CheckSpec(Kernel):
@@ -24,6 +27,15 @@ class CheckSpec(Kernel):
     dependents: int = Field(
         100, ge=1, le=100_000, description="objects to compile for a file that others include"
     )
+    upstream: bool = Field(
+        False, description="also answer what a maintainer asks of each patch (`Upstream`)"
+    )
+
+    @model_validator(mode="after")
+    def _few_go_upstream(self) -> "CheckSpec":
+        if self.upstream and len(self.patches) > MOST_UPSTREAM:
+            raise ValueError(f"`upstream` is for at most {MOST_UPSTREAM} patches")
+        return self
 
 
 class FileOutcome(StrEnum):
@@ -78,6 +90,35 @@ class FunctionCheck(Strict):
     instructions_after: Count | None
 
 
+class Blamed(Strict):
+    """A commit that wrote lines which a patch removes, or shows beside its change."""
+
+    commit: Annotated[str, Field(max_length=40, pattern=r"^[0-9a-f]{40}$")]
+    title: Name
+    removed: Count
+    kept: Count
+    tag: Name = Field("", description="first tag that contains it, as `git describe --contains`")
+
+
+class Upstream(Strict):
+    """Facts for the mail of a patch, from the tree that it applies to."""
+
+    diff: str = Field(
+        "",
+        max_length=200_000,
+        description="as git writes it, with functions after `@@`; empty: use the patch as it is",
+    )
+    release: Name = Field("", description="of the kernel")
+    findings: list[Finding] = Field(
+        [], max_length=1000, description="of checkpatch --strict, sparse and clang-format"
+    )
+    prefix: Name = Field(description="subsystem, with which the subjects of such patches begin")
+    recipients: list[Line] = Field(
+        [], max_length=100, description="as the tree's get_maintainer.pl names them, with roles"
+    )
+    blame: list[Blamed] = Field([], max_length=100, description="empty if there is no history")
+
+
 class PatchCheck(Strict):
     """The check of one patch."""
 
@@ -102,6 +143,7 @@ class PatchCheck(Strict):
     memoised: bool = Field(
         False, description="whether this is the cached result of an earlier check"
     )
+    upstream: Upstream | None = Field(None, description="null if not requested")
     seconds: Number = Field(description="its duration")
 
 

@@ -7,9 +7,10 @@ from pydantic import Field
 
 from kgym.api.steps.base import Count, Line, Name, Number, Strict
 
-_Check = Literal[
-    "amputation", "checkpatch", "smoke", "detector", "scope", "work", "variants", "tests"
-]
+_Check = (
+    Literal["amputation", "checkpatch", "smoke", "detector", "scope", "work", "variants", "tests"]
+    | Literal["sparse", "clang-format"]
+)
 
 
 class Severity(StrEnum):
@@ -29,7 +30,7 @@ class Finding(Strict):
         " that no longer work; detector: whether the kernel can still report a bug; scope: files"
         " that the patch touches; work: whether the reproducer still does the same; variants:"
         " programs close to the reproducer that crash or are answered differently; tests: the"
-        " kernel's own that fail"
+        " kernel's own that fail; sparse: new warnings; clang-format: style of files that follow it"
     )
     severity: Severity = Severity.NOTE
     reason: Name = Field(description="a short stable word, e.g. `check_removed`")
