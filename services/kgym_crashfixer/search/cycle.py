@@ -110,6 +110,15 @@ def cycle(options: Cycle, memory: Memory, state: State, node: Node) -> Plan[Stat
         node.outcome = node.outcome or NodeOutcome.STOPPED
 
 
+def first_hypotheses(options: Cycle, memory: Memory, state: State, node: Node) -> Plan[State]:
+    """Run the first cycle up to its hypotheses, which others share; return their state."""
+    asked = _Asking(options, memory, state, node)
+    yield from _looked(asked)
+    yield from _explored(asked)
+    yield from _hypothesis(asked)
+    return asked.state
+
+
 def _rounds(asked: "_Asking") -> Plan[State]:
     """Go from a hypothesis to a patch that is tried; repeat while no patch compiles."""
     yield from _looked(asked)
@@ -117,7 +126,7 @@ def _rounds(asked: "_Asking") -> Plan[State]:
     options, memory, state, node = asked.options, asked.memory, asked.state, asked.node
     for number in range(options.rounds):
         node.rounds = number + 1
-        if number == 0 and node.begins_at == "patch" and state.hypothesis is not None:
+        if number == 0 and state.hypothesis and (node.begins_at == "patch" or node.hypotheses):
             node.hypothesis = state.hypothesis
         # The first round of a `patch` child uses its parent's hypothesis; later rounds ask for a
         # new one.
@@ -221,7 +230,7 @@ def _looked(asked: _Asking) -> Plan[None]:
 def _explored(asked: _Asking) -> Plan[None]:
     """Let the model read definitions; without hypotheses, its explanation takes their place."""
     options, state, node = asked.options, asked.state, asked.node
-    if not options.explore:
+    if not options.explore or node.hypotheses:  # `first_hypotheses` has explored
         return
     seen = yield from explored(options, state.code, asked.question, node)
     names = tuple(dict.fromkeys([*state.names, *seen.names]))
