@@ -38,7 +38,7 @@ from kgym.host.scratch import scratch
 from kgym_crashfixer import outcome
 from kgym_crashfixer.execution import execution
 from kgym_crashfixer.platform_protocol import Submitted
-from kgym_crashfixer.search.work import Check, Checked, Try, Unanswered
+from kgym_crashfixer.search.work import Check, Checked, Seen, Trace, Try, Unanswered
 
 # Attempts of a job that the platform fails; the search itself repeats only tries of patches.
 _TRIES = 3
@@ -89,7 +89,7 @@ class Shown:
     job: int
     crash: Crash
     traced: tuple[str, ...] = ()
-    """Files whose functions are traced; empty without traces."""
+    """Files whose functions are traced, in tries that want a trace."""
 
 
 class RunJobs:
@@ -147,21 +147,12 @@ class RunJobs:
         crash = await self._crash(job, step) if step and not_shown(job) is None else None
         return Shown(job.id, crash) if crash is not None else None
 
-    async def trace(self, shown: Shown, files: Sequence[str]) -> tuple[Shown, str | None]:
-        """Add a trace through functions of these files to the crash, or return why there is none.
-
-        Crashes of patched kernels are traced only if this one was.
-        """
-        if (why := tracing_job.untraceable(self._bug.build)) is not None:
-            return shown, why
-        named = tuple(path for path in files if path.endswith(".c"))
-        text, why = await self._traced("begin trace", self._bug, self._bug.titles, named)
-        if text is None:
-            return shown, why
-        crash = shown.crash.model_copy(update={"trace": text})
-        return replace(shown, crash=crash, traced=named), None
-
     # --- the pieces of work -----------------------------------------------------------------
+
+    async def trace(self, name: str, work: Trace) -> Seen | Unanswered:
+        """Trace the crash of the unpatched kernel."""
+        text, why = await self._traced(name, self._bug, self._bug.titles, work.files)
+        return Unanswered(reason=why or "") if text is None else Seen(text=text)
 
     async def check(self, name: str, work: Check) -> Checked | Unanswered:
         """Check which patches apply and compile."""
@@ -193,7 +184,7 @@ class RunJobs:
             if crash is None:
                 why = f"job {job.id} left no report of its crash"
                 return tried.model_copy(update={"verdict": Verdict.INCONCLUSIVE, "reason": why})
-            if shown.traced:
+            if work.traced:
                 crash = await self._with_trace(name, work.diff, crash, shown.traced)
             return tried.model_copy(update={"crash": crash})
         except Refused as error:

@@ -279,6 +279,21 @@ def test_workers_of_best_first_share_the_answer_that_they_begin_with() -> None:
     assert begun == [("c0", "It is 3"), ("c1", "It is 1"), ("c2", "It is 2")]
 
 
+@pytest.mark.parametrize("looks", [0, 2])
+def test_the_crash_is_traced_beside_the_search_for_files(looks: int) -> None:
+    search = Search(Forest(trees=1, cycle=Cycle(hypotheses=1, looks=looks)), FIRST, [FILE])
+    trace, *asked = search.ask()
+    assert trace.work == work.Trace(files=[FILE])
+    # The paper's setups have the trace in their first question.
+    assert [asked.work.word for asked in asked] == (["files"] if looks else [])
+    search.tell(trace.name, work.Seen(text="f() [active]"))
+    for question in asked:
+        search.tell(question.name, work.Answer())
+    while (question := search.ask()[0].work).purpose is not work.Purpose.HYPOTHESIS:
+        search.tell(question.occurrence, work.Answer())
+    assert question.values["trace"] == "f() [active]"
+
+
 @pytest.mark.parametrize("kind", [work.Try, work.Check])
 def test_a_platform_that_is_away_costs_no_cycle_and_few_questions(kind: type) -> None:
     class Away(World):

@@ -49,6 +49,7 @@ from kgym.api.steps import Strict
 from kgym.errors import Conflict, InfrastructureError, NotFound
 from kgym_crashfixer import event_file
 from kgym_crashfixer.platform_protocol import Begun
+from kgym_crashfixer.search.search import TRACE
 from kgym_crashfixer.search.work import Answer, Result
 
 T = TypeVar("T")
@@ -373,6 +374,12 @@ class RunRecord:
             (name, self._answer(name) if result is None else _RESULT.validate_python(result))
             for name, result in self._results
         ]
+
+    @property
+    def untraced(self) -> str | None:
+        """Why the crash could not be traced; None if it was, or no trace was tried."""
+        reasons = (result.get("reason") for name, result in self._results if name == TRACE)
+        return next(reasons, None)
 
     def unfinished_calls(self) -> dict[str, tuple[StoredCall, Reply | None]]:
         """Return the questions whose results the search lacks, with their replies."""

@@ -90,7 +90,15 @@ class Memory:
     nodes: dict[str, Node] = field(default_factory=dict)
     named: Named | None = None
     """The files that the model named; None before its search for them."""
+    first: Crash | None = None
+    """The crash with which the search began."""
+    trace: str | None = None
+    """The calls before that crash, once they are known."""
     validate_with: int = 1
+
+    def trace_of(self, crash: Crash) -> str | None:
+        """Return the calls before a crash, if they are known."""
+        return self.trace if crash is self.first else crash.trace
 
     def node(self, name: str, parent: Node | None, begins_at: str) -> Node:
         """Add a node."""
@@ -176,7 +184,7 @@ class _Asking:
         values: dict[str, Any] = {
             "title": crash.title,
             "report": crash.report,
-            "trace": crash.trace if self.options.trace else None,
+            "trace": self.memory.trace_of(crash) if self.options.trace else None,
             "files": dict(self.state.code.texts),
             "changed": self.state.code.diff,
             "cause": cause.model_dump() if cause else None,
@@ -441,7 +449,8 @@ def try_patch(memory: Memory, node: Node, candidate: Candidate) -> Plan[Tried | 
     try:
         validated = 0
         for number in range(_AGAIN + memory.validate_with):
-            tried = yield Try(node=node.name, diff=candidate.diff, fresh=number)
+            traced = memory.trace is not None
+            tried = yield Try(node=node.name, diff=candidate.diff, fresh=number, traced=traced)
             if not isinstance(tried, Tried):
                 return None
             node.runs.append(tried)
