@@ -20,8 +20,8 @@ from kgym.source.comments import bare_program
 
 # Characters of the reproducer in an observation.
 _PROGRAM = 20_000
-# Outcomes of patches that make no other kernel.
-_NO_KERNEL = {Outcome.DOES_NOT_COMPILE, Outcome.DOES_NOT_APPLY, Outcome.NOT_BUILT, Outcome.REFUSED}
+# Outcomes of patches that make another kernel.
+_COMPILED = {Outcome.RESOLVED, Outcome.NOT_RESOLVED}
 # With variants: a patch that mends the reproducer's one path must not get the whole reward.
 _OPTIONS = RunOptions(trial=TrialOptions(variants=True))
 
@@ -92,7 +92,7 @@ class Environment:
             raise InfrastructureError("no_verdict", run.reason)
         reward = Reward(compiles=False)
         # An empty patch is answered with the crash: it must not pass for one that compiles.
-        if run.outcome not in _NO_KERNEL and not is_empty(patch):
+        if run.outcome in _COMPILED and not is_empty(patch):
             clean = run.outcome is Outcome.RESOLVED
             reward = Reward.of(run.verdict, run.findings, clean=clean, confidence=run.confidence)
         return self._answered(run_text(run), Info(reward, run))

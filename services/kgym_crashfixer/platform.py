@@ -16,7 +16,7 @@ from kgym_crashfixer import context, localisation
 from kgym_crashfixer.context import Cut, Near
 from kgym_crashfixer.platform_protocol import BEGIN, Begun, Submitted
 from kgym_crashfixer.run_jobs import Options, RunJobs, Shown
-from kgym_crashfixer.search.work import Check, Question, Result, Source, Trace, Try
+from kgym_crashfixer.search.work import Check, PlatformWork, Question, Result, Source, Trace, Try
 from kgym_crashfixer.source import NotCandidate, SourceTree
 
 # Tokens of a model's window that a run uses by default: larger prompts cost more.
@@ -91,7 +91,7 @@ class SchedulerPlatform:
         traced = tuple(path for path in begun.files if path.endswith(".c"))
         self._shown = Shown(begun.job, begun.crash, traced)
 
-    async def do(self, name: str, work: Check | Try | Trace | Source) -> Result:
+    async def do(self, name: str, work: PlatformWork) -> Result:
         """Carry out a piece of a search's work."""
         match work:
             case Check():

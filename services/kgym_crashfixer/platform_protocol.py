@@ -7,7 +7,7 @@ from pydantic import Field
 
 from kgym.api.agent.nodes import CauseCommit, Crash
 from kgym.api.steps import Strict
-from kgym_crashfixer.search.work import Check, Question, Result, Source, Trace, Try
+from kgym_crashfixer.search.work import PlatformWork, Question, Result
 
 # Called with the name of a piece of work and its job, as soon as the job exists.
 Submitted = Callable[[str, int], Awaitable[None]]
@@ -43,7 +43,7 @@ class Platform(Protocol):
     async def resume(self, begun: Begun) -> None:
         """Continue with the result of an earlier `begin`."""
 
-    async def do(self, name: str, work: Check | Try | Trace | Source) -> Result:
+    async def do(self, name: str, work: PlatformWork) -> Result:
         """Carry out a piece of work. The same name refers to the same job again.
 
         Waits for an unreachable platform. Impossible work is `Unanswered`, an inconclusive try is a

@@ -35,7 +35,16 @@ from kgym_crashfixer.models.tape import Recorder, Replay
 from kgym_crashfixer.platform_protocol import BEGIN, Begun, Submitted
 from kgym_crashfixer.runs.agent import Agent
 from kgym_crashfixer.runs.run_store import RunStore, Stored
-from kgym_crashfixer.search.work import Check, Checked, Question, Result, Seen, Source, Trace, Try
+from kgym_crashfixer.search.work import (
+    Check,
+    Checked,
+    PlatformWork,
+    Question,
+    Result,
+    Seen,
+    Source,
+    Try,
+)
 from tests.bench.agent_door import door
 from tests.crashfixer.world import edit, limit
 from tests.figures import parser, show
@@ -122,7 +131,7 @@ class Workers:
     async def resume(self, begun: Begun) -> None:
         pass
 
-    async def do(self, name: str, work: Check | Try | Trace | Source) -> Result:
+    async def do(self, name: str, work: PlatformWork) -> Result:
         if isinstance(work, Source):
             return Seen(text="")
         self._jobs += 1

@@ -25,10 +25,9 @@ from kgym_crashfixer.runs.run_store import RunStore, Stored
 from kgym_crashfixer.search.work import (
     Check,
     Checked,
+    PlatformWork,
     Question,
     Result,
-    Source,
-    Trace,
     Try,
     Unanswered,
 )
@@ -86,7 +85,7 @@ class GivenKernels:
     async def resume(self, begun: Begun) -> None:
         """Nothing is needed."""
 
-    async def do(self, name: str, work: Check | Try | Trace | Source) -> Result:
+    async def do(self, name: str, work: PlatformWork) -> Result:
         """Check or try a patch."""
         match work:
             case Check():

@@ -20,14 +20,6 @@ from kgym.bugs.reward import Reward
 Json = dict[str, Any]
 
 
-class Cost(Strict):
-    """What a conversation cost; null: unknown."""
-
-    dollars: float | None = None
-    tokens: int | None = None
-    seconds: float | None = None
-
-
 class Conversation(Strict):
     """A conversation of an agent, and what came of it."""
 
@@ -40,7 +32,8 @@ class Conversation(Strict):
     tools: list[ToolSpec] = []
     reward: Reward | None = None
     """Of the patch to which it led; None without a verdict."""
-    cost: Cost = Cost()
+    cost: dict[str, float | None]
+    """Dollars, tokens and seconds; None: unknown."""
 
 
 def of_calls(
@@ -72,11 +65,11 @@ def of_calls(
             turns=[*turns, Turn(text=replies[-1].text, calls=replies[-1].calls)],
             tools=list(tools(last)),
             reward=_of_node(nodes[last.node]) if last.node in nodes else None,
-            cost=Cost(
-                dollars=None if None in prices else sum(price or 0 for price in prices),
-                tokens=sum(reply.input_tokens + reply.output_tokens for reply in replies),
-                seconds=sum(reply.seconds for reply in replies),
-            ),
+            cost={
+                "dollars": None if None in prices else sum(price or 0 for price in prices),
+                "tokens": sum(reply.input_tokens + reply.output_tokens for reply in replies),
+                "seconds": sum(reply.seconds for reply in replies),
+            },
         )
 
 
@@ -107,7 +100,7 @@ def of_attempt(record: AttemptRecord, trajectory: Trajectory) -> Conversation:
         prompt=prompt,
         turns=turns,
         reward=_of_record(record),
-        cost=Cost(dollars=record.dollars, tokens=record.tokens, seconds=record.seconds),
+        cost=record.model_dump(include={"dollars", "tokens", "seconds"}),
     )
 
 

@@ -34,15 +34,11 @@ def trajectories(folder: Path, form: str, resolved: bool) -> None:
         for record in attempt_files.read(folder / attempt_files.NAME):
             path = folder / attempt_folder(record.bug, record.setup, record.run) / ATIF
             try:
-                if path.stat().st_size > _LARGEST:
-                    people.print(f"left out: {path} is too large", markup=False)
-                    continue
-                trajectory = Trajectory.model_validate_json(path.read_bytes())
-            except ValidationError as error:
-                people.print(f"left out: {path}: {first_fault(error)}", markup=False)
-            except OSError as error:
-                people.print(f"left out: {path}: {error.strerror}", markup=False)
-            else:
+                with path.open("rb") as file:
+                    trajectory = Trajectory.model_validate_json(file.read(_LARGEST))
                 yield training.of_attempt(record, trajectory)
+            except (OSError, ValidationError) as error:
+                why = error.strerror if isinstance(error, OSError) else first_fault(error)
+                people.print(f"left out: {path}: {why}", markup=False)
 
     print_conversations(talks(), form, resolved)

@@ -41,16 +41,7 @@ from kgym_crashfixer.search.code import Code
 from kgym_crashfixer.search.cycle import State
 from kgym_crashfixer.search.engine import Asked
 from kgym_crashfixer.search.search import Search
-from kgym_crashfixer.search.work import (
-    Check,
-    Checked,
-    Question,
-    Result,
-    Source,
-    Trace,
-    Try,
-    Unanswered,
-)
+from kgym_crashfixer.search.work import Checked, PlatformWork, Question, Result, Unanswered
 
 T = TypeVar("T")
 _LOG = logging.getLogger(__name__)
@@ -297,7 +288,7 @@ class Runner:
 
     async def _do(self, asked: Asked, call: Call | Reply | None) -> _Done:
         work = asked.work
-        if isinstance(work, Check | Try | Trace | Source):
+        if isinstance(work, PlatformWork):
             return _Done(await self._platform.do(asked.name, work))
         if isinstance(call, Reply):
             return _Done(answer_of(call))

@@ -136,5 +136,7 @@ class Unanswered(Strict):
     reason: str
 
 
-Asking = Annotated[Question | Check | Try | Trace | Source, Field(discriminator="kind")]
+# What a platform does, in place of a model.
+PlatformWork = Check | Try | Trace | Source
+Asking = Annotated[Question | PlatformWork, Field(discriminator="kind")]
 Result = Annotated[Answer | Checked | Tried | Seen | Unanswered, Field(discriminator="kind")]
