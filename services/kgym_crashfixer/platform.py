@@ -68,7 +68,7 @@ class SchedulerPlatform:
         async with self._reading_source():
             shown = await self._jobs.show(BEGIN)
         notes: list[str] = []
-        paths = await self._candidates(shown.crash, notes)
+        paths = await self._candidates(shown, notes)
         texts = await self._texts(paths, notes)
         trace = [path for path in texts if path.endswith(".c")]
         trace = trace if wants_trace(self._strategy) else []
@@ -148,8 +148,9 @@ class SchedulerPlatform:
             making.cancel()
             await asyncio.gather(making, return_exceptions=True)
 
-    async def _candidates(self, crash: Crash, notes: list[str]) -> list[str]:
+    async def _candidates(self, shown: Shown, notes: list[str]) -> list[str]:
         """Return the files that a fix may have to change, the most likely first."""
+        crash = shown.crash
         if self._files:
             return list(dict.fromkeys(self._files))
         match self._strategy.localisation:
@@ -160,6 +161,13 @@ class SchedulerPlatform:
             case "report" | "cause":
                 names = localisation.functions(crash.report)
                 defined = await self._tree.defined(names)
+                # A function may also be defined in files that this config leaves out.
+                paths = {path for named in defined.values() for path in named}
+                built = await self._jobs.compiled(shown.job, paths)
+                defined = {
+                    name: [path for path in named if path in built]
+                    for name, named in defined.items()
+                }
                 located = localisation.of_report(crash.report, defined)
                 changed = self._changed_by_cause(notes)
                 if located or changed:

@@ -150,6 +150,15 @@ def test_functions_and_words_find_files_where_the_report_names_none(
     assert next(iter(using(by_words, lambda platform: platform.begin()).files)) == WATCH
 
 
+@pytest.mark.parametrize(("compiled", "notes"), [(WATCH, 0), (SCHED, 1)])
+def test_functions_are_looked_up_in_the_files_that_the_kernel_has(
+    using: Using, farm: Farm, compiled: str, notes: int
+) -> None:
+    farm.report = "BUG: KASAN: use-after-free in watch_filter+0x1/0x2\n watch_filter+0x1/0x2\n"
+    farm.compiled = f'[{{"file": "/mnt/linux/{compiled}"}}]'
+    assert len(using(PLAIN, lambda platform: platform.begin()).notes) == notes
+
+
 def test_the_caller_may_name_the_files(using: Using) -> None:
     begun = using(PLAIN, lambda platform: platform.begin(), files=[SCHED, SCHED])
     assert list(begun.files) == [SCHED]

@@ -150,15 +150,6 @@ def test_a_failure_of_the_platform_is_no_verdict(scheduler: Scheduler, farm: Far
     assert (result.verdict, result.crash) == (Verdict.INCONCLUSIVE, None)
 
 
-def test_accepted_findings_count_for_nothing(scheduler: Scheduler) -> None:
-    result = using(
-        scheduler.url,
-        lambda jobs, _: tried(jobs, "silences"),
-        accepted=frozenset({"check_removed"}),
-    )
-    assert result.resolved
-
-
 def test_a_patch_is_tried_once_however_often_it_is_asked_for(
     scheduler: Scheduler, farm: Farm
 ) -> None:
@@ -271,8 +262,9 @@ def test_what_is_cancelled_runs_no_more_and_can_be_taken_up(
 def test_a_bundle_that_has_changed_is_no_crash_of_the_run(scheduler: Scheduler) -> None:
     work = Check(node="t0", patches=[Patch(name="p", diff=diff("a"))])
     using(scheduler.url, lambda jobs, _: jobs.check("t0/1-check", work))
+    other = Check(node="t0", patches=[Patch(name="p", diff=diff("b"))])
     with refused("run_changed", kind=UserError):
-        using(scheduler.url, lambda jobs, _: jobs.check("t0/1-check", work), priority=3)
+        using(scheduler.url, lambda jobs, _: jobs.check("t0/1-check", other))
 
 
 def test_a_patch_that_no_job_can_hold_is_unanswered(scheduler: Scheduler) -> None:

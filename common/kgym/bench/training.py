@@ -118,13 +118,9 @@ def _of_node(node: Node) -> Reward | None:
 def _of_record(record: AttemptRecord) -> Reward | None:
     if record.outcome is Outcome.UNKNOWN:
         return None
-    clean = record.outcome is Outcome.PASS and record.clean is True
-    return Reward(
-        compiles=record.outcome not in {Outcome.BAD, Outcome.COMPILE},
-        no_crash=record.outcome is Outcome.PASS,
-        variants=clean,
-        clean=clean,
-    )
+    compiles = record.outcome not in {Outcome.BAD, Outcome.COMPILE}
+    passed, clean = bool(record.resolved), bool(record.resolved and record.clean)
+    return Reward(compiles=compiles, no_crash=passed, variants=clean, clean=clean)
 
 
 def openai(talk: Conversation) -> Json:

@@ -34,14 +34,11 @@ class Reward(Strict):
     ) -> "Reward":
         """Return the reward of a patch that compiles, from the verdict on its kernel, if it ran."""
         no_crash = verdict == Verdict.NO_CRASH
-        refuted = any(
-            finding.check == "variants" and finding.severity is Severity.BLOCKING
-            for finding in findings
-        )
+        blocking = {each.check for each in findings if each.severity is Severity.BLOCKING}
         return cls(
             compiles=True,
             no_crash=no_crash,
-            variants=no_crash and not refuted,
+            variants=no_crash and "variants" not in blocking,
             clean=clean,
             confidence=confidence if no_crash else None,
         )
@@ -50,10 +47,6 @@ class Reward(Strict):
     def total(self) -> float:
         """The reward as a number from 0 to 1."""
         sure = _UNMEASURED if self.confidence is None else self.confidence
-        parts = (
-            (self.compiles, _COMPILES),
-            (self.no_crash, _NO_CRASH),
-            (self.variants, _VARIANTS),
-            (self.clean, _CLEAN * sure),
-        )
-        return round(sum(weight for met, weight in parts if met), 4)
+        clean = _CLEAN * sure * self.clean
+        parts = _COMPILES * self.compiles + _NO_CRASH * self.no_crash + _VARIANTS * self.variants
+        return round(parts + clean, 4)

@@ -34,7 +34,8 @@ class Search:
         first = state.crash
         self._memory = Memory(validate_with=strategy.validate_with, first=first, trace=first.trace)
         self._tracing = [Asked(TRACE, Trace(files=list(trace)))] if trace else []
-        self._waits = bool(trace) and not _looks_first(strategy)
+        cycle = getattr(strategy, "cycle", None)  # escalations and plain agents have none
+        self._waits = bool(trace) and cycle is not None and not cycle.looks
         self._engine = Engine(_plan(strategy, self._memory, state))
 
     @property
@@ -107,17 +108,6 @@ class Search:
             node = self.nodes[node.parent]
         # A repeated cycle of a root is named `t0~1` and belongs to the tree `t0`.
         return node.name.partition("~")[0]
-
-
-def _looks_first(strategy: Strategy) -> bool:
-    """Return whether a strategy's first questions are for the source, which needs no trace."""
-    match strategy:
-        case Escalate(phases=phases):
-            return _looks_first(phases[0].strategy)
-        case Tool():
-            return True
-        case _:
-            return strategy.cycle.looks > 0
 
 
 def _named(asked: Asked) -> Asked:
