@@ -162,10 +162,9 @@ class RunJobs:
         kept = next((each for each in step.artifacts if each.name == name), None) if step else None
         text = await self._text(job, step, kept, _COMMANDS_BYTES) if step else None
         # A path in the list is absolute, below wherever the tree was mounted.
-        missing = {
-            path for path in paths if path.endswith(".c") and f'/{path}"' not in (text or "")
-        }
-        return paths if text is None else {*paths} - missing
+        if text is None:
+            return paths
+        return {path for path in paths if not path.endswith(".c") or f'/{path}"' in text}
 
     async def run(self, name: str, work: Try, shown: Shown) -> Tried | Unanswered:
         """Build a patched kernel, run the reproducer on it, and trace its crash, if any.

@@ -9,19 +9,16 @@ import click
 from kgym.bench.training import FORMS, Conversation
 from kgym_cli.output import people
 
+_FORM = "Supervised examples (OpenAI chat, ShareGPT), or episodes with rewards."
+_RESOLVED = "Only conversations that led to a fix without obstacles."
+
 
 def training_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """Add the options of commands that print conversations."""
     form = click.option(
-        "--form",
-        type=click.Choice(list(FORMS)),
-        default="openai",
-        show_default=True,
-        help="Supervised examples (OpenAI chat, ShareGPT), or episodes with rewards.",
+        "--form", type=click.Choice(list(FORMS)), default="openai", show_default=True, help=_FORM
     )
-    resolved = click.option(
-        "--resolved", is_flag=True, help="Only conversations that led to a fix without obstacles."
-    )
+    resolved = click.option("--resolved", is_flag=True, help=_RESOLVED)
     return form(resolved(command))
 
 

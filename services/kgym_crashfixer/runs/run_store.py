@@ -376,10 +376,11 @@ class RunRecord:
         ]
 
     @property
-    def untraced(self) -> str | None:
-        """Why the crash could not be traced; None if it was, or no trace was tried."""
+    def notes(self) -> list[str]:
+        """Remarks for the user, such as why the crash could not be traced."""
         reasons = (result.get("reason") for name, result in self._results if name == TRACE)
-        return next(reasons, None)
+        untraced = [f"the crash could not be traced: {reason}" for reason in reasons if reason]
+        return [*(self.begun.notes if self.begun else ()), *untraced]
 
     def unfinished_calls(self) -> dict[str, tuple[StoredCall, Reply | None]]:
         """Return the questions whose results the search lacks, with their replies."""

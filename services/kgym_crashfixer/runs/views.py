@@ -23,14 +23,11 @@ def run_view(record: RunRecord) -> RunView:
             if step.ended_at is None:
                 doing.setdefault(step.node, []).append(step.work)
     begun = record.begun
-    notes = list(begun.notes) if begun else []
-    if record.untraced is not None:
-        notes.append(f"the crash could not be traced: {record.untraced}")
     return RunView(
         **dict(record.summary()),
         title=begun.crash.title if begun else None,
         files=list(begun.files) if begun else [],
-        notes=notes,
+        notes=record.notes,
         limits=record.request.limits,
         nodes=[
             view.model_copy(update={"doing": doing.get(view.name, [])})
