@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from kgym.api.steps import Finding, Severity, StepResult
+from kgym.api.steps import Finding, Severity, StepResult, Verdict
 from kgym.bugs.reward import Reward
 from kgym.client import AsyncClient
 from kgym.errors import InfrastructureError, UserError
@@ -26,7 +26,7 @@ class Kernels(Told):
     def reproduce(self, run: StepContext) -> StepResult:
         result = super().reproduce(run)
         if "lost" in getattr(run.assignment.inputs["build"].result, "tree", ""):
-            return ran("inconclusive", "the host went away")
+            return ran(Verdict.INCONCLUSIVE, "the host went away")
         return result.model_copy(update={"confidence": 0.9})
 
 
