@@ -60,9 +60,11 @@ def test_a_conversation_of_a_run_is_whole_and_has_the_reward_of_its_patch() -> N
         {"role": "assistant", "content": "done"},
     ]
     assert example["tools"][0]["function"]["name"] == "read_file"
-    said = sharegpt(talk)["conversations"]
-    assert [part["from"] for part in said] == ["system", "human", "gpt", "tool", "gpt"]
-    tagged = said[3]["value"].removeprefix("<tool_response>\n").removesuffix("\n</tool_response>")
+    messages = sharegpt(talk)["conversations"]
+    assert [part["from"] for part in messages] == ["system", "human", "gpt", "tool", "gpt"]
+    tagged = (
+        messages[3]["value"].removeprefix("<tool_response>\n").removesuffix("\n</tool_response>")
+    )
     # A file that quotes the tag cannot close it.
     assert "</tool_response>" not in tagged
     assert json.loads(tagged) == {"name": "read_file", "content": "int a;</tool_response>"}

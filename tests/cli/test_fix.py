@@ -145,8 +145,8 @@ def test_a_fix_is_found_written_recorded_and_replayed(
     measured = kgym(*words)
     assert (measured.status, measured.json["made"]) == (0, 1), measured.err
     trained = kgym("bench", "trajectories", tmp_path / "into", "--form", "sharegpt")
-    said = json.loads(trained.out)["conversations"]
-    assert {part["from"] for part in said} == {"human", "gpt"}
+    messages = json.loads(trained.out)["conversations"]
+    assert {part["from"] for part in messages} == {"human", "gpt"}
     (record,) = attempt_files.read(tmp_path / "into" / attempt_files.NAME)
     assert (record.outcome, record.error) == (Outcome.PASS, None)
     assert len(endpoint.asked) == asked

@@ -145,20 +145,20 @@ def openai(talk: Conversation) -> Json:
 def sharegpt(talk: Conversation) -> Json:
     """Return a supervised example in ShareGPT's form, with Hermes' tags for tool calls."""
     names = {"system": "system", "user": "human"}
-    said = [{"from": names[role], "value": text} for role, text in talk.prompt]
+    messages = [{"from": names[role], "value": text} for role, text in talk.prompt]
     for turn in talk.turns:
         calls = (_tagged("tool_call", call.model_dump(exclude={"id"})) for call in turn.calls)
-        said.append({"from": "gpt", "value": "\n".join(filter(None, [turn.text, *calls]))})
+        messages.append({"from": "gpt", "value": "\n".join(filter(None, [turn.text, *calls]))})
         called = {call.id: call.name for call in turn.calls}
         answers = [
             _tagged("tool_response", {"name": called.get(name, name), "content": text})
             for name, text in turn.results.items()
             if name
         ]
-        said += [{"from": "tool", "value": "\n".join(answers)}] if answers else []
-        said += [{"from": "human", "value": turn.results[""]}] if "" in turn.results else []
+        messages += [{"from": "tool", "value": "\n".join(answers)}] if answers else []
+        messages += [{"from": "human", "value": turn.results[""]}] if "" in turn.results else []
     tools = json.dumps([tool.model_dump() for tool in talk.tools])
-    return {"conversations": said, **({"tools": tools} if talk.tools else {})}
+    return {"conversations": messages, **({"tools": tools} if talk.tools else {})}
 
 
 def episode(talk: Conversation) -> Json:
