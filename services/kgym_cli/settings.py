@@ -133,7 +133,7 @@ class Setting(Generic[T]):
 
 
 # Subcommands of `kgym run`.
-RUNS = ("calls", "list", "patch", "report", "resume", "show", "stop")
+RUNS = ("calls", "export", "list", "patch", "report", "resume", "show", "stop")
 # Commands that can use an emulated cloud.
 TRIED = ("bug reproduce", "demo")
 

@@ -1,7 +1,7 @@
 """Results of finished jobs, translated for a search. Pure."""
 
 import re
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 
 from kgym.api.agent.nodes import Tried
 from kgym.api.jobs import Artifact, JobView, StepView
@@ -39,13 +39,13 @@ def checked(job: JobView) -> Checked | None:
     return Checked(patches=[check.model_copy(update={"reason": why}) for check, why in checks])
 
 
-def tried(job: JobView, accepted: Collection[str] = ()) -> Tried:
+def tried(job: JobView) -> Tried:
     """Return the result of a patch's job (`Bug.trial`), without the crash report.
 
     Everything but a verdict on the patch is `inconclusive`: a failure of the platform, a run that
     proves nothing, an unpatched kernel that did not crash.
     """
-    came_to = conclusion(job, accepted)
+    came_to = conclusion(job)
     failure = next((step.failure for step in job.steps if step.failure is not None), None)
     if failure is not None and came_to.outcome in _NO_KERNEL:
         return Tried(verdict="does_not_build", reason=_words(failure), job=job.id)

@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator, Collection, Sequence
 
 from kgym.api.agent.nodes import CauseCommit, Crash
 from kgym.api.agent.strategy import Escalate, Strategy, Tool
+from kgym.bugs import tracing_job
 from kgym.bugs.bug import Bug
 from kgym.client import AsyncClient
 from kgym.errors import UserError
@@ -15,7 +16,7 @@ from kgym_crashfixer import context, localisation
 from kgym_crashfixer.context import Cut, Near
 from kgym_crashfixer.platform_protocol import BEGIN, Begun, Submitted
 from kgym_crashfixer.run_jobs import Options, RunJobs, Shown
-from kgym_crashfixer.search.work import Check, Question, Result, Source, Try
+from kgym_crashfixer.search.work import Check, PlatformWork, Question, Result, Source, Trace, Try
 from kgym_crashfixer.source import NotCandidate, SourceTree
 
 # Tokens of a model's window that a run uses by default: larger prompts cost more.
@@ -63,20 +64,23 @@ class SchedulerPlatform:
         self._shown: Shown | None = None
 
     async def begin(self) -> Begun:
-        """Show the crash, locate candidate files, and trace the crash."""
+        """Show the crash, and locate candidate files."""
         async with self._reading_source():
             shown = await self._jobs.show(BEGIN)
         notes: list[str] = []
-        paths = await self._candidates(shown.crash, notes)
+        paths = await self._candidates(shown, notes)
         texts = await self._texts(paths, notes)
-        if wants_trace(self._strategy):
-            shown, why = await self._jobs.trace(shown, list(texts))
-            if why is not None:
-                notes.append(f"the crash could not be traced: {why}; the prompts have no trace")
+        trace = [path for path in texts if path.endswith(".c")]
+        trace = trace if wants_trace(self._strategy) else []
+        if trace and (why := tracing_job.untraceable(self._bug.build)) is not None:
+            notes.append(f"the crash cannot be traced: {why}; the prompts have no trace")
+            trace = []
         crash = shown.crash
         notes += (f"cut to the model's window: {text}" for text in self._cut(texts, crash).left_out)
         cause = _shortened(self._bug.cause, texts)
-        begun = Begun(crash=crash, files=texts, notes=notes, job=shown.job, cause=cause)
+        begun = Begun(
+            crash=crash, files=texts, notes=notes, trace=trace, job=shown.job, cause=cause
+        )
         await self.resume(begun)
         return begun
 
@@ -84,16 +88,18 @@ class SchedulerPlatform:
         """Continue with the result of an earlier `begin`."""
         if begun.job is None:
             raise UserError("no_job", "no job has shown the bug: start another run")
-        traced = [path for path in begun.files if path.endswith(".c")] if begun.crash.trace else []
-        self._shown = Shown(begun.job, begun.crash, tuple(traced))
+        traced = tuple(path for path in begun.files if path.endswith(".c"))
+        self._shown = Shown(begun.job, begun.crash, traced)
 
-    async def do(self, name: str, work: Check | Try | Source) -> Result:
+    async def do(self, name: str, work: PlatformWork) -> Result:
         """Carry out a piece of a search's work."""
         match work:
             case Check():
                 return await self._jobs.check(name, work)
             case Source():
                 return await self._tree.look(work)
+            case Trace():
+                return await self._jobs.trace(name, work)
             case Try():
                 if self._shown is None:
                     raise UserError("no_job", "no job has shown the bug: call begin, or resume")
@@ -139,8 +145,9 @@ class SchedulerPlatform:
             making.cancel()
             await asyncio.gather(making, return_exceptions=True)
 
-    async def _candidates(self, crash: Crash, notes: list[str]) -> list[str]:
+    async def _candidates(self, shown: Shown, notes: list[str]) -> list[str]:
         """Return the files that a fix may have to change, the most likely first."""
+        crash = shown.crash
         if self._files:
             return list(dict.fromkeys(self._files))
         match self._strategy.localisation:
@@ -151,6 +158,13 @@ class SchedulerPlatform:
             case "report" | "cause":
                 names = localisation.functions(crash.report)
                 defined = await self._tree.defined(names)
+                # A function may also be defined in files that this config leaves out.
+                paths = {path for named in defined.values() for path in named}
+                built = await self._jobs.compiled(shown.job, paths)
+                defined = {
+                    name: [path for path in named if path in built]
+                    for name, named in defined.items()
+                }
                 located = localisation.of_report(crash.report, defined)
                 changed = self._changed_by_cause(notes)
                 if located or changed:

@@ -7,7 +7,7 @@ from pydantic import Field
 
 from kgym.api.agent.nodes import CauseCommit, Crash
 from kgym.api.steps import Strict
-from kgym_crashfixer.search.work import Check, Question, Result, Source, Try
+from kgym_crashfixer.search.work import PlatformWork, Question, Result
 
 # Called with the name of a piece of work and its job, as soon as the job exists.
 Submitted = Callable[[str, int], Awaitable[None]]
@@ -18,13 +18,14 @@ BEGIN = "begin"
 class Begun(Strict):
     """The start of a search, which a resumed run reuses."""
 
-    crash: Crash = Field(description="of the kernel with the bug, its trace included")
+    crash: Crash = Field(description="of the kernel with the bug")
     files: dict[str, str] = Field(
         description="candidate files, most likely first: whole, as builds see them, by path"
     )
     notes: list[str] = Field(
         [], description="remarks for the user: a missing trace, files that were skipped"
     )
+    trace: list[str] = Field([], description="files through whose functions it can be traced")
     job: int | None = Field(None, description="that showed the bug")
     cause: CauseCommit | None = Field(None, description="the commit that introduced the bug")
 
@@ -42,7 +43,7 @@ class Platform(Protocol):
     async def resume(self, begun: Begun) -> None:
         """Continue with the result of an earlier `begin`."""
 
-    async def do(self, name: str, work: Check | Try | Source) -> Result:
+    async def do(self, name: str, work: PlatformWork) -> Result:
         """Carry out a piece of work. The same name refers to the same job again.
 
         Waits for an unreachable platform. Impossible work is `Unanswered`, an inconclusive try is a

@@ -8,7 +8,7 @@ record of them, and no patch is tried twice, whichever node proposes it.
 import asyncio
 import contextlib
 import re
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 from hashlib import sha256
 from pathlib import Path
@@ -19,7 +19,7 @@ from kgym.api.agent.nodes import Crash, Tried
 from kgym.api.jobs import Artifact, JobFilter, JobRequest, JobView, StepView
 from kgym.api.states import State
 from kgym.api.steps import (
-    DumpMethod,
+    BuildArtifact,
     InstanceArtifact,
     Patch,
     ReproduceSpec,
@@ -27,8 +27,7 @@ from kgym.api.steps import (
     Verdict,
 )
 from kgym.bugs import earlier_jobs, ended_job, tracing_job
-from kgym.bugs.bug import AFTER, BEFORE, Bug, TrialOptions
-from kgym.bugs.calibration import CONFIDENCES
+from kgym.bugs.bug import AFTER, BEFORE, BUILD_BEFORE, Bug, TrialOptions
 from kgym.bugs.conclusion import Answer, conclusion, failed, reproduced
 from kgym.bugs.sweep_rows import not_shown
 from kgym.client import AsyncClient, Refused
@@ -38,14 +37,18 @@ from kgym.host.scratch import scratch
 from kgym_crashfixer import outcome
 from kgym_crashfixer.execution import execution
 from kgym_crashfixer.platform_protocol import Submitted
-from kgym_crashfixer.search.work import Check, Checked, Try, Unanswered
+from kgym_crashfixer.search.work import Check, Checked, Seen, Trace, Try, Unanswered
 
 # Attempts of a job that the platform fails; the search itself repeats only tries of patches.
 _TRIES = 3
+# Jobs at a time.
+_UNDER_WAY = 32
 # Runs of one patch: more than any search wants.
 _MOST_RUNS = 100
 _PATCH = "the patch"
 _REPORT_BYTES = 4 << 20
+# Bytes of the compiler's commands; those of a distribution's kernel have 40 MB.
+_COMMANDS_BYTES = 128 << 20
 # Characters of a crash report: the middle of longer ones is omitted.
 _REPORT = 60_000
 _ABORT_SECONDS = 10.0
@@ -59,27 +62,14 @@ async def _nobody(name: str, job: int) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """Options of a run's jobs; None means the bundle's value."""
+    """Options of a run's jobs."""
 
     key: str
     """Key of the run, a part of its jobs' idempotency keys."""
     group: str
     """Group of its jobs."""
-    instances: int | None = None
-    time: float | None = None
-    confidence: float = CONFIDENCES[0]
-    """Confidence of `no_crash`, if the bug's crash rate can be measured."""
-    accepted: frozenset[str] = frozenset()
-    """Reasons of findings that do not block a patch."""
-    dump: DumpMethod = "hypervisor"
-    """Method of dumping crashed kernels for traces."""
-    validate: bool = False
-    """Also check a patch's style, and smoke-test its kernel."""
-    under_way: int = 32
-    """Jobs at a time."""
     patience: float = 3600
     """Seconds for which the scheduler may be unreachable."""
-    priority: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +79,7 @@ class Shown:
     job: int
     crash: Crash
     traced: tuple[str, ...] = ()
-    """Files whose functions are traced; empty without traces."""
+    """Files whose functions are traced, in tries that want a trace."""
 
 
 class RunJobs:
@@ -107,7 +97,7 @@ class RunJobs:
         self._bug = bug
         self._options = options
         self._submitted = submitted
-        self._turn = asyncio.Semaphore(options.under_way)
+        self._turn = asyncio.Semaphore(_UNDER_WAY)
         self._showing = asyncio.Lock()
         # Jobs that this process saw running.
         self._seen: set[int] = set()
@@ -147,21 +137,12 @@ class RunJobs:
         crash = await self._crash(job, step) if step and not_shown(job) is None else None
         return Shown(job.id, crash) if crash is not None else None
 
-    async def trace(self, shown: Shown, files: Sequence[str]) -> tuple[Shown, str | None]:
-        """Add a trace through functions of these files to the crash, or return why there is none.
-
-        Crashes of patched kernels are traced only if this one was.
-        """
-        if (why := tracing_job.untraceable(self._bug.build)) is not None:
-            return shown, why
-        named = tuple(path for path in files if path.endswith(".c"))
-        text, why = await self._traced("begin trace", self._bug, self._bug.titles, named)
-        if text is None:
-            return shown, why
-        crash = shown.crash.model_copy(update={"trace": text})
-        return replace(shown, crash=crash, traced=named), None
-
     # --- the pieces of work -----------------------------------------------------------------
+
+    async def trace(self, name: str, work: Trace) -> Seen | Unanswered:
+        """Trace the crash of the unpatched kernel."""
+        text, why = await self._traced(name, self._bug, self._bug.titles, work.files)
+        return Unanswered(reason=why or "") if text is None else Seen(text=text)
 
     async def check(self, name: str, work: Check) -> Checked | Unanswered:
         """Check which patches apply and compile."""
@@ -173,6 +154,17 @@ class RunJobs:
         if checked is not None and len(checked.patches) == len(work.patches):
             return checked
         return Unanswered(reason=conclusion(job).reason or f"job {job.id} is {job.state}")
+
+    async def compiled(self, job_id: int, paths: Collection[str]) -> Collection[str]:
+        """Return those of the C files that a job's first kernel was compiled from, if known."""
+        job = await self._patiently(lambda: self._client.job(job_id))
+        step, name = job.step(BUILD_BEFORE), BuildArtifact.COMPILE_COMMANDS
+        kept = next((each for each in step.artifacts if each.name == name), None) if step else None
+        text = await self._text(job, step, kept, _COMMANDS_BYTES) if step else None
+        # A path in the list is absolute, below wherever the tree was mounted.
+        if text is None:
+            return paths
+        return {path for path in paths if not path.endswith(".c") or f'/{path}"' in text}
 
     async def run(self, name: str, work: Try, shown: Shown) -> Tried | Unanswered:
         """Build a patched kernel, run the reproducer on it, and trace its crash, if any.
@@ -193,7 +185,7 @@ class RunJobs:
             if crash is None:
                 why = f"job {job.id} left no report of its crash"
                 return tried.model_copy(update={"verdict": Verdict.INCONCLUSIVE, "reason": why})
-            if shown.traced:
+            if work.traced:
                 crash = await self._with_trace(name, work.diff, crash, shown.traced)
             return tried.model_copy(update={"crash": crash})
         except Refused as error:
@@ -215,7 +207,7 @@ class RunJobs:
                     raise
                 await self._show_again(shown.job)
                 job = await self.ended(name, request, does)
-            tried = outcome.tried(job, self._options.accepted)
+            tried = outcome.tried(job)
             if tried.verdict is not Verdict.INCONCLUSIVE or tried.obstacles or job.id in self._seen:
                 break
         return job, tried
@@ -237,7 +229,7 @@ class RunJobs:
         # them.
         if not files:
             return None, "there is no C file to trace"
-        how = tracing_job.tracing(bug, files, self._options.dump)
+        how = tracing_job.tracing(bug, files, "hypervisor")
         request = tracing_job.traced(bug.job(None), how)
         steps = [
             step.model_copy(update={"titles": list(titles)})
@@ -265,17 +257,10 @@ class RunJobs:
         """Return the trial options, with the measurements of the bug from before the run."""
         # A resumed run finds its jobs by their exact steps, so no later measurement may count.
         if self._trial_options is None:
-            chosen = self._options
-            trial = TrialOptions(
-                instances=chosen.instances,
-                time=chosen.time,
-                validate=chosen.validate,
-                confidence=chosen.confidence,
-                variants=True,
-            )
+            trial = TrialOptions(variants=True)
             began = None
             try:
-                group = await self._patiently(lambda: self._client.group(chosen.group))
+                group = await self._patiently(lambda: self._client.group(self._options.group))
                 began = group.created_at
             except Refused as error:
                 if error.reason != "group_missing":
@@ -328,8 +313,8 @@ class RunJobs:
         """
         does = does or name
         tag = f"work={_UNTAGGED.sub('_', does)[:90]}"
-        more = {"group": self._options.group, "priority": self._options.priority}
-        request = request.model_copy(update={**more, "tags": [*request.tags, tag]})
+        more = {"group": self._options.group, "tags": [*request.tags, tag]}
+        request = request.model_copy(update=more)
         key = f"fix-{sha256(f'{self._options.key} {does}'.encode()).hexdigest()}"
         known: list[int] = []
 
@@ -407,18 +392,24 @@ class RunJobs:
 
     async def _report(self, job: JobView, step: StepView, kept: Artifact | None) -> str | None:
         """Return a crash report that a guest wrote; None if it is missing or huge."""
-        if kept is None or kept.size > _REPORT_BYTES:
+        text = await self._text(job, step, kept, _REPORT_BYTES)
+        return None if text is None else _shortened(text)
+
+    async def _text(
+        self, job: JobView, step: StepView, kept: Artifact | None, most: int
+    ) -> str | None:
+        """Return an artifact's text; None if it is missing, or has more than `most` bytes."""
+        if kept is None or kept.size > most:
             return None
         with scratch("fix") as folder:
-            path = Path(folder, "report.txt")
+            path = Path(folder, "artifact")
             try:
                 await self._patiently(
                     lambda: self._client.download(job.id, step.number, kept.name, path)
                 )
             except UserError:  # retention has removed it
                 return None
-            text = (await asyncio.to_thread(path.read_bytes)).decode(errors="replace")
-        return _shortened(text)
+            return (await asyncio.to_thread(path.read_bytes)).decode(errors="replace")
 
 
 def _digest(diff: str) -> str:

@@ -12,6 +12,12 @@ What `run_kernel` takes is measured by `agent_door`, on a real platform:
 
 door_overhead_s  from the call to the answer, without build and reproducer
 uncompilable_s   the whole answer for a patch that does not compile
+
+What the agent asks is measured by `agent_questions`; the kernel that it needs is compiled first:
+
+first_question_s   from the start of a run to its first question, on a bug that was shown before
+prompt_tokens      of the questions of a strategy's first cycle, up to its first kernel
+localised_share    of real reports, whose fixed file is among the first five candidates
 """
 
 import asyncio
@@ -35,8 +41,18 @@ from kgym_crashfixer.models.tape import Recorder, Replay
 from kgym_crashfixer.platform_protocol import BEGIN, Begun, Submitted
 from kgym_crashfixer.runs.agent import Agent
 from kgym_crashfixer.runs.run_store import RunStore, Stored
-from kgym_crashfixer.search.work import Check, Checked, Question, Result, Seen, Source, Try
+from kgym_crashfixer.search.work import (
+    Check,
+    Checked,
+    PlatformWork,
+    Question,
+    Result,
+    Seen,
+    Source,
+    Try,
+)
 from tests.bench.agent_door import door
+from tests.bench.agent_questions import questions
 from tests.crashfixer.world import edit, limit
 from tests.figures import parser, show
 
@@ -122,7 +138,7 @@ class Workers:
     async def resume(self, begun: Begun) -> None:
         pass
 
-    async def do(self, name: str, work: Check | Try | Source) -> Result:
+    async def do(self, name: str, work: PlatformWork) -> Result:
         if isinstance(work, Source):
             return Seen(text="")
         self._jobs += 1
@@ -215,7 +231,7 @@ async def figures() -> dict[str, Any]:
 def main() -> None:
     """Measure; print JSON, or a line for each figure."""
     options = parser(__doc__).parse_args()
-    show(asyncio.run(figures()) | door(), options)
+    show(asyncio.run(figures()) | door() | questions(FILES, CRASH), options)
 
 
 if __name__ == "__main__":

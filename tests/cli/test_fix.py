@@ -127,6 +127,12 @@ def test_a_fix_is_found_written_recorded_and_replayed(
     assert "## Patch" in report.out
     assert calls.out.count("\n--- ") == asked
     assert "+int mends;" in kgym("run", "patch", 1).out
+    examples = [json.loads(text) for text in kgym("run", "export", 1).out.splitlines()]
+    assert [talk["messages"][0]["role"] for talk in examples] == ["system"] * asked
+    exported = kgym("run", "export", 1, "--form", "episodes", "--resolved").out.splitlines()
+    episode = json.loads(exported[-1])
+    assert (len(exported), episode["reward"]["clean"]) == (asked, True)
+    assert episode["steps"][-1]["reward"] > 0.5
     for word in ("resume", "stop"):  # it has ended
         assert kgym("run", word, 1).status == 2
     written = [file for file in tmp_path.rglob("*") if file.is_file()]
@@ -143,6 +149,9 @@ def test_a_fix_is_found_written_recorded_and_replayed(
     words = ("bench", "run", tmp_path / "campaign.toml", "--into", tmp_path / "into", "--json")
     measured = kgym(*words)
     assert (measured.status, measured.json["made"]) == (0, 1), measured.err
+    trained = kgym("bench", "trajectories", tmp_path / "into", "--form", "sharegpt")
+    messages = json.loads(trained.out)["conversations"]
+    assert {part["from"] for part in messages} == {"human", "gpt"}
     (record,) = attempt_files.read(tmp_path / "into" / attempt_files.NAME)
     assert (record.outcome, record.error) == (Outcome.PASS, None)
     assert len(endpoint.asked) == asked

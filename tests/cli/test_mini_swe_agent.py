@@ -1,4 +1,4 @@
-"""A real agent, mini-swe-agent, by the program of the page, with a model that follows a script."""
+"""A real agent, mini-swe-agent, by the program of the page; its model's endpoint has a script."""
 
 import json
 import os
@@ -15,12 +15,23 @@ from tests.cli.test_run_kernel import Told, git
 from tests.cli.test_run_kernel import tree as tree  # noqa: PLC0414 - a fixture
 from tests.cli.worked import working
 from tests.conftest import ROOT
+from tests.crashfixer.test_models import Endpoint, Handle, Handler, answer, endpoint, refuse
 from tests.docs.code_blocks import code_blocks
 
+__all__ = ["endpoint"]
 # Without what its models of providers need; the rest is ours, too.
 PACKAGES = ("mini-swe-agent==2.4.6", "python-dotenv==1.1.1", "platformdirs==4.3.8")
 KEY = "sk-a-key-that-no-command-may-see"
 DONE = "echo COMPLETE_TASK_AND_SUBMIT_FINAL_OUTPUT && git diff"
+# The agent's own client of an endpoint, at another address; that of LiteLLM takes 400 MB.
+ENDPOINT = """
+from minisweagent.models.openrouter_model import OpenRouterModel
+
+class EndpointModel(OpenRouterModel):
+    def __init__(self, url, **options):
+        super().__init__(**options)
+        self._api_url = url
+"""
 
 
 @pytest.fixture(scope="module")
@@ -44,13 +55,28 @@ def python(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder / "bin" / "python"
 
 
-def answer_of(*commands: str) -> dict[str, Any]:
-    """Return the configuration of a model that gives these commands, one after the other."""
-    outputs = [
-        {"role": "assistant", "content": command, "extra": {"actions": [{"command": command}]}}
-        for command in commands
-    ]
-    return {"model_class": "deterministic", "model_name": "script", "outputs": outputs}
+def scripted(endpoint: Endpoint, *turns: tuple[str, str]) -> dict[str, Any]:
+    """Return the configuration of a model whose endpoint follows a script.
+
+    A turn is what the agent must have been answered, and the next command. Otherwise the endpoint
+    refuses, and the agent fails.
+    """
+
+    def turn(number: int, seen: str, command: str) -> Handle:
+        function = {"name": "bash", "arguments": json.dumps({"command": command})}
+        call = {"id": str(number), "type": "function", "function": function}
+
+        def handle(handler: Handler) -> None:
+            last = str(handler.body["messages"][-1]["content"])
+            wrong = refuse(400, f"{seen!r} is not in {last!r}")
+            (answer(None, [call]) if seen in last else wrong)(handler)
+
+        return handle
+
+    endpoint.script = [turn(number, *each) for number, each in enumerate(turns)]
+    url = f"http://127.0.0.1:{endpoint.server_port}/v1/chat/completions"
+    model = {"model_class": "endpoint_model.EndpointModel", "model_name": "gpt-4o", "url": url}
+    return {**model, "cost_tracking": "ignore_errors"}
 
 
 def agent(python: Path, tree: Path, url: str, model: dict[str, Any]) -> dict[str, Any]:
@@ -64,6 +90,7 @@ def agent(python: Path, tree: Path, url: str, model: dict[str, Any]) -> dict[str
     script.write_text(
         program + "for one in agent.messages:\n    print(json.dumps(one), file=sys.stderr)\n"
     )
+    (tree.parent / "endpoint_model.py").write_text(ENDPOINT)
     config.write_text(json.dumps(model))
     done = subprocess.run(
         [python, script, tree, config],
@@ -73,6 +100,7 @@ def agent(python: Path, tree: Path, url: str, model: dict[str, Any]) -> dict[str
             "KGYM_SERVER": url,
             "OPENAI_API_KEY": KEY,
             "MSWEA_SILENT_STARTUP": "1",
+            "MSWEA_MODEL_RETRY_STOP_AFTER_ATTEMPT": "1",
             "MSWEA_GLOBAL_CONFIG_DIR": str(tree.parent / "config"),
         },
         capture_output=True,
@@ -87,15 +115,18 @@ def agent(python: Path, tree: Path, url: str, model: dict[str, Any]) -> dict[str
 
 @pytest.mark.thorough
 @pytest.mark.timeout(600)
-def test_an_agent_fixes_a_bug_through_run_kernel(python: Path, tree: Path, tmp_path: Path) -> None:
+def test_an_agent_fixes_a_bug_through_run_kernel(
+    python: Path, tree: Path, tmp_path: Path, endpoint: Endpoint
+) -> None:
     data = tmp_path / "data"
-    script = answer_of(
-        "run_kernel",
-        "env; cat /proc/*/environ",
-        "sed -i 's/int a/int broken/' drivers/a.c && run_kernel",
-        "sed -i 's/int broken/int useless/' drivers/a.c && run_kernel",
-        "sed -i 's/int useless/int mends/' drivers/a.c && run_kernel",
-        DONE,
+    script = scripted(
+        endpoint,
+        ("Find the cause", "run_kernel"),
+        ("nothing is changed", "env; cat /proc/*/environ"),
+        ("PATH=", "sed -i 's/int a/int broken/' drivers/a.c && run_kernel"),
+        ("does not compile: ", "sed -i 's/int broken/int useless/' drivers/a.c && run_kernel"),
+        ("crash reproduced: ", "sed -i 's/int useless/int mends/' drivers/a.c && run_kernel"),
+        ("crash resolved: ", DONE),
     )
     with Platform(data, work=False) as platform, working(platform, data, Told().answers):
         done = agent(python, tree, platform.url, script)
@@ -103,6 +134,3 @@ def test_an_agent_fixes_a_bug_through_run_kernel(python: Path, tree: Path, tmp_p
     assert done["submission"].strip() == git(tree, "diff").strip()
     assert "+int mends;" in done["submission"]
     assert (done["calls"], KEY in done["told"]) == (6, False)
-    answers = ("does not compile: ", "crash reproduced: ", "crash resolved: ")
-    for words in ("nothing is changed", *answers):
-        assert words in done["told"]

@@ -16,7 +16,7 @@ from kgym_crashfixer.platform_protocol import BEGIN, Begun, Submitted
 from kgym_crashfixer.runs.agent import Agent
 from kgym_crashfixer.runs.run_store import RunStore, Stored
 from kgym_crashfixer.search.engine import Asked
-from kgym_crashfixer.search.work import Check, Question, Result, Source, Try
+from kgym_crashfixer.search.work import PlatformWork, Question, Result, Try
 from tests.crashfixer.world import FILE, FIRST, TEXT, World, edit, limit
 
 BUG = "watch-queue-filter"
@@ -96,7 +96,7 @@ class MadePlatform:
     async def resume(self, begun: Begun) -> None:
         pass
 
-    async def do(self, name: str, work: Check | Try | Source) -> Result:
+    async def do(self, name: str, work: PlatformWork) -> Result:
         self.running.add(name)
         try:
             await self._submitted(name, 2 + len(self.done))

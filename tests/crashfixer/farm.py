@@ -49,6 +49,8 @@ class Farm:
     done: list[str] = field(default_factory=list)
     # Of the unpatched kernel's crash, if not a short one.
     report: str = ""
+    # The compiler's commands of each build.
+    compiled: str = ""
     # What waits until `hold` is set.
     hold_at: str = ""
     hold: threading.Event = field(default_factory=threading.Event)
@@ -83,6 +85,8 @@ class Farm:
         assert isinstance(spec, steps.BuildSpec)
         text = (spec.patches[-1].diff or "") if spec.patches else ""
         self._begins("traced build" if spec.instrument else f"build {word(text)}")
+        if self.compiled:
+            (run.folder / "compile_commands.json").write_text(self.compiled)
         if "unlinked" in text:
             error = steps.Diagnostic(file="a.c", line=7, severity="error", message="no such label")
             raise UserError("does_not_compile", "make failed", diagnostics=[error.model_dump()])

@@ -17,7 +17,8 @@ from kgym.errors import UserError
 from kgym_cli.platforms.embedded_platform import Platform as Scheduler
 from kgym_crashfixer.platform import SchedulerPlatform, wants_trace
 from kgym_crashfixer.platform_protocol import BEGIN, Begun
-from kgym_crashfixer.search.work import Purpose, Question, Seen, Source, Try
+from kgym_crashfixer.search.search import TRACE
+from kgym_crashfixer.search.work import Purpose, Question, Seen, Source, Trace, Try
 from kgym_crashfixer.strategies import load, names
 from tests.cli.test_sweep import diff
 from tests.crashfixer.farm import BUG, Farm
@@ -58,14 +59,17 @@ def using(scheduler: Scheduler, fake_build: BuildSpec) -> Using:
     return run
 
 
-def test_a_run_begins_with_whole_files_and_a_trace(using: Using, farm: Farm) -> None:
+def test_a_run_begins_with_whole_files_and_then_traces(using: Using, farm: Farm) -> None:
     jobs: list[tuple[str, int]] = []
     begun = using(Forest(localisation="fix"), lambda platform: platform.begin(), jobs=jobs)
     assert begun.files == {WATCH: (TREE / WATCH).read_text()}
-    assert begun.crash.trace.startswith("begins() [returned]")
-    assert begun.notes == []
+    assert (begun.crash.trace, begun.trace, begun.notes) == (None, [WATCH], [])
     assert (BEGIN, begun.job) in jobs
-    assert {name for name, _ in jobs} == {BEGIN, "source", "begin trace"}
+    assert {name for name, _ in jobs} == {BEGIN, "source"}
+    trace = Trace(files=begun.trace)
+    seen = using(Forest(), lambda platform: platform.do(TRACE, trace), jobs=jobs)
+    assert seen.text.startswith("begins() [returned]")
+    assert jobs[-1][0] == TRACE
 
 
 def test_a_known_crash_is_not_reproduced_again_and_a_kernel_without_dwarf_not_traced(
@@ -74,7 +78,7 @@ def test_a_known_crash_is_not_reproduced_again_and_a_kernel_without_dwarf_not_tr
     strategy, jobs = Forest(localisation="fix"), list[tuple[str, int]]()
     first = using(strategy, lambda platform: platform.begin(), build=fake_build)
     done = list(farm.done)
-    assert first.crash.trace is None
+    assert first.trace == []
     assert "its config has no debug information" in first.notes[0]
     again = using(
         strategy, lambda platform: platform.begin(), build=fake_build, key="r2", jobs=jobs
@@ -146,6 +150,15 @@ def test_functions_and_words_find_files_where_the_report_names_none(
     assert next(iter(using(by_words, lambda platform: platform.begin()).files)) == WATCH
 
 
+@pytest.mark.parametrize(("compiled", "notes"), [(WATCH, 0), (SCHED, 1)])
+def test_functions_are_looked_up_in_the_files_that_the_kernel_has(
+    using: Using, farm: Farm, compiled: str, notes: int
+) -> None:
+    farm.report = "BUG: KASAN: use-after-free in watch_filter+0x1/0x2\n watch_filter+0x1/0x2\n"
+    farm.compiled = f'[{{"file": "/mnt/linux/{compiled}"}}]'
+    assert len(using(PLAIN, lambda platform: platform.begin()).notes) == notes
+
+
 def test_the_caller_may_name_the_files(using: Using) -> None:
     begun = using(PLAIN, lambda platform: platform.begin(), files=[SCHED, SCHED])
     assert list(begun.files) == [SCHED]
@@ -165,7 +178,7 @@ def test_a_run_that_goes_on_needs_no_second_beginning(using: Using, farm: Farm) 
 
     async def go_on(platform: SchedulerPlatform) -> Tried:
         await platform.resume(begun)
-        result = await platform.do("t0/1-try", Try(node="t0", diff=diff("useless")))
+        result = await platform.do("t0/1-try", Try(node="t0", diff=diff("useless"), traced=True))
         assert isinstance(result, Tried)
         return result
 

@@ -3,6 +3,7 @@
 import asyncio
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -14,7 +15,8 @@ from kgym.client import AsyncClient
 from kgym.errors import InfrastructureError, UserError
 from kgym_cli.platforms.embedded_platform import Platform as Scheduler
 from kgym_crashfixer.run_jobs import RunJobs, Shown
-from kgym_crashfixer.search.work import Check, Checked, Try, Unanswered
+from kgym_crashfixer.search.search import TRACE
+from kgym_crashfixer.search.work import Check, Checked, Seen, Trace, Try, Unanswered
 from tests.cli.test_sweep import diff
 from tests.cli.worked import working
 from tests.crashfixer.farm import BUG, Farm, using
@@ -26,7 +28,7 @@ pytestmark = pytest.mark.thorough
 async def tried(
     jobs: RunJobs, word: str, fresh: int = 0, name: str = "t0", shown: Shown | None = None
 ) -> Tried:
-    work = Try(node="t0", diff=diff(word), fresh=fresh)
+    work = Try(node="t0", diff=diff(word), fresh=fresh, traced=shown is not None)
     result = await jobs.run(f"{name}/{word}{fresh}-try", work, shown or await jobs.show())
     assert isinstance(result, Tried)
     return result
@@ -148,15 +150,6 @@ def test_a_failure_of_the_platform_is_no_verdict(scheduler: Scheduler, farm: Far
     assert (result.verdict, result.crash) == (Verdict.INCONCLUSIVE, None)
 
 
-def test_accepted_findings_count_for_nothing(scheduler: Scheduler) -> None:
-    result = using(
-        scheduler.url,
-        lambda jobs, _: tried(jobs, "silences"),
-        accepted=frozenset({"check_removed"}),
-    )
-    assert result.resolved
-
-
 def test_a_patch_is_tried_once_however_often_it_is_asked_for(
     scheduler: Scheduler, farm: Farm
 ) -> None:
@@ -197,11 +190,11 @@ def test_a_crash_comes_with_its_trace_on_kernels_of_their_own(
     scheduler: Scheduler, farm: Farm
 ) -> None:
     async def run(jobs: RunJobs, _: AsyncClient) -> Tried:
-        shown, why = await jobs.trace(await jobs.show(), ["drivers/a.c", "include/a.h"])
-        assert why is None
-        assert shown.traced == ("drivers/a.c",)
-        assert shown.crash.trace == (
-            "begins() [returned]\nouter() [active]\n\\_ helper() [returned]\n\\_ inner() [active]"
+        shown = replace(await jobs.show(), traced=("drivers/a.c",))
+        trace = await jobs.trace(TRACE, Trace(files=["drivers/a.c"]))
+        assert trace == Seen(
+            text="begins() [returned]\nouter() [active]\n\\_ helper() [returned]\n"
+            "\\_ inner() [active]"
         )
         await tried(jobs, "mends", shown=shown)
         return await tried(jobs, "moves", shown=shown)
@@ -214,15 +207,13 @@ def test_a_crash_comes_with_its_trace_on_kernels_of_their_own(
 
 
 def test_no_trace_is_no_failure(scheduler: Scheduler, farm: Farm) -> None:
-    async def run(jobs: RunJobs, _: AsyncClient) -> tuple[Shown, str | None]:
-        return await jobs.trace(await jobs.show(), ["drivers/a.c"])
+    async def run(jobs: RunJobs, _: AsyncClient) -> Seen | Unanswered:
+        return await jobs.trace(TRACE, Trace(files=["drivers/a.c"]))
 
     farm.traces = False
-    shown, why = using(scheduler.url, run)
-    assert shown.crash.trace is None
-    assert shown.traced == ()
-    assert why is not None
-    assert "the kernel went on" in why
+    untraced = using(scheduler.url, run)
+    assert isinstance(untraced, Unanswered)
+    assert "the kernel went on" in untraced.reason
 
 
 @pytest.mark.thorough
@@ -271,8 +262,9 @@ def test_what_is_cancelled_runs_no_more_and_can_be_taken_up(
 def test_a_bundle_that_has_changed_is_no_crash_of_the_run(scheduler: Scheduler) -> None:
     work = Check(node="t0", patches=[Patch(name="p", diff=diff("a"))])
     using(scheduler.url, lambda jobs, _: jobs.check("t0/1-check", work))
+    other = Check(node="t0", patches=[Patch(name="p", diff=diff("b"))])
     with refused("run_changed", kind=UserError):
-        using(scheduler.url, lambda jobs, _: jobs.check("t0/1-check", work), priority=3)
+        using(scheduler.url, lambda jobs, _: jobs.check("t0/1-check", other))
 
 
 def test_a_patch_that_no_job_can_hold_is_unanswered(scheduler: Scheduler) -> None:

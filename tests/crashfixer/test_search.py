@@ -267,6 +267,34 @@ def test_best_first_spends_its_cycles_and_finds_what_can_be_found() -> None:
     assert len(hopeless.nodes) == 12
 
 
+def test_workers_of_best_first_share_the_answer_that_they_begin_with() -> None:
+    cycle = Cycle(questions="together", hypotheses=4, patches=2, looks=2)
+    search = Search(BestFirst(cycles=6, width=3, cycle=cycle), FIRST)
+    (asked,) = search.ask()
+    while asked.work.purpose is work.Purpose.FILES:  # which no other worker searches
+        search.tell(asked.name, work.Answer(text="I have seen enough"))
+        (asked,) = search.ask()
+    solutions = "".join(f"<solution>It is {guess}</solution>" for guess in "1234")
+    search.tell(asked.name, work.Answer(text=f"{solutions}<ranking>3, 1, 2, 4</ranking>"))
+    begun = [(asked.work.node, asked.work.values["hypothesis"]) for asked in search.ask()]
+    assert begun == [("c0", "It is 3"), ("c1", "It is 1"), ("c2", "It is 2")]
+
+
+@pytest.mark.parametrize("looks", [0, 2])
+def test_the_crash_is_traced_beside_the_search_for_files(looks: int) -> None:
+    search = Search(Forest(trees=1, cycle=Cycle(hypotheses=1, looks=looks)), FIRST, [FILE])
+    trace, *asked = search.ask()
+    assert trace.work == work.Trace(files=[FILE])
+    # The paper's setups have the trace in their first question.
+    assert [asked.work.word for asked in asked] == (["files"] if looks else [])
+    search.tell(trace.name, work.Seen(text="f() [active]"))
+    for question in asked:
+        search.tell(question.name, work.Answer())
+    while (question := search.ask()[0].work).purpose is not work.Purpose.HYPOTHESIS:
+        search.tell(question.occurrence, work.Answer())
+    assert question.values["trace"] == "f() [active]"
+
+
 @pytest.mark.parametrize("kind", [work.Try, work.Check])
 def test_a_platform_that_is_away_costs_no_cycle_and_few_questions(kind: type) -> None:
     class Away(World):

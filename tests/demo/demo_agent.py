@@ -22,7 +22,15 @@ from kgym_crashfixer.models.model import Call, ModelError
 from kgym_crashfixer.platform_protocol import BEGIN, Begun, Submitted
 from kgym_crashfixer.runs.agent import Agent
 from kgym_crashfixer.runs.run_store import RunStore, Stored
-from kgym_crashfixer.search.work import Check, Checked, Question, Result, Source, Try, Unanswered
+from kgym_crashfixer.search.work import (
+    Check,
+    Checked,
+    PlatformWork,
+    Question,
+    Result,
+    Try,
+    Unanswered,
+)
 from tests.demo.monitored import threaded
 from tests.demo.showcase import BUG, CONSOLE, SOURCES
 
@@ -77,7 +85,7 @@ class GivenKernels:
     async def resume(self, begun: Begun) -> None:
         """Nothing is needed."""
 
-    async def do(self, name: str, work: Check | Try | Source) -> Result:
+    async def do(self, name: str, work: PlatformWork) -> Result:
         """Check or try a patch."""
         match work:
             case Check():

@@ -17,6 +17,7 @@ from tests.conftest import ROOT
 PAGES = [
     ROOT / "README.md",
     ROOT / "CONTRIBUTING.md",
+    ROOT / "configs" / "skills" / "kgym" / "SKILL.md",
     ROOT / "docker" / "README.md",
     *sorted((ROOT / "docs").glob("*.md")),
 ]

@@ -15,12 +15,14 @@ from kgym.client import AsyncClient
 from kgym_cli.platforms.embedded_platform import Platform
 from tests.cli.test_bug_source import git
 from tests.cli.test_mcp import PAGE, Tools, tools
-from tests.cli.test_mini_swe_agent import DONE, agent, answer_of
+from tests.cli.test_mini_swe_agent import DONE, agent, scripted
 from tests.cli.test_mini_swe_agent import python as python  # noqa: PLC0414 - a fixture
 from tests.conftest import DATA, ROOT
+from tests.crashfixer.test_models import Endpoint, endpoint
 from tests.docs.code_blocks import code_blocks
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(3600), pytest.mark.exhaustive]
+__all__ = ["endpoint"]
 
 BUG = bundle.load("watch-queue-filter")
 FILE = "kernel/watch_queue.c"
@@ -40,7 +42,9 @@ def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         yield platform.url
 
 
-def test_an_agent_fixes_the_kernel(url: str, python: Path, tmp_path: Path) -> None:
+def test_an_agent_fixes_the_kernel(
+    url: str, python: Path, tmp_path: Path, endpoint: Endpoint
+) -> None:
     """First as the page says, by hand; then the agent."""
     (tmp_path / ".venv").symlink_to(ROOT / ".venv")
     (block,) = (part.text for part in code_blocks(PAGE) if "bug source" in part.text)
@@ -55,26 +59,23 @@ def test_an_agent_fixes_the_kernel(url: str, python: Path, tmp_path: Path) -> No
     )
     assert f"crash reproduced: {BUG.file.title}" in shown.stdout, shown.stderr
     tree = tmp_path / "linux"
-    script = answer_of(
-        "run_kernel",
-        f"grep -n 'tf.i..type' {FILE}",
-        f"{replaced(COUNTED, 'tf[i].type >= WATCH_TYPE_NR')} && run_kernel",
-        f"{replaced('WATCH_TYPE_NR', 'WATCH_TYPE__NR')} && run_kernel",
-        f"{replaced(COPIED, RIGHT)} && run_kernel",
-        DONE,
+    # The endpoint gives the next command only for the answer that the last one must have.
+    script = scripted(
+        endpoint,
+        ("Find the cause", "run_kernel"),
+        (
+            f"crash reproduced: {BUG.file.title}\nnothing is changed\n<crash_report>",
+            f"grep -n 'tf.i..type' {FILE}",
+        ),
+        (COUNTED, f"{replaced(COUNTED, 'tf[i].type >= WATCH_TYPE_NR')} && run_kernel"),
+        (
+            "'WATCH_TYPE_NR' undeclared",
+            f"{replaced('WATCH_TYPE_NR', 'WATCH_TYPE__NR')} && run_kernel",
+        ),
+        (f"crash reproduced: {BUG.file.title}\n", f"{replaced(COPIED, RIGHT)} && run_kernel"),
+        ("crash resolved: ", DONE),
     )
     done = agent(python, tree, url, script)
-    answers = (
-        f"crash reproduced: {BUG.file.title}\\nnothing is changed\\n<crash_report>",
-        f"does not compile: {FILE}:",
-        "'WATCH_TYPE_NR' undeclared",
-        f"crash reproduced: {BUG.file.title}\\n",
-        "crash resolved: ",
-    )
-    begin = 0
-    for words in answers:
-        begin = done["told"].find(words, begin) + 1
-        assert begin, f"{words}: not, or not in its turn, in\n{done['told']}"
     assert (done["exit_status"], done["calls"]) == ("Submitted", 6)
     assert done["submission"].strip() == git(tree, "diff").strip()
     # The agent has undone the bug, as the developers did.

@@ -25,6 +25,7 @@ from kgym.api.steps import (
     Diagnostic,
     Edit,
     InstanceArtifact,
+    Number,
     Patch,
     PatchCheck,
     ReproduceResult,
@@ -89,6 +90,9 @@ class KernelRun(Strict):
     )
     findings: list[JudgedFinding] = Field([], description="about the patch; the first 50")
     evidence: str | None = Field(None, description="what the verdict rests on, in one line")
+    confidence: Number | None = Field(
+        None, description="that the bug is gone, if the kernel did not crash; null: not measured"
+    )
     diagnostics: list[Diagnostic] = Field(
         [], description="the compiler's errors, and the warnings that the patch adds"
     )
@@ -301,6 +305,7 @@ class _Run:
             "findings": judged(blocking_first[:_MOST_FINDINGS], self.options.accepted),
             "evidence": checklist.line(checklist.checklist(None, result, all_findings)),
             "report": _text(report),
+            "confidence": result.confidence,
         }
 
 

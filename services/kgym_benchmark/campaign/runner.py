@@ -197,13 +197,12 @@ class Run:
 
     async def _record(self, planned: Planned) -> AttemptRecord:
         subject = self._subjects[planned.bug]
-        folder = self._folder / "attempts" / place(planned.bug) / slug(planned.setup)
         attempt = Attempt(
             self._campaign,
             planned,
             subject,
             await self._report(subject),
-            folder / str(planned.run),
+            self._folder / attempt_folder(planned.bug, planned.setup, planned.run),
             self._equipment.key,
         )
         ended = attempt.ended() or await self._worked(attempt)
@@ -354,6 +353,11 @@ def begin(folder: Path, campaign: Campaign, subjects: list[Subject]) -> None:
             f"{folder} holds attempts on other bugs, or on other bugs of the same names; give this"
             " campaign another folder",
         ) from error
+
+
+def attempt_folder(bug: str, setup: Setup, run: int) -> Path:
+    """Return the folder of an attempt in that of its campaign."""
+    return Path("attempts", place(bug), slug(setup), str(run))
 
 
 def slug(setup: Setup) -> str:

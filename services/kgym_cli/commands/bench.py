@@ -20,6 +20,9 @@ from kgym_cli.lazy import Lazy, LazyGroup
         "run": Lazy("bench_run", "Run a campaign: agents on bugs.", remote=True),
         "site": Lazy("bench_site", "Write a benchmark's pages for any web server."),
         "show": Lazy("bench_show", "Show a dataset, or one of its bugs."),
+        "trajectories": Lazy(
+            "bench_trajectories", "Print a campaign's conversations as data for training."
+        ),
         "validate": Lazy(
             "bench_validate", "Validate bugs before agents are measured on them.", remote=True
         ),

@@ -1,15 +1,20 @@
 """`kgym run`."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 from rich.markup import escape
 
+from kgym.api.agent.conversation import ToolSpec
+from kgym.api.agent.nodes import Node
 from kgym.api.agent.runs import CallView, RunFilter, RunPage, RunState, RunView
+from kgym.bench.training import of_calls
 from kgym_cli.agents.agent_choice import service, tape_of, with_agent
 from kgym_cli.agents.agent_models import REPLAY
 from kgym_cli.agents.run_answer import FixAnswer, exit_of, follow, written
+from kgym_cli.agents.training_data import print_conversations, training_options
 from kgym_cli.commands.fix import limit_options, limits
 from kgym_cli.output import echo, json_option, leave, print_table, printed_json, results
 from kgym_cli.settings import options_of
@@ -169,6 +174,36 @@ def calls(run_id: int, node: str | None, as_json: bool) -> None:
         )
         echo(f"=== {call.name} ({took or 'not answered'})\n{call.prompt}")
         echo(f"--- {reply.model if reply else 'no answer'}\n{reply.text if reply else ''}\n")
+
+
+@run.command()
+@_run_argument
+@options_of("run export")
+@training_options
+def export(run_id: int, form: str, resolved: bool) -> None:
+    """Print a run's conversations with the model, as JSON Lines for training.
+
+    A question without tools is a conversation of its own. The reward of an episode is that of its
+    debug cycle's patch.
+    """
+
+    async def ask(agent: "AgentCalls") -> tuple[RunView, list[CallView], dict[str, Node]]:
+        view = await agent.show(run_id)
+        nodes = {node.name: await agent.node(run_id, node.name) for node in view.nodes}
+        return view, await agent.calls(run_id), nodes
+
+    view, calls, nodes = with_agent(ask)
+    print_conversations(of_calls(view.bug, calls, nodes, _tools), form, resolved)
+
+
+def _tools(call: CallView) -> Sequence[ToolSpec]:
+    """Return the tools that a question offered; its values are not stored."""
+    from kgym_crashfixer.search.tools import tools_of  # noqa: PLC0415 - only runs have tools
+    from kgym_crashfixer.search.work import Purpose, Question  # noqa: PLC0415
+
+    values = {"feedback": "`run_kernel`" in call.prompt}
+    purpose = Purpose(call.purpose)
+    return tools_of(Question(node=call.node, purpose=purpose, values=values, temperature=0))
 
 
 @run.command()

@@ -49,6 +49,7 @@ from kgym.api.steps import Strict
 from kgym.errors import Conflict, InfrastructureError, NotFound
 from kgym_crashfixer import event_file
 from kgym_crashfixer.platform_protocol import Begun
+from kgym_crashfixer.search.search import TRACE
 from kgym_crashfixer.search.work import Answer, Result
 
 T = TypeVar("T")
@@ -373,6 +374,13 @@ class RunRecord:
             (name, self._answer(name) if result is None else _RESULT.validate_python(result))
             for name, result in self._results
         ]
+
+    @property
+    def notes(self) -> list[str]:
+        """Remarks for the user, such as why the crash could not be traced."""
+        reasons = (result.get("reason") for name, result in self._results if name == TRACE)
+        untraced = [f"the crash could not be traced: {reason}" for reason in reasons if reason]
+        return [*(self.begun.notes if self.begun else ()), *untraced]
 
     def unfinished_calls(self) -> dict[str, tuple[StoredCall, Reply | None]]:
         """Return the questions whose results the search lacks, with their replies."""

@@ -41,7 +41,7 @@ from kgym_crashfixer.search.code import Code
 from kgym_crashfixer.search.cycle import State
 from kgym_crashfixer.search.engine import Asked
 from kgym_crashfixer.search.search import Search
-from kgym_crashfixer.search.work import Check, Checked, Question, Result, Source, Try, Unanswered
+from kgym_crashfixer.search.work import Checked, PlatformWork, Question, Result, Unanswered
 
 T = TypeVar("T")
 _LOG = logging.getLogger(__name__)
@@ -162,12 +162,11 @@ class Runner:
             begun = await self._unless_stopped(self._platform.begin())
             event: dict[str, Any] = {"title": begun.crash.title, "files": list(begun.files)}
             event |= {"notes": begun.notes, "job": begun.job}
-            event |= {"trace": begun.crash.trace is not None}
             await self._write(Batch(events=[(BEGIN, event)], begun=begun))
         else:
             await self._platform.resume(begun)
             await self._write(Batch(events=[("resumed", {"title": begun.crash.title})]))
-        self._search = search = Search(self._strategy, _state(begun))
+        self._search = search = Search(self._strategy, _state(begun), begun.trace)
         for name, result in await self._store.read(self._run.id, RunRecord.results):
             search.tell(name, result)
             self._ledger.count_result(result)
@@ -289,7 +288,7 @@ class Runner:
 
     async def _do(self, asked: Asked, call: Call | Reply | None) -> _Done:
         work = asked.work
-        if isinstance(work, Check | Try | Source):
+        if isinstance(work, PlatformWork):
             return _Done(await self._platform.do(asked.name, work))
         if isinstance(call, Reply):
             return _Done(answer_of(call))

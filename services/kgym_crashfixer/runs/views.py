@@ -27,7 +27,7 @@ def run_view(record: RunRecord) -> RunView:
         **dict(record.summary()),
         title=begun.crash.title if begun else None,
         files=list(begun.files) if begun else [],
-        notes=begun.notes if begun else [],
+        notes=record.notes,
         limits=record.request.limits,
         nodes=[
             view.model_copy(update={"doing": doing.get(view.name, [])})

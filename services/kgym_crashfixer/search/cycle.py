@@ -90,7 +90,15 @@ class Memory:
     nodes: dict[str, Node] = field(default_factory=dict)
     named: Named | None = None
     """The files that the model named; None before its search for them."""
+    first: Crash | None = None
+    """The crash with which the search began."""
+    trace: str | None = None
+    """The calls before that crash, once they are known."""
     validate_with: int = 1
+
+    def trace_of(self, crash: Crash) -> str | None:
+        """Return the calls before a crash, if they are known."""
+        return self.trace if crash is self.first else crash.trace
 
     def node(self, name: str, parent: Node | None, begins_at: str) -> Node:
         """Add a node."""
@@ -110,6 +118,15 @@ def cycle(options: Cycle, memory: Memory, state: State, node: Node) -> Plan[Stat
         node.outcome = node.outcome or NodeOutcome.STOPPED
 
 
+def first_hypotheses(options: Cycle, memory: Memory, state: State, node: Node) -> Plan[State]:
+    """Run the first cycle up to its hypotheses, which others share; return their state."""
+    asked = _Asking(options, memory, state, node)
+    yield from _looked(asked)
+    yield from _explored(asked)
+    yield from _hypothesis(asked)
+    return asked.state
+
+
 def _rounds(asked: "_Asking") -> Plan[State]:
     """Go from a hypothesis to a patch that is tried; repeat while no patch compiles."""
     yield from _looked(asked)
@@ -117,7 +134,7 @@ def _rounds(asked: "_Asking") -> Plan[State]:
     options, memory, state, node = asked.options, asked.memory, asked.state, asked.node
     for number in range(options.rounds):
         node.rounds = number + 1
-        if number == 0 and node.begins_at == "patch" and state.hypothesis is not None:
+        if number == 0 and state.hypothesis and (node.begins_at == "patch" or node.hypotheses):
             node.hypothesis = state.hypothesis
         # The first round of a `patch` child uses its parent's hypothesis; later rounds ask for a
         # new one.
@@ -167,7 +184,7 @@ class _Asking:
         values: dict[str, Any] = {
             "title": crash.title,
             "report": crash.report,
-            "trace": crash.trace if self.options.trace else None,
+            "trace": self.memory.trace_of(crash) if self.options.trace else None,
             "files": dict(self.state.code.texts),
             "changed": self.state.code.diff,
             "cause": cause.model_dump() if cause else None,
@@ -221,7 +238,7 @@ def _looked(asked: _Asking) -> Plan[None]:
 def _explored(asked: _Asking) -> Plan[None]:
     """Let the model read definitions; without hypotheses, its explanation takes their place."""
     options, state, node = asked.options, asked.state, asked.node
-    if not options.explore:
+    if not options.explore or node.hypotheses:  # `first_hypotheses` has explored
         return
     seen = yield from explored(options, state.code, asked.question, node)
     names = tuple(dict.fromkeys([*state.names, *seen.names]))
@@ -432,7 +449,8 @@ def try_patch(memory: Memory, node: Node, candidate: Candidate) -> Plan[Tried | 
     try:
         validated = 0
         for number in range(_AGAIN + memory.validate_with):
-            tried = yield Try(node=node.name, diff=candidate.diff, fresh=number)
+            traced = memory.trace is not None
+            tried = yield Try(node=node.name, diff=candidate.diff, fresh=number, traced=traced)
             if not isinstance(tried, Tried):
                 return None
             node.runs.append(tried)

@@ -89,17 +89,19 @@ class Engine(Generic[T]):
         self._dropped: list[str] = []
         self._ready: deque[tuple[_Fiber, Any]] = deque()
         self._root = _Fiber("", plan, None, "")
+        # It begins with the first `ask` or `tell`.
         self._ready.append((self._root, None))
-        self._go()
 
     def ask(self) -> list[Asked]:
         """Return the work that can begin now, each piece once."""
+        self._go()
         new = list(self._new.values())
         self._new.clear()
         return new
 
     def tell(self, name: str, result: object) -> None:
         """Pass the result of a piece of work; results of dropped work are ignored."""
+        self._go()
         self._new.pop(name, None)
         fiber = self._waiting.pop(name, None)
         if fiber is not None:

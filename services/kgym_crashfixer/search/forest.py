@@ -6,11 +6,13 @@ from dataclasses import dataclass, field, replace
 
 from kgym.api.agent.nodes import Node, NodeOutcome
 from kgym.api.agent.strategy import BestFirst, Forest
-from kgym_crashfixer.search.cycle import Memory, State, cycle
+from kgym_crashfixer.search.cycle import Memory, State, cycle, first_hypotheses
 from kgym_crashfixer.search.engine import Plan, together
 
 # Further tries of a cycle that was inconclusive.
 _REPEATED = 2
+# Rating of a hypothesis of the first answer: after progress, before more of the same crash.
+_UNTRIED = (2, 0)
 
 
 def forest(strategy: Forest, memory: Memory, state: State, name: str = "") -> Plan[bool]:
@@ -115,7 +117,8 @@ def _conclusive(
     """Run a cycle; repeat it if it was inconclusive, which counts as no cycle."""
     for number in range(1 + _REPEATED):
         again = f"{name}~{number}" if number else name
-        node = memory.node(again, parent, begins_at)
+        # The first cycle of a best-first search has its node already, with its hypotheses.
+        node = memory.nodes.get(again) or memory.node(again, parent, begins_at)
         after = yield from cycle(strategy.cycle, memory, state, node)
         if node.outcome is not NodeOutcome.INCONCLUSIVE:
             break
@@ -131,6 +134,7 @@ class _Open:
     number: int
     state: State = field(compare=False)
     parent: Node | None = field(compare=False)
+    begins_at: str = field(default="hypothesis", compare=False)
 
 
 @dataclass(slots=True)
@@ -142,9 +146,12 @@ class _Frontier:
     begun: int = 0
     open: list[_Open] = field(default_factory=list)
 
-    def best(self) -> _Open:
+    def best(self, memory: Memory) -> _Open:
         """Take the most promising state, or the first one, which never runs out."""
-        return heapq.heappop(self.open) if self.open else self.first
+        if self.open:
+            return heapq.heappop(self.open)
+        # With all failures so far, or the model would be asked the same again.
+        return replace(self.first, state=with_lessons(self.first.state, memory))
 
 
 def best_first(strategy: BestFirst, memory: Memory, state: State, name: str = "") -> Plan[bool]:
@@ -155,6 +162,15 @@ def best_first(strategy: BestFirst, memory: Memory, state: State, name: str = ""
     # Workers share one heap. With rounds, all would wait for the slowest cycle of each round.
     frontier = _Frontier(_Open((0, 0), 0, state, None), strategy.cycles)
     prefix = f"{name}{'.' if name else ''}c"
+    if strategy.cycle.hypotheses > 1:
+        # The first cycles share one answer: side by side, each would ask the same.
+        node = memory.node(f"{prefix}0", None, "hypothesis")
+        state = yield from first_hypotheses(strategy.cycle, memory, state, node)
+        likely = dict.fromkeys([node.hypothesis, *node.hypotheses] if node.hypothesis else [])
+        frontier.open = [
+            _Open(_UNTRIED, rank, replace(state, hypothesis=text), None, "patch")
+            for rank, text in enumerate(likely)
+        ]
     plans = {
         f"w{number}": _expand(strategy, memory, frontier, prefix)
         for number in range(min(strategy.width, strategy.cycles))
@@ -168,10 +184,10 @@ def _expand(strategy: BestFirst, memory: Memory, frontier: _Frontier, prefix: st
     fixed = False
     while frontier.left:
         frontier.left -= 1
-        number, begin = frontier.begun, frontier.best()
+        number, begin = frontier.begun, frontier.best(memory)
         frontier.begun += 1
         node, after = yield from _conclusive(
-            strategy, memory, begin.state, f"{prefix}{number}", begin.parent, "hypothesis"
+            strategy, memory, begin.state, f"{prefix}{number}", begin.parent, begin.begins_at
         )
         if node.outcome is NodeOutcome.INCONCLUSIVE:  # the platform fails: give the cycle back
             frontier.left += 1

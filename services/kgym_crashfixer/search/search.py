@@ -1,5 +1,6 @@
 """A search by a strategy, from the first crash to the fixes."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 from kgym.api.agent.nodes import Node, NodeOutcome
@@ -11,7 +12,10 @@ from kgym_crashfixer.search.engine import Asked, Engine, Plan
 from kgym_crashfixer.search.forest import best_first, forest, with_lessons
 from kgym_crashfixer.search.review import REVIEW, review
 from kgym_crashfixer.search.tool import tool
-from kgym_crashfixer.search.work import Question, Result
+from kgym_crashfixer.search.work import Question, Result, Seen, Trace
+
+# Name of the work that traces the first crash, and of its job.
+TRACE = "begin trace"
 
 
 class Search:
@@ -22,8 +26,17 @@ class Search:
     resumed by replaying its results, and no state of a search is stored.
     """
 
-    def __init__(self, strategy: Strategy, state: State) -> None:
-        self._memory = Memory(validate_with=strategy.validate_with)
+    def __init__(self, strategy: Strategy, state: State, trace: Sequence[str] = ()) -> None:
+        """Begin; the crash is traced beside the search, through the functions of `trace`'s files.
+
+        Questions show the trace once it is there. Strategies whose first question is a hypothesis,
+        as in the paper, wait for it.
+        """
+        first = state.crash
+        self._memory = Memory(validate_with=strategy.validate_with, first=first, trace=first.trace)
+        self._tracing = [Asked(TRACE, Trace(files=list(trace)))] if trace else []
+        cycle = getattr(strategy, "cycle", None)  # escalations and plain agents have none
+        self._waits = bool(trace) and cycle is not None and not cycle.looks
         self._engine = Engine(self._reviewed(strategy, state))
 
     @property
@@ -38,11 +51,16 @@ class Search:
 
     def ask(self) -> list[Asked]:
         """Return the work that can begin now, each piece once."""
-        return [_named(asked) for asked in self._engine.ask()]
+        tracing, self._tracing = self._tracing, []
+        return tracing + ([] if self._waits else [_named(asked) for asked in self._engine.ask()])
 
     def tell(self, name: str, result: Result) -> None:
         """Pass the result of a piece of work; results of dropped work are ignored."""
-        self._engine.tell(name, result)
+        if name == TRACE:
+            self._tracing, self._waits = [], False
+            self._memory.trace = result.text if isinstance(result, Seen) else None
+        else:
+            self._engine.tell(name, result)
 
     def dropped(self) -> list[str]:
         """Return the names of work that became unnecessary since the last call."""

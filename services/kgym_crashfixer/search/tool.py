@@ -49,21 +49,21 @@ def tool(strategy: Tool, memory: Memory, state: State, name: str) -> Plan[bool]:
     node = memory.node(name, None, "hypothesis")
     talk = _Talk(strategy, memory, node, Code({}))
     try:
-        yield from _conversation(talk, _values(strategy, state))
+        yield from _conversation(talk, state)
         yield from _last(talk)
     finally:  # also if the conversation is dropped
         node.outcome = node.outcome or NodeOutcome.STOPPED
     return talk.fixed
 
 
-def _conversation(talk: _Talk, values: dict[str, Any]) -> Plan[None]:
+def _conversation(talk: _Talk, state: State) -> Plan[None]:
     """Let the model call tools until it is done, or its turns are used up."""
     silent = 0
     for _ in range(talk.strategy.turns):
         asked = Question(
             node=talk.node.name,
             purpose=Purpose.TOOL,
-            values=values,
+            values=_values(talk, state),
             turns=list(talk.turns),
             temperature=talk.strategy.temperature,
         )
@@ -85,11 +85,12 @@ def _conversation(talk: _Talk, values: dict[str, Any]) -> Plan[None]:
             return
 
 
-def _values(strategy: Tool, state: State) -> dict[str, Any]:
+def _values(talk: _Talk, state: State) -> dict[str, Any]:
+    strategy = talk.strategy
     return {
         "title": state.crash.title,
         "report": state.crash.report,
-        "trace": state.crash.trace if strategy.trace else None,
+        "trace": talk.memory.trace_of(state.crash) if strategy.trace else None,
         "files": list(state.code.files),
         "lessons": [lesson.values for lesson in state.lessons],
         "feedback": strategy.feedback,

@@ -98,8 +98,19 @@ class Try(Strict):
     node: str
     diff: str = Field(description="against the tree that has the bug")
     fresh: int = 0
+    traced: bool = Field(False, description="whether to trace its crash")
 
     word: Literal["try"] = "try"
+
+
+class Trace(Strict):
+    """Trace the crash of the kernel without a patch, through the functions of some files."""
+
+    kind: Literal["trace"] = "trace"
+    node: str = Field("", description="empty: no debug cycle asks for it")
+    files: list[str]
+
+    word: Literal["trace"] = "trace"
 
 
 class Source(Strict):
@@ -115,7 +126,7 @@ class Source(Strict):
 
 
 class Seen(Strict):
-    """The result of reading the source, or the reason why there is none."""
+    """The result of reading the source, or the reason why there is none; also a trace."""
 
     kind: Literal["seen"] = "seen"
     text: str
@@ -130,5 +141,7 @@ class Unanswered(Strict):
     reason: str
 
 
-Asking = Annotated[Question | Check | Try | Source, Field(discriminator="kind")]
+# What a platform does, in place of a model.
+PlatformWork = Check | Try | Trace | Source
+Asking = Annotated[Question | PlatformWork, Field(discriminator="kind")]
 Result = Annotated[Answer | Checked | Tried | Seen | Unanswered, Field(discriminator="kind")]
