@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from kgym.api.jobs import JobRequest
-from kgym.api.steps import Reproducer, ReproduceSpec, StepRef
+from kgym.api.steps import Reproducer, ReproduceSpec, StepRef, VmShape
 from kgym.bugs import bundle
 from kgym.client import Client
 from kgym.configs import data_folder
@@ -62,39 +62,39 @@ class Bench:
         self.client.download(job.id, 0, "bzImage", kernel)
         request = JobRequest(steps=[reproduce.model_copy(update={"build": ref})])
         platform, _ = self.submitted(request)
-        return {"bare": self.bare_qemu(kernel, reproduce), "platform": platform}
+        bare = bare_qemu(kernel, reproduce.vm, seconds, self.cache, self.work)
+        return {"bare": bare, "platform": platform}
 
-    def bare_qemu(self, kernel: Path, spec: ReproduceSpec) -> float:
-        """Return the seconds until QEMU has booted and the runner has run for its time."""
-        program = self.work / "program"
-        (self.work / "program.c").write_text(PROGRAM)
-        subprocess.run(
-            ["gcc", "-static", "-o", program, self.work / "program.c"], check=True, timeout=60
-        )
-        image = asyncio.run(guest_image(self.cache))
-        start_runner = (
-            f"#!/bin/busybox sh\n/bin/busybox mkdir /tmp\n"
-            f"/bin/busybox sleep {spec.time} | {RUNNER} /tmp/run /program\n"
-            f"echo {DONE.decode()}\n/bin/busybox sleep 1000\n"
-        )
-        extra = cpio.archive(
-            [
-                cpio.file("program", program.read_bytes(), 0o755),
-                cpio.file("bench", start_runner.encode(), 0o755),
-            ]
-        )
-        (self.work / "initrd").write_bytes(image.initrd.read_bytes() + extra)
-        probed = asyncio.run(best_accelerator(self.cache))
-        argv = [word.replace(FOLDER, str(self.work)) for word in qemu_arguments(spec.vm, probed)]
-        argv[argv.index("-append") + 1] += " rdinit=/bench"
-        start = time.monotonic()
-        with subprocess.Popen(argv, stdout=subprocess.PIPE, stdin=subprocess.DEVNULL) as qemu:
-            assert qemu.stdout is not None
-            if not any(DONE in line for line in qemu.stdout):
-                raise SystemExit("bare QEMU ended before its time")
-            took = time.monotonic() - start
-            qemu.kill()
-        return took
+
+def bare_qemu(kernel: Path, vm: VmShape, seconds: float, cache: Path, work: Path) -> float:
+    """Return the seconds until QEMU has booted and the runner has run for `seconds`."""
+    program = work / "program"
+    (work / "program.c").write_text(PROGRAM)
+    subprocess.run(["gcc", "-static", "-o", program, work / "program.c"], check=True, timeout=60)
+    image = asyncio.run(guest_image(cache))
+    start_runner = (
+        f"#!/bin/busybox sh\n/bin/busybox mkdir /tmp\n"
+        f"/bin/busybox sleep {seconds} | {RUNNER} /tmp/run /program\n"
+        f"echo {DONE.decode()}\n/bin/busybox sleep 1000\n"
+    )
+    extra = cpio.archive(
+        [
+            cpio.file("program", program.read_bytes(), 0o755),
+            cpio.file("bench", start_runner.encode(), 0o755),
+        ]
+    )
+    (work / "initrd").write_bytes(image.initrd.read_bytes() + extra)
+    probed = asyncio.run(best_accelerator(cache))
+    argv = [word.replace(FOLDER, str(work)) for word in qemu_arguments(vm, probed)]
+    argv[argv.index("-append") + 1] += " rdinit=/bench"
+    start = time.monotonic()
+    with subprocess.Popen(argv, stdout=subprocess.PIPE, stdin=subprocess.DEVNULL) as qemu:
+        assert qemu.stdout is not None
+        if not any(DONE in line for line in qemu.stdout):
+            raise SystemExit("bare QEMU ended before its time")
+        took = time.monotonic() - start
+        qemu.kill()
+    return took
 
 
 def main() -> None:
@@ -120,4 +120,5 @@ def main() -> None:
         sys.stdout.write(f"{name:6}{figures}\n")
 
 
-main()
+if __name__ == "__main__":
+    main()
