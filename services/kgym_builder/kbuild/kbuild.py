@@ -93,7 +93,11 @@ _HOST_ERRORS = (
         ),
     ),
     (
-        ("Killed signal terminated program", "Cannot allocate memory", "virtual memory exhausted"),
+        (
+            # A batch system that ends a worker's job sends SIGTERM to its compilers, too.
+            *("Killed signal terminated program", "Terminated signal terminated program"),
+            *("Cannot allocate memory", "virtual memory exhausted"),
+        ),
         (InfrastructureError, "out_of_memory", "the compiler was killed"),
     ),
     (
