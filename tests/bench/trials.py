@@ -24,6 +24,7 @@ import tempfile
 import uuid
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from time import monotonic
 from typing import Any
@@ -51,6 +52,16 @@ BUILD_PARTS = {"make": "build", "link": "link", "image": "images", "artifacts": 
 MOST = {"trial_s": 18, "crash_s": 10, "disk_mb_per_trial": 5, "trial_variants_s": 60}
 
 
+@dataclass(frozen=True, slots=True)
+class Swept:
+    """A sweep, and what it took of the machine."""
+
+    seconds: float
+    cpu_s: float
+    disk_mb: float
+    rows: list[Row]
+
+
 class Bench:
     """The measurements on a platform with nothing else to do."""
 
@@ -66,8 +77,8 @@ class Bench:
             self._done(bug.check([bug.fix]))
             self._done(bug.trial(bug.fix, self.shown[bug.name].id, trial))
 
-    def sweep(self, tried: Sequence[Tried], trial: TrialOptions) -> tuple[float, list[Row]]:
-        """Return the seconds of one sweep over all patches, without showing the bugs, and rows."""
+    def sweep(self, tried: Sequence[Tried], trial: TrialOptions) -> Swept:
+        """Try all patches in one sweep; showing the bugs is not counted."""
         rows: list[Row] = []
         bugs = {each.bug.name: each.bug for each in tried}
         name = f"{self.name}-{'variants' if trial.variants else 'plain'}"
@@ -90,15 +101,12 @@ class Bench:
         first = {each.bug.name: each for each in trial_patches(f"{name}-first")}
         asyncio.run(swept([subject(bug, [first[bug.name]]) for bug in bugs.values()]))
         rows.clear()
-        taken = asyncio.run(
-            swept(
-                [
-                    subject(bug, [each for each in tried if each.bug.name == bug.name])
-                    for bug in bugs.values()
-                ]
-            )
-        )
-        return taken, rows
+        own = {name: [each for each in tried if each.bug.name == name] for name in bugs}
+        subjects = [subject(bug, own[bug.name]) for bug in bugs.values()]
+        busy, disk = busy_seconds(), disk_mb(data_folder())
+        taken = asyncio.run(swept(subjects))
+        cpu, grown = busy_seconds() - busy, disk_mb(data_folder()) - disk
+        return Swept(taken, cpu, grown, rows)
 
     def alone(self, tried: Tried, trial: TrialOptions) -> float:
         """Return the seconds from the submission of a patch's check to the end of its trial."""
@@ -158,13 +166,10 @@ def _files(folder: Path) -> Iterator[Path]:
 
 def measured(bench: Bench, few: int) -> dict[str, Any]:
     """Measure the sweep, then patches alone."""
-    data = data_folder()
     tried = trial_patches(bench.name)[:few]
     bench.show_bugs(tried, PLAIN)
-    busy, disk = busy_seconds(), disk_mb(data)
-    taken, rows = bench.sweep(tried, PLAIN)
-    cpu, disk = busy_seconds() - busy, disk_mb(data) - disk
-    number = len(tried)
+    swept = bench.sweep(tried, PLAIN)
+    number, rows = len(tried), swept.rows
     by_name = {(each.bug.name, each.patch.name): each for each in tried}
     unlike = [row for row in rows if not by_name[row.bug, row.patch].agrees(row)]
     jobs = [bench.client.job(row.job) for row in rows if row.job]
@@ -173,9 +178,9 @@ def measured(bench: Bench, few: int) -> dict[str, Any]:
         "trials": number,
         "outcomes": dict(Counter(str(row.outcome) for row in rows)),
         "unexpected": [f"{row.bug}/{row.patch}: {row.outcome}: {row.reason}" for row in unlike],
-        "trials_per_hour": number / taken * 3600,
-        "cpu_s_per_trial": cpu / number,
-        "disk_mb_per_trial": disk / number,
+        "trials_per_hour": number / swept.seconds * 3600,
+        "cpu_s_per_trial": swept.cpu_s / number,
+        "disk_mb_per_trial": swept.disk_mb / number,
         "parts_s": {name: round(s / number, 2) for name, s in parts(jobs, rows).items()},
         "trial_s": _alone(bench, others, Kind.RIGHT, PLAIN),
         "crash_s": _alone(bench, others, Kind.CRASHES, PLAIN),
@@ -187,10 +192,10 @@ def with_variants(bench: Bench, few: int) -> dict[str, float]:
     """Measure a sweep with variants, and one right patch alone."""
     tried = trial_patches(f"{bench.name}-variants")[:few]
     bench.show_bugs(tried, VARIANTS)
-    taken, _ = bench.sweep(tried, VARIANTS)
+    swept = bench.sweep(tried, VARIANTS)
     others = trial_patches(f"{bench.name}-variants-alone")
     return {
-        "trials_per_hour_variants": len(tried) / taken * 3600,
+        "trials_per_hour_variants": len(tried) / swept.seconds * 3600,
         "trial_variants_s": _alone(bench, others, Kind.RIGHT, VARIANTS),
     }
 
