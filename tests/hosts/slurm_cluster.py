@@ -77,7 +77,7 @@ def slurm_cluster(folder: Path) -> Iterator[dict[str, str]]:
         "slurmctld": ["slurmctld", "-D", "-i", "-f", str(config)],
         "slurmd": ["slurmd", "-D", "-f", str(config)],
     }
-    found = {"SLURM_CONF": str(config)}
+    variables = {"SLURM_CONF": str(config)}
     with ExitStack() as stack:
         for name, argv in commands.items():
             program = Program(name, argv, folder / f"{name}.out")
@@ -85,15 +85,20 @@ def slurm_cluster(folder: Path) -> Iterator[dict[str, str]]:
             program.spawn()
             if name == "munged":
                 until((folder / "munge" / "socket").exists, START_SECONDS)
-        until(lambda: "idle" in slurm(found, "sinfo", "--noheader"), START_SECONDS)
-        yield found
-        slurm(found, "scancel", f"--user={os.getuid()}", check=False)
-        until(lambda: not slurm(found, "squeue", "--noheader"), START_SECONDS)
+        until(lambda: "idle" in slurm(variables, "sinfo", "--noheader"), START_SECONDS)
+        yield variables
+        slurm(variables, "scancel", f"--user={os.getuid()}", check=False)
+        until(lambda: not slurm(variables, "squeue", "--noheader"), START_SECONDS)
 
 
-def slurm(found: dict[str, str], *words: str, check: bool = False) -> str:
+def slurm(variables: dict[str, str], *words: str, check: bool = False) -> str:
     """Run one of Slurm's own commands; return what it prints."""
     done = subprocess.run(
-        words, env={**os.environ, **found}, capture_output=True, check=check, text=True, timeout=60
+        words,
+        env={**os.environ, **variables},
+        capture_output=True,
+        check=check,
+        text=True,
+        timeout=60,
     )
     return done.stdout

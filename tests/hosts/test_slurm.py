@@ -64,7 +64,7 @@ def cluster(tmp_path: Path, fake_source: TarballSource) -> Iterator[Cluster]:
     program = programs / "kgym"
     program.write_text(f'#!/bin/sh\nexec {sys.executable} -m kgym_cli "$@"\n')
     program.chmod(0o755)
-    with Platform(tmp_path / "data", work=False) as platform, slurm_cluster(tmp_path) as found:
+    with Platform(tmp_path / "data", work=False) as platform, slurm_cluster(tmp_path) as variables:
         settings = tmp_path / "workers.env"
         lines = {
             "KGYM_SERVER": platform.url,
@@ -76,7 +76,7 @@ def cluster(tmp_path: Path, fake_source: TarballSource) -> Iterator[Cluster]:
             "PATH": f"{programs}:{os.environ['PATH']}",
         }
         settings.write_text("".join(f"{key}='{value}'\n" for key, value in lines.items()))
-        environment = {**found, "HOME": str(work)}
+        environment = {**variables, "HOME": str(work)}
         own = work / ".config" / "kgym"
         own.mkdir(parents=True)
         settings.rename(own / "workers.env")
