@@ -123,7 +123,7 @@ def test_workers_drain_before_their_time_limit(cluster: Cluster, fake_build: Bui
         assert client.job(later.id).steps[0].state is State.QUEUED
 
         cut = client.submit((endless := Nap(86_415)).request(fake_build))
-        cluster.up(1, "1", "B:TERM@5")
+        cluster.up(1, "2", "B:TERM@5")
         until(endless.lasts, 2 * SECONDS)
         assert client.wait(later.id).steps[0].attempt == 1
         until(lambda: not endless.lasts(), 2 * SECONDS)

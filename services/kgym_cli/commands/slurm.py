@@ -87,7 +87,8 @@ def up(most: int, batch: Path, slots: int, name: str, as_json: bool) -> None:
     array = None
     if added:
         words = ("--parsable", f"--job-name={_checked(name)}", f"--array=0-{added - 1}")
-        array = _slurm("sbatch", *words, str(batch.resolve()), slots=slots).partition(";")[0]
+        printed = _slurm("sbatch", *words, str(batch.resolve()), slots=slots)
+        array = printed.rpartition("\n")[2].partition(";")[0]  # warnings come before it
     answer = SlurmUp(array=array, added=added, workers=len(known), steps=steps)
     if not printed_json(answer, as_json):
         what = f"array {array}: {added} workers" if added else "no more workers needed"
@@ -138,7 +139,7 @@ def _tasks(name: str) -> list[SlurmTask]:
     user = pwd.getpwuid(os.getuid()).pw_name
     words = ("--noheader", "--array", f"--user={user}", f"--name={_checked(name)}")
     listed = _slurm("squeue", *words, "--format=%i|%T|%N|%L|%r").splitlines()
-    return [_task(line) for line in listed if line.strip()]
+    return [_task(line) for line in listed if "|" in line]
 
 
 def _task(line: str) -> SlurmTask:
