@@ -26,7 +26,7 @@ def show(
     if options.json:
         print(json.dumps(rounded))
         return
+    limits = most or {}
     for name, figure in rounded.items():
-        print(
-            f"{name:24} {figure}" + (f"   at most {most[name]:g}" if name in (most or {}) else "")
-        )
+        limit = f"   at most {limits[name]:g}" if name in limits else ""
+        print(f"{name:24} {figure}{limit}")

@@ -219,7 +219,7 @@ class Bench:
 
     async def begin(self) -> None:
         """Leave out of all that is counted the jobs that are there already."""
-        connection = await _connect(self.database)
+        connection = await connected(self.database)
         self.earlier = await connection.fetchval("SELECT coalesce(max(id), 0) FROM jobs")
         self.endless = await connection.fetchval(
             "SELECT count(*) FROM jobs WHERE state IN ('queued', 'running')"
@@ -228,7 +228,7 @@ class Bench:
 
     async def finished(self) -> None:
         """Wait until all jobs have finished, each of them well."""
-        connection = await _connect(self.database)
+        connection = await connected(self.database)
         while self.endless < await connection.fetchval(
             "SELECT count(*) FROM jobs WHERE state IN ('queued', 'running')"
         ):
@@ -302,18 +302,18 @@ class Bench:
                 while left > 0:
                     left -= 1
                     if left == jobs * 9 // 10:
-                        grown_from = _rss_mb(self.scheduler_pid)
+                        grown_from = rss_mb(self.scheduler_pid)
                     await submitter.submit()
 
         start = time.monotonic()
         await asyncio.gather(*(submit() for _ in range(SUBMITTERS)))
         self.submitted += jobs
         await self.finished()
-        return jobs / (time.monotonic() - start), _rss_mb(self.scheduler_pid) - grown_from
+        return jobs / (time.monotonic() - start), rss_mb(self.scheduler_pid) - grown_from
 
     async def lists(self, client: AsyncClient, jobs: int) -> list[float]:
         """Return the milliseconds of listing, filtered in every way, sorted."""
-        connection = await _connect(self.database)
+        connection = await connected(self.database)
         await connection.execute(SEED.replace("$1::int", str(jobs)))
         await connection.execute(SEED_STEPS, BUILD.model_dump_json(), timeout=600)
         await connection.execute(SEED_FACETS, timeout=600)
@@ -344,7 +344,7 @@ class Bench:
 
     async def bare_commit(self) -> float:
         """Return the milliseconds of one INSERT and COMMIT."""
-        connection = await _connect(self.database)
+        connection = await connected(self.database)
         await connection.execute("CREATE TABLE bare (id bigserial PRIMARY KEY, text text)")
         taken = []
         for _ in range(200):
@@ -406,11 +406,13 @@ def until(ready: Callable[[], bool], seconds: float = 60) -> None:
         time.sleep(0.1)
 
 
-async def _connect(database: PostgreSQL) -> asyncpg.Connection:
+async def connected(database: PostgreSQL) -> asyncpg.Connection:
+    """Connect to the database."""
     return await asyncpg.connect(database.url.replace("+asyncpg", ""))
 
 
-def _rss_mb(pid: int) -> float:
+def rss_mb(pid: int) -> float:
+    """Return the megabytes of memory of a process."""
     pages = int(Path(f"/proc/{pid}/statm").read_text().split()[1])
     return pages * os.sysconf("SC_PAGE_SIZE") / 1e6
 

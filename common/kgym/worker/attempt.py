@@ -51,7 +51,9 @@ async def attempt(run: StepContext, handler: Handler, dispatch: WorkerCalls) -> 
         await _stop(work, beat)
         with contextlib.suppress(KgymError, TimeoutError):
             async with asyncio.timeout(RELEASE_SECONDS):
-                if work.cancelled():
+                # A failure may come from the signal that stops this worker: a batch system sends
+                # it to compilers and VMs, too.
+                if work.cancelled() or work.result().failure is not None:
                     await dispatch.release(lease)
                 else:
                     await dispatch.finish(lease, work.result())

@@ -302,6 +302,7 @@ class _Build:
         changed, instrumented = await self._with_records(entry, tree, await self._changes(tree))
         await tree.write(changed)
         self.output.made.clear()  # of the entry, if this step had to make it
+        self.output.begun.clear()
         self.output.count(self.run, "rebuild", None)
         objects = None
         if entry.about.shortcut:
@@ -324,6 +325,7 @@ class _Build:
 
         known = entry.about.lacking
         lacking = await control.spared(make, again, tree, self.output, known)
+        self.run.seconds.update(self.output.late_stages())
         return _Made(short and lacking == known, lacking, instrumented)
 
     async def _with_records(

@@ -87,8 +87,9 @@ _BLOCK = 512
 _REGULAR = b"0"
 _NUMBER = re.compile(r"[0-9]{1,9}")
 _EXHAUSTED = re.compile(
-    r"(?m)^.*(?:(?:Killed|File size limit exceeded|CPU time limit exceeded) signal terminated"
-    r" program \w+|: (?:out of memory .*|virtual memory exhausted.*|Cannot allocate memory"
+    r"(?m)^.*(?:(?:Killed|Terminated|File size limit exceeded|CPU time limit exceeded)"
+    r" signal terminated program \w+"
+    r"|: (?:out of memory .*|virtual memory exhausted.*|Cannot allocate memory"
     r"|No space left on device|Disk quota exceeded|File too large|Input/output error"
     r"|Transport endpoint is not connected|Cannot fork|Resource temporarily unavailable))$"
 )

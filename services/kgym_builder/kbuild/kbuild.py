@@ -1,6 +1,7 @@
 """Run kbuild: variables of a reproducible build, its output, its failures."""
 
 import re
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -28,6 +29,11 @@ _PAHOLE = "pahole"
 # Programs on which the config depends, besides the compiler's.
 CONFIGURING = (_PAHOLE,)
 _OBJECT = re.compile(rb"^ +(?:CC|AS)(?: \[M\])? +(\S+\.o)$")
+# The lines with which linking and packing the kernel begin.
+_LATE_STAGES = {
+    "link": re.compile(rb"^ +LD +(?:\.tmp_)?vmlinux"),
+    "image": re.compile(rb"^ +[A-Z0-9]+ +arch/x86/boot/"),
+}
 _INSIDE = re.compile(r"(?!\.\.?/)[\w.+-]{1,200}(/(?!\.\.?/)[\w.+-]{1,200}){0,20}")
 _NO_RULE = re.compile(r"^make(?:\[\d+\])?: \*\*\* (No rule to make target .*)$")
 # Bytes of a line that are kept for errors and warnings; the file has the whole line.
@@ -87,7 +93,11 @@ _HOST_ERRORS = (
         ),
     ),
     (
-        ("Killed signal terminated program", "Cannot allocate memory", "virtual memory exhausted"),
+        (
+            # A batch system that ends a worker's job sends SIGTERM to its compilers, too.
+            *("Killed signal terminated program", "Terminated signal terminated program"),
+            *("Cannot allocate memory", "virtual memory exhausted"),
+        ),
         (InfrastructureError, "out_of_memory", "the compiler was killed"),
     ),
     (
@@ -133,6 +143,8 @@ class Output:
     tail: list[str] = field(default_factory=list)
     made: list[str] = field(default_factory=list)
     """Paths of the compiled objects."""
+    begun: dict[str, float] = field(default_factory=dict)
+    """When linking and packing began, by the monotonic clock."""
 
     def __call__(self, line: bytes) -> None:
         """Take one line."""
@@ -146,6 +158,20 @@ class Output:
         elif not line.startswith(b"  ") or line.lstrip().startswith(b"from "):
             self.tail.append(line[:_SHOWN].decode(errors="replace"))
             del self.tail[:-5000]
+        else:
+            self._notice_stage(line)
+
+    def late_stages(self) -> dict[str, float]:
+        """Return the seconds of linking and of packing; make has just ended."""
+        ends = [*list(self.begun.values())[1:], time.monotonic()]
+        spans = zip(self.begun.items(), ends, strict=False)
+        return {name: round(end - begin, 3) for (name, begin), end in spans}
+
+    def _notice_stage(self, line: bytes) -> None:
+        # Parts of the image are also made before the link: only what follows it counts.
+        missing = next((name for name in _LATE_STAGES if name not in self.begun), None)
+        if missing and _LATE_STAGES[missing].match(line):
+            self.begun[missing] = time.monotonic()
 
     def count(self, run: StepContext, stage: str, total: int | None) -> None:
         """Report the step's progress by the number of objects compiled from now on."""

@@ -1,6 +1,8 @@
 """`kgym worker`."""
 
+import asyncio
 import contextlib
+import signal
 import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -44,8 +46,8 @@ def _kinds(named: str | None) -> list[StepKind]:
 def worker(context: click.Context) -> None:
     """Run steps of these kinds, `slots` at a time, until stopped or drained.
 
-    SIGTERM and Ctrl-C return running steps to the queue at once. The subcommands show and drain
-    the scheduler's workers.
+    SIGTERM and Ctrl-C return running steps to the queue at once; SIGUSR1 lets the worker finish
+    them, take no more, and exit. The subcommands show and drain the scheduler's workers.
 
     Kernel sources may come from public addresses; --sources and --source-networks allow more.
     """
@@ -167,6 +169,7 @@ async def _serve(
             stack.push_async_callback(provider.close)
         shape = chosen.slots, declared, entries(kinds, has)
         worker = Worker(calls, bus, storage, does, chosen.folder, *shape, chosen.host_name, look)
+        asyncio.get_running_loop().add_signal_handler(signal.SIGUSR1, worker.drain)
         people.print(f"worker {worker.info.id}: {', '.join(kinds)}", markup=False)
         settle()
         await worker.serve()

@@ -185,7 +185,9 @@ def _result(job: JobView, step: StepView) -> dict[str, Any] | None:
         fault = _fault("kworker.GeneralException", failure.reason, failure.message)
         return result | {"workerException": fault}
     if isinstance(step.result, BuildResult):
-        taken = sum(step.result.seconds.values())
+        stages = step.result.seconds
+        # These two are parts of `make`.
+        taken = sum(stages.values()) - stages.get("link", 0.0) - stages.get("image", 0.0)
         tree = _resource(job.id, step.number, "tree")
         result |= {"compilationTime": taken, "kernelArch": "amd64", "kCache": tree}
     elif isinstance(step.result, ReproduceResult):

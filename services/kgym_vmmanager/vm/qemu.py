@@ -315,6 +315,8 @@ class QemuVm:
                     self._disk_failed(why)
                     continue
                 self.why_stopped = str(data.get("reason")) if isinstance(data, dict) else ""
+                if self.why_stopped == "host-signal":  # not the guest's doing
+                    self.trouble = InfrastructureError("qemu_died", "a signal has ended QEMU")
                 self.stopped.set()
 
     def _disk_failed(self, why: str) -> None:

@@ -59,6 +59,7 @@ async def test_a_patched_build_compiles_only_what_the_patch_touches(linux: FakeL
     result = await linux.build(patched(linux.spec, REGRESS))
     assert result.tree_cached
     assert result.objects_compiled == 1
+    assert 0 < result.seconds["link"] <= result.seconds["make"]
 
 
 async def test_a_header_patch_compiles_every_file_that_includes_it(linux: FakeLinux) -> None:

@@ -10,7 +10,7 @@ import kgym_builder.suitecache.link_shortcut
 MAKEFILE = (
     Path(kgym_builder.suitecache.link_shortcut.__file__).with_name("link_shortcut.mk").read_text()
 )
-COMPILE = "gcc -c -o {0}.o {0}.c ; : objtool {0}.o"
+COMPILE = "gcc -g -c -o {0}.o {0}.c ; : objtool {0}.o"
 LINK = 'scripts/link-vmlinux.sh "gcc"; true'
 LINK_SCRIPT = "#!/bin/sh\nset -e\ngcc -nostdlib -no-pie -Wl,-e,main -o vmlinux main.o helper.o\n"
 
@@ -97,6 +97,7 @@ def exporting(tree: Path) -> Path:
     done = linked(tree, "main", "helper", goal="all", after="vmlinux.symvers")
     assert done.returncode == 0, done.stderr
     assert exports(tree) == {"e_helper"}
+    assert b".debug_info" in (tree / "vmlinux.o").read_bytes()  # this order links it
     return tree
 
 
@@ -115,6 +116,8 @@ def test_a_kernel_that_exports_the_same_is_linked_once(exporting: Path) -> None:
     assert done.returncode == 0, done.stderr
     assert exports(exporting) == {"e_helper"}
     assert (exporting / "links").read_text() == "\n"
+    assert b".debug_info" in (exporting / "vmlinux").read_bytes()
+    assert b".debug_info" not in (exporting / "vmlinux.o").read_bytes()
 
 
 @pytest.mark.parametrize("after", ["", "vmlinux.symvers"])

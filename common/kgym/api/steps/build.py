@@ -185,4 +185,6 @@ class BuildResult(Strict):
         description="faults that cannot be raised on the unpatched kernel, because the code for"
         " them does not compile, and the compiler's message; `all`: none of them can",
     )
-    seconds: Seconds = Field(description="by stage: source, config, tree, patch, make, …")
+    seconds: Seconds = Field(
+        description="by stage: identify, tree, make, …; `link` and `image` are parts of `make`"
+    )
