@@ -340,15 +340,12 @@ class Instance:
                     ending = await self._session.run(
                         ssh, lambda: connect(self._limits.reconnect), vm.is_idle
                     )
-                    why = await self._late_crashes(connect)
                 if self._plan.leaks and not scans:
                     raise InstanceEnded(InstanceOutcome.NOT_DONE, leaks.OFF)
                 if scans:
                     await leaks.find(connect(self._limits.reconnect))
-                if self._is_profiled_after and self._plan.leaks:
-                    why = await self._profile(connect)
-                if why is not None:
-                    raise InstanceEnded(InstanceOutcome.NOT_DONE, why)
+                if self._is_profiled_after:
+                    await self._profile(connect)
                 return ending
             except InstanceEnded as end:
                 return end.ending
@@ -356,19 +353,6 @@ class Instance:
                 return InstanceEnding(
                     InstanceOutcome.SSH_LOST, f"before the reproducer: {error}", retry=True
                 )
-
-    async def _late_crashes(
-        self, connect: Callable[[float], Coroutine[None, None, Ssh]]
-    ) -> str | None:
-        """Give a crash time to come after the last run; return what `_profile` does."""
-        if not isinstance(self._session, Session):
-            return None
-        until = time.monotonic() + self._limits.grace
-        # The trace takes as long, and what it runs is what ran before. Leaks are scanned for first.
-        profiled = self._is_profiled_after and not self._plan.leaks
-        why = await self._profile(connect) if profiled else None
-        await asyncio.sleep(max(0.0, until - time.monotonic()))
-        return why
 
     @property
     def _is_profiled_after(self) -> bool:
@@ -393,14 +377,16 @@ class Instance:
                     self.unwatched = f"{type(error).__name__}: {error}"
             yield
 
-    async def _profile(self, connect: Callable[[float], Coroutine[None, None, Ssh]]) -> str | None:
-        """Trace the program in a guest that survived; return what its work lacks, if anything."""
+    async def _profile(self, connect: Callable[[float], Coroutine[None, None, Ssh]]) -> None:
+        """Trace the program in a guest that survived; raises InstanceEnded if it does no work."""
         assert self._profiling is not None
         try:
             await self._profiling.run(await connect(self._limits.reconnect))
         except (InstanceEnded, ConnectionLost):
-            return None  # the guest has survived all the same; the evidence notes the missing trace
-        return lacks(self._plan.before, self._profiling.log.work(crashed=False))
+            return  # the guest has survived all the same; the evidence notes the missing trace
+        work = self._profiling.log.work(crashed=False)
+        if why := lacks(self._plan.before, work):
+            raise InstanceEnded(InstanceOutcome.NOT_DONE, why)
 
     async def _booted(self, connect: Callable[[float], Coroutine[None, None, Ssh]]) -> Ssh:
         start, boots = time.monotonic(), self._plan.boots

@@ -232,6 +232,7 @@ class Session:
             raise InstanceEnded(
                 InstanceOutcome.HUNG, f"afterwards, the guest's `true` ended with {status}"
             )
+        await asyncio.sleep(self._limits.grace)
         if self._syz is not None:
             detail = quoted(Executed.read(self._syz_output).summary(), _SYZ_SUMMARY)
         else:  # a program that went on without being able to work often prints why
