@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator, Collection, Sequence
 from kgym.api.agent.nodes import CauseCommit, Crash
 from kgym.api.agent.strategy import Escalate, Strategy, Tool
 from kgym.bugs.bug import Bug
+from kgym.bugs.crash_tools import brief_program
 from kgym.client import AsyncClient
 from kgym.errors import UserError
 from kgym_crashfixer import context, localisation
@@ -76,7 +77,14 @@ class SchedulerPlatform:
         crash = shown.crash
         notes += (f"cut to the model's window: {text}" for text in self._cut(texts, crash).left_out)
         cause = _shortened(self._bug.cause, texts)
-        begun = Begun(crash=crash, files=texts, notes=notes, job=shown.job, cause=cause)
+        begun = Begun(
+            crash=crash,
+            files=texts,
+            notes=notes,
+            job=shown.job,
+            cause=cause,
+            program=brief_program(self._bug),
+        )
         await self.resume(begun)
         return begun
 
@@ -86,6 +94,7 @@ class SchedulerPlatform:
             raise UserError("no_job", "no job has shown the bug: start another run")
         traced = [path for path in begun.files if path.endswith(".c")] if begun.crash.trace else []
         self._shown = Shown(begun.job, begun.crash, tuple(traced))
+        self._tree.shown_by = begun.job
 
     async def do(self, name: str, work: Check | Try | Source) -> Result:
         """Carry out a piece of a search's work."""

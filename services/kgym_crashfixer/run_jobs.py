@@ -30,13 +30,14 @@ from kgym.bugs import earlier_jobs, ended_job, tracing_job
 from kgym.bugs.bug import AFTER, BEFORE, Bug, TrialOptions
 from kgym.bugs.calibration import CONFIDENCES
 from kgym.bugs.conclusion import Answer, conclusion, failed, reproduced
+from kgym.bugs.consoles import printed, shortened
+from kgym.bugs.execution import execution
 from kgym.bugs.sweep_rows import not_shown
 from kgym.client import AsyncClient, Refused
 from kgym.crash.report.repeats import counted
 from kgym.errors import InfrastructureError, KgymError, UserError
 from kgym.host.scratch import scratch
 from kgym_crashfixer import outcome
-from kgym_crashfixer.execution import execution
 from kgym_crashfixer.platform_protocol import Submitted
 from kgym_crashfixer.search.work import Check, Checked, Try, Unanswered
 
@@ -183,6 +184,8 @@ class RunJobs:
         try:
             job, tried = await self._tried(name, work, shown)
             step = job.step(AFTER)
+            lines = await self._patiently(lambda: printed(self._client, job, step, work.diff))
+            tried = tried.model_copy(update={"printed": lines})
             if tried.verdict not in {Verdict.SAME_CRASH, Verdict.OTHER_CRASH}:
                 if step is None or tried.resolved:
                     return tried
@@ -418,7 +421,7 @@ class RunJobs:
             except UserError:  # retention has removed it
                 return None
             text = (await asyncio.to_thread(path.read_bytes)).decode(errors="replace")
-        return _shortened(text)
+        return shortened(counted(text), _REPORT)
 
 
 def _digest(diff: str) -> str:
@@ -440,11 +443,3 @@ def _not_shown(job: JobView, problem: str) -> KgymError:
         message = f"{problem}; there is nothing to fix, and no model was asked"
         return UserError("does_not_reproduce", message, job=job.id)
     return InfrastructureError("not_shown", problem, job=job.id)
-
-
-def _shortened(text: str) -> str:
-    text = counted(text)
-    if len(text) <= _REPORT:
-        return text
-    half = _REPORT // 2
-    return f"{text[:half]}\n[… {len(text) - 2 * half} characters left out …]\n{text[-half:]}"

@@ -4,15 +4,21 @@ import asyncio
 import re
 from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
+from hashlib import sha256
 
 from pydantic import ValidationError, validate_call
 
 from kgym.api import faults
+from kgym.api.jobs import JobRequest, JobView
 from kgym.api.source import FileLook, SearchLook, SymbolLook
-from kgym.api.steps import Patch
+from kgym.api.steps import Edit, Patch
 from kgym.bugs import ended_job
 from kgym.bugs.bug import Bug
 from kgym.bugs.conclusion import Answer, conclusion, failed
+from kgym.bugs.crash_tools import CrashTools
+from kgym.bugs.debug_tools import DebugTools
+from kgym.bugs.history_tools import HistoryTools
+from kgym.bugs.kernel_run import Change
 from kgym.bugs.source_tools import Look, SourceTools, T
 from kgym.client import AsyncClient, Refused
 from kgym.errors import InfrastructureError, UserError
@@ -40,12 +46,38 @@ class NotCandidate(Exception):
     """The file cannot be a candidate file; the message says why."""
 
 
+class _ToolJobs:
+    """The jobs of tools, for edits so far (`kgym.bugs.crash_tools.BugJobs`)."""
+
+    def __init__(
+        self, client: AsyncClient, jobs: RunJobs, shown: int | None, edits: Sequence[Edit]
+    ) -> None:
+        self._client, self._jobs, self._shown, self._edits = client, jobs, shown, edits
+
+    async def shown(self) -> JobView:
+        """Return the job that showed the bug."""
+        if self._shown is None:
+            raise UserError("no_job", "no job has shown the bug: call begin, or resume")
+        return await self._client.job(self._shown)
+
+    async def ended(self, request: JobRequest) -> JobView:
+        """Return the job of this request, once it has ended."""
+        digest = sha256(request.model_dump_json().encode()).hexdigest()[:32]
+        return await self._jobs.answered(f"tool {digest}", request)
+
+    async def change(self) -> Change:
+        """Return the edits so far."""
+        return self._edits
+
+
 class SourceTree:
     """The unpatched tree. A job makes it readable on first use, or in `ready`."""
 
     def __init__(self, client: AsyncClient, bug: Bug, jobs: RunJobs, patience: float) -> None:
         self._client, self._bug, self._jobs = client, bug, jobs
         self._patience = patience
+        # The job that showed the bug, once known.
+        self.shown_by: int | None = None
         self._job: int | None = None
         self._making = asyncio.Lock()
 
@@ -76,13 +108,20 @@ class SourceTree:
     async def look(self, work: Source) -> Seen:
         """Carry out a tool call; the model's errors become results."""
         patches = [Patch(name="the edits", edits=work.edits)] if work.edits else []
-        tools = SourceTools(self._client, self._asked, patches)
+        source = SourceTools(self._client, self._asked, patches)
+        jobs = _ToolJobs(self._client, self._jobs, self.shown_by, work.edits)
+        known = self._client, self._bug, jobs
+        tools = (
+            *(source.tools, CrashTools(*known).tools, HistoryTools(*known).tools),
+            DebugTools(*known, source).tools,
+        )
+        by_name = {tool.__name__: tool for group in tools for tool in group}
         try:
             if work.tool == "whole":
                 path = FileLook.model_validate(work.arguments).path
                 return Seen(text=await self.whole(path, patches))
-            text = await validate_call(getattr(tools, work.tool))(**work.arguments)
-            return Seen(text=text, paths=tools.paths)
+            text = await validate_call(by_name[work.tool])(**work.arguments)
+            return Seen(text=text, paths=source.paths)
         except NotCandidate as error:
             return Seen(text=f"error: {error}", succeeded=False)
         except ValidationError as error:
@@ -90,6 +129,8 @@ class SourceTree:
         except Refused as error:
             if not ended_job.concerns_one_request(error):
                 raise
+            return Seen(text=f"error: {error.message}", succeeded=False)
+        except UserError as error:
             return Seen(text=f"error: {error.message}", succeeded=False)
 
     async def defined(self, names: Sequence[str]) -> dict[str, list[str]]:

@@ -116,6 +116,13 @@ class CauseTable(Strict):
         return self
 
 
+class HistoryTable(Strict):
+    """`[history]`: a repository and its last commit that agents may read, before the fix."""
+
+    git: str = Field(min_length=1)
+    commit: str = Field(min_length=1)
+
+
 class OnKernel(Strict):
     """`[on."linux-5.10"]`: fields that differ on this shared kernel."""
 
@@ -144,6 +151,7 @@ class BugFile(Strict):
     regress: ChangeTable | None = None
     fix: ChangeTable | None = None
     cause: CauseTable | None = None
+    history: HistoryTable | None = None
     on: dict[KernelName, OnKernel] = Field({}, max_length=100)
 
     def with_kernel(self, kernel: str) -> "BugFile":

@@ -65,7 +65,7 @@ def load(name: str, configs: Path = CONFIGS, *, untrusted: bool = False) -> Bug:
         raise UserError("no_such_kernel", f"there is no kernel `{kernel}`; there are: {shared}")
     try:
         bug = _load(folder, configs, kernel, untrusted=untrusted)
-        bug.job(bug.fix)  # fails here, before queueing, if a field exceeds the limits of a job
+        bug.job(bug.fix), bug.history
     except ValidationError as error:
         raise UserError("bad_bundle", f"{folder}: {_faults(error)}") from error
     return bug
@@ -120,6 +120,9 @@ def _load(folder: Path, configs: Path, kernel: str | None, *, untrusted: bool) -
     if kernel is not None:
         file = file.with_kernel(kernel)
     file = file.model_copy(update={"vm": _vm(file.vm, folder)})
+    if (history := file.history) is not None:
+        history = history.model_copy(update={"git": _place(history.git, folder)})
+        file = file.model_copy(update={"history": history})
     build = _build(file, folder, configs)
     regress = _change("regress", file.regress, folder)
     if regress is not None:
@@ -195,6 +198,8 @@ def _refuse_local_sources(file: BugFile) -> None:
         named = file.kernel.model_dump(include={"tree", "git", "tarball"}, exclude_none=True)
     if isinstance(file.vm.root, RootImage) and file.vm.root.url is not None:
         named["root.url"] = file.vm.root.url
+    if file.history is not None:
+        named["history.git"] = file.history.git
     for field, place in named.items():
         # A `tree` is always a local folder. Git and curl also accept schemes of local files.
         if field == "tree" or not place.startswith("https://"):

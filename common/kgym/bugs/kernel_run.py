@@ -36,6 +36,7 @@ from kgym.api.steps.compilers import SUBSTITUTION
 from kgym.bugs import checklist, earlier_jobs
 from kgym.bugs.bug import AFTER, BEFORE, DEFAULT_OPTIONS, Bug, TrialOptions
 from kgym.bugs.conclusion import Answer, findings, in_one_line, reproduced, seconds
+from kgym.bugs.consoles import printed
 from kgym.bugs.ended_job import PATIENCE_SECONDS, Submitted
 from kgym.bugs.resolution import Obstacle
 from kgym.bugs.sweep import Candidate, Moved, Stage, Subject, SweepOptions, Tell, kept_job, sweep
@@ -82,6 +83,9 @@ class KernelRun(Strict):
     verdict: Verdict | None = Field(None, description="of the kernel, if it ran")
     title: str | None = Field(None, description="of its crash")
     report: str | None = Field(None, description="the crash report, with source lines")
+    printed: str = Field(
+        "", description="the console's lines with `kgym: `, which the patch prints for debugging"
+    )
     obstacles: list[Obstacle] = Field(
         [], description="why it is not a fix, although the kernel does not crash"
     )
@@ -253,7 +257,7 @@ class _Run:
         finally:
             work.cancel()
             await asyncio.gather(work, return_exceptions=True)
-        return await self._with_job_facts(row.result())
+        return await self._with_job_facts(row.result(), patch.model_dump_json())
 
     def pending(self) -> KernelRun:
         """Return a pending result that says which stage the jobs are at."""
@@ -264,8 +268,8 @@ class _Run:
         row = Pair(self.bug.name, "").row(Outcome.INCONCLUSIVE, reason, job=job)
         return _answered(row, pending=True)
 
-    async def _with_job_facts(self, row: Row) -> KernelRun:
-        """Return the row together with the details of its jobs."""
+    async def _with_job_facts(self, row: Row, change: str) -> KernelRun:
+        """Return the row of a change together with the details of its jobs."""
         facts: dict[str, object] = {}
         seconds: dict[str, float] = {}
         if row.checked_by is not None:
@@ -276,6 +280,7 @@ class _Run:
             job = await self.client.job(row.job)
             seconds |= _seconds(job)
             facts |= await self._ran(job)
+            facts["printed"] = await printed(self.client, job, job.step(AFTER), change)
             result = reproduced(job.step(AFTER))
             # The evidence, which decided, has a line of its own.
             if row.outcome is Outcome.RESOLVED and result is not None:

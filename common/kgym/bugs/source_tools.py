@@ -106,6 +106,18 @@ class SourceTools:
         texts += [f"also defined in {others}"] if others else []
         return "\n".join(texts) or f"{name} is defined nowhere"
 
+    async def files_of(self, function: str) -> list[str]:
+        """Return the C files that define a function."""
+        look = SymbolLook(name=function, limit=1, patches=self._patches)
+        symbol = await self._ask(self._client.find_symbol, look)
+        return [
+            place.path
+            for place in symbol.definitions
+            if place.kind == "function"
+            and place.path.endswith(".c")
+            and (not place.path.startswith(_ASIDE) or place.path.startswith("arch/x86/"))
+        ]
+
 
 def _numbered(part: FileText) -> str:
     # Not str.splitlines, which splits at the form feeds in kernel sources.
