@@ -77,14 +77,8 @@ class SchedulerPlatform:
         crash = shown.crash
         notes += (f"cut to the model's window: {text}" for text in self._cut(texts, crash).left_out)
         cause = _shortened(self._bug.cause, texts)
-        begun = Begun(
-            crash=crash,
-            files=texts,
-            notes=notes,
-            job=shown.job,
-            cause=cause,
-            program=brief_program(self._bug),
-        )
+        begun = Begun(crash=crash, files=texts, notes=notes, job=shown.job, cause=cause)
+        begun = begun.model_copy(update={"program": brief_program(self._bug)})
         await self.resume(begun)
         return begun
 

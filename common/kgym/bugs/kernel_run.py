@@ -30,6 +30,7 @@ from kgym.api.steps import (
     ReproduceResult,
     Severity,
     Strict,
+    VariantCrashKind,
     Verdict,
 )
 from kgym.api.steps.compilers import SUBSTITUTION
@@ -48,6 +49,7 @@ from kgym.errors import KgymError, UserError
 # Bytes: larger crash reports are not read.
 _LARGEST_REPORT = 4 << 20
 _MOST_FINDINGS = 50
+_REFUTING = {VariantCrashKind.SAME, VariantCrashKind.NEW}
 # A unified diff, or edits.
 Change = str | Sequence[Edit]
 _UNNAMED = re.compile(r"[^\w.:=@+-]")
@@ -172,6 +174,8 @@ async def check_patch(
 async def crash_report(client: AsyncClient, job: JobView, step: StepView) -> dict[str, object]:
     """Return the report of the crash that decided a reproduce step, as `CrashReport.as_dict`.
 
+    Without one, that of a variant with which the kernel crashes because of the patch.
+
     Empty without a crash, or if its report is gone or cannot be read.
     """
     if not isinstance(step.result, ReproduceResult) or step.artifacts_gone_at is not None:
@@ -179,8 +183,11 @@ async def crash_report(client: AsyncClient, job: JobView, step: StepView) -> dic
     sizes = {artifact.name: artifact.size for artifact in step.artifacts}
     title = step.result.title
     # The instance whose crash decided the verdict comes first.
-    for instance in sorted(step.result.instances, key=lambda instance: instance.title != title):
-        name = InstanceArtifact.REPORT_JSON.of(instance.number)
+    runs = sorted(step.result.instances, key=lambda instance: instance.title != title)
+    crashes = step.result.variants.crashes if step.result.variants else []
+    refuting = [crash.instance for crash in crashes if crash.kind in _REFUTING]
+    for instance in (*(run.number for run in runs), *refuting):
+        name = InstanceArtifact.REPORT_JSON.of(instance)
         if sizes.get(name, _LARGEST_REPORT + 1) > _LARGEST_REPORT:
             continue
         try:

@@ -14,7 +14,7 @@ from kgym.api.states import State
 from kgym.bugs import tree_changes
 from kgym.bugs.bug import Bug
 from kgym.bugs.conclusion import failure
-from kgym.bugs.crash_tools import CrashTools
+from kgym.bugs.crash_tools import BugWork, CrashTools
 from kgym.bugs.debug_tools import DebugTools, Edits, PatchText, chosen
 from kgym.bugs.history_tools import HistoryTools
 from kgym.bugs.kernel_run import Change, RunOptions, check_patch, is_empty, kept, run_kernel, shown
@@ -46,12 +46,10 @@ class BugTools:
         self._options = options
         self._source: asyncio.Task[int] | None = None
         source = SourceTools(client, self._look)
+        work = BugWork(client, bug, self._shown, self._ended, self._change)
         self.tools = (
-            *(self.check, self.run_kernel),
-            *DebugTools(client, bug, self, source).tools,
-            *CrashTools(client, bug, self).tools,
-            *source.tools,
-            *HistoryTools(client, bug, self).tools,
+            *(self.check, self.run_kernel, *DebugTools(work, source).tools),
+            *(*CrashTools(work).tools, *source.tools, *HistoryTools(work).tools),
         )
 
     async def check(self, patch: PatchText = "", edits: Edits = []) -> str:  # noqa: B006
@@ -59,7 +57,7 @@ class BugTools:
 
         Without `patch` and `edits`, the changes in the working tree are used, if there is one.
         """
-        change = await chosen(patch, edits, self.change)
+        change = await chosen(patch, edits, self._change)
         if is_empty(change):
             raise UserError("empty_patch", "nothing is changed: give `patch` or `edits`")
         check = await check_patch(self._client, self._bug, change, self._options)
@@ -82,7 +80,7 @@ class BugTools:
         change, the bug is reproduced. Repeating a change costs nothing. What `pr_info("kgym: …")`
         prints comes back; such lines have to be gone before a change counts as a fix.
         """
-        change = await chosen(patch, edits, self.change)
+        change = await chosen(patch, edits, self._change)
         options = replace(self._options, seconds=wait_seconds)
 
         def tell(news: Moved | Row) -> None:
@@ -91,15 +89,15 @@ class BugTools:
 
         return run_text(await run_kernel(self._client, self._bug, change, options, tell))
 
-    async def shown(self) -> JobView:
+    async def _shown(self) -> JobView:
         """Return the job that shows the bug, once it has ended."""
         return await shown(self._client, self._bug, self._options)
 
-    async def ended(self, request: JobRequest) -> JobView:
+    async def _ended(self, request: JobRequest) -> JobView:
         """Return the job of this request, once it has ended."""
         return await kept_job(self._client, request, kept(self._bug, self._options))
 
-    async def change(self) -> Change:
+    async def _change(self) -> Change:
         """Return the changes in the working tree, if there is one."""
         if self._tree is None:
             return ""
@@ -117,7 +115,7 @@ class BugTools:
         return await asyncio.shield(self._source)
 
     async def _made_source(self) -> int:
-        job = await self.ended(self._bug.source())
+        job = await self._ended(self._bug.source())
         if job.state is not State.SUCCEEDED:
             raise UserError("no_source", f"the source cannot be read: {failure(job)}")
         return job.id

@@ -19,7 +19,7 @@ from kgym_crashfixer.search.code import Code
 from kgym_crashfixer.search.cycle import BUILT, Lesson, Memory, State, missing, try_patch
 from kgym_crashfixer.search.engine import Plan
 from kgym_crashfixer.search.looks import BLIND, CALLS, SAID, SILENT, look, whole
-from kgym_crashfixer.search.tools import DEBUG, refused
+from kgym_crashfixer.search.tools import DEBUGGING, refused
 from kgym_crashfixer.search.work import Answer, Check, Checked, Purpose, Question
 from kgym_crashfixer.search.written_patch import Change, clean
 
@@ -115,13 +115,11 @@ def _called(talk: _Talk, call: ToolCall) -> Plan[str]:
             result = _UNCHANGED
         case "done":
             talk.done, result = True, "the conversation ends"
-        case name if name in {tool.name for tool in DEBUG}:
+        case name if name in DEBUGGING and talk.kernels == talk.strategy.kernels:
+            result = _NO_KERNEL
+        case name:
             # They take as long as a verdict.
-            if talk.kernels == talk.strategy.kernels:
-                return _NO_KERNEL
-            talk.kernels += 1
-            result = yield from look(talk.node.name, call, talk.code)
-        case _:
+            talk.kernels += name in DEBUGGING
             result = yield from look(talk.node.name, call, talk.code)
     return result
 

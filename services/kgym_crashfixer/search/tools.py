@@ -60,7 +60,10 @@ _RUN = _tool(
     " resolved`, `crash reproduced` with the new report, or `does not compile`. What"
     ' `pr_info("kgym: …")` prints comes back; such lines have to be gone before edits are a fix.',
 )
-DEBUG = tuple(map(ToolSpec.of, (DebugTools.trace, DebugTools.run_program)))
+# Tools that run a kernel, by name.
+DEBUGGING = {
+    tool.__name__: ToolSpec.of(tool) for tool in (DebugTools.trace, DebugTools.run_program)
+}
 _DONE = _tool("done", "End the conversation: your edits are the fix.")
 _NAME = _tool(
     "name_files",
@@ -83,7 +86,7 @@ def tools_of(question: Question) -> Sequence[ToolSpec]:
     """Return the tools of a question."""
     match question.purpose:
         case Purpose.TOOL:
-            run = [_RUN, *DEBUG] if question.values.get("feedback") else []
+            run = [_RUN, *DEBUGGING.values()] if question.values.get("feedback") else []
             return [*_LOOK, *_WRITE, *run, _DONE]
         case Purpose.FILES:
             return [*_LOOK, _NAME]
