@@ -1,5 +1,6 @@
 """Consoles of a reproduce step, and what patches print there for debugging."""
 
+import asyncio
 import re
 
 from kgym.api.jobs import JobView, StepView
@@ -53,13 +54,14 @@ async def printed(client: AsyncClient, job: JobView, step: StepView | None, chan
     """Return what a change prints for debugging on its kernel; empty if it prints nothing."""
     if step is None or DEBUGGING not in change:
         return ""
-    return debugging(await console(client, job, step))
+    return await asyncio.to_thread(debugging, await console(client, job, step))
 
 
 def debugging(log: str) -> str:
     """Return the lines of a console that a patch prints for debugging."""
     lines = [line for line in log.split("\n") if DEBUGGING in line and not _OWN.search(line)]
-    return shortened(counted("\n".join(lines)), _MOST)
+    # Counting repeated lines takes time: a patch may print without end.
+    return shortened(counted(shortened("\n".join(lines), 8 * _MOST)), _MOST)
 
 
 def shortened(text: str, most: int) -> str:

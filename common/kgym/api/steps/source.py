@@ -72,7 +72,7 @@ class HistoryLook(Strict):
         None, min_length=1, max_length=500, description="of `log`: in the commits' messages"
     )
     limit: int = Field(20, ge=1, le=200, description="of `log`: commits")
-    commit: Annotated[str, Field(pattern=r"^[0-9a-f]{7,40}$")] | None = Field(
+    commit: Annotated[str, Field(max_length=40, pattern=r"^[0-9a-f]{7,40}$")] | None = Field(
         None, description="of `show`"
     )
     first: int = Field(1, ge=1, lt=1 << 31, description="of `blame`: lines")
