@@ -11,8 +11,7 @@ import pytest
 
 from kgym.api.agent.nodes import CauseCommit, CauseFunction, Tried
 from kgym.api.agent.strategy import Cycle, Forest, Strategy, Tool
-from kgym.api.steps import BuildSpec, Edit
-from kgym.bugs.bug_file import HistoryTable
+from kgym.api.steps import BuildSpec, Edit, GitSource
 from kgym.client import AsyncClient, Client
 from kgym.errors import UserError
 from kgym_cli.platforms.embedded_platform import Platform as Scheduler
@@ -233,7 +232,7 @@ def test_tools_show_the_crash_and_run_kernels_but_nothing_of_the_fix(
     git_server.git(linux, "init", "-q")
     for message in ("watch: add filters", "watch: FIXED, check the type"):
         fix = git_server.commit(linux, message, **{"watch.c": message})
-    history = HistoryTable(git=str(linux), commit="HEAD~1")
+    history = GitSource(url=str(linux), commit="HEAD~1")
 
     async def run(platform: SchedulerPlatform) -> None:
         async def seen(tool: str, *, edits: tuple[Edit, ...] = (), **more: Any) -> Seen:

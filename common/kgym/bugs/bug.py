@@ -240,8 +240,8 @@ class Bug:
     @property
     def history(self) -> GitSource | None:
         """The repository and commit where the history ends that agents may read, if any."""
-        if (named := self.file.history) is not None:
-            return GitSource(url=named.git, commit=named.commit)
+        if self.file.history is not None:
+            return self.file.history
         # The history of a source to which the bug was added again has its fix.
         source = self.build.source
         return source if isinstance(source, GitSource) and not self.build.patches else None

@@ -5,7 +5,17 @@ from typing import Annotated, Literal
 from pydantic import Discriminator, Field, Tag, model_validator
 
 from kgym.api.agent.nodes import CauseFunction
-from kgym.api.steps import Compiler, CompletedEnd, Edit, Sha256, Strict, TreePath, VmShape, When
+from kgym.api.steps import (
+    Compiler,
+    CompletedEnd,
+    Edit,
+    GitSource,
+    Sha256,
+    Strict,
+    TreePath,
+    VmShape,
+    When,
+)
 
 
 class BackportTable(Strict):
@@ -116,13 +126,6 @@ class CauseTable(Strict):
         return self
 
 
-class HistoryTable(Strict):
-    """`[history]`: a repository and its last commit that agents may read, before the fix."""
-
-    git: str = Field(min_length=1)
-    commit: str = Field(min_length=1)
-
-
 class OnKernel(Strict):
     """`[on."linux-5.10"]`: fields that differ on this shared kernel."""
 
@@ -151,7 +154,9 @@ class BugFile(Strict):
     regress: ChangeTable | None = None
     fix: ChangeTable | None = None
     cause: CauseTable | None = None
-    history: HistoryTable | None = None
+    history: GitSource | None = Field(
+        None, description="a repository and its last commit that agents may read, before the fix"
+    )
     on: dict[KernelName, OnKernel] = Field({}, max_length=100)
 
     def with_kernel(self, kernel: str) -> "BugFile":

@@ -121,7 +121,7 @@ def _load(folder: Path, configs: Path, kernel: str | None, *, untrusted: bool) -
         file = file.with_kernel(kernel)
     file = file.model_copy(update={"vm": _vm(file.vm, folder)})
     if (history := file.history) is not None:
-        history = history.model_copy(update={"git": _place(history.git, folder)})
+        history = history.model_copy(update={"url": _place(history.url, folder)})
         file = file.model_copy(update={"history": history})
     build = _build(file, folder, configs)
     regress = _change("regress", file.regress, folder)
@@ -199,7 +199,7 @@ def _refuse_local_sources(file: BugFile) -> None:
     if isinstance(file.vm.root, RootImage) and file.vm.root.url is not None:
         named["root.url"] = file.vm.root.url
     if file.history is not None:
-        named["history.git"] = file.history.git
+        named["history.url"] = file.history.url
     for field, place in named.items():
         # A `tree` is always a local folder. Git and curl also accept schemes of local files.
         if field == "tree" or not place.startswith("https://"):

@@ -81,10 +81,12 @@ class DebugTools:
         if not wanted:
             return "no trace: no C file of the kernel defines these functions"
         how = tracing_job.tracing(bug, wanted, "hypervisor")
-        trace = TraceResult.of(await self._work.ended(tracing_job.traced(bug.job(None), how)))
+        job = await self._work.ended(tracing_job.traced(bug.job(None), how))
+        trace = TraceResult.of(job)
         text = execution(_only(trace.trace, functions)) if trace.trace is not None else None
         if text is None:
-            return f"no trace: {trace.reason or 'these have no record of the crash'}"
+            why = trace.reason if job.steps[-1].failure else failure(job) or trace.reason
+            return bounded(f"no trace: {why or 'these have no record of the crash'}", MOST)
         line = f"calls of functions of {named(wanted, 10)}, from earliest to most recent:"
         return bounded(f"{line}\n{quoted('trace', text, MOST - 1000)}", MOST)
 

@@ -7,7 +7,6 @@ from pydantic import Field
 from kgym.api.jobs import JobRequest
 from kgym.api.states import State
 from kgym.api.steps import HistoryArtifact, HistoryLook, HistorySpec
-from kgym.bugs.conclusion import failure
 from kgym.bugs.consoles import artifact_text
 from kgym.bugs.crash_tools import BugWork
 from kgym.bugs.kernel_run_text import MOST, quoted
@@ -60,6 +59,9 @@ class HistoryTools:
         spec = HistorySpec(source=bug.history, look=look)
         job = await self._work.ended(JobRequest(steps=[spec], tags=[f"bug={bug.name}"]))
         if job.state is not State.SUCCEEDED:
-            return f"error: {failure(job) or f'job {job.id} is {job.state}'}"
+            # Other messages may name the fix: the source may be its parent.
+            fault = job.steps[0].failure
+            tells = fault is not None and fault.reason in {"no_mirror", "not_in_history"}
+            return f"error: {fault.message if fault and tells else 'no history can be read now'}"
         text = await artifact_text(self._work.client, job, job.steps[0], HistoryArtifact.LOOK)
         return quoted("commits", text or "no commit", 2 * MOST)

@@ -57,8 +57,10 @@ case $? in 0) ;; 1) exit {_APART};; *) exit 1;; esac
 _LOOK_BYTES = 64 << 10
 _CUT = f'"$@" | head -c {_LOOK_BYTES}'
 # Notes, names of branches and tags, and signatures may tell of later commits.
-_PLAIN = ("--no-ext-diff", "--no-textconv", "--no-color", "--date=short")
-_LOG = (*_PLAIN, "--no-notes", "--no-decorate", "--no-show-signature", "--no-mailmap")
+_LOG = (
+    *("--no-ext-diff", "--no-textconv", "--no-color", "--date=short", "--no-notes"),
+    *("--no-decorate", "--no-show-signature", "--no-mailmap"),
+)
 
 
 class Remote:
@@ -174,9 +176,8 @@ class Remote:
         argv = ["bash", "-o", "pipefail", "-c", _CUT, "bash", *program, *_look_words(look, tip)]
         answer = await self._ask(look.kind, None, argv, seconds)
         if answer.done.returncode not in {0, 128 + signal.SIGPIPE}:
-            raise UserError(
-                "not_in_history", git_program.failed(look.kind, self.name, answer.done).message
-            )
+            why = git_program.failed(look.kind, self.name, answer.done)
+            raise UserError("not_in_history", why.message)
         return "".join(f"{line}\n" for line in answer.lines)
 
     async def fetch_branches(self, store: Store | None, scratch: Path) -> None:
