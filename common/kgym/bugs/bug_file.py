@@ -5,17 +5,8 @@ from typing import Annotated, Literal
 from pydantic import Discriminator, Field, Tag, model_validator
 
 from kgym.api.agent.nodes import CauseFunction
-from kgym.api.steps import (
-    Compiler,
-    CompletedEnd,
-    Edit,
-    GitSource,
-    Sha256,
-    Strict,
-    TreePath,
-    VmShape,
-    When,
-)
+from kgym.api.steps import Compiler, CompletedEnd, Edit, Sha256, Strict, TreePath, VmShape, When
+from kgym.api.steps.kernel import GitSource
 
 
 class BackportTable(Strict):

@@ -65,7 +65,7 @@ def load(name: str, configs: Path = CONFIGS, *, untrusted: bool = False) -> Bug:
         raise UserError("no_such_kernel", f"there is no kernel `{kernel}`; there are: {shared}")
     try:
         bug = _load(folder, configs, kernel, untrusted=untrusted)
-        bug.job(bug.fix), bug.history
+        bug.job(bug.fix)  # fails here, before queueing, if a field exceeds the limits of a job
     except ValidationError as error:
         raise UserError("bad_bundle", f"{folder}: {_faults(error)}") from error
     return bug
