@@ -86,7 +86,9 @@ class SourceTree:
 
         own = BugWork(self._client, self._bug, self._shown, self._ended, change)
         groups = (CrashTools(own), HistoryTools(own), DebugTools(own, source), source)
-        by_name = {tool.__name__: tool for group in groups for tool in group.tools}
+        by_name: dict[str, Callable[..., Awaitable[str]]] = {
+            tool.__name__: tool for group in groups for tool in group.tools
+        }
         try:
             if work.tool == "whole":
                 path = FileLook.model_validate(work.arguments).path

@@ -73,7 +73,7 @@ class DebugTools:
         """
         bug = await self._changed(patch, edits)
         if (why := tracing_job.untraceable(bug.build)) is not None:
-            return f"no trace: {why}"
+            raise UserError("no_tracing", f"this kernel cannot be traced: {why}")
         wanted = [*files, *await self._files_of(functions)]
         if not functions and not files:
             stack = await self._files_of(await self._stack())

@@ -186,7 +186,8 @@ async def crash_report(client: AsyncClient, job: JobView, step: StepView) -> dic
     runs = sorted(step.result.instances, key=lambda instance: instance.title != title)
     crashes = step.result.variants.crashes if step.result.variants else []
     refuting = [crash.instance for crash in crashes if crash.kind in _REFUTING]
-    for instance in (*(run.number for run in runs), *refuting):
+    names: list[int | str] = [*(run.number for run in runs), *refuting]
+    for instance in names:
         name = InstanceArtifact.REPORT_JSON.of(instance)
         if sizes.get(name, _LARGEST_REPORT + 1) > _LARGEST_REPORT:
             continue

@@ -1,6 +1,6 @@
 """The tools that questions offer to a model."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from pydantic import JsonValue
@@ -29,18 +29,14 @@ def _tool(name: str, description: str, required: int = 0, /, **properties: Any) 
 
 
 _DEFINITION = ToolSpec.of(SourceTools.definition)
-_LOOK = tuple(
-    map(
-        ToolSpec.of,
-        (
-            *(SourceTools.read_file, SourceTools.list_folder, SourceTools.search),
-            *(SourceTools.symbol, SourceTools.definition),
-            *(CrashTools.reproducer, CrashTools.console, CrashTools.kernel_config),
-            *(CrashTools.machine_code, CrashTools.layout),
-            *(HistoryTools.git_log, HistoryTools.git_show, HistoryTools.git_blame),
-        ),
-    )
+_LOOKS: tuple[Callable[..., Any], ...] = (
+    *(SourceTools.read_file, SourceTools.list_folder, SourceTools.search),
+    *(SourceTools.symbol, SourceTools.definition),
+    *(CrashTools.reproducer, CrashTools.console, CrashTools.kernel_config),
+    *(CrashTools.machine_code, CrashTools.layout),
+    *(HistoryTools.git_log, HistoryTools.git_show, HistoryTools.git_blame),
 )
+_LOOK = tuple(map(ToolSpec.of, _LOOKS))
 _WRITE = (
     _tool(
         "edit",
