@@ -10,6 +10,7 @@ from kgym.api.agent.nodes import CauseCommit, Crash
 from kgym.api.agent.strategy import Escalate, Strategy, Tool
 from kgym.bugs import tracing_job
 from kgym.bugs.bug import Bug
+from kgym.bugs.crash_tools import brief_program
 from kgym.client import AsyncClient
 from kgym.errors import UserError
 from kgym_crashfixer import context, localisation
@@ -81,6 +82,7 @@ class SchedulerPlatform:
         begun = Begun(
             crash=crash, files=texts, notes=notes, trace=trace, job=shown.job, cause=cause
         )
+        begun = begun.model_copy(update={"program": brief_program(self._bug)})
         await self.resume(begun)
         return begun
 
@@ -90,6 +92,7 @@ class SchedulerPlatform:
             raise UserError("no_job", "no job has shown the bug: start another run")
         traced = tuple(path for path in begun.files if path.endswith(".c"))
         self._shown = Shown(begun.job, begun.crash, traced)
+        self._tree.shown_by = begun.job
 
     async def do(self, name: str, work: PlatformWork) -> Result:
         """Carry out a piece of a search's work."""

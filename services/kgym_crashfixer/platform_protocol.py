@@ -28,6 +28,7 @@ class Begun(Strict):
     trace: list[str] = Field([], description="files through whose functions it can be traced")
     job: int | None = Field(None, description="that showed the bug")
     cause: CauseCommit | None = Field(None, description="the commit that introduced the bug")
+    program: str = Field("", description="the program that crashes the kernel, for prompts")
 
 
 class Platform(Protocol):

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from jinja2 import Environment
 
 _WORDED_ANEW: dict[str, Any] = {"trace": None, "problem": "", "findings": [], "obstacles": []}
-_PARTS = "issue|code|cause|execution|earlier|examples|solution|answer|problem|patches"
+_PARTS = "issue|program|code|cause|execution|earlier|examples|solution|answer|problem|patches"
 # A tag or a file marker of ours, with its number. Possessive: spaces without end take linear time.
 _TAG = re.compile(
     rf"<[\s/]*+(?:{_PARTS})(?:-(?P<part>\d{{1,9}}))?\b"

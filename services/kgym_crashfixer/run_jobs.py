@@ -29,13 +29,14 @@ from kgym.api.steps import (
 from kgym.bugs import earlier_jobs, ended_job, tracing_job
 from kgym.bugs.bug import AFTER, BEFORE, BUILD_BEFORE, Bug, TrialOptions
 from kgym.bugs.conclusion import Answer, conclusion, failed, reproduced
+from kgym.bugs.consoles import printed, shortened
+from kgym.bugs.execution import execution
 from kgym.bugs.sweep_rows import not_shown
 from kgym.client import AsyncClient, Refused
 from kgym.crash.report.repeats import counted
 from kgym.errors import InfrastructureError, KgymError, UserError
 from kgym.host.scratch import scratch
 from kgym_crashfixer import outcome
-from kgym_crashfixer.execution import execution
 from kgym_crashfixer.platform_protocol import Submitted
 from kgym_crashfixer.search.work import Check, Checked, Seen, Trace, Try, Unanswered
 
@@ -175,6 +176,8 @@ class RunJobs:
         try:
             job, tried = await self._tried(name, work, shown)
             step = job.step(AFTER)
+            lines = await self._patiently(lambda: printed(self._client, job, step, work.diff))
+            tried = tried.model_copy(update={"printed": lines})
             if tried.verdict not in {Verdict.SAME_CRASH, Verdict.OTHER_CRASH}:
                 if step is None or tried.resolved:
                     return tried
@@ -393,7 +396,7 @@ class RunJobs:
     async def _report(self, job: JobView, step: StepView, kept: Artifact | None) -> str | None:
         """Return a crash report that a guest wrote; None if it is missing or huge."""
         text = await self._text(job, step, kept, _REPORT_BYTES)
-        return None if text is None else _shortened(text)
+        return None if text is None else shortened(counted(text), _REPORT)
 
     async def _text(
         self, job: JobView, step: StepView, kept: Artifact | None, most: int
@@ -431,11 +434,3 @@ def _not_shown(job: JobView, problem: str) -> KgymError:
         message = f"{problem}; there is nothing to fix, and no model was asked"
         return UserError("does_not_reproduce", message, job=job.id)
     return InfrastructureError("not_shown", problem, job=job.id)
-
-
-def _shortened(text: str) -> str:
-    text = counted(text)
-    if len(text) <= _REPORT:
-        return text
-    half = _REPORT // 2
-    return f"{text[:half]}\n[… {len(text) - 2 * half} characters left out …]\n{text[-half:]}"

@@ -1,19 +1,24 @@
 """The source tree as builds see it, for the model's tools and for candidate files."""
 
 import asyncio
-import re
 from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
+from hashlib import sha256
 
 from pydantic import ValidationError, validate_call
 
 from kgym.api import faults
-from kgym.api.source import FileLook, SearchLook, SymbolLook
+from kgym.api.jobs import JobRequest, JobView
+from kgym.api.source import FileLook, SearchLook
 from kgym.api.steps import Patch
 from kgym.bugs import ended_job
 from kgym.bugs.bug import Bug
 from kgym.bugs.conclusion import Answer, conclusion, failed
-from kgym.bugs.source_tools import Look, SourceTools, T
+from kgym.bugs.crash_tools import BugWork, CrashTools
+from kgym.bugs.debug_tools import DebugTools
+from kgym.bugs.history_tools import HistoryTools
+from kgym.bugs.kernel_run import Change
+from kgym.bugs.source_tools import OTHER_PROGRAMS, Look, SourceTools, T
 from kgym.client import AsyncClient, Refused
 from kgym.errors import InfrastructureError, UserError
 from kgym_crashfixer.run_jobs import RunJobs
@@ -29,10 +34,6 @@ _READ = 120
 _AT_A_TIME = 8
 # Functions that are looked up: two stacks and a half.
 _LOOKED_UP = 80
-# Files that are in no kernel for the VMs: of other architectures, of the boot loader, tools.
-_OTHER_PROGRAMS = re.compile(
-    r"arch/(?!x86/)|arch/x86/(?:boot|purgatory|realmode|um)/|(?:tools|samples|scripts|Documentation)/"
-)
 _WRONG = {"bad_pattern", "binary_file", "file_not_found", "not_a_file", "not_a_folder"}
 
 
@@ -46,6 +47,8 @@ class SourceTree:
     def __init__(self, client: AsyncClient, bug: Bug, jobs: RunJobs, patience: float) -> None:
         self._client, self._bug, self._jobs = client, bug, jobs
         self._patience = patience
+        # The job that showed the bug, once known.
+        self.shown_by: int | None = None
         self._job: int | None = None
         self._making = asyncio.Lock()
 
@@ -76,13 +79,22 @@ class SourceTree:
     async def look(self, work: Source) -> Seen:
         """Carry out a tool call; the model's errors become results."""
         patches = [Patch(name="the edits", edits=work.edits)] if work.edits else []
-        tools = SourceTools(self._client, self._asked, patches)
+        source = SourceTools(self._client, self._asked, patches)
+
+        async def change() -> Change:
+            return work.edits
+
+        own = BugWork(self._client, self._bug, self._shown, self._ended, change)
+        groups = (CrashTools(own), HistoryTools(own), DebugTools(own, source), source)
+        by_name: dict[str, Callable[..., Awaitable[str]]] = {
+            tool.__name__: tool for group in groups for tool in group.tools
+        }
         try:
             if work.tool == "whole":
                 path = FileLook.model_validate(work.arguments).path
                 return Seen(text=await self.whole(path, patches))
-            text = await validate_call(getattr(tools, work.tool))(**work.arguments)
-            return Seen(text=text, paths=tools.paths)
+            text = await validate_call(by_name[work.tool])(**work.arguments)
+            return Seen(text=text, paths=source.paths)
         except NotCandidate as error:
             return Seen(text=f"error: {error}", succeeded=False)
         except ValidationError as error:
@@ -91,23 +103,21 @@ class SourceTree:
             if not ended_job.concerns_one_request(error):
                 raise
             return Seen(text=f"error: {error.message}", succeeded=False)
+        except UserError as error:
+            return Seen(text=f"error: {error.message}", succeeded=False)
 
     async def defined(self, names: Sequence[str]) -> dict[str, list[str]]:
         """Return the files of this kernel that define functions, by name; skip unknown ones."""
-        turn = asyncio.Semaphore(_AT_A_TIME)
+        turn, source = asyncio.Semaphore(_AT_A_TIME), SourceTools(self._client, self._asked)
 
         async def places(name: str) -> list[str]:
             async with turn:
                 try:
-                    symbol = await self._asked(
-                        self._client.find_symbol, SymbolLook(name=name, limit=1)
-                    )
+                    return await source.files_of(name)
                 except (ValidationError, Refused) as error:
                     if isinstance(error, Refused) and not ended_job.concerns_one_request(error):
                         raise
                     return []
-            paths = [at.path for at in symbol.definitions if at.kind in {"function", "macro"}]
-            return [path for path in dict.fromkeys(paths) if not _OTHER_PROGRAMS.match(path)]
 
         looked = names[:_LOOKED_UP]
         return dict(zip(looked, await asyncio.gather(*map(places, looked)), strict=True))
@@ -123,7 +133,7 @@ class SourceTree:
                 if error.reason not in _WRONG:
                     raise
                 continue
-            holds.update({m.path for m in result.matches if not _OTHER_PROGRAMS.match(m.path)})
+            holds.update({m.path for m in result.matches if not OTHER_PROGRAMS.match(m.path)})
         paths = [path for path, _ in sorted(holds.items(), key=lambda item: (-item[1], item[0]))]
         turn = asyncio.Semaphore(_AT_A_TIME)
 
@@ -137,6 +147,17 @@ class SourceTree:
         kept = paths[:_READ]
         texts = await asyncio.gather(*map(read, kept))
         return {path: text for path, text in zip(kept, texts, strict=True) if text is not None}
+
+    async def _shown(self) -> JobView:
+        """Return the job that showed the bug."""
+        if self.shown_by is None:
+            raise UserError("no_job", "no job has shown the bug: call begin, or resume")
+        return await self._client.job(self.shown_by)
+
+    async def _ended(self, request: JobRequest) -> JobView:
+        """Return the job of a tool's request, once it has ended."""
+        digest = sha256(request.model_dump_json().encode()).hexdigest()[:32]
+        return await self._jobs.answered(f"tool {digest}", request)
 
     async def _asked(self, call: Callable[[int, Look], Awaitable[T]], look: Look) -> T:
         job = await self._ready()

@@ -20,7 +20,6 @@ from kgym.api.jobs import JobRequest
 from kgym.api.states import State
 from kgym.api.steps import BuildSpec, StepKind, StepResult
 from kgym.bugs import bundle as bugs
-from kgym.bugs.source_tools import SourceTools
 from kgym.client import AsyncClient
 from kgym.errors import UserError
 from kgym.worker.context import StepContext
@@ -78,11 +77,6 @@ async def test_patches_are_tried_and_errors_are_answers(tmp_path: Path, tree: Pa
     with Platform(data, work=False) as platform, working(platform, data, answers):
         async with tools(platform.url, "--tree", tree) as call:
             assert bugs.load(BUG).file.title in (call.client.instructions or "")
-            listed = {tool.name for tool in (await call.client.list_tools()).tools}
-            assert listed == {
-                *("check", "run_kernel", "trace"),
-                *("read_file", "list_folder", "search", "symbol", "definition"),
-            }
             await _tried(call, tree)
             failed, text = await call("trace", files=["drivers/a.c"])
             assert (failed, text) == (False, "no trace: there is no dump")
@@ -100,6 +94,9 @@ async def _tried(call: Tools, tree: Path) -> None:
     edits = [{"file": "drivers/a.c", "original": "int a;", "replacement": "int mends;"}]
     failed, text = await call("run_kernel", patch=diff("mends"))
     assert (failed, text.startswith("crash resolved: ")) == (False, True)
+    text = (await call("run_kernel", patch=diff("useless kgym: ")))[1]
+    assert "\n<console>\n[ 1.0] kgym: 7\n</console>\n<crash_report>" in text
+    assert "<program>" in (await call("reproducer"))[1]
     failed, text = await call("run_kernel", patch=diff("a"), edits=edits)
     assert (failed, "bad_option: give `patch` or `edits`, not both" in text) == (True, True)
     assert (await call("check"))[0]
@@ -115,12 +112,14 @@ async def test_the_source_is_read_as_the_bug_has_it(
     with Platform(tmp_path / "data") as platform:
         async with tools(platform.url, "--bug", bundle) as call:
             listed = {tool.name: tool for tool in (await call.client.list_tools()).tools}
-            asked = Question(node="t0", purpose=Purpose.TOOL, values={}, temperature=0.2)
-            looks = [tool for tool in tools_of(asked) if tool.name in vars(SourceTools)]
-            assert len(looks) == 5
-            for tool in looks:  # CrashFixer's are the same
-                assert listed[tool.name].description == tool.description
-                assert listed[tool.name].input_schema == tool.parameters
+            values = {"feedback": True}
+            asked = Question(node="t0", purpose=Purpose.TOOL, values=values, temperature=0.2)
+            edits = {"check", "run_kernel", "edit", "reset", "done"}
+            theirs = {tool.name: tool for tool in tools_of(asked) if tool.name not in edits}
+            assert listed.keys() == {"check", "run_kernel", *theirs}
+            for name, tool in theirs.items():  # CrashFixer's are the same
+                assert listed[name].description == tool.description
+                assert listed[name].input_schema == tool.parameters
             failed, text = await call("read_file", path="kernel/watch_queue.c", start=8, end=11)
             assert not failed, text
             assert text.startswith("kernel/watch_queue.c: lines 8 to 11 of ")

@@ -43,6 +43,7 @@ class Told(Farm):
     def reproduce(self, run: StepContext) -> StepResult:
         report = {"title": "KASAN: bad", "report": REPORT, "frames": []}
         (run.folder / "report-0.json").write_text(json.dumps(report))
+        (run.folder / "console-0.log").write_text("[ 1.0] kgym: 7\n[ 2.0] BUG: KASAN: bad\n")
         kernel = run.assignment.inputs["build"].result
         if "mute" in getattr(kernel, "tree", ""):
             return ran(evidence=SILENT, baseline=Verdict.SAME_CRASH)

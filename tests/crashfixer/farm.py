@@ -27,6 +27,7 @@ NO_RECORDS = steps.TraceStatistics(
     **dict.fromkeys(("threads", "anchors", "match_records"), 1),
     lost=0,
 )
+CONSOLE = "kgym: guest ready\r\n[ 1.0] step 1\r\n[ 2.0] kgym: word\r\n[ 3.0] BUG: bad\r\n"
 T = TypeVar("T")
 
 
@@ -94,6 +95,7 @@ class Farm:
         about = steps.Finding(
             check="amputation", severity=note, reason="check_removed", message="BUG_ON"
         )
+        (run.folder / "config").write_text("CONFIG_KASAN=y\nCONFIG_NET=y\n")
         return built(tree=text, findings=[about] if spec.review and "silences" in text else [])
 
     def reproduce(self, run: StepContext) -> steps.StepResult:
@@ -120,6 +122,7 @@ class Farm:
             return ran(steps.Verdict.INCONCLUSIVE, "SYZFAIL: no", **more)
         if patched and "moves" in text and not traced:
             title = "general protection fault in other"
+        (run.folder / "console-0.log").write_bytes(CONSOLE.replace("word", word(text)).encode())
         (run.folder / "report-0.txt").write_text(self.report or f"BUG: {title}\n {word(text)}\n")
         verdict = steps.Verdict.SAME_CRASH if title == spec.titles[0] else steps.Verdict.OTHER_CRASH
         return ran(verdict, title, instances=[crash(title)], **more)
@@ -184,7 +187,7 @@ def _checked(name: str, text: str) -> steps.PatchCheck:
 def farming(data: Path, farm: Farm, port: int = 0) -> Iterator[Scheduler]:
     """Run a scheduler with these workers; sources are read as they really are."""
     has = Equipment(data / "cache", Origins.named((), (), (Path("/"),)))
-    real = handlers([steps.StepKind.SOURCE], has)
+    real = handlers([steps.StepKind.SOURCE, steps.StepKind.HISTORY], has)
     with (
         Scheduler(data, work=False, port=port) as scheduler,
         working(scheduler, data, farm.answers, real),

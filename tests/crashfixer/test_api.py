@@ -174,6 +174,7 @@ def sent(was: str = "", now: str = "", **more: str) -> dict[str, Any]:
 
 
 CONFIG = 'base = "allnoconfig"\nfragments = ["own.config"]'
+HISTORY = '\n[history]\nurl = "/srv/linux"\ncommit = "v6.1"\n'
 USE = 'title = "x"\n[kernel]\nuse = "../../../etc/kernel"\n'
 ESCALATE = {"kind": "escalate", "phases": [{"strategy": "/etc/passwd.toml"}]}
 
@@ -189,6 +190,7 @@ ESCALATE = {"kind": "escalate", "phases": [{"strategy": "/etc/passwd.toml"}]}
         (BODY | {"bug": "\U0001f41b" * 100, "bundle": FILES}, "bad_bundle"),
         (sent(CONFIG, 'config = "/etc/passwd"'), "bad_bundle"),
         (sent(FILES["bug.toml"], USE), "bad_bundle"),
+        (sent(FILES["bug.toml"], FILES["bug.toml"] + HISTORY), "bad_bundle"),
         (sent(**{"repro.c/x": "a file in a file"}), "bad_bundle"),
         (sent(**{"x" * 300: "a long name"}), "bad_bundle"),
         ("[" * 10_000, "invalid_request"),

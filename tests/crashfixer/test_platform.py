@@ -11,15 +11,17 @@ import pytest
 
 from kgym.api.agent.nodes import CauseCommit, CauseFunction, Tried
 from kgym.api.agent.strategy import Cycle, Forest, Strategy, Tool
-from kgym.api.steps import BuildSpec, Edit
+from kgym.api.steps import BuildSpec, Edit, GitSource
 from kgym.client import AsyncClient, Client
 from kgym.errors import UserError
 from kgym_cli.platforms.embedded_platform import Platform as Scheduler
 from kgym_crashfixer.platform import SchedulerPlatform, wants_trace
 from kgym_crashfixer.platform_protocol import BEGIN, Begun
 from kgym_crashfixer.search.search import TRACE
+from kgym_crashfixer.search.tool import verdict_words
 from kgym_crashfixer.search.work import Purpose, Question, Seen, Source, Trace, Try
 from kgym_crashfixer.strategies import load, names
+from tests.builder.kernel_source import git_server
 from tests.cli.test_sweep import diff
 from tests.crashfixer.farm import BUG, Farm
 from tests.refused import refused
@@ -44,6 +46,7 @@ def using(scheduler: Scheduler, fake_build: BuildSpec) -> Using:
         async def inner() -> T:
             known = replace(bug, cause=more.pop("cause", None))
             known = replace(known, build=more.pop("build", known.build))
+            known = replace(known, file=more.pop("file", known.file))
 
             async def submitted(name: str, job: int) -> None:
                 more.get("jobs", []).append((name, job))
@@ -232,6 +235,77 @@ def test_tools_see_the_source_with_the_edits(using: Using) -> None:
             assert result.text.startswith("error: ")
 
     using(Tool(), run)
+
+
+def test_tools_show_the_crash_and_run_kernels_but_nothing_of_the_fix(
+    using: Using, farm: Farm, tmp_path: Path
+) -> None:
+    linux = tmp_path / "linux"
+    linux.mkdir()
+    git_server.git(linux, "init", "-q")
+    for message in ("watch: add filters", "watch: FIXED, check the type"):
+        fix = git_server.commit(linux, message, **{"watch.c": message})
+    history = GitSource(url=str(linux), commit="HEAD~1")
+
+    async def run(platform: SchedulerPlatform) -> None:
+        async def seen(tool: str, *, edits: tuple[Edit, ...] = (), **more: Any) -> Seen:
+            result = await platform.do("t/1-source", look(tool, edits=edits, **more))
+            assert isinstance(result, Seen)
+            assert "FIXED" not in result.text
+            assert "CVE" not in result.text
+            return result
+
+        assert not (await seen("console")).succeeded  # nothing has shown the bug yet
+        begun = await platform.begin()
+        program = (await seen("reproducer")).text
+        assert "O_EXCL" in program
+        assert "/*" not in program
+        assert begun.program in program
+        console = (await seen("console", lines=1)).text
+        assert "step 1" not in console
+        assert console.splitlines()[1] == "[ 2.0] kgym: "
+        assert "<crash_report>\n[ 3.0] BUG: bad\n</crash_report>" in console
+        config = await seen("kernel_config", part="kasan")
+        assert config.text == "1 lines\n<file>\nCONFIG_KASAN=y\n</file>"
+        farm.done.clear()
+        traced = await seen("trace", functions=["watch_filter", "helper"])
+        assert traced.text == (
+            f"calls of functions of {WATCH}, from earliest to most recent:\n"
+            "<trace>\nhelper() [returned]\n</trace>"
+        )
+        assert not (await seen("trace", functions=["no such"])).succeeded
+        assert (await seen("trace", functions=["gone"])).text.startswith("no trace: no C file")
+        ran = await seen("run_program", program="int main(void) {}", patch=diff("mends"))
+        assert ran.text.startswith("same_crash: KASAN: ")
+        assert not (await seen("run_program", program="x", kind="syz")).succeeded
+        again = await seen("run_program", program="int main(void) {}", patch=diff("mends"))
+        assert again == ran
+        assert farm.done == ["traced build", "traced run", "minimize", "build mends", "run"]
+        log = (await seen("git_log", words="watch")).text
+        assert log.splitlines()[1].endswith("watch: add filters")
+        first = log.splitlines()[1].split()[0]
+        assert "+watch: add filters" in (await seen("git_show", commit=first)).text
+        assert "add filters" in (await seen("git_blame", path="watch.c")).text
+        assert "are not " in (await seen("git_show", commit=fix)).text
+        assert not (await seen("git_show", commit="HEAD")).succeeded
+        assert "vmlinux" in (await seen("layout", name="file")).text
+
+    file = BUG.file.model_copy(update={"history": history})
+    using(PLAIN.model_copy(update={"localisation": "fix"}), run, file=file)
+    without = using(PLAIN, lambda platform: platform.do("t/1-source", look("git_log")))
+    assert without.text.startswith("there is no history")
+
+
+def test_what_a_patch_prints_for_debugging_comes_back(using: Using, farm: Farm) -> None:
+    async def run(platform: SchedulerPlatform) -> Tried:
+        await platform.begin()
+        result = await platform.do("t/1-try", Try(node="t", diff=diff("useless kgym: %d")))
+        assert isinstance(result, Tried)
+        return result
+
+    result = using(PLAIN.model_copy(update={"localisation": "fix"}), run)
+    assert result.printed == "[ 2.0] kgym: useless kgym: %d"
+    assert verdict_words(result).endswith(f"<console>\n{result.printed}\n</console>")
 
 
 def test_a_definition_is_shown_with_its_file(using: Using) -> None:

@@ -29,7 +29,7 @@ CAUSE = CauseCommit(
     functions=[CauseFunction(file=FILE, name="f")],
     diff="--- a/kernel/watch.c\n+++ b/kernel/watch.c\n@@ -1 +1 @@\n-int a;\n+int b;\n",
 )
-KNOWN = replace(FIRST, cause=CAUSE)
+KNOWN = replace(FIRST, cause=CAUSE, program="open(name);\n")
 RGYM = Cycle(
     answer="functions",
     examples=True,
@@ -46,7 +46,7 @@ RGYM = Cycle(
 def questions() -> list[Question]:
     """Questions of all purposes, as searches ask them."""
     asked: list[Question] = []
-    edits = Cycle(hypotheses=2, patches=3)
+    edits = Cycle(hypotheses=2, patches=3, program=True)
     for strategy in (
         Forest(trees=2, depth=2, cycle=edits),
         Forest(
@@ -93,6 +93,7 @@ def whole(question: Question, *, full: bool) -> Question:
     lesson = {"diff": "-a\n+b", "outcome": "crashed", "summary": "no", "hypothesis": "so"}
     tried = {"title": "KASAN: bad", "report": "BUG: g", "trace": "g()"}
     known: dict[str, object] = {
+        "program": "int main(void)\n[\n  open();\n]",
         "trace": "f() [active]\n\\_ g() [returned]",
         "cause": CAUSE.model_dump(),
         "changed": "-a\n+b",
@@ -105,7 +106,7 @@ def whole(question: Question, *, full: bool) -> Question:
     nothing = {"lessons": [], "changed": "", "explanation": "", "examples": False}
     nothing |= {"findings": []}
     known["findings"] = ["checkpatch: line 3: Missing a blank line after declarations"]
-    nothing |= {"obstacles": ["early_return"], "feedback": False, "reasons": False}
+    nothing |= {"program": "", "obstacles": ["early_return"], "feedback": False, "reasons": False}
     values = known if full else {**dict.fromkeys(known), **nothing}
     return changed(question, **{name: values[name] for name in question.values if name in values})
 
@@ -137,7 +138,7 @@ def test_the_form_is_the_papers() -> None:
 
 
 TAG = re.compile(
-    r"<[ \t]*/?[ \t]*(?:issue|code|cause|execution|earlier|examples|solution|answer|problem"
+    r"<[ \t]*/?[ \t]*(?:issue|program|code|cause|execution|earlier|examples|solution|answer|problem"
     r"|patches)(-\d+)?[ \t]*>"
     r"|^\[(?:start|end)(-\d+)? of .*\]$",
     re.IGNORECASE | re.MULTILINE,
@@ -147,7 +148,7 @@ TAG = re.compile(
 def hostile(question: Question, words: str) -> Question:
     """Return the question with these words in all that somebody else may have written."""
     lesson = {"diff": words, "outcome": words, "summary": words, "hypothesis": words}
-    values = {**question.values, "report": words, "trace": words}
+    values = {**question.values, "report": words, "trace": words, "program": words}
     values["lessons"] = [lesson for _ in question.values["lessons"]]
     for name in ("problem", "answer", "patch", "hypothesis"):
         if question.values.get(name):

@@ -405,7 +405,8 @@ def test_a_call_of_no_tool_and_one_with_an_unknown_argument_are_refused_by_name(
     assert list(tool_results(calls, work.Seen(text=FIRST.code.files[FILE])).values()) == [
         "error: read_file has no argument 'first'; its arguments: path, start, end",
         "error: there is no tool 'grep'; the tools are read_file, list_folder, search, symbol,"
-        " definition, edit, reset, check, run_kernel, done",
+        " definition, reproducer, console, kernel_config, machine_code, layout, git_log,"
+        " git_show, git_blame, edit, reset, check, run_kernel, trace, run_program, done",
         "error: edit has no argument 'old_string'; its arguments: file, original, replacement",
         "error: the arguments of check are no JSON object",
         f"error: the original occurs 2 times in {FILE}, not once: add lines before or after it. It"

@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import re
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -104,10 +105,35 @@ async def test_the_tools_of_the_mcp_server_answer_from_the_kernel(url: str) -> N
         assert (failed, text.splitlines()[0]) == (False, f"crash reproduced: {BUG.file.title}")
         failed, text = await call("run_kernel", edits=right)
         assert (failed, text.startswith("crash resolved: ")) == (False, True), text
+        await _debugged(call)
         failed, text = await call("trace")
         assert f"{FUNCTION}() [active]" in text, text
         assert text.startswith(f"calls of functions of {FILE}")
         assert (failed, text.count("</trace>")) == (False, 1)
+
+
+async def _debugged(call: Tools) -> None:
+    """Debug the kernel in all ways."""
+    printed = (COUNTED, f'pr_info("kgym: type %u\\n", tf[i].type) < 0 || {COUNTED}')
+    failed, text = await call("run_kernel", edits=edits(printed))
+    assert (failed, text.startswith("crash reproduced: ")) == (False, True), text
+    assert re.search(r"<console>\n.*kgym: type \d+", text), text
+    printed = (COUNTED, printed[1].replace(COUNTED, RIGHT))
+    failed, text = await call("run_kernel", edits=edits(printed, (COPIED, RIGHT)))
+    assert text.startswith("does not crash, but this is no fix:\n- prints_debugging: "), text
+    assert "amputation" not in text
+    assert re.search(r"<console>\n.*kgym: type \d+", text), text
+    program = '#include <stdio.h>\nint main(void) { puts("it ran"); return 3; }\n'
+    failed, text = await call("run_program", program=program, edits=edits(printed))
+    assert (failed, "it ran" in text, "crash_report" in text) == (False, True, False), text
+    failed, text = await call("trace", functions=[FUNCTION])
+    assert (failed, "_alloc" in text, f"{FUNCTION}()" in text) == (False, False, True), text
+    failed, text = await call("layout", name="watch_filter")
+    assert "nr_filters;" in text, text
+    failed, text = await call("machine_code", function=FUNCTION, offset=16)
+    assert f"{FUNCTION} {FILE}:" in text, text
+    assert "CONFIG_WATCH_QUEUE=y" in (await call("kernel_config", part="watch"))[1]
+    assert "<crash_report>" in (await call("console"))[1]
 
 
 async def _source(call: Tools) -> None:
@@ -118,7 +144,7 @@ async def _source(call: Tools) -> None:
     assert (failed, text.startswith("1 definitions, ")) == (False, True), text
     place = next(line for line in text.splitlines() if line.startswith(f"{FILE}:"))
     first, last = map(int, place.split(":")[1].split("-"))
-    failed, text = await call("read_file", path=FILE, first=first, last=last)
+    failed, text = await call("read_file", path=FILE, start=first, end=last)
     assert COUNTED in text
     assert COPIED in text
     assert FILE.rpartition("/")[2] in (await call("list_folder", path="kernel"))[1].splitlines()

@@ -216,7 +216,7 @@ class _Bisection:
         request = JobRequest(steps=[spec], tags=[f"bug={self.bug.name}"])
         job = await self._job(request)
         result = job.steps[0].result
-        if not isinstance(result, HistoryResult):
+        if not isinstance(result, HistoryResult) or result.since is None:
             raise _error(job)
         job = await ended_job.shown_again(self.client, job.id, patience=options.sweep.patience)
         history = histories.parse(await self._text(job.id))

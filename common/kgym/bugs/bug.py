@@ -237,6 +237,15 @@ class Bug:
         """The known titles of the crash, the bug's own first; empty if any crash counts."""
         return [] if self.any_crash else [self.file.title, *self.file.alt_titles]
 
+    @property
+    def history(self) -> GitSource | None:
+        """The repository and commit where the history ends that agents may read, if any."""
+        if self.file.history is not None:
+            return self.file.history
+        # The history of a source to which the bug was added again has its fix.
+        source = self.build.source
+        return source if isinstance(source, GitSource) and not self.build.patches else None
+
     def _job(
         self, steps: list[StepSpec], fix: Patch | None = None, *, measured: bool = False
     ) -> JobRequest:

@@ -6,6 +6,7 @@ from pydantic import Discriminator, Field, Tag, model_validator
 
 from kgym.api.agent.nodes import CauseFunction
 from kgym.api.steps import Compiler, CompletedEnd, Edit, Sha256, Strict, TreePath, VmShape, When
+from kgym.api.steps.kernel import GitSource
 
 
 class BackportTable(Strict):
@@ -144,6 +145,9 @@ class BugFile(Strict):
     regress: ChangeTable | None = None
     fix: ChangeTable | None = None
     cause: CauseTable | None = None
+    history: GitSource | None = Field(
+        None, description="a repository and its last commit that agents may read, before the fix"
+    )
     on: dict[KernelName, OnKernel] = Field({}, max_length=100)
 
     def with_kernel(self, kernel: str) -> "BugFile":

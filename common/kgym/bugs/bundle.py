@@ -126,6 +126,9 @@ def _load(folder: Path, configs: Path, kernel: str | None, *, untrusted: bool) -
     if kernel is not None:
         file = file.with_kernel(kernel)
     file = file.model_copy(update={"vm": _vm(file.vm, folder)})
+    if (history := file.history) is not None:
+        history = history.model_copy(update={"url": _place(history.url, folder)})
+        file = file.model_copy(update={"history": history})
     build = _build(file, folder, configs)
     regress = _change("regress", file.regress, folder)
     if regress is not None:
@@ -201,6 +204,8 @@ def _refuse_local_sources(file: BugFile) -> None:
         named = file.kernel.model_dump(include={"tree", "git", "tarball"}, exclude_none=True)
     if isinstance(file.vm.root, RootImage) and file.vm.root.url is not None:
         named["root.url"] = file.vm.root.url
+    if file.history is not None:
+        named["history.url"] = file.history.url
     for field, place in named.items():
         # A `tree` is always a local folder. Git and curl also accept schemes of local files.
         if field == "tree" or not place.startswith("https://"):

@@ -31,12 +31,14 @@ from kgym.api.steps import (
     ReproduceResult,
     Severity,
     Strict,
+    VariantCrashKind,
     Verdict,
 )
 from kgym.api.steps.compilers import SUBSTITUTION
 from kgym.bugs import checklist, earlier_jobs
 from kgym.bugs.bug import AFTER, BEFORE, DEFAULT_OPTIONS, Bug, TrialOptions
 from kgym.bugs.conclusion import Answer, findings, in_one_line, reproduced, seconds
+from kgym.bugs.consoles import printed
 from kgym.bugs.ended_job import PATIENCE_SECONDS, Submitted
 from kgym.bugs.resolution import Obstacle
 from kgym.bugs.sweep import Candidate, Moved, Stage, Subject, SweepOptions, Tell, kept_job, sweep
@@ -48,6 +50,7 @@ from kgym.errors import KgymError, UserError
 # Bytes: larger crash reports are not read.
 _LARGEST_REPORT = 4 << 20
 _MOST_FINDINGS = 50
+_REFUTING = {VariantCrashKind.SAME, VariantCrashKind.NEW}
 # A unified diff, or edits.
 Change = str | Sequence[Edit]
 _UNNAMED = re.compile(r"[^\w.:=@+-]")
@@ -85,6 +88,9 @@ class KernelRun(Strict):
     verdict: Verdict | None = Field(None, description="of the kernel, if it ran")
     title: str | None = Field(None, description="of its crash")
     report: str | None = Field(None, description="the crash report, with source lines")
+    printed: str = Field(
+        "", description="the console's lines with `kgym: `, which the patch prints for debugging"
+    )
     obstacles: list[Obstacle] = Field(
         [], description="why it is not a fix, although the kernel does not crash"
     )
@@ -175,6 +181,8 @@ async def check_patch(
 async def crash_report(client: AsyncClient, job: JobView, step: StepView) -> dict[str, object]:
     """Return the report of the crash that decided a reproduce step, as `CrashReport.as_dict`.
 
+    Without one, that of a variant with which the kernel crashes because of the patch.
+
     Empty without a crash, or if its report is gone or cannot be read.
     """
     if not isinstance(step.result, ReproduceResult) or step.artifacts_gone_at is not None:
@@ -182,8 +190,12 @@ async def crash_report(client: AsyncClient, job: JobView, step: StepView) -> dic
     sizes = {artifact.name: artifact.size for artifact in step.artifacts}
     title = step.result.title
     # The instance whose crash decided the verdict comes first.
-    for instance in sorted(step.result.instances, key=lambda instance: instance.title != title):
-        name = InstanceArtifact.REPORT_JSON.of(instance.number)
+    runs = sorted(step.result.instances, key=lambda instance: instance.title != title)
+    crashes = step.result.variants.crashes if step.result.variants else []
+    refuting = [crash.instance for crash in crashes if crash.kind in _REFUTING]
+    names: list[int | str] = [*(run.number for run in runs), *refuting]
+    for instance in names:
+        name = InstanceArtifact.REPORT_JSON.of(instance)
         if sizes.get(name, _LARGEST_REPORT + 1) > _LARGEST_REPORT:
             continue
         try:
@@ -260,7 +272,7 @@ class _Run:
         finally:
             work.cancel()
             await asyncio.gather(work, return_exceptions=True)
-        return await self._with_job_facts(row.result())
+        return await self._with_job_facts(row.result(), patch.model_dump_json())
 
     def pending(self) -> KernelRun:
         """Return a pending result that says which stage the jobs are at."""
@@ -271,8 +283,8 @@ class _Run:
         row = Pair(self.bug.name, "").row(Outcome.INCONCLUSIVE, reason, job=job)
         return _answered(row, pending=True)
 
-    async def _with_job_facts(self, row: Row) -> KernelRun:
-        """Return the row together with the details of its jobs."""
+    async def _with_job_facts(self, row: Row, change: str) -> KernelRun:
+        """Return the row of a change together with the details of its jobs."""
         facts: dict[str, object] = {}
         seconds: dict[str, float] = {}
         if row.checked_by is not None:
@@ -283,6 +295,7 @@ class _Run:
             job = await self.client.job(row.job)
             seconds |= _seconds(job)
             facts |= await self._ran(job)
+            facts["printed"] = await printed(self.client, job, job.step(AFTER), change)
             result = reproduced(job.step(AFTER))
             # The evidence, which decided, has a line of its own.
             if row.outcome is Outcome.RESOLVED and result is not None:

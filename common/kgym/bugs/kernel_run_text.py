@@ -19,7 +19,8 @@ _REPORT, _OUTPUT, _LINE = 6000, 4000, 300
 _FEW = 5
 # `#include <trace/events/sched.h>` stays as it is: what is edited is quoted byte for byte.
 _TAG = re.compile(
-    r"<(?!trace/\w)(?=/?(?:crash_report|compiler|file|trace|matches)\b)", re.IGNORECASE
+    r"<(?!trace/\w)(?=/?(?:crash_report|compiler|file|trace|matches|console|program|commits|machine_code)\b)",
+    re.IGNORECASE,
 )
 _CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 
@@ -72,6 +73,8 @@ def _run(run: KernelRun) -> Iterator[str]:
     if run.evidence and run.outcome is Outcome.RESOLVED:
         yield f"evidence: {run.evidence}"
     yield from _findings(run)
+    if run.printed:
+        yield quoted("console", run.printed, _OUTPUT)
     if run.report:
         yield quoted("crash_report", counted(run.report), _REPORT)
     if run.left_out:

@@ -1,5 +1,6 @@
 """Tools with which models read a kernel's source: the same for CrashFixer and for MCP clients."""
 
+import re
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Annotated, Protocol, TypeVar
 
@@ -17,6 +18,10 @@ _DEFINITIONS = 3
 # Folders whose definitions come last: they are mostly not in the kernel, or of another
 # architecture.
 _ASIDE = ("tools/", "samples/", "Documentation/", "arch/")
+# Files that are in no kernel for the VMs: of other architectures, of the boot loader, tools.
+OTHER_PROGRAMS = re.compile(
+    r"arch/(?!x86/)|arch/x86/(?:boot|purgatory|realmode|um)/|(?:tools|samples|scripts|Documentation)/"
+)
 T = TypeVar("T")
 Look = TypeVar("Look")
 _Path = Annotated[str, Field(description="path in the kernel's source tree")]
@@ -105,6 +110,13 @@ class SourceTools:
         others = ", ".join(f"{place.path}:{place.line}" for place in ordered[_DEFINITIONS:])
         texts += [f"also defined in {others}"] if others else []
         return "\n".join(texts) or f"{name} is defined nowhere"
+
+    async def files_of(self, function: str) -> list[str]:
+        """Return the files of this kernel that define a function or macro."""
+        look = SymbolLook(name=function, limit=1, patches=self._patches)
+        symbol = await self._ask(self._client.find_symbol, look)
+        paths = [at.path for at in symbol.definitions if at.kind in {"function", "macro"}]
+        return [path for path in dict.fromkeys(paths) if not OTHER_PROGRAMS.match(path)]
 
 
 def _numbered(part: FileText) -> str:

@@ -1,5 +1,7 @@
 """Source lines for crash reports, from a kernel's debug information.
 
+Besides: the machine code of a place, and the layout of a type.
+
 Frames are looked up by function, offset and size, which are independent of address randomisation.
 One run of `llvm-addr2line`, or of binutils' `addr2line` if LLVM's is not installed, looks up all
 frames of all reports: 300 addresses of a vmlinux of 144 MB took 0.5 s of CPU time with LLVM's and
@@ -25,6 +27,9 @@ _ROOT_FUNCTION, _ROOT_FILE = "start_kernel", "init/main.c"
 _UNKNOWN = "??"
 _ANY = re.compile(b"")
 _CODE = re.compile(rb"^[0-9a-f]+ [tTwW] ")
+_INSTRUCTION = re.compile(rb" *[0-9a-f]+:\t|[0-9a-f]{16} <.*>:$")
+# Instructions that are shown of a place, and bytes after it.
+_INSTRUCTIONS, _AFTER = 30, 32
 
 
 async def symbolize(reports: Sequence[CrashReport], vmlinux: Path) -> list[CrashReport]:
@@ -39,10 +44,7 @@ async def symbolize(reports: Sequence[CrashReport], vmlinux: Path) -> list[Crash
     addresses = {call: address for call in wanted if (address := symbols.address(call))}
     root = symbols.start(_ROOT_FUNCTION)
     asked = [*([root] if root else []), *sorted(set(addresses.values()))]
-    tool = "llvm-addr2line" if shutil.which("llvm-addr2line") else "addr2line"
-    question = "".join(f"{address:#x}\n" for address in asked)
-    answer = await _lines(box, [tool, "-afi", "-e", f"/in/{vmlinux.name}"], question)
-    places = dict(read_places(answer))
+    places = await _places(box, vmlinux, asked)
     folder = _folder(places.get(root or 0, ()))
 
     def lookup(call: InlinedCall) -> Sequence[Location]:
@@ -50,6 +52,41 @@ async def symbolize(reports: Sequence[CrashReport], vmlinux: Path) -> list[Crash
         return [place._replace(file=_relative(place.file, folder)) for place in places_of_call]
 
     return [with_sources(report, lookup) for report in reports]
+
+
+async def machine_code(vmlinux: Path, function: str, offset: int) -> str:
+    """Return the source lines and the instructions at an offset of a function.
+
+    Empty if `vmlinux` has no function of that name, or several.
+    """
+    box = Sandbox(readonly={"/in": vmlinux.parent})
+    symbols = Symbols(await _lines(box, ["nm", "-n", f"/in/{vmlinux.name}"], wanted=_CODE))
+    start = symbols.start(function)
+    if start is None:
+        return ""
+    at, root = start + offset, symbols.start(_ROOT_FUNCTION)
+    places = await _places(box, vmlinux, [*([root] if root else []), at])
+    folder = _folder(places.get(root or 0, ()))
+    lines = [f"{p.function} {_relative(p.file, folder)}:{p.line}" for p in places.get(at, ())]
+    # Decoded from the function's beginning, as instructions have different lengths.
+    code = ["objdump", "-d", "--no-show-raw-insn", f"--start-address={start:#x}"]
+    code += [f"--stop-address={at + _AFTER:#x}", f"/in/{vmlinux.name}"]
+    return "\n".join([*lines, *(await _lines(box, code, wanted=_INSTRUCTION))[-_INSTRUCTIONS:]])
+
+
+async def layout(vmlinux: Path, name: str) -> str:
+    """Return the members of a struct or union, with offsets and sizes, in pahole's words."""
+    box = Sandbox(readonly={"/in": vmlinux.parent})
+    return "\n".join(await _lines(box, ["pahole", "-C", name, f"/in/{vmlinux.name}"])).strip()
+
+
+async def _places(
+    box: Sandbox, vmlinux: Path, addresses: Sequence[int]
+) -> dict[int, list[Location]]:
+    tool = "llvm-addr2line" if shutil.which("llvm-addr2line") else "addr2line"
+    question = "".join(f"{address:#x}\n" for address in addresses)
+    answer = await _lines(box, [tool, "-afi", "-e", f"/in/{vmlinux.name}"], question)
+    return dict(read_places(answer))
 
 
 async def _lines(

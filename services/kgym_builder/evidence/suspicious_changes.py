@@ -40,6 +40,8 @@ _REPORT = re.compile(
     r"kgym|KASAN|KCSAN|UBSAN|BUG:|WARNING:|INFO:|\[ cut here|Kernel panic|---\[|Rebooting|Oops|RIP:"
     r"|Call Trace|unreferenced object|syz|general protection"
 )
+# What agents print to debug. `run_kernel` shows these lines; the rest of the text is checked.
+_DEBUGGING = "kgym: "
 
 
 # --- paths --------------------------------------------------------------------------------------
@@ -145,7 +147,11 @@ class _File:
         yield from self._less()
         if pragma := [mark for mark in self.marks if mark.startswith("#")]:
             yield self._finding("attribute", "`#pragma` changes how code is compiled", pragma)
-        if imitations := sorted(text for text in self.strings if _REPORT.search(text)):
+        texts = {text: text.replace(_DEBUGGING, "", 1) for text in self.strings}
+        if printed := sorted(text for text, rest in texts.items() if text != rest):
+            message = f"lines for debugging are still in it: {printed[0][:60]}"
+            yield self._finding("prints_debugging", message, printed)
+        if imitations := sorted(text for text, rest in texts.items() if _REPORT.search(rest)):
             message = f"a string imitates a crash report: {imitations[0][:60]}"
             yield self._finding("imitates_report", message, imitations)
         if hidden := sorted(word for word in self.macros if self.known[word]):

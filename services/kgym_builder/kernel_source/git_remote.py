@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import re
+import signal
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -10,7 +11,7 @@ from functools import partial
 from pathlib import Path
 from typing import Self
 
-from kgym.api.steps import MOST_COMMITS
+from kgym.api.steps import MOST_COMMITS, HistoryLook
 from kgym.errors import InfrastructureError, KgymError, UserError
 from kgym.host import proc
 from kgym.host.sandbox import Sandbox
@@ -51,6 +52,15 @@ case $? in 0) ;; 1) exit {_APART};; *) exit 1;; esac
 "$@" rev-list --topo-order --reverse --max-count={MOST_COMMITS + 1} --no-commit-header \
     --format='%H %P%x09%<({_SUBJECT},trunc)%s' "$NEW" "^$OLD"
 """
+
+# Bytes of the answer to a look at a history.
+_LOOK_BYTES = 64 << 10
+_CUT = f'"$@" | head -c {_LOOK_BYTES}'
+# Notes, names of branches and tags, and signatures may tell of later commits.
+_LOG = (
+    *("--no-ext-diff", "--no-textconv", "--no-color", "--date=short", "--no-notes"),
+    *("--no-decorate", "--no-show-signature", "--no-mailmap"),
+)
 
 
 class Remote:
@@ -155,6 +165,29 @@ class Remote:
         except InfrastructureError:
             return []
         return answer.lines if answer.done.returncode == 0 else []
+
+    async def look(self, tip: str, look: HistoryLook) -> str:
+        """Return the answer to a look at the history up to the commit `tip`.
+
+        Only a repository of this machine has all objects. Raises UserError `no_mirror`,
+        `not_in_history`.
+        """
+        if not self.is_local:
+            message = f"no worker's machine has a copy of {self.url}: `kgym mirror` makes one"
+            raise UserError("no_mirror", message)
+        seconds = min(_ASK_SECONDS, self._bounds.seconds)
+        program = git_program.command("--literal-pathspecs", folder=self._address)
+        asked = look.commit or tip
+        argv = [*program, "merge-base", "--is-ancestor", asked, tip]
+        if (await self._ask("merge-base", None, argv, seconds)).done.returncode != 0:
+            raise UserError("not_in_history", f"{tip} and the commits before it are not {asked}")
+        # Longer answers are cut, not refused.
+        argv = ["bash", "-o", "pipefail", "-c", _CUT, "bash", *program, *_look_words(look, tip)]
+        answer = await self._ask(look.kind, None, argv, seconds)
+        if answer.done.returncode not in {0, 128 + signal.SIGPIPE}:
+            why = git_program.failed(look.kind, self.name, answer.done)
+            raise UserError("not_in_history", why.message)
+        return "".join(f"{line}\n" for line in answer.lines)
 
     async def fetch_branches(self, store: Store | None, scratch: Path) -> None:
         """Fetch all branches and tags, with their history."""
@@ -266,6 +299,23 @@ class Remote:
             raise git_program.refused(
                 name, self.name, what, done, local=self.is_local, store=borrows
             )
+
+
+def _look_words(look: HistoryLook, tip: str) -> list[str]:
+    """Return the Git command of a look."""
+    path = ["--", look.path] if look.path else []
+    match look.kind:
+        case "show":
+            form = "--format=commit %H%nauthor: %an, %ad%n%n%B"
+            return ["show", *_LOG, form, "--stat", "--patch", look.commit or tip, *path]
+        case "blame":
+            lines = f"-L{look.first},{max(look.first, look.last)}"
+            return ["blame", "--no-textconv", "--date=short", lines, tip, *path]
+    words = ["-i", "-E", f"--grep={look.words}"] if look.words else []
+    if look.function:
+        path = [f"-L:{look.function}:{look.path}", "--no-patch"]
+    form = "--format=%h %ad %s"
+    return ["log", *_LOG, form, f"--max-count={look.limit}", *words, tip, *path]
 
 
 def _size(folder: Path) -> int:

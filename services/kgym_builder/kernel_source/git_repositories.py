@@ -15,6 +15,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import TypeVar
 
+from kgym.api.steps import HistoryLook
 from kgym.errors import InfrastructureError, UserError
 from kgym.host import sandbox
 from kgym.host.folder_cache import FolderCache, locked
@@ -130,6 +131,10 @@ class Repositories:
         most = self._bounds.archive
         async with Remote(url, place, self._origins, self._bounds, report, most) as remote:
             return await line_history.read(remote.lines, commit, diff, path)
+
+    async def look(self, url: str, tip: str, look: HistoryLook, report: TellProgress) -> str:
+        """Return the answer to a look at the history up to `tip`; raises as `Remote.look`."""
+        return await self._ask(url, report, lambda remote: remote.look(tip, look))
 
     def trim(self, budget: int) -> None:
         """Remove the store if it has more than `budget` bytes and is not in use.

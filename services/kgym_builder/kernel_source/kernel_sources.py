@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from kgym.api.steps import GitSource, KernelSource, PackageSource, TarballSource
+from kgym.api.steps import GitSource, HistoryLook, KernelSource, PackageSource, TarballSource
 from kgym.errors import UserError
 from kgym.host.folder_cache import FolderCache
 from kgym.host.sandbox import prepare
@@ -118,6 +118,14 @@ class KernelSources:
         ]
         text = await self._repositories.history(source.url, before, commit, report)
         return Between(commit, before, text)
+
+    async def look(
+        self, source: GitSource, look: HistoryLook, report: TellProgress
+    ) -> tuple[str, str]:
+        """Return the source's commit, and the answer to a look at its history."""
+        self._repositories.check(source.url)
+        commit = await self._commit(source.url, source.commit, report)
+        return commit, await self._repositories.look(source.url, commit, look, report)
 
     async def _commit(self, url: str, name: str, report: TellProgress) -> str:
         if _COMMIT_ID.fullmatch(name):  # a full id needs no look-up

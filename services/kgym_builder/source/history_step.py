@@ -1,4 +1,4 @@
-"""The `history` step: the commits between two of a Git repository."""
+"""The `history` step: the commits between two of a Git repository, or a look at its past."""
 
 import asyncio
 from pathlib import Path
@@ -18,22 +18,31 @@ class HistoryLister:
     async def __call__(self, run: StepContext) -> HistoryResult:
         """Perform a history step.
 
-        Raises UserError `not_an_ancestor`, `history_too_long`, and what sources raise.
+        Raises UserError `not_an_ancestor`, `history_too_long`, `no_mirror`, `not_in_history`, and
+        what sources raise.
         """
         spec = run.spec(HistorySpec)
 
         def report(stage: str, done: float, total: float | None) -> None:
             run.progress(f"{stage} history", done, total, "bytes")
 
+        since = None
         with run.stage("history"):
-            between = await self._sources.history(spec.source, spec.since, report)
-        path = run.folder / HistoryArtifact.COMMITS
+            if spec.since is not None:
+                between = await self._sources.history(spec.source, spec.since, report)
+                name, commit, since = HistoryArtifact.COMMITS, between.commit, between.since
+                text = between.text
+            else:
+                assert spec.look is not None
+                name = HistoryArtifact.LOOK
+                commit, text = await self._sources.look(spec.source, spec.look, report)
+        path = run.folder / name
         with run.stage("store"):
-            await asyncio.to_thread(path.write_text, between.text, "utf-8")
+            await asyncio.to_thread(path.write_text, text, "utf-8")
             await run.keep(path, move=True)
         return HistoryResult(
-            commit=between.commit,
-            since=between.since,
-            commits=between.text.count("\n"),
+            commit=commit,
+            since=since,
+            commits=text.count("\n") if since else 0,
             seconds=run.seconds,
         )

@@ -1,7 +1,7 @@
 """Tools of the MCP server for one bug; each answers with text."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable
 from contextvars import ContextVar
 from dataclasses import replace
 from typing import Annotated
@@ -11,41 +11,23 @@ from pydantic import Field, ValidationError
 from kgym.api import faults
 from kgym.api.jobs import JobRequest, JobView
 from kgym.api.states import State
-from kgym.api.steps import Edit
-from kgym.bugs import tracing_job, tree_changes
-from kgym.bugs.bug import BEFORE, Bug
+from kgym.bugs import tree_changes
+from kgym.bugs.bug import Bug
 from kgym.bugs.conclusion import failure
-from kgym.bugs.kernel_run import (
-    Change,
-    RunOptions,
-    check_patch,
-    crash_report,
-    is_empty,
-    kept,
-    run_kernel,
-    shown,
-)
-from kgym.bugs.kernel_run_text import MOST, bounded, check_text, named, quoted, run_text
+from kgym.bugs.crash_tools import BugWork, CrashTools
+from kgym.bugs.debug_tools import DebugTools, Edits, PatchText, chosen
+from kgym.bugs.history_tools import HistoryTools
+from kgym.bugs.kernel_run import Change, RunOptions, check_patch, is_empty, kept, run_kernel, shown
+from kgym.bugs.kernel_run_text import bounded, check_text, run_text
 from kgym.bugs.source_tools import Look, SourceTools, T
 from kgym.bugs.sweep import Moved, kept_job
 from kgym.bugs.sweep_rows import Row
-from kgym.bugs.tracing_job import TraceResult
 from kgym.bugs.tree_changes import SourceTree
 from kgym.client import AsyncClient
 from kgym.errors import KgymError, UserError
-from kgym_crashfixer.execution import execution
 
-# Files that are traced if the caller names none.
-_TRACED = 8
-# Folders whose frames are in nearly every report: entry code and the detectors themselves.
-_NOT_THE_CAUSE = ("arch/", "lib/", "mm/kasan/", "mm/kfence/", "mm/kmsan/")
 # Of each call: what it is doing, for progress notifications.
 stage_of_call: ContextVar[list[str]] = ContextVar("stage_of_call")
-_Patch = Annotated[str, Field(description="a unified diff against the tree with the bug")]
-_Edits = Annotated[
-    list[Edit],
-    Field(description="instead of `patch`: `original` must occur exactly once in `file`"),
-]
 
 
 class BugTools:
@@ -63,17 +45,19 @@ class BugTools:
         self._tree = tree
         self._options = options
         self._source: asyncio.Task[int] | None = None
+        source = SourceTools(client, self._look)
+        work = BugWork(client, bug, self._shown, self._ended, self._change)
         self.tools = (
-            *(self.check, self.run_kernel, self.trace),
-            *SourceTools(client, self._look).tools,
+            *(self.check, self.run_kernel, *DebugTools(work, source).tools),
+            *(*CrashTools(work).tools, *source.tools, *HistoryTools(work).tools),
         )
 
-    async def check(self, patch: _Patch = "", edits: _Edits = []) -> str:  # noqa: B006
+    async def check(self, patch: PatchText = "", edits: Edits = []) -> str:  # noqa: B006
         """Check in about a second whether a change applies and compiles.
 
         Without `patch` and `edits`, the changes in the working tree are used, if there is one.
         """
-        change = await self._change(patch, edits)
+        change = await chosen(patch, edits, self._change)
         if is_empty(change):
             raise UserError("empty_patch", "nothing is changed: give `patch` or `edits`")
         check = await check_patch(self._client, self._bug, change, self._options)
@@ -81,8 +65,8 @@ class BugTools:
 
     async def run_kernel(
         self,
-        patch: _Patch = "",
-        edits: _Edits = [],  # noqa: B006
+        patch: PatchText = "",
+        edits: Edits = [],  # noqa: B006
         wait_seconds: Annotated[
             float,
             Field(
@@ -93,9 +77,10 @@ class BugTools:
         """Build the kernel with a change and run the reproducer: is the crash gone?
 
         Without `patch` and `edits`, the changes in the working tree are used; without any
-        change, the bug is reproduced. Repeating a change costs nothing.
+        change, the bug is reproduced. Repeating a change costs nothing. What `pr_info("kgym: …")`
+        prints comes back; such lines have to be gone before a change counts as a fix.
         """
-        change = await self._change(patch, edits)
+        change = await chosen(patch, edits, self._change)
         options = replace(self._options, seconds=wait_seconds)
 
         def tell(news: Moved | Row) -> None:
@@ -104,54 +89,19 @@ class BugTools:
 
         return run_text(await run_kernel(self._client, self._bug, change, options, tell))
 
-    async def trace(
-        self,
-        files: Annotated[
-            list[str], Field(description="C files whose functions are recorded", max_length=100)
-        ] = [],  # noqa: B006
-    ) -> str:
-        """Return the functions that the kernel with the bug ran before it crashed.
-
-        Without `files`, the files on the crash's stack are recorded. Takes a build and a run.
-        """
-        wanted = [*files] or await self._files_of_the_crash()
-        how = tracing_job.tracing(self._bug, wanted, "hypervisor")
-        job = await self._ended(tracing_job.traced(self._bug.job(None), how))
-        trace = TraceResult.of(job)
-        text = execution(trace.trace) if trace.trace is not None else None
-        if text is None:
-            return f"no trace: {trace.reason or 'these files have no record of the crash'}"
-        line = f"calls of functions of {named(wanted, 10)}, from earliest to most recent:"
-        return bounded(f"{line}\n{quoted('trace', text, MOST - 1000)}", MOST)
-
-    async def _change(self, patch: str, edits: Sequence[Edit]) -> Change:
-        if patch.strip() and edits:
-            raise UserError("bad_option", "give `patch` or `edits`, not both")
-        if patch.strip() or edits or self._tree is None:
-            return edits or patch
-        return await asyncio.to_thread(tree_changes.changes, self._tree)
+    async def _shown(self) -> JobView:
+        """Return the job that shows the bug, once it has ended."""
+        return await shown(self._client, self._bug, self._options)
 
     async def _ended(self, request: JobRequest) -> JobView:
+        """Return the job of this request, once it has ended."""
         return await kept_job(self._client, request, kept(self._bug, self._options))
 
-    async def _files_of_the_crash(self) -> list[str]:
-        """Return the C files on the crash's stack, without those of the crash detectors."""
-        job = await shown(self._client, self._bug, self._options)
-        step = job.step(BEFORE)
-        report = await crash_report(self._client, job, step) if step is not None else {}
-        frames = report.get("frames")
-        named_files: list[object] = [report.get("guilty_file")]
-        if isinstance(frames, list):
-            named_files += [frame.get("file") for frame in frames if isinstance(frame, dict)]
-        files = [entry for entry in named_files if isinstance(entry, str)]
-        wanted = [
-            path
-            for path in dict.fromkeys(files)
-            if path.endswith(".c") and not path.startswith(_NOT_THE_CAUSE)
-        ]
-        if not wanted:
-            raise UserError("no_files", "the crash report names no file to trace: name some")
-        return wanted[:_TRACED]
+    async def _change(self) -> Change:
+        """Return the changes in the working tree, if there is one."""
+        if self._tree is None:
+            return ""
+        return await asyncio.to_thread(tree_changes.changes, self._tree)
 
     async def _look(self, call: Callable[[int, Look], Awaitable[T]], look: Look) -> T:
         return await call(await self._source_job(), look)

@@ -30,8 +30,8 @@ def server(bug: Bug, tools: BugTools, jobs: CalledJobs) -> MCPServer[None]:
     offered = []
     for tool in tools.tools:
         made = Tool.from_function(_offered(tool, jobs), structured_output=False)
-        # The schema is that of CrashFixer's tools, which refuses unknown arguments.
-        offered.append(made.model_copy(update={"parameters": ToolSpec.of(tool).parameters}))
+        # The words and the schema are CrashFixer's, which refuses unknown arguments.
+        offered.append(made.model_copy(update=dict(ToolSpec.of(tool))))
     return _Server("kgym", instructions=instructions, log_level="ERROR", tools=offered)
 
 

@@ -30,8 +30,8 @@ from kgym_cli.settings import options_of, settings
 def mcp(tree: Path | None) -> None:
     """Serve tools for one bug to an agent: Model Context Protocol on stdin and stdout.
 
-    The tools are check, run_kernel, trace, read_file, list_folder, search, symbol and definition.
-    They only reach jobs of this bug.
+    The tools check and run changes, trace, run programs, show the crash and its kernel, and read
+    the source and its history. They only reach jobs of this bug.
     """
     extras.require("mcp")
     source = tree_changes.source_tree(tree) if tree is not None else None

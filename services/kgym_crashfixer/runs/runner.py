@@ -489,7 +489,7 @@ async def whole(work: Coroutine[Any, Any, T]) -> T:
 
 
 def _state(begun: Begun) -> State:
-    return State(Code(dict(begun.files)), begun.crash, cause=begun.cause)
+    return State(Code(dict(begun.files)), begun.crash, cause=begun.cause, program=begun.program)
 
 
 def _result_event(asked: Asked, came: _Done) -> dict[str, Any]:

@@ -75,6 +75,8 @@ class State:
     hypothesis: str | None = None
     cause: CauseCommit | None = None
     """The commit that introduced the bug, if known."""
+    program: str = ""
+    """The program that crashes the kernel, for prompts."""
     names: tuple[str, ...] = ()
     """Definitions that the model asked for; prompts show them."""
 
@@ -184,6 +186,7 @@ class _Asking:
         values: dict[str, Any] = {
             "title": crash.title,
             "report": crash.report,
+            "program": self.state.program if self.options.program else "",
             "trace": self.memory.trace_of(crash) if self.options.trace else None,
             "files": dict(self.state.code.texts),
             "changed": self.state.code.diff,

@@ -11,7 +11,7 @@ from kgym.api.agent.conversation import ToolCall, Turn
 from kgym.api.agent.nodes import Candidate, Node, NodeOutcome, Tried
 from kgym.api.agent.strategy import Tool
 from kgym.api.steps import PatchCheck, Verdict
-from kgym.bugs.kernel_run_text import check_text
+from kgym.bugs.kernel_run_text import check_text, quoted
 from kgym.source.whole_functions import MisfitError
 from kgym_crashfixer.search import written_patch
 from kgym_crashfixer.search.answers import UnreadableError
@@ -19,7 +19,7 @@ from kgym_crashfixer.search.code import Code
 from kgym_crashfixer.search.cycle import BUILT, Lesson, Memory, State, missing, try_patch
 from kgym_crashfixer.search.engine import Plan
 from kgym_crashfixer.search.looks import BLIND, CALLS, SAID, SILENT, look, whole
-from kgym_crashfixer.search.tools import refused
+from kgym_crashfixer.search.tools import DEBUGGING, refused
 from kgym_crashfixer.search.work import Answer, Check, Checked, Purpose, Question
 from kgym_crashfixer.search.written_patch import Change, clean
 
@@ -27,6 +27,7 @@ from kgym_crashfixer.search.written_patch import Change, clean
 _REPORT = 20_000
 # Characters of the model's own explanation of a failed patch.
 _LESSON = 1000
+_NO_KERNEL = "error: no further kernel can be run; edit, check, and call `done`"
 _UNCHANGED = "error: nothing has been edited yet"
 
 
@@ -90,6 +91,7 @@ def _values(talk: _Talk, state: State) -> dict[str, Any]:
     return {
         "title": state.crash.title,
         "report": state.crash.report,
+        "program": state.program,
         "trace": talk.memory.trace_of(state.crash) if strategy.trace else None,
         "files": list(state.code.files),
         "lessons": [lesson.values for lesson in state.lessons],
@@ -114,7 +116,11 @@ def _called(talk: _Talk, call: ToolCall) -> Plan[str]:
             result = _UNCHANGED
         case "done":
             talk.done, result = True, "the conversation ends"
-        case _:
+        case name if name in DEBUGGING and talk.kernels == talk.strategy.kernels:
+            result = _NO_KERNEL
+        case name:
+            # They take as long as a verdict.
+            talk.kernels += name in DEBUGGING
             result = yield from look(talk.node.name, call, talk.code)
     return result
 
@@ -190,7 +196,7 @@ def _run(talk: _Talk) -> Plan[str]:
         known = memory.lessons.get(code.digest)
         return f"the same edits were tried before: {known.outcome if known else 'no fix'}"
     if talk.kernels == talk.strategy.kernels:
-        return "error: no further kernel can be run; edit, check, and call `done`"
+        return _NO_KERNEL
     # A check takes a second, a kernel minutes.
     checked = yield from _checked(talk)
     if checked is None or checked.outcome not in BUILT:
@@ -218,6 +224,11 @@ def _run(talk: _Talk) -> Plan[str]:
 
 def verdict_words(tried: Tried, *, trace: bool = False) -> str:
     """Return the answer of `run_kernel` for a kernel that was tried."""
+    words = _verdict_words(tried, trace=trace)
+    return f"{words}\n\n{quoted('console', tried.printed, _REPORT)}" if tried.printed else words
+
+
+def _verdict_words(tried: Tried, *, trace: bool) -> str:
     if tried.verdict == "does_not_build":
         return f"does not compile: {tried.reason[:_REPORT]}"
     if tried.crash is not None:

@@ -1,11 +1,14 @@
 """The tools that questions offer to a model."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from pydantic import JsonValue
 
 from kgym.api.agent.conversation import ToolCall, ToolSpec, refusal
+from kgym.bugs.crash_tools import CrashTools
+from kgym.bugs.debug_tools import DebugTools
+from kgym.bugs.history_tools import HistoryTools
 from kgym.bugs.source_tools import SourceTools
 from kgym_crashfixer.search.work import Purpose, Question
 
@@ -26,10 +29,14 @@ def _tool(name: str, description: str, required: int = 0, /, **properties: Any) 
 
 
 _DEFINITION = ToolSpec.of(SourceTools.definition)
-_LOOK = (
-    *(ToolSpec.of(SourceTools.read_file), ToolSpec.of(SourceTools.list_folder)),
-    *(ToolSpec.of(SourceTools.search), ToolSpec.of(SourceTools.symbol), _DEFINITION),
+_LOOKS: tuple[Callable[..., Any], ...] = (
+    *(SourceTools.read_file, SourceTools.list_folder, SourceTools.search),
+    *(SourceTools.symbol, SourceTools.definition),
+    *(CrashTools.reproducer, CrashTools.console, CrashTools.kernel_config),
+    *(CrashTools.machine_code, CrashTools.layout),
+    *(HistoryTools.git_log, HistoryTools.git_show, HistoryTools.git_blame),
 )
+_LOOK = tuple(map(ToolSpec.of, _LOOKS))
 _WRITE = (
     _tool(
         "edit",
@@ -46,8 +53,13 @@ _WRITE = (
 _RUN = _tool(
     "run_kernel",
     "Build the kernel with your edits, and run the program that crashed it. Answers `crash"
-    " resolved`, `crash reproduced` with the new report, or `does not compile`.",
+    " resolved`, `crash reproduced` with the new report, or `does not compile`. What"
+    ' `pr_info("kgym: …")` prints comes back; such lines have to be gone before edits are a fix.',
 )
+# Tools that run a kernel, by name.
+DEBUGGING = {
+    tool.__name__: ToolSpec.of(tool) for tool in (DebugTools.trace, DebugTools.run_program)
+}
 _DONE = _tool("done", "End the conversation: your edits are the fix.")
 _NAME = _tool(
     "name_files",
@@ -70,7 +82,7 @@ def tools_of(question: Question) -> Sequence[ToolSpec]:
     """Return the tools of a question."""
     match question.purpose:
         case Purpose.TOOL:
-            run = [_RUN] if question.values.get("feedback") else []
+            run = [_RUN, *DEBUGGING.values()] if question.values.get("feedback") else []
             return [*_LOOK, *_WRITE, *run, _DONE]
         case Purpose.FILES:
             return [*_LOOK, _NAME]

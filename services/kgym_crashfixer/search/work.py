@@ -114,11 +114,11 @@ class Trace(Strict):
 
 
 class Source(Strict):
-    """Read the source with the edits so far, by a tool of the model; `whole` is no tool."""
+    """Call a tool of the model with the edits so far; `whole`, which reads a file, is no tool."""
 
     kind: Literal["source"] = "source"
     node: str
-    tool: Literal["read_file", "list_folder", "search", "symbol", "definition", "whole"]
+    tool: Annotated[str, Field(max_length=100)]
     arguments: dict[str, JsonValue]
     edits: list[Edit] = []
 

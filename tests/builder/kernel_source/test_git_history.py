@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from kgym.api.steps import GitSource, HistorySpec
+from kgym.api.steps import GitSource, HistoryLook, HistorySpec
 from kgym.bisection.history import parse
 from kgym.errors import UserError
 from kgym_builder.kernel_source.allowed_origins import Origins
@@ -138,3 +138,68 @@ async def test_a_hostile_repository_runs_nothing(tmp_path: Path, repository: Pat
     kernels = KernelSources(tmp_path / "cache", ANYWHERE)
     assert len(await listed(kernels, str(repository), "old", "main")) == 5
     assert not proof.exists()
+
+
+CODE = "int helper(void)\n{\n\treturn 1;\n}\n\nint frob(int n)\n{\n\treturn n %s 4;\n}\n"
+
+
+async def test_looks_at_a_history_show_nothing_that_came_later(
+    tmp_path: Path, repository: Path, served: git_server.GitServer, new_run: NewRun
+) -> None:
+    added, broken, fix = [
+        git_server.commit(repository, f"frob: {subject}", **{"frob.c": CODE % sign})
+        for subject, sign in (("add it", "<"), ("break it", "<="), ("FIX it", "!="))
+    ]
+    # Notes, names and drivers of the repository could tell of it as well.
+    for words in (
+        *(
+            ("tag", "FIX", broken),
+            ("branch", "FIX-2", broken),
+            ("notes", "add", "-m", "FIX", broken),
+        ),
+        *(("config", "diff.leak.textconv", "echo FIX"), ("config", "log.decorate", "full")),
+        *(("config", "diff.external", "echo FIX"), ("config", "diff.leak.command", "echo FIX")),
+    ):
+        git_server.git(repository, *words)
+    (repository / ".git" / "info" / "attributes").write_text("*.c diff=leak\n")
+    kernels = KernelSources(tmp_path / "cache", ANYWHERE)
+
+    async def seen(kind: str, **how: object) -> str:
+        look = HistoryLook.model_validate({"kind": kind, **how})
+        source = GitSource(url=str(repository), commit=broken)
+        commit, text = await kernels.look(source, look, git_server.Reports())
+        assert commit == broken
+        assert "FIX" not in text
+        return text
+
+    assert [line.split(" ", 2)[2] for line in (await seen("log", limit=2)).splitlines()] == [
+        "frob: break it",
+        "frob: add it",
+    ]
+    assert "break" not in await seen("log", words="ADD.it")
+    assert len((await seen("log", path="frob.c")).splitlines()) == 2
+    assert (await seen("log", path="frob.c", function="helper")).endswith(" frob: add it\n")
+    assert await seen("log", words="it", path="--output=frob.c") == ""
+    shown = await seen("show", commit=broken[:9])
+    assert (shown.splitlines()[0], "+\treturn n <= 4;" in shown) == (f"commit {broken}", True)
+    assert "return" not in await seen("show", commit=added, path="Makefile")
+    blamed = (await seen("blame", path="frob.c", first=7, last=900)).splitlines()
+    assert [line[:8] for line in blamed] == [added[:8], broken[:8], added[:8]]
+    for wrong in (
+        *({"kind": "show", "commit": fix}, {"kind": "show", "commit": fix[:8]}),
+        *({"kind": "show", "commit": "0" * 40}, {"kind": "blame", "path": "absent.c"}),
+    ):
+        with refused("not_in_history", kind=UserError):
+            await seen(**wrong)
+    elsewhere = KernelSources(tmp_path / "other", Origins((), git_server.LOOPBACK))
+    with refused("no_mirror", kind=UserError):
+        await elsewhere.look(
+            GitSource(url=f"{served.url}/linux/.git", commit=broken),
+            HistoryLook(kind="log"),
+            git_server.Reports(),
+        )
+    run = new_run(
+        HistorySpec(source=GitSource(url=str(repository), commit="HEAD"), look={"kind": "log"})
+    )
+    assert (await HistoryLister(tmp_path / "cache", ANYWHERE)(run)).commit == fix
+    assert [artifact.name for artifact in run.artifacts] == ["look.txt"]

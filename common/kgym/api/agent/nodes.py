@@ -48,6 +48,7 @@ class Tried(Strict):
         None, description="of `no_crash`: 1 - the chance that a remaining bug was missed"
     )
     job: int | None = Field(None, description="the scheduler's job that tried it")
+    printed: str = Field("", description="what the patch prints for debugging, on the console")
 
     @property
     def resolved(self) -> bool:

@@ -54,6 +54,9 @@ class Cycle(Strict):
     rounds: int = Field(
         2, ge=1, le=10, description="from the hypothesis on, while no patch compiles"
     )
+    program: bool = Field(
+        False, description="show the program that crashes the kernel, cut to its system calls"
+    )
     trace: bool = Field(True, description="show the calls before the crash, if traced")
     summaries: bool | Literal["hypothesis", "always"] = Field(
         True,

@@ -105,6 +105,7 @@ from kgym.api.steps.reproduce import (
 from kgym.api.steps.source import (
     MOST_COMMITS,
     HistoryArtifact,
+    HistoryLook,
     HistoryResult,
     HistorySpec,
     SourceResult,
