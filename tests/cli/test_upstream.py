@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from kgym.api.steps import CheckSpec, PackageSource, StepResult, Upstream
+from kgym.api.steps import CheckResult, CheckSpec, PackageSource, StepResult, Upstream
 from kgym.errors import UserError
 from kgym.worker.context import StepContext
 from kgym_cli.platforms.embedded_platform import Platform
@@ -26,6 +26,7 @@ class Maintained(Farm):
     def check(self, run: StepContext) -> StepResult:
         spec, result = run.assignment.spec, super().check(run)
         assert isinstance(spec, CheckSpec)
+        assert isinstance(result, CheckResult)
         assert isinstance(spec.source, PackageSource)
         if "6.12" in spec.source.names[0]:
             raise UserError("patch_does_not_apply", "the base does not apply")

@@ -102,7 +102,7 @@ async def _linted(
 
 def _flags(obj: Object) -> list[str]:
     """Return the words of an object's command that sparse takes as well."""
-    words = compile_words(obj.command) or []
+    words: Sequence[str] = compile_words(obj.command) or ()
     return [word for word in words[1:] if word not in {"-c", "-o", obj.path}]
 
 
