@@ -1,5 +1,6 @@
 """The report of a campaign: figures of each setup, and comparisons. Pure."""
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from itertools import combinations
 
@@ -9,6 +10,7 @@ from kgym.api.steps import Strict
 from kgym.bench.attempt_record import (
     AttemptRecord,
     BugId,
+    Count32,
     FailedAttempt,
     FailedSetup,
     Setup,
@@ -31,6 +33,22 @@ class Comparison(Strict):
     figures: list[PairedDifference]
 
 
+class Accounts(Strict):
+    """Own accounts of a setup's attempts, compared with what was measured."""
+
+    setup: Setup
+    attempts: Count32 = Field(description="with an account of their own")
+    disputed: dict[str, Count32] = Field(
+        description="attempts whose account differs, by part: `dollars`, `seconds` (by more than a"
+        " tenth), `resolved`"
+    )
+
+    def __str__(self) -> str:
+        """Return the setup, and how many accounts differ in what."""
+        parts = (f"{part} in {count}" for part, count in self.disputed.items())
+        return f"{self.setup}: own accounts of {self.attempts} attempts differ: {', '.join(parts)}"
+
+
 class Report(Strict):
     """The figures of all setups, on the bugs that all of them have tried."""
 
@@ -44,6 +62,7 @@ class Report(Strict):
     failed: list[FailedSetup] = Field(
         [], description="attempts without a verdict, which no figure includes"
     )
+    accounts: list[Accounts] = Field([], description="setups with attempts that have an account")
 
 
 def report(
@@ -91,7 +110,18 @@ def report(
         solves=solves(results, setups, k),
         comparisons=list(_comparisons(results, setups, k, pair)),
         failed=without_verdict,
+        accounts=[_accounts(setup, records) for setup in setups if _accounted(setup, records)],
     )
+
+
+def _accounted(setup: Setup, records: Sequence[AttemptRecord]) -> list[AttemptRecord]:
+    return [record for record in records if record.setup == setup and record.account is not None]
+
+
+def _accounts(setup: Setup, records: Sequence[AttemptRecord]) -> Accounts:
+    accounted = _accounted(setup, records)
+    disputed = Counter(part for record in accounted for part in record.disputed)
+    return Accounts(setup=setup, attempts=len(accounted), disputed=dict(disputed))
 
 
 def _comparisons(

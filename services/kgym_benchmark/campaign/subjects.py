@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from pydantic import ValidationError
@@ -14,7 +14,7 @@ from kgym.bench.bug_bundles import developer_patch
 from kgym.bench.bug_record import BugRecord, Crash, FoundText
 from kgym.bench.campaign import Campaign
 from kgym.bench.dataset import Dataset
-from kgym.bench.tried_bug import tried_bug
+from kgym.bench.tried_bug import Base, tried_bug
 from kgym.bugs import bundle as bundles
 from kgym.bugs.bug import Bug
 from kgym.errors import UserError
@@ -72,6 +72,32 @@ def load(campaign: Campaign, home: Path) -> Subjects:
     if twice := {bug_id for bug_id in ids if ids.count(bug_id) > 1}:
         raise UserError("bug_twice", f"several bugs have the id {', '.join(sorted(twice)[:5])}")
     return Subjects(tuple(subjects), unbundled)
+
+
+def of_ids(
+    ids: Iterable[str], known: Dataset | None, base: Base = "parent"
+) -> tuple[Subjects, dict[str, str]]:
+    """Return bugs by the ids that results use, and why others cannot be tried.
+
+    A shipped bug is loaded from its bundle, and any other one made from its record in `known`.
+    """
+    subjects: list[Subject] = []
+    left_out: dict[str, str] = {}
+    records = {record.id: record for record in known.bugs} if known is not None else {}
+    for bug_id in dict.fromkeys(ids):
+        # Ids have no `@`, which names a kernel of a shipped bug.
+        name, record = bug_id.replace(":", "@"), records.get(bug_id)
+        try:
+            if bundles.is_shipped(name):
+                of_bundle = bundled(name, bundles.load(name))
+                subjects.append(replace(of_bundle, record=record or of_bundle.record))
+            elif record is None:
+                left_out[bug_id] = "it is neither shipped nor in the dataset"
+            else:
+                subjects.append(Subject(bug_id, bug_id, tried_bug(record, base), record))
+        except UserError as error:
+            left_out[bug_id] = error.message
+    return Subjects(tuple(subjects)), left_out
 
 
 def _named(name: str, home: Path) -> tuple[str, Bug]:

@@ -44,6 +44,9 @@ def show(report: Report) -> None:
     results.print(f"{report.bugs} bugs, {report.attempts} attempts{left}")
     for failed in report.failed:
         results.print(str(failed), markup=False)
+    for accounts in report.accounts:
+        if accounts.disputed:
+            results.print(str(accounts), markup=False)
     solved, tough = len(report.solves.union), len(report.solves.unsolved)
     results.print(f"resolved by at least one setup: {solved}; by none: {tough}")
     for comparison in report.comparisons:

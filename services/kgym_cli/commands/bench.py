@@ -14,6 +14,7 @@ from kgym_cli.lazy import Lazy, LazyGroup
         "judge": Lazy(
             "bench_judge", "Let a model vote on whether patches are equivalent to the developers'."
         ),
+        "judge-patches": Lazy("bench_judge_patches", "Try patches made elsewhere.", remote=True),
         "list": Lazy("bench_list", "List bugs of a dataset."),
         "publish": Lazy("bench_publish", "Publish bugs and attempts for the monitor."),
         "report": Lazy("bench_report", "Show the figures of a campaign."),

@@ -84,10 +84,5 @@ def run(
         return
     summary = campaign_run.carried_out(campaign, chosen_subjects, into, home)
     if not printed_json(summary, as_json):
-        results.print(
-            f"{summary.name}: {summary.done} of {summary.attempts} attempts done,"
-            f" {summary.made} of them now"
-            + (f"; {summary.failed} failed" if summary.failed else ""),
-            markup=False,
-        )
+        results.print(str(summary), markup=False)
     leave(campaign_run.status_of(summary))
