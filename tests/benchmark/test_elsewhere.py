@@ -7,18 +7,21 @@ from pathlib import Path
 import pytest
 
 from kgym.bench import attempt_files, imported_patches
-from kgym.bench.attempt_record import Account, Outcome
+from kgym.bench.attempt_record import Account, AttemptRecord, Outcome, Setup
+from kgym.bench.bug_record import BugRecord
+from kgym.bench.dataset import Dataset
 from kgym.errors import KgymError
+from kgym_cli.bench import manifest
 from tests.benchmark.test_campaign import FILE, Counted, described, farm, home
 from tests.cli.conftest import Kgym
-from tests.tables import json_rows
+from tests.tables import json_rows, rows
 
 __all__ = ["farm", "home"]
 
 METADATA = {"dollarCost": 0.5, "timeCost": 86400, "exitReason": "costLimitExceeded"}
 AGENT = f"""
+[ "$KENV_ORACLE_MODE" = true ] && grep -q oracle-files.txt /root/instructions.txt || exit 0
 cp /KBDr/oracle-files.txt /KBDr/output/traj.json
-grep -q oracle-files.txt /root/instructions.txt && [ "$KENV_ORACLE_MODE" = true ] || exit
 sed -i 's/type >= 100/type >= mends/' {FILE}
 echo '{json.dumps(METADATA)}' >/KBDr/output/metadata.json
 """
@@ -55,7 +58,7 @@ def test_oracles_accounts_and_patches_made_elsewhere(
     assert listed.read_text().split() == [FILE]
     assert not list(into.glob("attempts/*/*/1/metadata.json"))
     report = kgym("bench", "report", into).out
-    assert "a, oracle: own accounts of 1 attempts differ: dollars in 1, seconds in 1" in report
+    assert "a, oracle: its own account differs: dollars of 1 attempts, seconds of 1" in report
 
     # The same patch from elsewhere, with a verdict of its own, is another attempt of a campaign.
     assert (
@@ -82,6 +85,20 @@ def test_oracles_accounts_and_patches_made_elsewhere(
     assert (other.status, other.json["reason"]) == (2, "campaign_changed")
     assert kgym(*words[:-2], "--instances", "3", "--json").json["reason"] == "no_such_bug"
 
+    # A stranger accepts the results; with another outcome, no manifest helps.
+    assert kgym("bench", "report", elsewhere, "--manifest").status == 0
+    check = ("bench", "verify", elsewhere, "--dataset", tmp_path / "bugs", "--json")
+    done = kgym(*check)
+    assert (done.status, done.json["accepted"], done.json["retried"]) == (0, True, 1), done.err
+    log = elsewhere / attempt_files.NAME
+    log.write_text(log.read_text().replace('"outcome":"pass"', '"outcome":"other"'))
+    assert kgym("bench", "report", elsewhere, "--manifest").status == 0
+    done = kgym(*check)
+    assert (done.status, done.json["problems"]) == (
+        1,
+        ["one, theirs, imported, m, run 2: other stated, pass seen"],
+    ), done.err
+
 
 @pytest.mark.parametrize(("name", "content", "patches"), json_rows(__file__, "patches.jsonl"))
 def test_each_format_of_patches_is_read(
@@ -103,3 +120,38 @@ def test_each_format_of_patches_is_read(
         ]
         for patch in imported_patches.read(tmp_path / name, "who", "m")
     ]
+
+
+@pytest.fixture
+def published(tmp_path: Path) -> Path:
+    """Results of a campaign, with their manifest."""
+    bug, other = BugRecord(id="one", title="t", status="fixed"), Setup(agent="a")
+    Dataset.of("results", [bug]).save(tmp_path)
+    attempt = AttemptRecord(bug="one", run=1, outcome=Outcome.PASS, setup=other, diff="+x")
+    attempt_files.write(tmp_path / attempt_files.NAME, [attempt])
+    manifest.write(tmp_path)
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    ("name", "stated", "forged", "problem"), rows(__file__, "tampered_results.tsv")
+)
+def test_results_that_were_tampered_with_are_not_accepted(
+    kgym: Kgym, published: Path, name: str, stated: str, forged: str, problem: str
+) -> None:
+    check = ("bench", "verify", published, "--sample", "0", "--json")
+    assert (kgym(*check).status, kgym(*check).json["problems"]) == (0, [])
+    path = published / name
+    assert stated in path.read_text()
+    path.write_text(path.read_text().replace(stated, forged))
+    done = kgym(*check)
+    assert done.status != 0
+    assert problem in str(done.json.get("problems", done.json.get("reason")))
+
+
+def test_a_bug_that_cannot_be_tried_here_is_unknown(kgym: Kgym, published: Path) -> None:
+    done = kgym("bench", "verify", published, "--json")
+    assert (done.status, done.json["retried"], done.json["accepted"]) == (3, 0, True), done.err
+    assert "a program that shows it is unknown" in done.json["unknown"][0]
+    (published / manifest.NAME).unlink()
+    assert kgym("bench", "verify", published, "--json").json["reason"] == "no_manifest"

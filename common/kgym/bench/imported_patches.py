@@ -4,16 +4,16 @@ Sources: SWE-bench, docs/guides/evaluation.md (predictions); ARiSE-Lab/live-kben
 kArena/patch_importer.py (commit 8849209).
 """
 
-import json
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
-from pydantic import AliasChoices, BaseModel, ConfigDict, Field, StrictBool
+from pydantic import AliasChoices, BaseModel, Field, StrictBool
 
 from kgym.bench.attempt_record import Account, BugId, Cost, Setup, Text, Words
+from kgym.bench.dataset_files import parsed_json, read_bounded, rows_of
 from kgym.bench.syzbot_data import refused_at
 from kgym.errors import NotFound, UserError
 
@@ -44,25 +44,23 @@ class ImportedPatch:
         return {**known, "kernel_runs": None, "kernel_seconds": None}
 
 
+def _either(*names: str) -> Any:
+    return Field(None, validation_alias=AliasChoices(*names))
+
+
 class _Row(BaseModel):
-    """A patch in a file, in the words of either format; further fields are ignored."""
+    """A patch in a file, by our names or those of another format; further fields are ignored."""
 
-    model_config = ConfigDict(extra="ignore", populate_by_name=True)
-
-    bug: BugId = Field(validation_alias=AliasChoices("bug", "instance_id", "bugId"))
-    diff: Text | None = Field(validation_alias=AliasChoices("patch", "model_patch", "patchContent"))
+    bug: BugId = Field(validation_alias=AliasChoices("bug", "instance_id"))
+    diff: Text | None = _either("patch", "model_patch", "patchContent")
     agent: Words | None = None
-    model: Words | None = Field(None, validation_alias=AliasChoices("model", "model_name_or_path"))
-    dollars: Cost | None = Field(
-        None, validation_alias=AliasChoices("dollars", "cost", "dollarCost")
-    )
-    seconds: Cost | None = Field(None, validation_alias=AliasChoices("seconds", "timeCost"))
-    ended: Words | None = Field(None, validation_alias="exitReason")
-    verdict: StrictBool | Words | None = Field(
-        None, validation_alias=AliasChoices("verdict", "resolved", "crashResolved")
-    )
-    trajectory: Words | None = Field(
-        None, pattern=r"^[^\x00]*$", validation_alias=AliasChoices("trajectory", "trajectoryPath")
+    model: Words | None = _either("model", "model_name_or_path")
+    dollars: Cost | None = _either("dollars", "cost", "dollarCost")
+    seconds: Cost | None = _either("seconds", "timeCost")
+    ended: Words | None = _either("ended", "exitReason")
+    verdict: StrictBool | Words | None = _either("verdict", "resolved", "crashResolved")
+    trajectory: Annotated[str, Field(pattern=r"^[^\x00]*$")] | None = _either(
+        "trajectory", "trajectoryPath"
     )
 
 
@@ -71,7 +69,7 @@ def read(path: Path, agent: str, model: str = "") -> list[ImportedPatch]:
 
     A file holds SWE-bench's predictions (JSON lines, or JSON), or what kArena imports (JSON). A
     folder holds BUG/NAME.patch. Trajectories are files of the folder that holds the file. Raises
-    NotFound `no_patches`, UserError `bad_patches`.
+    NotFound `no_patches`, UserError `bad_patches`, and as `dataset_files.rows_of` does.
     """
     rows = _of_folder(path) if path.is_dir() else _of_file(path)
     patches: list[ImportedPatch] = []
@@ -105,40 +103,30 @@ def _of_folder(folder: Path) -> Iterator[dict[str, Any]]:
     for path in sorted([*folder.glob("*/*.patch"), *folder.glob("*/*.diff")]):
         # Opening a pipe would wait for ever.
         if path.is_file():
-            yield {"bug": path.parent.name, "patch": _bytes(path, OWN).decode(errors="replace")}
+            yield {
+                "bug": path.parent.name,
+                "patch": read_bounded(path, OWN).decode(errors="replace"),
+            }
 
 
-def _of_file(path: Path) -> Iterable[Any]:
-    text = _bytes(path, FILE).decode(errors="replace")
-    try:
-        # A file of several lines of JSON is no JSON: it has "extra data".
-        whole = json.loads(text)
-    except (ValueError, RecursionError):
-        return _lines(text, path)
-    if isinstance(whole, list):
-        return whole
-    if isinstance(whole, dict) and isinstance(results := whole.get("results"), dict):
+def _of_file(path: Path) -> Iterable[object]:
+    if path.suffix != ".json":
+        return rows_of(path)
+    whole = parsed_json(read_bounded(path, FILE), path)
+    if not isinstance(whole, dict):
+        return whole if isinstance(whole, list) else [whole]
+    if isinstance(results := whole.get("results"), dict):
         return [
             {"bug": bug, **row}
             for bug, rows in results.items()
             for row in sorted(_rows(rows), key=lambda row: str(row.get("id")).zfill(20))
         ]
-    # Predictions by their bug, or a single line.
-    by_bug = isinstance(whole, dict) and all(isinstance(row, dict) for row in whole.values())
-    return whole.values() if by_bug else [whole]
+    # Predictions by their bug, or a single one.
+    return whole.values() if all(isinstance(row, dict) for row in whole.values()) else [whole]
 
 
-def _rows(rows: Any) -> list[dict[str, Any]]:
+def _rows(rows: object) -> list[dict[str, Any]]:
     return [row for row in rows if isinstance(row, dict)] if isinstance(rows, list) else []
-
-
-def _lines(text: str, path: Path) -> Iterator[Any]:
-    for number, line in enumerate(text.splitlines(), start=1):
-        try:
-            if line.strip():
-                yield json.loads(line)
-        except (ValueError, RecursionError) as error:
-            raise UserError("bad_patches", f"{path}:{number} is not JSON: {error}") from error
 
 
 def _trajectory(path: Path, name: str | None) -> bytes | None:
@@ -146,15 +134,4 @@ def _trajectory(path: Path, name: str | None) -> bytes | None:
     home = (path if path.is_dir() else path.parent).resolve()
     # The file may come from anybody: it must not name other files of this machine.
     place = (home / name).resolve() if name else home
-    return _bytes(place, OWN) if place.is_relative_to(home) and place.is_file() else None
-
-
-def _bytes(path: Path, most: int) -> bytes:
-    try:
-        with path.open("rb") as file:
-            data = file.read(most + 1)
-    except OSError as error:
-        raise NotFound("no_patches", f"{path}: {error.strerror}") from error
-    if len(data) > most:
-        raise UserError("bad_patches", f"{path} is larger than {most >> 20} MiB")
-    return data
+    return read_bounded(place, OWN) if place.is_relative_to(home) and place.is_file() else None

@@ -1,6 +1,6 @@
 """The report of a campaign: figures of each setup, and comparisons. Pure."""
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from itertools import combinations
 
@@ -33,22 +33,6 @@ class Comparison(Strict):
     figures: list[PairedDifference]
 
 
-class Accounts(Strict):
-    """Own accounts of a setup's attempts, compared with what was measured."""
-
-    setup: Setup
-    attempts: Count32 = Field(description="with an account of their own")
-    disputed: dict[str, Count32] = Field(
-        description="attempts whose account differs, by part: `dollars`, `seconds` (by more than a"
-        " tenth), `resolved`"
-    )
-
-    def __str__(self) -> str:
-        """Return the setup, and how many accounts differ in what."""
-        parts = (f"{part} in {count}" for part, count in self.disputed.items())
-        return f"{self.setup}: own accounts of {self.attempts} attempts differ: {', '.join(parts)}"
-
-
 class Report(Strict):
     """The figures of all setups, on the bugs that all of them have tried."""
 
@@ -62,7 +46,11 @@ class Report(Strict):
     failed: list[FailedSetup] = Field(
         [], description="attempts without a verdict, which no figure includes"
     )
-    accounts: list[Accounts] = Field([], description="setups with attempts that have an account")
+    disputed: dict[str, dict[str, Count32]] = Field(
+        {},
+        description="by setup, attempts whose own account differs from ours in dollars or seconds"
+        " (by more than a tenth), or in whether they resolve the bug",
+    )
 
 
 def report(
@@ -110,18 +98,16 @@ def report(
         solves=solves(results, setups, k),
         comparisons=list(_comparisons(results, setups, k, pair)),
         failed=without_verdict,
-        accounts=[_accounts(setup, records) for setup in setups if _accounted(setup, records)],
+        disputed=_disputed(records),
     )
 
 
-def _accounted(setup: Setup, records: Sequence[AttemptRecord]) -> list[AttemptRecord]:
-    return [record for record in records if record.setup == setup and record.account is not None]
-
-
-def _accounts(setup: Setup, records: Sequence[AttemptRecord]) -> Accounts:
-    accounted = _accounted(setup, records)
-    disputed = Counter(part for record in accounted for part in record.disputed)
-    return Accounts(setup=setup, attempts=len(accounted), disputed=dict(disputed))
+def _disputed(records: Iterable[AttemptRecord]) -> dict[str, dict[str, int]]:
+    disputed: dict[str, Counter[str]] = defaultdict(Counter)
+    for record in records:
+        for part in record.disputed:
+            disputed[str(record.setup)][part] += 1
+    return {setup: dict(parts) for setup, parts in sorted(disputed.items())}
 
 
 def _comparisons(

@@ -138,14 +138,7 @@ class Run:
             )
             planned = await asyncio.to_thread(self._plan)
             open_ = missing(planned, self._records)
-            trial = TrialOptions(
-                instances=self._campaign.instances,
-                time=self._campaign.time,
-                validate=True,
-                variants=True,
-                # Only here: an agent never sees what the fix does.
-                compare_fix=self._campaign.compare_fix,
-            )
+            trial = verification.trial_of(self._campaign)
             self._verification = Verification(self._equipment.client, trial, self._records)
             self._clock = _Clock(self._folder / SPENT)
             try:

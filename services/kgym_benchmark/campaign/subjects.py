@@ -1,5 +1,6 @@
 """The bugs of a campaign: runnable bundles, with their records of a dataset."""
 
+import json
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
@@ -167,6 +168,17 @@ def bundled(name: str, bug: Bug) -> Subject:
         id=bug_id, title=bug.file.title, status="fixed", crashes=[crash], patch=developer_patch(bug)
     )
     return Subject(bug_id, name, bug, record)
+
+
+def read_options(folder: Path) -> Campaign:
+    """Return the options of results (`Campaign.how`); raise UserError `bad_campaign`."""
+    path = folder / "campaign.json"
+    try:
+        # A campaign has agents; its results do not say which.
+        agents = [{"name": "unknown", "command": ["false"]}]
+        return Campaign.model_validate({"agents": agents, **json.loads(path.read_bytes())})
+    except (OSError, ValueError, TypeError) as error:
+        raise UserError("bad_campaign", f"{path}: {error}") from error
 
 
 def read(path: Path) -> Campaign:

@@ -15,6 +15,7 @@ from kgym.bench import dataset as datasets
 from kgym.bench.dataset import About, Dataset
 from kgym.errors import NotFound, UserError
 from kgym.host.separate_process import within
+from kgym_cli.inputs.parameters import FILE, FOLDER
 from kgym_cli.output import json_option, people, print_json, results
 from kgym_cli.output.answer import Answer
 
@@ -79,28 +80,14 @@ def _limited(function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
 @click.command("import")
 @click.argument("form", type=click.Choice(get_args(Form)))
 @click.argument("source", type=click.Path(path_type=Path))
-@click.option(
-    "--into",
-    required=True,
-    type=click.Path(path_type=Path, file_okay=False),
-    help="Folder of the dataset.",
-)
+@click.option("--into", required=True, type=FOLDER, help="Folder of the dataset.")
 @click.option("--name", help="Name of the dataset.  [default: the source's]")
 @click.option("--dataset", "wanted", help="Which dataset of the source.  [default: all bugs]")
-@click.option(
-    "--programs",
-    type=click.Path(path_type=Path, file_okay=False),
-    help="Folder with the programs in C, as ID.c (kbenchsyz).",
-)
-@click.option(
-    "--from",
-    "known",
-    type=click.Path(path_type=Path, file_okay=False),
-    help="Dataset that holds the bugs (rgym).",
-)
+@click.option("--programs", type=FOLDER, help="Folder with the programs in C, as ID.c (kbenchsyz).")
+@click.option("--from", "known", type=FOLDER, help="Dataset that holds the bugs (rgym).")
 @click.option(
     "--attempts",
-    type=click.Path(path_type=Path, dir_okay=False),
+    type=FILE,
     help="Also write agents' attempts to this file, one per line; failed.jsonl beside it takes"
     " those without a verdict (karena).",
 )

@@ -11,6 +11,7 @@ from kgym.bench.campaign import AgentEntry, Campaign
 from kgym.errors import NotFound
 from kgym.host.separate_process import within
 from kgym_cli import extras
+from kgym_cli.inputs.parameters import FOLDER
 from kgym_cli.output import json_option, leave, people, printed_json, results
 
 # Limits of reading the patches: a small file of JSON may take any memory.
@@ -30,15 +31,10 @@ def answer() -> Any:
     "--into",
     required=True,
     metavar="DIR",
-    type=click.Path(path_type=Path, file_okay=False),
+    type=FOLDER,
     help="Folder for the results, as of a campaign.",
 )
-@click.option(
-    "--dataset",
-    "known",
-    type=click.Path(path_type=Path, file_okay=False),
-    help="Dataset with the bugs that are not shipped.",
-)
+@click.option("--dataset", "known", type=FOLDER, help="Dataset with the bugs that are not shipped.")
 @click.option("--agent", default="unknown", help="Author of patches that name none.")
 @click.option("--model", default="", help="Model of patches that name none.")
 @click.option(

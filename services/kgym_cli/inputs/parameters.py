@@ -1,12 +1,16 @@
-"""Parameter types of the command line: times and names of bugs."""
+"""Parameter types of the command line: files, folders, times and names of bugs."""
 
 from datetime import datetime
+from pathlib import Path
 from typing import Any
 
 import click
 from click.shell_completion import CompletionItem
 
 from kgym.bugs import shipped
+
+FILE = click.Path(path_type=Path, dir_okay=False)
+FOLDER = click.Path(path_type=Path, file_okay=False)
 
 
 class Moment(click.ParamType[datetime]):

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable
 from datetime import UTC, datetime
 from typing import Any
 
-from pydantic import ValidationError
+from pydantic import ValidationError, create_model
 
 from kgym.bench.attempt_record import Setup
 from kgym.bench.attributes import ATTRIBUTES
@@ -22,29 +22,13 @@ CHOICES = tuple(BugChoice.model_fields)
 _YES = {"yes": True, "no": False}
 
 
-class BoardQuery(Typed):
+# Each condition as typed, by the names of `BugChoice`.
+_Typed = create_model("_Typed", __base__=Typed, **dict.fromkeys(CHOICES, (str | None, None)))
+
+
+class BoardQuery(_Typed):
     """Selection of bugs (as `BugChoice`) and setups, and options of the page."""
 
-    ids: str | None = None
-    status: str | None = None
-    subsystems: str | None = None
-    types: str | None = None
-    classes: str | None = None
-    text: str | None = None
-    compiler: str | None = None
-    reproducer: str | None = None
-    has_cause: str | None = None
-    racy: str | None = None
-    reported_from: str | None = None
-    reported_before: str | None = None
-    fixed_from: str | None = None
-    fixed_before: str | None = None
-    days_open_from: str | None = None
-    days_open_to: str | None = None
-    lines_from: str | None = None
-    lines_to: str | None = None
-    files_to: str | None = None
-    touches: str | None = None
     cutoff: str | None = None
     """A model's knowledge cutoff: only bugs fixed on one `side` of it."""
     side: str | None = None
@@ -57,6 +41,9 @@ class BoardQuery(Typed):
     k: str | None = None
     by: str | None = None
     """Attribute by which bugs are grouped."""
+    levels: str | None = None
+    """Levels of a research query, as `kgym.bench.query.Level` writes them, separated by blanks."""
+    metrics: str | None = None
     more: str | None = None
     """Whether the leaderboard has all columns: yes."""
     first: str | None = None
@@ -66,7 +53,7 @@ class BoardQuery(Typed):
     @property
     def is_filtered(self) -> bool:
         """Whether it excludes bugs or setups."""
-        kept = {"cursor", "k", "by", "more", "first", "second"}
+        kept = {"cursor", "k", "by", "more", "first", "second", "levels", "metrics"}
         return bool(self.model_dump(exclude_none=True, exclude=kept))
 
     def bugs(self) -> Callable[[BugFacts], bool]:
