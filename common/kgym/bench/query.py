@@ -3,7 +3,6 @@
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import date
 from itertools import chain, islice, pairwise
 from typing import Annotated, Any, Literal, TypeAlias
 
@@ -35,12 +34,10 @@ SETUPS: Mapping[str, Callable[[Setup], str]] = {
 }
 ATTEMPTS = ("outcome", "run")
 # Attributes of bugs with ranges.
-MEASURES: Mapping[str, Callable[[BugFacts], float | date | None]] = {
+MEASURES: Mapping[str, Callable[[BugFacts], float | None]] = {
     "days": lambda bug: bug.days_open,
     "lines": lambda bug: bug.lines,
     "files": lambda bug: None if bug.files is None else len(bug.files),
-    "fixed": lambda bug: bug.fixed and bug.fixed.date(),
-    "reported": lambda bug: bug.reported and bug.reported.date(),
 }
 Mask: TypeAlias = NDArray[np.bool_]
 
@@ -48,11 +45,11 @@ Mask: TypeAlias = NDArray[np.bool_]
 class Level(Strict):
     """One level of grouping: an attribute, for some with the limits of ranges.
 
-    Written `lines:5,20` for up to 4, 5 to 19, and 20 and more lines; `fixed:2024-01-01` for dates.
+    Written `lines:5,20` for up to 4, 5 to 19, and 20 and more lines.
     """
 
     by: Annotated[str, Field(max_length=20)]
-    limits: list[float | date] = Field([], max_length=100)
+    limits: list[float] = Field([], max_length=100)
 
     @model_validator(mode="before")
     @classmethod
@@ -60,36 +57,31 @@ class Level(Strict):
         if not isinstance(given, str):
             return given
         by, _, limits = given.partition(":")
-        return {"by": by, "limits": [_limit(limit) for limit in limits.split(",") if limit]}
+        return {"by": by, "limits": [limit for limit in limits.split(",") if limit]}
 
     @model_validator(mode="after")
     def _known(self) -> "Level":
-        if self.by not in {*ATTRIBUTES, *SETUPS, *ATTEMPTS}:
-            known = ", ".join([*ATTRIBUTES, *SETUPS, *ATTEMPTS])
-            raise ValueError(f"no attribute {self.by}; there are: {known}")
-        kind = date if self.by in {"fixed", "reported"} else float
+        known = [*ATTRIBUTES, *SETUPS, *ATTEMPTS]
+        if self.by not in known:
+            raise ValueError(f"no attribute {self.by}; there are: {', '.join(known)}")
         if self.limits and self.by not in MEASURES:
             raise ValueError(f"{self.by} has no ranges; these have: {', '.join(MEASURES)}")
-        if any(not isinstance(limit, kind) for limit in self.limits):
-            raise ValueError(f"limits of {self.by} must be {kind.__name__}s")
-        if any(low >= high for low, high in pairwise(self.limits)):  # type: ignore[operator]
+        if any(low >= high for low, high in pairwise(self.limits)):
             raise ValueError(f"the limits of {self.by} must ascend")
         return self
 
     def ranges(self) -> list[str]:
         """Return the names of the ranges, in order, and of unknown values."""
-        limits = [f"{limit:g}" if isinstance(limit, float) else str(limit) for limit in self.limits]
-        between = [f"{low} to below {high}" for low, high in pairwise(limits)]
-        return [f"below {limits[0]}", *between, f"{limits[-1]} and more", UNKNOWN]
+        between = [f"{low:g} to below {high:g}" for low, high in pairwise(self.limits)]
+        first, last = self.limits[0], self.limits[-1]
+        return [f"below {first:g}", *between, f"{last:g} and more", UNKNOWN]
 
     def of(self, bug: BugFacts) -> Iterable[str]:
         """Return a bug's values: of an attribute, or its range."""
         if not self.limits:
             return ATTRIBUTES[self.by].of(bug)
         value = MEASURES[self.by](bug)
-        # All limits are of the value's type.
-        place = -1 if value is None else bisect_right(self.limits, value)  # type: ignore[type-var]
-        return [self.ranges()[place]]
+        return [self.ranges()[-1 if value is None else bisect_right(self.limits, value)]]
 
 
 class Metric(Strict):
@@ -272,10 +264,3 @@ class _Groups:
         by_bug = np.bincount(bugs, by_pair)[weights > 0] / weights[weights > 0]
         (interval,) = bootstrap(len(by_bug)).means(by_bug[:, None])
         return Measured(value=interval.value, low=interval.low, high=interval.high)
-
-
-def _limit(text: str) -> float | str:
-    try:
-        return float(text)
-    except ValueError:
-        return text

@@ -49,7 +49,7 @@ def query(
 ) -> None:
     """Show figures of the attempts in RESULTS in nested groups, with 95 % intervals.
 
-    Groups are by attributes of bugs (class, subsystem, fixed:2024-01-01, …), setups (agent, model,
+    Groups are by attributes of bugs (class, subsystem, lines:5,20, …), setups (agent, model,
     feedback, …) or attempts (outcome, run). A wrong attribute is answered by the list of all.
     """
     extras.require("bench")

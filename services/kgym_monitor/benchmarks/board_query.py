@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable
 from datetime import UTC, datetime
 from typing import Any
 
-from pydantic import ValidationError, create_model
+from pydantic import ValidationError
 
 from kgym.bench.attempt_record import Setup
 from kgym.bench.attributes import ATTRIBUTES
@@ -22,13 +22,29 @@ CHOICES = tuple(BugChoice.model_fields)
 _YES = {"yes": True, "no": False}
 
 
-# Each condition as typed, by the names of `BugChoice`.
-_Typed = create_model("_Typed", __base__=Typed, **dict.fromkeys(CHOICES, (str | None, None)))
-
-
-class BoardQuery(_Typed):
+class BoardQuery(Typed):
     """Selection of bugs (as `BugChoice`) and setups, and options of the page."""
 
+    ids: str | None = None
+    status: str | None = None
+    subsystems: str | None = None
+    types: str | None = None
+    classes: str | None = None
+    text: str | None = None
+    compiler: str | None = None
+    reproducer: str | None = None
+    has_cause: str | None = None
+    racy: str | None = None
+    reported_from: str | None = None
+    reported_before: str | None = None
+    fixed_from: str | None = None
+    fixed_before: str | None = None
+    days_open_from: str | None = None
+    days_open_to: str | None = None
+    lines_from: str | None = None
+    lines_to: str | None = None
+    files_to: str | None = None
+    touches: str | None = None
     cutoff: str | None = None
     """A model's knowledge cutoff: only bugs fixed on one `side` of it."""
     side: str | None = None
