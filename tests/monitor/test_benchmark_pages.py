@@ -149,8 +149,8 @@ def test_a_research_query_is_a_page_and_an_answer(here: Visitor) -> None:
     assert posted.json() == answer.model_dump(mode="json")
     table = here.post(f"{HERE}/query", json=asked, headers={"accept": "text/csv"})
     assert (table.text, table.headers["content-type"].partition(";")[0]) == (answer.csv, "text/csv")
-    one = read(here, f"{HERE}/query?levels=agent&agent={SETUPS[0].agent}")
-    assert words(one).count(SETUPS[0].agent) >= 1
+    chosen = read(here, f"{HERE}/query?levels=agent&agent={SETUPS[0].agent}")
+    assert words(chosen).count(SETUPS[0].agent) >= 1
     assert "no attribute nothing" in words(read(here, f"{HERE}/query?levels=nothing"))
     assert here.post(f"{HERE}/query", json={"by": ["nothing"]}).status_code == 422
     assert here.post("/benchmarks/other/query", json=asked).status_code == 404

@@ -256,13 +256,13 @@ async def _patch(environment: Environment) -> tuple[str, str | None]:
 
 def _account(metadata: bytes | None) -> Account | None:
     """Return the agent's own account, as Live-kBench's invokers write it; None if it has none."""
-    told = atif.parse_json(metadata)
-    if not isinstance(told, Mapping):
+    parsed = atif.parse_json(metadata)
+    if not isinstance(parsed, Mapping):
         return None
-    ended = told.get("exitReason")
+    ended = parsed.get("exitReason")
     return Account(
-        dollars=pointed(told, "dollarCost"),
-        seconds=pointed(told, "timeCost"),
+        dollars=pointed(parsed, "dollarCost"),
+        seconds=pointed(parsed, "timeCost"),
         # JSON may contain lone surrogates, which no file of ours can.
         ended=ended[:_ERROR].encode(errors="replace").decode() if isinstance(ended, str) else None,
     )

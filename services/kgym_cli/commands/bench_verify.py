@@ -82,14 +82,14 @@ def _retried(
     chosen: list[AttemptRecord], folder: Path, known: Path
 ) -> list[tuple[Outcome | None, str]]:
     """Try patches again; return each outcome, or None and why there is none."""
-    if not chosen:
-        return []
     from kgym_benchmark.campaign import subjects, verification  # noqa: PLC0415 - needs the extras
     from kgym_cli.bench import campaign_run  # noqa: PLC0415
 
-    trial = verification.trial_of(subjects.read_options(folder))
     bugs, left_out = subjects.of_ids((record.bug for record in chosen), dataset.load(known))
+    if not bugs.bugs:
+        return [(None, left_out[record.bug]) for record in chosen]
     by_id = {bug.id: bug for bug in bugs.bugs}
+    trial = verification.trial_of(subjects.read_options(folder))
 
     async def work(equipment: "Equipment") -> list[tuple[Outcome | None, str]]:
         again = verification.Verification(equipment.client, trial)
