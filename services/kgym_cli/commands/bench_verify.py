@@ -85,6 +85,8 @@ def _retried(
     from kgym_benchmark.campaign import subjects, verification  # noqa: PLC0415 - needs the extras
     from kgym_cli.bench import campaign_run  # noqa: PLC0415
 
+    if not chosen:
+        return []
     bugs, left_out = subjects.of_ids((record.bug for record in chosen), dataset.load(known))
     if not bugs.bugs:
         return [(None, left_out[record.bug]) for record in chosen]
