@@ -58,7 +58,7 @@ def test_oracles_accounts_and_patches_made_elsewhere(
     assert listed.read_text().split() == [FILE]
     assert not list(into.glob("attempts/*/*/1/metadata.json"))
     report = kgym("bench", "report", into).out
-    assert "a, oracle: its own account differs: dollars of 1 attempts, seconds of 1" in report
+    assert "a, oracle: dollars differ from its own account in 1 attempts" in report
 
     # The same patch from elsewhere, with a verdict of its own, is another attempt of a campaign.
     assert (

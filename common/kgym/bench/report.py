@@ -1,6 +1,6 @@
 """The report of a campaign: figures of each setup, and comparisons. Pure."""
 
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from itertools import combinations
 
@@ -46,10 +46,10 @@ class Report(Strict):
     failed: list[FailedSetup] = Field(
         [], description="attempts without a verdict, which no figure includes"
     )
-    disputed: dict[str, dict[str, Count32]] = Field(
+    disputed: dict[str, Count32] = Field(
         {},
-        description="by setup, attempts whose own account differs from ours in dollars or seconds"
-        " (by more than a tenth), or in whether they resolve the bug",
+        description="attempts whose own account differs from ours, by setup and part: dollars or"
+        " seconds (by more than a tenth), or whether they resolve the bug",
     )
 
 
@@ -98,16 +98,10 @@ def report(
         solves=solves(results, setups, k),
         comparisons=list(_comparisons(results, setups, k, pair)),
         failed=without_verdict,
-        disputed=_disputed(records),
+        disputed=Counter(
+            f"{record.setup}: {part}" for record in records for part in record.disputed
+        ),
     )
-
-
-def _disputed(records: Iterable[AttemptRecord]) -> dict[str, dict[str, int]]:
-    disputed: dict[str, Counter[str]] = defaultdict(Counter)
-    for record in records:
-        for part in record.disputed:
-            disputed[str(record.setup)][part] += 1
-    return {setup: dict(parts) for setup, parts in sorted(disputed.items())}
 
 
 def _comparisons(

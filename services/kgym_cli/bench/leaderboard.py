@@ -44,9 +44,8 @@ def show(report: Report) -> None:
     results.print(f"{report.bugs} bugs, {report.attempts} attempts{left}")
     for failed in report.failed:
         results.print(str(failed), markup=False)
-    for name, disputed in report.disputed.items():
-        parts = ", ".join(f"{part} of {count} attempts" for part, count in disputed.items())
-        results.print(f"{name}: its own account differs: {parts}", markup=False)
+    for part, count in report.disputed.items():
+        results.print(f"{part} differ from its own account in {count} attempts", markup=False)
     solved, tough = len(report.solves.union), len(report.solves.unsolved)
     results.print(f"resolved by at least one setup: {solved}; by none: {tough}")
     for comparison in report.comparisons:
