@@ -140,7 +140,7 @@ def test_results_that_were_tampered_with_are_not_accepted(
     kgym: Kgym, published: Path, name: str, stated: str, forged: str, problem: str
 ) -> None:
     check = ("bench", "verify", published, "--sample", "0", "--json")
-    assert (kgym(*check).status, kgym(*check).json["problems"]) == (0, [])
+    assert manifest.differences(published) == []
     path = published / name
     assert stated in path.read_text()
     path.write_text(path.read_text().replace(stated, forged))
