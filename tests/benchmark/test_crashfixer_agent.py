@@ -22,14 +22,16 @@ pytestmark = pytest.mark.thorough
 def test_its_run_is_begun_once_and_its_best_patch_kept(tmp_path: Path) -> None:
     agents = [{"name": "crashfixer", "kind": "crashfixer", "models": [Tape.name]}]
     described = {"name": "c", "bugs": ["watch-queue-filter"], "agents": agents}
-    campaign = Campaign.model_validate({**described, "attempt": {"dollars": 5}})
+    campaign = Campaign.model_validate({**described, "attempt": {"dollars": 5}, "oracle": [True]})
     (subject,) = subjects.load(campaign, tmp_path).bugs
     planned = next(place for place in plan(campaign, [subject.id]) if place.setup.feedback)
     attempt = Attempt(campaign, planned, subject, "the report", tmp_path / "attempt")
-    asked: list[Limits] = []
+    asked: list[tuple[float | None, tuple[str, ...]]] = []
 
-    def request(name: str, strategy: str | None, model: str, limits: Limits) -> RunRequest:
-        asked.append(limits)
+    def request(
+        name: str, strategy: str | None, model: str, limits: Limits, files: tuple[str, ...]
+    ) -> RunRequest:
+        asked.append((limits.dollars, files))
         head = tape.head(TAPE)
         assert head is not None
         return RunRequest(bug=name, strategy=head.strategy, model=model, limits=limits)
@@ -56,6 +58,6 @@ def test_its_run_is_begun_once_and_its_best_patch_kept(tmp_path: Path) -> None:
     assert 0 < first.dollars < 5
     assert first.kernel_runs > 0
     assert first.tokens
-    assert {ask.dollars for ask in asked} == {5}
+    assert set(asked) == {(5, ("kernel/watch_queue.c",))}
     steps = json.loads((attempt.folder / ATIF).read_text())["steps"]
     assert {step["source"] for step in steps} == {"user", "agent"}

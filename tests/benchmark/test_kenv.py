@@ -152,6 +152,7 @@ def test_an_agent_finds_what_the_protocol_says(box: Box) -> None:
         "/linux",
         "KENV_COMMIT_FROM=parent",
         "KENV_KGYM_ENDPOINT=unix:/KBDr/net/door",
+        "KENV_ORACLE_MODE=false",
         "KENV_STATEFUL_EDIT=false",
         "KENV_SYZBOT_BUG_ID=a-bug",
         "BUG: KASAN: bad",

@@ -4,10 +4,12 @@ from pathlib import Path
 
 import pytest
 
-from kgym.bench import bug_bundles
+from kgym.bench import bug_bundles, dataset
+from kgym.bench.bug_bundles import read_bundles
 from kgym.bugs import bundle
 from kgym.configs import CONFIGS
 from kgym.errors import UserError
+from kgym_benchmark.campaign import adapters, subjects
 from tests.conftest import ROOT
 
 PROGRAMS = ROOT.parent / "shared" / "data" / "kbenchsyz_repros"
@@ -57,3 +59,16 @@ def test_a_kernels_bugs_are_a_dataset_for_agents(
     bugs = bug_bundles.read_bundles(kernel).bugs
     assert [bug.id for bug in bugs] == [folder.name for folder in sorted(kernel.iterdir())]
     assert all(bug.patch is not None for bug in bugs)
+
+
+def test_the_first_public_dataset_is_what_its_bundles_make() -> None:
+    """It never changes: once a bundle does, the new ones are another dataset."""
+    folder = CONFIGS / "datasets" / "kgymsuite-1"
+    assert dataset.load(folder).bugs == read_bundles(CONFIGS / "bugs").bugs
+    path = CONFIGS / "benchmarks" / "kgymsuite-1.toml"
+    campaign = subjects.read(path)
+    chosen = subjects.load(campaign, path.parent)
+    assert (len(chosen.bugs), chosen.unbundled) == (8, 0)
+    for entry in campaign.agents:
+        adapters.command(entry, path.parent)
+    assert all(bug.bug.fix for bug in chosen.bugs)

@@ -82,6 +82,7 @@ def folder(tmp_path: Path, fake_build: BuildSpec) -> Path:
     folder.mkdir()
     (folder / "run").write_text(RUN)
     (folder / "run").chmod(0o755)
+    (folder / "configs").symlink_to(ROOT / "configs")
     (folder / "my.patch").write_text(PATCH)
     (folder / "patches").mkdir()
     (folder / "patches" / "1.patch").write_text(PATCH)

@@ -8,12 +8,14 @@ from collections.abc import Iterator
 import httpx
 import pytest
 
+from kgym.bench import query
 from kgym.bench.attempt_record import Outcome
 from kgym.bench.attempt_table import AttemptTable
 from kgym.bench.bug_choice import BugChoice
 from kgym.bench.comparison import paired
 from kgym.bench.figures import Figure, Results
 from kgym.bench.published_benchmark import Benchmark
+from kgym.bench.query import Query
 from kgym_monitor.benchmarks import board
 from kgym_monitor.benchmarks.board_query import BoardQuery
 from tests import tables
@@ -134,6 +136,27 @@ def test_the_table_by_class_has_each_setup(here: Visitor) -> None:
     chosen = re.search(r'href="([^"]*classes=[^"]*)"', table)
     assert chosen is not None
     assert read(here, chosen[1].replace("&amp;", "&").partition("#")[0]).status_code == 200
+
+
+def test_a_research_query_is_a_page_and_an_answer(here: Visitor) -> None:
+    page = read(here, f"{HERE}/query?levels=setup+lines:5,20&metrics=crr@3+pass:epr@2")
+    asked = {"by": ["setup", "lines:5,20"], "metrics": ["crr@3", "pass:epr@2"]}
+    facts = {bug.facts.id: bug.facts for bug in BUGS}
+    answer = query.answer(AttemptTable.of(ATTEMPTS), facts, Query.model_validate(asked))
+    assert len(answer.groups) > len(SETUPS)
+    for group in answer.groups:
+        assert " / ".join(group.values) in words(page)
+        for figure in group.figures:
+            assert figure is None or shown(figure.value) in words(page)
+    posted = here.post(f"{HERE}/query", json=asked)
+    assert posted.json() == answer.model_dump(mode="json")
+    table = here.post(f"{HERE}/query", json=asked, headers={"accept": "text/csv"})
+    assert (table.text, table.headers["content-type"].partition(";")[0]) == (answer.csv, "text/csv")
+    chosen = read(here, f"{HERE}/query?levels=agent&agent={SETUPS[0].agent}")
+    assert words(chosen).count(SETUPS[0].agent) >= 1
+    assert "no attribute nothing" in words(read(here, f"{HERE}/query?levels=nothing"))
+    assert here.post(f"{HERE}/query", json={"by": ["nothing"]}).status_code == 422
+    assert here.post("/benchmarks/other/query", json=asked).status_code == 404
 
 
 @pytest.mark.parametrize(("query", "message"), tables.rows(__file__, "choices.tsv"))

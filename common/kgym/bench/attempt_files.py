@@ -1,4 +1,4 @@
-"""Files of attempts: JSON Lines, one attempt per line (`attempts.jsonl`)."""
+"""Files of attempts, and other records: JSON Lines, one a line (`attempts.jsonl`)."""
 
 import os
 from collections.abc import Iterable, Iterator
@@ -27,23 +27,29 @@ def read(path: Path) -> Iterator[AttemptRecord]:
 
     An incomplete last line is skipped: its attempt will be made again.
     """
-    return _lines(path, AttemptRecord)
+    return records(path, AttemptRecord)
 
 
 def read_failed(folder: Path) -> list[FailedAttempt]:
     """Return the failed tries at attempts of a campaign; raise UserError `bad_attempts`."""
     path = folder / FAILED
-    return list(_lines(path, FailedAttempt)) if path.exists() else []
+    return list(records(path, FailedAttempt)) if path.exists() else []
 
 
-def _lines(path: Path, model: type[Record]) -> Iterator[Record]:
+def records(path: Path, model: type[Record]) -> Iterator[Record]:
+    """Yield the records of a file, as `read` does attempts."""
     with file_errors(path, "no_attempts_file", NotFound), path.open("rb") as file:
         for number, line in enumerate(iter(lambda: file.readline(LINE), b""), start=1):
             if number > MOST:
-                raise UserError("bad_attempts", f"{path} has more than {MOST:,} attempts")
-            if not line.endswith(b"\n") and len(line) < LINE:
-                return
-            yield _record(line, model, f"{path}:{number}")
+                raise UserError("bad_attempts", f"{path} has more than {MOST:,} records")
+            try:
+                record = model.model_validate_json(line)
+            except ValidationError as error:
+                if not line.endswith(b"\n") and len(line) < LINE:
+                    return
+                message = f"{path}:{number}: {first_fault(error)}"
+                raise UserError("bad_attempts", message) from error
+            yield record
 
 
 def write(path: Path, attempts: Iterable[AttemptRecord | FailedAttempt]) -> None:
@@ -71,10 +77,3 @@ def mend(path: Path) -> None:
         for line in iter(lambda: file.readline(LINE), b""):
             whole += len(line) if line.endswith(b"\n") else 0
         file.truncate(whole)
-
-
-def _record(line: bytes, model: type[Record], where: str) -> Record:
-    try:
-        return model.model_validate_json(line)
-    except ValidationError as error:
-        raise UserError("bad_attempts", f"{where}: {first_fault(error)}") from error

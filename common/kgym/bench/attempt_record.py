@@ -87,6 +87,15 @@ class Votes(Strict):
         return self.yes > self.no if self.yes + self.no > self.failed else None
 
 
+class Account(Strict):
+    """An attempt in the words of its agent, or of whoever made the patch: never counted as ours."""
+
+    dollars: Cost | None = None
+    seconds: Cost | None = None
+    ended: Words | None = Field(None, description="why it ended, such as `costLimitExceeded`")
+    resolved: bool | None = Field(None, description="whether its patch removes the crash")
+
+
 class Attempt(Strict):
     """One attempt on a bug; unknown values are null. `run` numbers a setup's attempts."""
 
@@ -118,6 +127,20 @@ class Attempt(Strict):
     environment: Sha256 | None = Field(
         None, description="digest of what the agent found: equal for equal environments"
     )
+    account: Account | None = Field(None, description="its own, such as its `metadata.json`")
+
+    @property
+    def disputed(self) -> list[str]:
+        """The parts of its own account that differ from ours: costs by more than a tenth."""
+        own = self.account or Account()
+        costs = {"dollars": (own.dollars, self.dollars), "seconds": (own.seconds, self.seconds)}
+        parts = [
+            name
+            for name, (claimed, ours) in costs.items()
+            if claimed is not None and ours is not None and abs(claimed - ours) > 0.1 * ours
+        ]
+        known = own.resolved is not None and self.resolved is not None
+        return [*parts, *["resolved"] * (known and own.resolved is not self.resolved)]
 
     @property
     def racy(self) -> bool:

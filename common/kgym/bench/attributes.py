@@ -30,10 +30,10 @@ class Attribute:
         for bug in bugs:
             for value in list(filter(None, self.of(bug))) or [UNKNOWN]:
                 groups.setdefault(value, []).append(bug)
-        return {value: groups[value] for value in sorted(groups, key=_order)}
+        return {value: groups[value] for value in sorted(groups, key=order)}
 
 
-def _order(value: str) -> tuple[bool, float, str]:
+def order(value: str) -> tuple[bool, float, str]:
     """Return the sort key of a value: by its leading number, if it has one; unknown last."""
     head = value.partition(" ")[0]
     number = float(head) if head.isdecimal() and len(head) < 20 else 0.0

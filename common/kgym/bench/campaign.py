@@ -6,6 +6,7 @@ docs/benchmark.md describes the file `CAMPAIGN.toml`.
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import product
 from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
@@ -103,6 +104,12 @@ class Campaign(Strict):
     choice: BugChoice = BugChoice()
     attempts: int = Field(1, ge=1, le=1000, description="of each setup on each bug")
     feedback: list[bool] = Field([True], min_length=1, max_length=2)
+    oracle: list[bool] = Field(
+        [False],
+        min_length=1,
+        max_length=2,
+        description="whether agents are told which files the developers' fix changes",
+    )
     parallel: int = Field(2, ge=1, le=64, description="concurrent attempts")
     commit_from: Literal["parent", "crash"] = "parent"
     instances: int | None = Field(
@@ -142,16 +149,18 @@ class Campaign(Strict):
     def setups(self) -> Iterator[tuple[Setup, AgentEntry]]:
         """Yield each setup with its agent."""
         for entry in self.agents:
-            for model in entry.models:
-                for feedback in dict.fromkeys(entry.feedback or self.feedback):
-                    setup = Setup(
-                        agent=entry.name,
-                        settings=entry.settings,
-                        model=model,
-                        feedback=feedback,
-                        dollars=self.attempt.dollars,
-                    )
-                    yield setup, entry
+            feedbacks = entry.feedback or self.feedback
+            each = dict.fromkeys(product(entry.models, feedbacks, self.oracle))
+            for model, feedback, oracle in each:
+                setup = Setup(
+                    agent=entry.name,
+                    settings=entry.settings,
+                    model=model,
+                    feedback=feedback,
+                    oracle=oracle,
+                    dollars=self.attempt.dollars,
+                )
+                yield setup, entry
 
 
 @dataclass(frozen=True, slots=True)

@@ -45,14 +45,16 @@ def read_kbenchsyz(folder: Path, programs: Path | None = None) -> Dataset:
 
 
 def _kbenchsyz_bug(path: Path) -> BugRecord:
-    return syzbot_data.read(_object(_json(_bytes(path, BUG_FILE), path), path), str(path))
+    return syzbot_data.read(
+        _object(parsed_json(read_bounded(path, BUG_FILE), path), path), str(path)
+    )
 
 
 def _with_program(bug: BugRecord, path: Path) -> BugRecord:
     if not bug.crashes or bug.crashes[0].c_reproducer.text or not path.is_file():
         return bug
     try:
-        text = _bytes(path, PROGRAM).decode()
+        text = read_bounded(path, PROGRAM).decode()
     except UnicodeDecodeError as error:
         raise UserError("bad_bug_data", f"{path}: {error}") from error
     first = bug.crashes[0]
@@ -69,7 +71,7 @@ def read_list(path: Path, known: Dataset) -> Dataset:
     line. A name is an id or an `extid`. Raises NotFound `no_dataset`, `no_such_bug`, UserError
     `bad_bug_data`.
     """
-    names = list(dict.fromkeys(_names(_bytes(path, BUG_FILE), path)))
+    names = list(dict.fromkeys(_names(read_bounded(path, BUG_FILE), path)))
     if not names:
         raise UserError("bad_bug_data", f"{path} names no bug of syzbot's")
     by_name = {name: bug for bug in known.bugs for name in (bug.id, bug.extid) if name}
@@ -87,7 +89,7 @@ def read_list(path: Path, known: Dataset) -> Dataset:
 
 def _names(data: bytes, path: Path) -> Iterator[str]:
     if path.suffix == ".json":
-        rows = _json(data, path)
+        rows = parsed_json(data, path)
         for row in rows if isinstance(rows, list | dict) else ():
             name = row if isinstance(row, str) else next(_named(row), "")
             yield from _SYZBOT_ID.findall(name)
@@ -240,14 +242,15 @@ def _table(folder: Path, name: str) -> Iterator[Row]:
         )
     count = 0
     for path in files:
-        for row in _rows(path):
+        for row in rows_of(path):
             count += 1
             if count > MOST:
                 raise UserError("too_many_bugs", f"{path}: a table has at most {MOST:,} rows")
             yield _object(row, path)
 
 
-def _rows(path: Path) -> Iterable[object]:
+def rows_of(path: Path) -> Iterable[object]:
+    """Yield the rows of a file of JSON lines, JSON or Parquet; raise UserError `bad_bug_data`."""
     if path.suffix == ".parquet":
         arrow, parquet = _pyarrow()
         try:
@@ -260,13 +263,13 @@ def _rows(path: Path) -> Iterable[object]:
         except (arrow.lib.ArrowException, OSError, ValueError) as error:
             raise UserError("bad_bug_data", f"{path} is not a Parquet file: {error}") from error
         return
-    data = _bytes(path, FILE)
+    data = read_bounded(path, FILE)
     if path.suffix == ".jsonl":
         for number, line in enumerate(data.splitlines(), start=1):
             if line.strip():
-                yield _json(line, f"{path}:{number}")
+                yield parsed_json(line, f"{path}:{number}")
         return
-    rows = _json(data, path)
+    rows = parsed_json(data, path)
     if not isinstance(rows, list):
         raise UserError("bad_bug_data", f"{path}: expected a list of rows")
     yield from rows
@@ -287,7 +290,8 @@ def refuse_used(folder: Path) -> None:
         raise UserError("folder_in_use", f"{folder} is not empty: name a new folder")
 
 
-def _bytes(path: Path, most: int) -> bytes:
+def read_bounded(path: Path, most: int) -> bytes:
+    """Return a file of at most `most` bytes; raise NotFound `no_dataset`, UserError."""
     with file_errors(path, "no_dataset", NotFound), path.open("rb") as file:
         data = file.read(most + 1)
     if len(data) > most:
@@ -295,7 +299,8 @@ def _bytes(path: Path, most: int) -> bytes:
     return data
 
 
-def _json(data: bytes | str, where: object) -> object:
+def parsed_json(data: bytes | str, where: object) -> object:
+    """Return parsed JSON; raise UserError `bad_bug_data`."""
     try:
         return json.loads(data)
     except (ValueError, RecursionError) as error:
@@ -303,7 +308,7 @@ def _json(data: bytes | str, where: object) -> object:
 
 
 def _parsed(text: object, where: str) -> object:
-    return _json(text, where) if isinstance(text, str) else text
+    return parsed_json(text, where) if isinstance(text, str) else text
 
 
 def _object(value: object, where: object) -> Row:

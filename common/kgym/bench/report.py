@@ -1,5 +1,6 @@
 """The report of a campaign: figures of each setup, and comparisons. Pure."""
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from itertools import combinations
 
@@ -9,6 +10,7 @@ from kgym.api.steps import Strict
 from kgym.bench.attempt_record import (
     AttemptRecord,
     BugId,
+    Count32,
     FailedAttempt,
     FailedSetup,
     Setup,
@@ -43,6 +45,11 @@ class Report(Strict):
     comparisons: list[Comparison]
     failed: list[FailedSetup] = Field(
         [], description="attempts without a verdict, which no figure includes"
+    )
+    disputed: dict[str, Count32] = Field(
+        {},
+        description="attempts whose own account differs from ours, by setup and part: dollars or"
+        " seconds (by more than a tenth), or whether they resolve the bug",
     )
 
 
@@ -91,6 +98,9 @@ def report(
         solves=solves(results, setups, k),
         comparisons=list(_comparisons(results, setups, k, pair)),
         failed=without_verdict,
+        disputed=Counter(
+            f"{record.setup}: {part}" for record in records for part in record.disputed
+        ),
     )
 
 

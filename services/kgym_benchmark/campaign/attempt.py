@@ -16,12 +16,13 @@ from pydantic import Field
 
 from kgym.api.steps import Count, Sha256, Strict
 from kgym.bench import atif
-from kgym.bench.attempt_record import Cost, Count32, Words
+from kgym.bench.attempt_record import Account, Cost, Count32, Words
 from kgym.bench.campaign import Campaign, Planned
 from kgym.bugs.bug import TrialOptions
 from kgym.client import AsyncClient
 from kgym.errors import InfrastructureError, UserError
 from kgym.host import sandbox
+from kgym.source import patching
 from kgym.source.source_folder import SourceFolder
 from kgym_benchmark.campaign.adapters import Command
 from kgym_benchmark.campaign.model_proxy import ModelProxy
@@ -43,14 +44,15 @@ Tree = Callable[[Subject, ExitStack], Awaitable[SourceFolder]]
 class AgentEnded(Strict):
     """The end of an attempt, with its costs."""
 
-    seconds: Cost
-    kernel_seconds: Cost = 0
-    kernel_runs: Count32 = 0
+    seconds: Cost | None
+    kernel_seconds: Cost | None = 0
+    kernel_runs: Count32 | None = 0
     model_seconds: Cost | None = None
     dollars: Cost | None = Field(None, description="null: unknown")
     tokens: Count | None = None
     error: Words | None = None
     environment: Sha256 | None = None
+    account: Account | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +79,14 @@ class Attempt:
     def patch(self) -> str:
         """The patch of an attempt that has ended."""
         return (self.folder / PATCH).read_bytes().decode()  # keeps the line ends
+
+    @property
+    def oracle_files(self) -> tuple[str, ...]:
+        """The files of the developers' fix; raises UserError `no_fix` if it is unknown."""
+        fix = self.subject.bug.fix
+        if fix is None:
+            raise UserError("no_fix", f"{self.subject.id}: no fix is known for an oracle to name")
+        return tuple(patching.files(fix))
 
     def keep(self, ended: AgentEnded, patch: str) -> None:
         """Write the result; after this, the attempt is not made again."""
@@ -118,7 +128,7 @@ async def in_environment(
         digest = await asyncio.to_thread(environment.digest, command.words)
         ended = await _run(environment, command, folder / LOG, proxy)
         patch, error = await _patch(environment)
-        trajectory = environment.trajectory()
+        trajectory, account = environment.trajectory(), _account(environment.metadata())
     if trajectory is not None:
         write(folder / TRAJECTORY, trajectory)
     stopped = proxy is not None and proxy.refusal is not None
@@ -132,6 +142,7 @@ async def in_environment(
         kernel_runs=len(calls),
         error=(ended.error or error or "")[:_ERROR] or None,
         environment=digest,
+        account=account,
         **costs,
     )
     attempt.keep(done, patch)
@@ -183,7 +194,12 @@ def _case(attempt: Attempt) -> Case:
         (reproducer for reproducer in attempt.subject.bug.reproducers if reproducer.kind == "syz"),
         attempt.subject.bug.reproducers[0],
     )
-    return Case(bug=attempt.subject.id, report=attempt.report, program=program.text)
+    return Case(
+        bug=attempt.subject.id,
+        report=attempt.report,
+        program=program.text,
+        has_oracle=attempt.planned.setup.oracle,
+    )
 
 
 def _kernels(attempt: Attempt, client: AsyncClient) -> RunKernel | None:
@@ -207,6 +223,7 @@ def _given(attempt: Attempt, command: Command, proxy: ModelProxy | None) -> Give
         commit_from=campaign.commit_from,
         feedback=setup.feedback,
         environment={**command.environment, **_variables(attempt, command)},
+        oracle_files=attempt.oracle_files if setup.oracle else None,
         folders=command.folders,
         agent_config=command.agent_config,
         model_config=command.model_config,
@@ -230,6 +247,20 @@ async def _patch(environment: Environment) -> tuple[str, str | None]:
         return await environment.patch(), None
     except UserError as error:
         return "", error.message
+
+
+def _account(metadata: bytes | None) -> Account | None:
+    """Return the agent's own account, as Live-kBench's invokers write it; None if it has none."""
+    parsed = atif.parse_json(metadata)
+    if not isinstance(parsed, Mapping):
+        return None
+    ended = parsed.get("exitReason")
+    return Account(
+        dollars=pointed(parsed, "dollarCost"),
+        seconds=pointed(parsed, "timeCost"),
+        # JSON may contain lone surrogates, which no file of ours can.
+        ended=ended[:_ERROR].encode(errors="replace").decode() if isinstance(ended, str) else None,
+    )
 
 
 def _costs(command: Command, trajectory: bytes | None, proxy: ModelProxy | None) -> dict[str, Any]:

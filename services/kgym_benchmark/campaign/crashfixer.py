@@ -19,8 +19,8 @@ RUN = "run.json"
 _LEAST = 1e-6
 _GOES_ON = {RunState.INTERRUPTED, RunState.STOPPED}
 
-# Arguments: a bug's name, a strategy, a model and limits.
-MakeRequest = Callable[[str, str | None, str, Limits], RunRequest]
+# Arguments: a bug's name, a strategy, a model, limits, and the files of the fix for an oracle.
+MakeRequest = Callable[[str, str | None, str, Limits, tuple[str, ...]], RunRequest]
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +80,11 @@ async def _number(attempt: Attempt, crashfixer: CrashFixer) -> int:
     write(path, json.dumps({"key": key}).encode())
     planned = attempt.planned
     request = crashfixer.request(
-        attempt.subject.name, planned.entry.strategy, planned.setup.model, _limits(attempt.campaign)
+        attempt.subject.name,
+        planned.entry.strategy,
+        planned.setup.model,
+        _limits(attempt.campaign),
+        attempt.oracle_files if planned.setup.oracle else (),
     )
     number = await crashfixer.agent.start(request, key)
     write(path, json.dumps({"key": key, "run": number}).encode())

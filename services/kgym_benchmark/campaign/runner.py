@@ -17,7 +17,7 @@ import json
 import re
 import time
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -27,6 +27,7 @@ from kgym.api.steps import Strict
 from kgym.bench import atif, attempt_files
 from kgym.bench.attempt_record import AttemptRecord, FailedAttempt, Outcome, Setup
 from kgym.bench.campaign import Campaign, Planned, missing, plan
+from kgym.bench.imported_patches import ImportedPatch
 from kgym.bugs.bug import TrialOptions
 from kgym.bugs.kernel_run import RunOptions, run_kernel
 from kgym.client import AsyncClient
@@ -64,6 +65,12 @@ class Summary(Strict):
     limit: str | None = Field(None, description="that was reached before all were made")
     problems: list[str] = Field([], description="first reasons for missing verdicts")
 
+    def __str__(self) -> str:
+        """Return the counts in words."""
+        failed = f"; {self.failed} failed" if self.failed else ""
+        done = f"{self.done} of {self.attempts} attempts done"
+        return f"{self.name}: {done}, {self.made} of them now{failed}"
+
 
 @dataclass(frozen=True, slots=True)
 class Equipment:
@@ -89,9 +96,16 @@ class Run:
     """One run of a campaign in its folder."""
 
     def __init__(
-        self, campaign: Campaign, subjects: Subjects, folder: Path, equipment: Equipment, tell: Tell
+        self,
+        campaign: Campaign,
+        subjects: Subjects,
+        folder: Path,
+        equipment: Equipment,
+        tell: Tell,
+        imported: Sequence[ImportedPatch] = (),
     ) -> None:
         self._campaign = campaign
+        self._imported = imported
         self._subjects = {bug.id: bug for bug in subjects.bugs}
         self._folder = folder
         self._equipment = equipment
@@ -124,16 +138,9 @@ class Run:
                 for failed in attempt_files.read_failed(self._folder)
                 if failed.reason.partition(":")[0] in {verification.NO_VERDICT, AGENT_FAILED}
             )
-            planned = plan(self._campaign, list(self._subjects))
+            planned = await asyncio.to_thread(self._plan)
             open_ = missing(planned, self._records)
-            trial = TrialOptions(
-                instances=self._campaign.instances,
-                time=self._campaign.time,
-                validate=True,
-                variants=True,
-                # Only here: an agent never sees what the fix does.
-                compare_fix=self._campaign.compare_fix,
-            )
+            trial = verification.trial_of(self._campaign)
             self._verification = Verification(self._equipment.client, trial, self._records)
             self._clock = _Clock(self._folder / SPENT)
             try:
@@ -153,6 +160,36 @@ class Run:
             limit=self._limit,
             problems=self._problems[:10],
         )
+
+    def _plan(self) -> list[Planned]:
+        """Return the campaign's attempts; those made elsewhere get their folders here.
+
+        Raises UserError `campaign_changed` if an attempt has another patch there.
+        """
+        if not self._imported:
+            return plan(self._campaign, list(self._subjects))
+        # Never run: each of these attempts has already ended.
+        entry = self._campaign.agents[0]
+        planned = []
+        for patch in self._imported:
+            planned.append(Planned(patch.bug, patch.setup, patch.run, entry))
+            attempt = self._attempt(planned[-1], "")
+            if attempt.ended() is None:
+                attempt.folder.mkdir(parents=True, exist_ok=True)
+                if patch.trajectory is not None:
+                    write(attempt.folder / TRAJECTORY, patch.trajectory)
+                attempt.keep(AgentEnded(**patch.costs, account=patch.account), patch.diff)
+            elif attempt.patch != patch.diff:
+                which = f"{patch.setup} on {patch.bug}, run {patch.run}"
+                message = f"{self._folder} holds another patch of {which}: name a new folder"
+                raise UserError("campaign_changed", message)
+        return planned
+
+    def _attempt(self, planned: Planned, report: str) -> Attempt:
+        subject = self._subjects[planned.bug]
+        folder = self._folder / "attempts" / place(planned.bug) / slug(planned.setup)
+        key = self._equipment.key
+        return Attempt(self._campaign, planned, subject, report, folder / str(planned.run), key)
 
     async def _all(self, open_: list[Planned]) -> None:
         """Make the attempts in order, up to `parallel` at a time."""
@@ -197,14 +234,8 @@ class Run:
 
     async def _record(self, planned: Planned) -> AttemptRecord:
         subject = self._subjects[planned.bug]
-        attempt = Attempt(
-            self._campaign,
-            planned,
-            subject,
-            await self._report(subject),
-            self._folder / attempt_folder(planned.bug, planned.setup, planned.run),
-            self._equipment.key,
-        )
+        # Imported patches are tried against a bug that shows, like all others.
+        attempt = self._attempt(planned, await self._report(subject))
         ended = attempt.ended() or await self._worked(attempt)
         diff = attempt.patch
         if not diff.strip():

@@ -1,8 +1,9 @@
 """The bugs of a campaign: runnable bundles, with their records of a dataset."""
 
+import json
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from pydantic import ValidationError
@@ -14,7 +15,7 @@ from kgym.bench.bug_bundles import developer_patch
 from kgym.bench.bug_record import BugRecord, Crash, FoundText
 from kgym.bench.campaign import Campaign
 from kgym.bench.dataset import Dataset
-from kgym.bench.tried_bug import tried_bug
+from kgym.bench.tried_bug import Base, tried_bug
 from kgym.bugs import bundle as bundles
 from kgym.bugs.bug import Bug
 from kgym.errors import UserError
@@ -72,6 +73,32 @@ def load(campaign: Campaign, home: Path) -> Subjects:
     if twice := {bug_id for bug_id in ids if ids.count(bug_id) > 1}:
         raise UserError("bug_twice", f"several bugs have the id {', '.join(sorted(twice)[:5])}")
     return Subjects(tuple(subjects), unbundled)
+
+
+def of_ids(
+    ids: Iterable[str], known: Dataset | None, base: Base = "parent"
+) -> tuple[Subjects, dict[str, str]]:
+    """Return bugs by the ids that results use, and why others cannot be tried.
+
+    A shipped bug is loaded from its bundle, and any other one made from its record in `known`.
+    """
+    subjects: list[Subject] = []
+    left_out: dict[str, str] = {}
+    records = {record.id: record for record in known.bugs} if known is not None else {}
+    for bug_id in dict.fromkeys(ids):
+        # Ids have no `@`, which names a kernel of a shipped bug.
+        name, record = bug_id.replace(":", "@"), records.get(bug_id)
+        try:
+            if bundles.is_shipped(name):
+                of_bundle = bundled(name, bundles.load(name))
+                subjects.append(replace(of_bundle, record=record or of_bundle.record))
+            elif record is None:
+                left_out[bug_id] = "it is neither shipped nor in the dataset"
+            else:
+                subjects.append(Subject(bug_id, bug_id, tried_bug(record, base), record))
+        except UserError as error:
+            left_out[bug_id] = error.message
+    return Subjects(tuple(subjects)), left_out
 
 
 def _named(name: str, home: Path) -> tuple[str, Bug]:
@@ -141,6 +168,17 @@ def bundled(name: str, bug: Bug) -> Subject:
         id=bug_id, title=bug.file.title, status="fixed", crashes=[crash], patch=developer_patch(bug)
     )
     return Subject(bug_id, name, bug, record)
+
+
+def read_options(folder: Path) -> Campaign:
+    """Return the options of results (`Campaign.how`); raise UserError `bad_campaign`."""
+    path = folder / "campaign.json"
+    try:
+        # A campaign has agents; its results do not say which.
+        agents = [{"name": "unknown", "command": ["false"]}]
+        return Campaign.model_validate({"agents": agents, **json.loads(path.read_bytes())})
+    except (OSError, ValueError, TypeError) as error:
+        raise UserError("bad_campaign", f"{path}: {error}") from error
 
 
 def read(path: Path) -> Campaign:

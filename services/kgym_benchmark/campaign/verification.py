@@ -17,6 +17,7 @@ from kgym.api.steps import (
     Verdict,
 )
 from kgym.bench.attempt_record import AttemptRecord, Outcome, Overlap
+from kgym.bench.campaign import Campaign
 from kgym.bench.patch_overlap import changed_parts, overlap
 from kgym.bugs.bug import AFTER, TrialOptions
 from kgym.bugs.conclusion import reproduced
@@ -56,6 +57,18 @@ class Verified:
     completed: int | None = None
     clean: bool | None = None
     equivalence: Overlap | None = None
+
+
+def trial_of(campaign: Campaign) -> TrialOptions:
+    """Return the options by which a campaign tries patches."""
+    return TrialOptions(
+        instances=campaign.instances,
+        time=campaign.time,
+        validate=True,
+        variants=True,
+        # Only here: an agent never sees what the fix does.
+        compare_fix=campaign.compare_fix,
+    )
 
 
 class Verification:

@@ -10,9 +10,10 @@ from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from pydantic import Field, ValidationError
+from pydantic import Field, computed_field
 
 from kgym.api.steps import Sha256, Strict
+from kgym.bench import attempt_files
 from kgym.bench.attempt_record import AttemptRecord, BugId, Cost, Votes
 from kgym.bench.dataset import Dataset
 from kgym.errors import UserError
@@ -24,8 +25,6 @@ MOST_VOTES = 99
 # Attempts at a vote whose answer cannot be read.
 TRIES = 2
 FILE = "votes.jsonl"
-# Maximum bytes of a file of votes.
-LONGEST = 1 << 28
 
 
 @dataclass(frozen=True, slots=True)
@@ -222,18 +221,9 @@ def _read(path: Path) -> Iterable[Vote]:
     """Yield the votes of a file, if it exists; remove an incomplete last line."""
     if not path.exists():
         return
-    if path.stat().st_size > LONGEST:
-        raise UserError("bad_votes", f"{path} has over {LONGEST >> 20} MiB")
     # A killed process may have left half a line; its vote is asked for again.
-    written = path.read_bytes()
-    whole = written[: written.rfind(b"\n") + 1]
-    if whole != written:
-        path.write_bytes(whole)
-    for number, line in enumerate(whole.splitlines(), start=1):
-        try:
-            yield Vote.model_validate_json(line)
-        except ValidationError as error:
-            raise UserError("bad_votes", f"{path}:{number} is not a vote") from error
+    attempt_files.mend(path)
+    yield from attempt_files.records(path, Vote)
 
 
 class Agreement(Strict):
@@ -255,22 +245,26 @@ class Agreement(Strict):
             false_negative=labels.count((False, True)),
         )
 
+    @computed_field  # type: ignore[prop-decorator]
     @property
     def accuracy(self) -> float | None:
         """Share of patches on which both agree; None if there are no patches."""
         right = self.true_positive + self.true_negative
         return _share(right, right + self.false_positive + self.false_negative)
 
+    @computed_field  # type: ignore[prop-decorator]
     @property
     def precision(self) -> float | None:
         """Share of equivalent patches among those that the judge calls equivalent."""
         return _share(self.true_positive, self.true_positive + self.false_positive)
 
+    @computed_field  # type: ignore[prop-decorator]
     @property
     def recall(self) -> float | None:
         """Share of the equivalent patches that the judge calls equivalent."""
         return _share(self.true_positive, self.true_positive + self.false_negative)
 
+    @computed_field  # type: ignore[prop-decorator]
     @property
     def f1(self) -> float | None:
         """Harmonic mean of precision and recall."""

@@ -142,7 +142,7 @@ class Door:
             words = ("report", "reproducer", "task", "repository", "commit")
             kernels = self.most_calls if self.run is not None else 0
             return {word: getattr(case, word) for word in words} | {
-                "instructions": instructions(kernels)
+                "instructions": instructions(kernels, oracle=case.has_oracle)
             }
         if asked.call != "run_kernel":
             raise ValueError(asked.call)

@@ -37,10 +37,12 @@ from kgym_benchmark.kenv.trees import GIT
 
 # The output files.
 PATCH, TRAJECTORY, LOG = "patch.txt", "traj.json", "log.txt"
+METADATA, ORACLE = "metadata.json", "oracle-files.txt"
 DISK = 8 << 30
 LOG_BYTES = 64 << 20
 MOST_PATCH = 8 << 20
 MOST_TRAJECTORY = 64 << 20
+MOST_METADATA = 64 << 10
 MODEL_PORT = 8400
 # Bytes of a file whose content is part of an environment's digest: an agent may have a gigabyte.
 _SMALL = 64 << 10
@@ -69,6 +71,8 @@ class Given:
     bug: str
     commit_from: CommitFrom = "parent"
     feedback: bool = False
+    oracle_files: tuple[str, ...] | None = None
+    """Files that the developers' fix changes; None hides them."""
     environment: Mapping[str, str] = field(default_factory=dict)
     folders: Mapping[str, Path] = field(default_factory=dict)
     """Folders of this machine that it may read, by path in the sandbox."""
@@ -170,6 +174,10 @@ class Environment:
         parts = [texts, variables, configs, folders, list(map(str, _hidden())), list(command)]
         return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
 
+    def metadata(self) -> bytes | None:
+        """Return the agent's metadata.json, if it wrote one."""
+        return _taken(self._output / METADATA, MOST_METADATA)
+
     @property
     def _output(self) -> Path:
         return self._folder / "KBDr" / "output"
@@ -197,6 +205,9 @@ class Environment:
         for name in (_NET, _MODEL):
             (kbdr / name).mkdir()
         prepare(kbdr / "output")
+        if self._given.oracle_files is not None:
+            lines = "".join(f"{file}\n" for file in self._given.oracle_files)
+            (kbdr / ORACLE).write_text(lines)
         for name in programs.PROGRAMS:
             shutil.copy(str(programs.__file__), kbdr / name)
             (kbdr / name).chmod(0o755)
@@ -255,6 +266,7 @@ class Environment:
             "KENV_SYZBOT_BUG_ID": given.bug,
             "KENV_COMMIT_FROM": given.commit_from,
             "KENV_STATEFUL_EDIT": "true" if given.feedback else "false",
+            "KENV_ORACLE_MODE": "false" if given.oracle_files is None else "true",
             "KENV_KGYM_ENDPOINT": f"unix:/KBDr/{_NET}/{_DOOR}",
             **bridge,
         }

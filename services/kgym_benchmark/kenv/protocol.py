@@ -31,6 +31,8 @@ class Case:
     repository: str = ""
     """URL of the kernel's Git repository, with the commit: for containers without a tree."""
     commit: str = ""
+    has_oracle: bool = False
+    """Whether the agent is told which files the developers' fix changes."""
 
     @property
     def task(self) -> str:
@@ -90,13 +92,15 @@ STILL_RUNNING = Observation(
 )
 
 
-def instructions(kernels: int) -> str:
+def instructions(kernels: int, *, oracle: bool = False) -> str:
     """Return what an agent is to do, for adapters: Live-kBench's task says nothing about that."""
     text = (
         "The source of a Linux kernel with this bug is in /linux. Find the cause of the crash, and"
         " mend it by changing files there: the difference is your patch. Keep what the code is"
         " for, and do not silence what reports the crash.\n"
     )
+    if oracle:
+        text += "The developers' fix changes the files that /KBDr/oracle-files.txt lists.\n"
     if kernels:
         text += (
             "`/KBDr/run_kernel` builds the kernel with your changes, and runs the program that"

@@ -4,7 +4,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime
 from functools import wraps
-from pathlib import Path
 from typing import Any, Literal, TypeVar, get_args
 
 import click
@@ -16,14 +15,12 @@ from kgym.bench.bug_choice import BugChoice
 from kgym.bench.bug_record import Status
 from kgym.bench.dataset import Dataset
 from kgym.errors import UserError
-from kgym_cli.inputs.parameters import Moment
+from kgym_cli.inputs.parameters import FOLDER, Moment
 from kgym_cli.output import people
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 Side = Literal["before", "after"]
-dataset_argument = click.argument(
-    "folder", metavar="DIR", type=click.Path(path_type=Path, file_okay=False)
-)
+dataset_argument = click.argument("folder", metavar="DIR", type=FOLDER)
 
 
 @dataclass(frozen=True, slots=True)

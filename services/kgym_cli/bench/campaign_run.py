@@ -1,7 +1,7 @@
 """Campaigns on the command line: equipment, estimate, run."""
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 from kgym.bench import attempt_files
 from kgym.bench.attempt_record import AttemptRecord
 from kgym.bench.campaign import Campaign, Estimate, estimate, missing, plan
+from kgym.bench.imported_patches import ImportedPatch
 from kgym_benchmark.campaign import adapters, runner
 from kgym_benchmark.campaign.runner import Summary
 from kgym_benchmark.campaign.subjects import Subjects
@@ -64,8 +65,14 @@ def check(campaign: Campaign, subjects: Subjects, into: Path, home: Path) -> Non
             strategies.load(entry.strategy)
 
 
-def carried_out(campaign: Campaign, subjects: Subjects, into: Path, home: Path) -> Summary:
-    """Run a campaign until it is done or reaches a limit."""
+def carried_out(
+    campaign: Campaign,
+    subjects: Subjects,
+    into: Path,
+    home: Path,
+    imported: Sequence[ImportedPatch] = (),
+) -> Summary:
+    """Run a campaign until it is done or reaches a limit, or try patches made elsewhere."""
     models = [
         model for entry in campaign.agents if entry.kind == "crashfixer" for model in entry.models
     ]
@@ -73,7 +80,7 @@ def carried_out(campaign: Campaign, subjects: Subjects, into: Path, home: Path) 
     own = any(model.startswith(agent_models.REPLAY) for model in models)
 
     async def work(equipment: Equipment) -> Summary:
-        return await runner.Run(campaign, subjects, into, equipment, _tell).go()
+        return await runner.Run(campaign, subjects, into, equipment, _tell, imported).go()
 
     return with_equipment(work, home, crashfixer=bool(models), own=own)
 
@@ -179,9 +186,11 @@ def with_equipment(
 ) -> T:
     """Call `work` with a platform and, with `crashfixer`, an agent: with `own`, no service."""
 
-    def request(name: str, strategy: str | None, model: str, limits: "Limits") -> "RunRequest":
+    def request(
+        name: str, strategy: str | None, model: str, limits: "Limits", files: tuple[str, ...]
+    ) -> "RunRequest":
         here = own or service() is None
-        return request_of(name, strategy, _placed(model, home), True, (), limits, here)
+        return request_of(name, strategy, _placed(model, home), True, files, limits, here)
 
     with address(work=True) as (url, token):
 

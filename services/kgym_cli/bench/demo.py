@@ -13,6 +13,7 @@ from kgym.configs import CONFIGS
 from kgym.errors import InfrastructureError, UserError
 from kgym_benchmark.campaign import subjects
 from kgym_benchmark.campaign.subjects import Subjects
+from kgym_cli.bench import manifest
 from kgym_cli.bench.campaign_run import carried_out
 from kgym_cli.bench.leaderboard import of_folder
 from kgym_cli.output import people
@@ -65,6 +66,7 @@ def run(count: int, *, one_kernel: bool) -> Report:
     if summary.failed:
         problems = "; ".join(summary.problems)
         raise InfrastructureError("no_verdict", f"{summary.failed} attempts: {problems}")
+    manifest.write(into)
     return of_folder(into)
 
 

@@ -44,6 +44,8 @@ def show(report: Report) -> None:
     results.print(f"{report.bugs} bugs, {report.attempts} attempts{left}")
     for failed in report.failed:
         results.print(str(failed), markup=False)
+    for part, count in report.disputed.items():
+        results.print(f"{part} differ from its own account in {count} attempts", markup=False)
     solved, tough = len(report.solves.union), len(report.solves.unsolved)
     results.print(f"resolved by at least one setup: {solved}; by none: {tough}")
     for comparison in report.comparisons:
@@ -62,15 +64,16 @@ def _cells(number: int, setup: SetupFigures, shown: Sequence[Figure]) -> list[st
     return [
         str(number),
         escape(str(setup.setup)),
-        *(_measured(setup.passed[figure]) for figure in shown),
-        _measured(setup.mean[Figure.CRR]),
+        *(measured(setup.passed[figure]) for figure in shown),
+        measured(setup.mean[Figure.CRR]),
         _number(setup.dollars_per_bug, "{:.2f}"),
         _number(setup.seconds_per_bug, "{:.0f}"),
         _number(setup.kernel_runs, "{:.1f}"),
     ]
 
 
-def _measured(figure: Measured | None) -> str:
+def measured(figure: Measured | None) -> str:
+    """Return a figure with its interval; empty if it is unknown."""
     if figure is None:
         return ""
     return f"{figure.value:.0%} ({figure.low:.0%}-{figure.high:.0%})"

@@ -9,6 +9,7 @@ from pydantic import Field
 from kgym.bench import bug_bundles, dataset, dataset_files, harbor
 from kgym.bench.dataset import About
 from kgym_cli.bench.bug_choice_options import ChosenBugs, choice_options, dataset_argument
+from kgym_cli.inputs.parameters import FOLDER
 from kgym_cli.output import Exit, json_option, leave, people, printed_json, results
 from kgym_cli.output.answer import Answer
 
@@ -26,7 +27,7 @@ class ExportAnswer(Answer):
 
 @click.command()
 @dataset_argument
-@click.argument("target", metavar="NEW", type=click.Path(path_type=Path, file_okay=False))
+@click.argument("target", metavar="NEW", type=FOLDER)
 @click.option(
     "--form",
     type=click.Choice(get_args(Form)),

@@ -3,7 +3,6 @@
 import asyncio
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, ParamSpec, TypeVar, get_args
 
@@ -15,6 +14,7 @@ from kgym.bench import dataset as datasets
 from kgym.bench.dataset import About, Dataset
 from kgym.errors import NotFound, UserError
 from kgym.host.separate_process import within
+from kgym_cli.inputs.parameters import FILE, FOLDER
 from kgym_cli.output import json_option, people, print_json, results
 from kgym_cli.output.answer import Answer
 
@@ -34,41 +34,26 @@ class ImportAnswer(Answer):
     failed: int | None = Field(None, description="attempts without a verdict, in failed.jsonl")
 
 
-@dataclass(frozen=True, slots=True)
-class _Source:
-    """Source of an import."""
-
-    form: Form
-    path: Path
-    wanted: str | None
-    programs: Path | None
-    known: Path | None
-
-    def read(self) -> Dataset:
-        """Return its bugs as a dataset."""
-        if self.form == "kbenchsyz":
-            return dataset_files.read_kbenchsyz(self.path, programs=self.programs)
-        if self.form == "live-kbench":
-            return dataset_files.read_live_kbench(self.path, self.wanted)
-        if self.form == "bundles":
-            return bug_bundles.read_bundles(self.path)
-        if self.form == "rgym":
-            if self.known is None:
-                raise UserError(
-                    "bad_choice",
-                    "rgym only names bugs: give the dataset that holds them with --from",
-                )
-            return dataset_files.read_list(self.path, datasets.load(self.known))
-        return self._karena()
-
-    def _karena(self) -> Dataset:
-        defined = karena.datasets(self.path)
-        if (name := self.wanted or "all") not in defined:
-            there = ", ".join(sorted(defined))
-            raise NotFound(
-                "no_such_dataset", f"{self.path} has no dataset {name!r}; it has: {there}"
-            )
-        return defined[name]
+def _read(
+    form: Form, path: Path, wanted: str | None, programs: Path | None, known: Path | None
+) -> Dataset:
+    """Return the bugs of a source as a dataset."""
+    if form == "kbenchsyz":
+        return dataset_files.read_kbenchsyz(path, programs=programs)
+    if form == "live-kbench":
+        return dataset_files.read_live_kbench(path, wanted)
+    if form == "bundles":
+        return bug_bundles.read_bundles(path)
+    if form == "rgym":
+        if known is None:
+            message = "rgym only names bugs: give the dataset that holds them with --from"
+            raise UserError("bad_choice", message)
+        return dataset_files.read_list(path, datasets.load(known))
+    defined = karena.datasets(path)
+    if (name := wanted or "all") not in defined:
+        there = ", ".join(sorted(defined))
+        raise NotFound("no_such_dataset", f"{path} has no dataset {name!r}; it has: {there}")
+    return defined[name]
 
 
 def _limited(function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
@@ -79,28 +64,14 @@ def _limited(function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
 @click.command("import")
 @click.argument("form", type=click.Choice(get_args(Form)))
 @click.argument("source", type=click.Path(path_type=Path))
-@click.option(
-    "--into",
-    required=True,
-    type=click.Path(path_type=Path, file_okay=False),
-    help="Folder of the dataset.",
-)
+@click.option("--into", required=True, type=FOLDER, help="Folder of the dataset.")
 @click.option("--name", help="Name of the dataset.  [default: the source's]")
 @click.option("--dataset", "wanted", help="Which dataset of the source.  [default: all bugs]")
-@click.option(
-    "--programs",
-    type=click.Path(path_type=Path, file_okay=False),
-    help="Folder with the programs in C, as ID.c (kbenchsyz).",
-)
-@click.option(
-    "--from",
-    "known",
-    type=click.Path(path_type=Path, file_okay=False),
-    help="Dataset that holds the bugs (rgym).",
-)
+@click.option("--programs", type=FOLDER, help="Folder with the programs in C, as ID.c (kbenchsyz).")
+@click.option("--from", "known", type=FOLDER, help="Dataset that holds the bugs (rgym).")
 @click.option(
     "--attempts",
-    type=click.Path(path_type=Path, dir_okay=False),
+    type=FILE,
     help="Also write agents' attempts to this file, one per line; failed.jsonl beside it takes"
     " those without a verdict (karena).",
 )
@@ -129,7 +100,7 @@ def import_(
     """
     if attempts is not None and form != "karena":
         raise UserError("no_attempts", f"{form} holds no attempts: use --attempts only with karena")
-    dataset = _limited(_Source(form, source, wanted, programs, known).read)
+    dataset = _limited(_read, form, source, wanted, programs, known)
     if name is not None:
         dataset = Dataset.of(
             name, dataset.bugs, description=dataset.description, source=dataset.source

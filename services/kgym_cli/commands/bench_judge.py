@@ -4,12 +4,12 @@ import asyncio
 from pathlib import Path
 
 import click
-from pydantic import Field, ValidationError
+from pydantic import Field
 
 from kgym.api.steps import Strict
 from kgym.bench import attempt_files, dataset
 from kgym.bench.attempt_record import BugId, Text
-from kgym.errors import NotFound, UserError, file_errors
+from kgym.errors import UserError
 from kgym_benchmark.judge.judge import (
     MAJORITY,
     MOST_VOTES,
@@ -23,13 +23,12 @@ from kgym_benchmark.judge.question import Question
 from kgym_cli import extras
 from kgym_cli.agents import agent_models
 from kgym_cli.bench.bug_choice_options import dataset_argument
+from kgym_cli.inputs.parameters import FILE
 from kgym_cli.output import Exit, json_option, leave, printed_json, results
 from kgym_cli.output.answer import Answer as CommandAnswer
 from kgym_cli.settings import options_of
 
 JUDGED = "judged.jsonl"
-# Most bytes of a file of labels.
-LABELS = 64 << 20
 
 
 class Label(Strict):
@@ -38,16 +37,6 @@ class Label(Strict):
     bug: BugId
     diff: Text
     equivalent: bool
-
-
-class AgreementAnswer(CommandAnswer):
-    """Agreement of the judge with people's labels, which count as true."""
-
-    counts: Agreement
-    accuracy: float | None
-    precision: float | None
-    recall: float | None
-    f1: float | None
 
 
 class JudgeAnswer(CommandAnswer):
@@ -62,7 +51,7 @@ class JudgeAnswer(CommandAnswer):
     unfinished: int = Field(description="patches with missing votes, because a limit was reached")
     failed: int = Field(description="votes whose answers could not be read")
     undecided: int = Field(description="patches most of whose votes failed: equivalence unknown")
-    agreement: AgreementAnswer | None = None
+    agreement: Agreement | None = Field(None, description="with people's labels")
 
 
 @click.command()
@@ -70,9 +59,7 @@ class JudgeAnswer(CommandAnswer):
 @options_of("bench judge")
 @click.option("--model", required=True, help="PROVIDER:MODEL, or replay:TAPE.")
 @click.option(
-    "--attempts",
-    type=click.Path(path_type=Path, dir_okay=False),
-    help="File of attempts, one a line.  [default: attempts.jsonl in DIR]",
+    "--attempts", type=FILE, help="File of attempts, one a line.  [default: attempts.jsonl in DIR]"
 )
 @click.option("--votes", type=click.IntRange(1, MOST_VOTES), default=VOTES, show_default=True)
 @click.option(
@@ -88,13 +75,9 @@ class JudgeAnswer(CommandAnswer):
     "--dollars", type=click.FloatRange(0, min_open=True), help="Most dollars for all answers."
 )
 @click.option("--at-once", type=click.IntRange(1, 64), default=4, show_default=True)
+@click.option("--record", type=FILE, help="Tape for all answers.")
 @click.option(
-    "--record", type=click.Path(path_type=Path, dir_okay=False), help="Tape for all answers."
-)
-@click.option(
-    "--labels",
-    type=click.Path(path_type=Path, dir_okay=False),
-    help="People's labels: lines of JSON with bug, diff, equivalent.",
+    "--labels", type=FILE, help="People's labels: lines of JSON with bug, diff, equivalent."
 )
 @json_option(JudgeAnswer)
 def judge(
@@ -122,7 +105,10 @@ def judge(
     extras.require("agent")
     whole = dataset.load(folder)
     known = list(attempt_files.read(attempts or folder / attempt_files.NAME))
-    people = _labels(labels) if labels is not None else None
+    people = None
+    if labels is not None:
+        every = attempt_files.records(labels, Label)
+        people = {(label.bug, label.diff): label.equivalent for label in every}
     opened = agent_models.opener(record)(model)
 
     async def ask(question: Question, occurrence: str) -> Answer:
@@ -169,7 +155,9 @@ def judge(
             unfinished=judged.unfinished,
             failed=sum(count.failed for count in votes_of.values()),
             undecided=len(votes_of) - len(yes),
-            agreement=None if people is None else _agreement(people, yes),
+            agreement=None
+            if people is None
+            else Agreement.of((yes[key], people[key]) for key in yes.keys() & people),
         )
 
     answer = asyncio.run(run())
@@ -191,31 +179,3 @@ def _show(answer: JudgeAnswer) -> None:
     if answer.agreement is not None and answer.agreement.accuracy is not None:
         line = f"agreement with people: {100 * answer.agreement.accuracy:.1f} %"
         results.print(line, markup=False)
-
-
-def _agreement(
-    people: dict[tuple[str, str], bool], yes: dict[tuple[str, str], bool]
-) -> AgreementAnswer:
-    counts = Agreement.of((yes[key], people[key]) for key in yes.keys() & people)
-    return AgreementAnswer(
-        counts=counts,
-        accuracy=counts.accuracy,
-        precision=counts.precision,
-        recall=counts.recall,
-        f1=counts.f1,
-    )
-
-
-def _labels(path: Path) -> dict[tuple[str, str], bool]:
-    with file_errors(path, "no_labels", NotFound), path.open("rb") as file:
-        data = file.read(LABELS + 1)
-    if len(data) > LABELS:
-        raise UserError("bad_labels", f"{path} is larger than {LABELS >> 20} MiB")
-    labels: dict[tuple[str, str], bool] = {}
-    for number, line in enumerate(data.splitlines(), start=1):
-        try:
-            label = Label.model_validate_json(line)
-        except ValidationError as error:
-            raise UserError("bad_labels", f"{path}:{number} is not a label") from error
-        labels[label.bug, label.diff] = label.equivalent
-    return labels

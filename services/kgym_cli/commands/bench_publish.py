@@ -8,6 +8,7 @@ import click
 
 from kgym.bench import attempt_files, dataset, publication
 from kgym_cli.bench.bug_choice_options import dataset_argument
+from kgym_cli.inputs.parameters import FILE
 from kgym_cli.output import json_option, printed_json, results
 from kgym_cli.output.answer import Answer
 from kgym_cli.platforms.composition import open_benchmarks
@@ -31,7 +32,7 @@ class PublishAnswer(Answer):
 @click.option(
     "--attempts",
     multiple=True,
-    type=click.Path(path_type=Path, dir_okay=False),
+    type=FILE,
     help="File of attempts, one per line; may be repeated.  [default: attempts.jsonl in DIR]",
 )
 @click.option("--name", help="Name of the benchmark.  [default: the dataset's]")

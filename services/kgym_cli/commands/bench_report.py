@@ -6,6 +6,7 @@ from typing import Any
 import click
 
 from kgym_cli import extras
+from kgym_cli.inputs.parameters import FOLDER
 from kgym_cli.output import json_option, printed_json
 
 
@@ -17,7 +18,7 @@ def answer() -> Any:
 
 
 @click.command()
-@click.argument("folder", metavar="DIR", type=click.Path(path_type=Path, file_okay=False))
+@click.argument("folder", metavar="DIR", type=FOLDER)
 @click.option("--k", "runs", type=click.IntRange(1), help="Runs per bug.  [default: all]")
 @click.option(
     "--compare",
@@ -27,8 +28,11 @@ def answer() -> Any:
     metavar="N N",
     help="Compare two setups, by their numbers in the table.",
 )
+@click.option("--manifest", is_flag=True, help="Also write DIR/manifest.json for `bench verify`.")
 @json_option(answer)
-def report(folder: Path, runs: int | None, pair: tuple[int, int] | None, as_json: bool) -> None:
+def report(
+    folder: Path, runs: int | None, pair: tuple[int, int] | None, manifest: bool, as_json: bool
+) -> None:
     """Show the results of a campaign in DIR: figures of each setup, with intervals.
 
     Only bugs that every setup attempted count. Pass@k is the best of the first k runs of each bug,
@@ -36,7 +40,10 @@ def report(folder: Path, runs: int | None, pair: tuple[int, int] | None, as_json
     """
     extras.require("bench")
     from kgym_cli.bench import leaderboard  # noqa: PLC0415 - needs the extra `bench`
+    from kgym_cli.bench import manifest as manifests  # noqa: PLC0415
 
+    if manifest:
+        manifests.write(folder)
     report = leaderboard.of_folder(folder, runs, pair)
     if not printed_json(report, as_json):
         leaderboard.show(report)

@@ -6,6 +6,7 @@ from typing import Any
 import click
 
 from kgym_cli import extras
+from kgym_cli.inputs.parameters import FILE, FOLDER
 from kgym_cli.output import json_option, leave, people, printed_json, results
 from kgym_cli.settings import options_of
 
@@ -19,15 +20,9 @@ def answer() -> Any:
 
 
 @click.command()
-@click.argument(
-    "description", metavar="CAMPAIGN.toml", type=click.Path(path_type=Path, dir_okay=False)
-)
+@click.argument("description", metavar="CAMPAIGN.toml", type=FILE)
 @click.option(
-    "--into",
-    required=True,
-    metavar="DIR",
-    type=click.Path(path_type=Path, file_okay=False),
-    help="Folder for the campaign's results.",
+    "--into", required=True, metavar="DIR", type=FOLDER, help="Folder for the campaign's results."
 )
 @click.option("--dry-run", is_flag=True, help="Only show open attempts and their estimated cost.")
 @click.option(
@@ -84,10 +79,5 @@ def run(
         return
     summary = campaign_run.carried_out(campaign, chosen_subjects, into, home)
     if not printed_json(summary, as_json):
-        results.print(
-            f"{summary.name}: {summary.done} of {summary.attempts} attempts done,"
-            f" {summary.made} of them now"
-            + (f"; {summary.failed} failed" if summary.failed else ""),
-            markup=False,
-        )
+        results.print(str(summary), markup=False)
     leave(campaign_run.status_of(summary))

@@ -10,6 +10,7 @@ from kgym.bench import attempt_files, dataset
 from kgym.bench.attempt_record import failed_setups
 from kgym.errors import UserError
 from kgym_cli import extras
+from kgym_cli.inputs.parameters import FILE, FOLDER
 from kgym_cli.output import json_option, printed_json, results
 from kgym_cli.output.answer import Answer
 from kgym_cli.settings import options_of
@@ -28,11 +29,11 @@ class SiteAnswer(Answer):
 @click.command("site")
 @options_of("bench site")
 @click.argument("benchmark")
-@click.argument("into", metavar="DIR", type=click.Path(path_type=Path, file_okay=False))
+@click.argument("into", metavar="DIR", type=FOLDER)
 @click.option(
     "--attempts",
     multiple=True,
-    type=click.Path(path_type=Path, dir_okay=False),
+    type=FILE,
     help="File of attempts of a dataset; may be repeated.  [default: attempts.jsonl in it]",
 )
 @json_option(SiteAnswer)

@@ -17,6 +17,7 @@ from kgym.client import AsyncClient
 from kgym_benchmark.validation.validate import MOST_RUNS, BugVerdict, Outcome, ValidateOptions
 from kgym_benchmark.validation.validate import validate as validate_bugs
 from kgym_cli.bench.bug_choice_options import ChosenBugs, choice_options, dataset_argument
+from kgym_cli.inputs.parameters import FOLDER
 from kgym_cli.output import Exit, json_option, leave, people, print_json, print_table, printed_json
 from kgym_cli.output.answer import Answer
 from kgym_cli.platforms import interruptible_work
@@ -48,7 +49,7 @@ class ValidateSummary(Answer):
 @click.option(
     "--into",
     required=True,
-    type=click.Path(path_type=Path, file_okay=False),
+    type=FOLDER,
     help="Folder for verdicts and the dataset of accepted bugs.",
 )
 @click.option(

@@ -12,6 +12,7 @@ from kgym.errors import InfrastructureError
 from kgym_benchmark.crawler.fetcher import LATELY, Fetcher
 from kgym_benchmark.crawler.fix_commits import GitSites
 from kgym_benchmark.crawler.watch import STATUSES, Sites, Visit, WatchOptions, visit
+from kgym_cli.inputs.parameters import FOLDER
 from kgym_cli.output import Exit, json_option, leave, people, printed_json, results
 from kgym_cli.settings import options_of, settings
 
@@ -20,7 +21,7 @@ _NAP = 60.0
 
 
 @click.command()
-@click.argument("folder", metavar="DIR", type=click.Path(path_type=Path, file_okay=False))
+@click.argument("folder", metavar="DIR", type=FOLDER)
 @click.option(
     "--once/--weekly", default=True, help="Fetch once, or weekly until stopped.  [default: once]"
 )

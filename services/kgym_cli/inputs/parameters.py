@@ -1,6 +1,7 @@
-"""Parameters of the command line: times, names of groups and of bugs."""
+"""Parameters of the command line: files, folders, times, names of groups and of bugs."""
 
 from datetime import datetime
+from pathlib import Path
 from typing import Any
 
 import click
@@ -10,6 +11,9 @@ from pydantic import TypeAdapter, ValidationError
 from kgym.api.jobs import GroupName
 from kgym.bugs import shipped
 from kgym.errors import UserError
+
+FILE = click.Path(path_type=Path, dir_okay=False)
+FOLDER = click.Path(path_type=Path, file_okay=False)
 
 
 class Moment(click.ParamType[datetime]):

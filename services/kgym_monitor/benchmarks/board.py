@@ -9,7 +9,9 @@ from threading import Lock
 from typing import Any, TypeVar
 
 import numpy as np
+from pydantic import ValidationError
 
+from kgym.bench import query as queries
 from kgym.bench.attempt_record import Setup
 from kgym.bench.attempt_table import OUTCOMES
 from kgym.bench.attributes import ATTRIBUTES, UNKNOWN, Attribute
@@ -18,8 +20,10 @@ from kgym.bench.comparison import PairedDifference, across, holm, paired, sign_t
 from kgym.bench.figures import Figure, Measured, Results, SetupFigures
 from kgym.bench.intervals import Values
 from kgym.bench.published_benchmark import Benchmark
+from kgym.bench.query import Query
 from kgym.errors import UserError
 from kgym_monitor.benchmarks.board_query import BoardQuery
+from kgym_monitor.pages import wording
 from kgym_monitor.pages.wording import visible
 
 # Setups whose Pass@k is drawn: one per colour of the palette.
@@ -246,6 +250,20 @@ def compared(benchmark: Benchmark, query: BoardQuery) -> dict[str, Any]:
     adjusted = holm([of.p_value for _, of in differences])
     rows = [(*row, p) for row, p in zip(differences, adjusted, strict=True)]
     return shown | {"k": k, "rows": rows, "sides": sides}
+
+
+def queried(benchmark: Benchmark, query: BoardQuery) -> dict[str, Any]:
+    """Return the answer to a research query on the chosen bugs and setups."""
+    choice = Choice(benchmark, query)
+    parts = {"by": (query.levels or "").split(), "metrics": (query.metrics or "crr@1").split()}
+    try:
+        asked = Query.model_validate(parts)
+    except ValidationError as error:
+        raise UserError("bad_filter", wording.fault(error)) from error
+    setups = [number for number, _ in choice.setups]
+    shown = {"benchmark": benchmark, "k": choice.k, "most": choice.most}
+    shown |= {"answer": queries.answer(benchmark.table, choice.bugs, asked, setups)}
+    return shown | setup_options(benchmark)
 
 
 def bug(benchmark: Benchmark, query: BoardQuery, name: str) -> dict[str, Any]:

@@ -57,6 +57,9 @@ class BoardQuery(Typed):
     k: str | None = None
     by: str | None = None
     """Attribute by which bugs are grouped."""
+    levels: str | None = None
+    """Levels of a research query, as `kgym.bench.query.Level` writes them, separated by blanks."""
+    metrics: str | None = None
     more: str | None = None
     """Whether the leaderboard has all columns: yes."""
     first: str | None = None
@@ -66,7 +69,7 @@ class BoardQuery(Typed):
     @property
     def is_filtered(self) -> bool:
         """Whether it excludes bugs or setups."""
-        kept = {"cursor", "k", "by", "more", "first", "second"}
+        kept = {"cursor", "k", "by", "more", "first", "second", "levels", "metrics"}
         return bool(self.model_dump(exclude_none=True, exclude=kept))
 
     def bugs(self) -> Callable[[BugFacts], bool]:

@@ -73,6 +73,9 @@ class FileLinks:
             return "compare.html"
         return f"compare-{first}-{second}.html" if (first, second) in self._pairs else None
 
+    def query(self) -> None:
+        """Return None: a query needs a server."""
+
     def attempt(self, bug: str, setup: int, run: int) -> None:
         """Return None: attempts have no pages."""
 

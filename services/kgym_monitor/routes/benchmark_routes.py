@@ -6,10 +6,12 @@ from typing import Any
 from urllib.parse import quote
 
 from fastapi import APIRouter, Request
-from fastapi.responses import HTMLResponse
+from fastapi.responses import HTMLResponse, Response
 
+from kgym.bench import query as queries
 from kgym.bench.attributes import ATTRIBUTES
 from kgym.bench.published_benchmark import Benchmark
+from kgym.bench.query import Query
 from kgym.errors import KgymError, NotFound, UserError
 from kgym.web.access import needs
 from kgym.web.scopes import Scope
@@ -52,6 +54,25 @@ async def list_bugs(request: Request, name: str) -> HTMLResponse:
 async def compare(request: Request, name: str) -> HTMLResponse:
     """Compare two setups."""
     return await _page(request, name, "benchmark_compare.html", "Compare", board.compared)
+
+
+@readers.get("/benchmarks/{name}/query")
+async def show_query(request: Request, name: str) -> HTMLResponse:
+    """Show the answer to the research query in the address."""
+    return await _page(request, name, "benchmark_query.html", f"Query {name}", board.queried)
+
+
+@readers.post("/benchmarks/{name}/query", response_model=None)
+async def answer_query(request: Request, name: str, query: Query) -> Response:
+    """Answer a research query as JSON, or CSV if the request accepts only that."""
+    benchmark = await state_of(request).benchmarks.get(name)
+    if isinstance(benchmark, Reading):
+        # Shared with pages: a client that leaves must not end it.
+        benchmark = await asyncio.shield(benchmark.task)
+    answer = await asyncio.to_thread(queries.answer, benchmark.table, benchmark.facts, query)
+    if request.headers.get("accept") == "text/csv":
+        return Response(answer.csv, media_type="text/csv; header=present")
+    return Response(answer.model_dump_json(), media_type="application/json")
 
 
 @readers.get("/benchmarks/{name}/bugs/{bug}")
@@ -157,6 +178,10 @@ class LiveLinks:
     def bugs(self, **changed: str | None) -> str:
         """Return the list of bugs."""
         return self._query.address(f"{self._path}/bugs", **{"cursor": None, **changed})
+
+    def query(self) -> str:
+        """Return the research query."""
+        return self._query.address(f"{self._path}/query", cursor=None)
 
     def bug(self, name: str) -> str:
         """Return the page of a bug."""

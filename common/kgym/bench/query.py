@@ -1,0 +1,266 @@
+"""Research queries: figures of attempts in nested groups. Pure."""
+
+from bisect import bisect_right
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import chain, islice, pairwise
+from typing import Annotated, Any, Literal, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import Field, model_validator
+
+from kgym.api import csv_text
+from kgym.api.steps import Strict
+from kgym.bench.attempt_record import BugId, Count32, Setup, Words
+from kgym.bench.attempt_table import OUTCOMES, AttemptTable, Numbers
+from kgym.bench.attributes import ATTRIBUTES, UNKNOWN, order
+from kgym.bench.bug_choice import BugChoice
+from kgym.bench.bug_record import BugFacts
+from kgym.bench.figures import Figure, Measured
+from kgym.bench.intervals import bootstrap
+from kgym.errors import UserError
+
+# Each group takes a bootstrap for each metric.
+MOST_GROUPS = 2000
+SETUPS: Mapping[str, Callable[[Setup], str]] = {
+    "setup": str,
+    "agent": lambda setup: setup.agent,
+    "settings": lambda setup: setup.settings or "none",
+    "model": lambda setup: setup.model or "none",
+    "feedback": lambda setup: "yes" if setup.feedback else "no",
+    "oracle": lambda setup: "yes" if setup.oracle else "no",
+    "budget": lambda setup: "none" if setup.dollars is None else f"${setup.dollars:g}",
+}
+ATTEMPTS = ("outcome", "run")
+# Attributes of bugs with ranges.
+MEASURES: Mapping[str, Callable[[BugFacts], float | None]] = {
+    "days": lambda bug: bug.days_open,
+    "lines": lambda bug: bug.lines,
+    "files": lambda bug: None if bug.files is None else len(bug.files),
+}
+Mask: TypeAlias = NDArray[np.bool_]
+
+
+class Level(Strict):
+    """One level of grouping: an attribute, for some with the limits of ranges.
+
+    Written `lines:5,20` for up to 4, 5 to 19, and 20 and more lines.
+    """
+
+    by: Annotated[str, Field(max_length=20)]
+    limits: list[float] = Field([], max_length=100)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _written(cls, given: Any) -> Any:
+        if not isinstance(given, str):
+            return given
+        by, _, limits = given.partition(":")
+        return {"by": by, "limits": [limit for limit in limits.split(",") if limit]}
+
+    @model_validator(mode="after")
+    def _known(self) -> "Level":
+        known = [*ATTRIBUTES, *SETUPS, *ATTEMPTS]
+        if self.by not in known:
+            raise ValueError(f"no attribute {self.by}; there are: {', '.join(known)}")
+        if self.limits and self.by not in MEASURES:
+            raise ValueError(f"{self.by} has no ranges; these have: {', '.join(MEASURES)}")
+        if any(low >= high for low, high in pairwise(self.limits)):
+            raise ValueError(f"the limits of {self.by} must ascend")
+        return self
+
+    def ranges(self) -> list[str]:
+        """Return the names of the ranges, in order, and of unknown values."""
+        between = [f"{low:g} to below {high:g}" for low, high in pairwise(self.limits)]
+        first, last = self.limits[0], self.limits[-1]
+        return [f"below {first:g}", *between, f"{last:g} and more", UNKNOWN]
+
+    def of(self, bug: BugFacts) -> Iterable[str]:
+        """Return a bug's values: of an attribute, or its range."""
+        if not self.limits:
+            return ATTRIBUTES[self.by].of(bug)
+        value = MEASURES[self.by](bug)
+        return [self.ranges()[-1 if value is None else bisect_right(self.limits, value)]]
+
+
+class Metric(Strict):
+    """A figure of the first k runs: `epr` by the judge's votes, `epr_by_execution` without them.
+
+    Written `crr@3` for Mean@3, `pass:crr@3` for Pass@3.
+    """
+
+    figure: Figure
+    how: Literal["mean", "pass"] = "mean"
+    k: int = Field(1, ge=1, le=1000)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _written(cls, given: Any) -> Any:
+        if not isinstance(given, str):
+            return given
+        how, _, rest = given.rpartition(":")
+        figure, _, k = rest.partition("@")
+        return {"figure": figure, "how": how or "mean", "k": k or 1}
+
+    def __str__(self) -> str:
+        return f"{self.how}:{self.figure}@{self.k}"
+
+
+class Query(Strict):
+    """A question to the attempts of a benchmark; levels and metrics may be written as text."""
+
+    by: list[Level] = Field([], max_length=4, description="outermost first")
+    metrics: list[Metric] = Field([Metric(figure=Figure.CRR)], min_length=1, max_length=10)
+    choice: BugChoice = BugChoice()
+
+
+class Group(Strict):
+    """Attempts with the same values of some levels; a group stands before those within it."""
+
+    values: list[Words] = Field(description="of the first levels; empty for the whole")
+    bugs: Count32
+    setups: Count32
+    attempts: Count32 = Field(description="of all runs")
+    figures: list[Measured | None] = Field(
+        description="by metric, with 95 % intervals by bootstrap over bugs; null if an attempt's"
+        " value is unknown, or a setup has fewer than k runs on a bug"
+    )
+
+
+class QueryAnswer(Strict):
+    """Answer to a query."""
+
+    query: Query
+    groups: list[Group]
+
+    @property
+    def csv(self) -> str:
+        """The groups as CSV, safe for spreadsheets."""
+        parts = ("", " low", " high")
+        names = [f"{metric}{part}" for metric in self.query.metrics for part in parts]
+        rows = [[*(level.by for level in self.query.by), "bugs", "setups", "attempts", *names]]
+        for group in self.groups:
+            rest = [""] * (len(self.query.by) - len(group.values))
+            counts = map(str, (group.bugs, group.setups, group.attempts))
+            figures = (
+                (str(of.value), str(of.low), str(of.high)) if of else ("", "", "")
+                for of in group.figures
+            )
+            rows.append([*group.values, *rest, *counts, *chain.from_iterable(figures)])
+        return csv_text.text(rows)
+
+
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """Bugs, all attempts of its setups on them (as rows of the table), and those that count."""
+
+    values: tuple[str, ...]
+    bugs: Numbers
+    rows: Numbers
+    counted: Mask
+
+
+def answer(
+    table: AttemptTable,
+    facts: Mapping[BugId, BugFacts],
+    query: Query,
+    setups: Sequence[int] | None = None,
+) -> QueryAnswer:
+    """Return the figures of each group; `setups` are places in the table, by default all.
+
+    Raises UserError `too_many_groups`.
+    """
+    chosen = [bug for bug in facts.values() if query.choice.takes(bug)]
+    every = range(len(table.setups)) if setups is None else setups
+    return QueryAnswer(query=query, groups=_Groups(table, chosen, query).all(every))
+
+
+class _Groups:
+    def __init__(self, table: AttemptTable, facts: Sequence[BugFacts], query: Query) -> None:
+        self._table, self._facts, self._query = table, facts, query
+        places = {bug.id: place for place, bug in enumerate(self._facts)}
+        of_table = np.array([places.get(bug, -1) for bug in table.bugs], dtype=np.int64)
+        self._bug = of_table[table.bug] if len(table) else table.bug
+        # A setup's attempts on a bug are adjacent.
+        starts = np.flatnonzero(np.diff(table.setup, prepend=-1) | np.diff(table.bug, prepend=-1))
+        lengths = np.diff(starts, append=len(table))
+        self._number = np.arange(len(table)) - np.repeat(starts, lengths)
+
+    def all(self, setups: Sequence[int]) -> list[Group]:
+        """Return all groups, each before those within it."""
+        rows = np.flatnonzero((self._bug >= 0) & np.isin(self._table.setup, setups))
+        counted = np.ones(len(rows), dtype=np.bool_)
+        parts = list(
+            islice(
+                self._within(_Part((), np.arange(len(self._facts)), rows, counted)), MOST_GROUPS + 1
+            )
+        )
+        if len(parts) > MOST_GROUPS:
+            message = f"the query has over {MOST_GROUPS} groups: use ranges"
+            raise UserError("too_many_groups", message)
+        return [self._group(part) for part in parts]
+
+    def _within(self, part: _Part) -> Iterator[_Part]:
+        yield part
+        if len(part.values) < len(self._query.by):
+            for smaller in self._split(part, self._query.by[len(part.values)]):
+                if smaller.counted.any():
+                    yield from self._within(smaller)
+
+    def _split(self, part: _Part, level: Level) -> Iterator[_Part]:
+        if level.by in ATTRIBUTES:
+            groups: dict[str, list[int]] = {}
+            for place in part.bugs.tolist():
+                bug = self._facts[place]
+                for value in list(filter(None, level.of(bug))) or [UNKNOWN]:
+                    groups.setdefault(value, []).append(place)
+            for value in sorted(groups, key=level.ranges().index if level.limits else order):
+                bugs = np.array(groups[value])
+                inside = np.isin(self._bug[part.rows], bugs)
+                yield _Part((*part.values, value), bugs, part.rows[inside], part.counted[inside])
+            return
+        names = np.array([self._name(level.by, row) for row in part.rows.tolist()])
+        for name in sorted(set(names.tolist()), key=order):
+            same, values = names == name, (*part.values, name)
+            if level.by in SETUPS:
+                yield _Part(values, part.bugs, part.rows[same], part.counted[same])
+            else:
+                # The first k runs stay those of the setup: a group only counts some of them.
+                yield _Part(values, part.bugs, part.rows, part.counted & same)
+
+    def _name(self, by: str, row: int) -> str:
+        if by in SETUPS:
+            return SETUPS[by](self._table.setups[self._table.setup[row]])
+        if by == "run":
+            return str(self._number[row] + 1)
+        return str(OUTCOMES[int(self._table.values["outcome"][row])])
+
+    def _group(self, part: _Part) -> Group:
+        setups = len(np.unique(self._table.setup[part.rows]))
+        return Group(
+            values=list(part.values),
+            bugs=len(part.bugs),
+            setups=setups,
+            attempts=int(part.counted.sum()),
+            figures=[self._measured(part, metric, setups) for metric in self._query.metrics],
+        )
+
+    def _measured(self, part: _Part, metric: Metric, setups: int) -> Measured | None:
+        number = self._number[part.rows]
+        if int((number == metric.k - 1).sum()) < setups * len(part.bugs):
+            return None
+        rows = part.rows[(number < metric.k) & part.counted]
+        values = self._table.values[metric.figure.value][rows]
+        if not len(rows) or np.isnan(values).any():
+            return None
+        pairs = self._table.setup[rows] * len(self._table.bugs) + self._table.bug[rows]
+        _, starts, counts = np.unique(pairs, return_index=True, return_counts=True)
+        best, total = np.maximum.reduceat(values, starts), np.add.reduceat(values, starts)
+        by_pair = best if metric.how == "pass" else total / counts
+        # Setups weigh the same; the interval is over bugs, as of all figures.
+        bugs = self._bug[rows[starts]]
+        weights = np.bincount(bugs)
+        by_bug = np.bincount(bugs, by_pair)[weights > 0] / weights[weights > 0]
+        (interval,) = bootstrap(len(by_bug)).means(by_bug[:, None])
+        return Measured(value=interval.value, low=interval.low, high=interval.high)
