@@ -54,6 +54,9 @@ class Vmlinux:
 
         async def fetch(folder: Path) -> None:
             await self._client.download(job.id, number, name, folder / name)
+            # The sandbox's user is nobody.
+            for path in (folder, folder / name):
+                await asyncio.to_thread(path.chmod, 0o755)
 
         cache = FolderCache(data_folder().absolute() / "vmlinux")
         folder, there = await cache.get(digest, fetch, held=held)
