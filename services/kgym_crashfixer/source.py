@@ -23,6 +23,7 @@ from kgym.client import AsyncClient, Refused
 from kgym.errors import InfrastructureError, UserError
 from kgym_crashfixer.run_jobs import RunJobs
 from kgym_crashfixer.search.work import Seen, Source
+from kgym_crashfixer.vmlinux import Vmlinux
 
 # Characters of a candidate file.
 _LONGEST_FILE = 4 << 20
@@ -84,7 +85,8 @@ class SourceTree:
         async def change() -> Change:
             return work.edits
 
-        own = BugWork(self._client, self._bug, self._shown, self._ended, change)
+        vmlinux = Vmlinux(self._client, self._shown)
+        own = BugWork(self._client, self._bug, self._shown, self._ended, change, vmlinux)
         groups = (CrashTools(own), HistoryTools(own), DebugTools(own, source), source)
         by_name: dict[str, Callable[..., Awaitable[str]]] = {
             tool.__name__: tool for group in groups for tool in group.tools

@@ -3,10 +3,8 @@
 import asyncio
 import re
 from collections.abc import Awaitable, Callable
-from contextlib import ExitStack
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Protocol
 
 from pydantic import Field
 
@@ -17,16 +15,9 @@ from kgym.bugs.consoles import artifact_text, console
 from kgym.bugs.kernel_run import Change
 from kgym.bugs.kernel_run_text import MOST, bounded, quoted
 from kgym.client import AsyncClient
-from kgym.configs import data_folder
 from kgym.crash import report as reports
-from kgym.crash import symbolize
-from kgym.errors import UserError
-from kgym.host.folder_cache import FolderCache
-from kgym.host.proc import ProgramFailed, ProgramTimedOut
 from kgym.source.comments import bare_program
 
-# Bytes of vmlinux files that this machine keeps.
-_KEPT = 4 << 30
 # Characters of a program in a prompt; longer ones are cut to their system calls.
 _PROGRAM = 3000
 _CALL = re.compile(r"\b(?:syscall|syz_\w+)\s*\(")
@@ -35,6 +26,16 @@ _Part = Annotated[str, Field(max_length=100, description="of a symbol, e.g. `KAS
 _Function = Annotated[str, Field(max_length=200, pattern=r"^[A-Za-z_][\w.]*$")]
 _Offset = Annotated[int, Field(ge=0, lt=1 << 20, description="as in `function+0x…`")]
 _Type = Annotated[str, Field(max_length=200, pattern=r"^[A-Za-z_]\w*$")]
+
+
+class Vmlinux(Protocol):
+    """The vmlinux with the bug. Those who provide it have sandboxes, which agents need not have."""
+
+    async def machine_code(self, function: str, offset: int) -> str:
+        """Return the source lines and instructions of a place; empty if it is ambiguous."""
+
+    async def layout(self, name: str) -> str:
+        """Return the members of a struct or union."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +50,7 @@ class BugWork:
     """Returns the job of a request, once it has ended; equal requests share it."""
     change: Callable[[], Awaitable[Change]]
     """Returns the change that is tried if a call names none."""
+    vmlinux: Vmlinux
 
 
 def brief_program(bug: Bug) -> str:
@@ -105,37 +107,9 @@ class CrashTools:
 
         Reports give addresses as function+offset/size.
         """
-        text = await self._asked(lambda file: symbolize.machine_code(file, function, offset))
+        text = await self._work.vmlinux.machine_code(function, offset)
         return quoted("machine_code", text or f"{function} is not there, or is ambiguous", MOST)
 
     async def layout(self, name: _Type) -> str:
         """Return the members of a struct or union, with their offsets and sizes (pahole)."""
-        return quoted("file", await self._asked(lambda file: symbolize.layout(file, name)), MOST)
-
-    async def _asked(self, ask: Callable[[Path], Awaitable[str]]) -> str:
-        """Return what a program says about the vmlinux with the bug, or why it failed."""
-        with ExitStack() as held:
-            vmlinux = await self._vmlinux(held)
-            try:
-                return await ask(vmlinux)
-            except (ProgramFailed, ProgramTimedOut) as error:
-                return error.message
-
-    async def _vmlinux(self, held: ExitStack) -> Path:
-        """Return the vmlinux with the bug, on this machine, until `held` is closed."""
-        job = await self._work.shown()
-        step, name = job.step(BUILD_BEFORE), BuildArtifact.VMLINUX
-        files = step.artifacts if step is not None and step.artifacts_gone_at is None else []
-        digest = next((file.sha256 for file in files if file.name == name), None)
-        if step is None or digest is None:
-            raise UserError("no_vmlinux", "the kernel's vmlinux is gone, or there was none")
-        number = step.number
-
-        async def fetch(folder: Path) -> None:
-            await self._work.client.download(job.id, number, name, folder / name)
-
-        cache = FolderCache(data_folder().absolute() / "vmlinux")
-        folder, there = await cache.get(digest, fetch, held=held)
-        if not there:
-            await asyncio.to_thread(cache.trim, _KEPT)
-        return folder / name
+        return quoted("file", await self._work.vmlinux.layout(name), MOST)

@@ -25,6 +25,7 @@ from kgym.bugs.sweep_rows import Row
 from kgym.bugs.tree_changes import SourceTree
 from kgym.client import AsyncClient
 from kgym.errors import KgymError, UserError
+from kgym_crashfixer.vmlinux import Vmlinux
 
 # Of each call: what it is doing, for progress notifications.
 stage_of_call: ContextVar[list[str]] = ContextVar("stage_of_call")
@@ -46,7 +47,8 @@ class BugTools:
         self._options = options
         self._source: asyncio.Task[int] | None = None
         source = SourceTools(client, self._look)
-        work = BugWork(client, bug, self._shown, self._ended, self._change)
+        vmlinux = Vmlinux(client, self._shown)
+        work = BugWork(client, bug, self._shown, self._ended, self._change, vmlinux)
         self.tools = (
             *(self.check, self.run_kernel, *DebugTools(work, source).tools),
             *(*CrashTools(work).tools, *source.tools, *HistoryTools(work).tools),
