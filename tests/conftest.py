@@ -55,6 +55,11 @@ def chosen(cases: Iterable[T], count: int) -> list[T]:
     return random.Random(SEED).sample(listed, min(count, len(listed)))
 
 
+def one_commit_of_three(turn: int) -> pytest.MarkDecorator:
+    """Return the mark of a test that takes many minutes: one commit of three runs it."""
+    return pytest.mark.skipif(turn != SEED % 3, reason="takes minutes: one commit of three runs it")
+
+
 # A busy machine makes no example wrong.
 settings.register_profile(
     "untimed", settings.default, deadline=None, suppress_health_check=[HealthCheck.too_slow]

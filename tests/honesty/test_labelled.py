@@ -77,7 +77,7 @@ def test_each_program_compiles_without_a_warning(program: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.exhaustive
 @pytest.mark.timeout(1200)
-@pytest.mark.parametrize("name", chosen(bundle.names(), 3))
+@pytest.mark.parametrize("name", chosen(bundle.names(), 1))
 def test_labels_are_proved_on_the_real_kernel(name: str) -> None:
     """Two wrong patches, and a right one with three programs, which the commit chooses.
 
