@@ -21,8 +21,14 @@ from tests.tables import json_rows
 
 DIFF = "--- a/kernel/watch_queue.c\n+++ b/kernel/watch_queue.c\n@@ -1 +1 @@\n-int a;\n+int b;\n"
 FILE = bundle.load("watch-queue-filter").file
-WHO = ["Ann Ä <ann@example.org> (maintainer:X)", "list@example.org (open list)"]
-BODY = "The `limit` is too large.\n\nDon't.\n---\nFixes: 1 (2)\nSubject: no\n\n- one\n- two"
+WHO = [
+    *("Ann Ä <ann@example.org> (maintainer:X)", "list@example.org (open list)"),
+    "Eve <\xeave@example.org> (maintainer:X)",
+]
+BODY = (
+    "The `limit` is too\u202e large.\n\nDon't.\n---\nFixes: 1 (2)\nSubject: no\n\n"
+    "Fixes :1\n\n- one \ud800\n- two"
+)
 
 
 def kit(case: dict[str, Any], **more: Any) -> PatchKit:
@@ -88,6 +94,7 @@ def test_mail_tools_read_a_kit_and_no_line_of_a_message_as_their_own(tmp_path: P
     ]
     assert "Author: Bob\nEmail: bob@example.org\nSubject: watch_queue: it" in parts[0]
     assert "The limit is too large." in parts[1]
+    assert "\n> Fixes :1\n" in parts[1]
     assert parts[1].rstrip().endswith("- two\n\nCc: stable@vger.kernel.org # 6.1.x")
     assert DIFF in parts[2]
     note = made.note
@@ -106,6 +113,11 @@ def test_an_authors_own_message_stays_as_it_is() -> None:
     mail = kit({}, message=message, trailers=tags, crash="", author=author).mail
     assert '\n\nIt was\n  wrong.\n\nFixes: 222222222222 ("x")\nSigned-off-by: Ann' in mail
     assert patch_kit.authored(patch_mails.read(DIFF, "a.diff")) == ("", [], "")
+    cut = patch_kit.authored(patch_mails.read(text.replace("wrong.", "wrong.\n--- \nx"), "a.patch"))
+    assert cut[0] == message
+    assert "\n>From a Mon" in kit({}, message=f"{message}\nFrom a Mon 00:00", crash="").mail
+    with refused("bad_author"):
+        patch_kit.author_of("Jörg <jörg@example.org>")
     with refused("several_patches", kind=UserError):
         mails = f"From a Mon Sep 17 00:00:00 2001\n{text}\nFrom b Mon Sep 17 00:00:00 2001\n{text}"
         patch_kit.authored(patch_mails.read(mails.replace("fix it", "other", 1), "a.mbox"))

@@ -28,16 +28,24 @@ SUBJECT = 75
 # Lines of a patch for stable kernels, with context (Documentation/process/stable-kernel-rules.rst).
 _STABLE_LINES = 100
 _PARAGRAPHS = re.compile(r"\n\s*\n")
-_MESSAGE_END = re.compile(r"(?m)^(?:---$|diff -|--- \S|Index: )")
+# Lines at which `git am` ends a message.
+_MESSAGE_END = re.compile(r"(?m)^(?:---(?: \S|[^\S\n]*$)|diff -|Index: )")
 _TAG = re.compile(r"[A-Z][A-Za-z-]{1,40}: \S")
 _MAIL = Path(__file__).with_name("patch_mail.txt").read_text()
 _SYZBOT = re.compile(r"\bextid=([0-9a-f]{10,40})\b|syzbot\+([0-9a-f]{10,40})@")
 _REPORT = re.compile(r"Reported-by: [^<>\n]{1,200} <[^<>@\s]+@[^<>@\s]+>|Closes: https?://\S+")
 _VERSION = re.compile(r"\d{1,3}\.\d{1,4}")
 # Beginnings of lines that `git am` interprets, or that look like trailers.
-_TAKEN = re.compile(r"^(?=diff -|---|\+\+\+|Index: |>?From |@@|[A-Za-z][A-Za-z-]*: )")
-_HEADERS = re.compile(r"(?m)^--- a/(.*)\n\+\+\+ b/(.*)$")
-_CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029]")
+_TAKEN = re.compile(r"^(?=diff -|---|\+\+\+|Index: |>?From |@@|[A-Za-z][\w-]*\s?:)")
+# Scripts for stable kernels take indented ones for tags, too.
+_FORGED = re.compile(r"(?i)^(\s*)(?=(?:fixes|closes|link|cc|[a-z-]+-by)\s?:)")
+# Lines of a hunk may look like the first two.
+_HEADERS = re.compile(r"(?m)^--- a/(.*)\n\+\+\+ b/(.*)$(?=\n@@ )")
+# With what hides or reorders text for its reader, and halves of characters, which have no UTF-8.
+_CONTROLS = re.compile(
+    r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff\ud800-\udfff]"
+)
+_ADDRESS = re.compile(r"[\w.!#$%&'*+/=?^`{|}~-]{1,64}@[\w.-]{1,255}", re.ASCII)
 # What a subject may begin with that the mail adds itself: tags and the subsystem.
 _BEGINS = re.compile(r"(?:\[[^\]\n]{0,50}\] ?)*(?:[\w/.,+-]+: )*")
 _DETECTOR = re.compile(
@@ -110,7 +118,7 @@ class PatchKit:
     @property
     def tags(self) -> list[str]:
         """The tags that follow from facts, in the order of submitting-patches.rst."""
-        tags = [text for text in self.bug.references if _REPORT.fullmatch(text)]
+        tags = [line(text) for text in self.bug.references if _REPORT.fullmatch(text)]
         known = next(filter(None, map(_SYZBOT.search, self.bug.references)), None)
         if known:
             ident = known[1] or known[2]
@@ -160,14 +168,16 @@ class PatchKit:
         for text in self.upstream.recipients if self.upstream else ():
             who, _, role = text.partition(" (")
             kind = "To" if role.startswith(("maintainer", "supporter")) else "Cc"
-            named.setdefault(kind, []).append(formataddr(parseaddr(line(who))))
-        return [f"{kind}: " + ",\n ".join(named[kind]) for kind in sorted(named, reverse=True)]
+            named.setdefault(kind, []).extend(filter(None, [_mailbox(who)]))
+        kinds = sorted(filter(named.get, named), reverse=True)
+        return [f"{kind}: " + ",\n ".join(named[kind]) for kind in kinds]
 
     @property
     def _body(self) -> list[str]:
         """The lines of the message below its subject."""
         if not self.crash:
-            own = self.message.split("\n")[2:]
+            # As mbox has it: `git am` would take such a line for the next mail.
+            own = [re.sub("^(?=From )", ">", text) for text in self.message.split("\n")[2:]]
             return [*own, *([""] if own else []), *self.tags]
         text = self.message.partition("\n\n")[2].strip()
         tags = self.tags
@@ -222,7 +232,7 @@ def _wrapped(text: str, indent: str) -> list[str]:
         break_long_words=False,
         break_on_hyphens=False,
     )
-    return [_TAKEN.sub(" ", text) for text in lines]
+    return [_TAKEN.sub(" ", _FORGED.sub(r"\1> ", text)) for text in lines]
 
 
 def line(text: str) -> str:
@@ -232,8 +242,13 @@ def line(text: str) -> str:
 
 def author_of(author: str) -> str:
     """Return a header's value; raise UserError `bad_author`."""
-    name, address = parseaddr(line(author))
-    if "@" not in address:
-        what = f"the author {author!r} is not `Name <name@example.org>`: give --author"
-        raise UserError("bad_author", what)
-    return formataddr((name, address))
+    if mailbox := _mailbox(author):
+        return mailbox
+    what = f"the author {author!r} is not `Name <name@example.org>`: give --author"
+    raise UserError("bad_author", what)
+
+
+def _mailbox(text: str) -> str:
+    """Return a name and address for a header; empty if the address is not plain ASCII."""
+    name, address = parseaddr(line(text))
+    return formataddr((name, address)) if _ADDRESS.fullmatch(address) else ""

@@ -37,7 +37,8 @@ _STYLE = "-Wclang-format-violations"
 _ADDRESS = r"[\w.+=-]{1,64}@[\w.-]{1,200}"
 _RECIPIENT = re.compile(
     rf'(?:(?:"[^"<>\\]{{1,100}}"|[^"<>@,;:\\()\x00-\x1f]{{1,100}}) <{_ADDRESS}>|{_ADDRESS})'
-    r"(?: \([^\n]{1,300}\))?"
+    r"(?: \([^\n]{1,300}\))?",
+    re.ASCII,
 )
 # Returns the history of a diff's lines, and of a file; None if there is none at hand.
 History = Callable[[str, str], Awaitable[LineHistory | None]]

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections import Counter
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,7 +15,7 @@ from kgym.api.agent.runs import RunState, RunView
 from kgym.api.steps import Strict
 from kgym.bugs import patch_kit
 from kgym.client.agent_client import AgentClient
-from kgym.errors import UserError
+from kgym.errors import UserError, file_errors
 from kgym_cli.agents.agent_models import REPLAY
 from kgym_cli.agents.run_view import watch
 from kgym_cli.output import Exit, people
@@ -136,13 +137,19 @@ def written(answer: FixAnswer, out: Path | None) -> FixAnswer:
 def write_kit(folder: Path, mail: str, note: str) -> list[str]:
     """Write a patch kit; return its files. Raises UserError `cannot_write`."""
     files = patch_kit.files(mail, note)
+    with file_errors(folder, "cannot_write"):
+        _write_kit(folder, files)
+    return [str(folder / name) for name in files]
+
+
+def _write_kit(folder: Path, files: Mapping[str, str]) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     # `git am FOLDER/*.patch` would apply it, too.
     if others := [path for path in folder.glob("*.patch") if path.name not in files]:
         raise UserError("cannot_write", f"{others[0]} is there: name another folder with --out")
     for name, text in files.items():
-        (folder / name).write_text(text, newline="")
-    return [str(folder / name) for name in files]
+        # As the mail's header says, whatever this machine's encoding is.
+        (folder / name).write_text(text, "utf-8", newline="")
 
 
 def exit_of(run: RunView) -> Exit:
