@@ -112,6 +112,15 @@ def test_a_wrong_query_is_refused_by_name(parts: dict[str, object], words: str) 
 
 
 def test_a_query_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(query, "MOST_DRAWN", 100)
+    with pytest.raises(UserError, match="fewer levels"):
+        asked(metrics=["crr@1", "crr@2", "crr@3"])
+    monkeypatch.undo()
     monkeypatch.setattr(query, "MOST_GROUPS", 10)
     with pytest.raises(UserError, match="use ranges"):
         asked(by=["class", "setup"])
+
+
+def test_each_range_has_a_name_of_its_own() -> None:
+    (level,) = Query.model_validate({"by": ["days:1000000,1000001"]}).by
+    assert level.ranges()[1] == "1000000 to below 1000001"

@@ -3,7 +3,7 @@
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import chain, islice, pairwise
+from itertools import chain, pairwise
 from typing import Annotated, Any, Literal, TypeAlias
 
 import numpy as np
@@ -21,8 +21,8 @@ from kgym.bench.figures import Figure, Measured
 from kgym.bench.intervals import bootstrap
 from kgym.errors import UserError
 
-# Each group takes a bootstrap for each metric.
-MOST_GROUPS = 2000
+# Each group takes a bootstrap for each metric, over its bugs.
+MOST_GROUPS, MOST_DRAWN = 2000, 500_000
 SETUPS: Mapping[str, Callable[[Setup], str]] = {
     "setup": str,
     "agent": lambda setup: setup.agent,
@@ -72,9 +72,10 @@ class Level(Strict):
 
     def ranges(self) -> list[str]:
         """Return the names of the ranges, in order, and of unknown values."""
-        between = [f"{low:g} to below {high:g}" for low, high in pairwise(self.limits)]
-        first, last = self.limits[0], self.limits[-1]
-        return [f"below {first:g}", *between, f"{last:g} and more", UNKNOWN]
+        # Not as `:g`, by which large neighbours would have one name.
+        ends = [f"{limit:.15g}" for limit in self.limits]
+        between = [f"{low} to below {high}" for low, high in pairwise(ends)]
+        return [f"below {ends[0]}", *between, f"{ends[-1]} and more", UNKNOWN]
 
     def of(self, bug: BugFacts) -> Iterable[str]:
         """Return a bug's values: of an attribute, or its range."""
@@ -113,6 +114,13 @@ class Query(Strict):
     by: list[Level] = Field([], max_length=4, description="outermost first")
     metrics: list[Metric] = Field([Metric(figure=Figure.CRR)], min_length=1, max_length=10)
     choice: BugChoice = BugChoice()
+
+    @model_validator(mode="after")
+    def _once(self) -> "Query":
+        names = [level.by for level in self.by]
+        if len(set(names)) < len(names):
+            raise ValueError("group by each attribute once")
+        return self
 
 
 class Group(Strict):
@@ -186,55 +194,72 @@ class _Groups:
         starts = np.flatnonzero(np.diff(table.setup, prepend=-1) | np.diff(table.bug, prepend=-1))
         lengths = np.diff(starts, append=len(table))
         self._number = np.arange(len(table)) - np.repeat(starts, lengths)
+        # Read once: groups are many, and overlap.
+        self._values = {level.by: self._of_bugs(level) for level in query.by}
+        self._names = {level.by: self._of_rows(level.by) for level in query.by}
 
     def all(self, setups: Sequence[int]) -> list[Group]:
         """Return all groups, each before those within it."""
         rows = np.flatnonzero((self._bug >= 0) & np.isin(self._table.setup, setups))
         counted = np.ones(len(rows), dtype=np.bool_)
-        parts = list(
-            islice(
-                self._within(_Part((), np.arange(len(self._facts)), rows, counted)), MOST_GROUPS + 1
-            )
-        )
-        if len(parts) > MOST_GROUPS:
-            message = f"the query has over {MOST_GROUPS} groups: use ranges"
-            raise UserError("too_many_groups", message)
-        return [self._group(part) for part in parts]
+        whole = _Part((), np.arange(len(self._facts)), rows, counted)
+        # Counted first, and not kept: each part has arrays as long as the table.
+        drawn = 0
+        for number, part in enumerate(self._within(whole), 1):
+            drawn += len(part.bugs) * len(self._query.metrics)
+            if number > MOST_GROUPS or drawn > MOST_DRAWN:
+                message = f"the query has over {MOST_GROUPS} groups or {MOST_DRAWN} figures of bugs"
+                raise UserError("too_many_groups", f"{message}: use ranges, or fewer levels")
+        return [self._group(part) for part in self._within(whole)]
 
     def _within(self, part: _Part) -> Iterator[_Part]:
         yield part
         if len(part.values) < len(self._query.by):
             for smaller in self._split(part, self._query.by[len(part.values)]):
-                if smaller.counted.any():
-                    yield from self._within(smaller)
+                yield from self._within(smaller)
 
     def _split(self, part: _Part, level: Level) -> Iterator[_Part]:
+        """Yield the parts with attempts that count; the work for each is at most the table's."""
         if level.by in ATTRIBUTES:
             groups: dict[str, list[int]] = {}
             for place in part.bugs.tolist():
-                bug = self._facts[place]
-                for value in list(filter(None, level.of(bug))) or [UNKNOWN]:
+                for value in self._values[level.by][place]:
                     groups.setdefault(value, []).append(place)
+            tried = set(self._bug[part.rows[part.counted]].tolist())
             for value in sorted(groups, key=level.ranges().index if level.limits else order):
+                if tried.isdisjoint(groups[value]):
+                    continue
                 bugs = np.array(groups[value])
                 inside = np.isin(self._bug[part.rows], bugs)
                 yield _Part((*part.values, value), bugs, part.rows[inside], part.counted[inside])
             return
-        names = np.array([self._name(level.by, row) for row in part.rows.tolist()])
-        for name in sorted(set(names.tolist()), key=order):
-            same, values = names == name, (*part.values, name)
+        known, of_table = self._names[level.by]
+        names = of_table[part.rows]
+        for number in np.unique(names[part.counted]).tolist():
+            same, values = names == number, (*part.values, known[number])
             if level.by in SETUPS:
                 yield _Part(values, part.bugs, part.rows[same], part.counted[same])
             else:
                 # The first k runs stay those of the setup: a group only counts some of them.
                 yield _Part(values, part.bugs, part.rows, part.counted & same)
 
-    def _name(self, by: str, row: int) -> str:
+    def _of_bugs(self, level: Level) -> list[list[str]]:
+        """Return the values of each bug."""
+        if level.by not in ATTRIBUTES:
+            return []
+        return [list(filter(None, level.of(bug))) or [UNKNOWN] for bug in self._facts]
+
+    def _of_rows(self, by: str) -> tuple[list[str], Numbers]:
+        """Return the values of setups or attempts, in order, and the place of each row's."""
+        table = self._table
         if by in SETUPS:
-            return SETUPS[by](self._table.setups[self._table.setup[row]])
+            of_setups = list(map(SETUPS[by], table.setups))
+            known = sorted(set(of_setups), key=order)
+            places = np.array([known.index(name) for name in of_setups], dtype=np.int64)
+            return known, places[table.setup]
         if by == "run":
-            return str(self._number[row] + 1)
-        return str(OUTCOMES[int(self._table.values["outcome"][row])])
+            return [str(run + 1) for run in range(self._number.max(initial=-1) + 1)], self._number
+        return list(map(str, OUTCOMES)), table.values["outcome"].astype(np.int64)
 
     def _group(self, part: _Part) -> Group:
         setups = len(np.unique(self._table.setup[part.rows]))
