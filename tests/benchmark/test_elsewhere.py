@@ -122,6 +122,16 @@ def test_each_format_of_patches_is_read(
     ]
 
 
+@pytest.mark.attack
+def test_no_link_in_a_folder_of_patches_leads_out_of_it(tmp_path: Path) -> None:
+    (tmp_path / "secret").write_text("SECRET")
+    (tmp_path / "p" / "one").mkdir(parents=True)
+    for name, target in (("a", "../../secret"), ("c", "../c")):
+        (tmp_path / "p" / "one" / f"{name}.patch").symlink_to(target)
+    (tmp_path / "p" / "c").write_text("C")
+    assert [patch.diff for patch in imported_patches.read(tmp_path / "p", "who")] == ["C"]
+
+
 @pytest.fixture
 def published(tmp_path: Path) -> Path:
     """Results of a campaign, with their manifest."""

@@ -23,7 +23,7 @@ from kgym.host import proc
 from kgym.host.sandbox import NOBODY
 from kgym.source.patching import Change, as_diff
 from kgym.source.source_folder import SourceFolder
-from kgym_benchmark.kenv.door import GIVEN_UP, LONG, MOST_OPEN, Door, KernelCall
+from kgym_benchmark.kenv.door import GIVEN_UP, LONG, MOST_OPEN, MOST_RUNNING, Door, KernelCall
 from kgym_benchmark.kenv.environment import Ended, Environment, Given
 from kgym_benchmark.kenv.protocol import STILL_RUNNING, Case, observation
 from kgym_benchmark.kenv.trees import Published, Trees
@@ -235,18 +235,30 @@ def test_a_long_kernel_is_waited_for_by_the_same_call_again() -> None:
         await may_end.wait()
         return await kernels.run(diff)
 
-    door = Door(CASE, run, 1, calls.append, patience=0.05)
+    door = Door(CASE, run, 9, calls.append, patience=0.05)
 
     async def go() -> list[str]:
         async with door.on_port("127.0.0.1") as endpoint:
-            diff = base64.b64encode(b"+mends").decode()
-            line = json.dumps({"call": "run_kernel", "diff": diff}).encode()
-            first = await asked(endpoint, line)
-            may_end.set()
-            return [json.loads(answer)["text"] for answer in (first, await asked(endpoint, line))]
 
-    assert asyncio.run(go()) == [STILL_RUNNING.text, "No crash reproduced."]
-    assert (kernels.asked, len(calls)) == (["+mends"], 1)
+            async def answer(number: int) -> str:
+                diff = base64.b64encode(f"+mends {number}".encode()).decode()
+                line = json.dumps({"call": "run_kernel", "diff": diff}).encode()
+                return str(json.loads(await asked(endpoint, line))["text"])
+
+            answers = [await answer(number) for number in range(MOST_RUNNING + 1)]
+            may_end.set()
+            answers.append(await answer(MOST_RUNNING - 1))
+            may_end.clear()
+            answers.append(await answer(MOST_RUNNING + 1))
+            may_end.set()
+            # Three have ended, and nobody has asked for them again.
+            return [*answers, await answer(MOST_RUNNING + 2)]
+
+    *waiting, refused, last, again, new = asyncio.run(go())
+    assert waiting == [STILL_RUNNING.text] * MOST_RUNNING
+    assert "other kernels are still running" in refused
+    assert (last, again, new) == ("No crash reproduced.", waiting[0], "No crash reproduced.")
+    assert len(kernels.asked) == len(calls) == MOST_RUNNING + 2
 
 
 def test_the_output_counts_before_the_tree(box: Box) -> None:

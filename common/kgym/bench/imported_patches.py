@@ -101,8 +101,7 @@ def _patch(row: Any, path: Path, number: int, agent: str, model: str) -> Importe
 
 def _of_folder(folder: Path) -> Iterator[dict[str, Any]]:
     for path in sorted([*folder.glob("*/*.patch"), *folder.glob("*/*.diff")]):
-        # Opening a pipe would wait for ever.
-        if path.is_file():
+        if _is_own(path, folder.resolve()):
             yield {
                 "bug": path.parent.name,
                 "patch": read_bounded(path, OWN).decode(errors="replace"),
@@ -132,6 +131,11 @@ def _rows(rows: object) -> list[dict[str, Any]]:
 def _trajectory(path: Path, name: str | None) -> bytes | None:
     """Return a file beside the patches; None if there is none, or it lies elsewhere."""
     home = (path if path.is_dir() else path.parent).resolve()
-    # The file may come from anybody: it must not name other files of this machine.
-    place = (home / name).resolve() if name else home
-    return read_bounded(place, OWN) if place.is_relative_to(home) and place.is_file() else None
+    return read_bounded(home / name, OWN) if name and _is_own(home / name, home) else None
+
+
+def _is_own(path: Path, home: Path) -> bool:
+    """Return whether a path leads to a regular file below `home`."""
+    # Patches may come from anybody: no name or link may lead to other files of this machine. And
+    # opening a pipe would wait for ever.
+    return path.resolve().is_relative_to(home) and path.is_file()

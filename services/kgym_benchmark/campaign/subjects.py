@@ -1,10 +1,10 @@
 """The bugs of a campaign: runnable bundles, with their records of a dataset."""
 
-import json
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from pydantic import ValidationError
 
@@ -15,14 +15,17 @@ from kgym.bench.bug_bundles import developer_patch
 from kgym.bench.bug_record import BugRecord, Crash, FoundText
 from kgym.bench.campaign import Campaign
 from kgym.bench.dataset import Dataset
+from kgym.bench.dataset_files import parsed_json, read_bounded
 from kgym.bench.tried_bug import Base, tried_bug
 from kgym.bugs import bundle as bundles
 from kgym.bugs.bug import Bug
-from kgym.errors import UserError
+from kgym.errors import NotFound, UserError
 from kgym.toml_text import parse_toml
 
 _UNNAMED = re.compile(r"[^\w.:-]")
 _SYZBOT = "syzbot "
+# Bytes of the options of results.
+_OPTIONS = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,8 +179,9 @@ def read_options(folder: Path) -> Campaign:
     try:
         # A campaign has agents; its results do not say which.
         agents = [{"name": "unknown", "command": ["false"]}]
-        return Campaign.model_validate({"agents": agents, **json.loads(path.read_bytes())})
-    except (OSError, ValueError, TypeError) as error:
+        given: Any = parsed_json(read_bounded(path, _OPTIONS), path)
+        return Campaign.model_validate({"agents": agents, **given})
+    except (NotFound, UserError, ValueError, TypeError) as error:
         raise UserError("bad_campaign", f"{path}: {error}") from error
 
 

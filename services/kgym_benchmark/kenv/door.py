@@ -149,7 +149,12 @@ class Door:
         # One kernel run at a time: agents must not exceed their number by asking concurrently.
         if asked.diff not in self._running:
             if len(self._running) == MOST_RUNNING:
-                return asdict(failed("limit", f"{MOST_RUNNING} other kernels are still running"))
+                # An agent that changed its mind never asks for an answer again.
+                ended = [diff for diff, task in self._running.items() if task.done()]
+                if not ended:
+                    what = f"{MOST_RUNNING} other kernels are still running"
+                    return asdict(failed("limit", what))
+                del self._running[ended[0]]
             self._running[asked.diff] = asyncio.create_task(self._in_turn(asked.diff))
         running = self._running[asked.diff]
         # Many agents end commands that take longer; the same call again goes on waiting.

@@ -314,7 +314,7 @@ class _Check:
             ground.entry.doubt()
         warnings, words = await self._added(ground, known, judged)
         facts = None
-        if self.spec.upstream and not judged.failed:
+        if self.spec.upstream and known.files and not judged.failed:
             facts = await self._upstream(ground, patch.diff or "", known, folder)
         return PatchCheck(
             name=patch.name,

@@ -59,7 +59,7 @@ async def answers(
     past = await history(diff, path) if diff else None
     files_of = (await before.read([_MAINTAINERS])).get(_MAINTAINERS, b"")[:_MOST_TEXT]
     maintainers, subjects = files_of.decode(errors="replace"), past.subjects if past else ()
-    asked = await _lines(before, ["perl", *_SCRIPT.split()], (diff or given).encode())
+    asked = await _lines(before, ["perl", *_SCRIPT.split()], (diff or given).encode()) or []
     findings = await style(before, diff or given, "--strict")
     findings += await _linted(before, after, files, objects)
     weight = 8 * len(maintainers)
@@ -72,12 +72,12 @@ async def answers(
     )
 
 
-async def _lines(tree: Tree, argv: Sequence[str], stdin: bytes = b"") -> list[str]:
-    """Return what a program prints; nothing if it reaches a limit."""
+async def _lines(tree: Tree, argv: Sequence[str], stdin: bytes = b"") -> list[str] | None:
+    """Return what a program prints; None if it reaches a limit."""
     try:
         done = await tree.run(argv, stdin=stdin, timeout=_SECONDS, check=False)
     except (proc.ProgramTimedOut, LimitExceeded):
-        return []
+        return None
     return done.text.splitlines()
 
 
@@ -89,7 +89,11 @@ async def _linted(
     words: list[list[str]] = [[*_SPARSE, *_flags(obj)] for obj in objects[:_OBJECTS]]
     words += [[*_FORMAT, path] for path in list(lines)[:_OBJECTS] if path.endswith((".c", ".h"))]
     script = "".join(f"{shlex.join(command)}\n" for command in words).encode()
-    old, new = [diagnostics.parse(await _lines(tree, ["sh"], script)) for tree in (before, after)]
+    printed = [await _lines(tree, ["sh"], script) for tree in (before, after)]
+    old, new = [diagnostics.parse(lines or []) for lines in printed]
+    if None in printed:  # a patch could provoke it, to hide what they find
+        message = f"sparse and clang-format were not done within {_SECONDS:g} s"
+        return [Finding(check="sparse", reason="timed_out", message=message)]
     # Few files of the kernel follow the style of clang-format.
     loose = {each.file for each in old if _STYLE in each.message}
     findings = []

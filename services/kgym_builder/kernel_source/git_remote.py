@@ -162,7 +162,7 @@ class Remote:
         argv = git_program.command("--literal-pathspecs", *words, folder=self._address)
         try:
             answer = await self._ask(words[0], None, argv, _ASK_SECONDS, _HISTORY_BYTES)
-        except InfrastructureError:
+        except KgymError:  # also if the folder is gone, or the answer too large
             return []
         return answer.lines if answer.done.returncode == 0 else []
 
@@ -178,12 +178,18 @@ class Remote:
         seconds = min(_ASK_SECONDS, self._bounds.seconds)
         program = git_program.command("--literal-pathspecs", folder=self._address)
         asked = look.commit or tip
-        argv = [*program, "merge-base", "--is-ancestor", asked, tip]
+        argv = [*program, "merge-base", "--is-ancestor", _commit(asked), tip]
         if (await self._ask("merge-base", None, argv, seconds)).done.returncode != 0:
-            raise UserError("not_in_history", f"{tip} and the commits before it are not {asked}")
+            raise UserError("not_in_history", f"the history that ends at {tip} has no {asked}")
         # Longer answers are cut, not refused.
         argv = ["bash", "-o", "pipefail", "-c", _CUT, "bash", *program, *_look_words(look, tip)]
-        answer = await self._ask(look.kind, None, argv, seconds)
+        try:
+            answer = await self._ask(look.kind, None, argv, seconds)
+        except InfrastructureError as error:
+            # Some expressions take Git for ever: no other try would end sooner.
+            if isinstance(error.__cause__, proc.ProgramTimedOut):
+                raise UserError("not_in_history", f"{error.message}: ask for less") from error
+            raise
         if answer.done.returncode not in {0, 128 + signal.SIGPIPE}:
             why = git_program.failed(look.kind, self.name, answer.done)
             raise UserError("not_in_history", why.message)
@@ -301,13 +307,19 @@ class Remote:
             )
 
 
+def _commit(name: str) -> str:
+    # An annotated tag has an id, too, and a message that may be younger than its commit.
+    return f"{name}^{{commit}}"
+
+
 def _look_words(look: HistoryLook, tip: str) -> list[str]:
     """Return the Git command of a look."""
     path = ["--", look.path] if look.path else []
     match look.kind:
         case "show":
             form = "--format=commit %H%nauthor: %an, %ad%n%n%B"
-            return ["show", *_LOG, form, "--stat", "--patch", look.commit or tip, *path]
+            asked = _commit(look.commit or tip)
+            return ["show", *_LOG, form, "--stat", "--patch", asked, *path]
         case "blame":
             lines = f"-L{look.first},{max(look.first, look.last)}"
             return ["blame", "--no-textconv", "--date=short", lines, tip, *path]

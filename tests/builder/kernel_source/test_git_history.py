@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from pydantic import ValidationError
 
 from kgym.api.steps import GitSource, HistoryLook, HistorySpec
 from kgym.bisection.history import parse
@@ -156,6 +157,7 @@ async def test_looks_at_a_history_show_nothing_that_came_later(
             ("tag", "FIX", broken),
             ("branch", "FIX-2", broken),
             ("notes", "add", "-m", "FIX", broken),
+            ("tag", "-am", "FIX", "FIX-3", broken),
         ),
         *(("config", "diff.leak.textconv", "echo FIX"), ("config", "log.decorate", "full")),
         *(("config", "diff.external", "echo FIX"), ("config", "diff.leak.command", "echo FIX")),
@@ -183,6 +185,8 @@ async def test_looks_at_a_history_show_nothing_that_came_later(
     shown = await seen("show", commit=broken[:9])
     assert (shown.splitlines()[0], "+\treturn n <= 4;" in shown) == (f"commit {broken}", True)
     assert "return" not in await seen("show", commit=added, path="Makefile")
+    tag = git_server.git(repository, "rev-parse", "FIX-3").strip()
+    assert (await seen("show", commit=tag)).startswith(f"commit {broken}\n")
     blamed = (await seen("blame", path="frob.c", first=7, last=900)).splitlines()
     assert [line[:8] for line in blamed] == [added[:8], broken[:8], added[:8]]
     for wrong in (
@@ -191,6 +195,9 @@ async def test_looks_at_a_history_show_nothing_that_came_later(
     ):
         with refused("not_in_history", kind=UserError):
             await seen(**wrong)
+    for wrong in ({"words": "a\0"}, {"path": "a\0"}):
+        with pytest.raises(ValidationError):
+            await seen("log", **wrong)
     elsewhere = KernelSources(tmp_path / "other", Origins((), git_server.LOOPBACK))
     with refused("no_mirror", kind=UserError):
         await elsewhere.look(

@@ -64,12 +64,19 @@ class HistoryLook(Strict):
     """
 
     kind: Literal["log", "show", "blame"]
-    path: TreePath | None = Field(None, description="a file or folder that the commits change")
+    # Git's arguments: none can hold a NUL.
+    path: Annotated[TreePath, Field(pattern=r"^[^\x00]*$")] | None = Field(
+        None, description="a file or folder that the commits change"
+    )
     function: Annotated[str, Field(max_length=200, pattern=r"^[A-Za-z_]\w*$")] | None = Field(
         None, description="of `log`: a function of the file at `path`"
     )
     words: str | None = Field(
-        None, min_length=1, max_length=500, description="of `log`: in the commits' messages"
+        None,
+        min_length=1,
+        max_length=500,
+        pattern=r"^[^\x00]*$",
+        description="of `log`: in the commits' messages",
     )
     limit: int = Field(20, ge=1, le=200, description="of `log`: commits")
     commit: Annotated[str, Field(max_length=40, pattern=r"^[0-9a-f]{7,40}$")] | None = Field(
