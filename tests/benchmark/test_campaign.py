@@ -172,11 +172,12 @@ def test_a_campaign_is_run_reported_and_published(
 
 @pytest.mark.attack
 def test_no_agent_gets_a_folder_that_holds_a_fix(kgym: Kgym, home: Path, tmp_path: Path) -> None:
-    path = described(home)
-    path.write_text(path.read_text().replace('folder = "agent"', 'folder = "."'))
-    refused = kgym("bench", "run", path, "--into", tmp_path / "into", "--json")
-    assert (refused.status, refused.json["reason"]) == (2, "bad_campaign")
-    assert "could read" in refused.json["detail"]
+    for folder in (".", CONFIGS / "bugs" / "watch-queue-filter"):
+        path = described(home)
+        path.write_text(path.read_text().replace('folder = "agent"', f'folder = "{folder}"'))
+        refused = kgym("bench", "run", path, "--into", tmp_path / "into", "--json")
+        assert (refused.status, refused.json["reason"]) == (2, "bad_campaign")
+        assert "could read" in refused.json["detail"]
 
 
 def kill_when(process: "subprocess.Popen[bytes]", seen: Callable[[], bool]) -> None:

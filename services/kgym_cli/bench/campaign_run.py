@@ -44,11 +44,15 @@ def check(campaign: Campaign, subjects: Subjects, into: Path, home: Path) -> Non
     names = [campaign.dataset or "", *(bug.name for bug in subjects.bugs)]
     named = [settings().data, CONFIGS / "bugs", *(home / name for name in names if name)]
     shut = [into.resolve(), *(path.resolve() for path in named if path.exists())]
+    # Of these, each part may name a fix. Others may be the home of an agent's folder.
+    whole = [path.resolve() for path in (into / "attempts", settings().data, CONFIGS / "bugs")]
     for entry in campaign.agents:
         if entry.kind == "program":
             command = adapters.command(entry, home)
             for place in filter(None, (*command.folders.values(), command.agent_config)):
-                if inside := [path for path in shut if path.is_relative_to(place)]:
+                inside = [path for path in shut if path.is_relative_to(place)]
+                inside += [place for path in whole if place.is_relative_to(path)]
+                if inside:
                     message = f"{entry.name} could read {inside[0]}: give it a folder of its own"
                     raise UserError("bad_campaign", message)
             # Programs have no other network.

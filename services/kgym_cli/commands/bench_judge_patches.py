@@ -35,7 +35,7 @@ def answer() -> Any:
     help="Folder for the results, as of a campaign.",
 )
 @click.option("--dataset", "known", type=FOLDER, help="Dataset with the bugs that are not shipped.")
-@click.option("--agent", default="unknown", help="Author of patches that name none.")
+@click.option("--agent", default="unknown", help="Agent of patches that name none.")
 @click.option("--model", default="", help="Model of patches that name none.")
 @click.option(
     "--instances",
@@ -56,7 +56,7 @@ def judge_patches(
     compare_fix: bool,
     as_json: bool,
 ) -> None:
-    """Try PATCHES that were made elsewhere, with the evidence that campaigns take.
+    """Try PATCHES that were made elsewhere as a campaign tries those of its agents.
 
     PATCHES is a file or a folder, in one of these formats. Each line or row may also have agent,
     model, dollars, seconds, verdict, and trajectory: the path of a file beside PATCHES.
@@ -67,8 +67,8 @@ def judge_patches(
     a folder     BUG/NAME.patch
 
     DIR is like a campaign's folder: `bench report`, `judge` and `publish` take it. Repeat the
-    command after an interruption. Costs and verdicts of the file are kept as its own account. The
-    exit status is 2 for a bug that cannot be tried, 3 for patches without a verdict.
+    command after an interruption. Costs and verdicts of the file are kept as the agent's own
+    account. The exit status is 2 for a bug that cannot be tried, 3 for patches without a verdict.
     """
     extras.require("worker", "bench")
     from kgym.bench import imported_patches  # noqa: PLC0415 - needs the extras

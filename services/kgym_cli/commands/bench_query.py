@@ -50,7 +50,7 @@ def query(
     """Show figures of the attempts in RESULTS in nested groups, with 95 % intervals.
 
     Groups are by attributes of bugs (class, subsystem, lines:5,20, …), setups (agent, model,
-    feedback, …) or attempts (outcome, run). A wrong attribute is answered by the list of all.
+    feedback, …) or attempts (outcome, run). An unknown attribute is refused with a list of all.
     """
     extras.require("bench")
     from kgym.bench import query as queries  # noqa: PLC0415 - needs the extra `bench`
