@@ -102,6 +102,20 @@ def test_mail_tools_read_a_kit_and_no_line_of_a_message_as_their_own(tmp_path: P
     assert set(patch_kit.files(made.mail, note)) == {"0001-watch_queue-it.patch", "cover-note.md"}
 
 
+def test_a_mail_has_no_line_of_code_that_was_not_tried() -> None:
+    named = DIFF.replace("@@\n", "@@ int f(void)\n")
+    for diff, taken in (
+        (named, True),
+        (named.replace("int b", "int evil"), False),
+        ("no diff", False),
+    ):
+        facts = Upstream.model_validate({"prefix": "x", "diff": diff})
+        assert (diff in kit({}, upstream=facts).mail, DIFF in kit({}, upstream=facts).mail) == (
+            taken,
+            not taken,
+        )
+
+
 def test_an_authors_own_message_stays_as_it_is() -> None:
     text = (
         "From: Ann <ann@example.org>\nSubject: [PATCH] x: fix it\n\nIt was\n  wrong.\n\n"

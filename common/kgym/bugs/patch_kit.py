@@ -7,6 +7,7 @@ at the beginning of a line, so no line of a message may begin like one.
 
 import re
 import textwrap
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -18,7 +19,7 @@ from kgym.api.agent.nodes import CauseCommit
 from kgym.api.steps.check import Blamed, Upstream
 from kgym.bugs.bug_file import BugFile
 from kgym.errors import UserError
-from kgym.source import patch_mails
+from kgym.source import patch_mails, unified_diff
 from kgym.source.patch_mails import Mail
 from kgym.source.subsystem import subsystem
 
@@ -88,7 +89,10 @@ class PatchKit:
     @property
     def mail(self) -> str:
         """The mail; raises as `author_of`."""
-        diff = (self.upstream.diff if self.upstream else "") or self.diff
+        diff = self.upstream.diff if self.upstream else ""
+        # A worker wrote it: it may name functions and count lines, but change nothing else.
+        changed = _changes(diff)
+        diff = diff if changed and changed == _changes(self.diff) else self.diff
         git = diff.removesuffix("\n")
         if not git.startswith("diff --git "):
             git = _HEADERS.sub(r"diff --git a/\1 b/\2\n\g<0>", git)
@@ -233,6 +237,21 @@ def _wrapped(text: str, indent: str) -> list[str]:
         break_on_hyphens=False,
     )
     return [_TAKEN.sub(" ", _FORGED.sub(r"\1> ", text)) for text in lines]
+
+
+def _changes(diff: str) -> Counter[tuple[str, str]] | None:
+    """Return the lines that a diff removes and adds, each with its file; None if unreadable."""
+    try:
+        files = unified_diff.parse(diff, "the patch")
+    except UserError:
+        return None
+    return Counter(
+        (file.paths[0], text)
+        for file in files
+        for hunk in file.hunks
+        for text in hunk.readings[0]
+        if text[0] in "-+"
+    )
 
 
 def line(text: str) -> str:

@@ -3,6 +3,9 @@
 import re
 from collections.abc import Sequence
 
+# Characters in which records are looked for: more than readers are shown, and a guest may print
+# millions of lines.
+_MOST = 64_000
 # Lines of a record: kmemleak's and lockdep's are shorter.
 _LONGEST = 80
 # Shortest record whose addresses and numbers may differ. Neighbouring lines of a hex dump or of
@@ -17,6 +20,7 @@ def counted(text: str) -> str:
 
     Records may differ in addresses and process numbers.
     """
+    text, rest = text[:_MOST], text[_MOST:]
     lines = text.split("\n")
     same = [_TIME.sub("", line) for line in lines]
     alike = [_CHANGING.sub("", line) for line in same]
@@ -29,7 +33,7 @@ def counted(text: str) -> str:
             what = "the line above" if size == 1 else f"the {size} lines above"
             kept.append(f"[{what}: {times - 1} more times]")
         at += size * times
-    return "\n".join(kept)
+    return "\n".join(kept) + rest
 
 
 def _record(same: Sequence[str], alike: Sequence[str], at: int) -> tuple[int, int]:
@@ -38,6 +42,8 @@ def _record(same: Sequence[str], alike: Sequence[str], at: int) -> tuple[int, in
         is_record = size >= _RECORD and same[at][:1].strip()
         lines = alike if is_record else same
         times = 1
+        if at + size >= len(lines) or lines[at + size] != lines[at]:  # most sizes end here
+            continue
         first = lines[at : at + size]
         while first[0] and lines[at + times * size : at + (times + 1) * size] == first:
             times += 1
