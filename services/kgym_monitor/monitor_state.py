@@ -1,5 +1,6 @@
 """State shared by the routes: clients of scheduler and agent, sessions, templates, caches."""
 
+import asyncio
 import contextlib
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
@@ -39,6 +40,8 @@ class MonitorState:
     shared: SharedAnswers = field(default_factory=SharedAnswers)
     ready: ReadyPages = field(default_factory=ReadyPages)
     """Contents of benchmarks' pages."""
+    asking: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(2))
+    """Held by each research query, which may take a core for half a minute."""
     traces: HeldTraces = field(default_factory=HeldTraces)
 
     @classmethod

@@ -193,7 +193,8 @@ class _Groups:
         # A setup's attempts on a bug are adjacent.
         starts = np.flatnonzero(np.diff(table.setup, prepend=-1) | np.diff(table.bug, prepend=-1))
         lengths = np.diff(starts, append=len(table))
-        self._number = np.arange(len(table)) - np.repeat(starts, lengths)
+        number = np.arange(len(table)) - np.repeat(starts, lengths)
+        self._number: Numbers = number.astype(np.int64)
         # Read once: groups are many, and overlap.
         self._values = {level.by: self._of_bugs(level) for level in query.by}
         self._names = {level.by: self._of_rows(level.by) for level in query.by}

@@ -173,7 +173,7 @@ class PatchKit:
             who, _, role = text.partition(" (")
             kind = "To" if role.startswith(("maintainer", "supporter")) else "Cc"
             named.setdefault(kind, []).extend(filter(None, [_mailbox(who)]))
-        kinds = sorted(filter(named.get, named), reverse=True)
+        kinds = sorted((kind for kind, who in named.items() if who), reverse=True)
         return [f"{kind}: " + ",\n ".join(named[kind]) for kind in kinds]
 
     @property

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 from urllib.parse import quote
 
@@ -59,7 +60,10 @@ async def compare(request: Request, name: str) -> HTMLResponse:
 @readers.get("/benchmarks/{name}/query")
 async def show_query(request: Request, name: str) -> HTMLResponse:
     """Show the answer to the research query in the address."""
-    return await _page(request, name, "benchmark_query.html", f"Query {name}", board.queried)
+    template, title = "benchmark_query.html", f"Query {name}"
+    async with state_of(request).asking:
+        # Not kept: an answer may have thousands of groups.
+        return await _page(request, name, template, title, board.queried, kept=False)
 
 
 @readers.post("/benchmarks/{name}/query", response_model=None)
@@ -69,7 +73,8 @@ async def answer_query(request: Request, name: str, query: Query) -> Response:
     if isinstance(benchmark, Reading):
         # Shared with pages: a client that leaves must not end it.
         benchmark = await asyncio.shield(benchmark.task)
-    answer = await asyncio.to_thread(queries.answer, benchmark.table, benchmark.facts, query)
+    async with state_of(request).asking:
+        answer = await asyncio.to_thread(queries.answer, benchmark.table, benchmark.facts, query)
     if request.headers.get("accept") == "text/csv":
         return Response(answer.csv, media_type="text/csv; header=present")
     return Response(answer.model_dump_json(), media_type="application/json")
@@ -126,6 +131,7 @@ async def _page(
     title: str,
     make: Callable[..., dict[str, Any]],
     *of: str,
+    kept: bool = True,
     **more: Any,
 ) -> HTMLResponse:
     """Show a page of a benchmark, or the progress of reading it."""
@@ -138,7 +144,8 @@ async def _page(
     context |= {"words": board, "fault": None, **more}
     try:
         # In a thread: numpy releases the interpreter's lock, so the event loop continues.
-        context |= await asyncio.to_thread(state.ready.get, benchmark, query, make, *of)
+        ready = partial(state.ready.get, benchmark, query, make) if kept else None
+        context |= await asyncio.to_thread(ready or partial(make, benchmark, query), *of)
     except NotFound:
         raise
     except UserError as error:
