@@ -50,7 +50,8 @@ def test_the_vms_of_a_running_step_are_seen() -> None:
             time.sleep(0.2)  # lanes change every second
     assert view.outcome is Outcome.RESOLVED, view.reason
     assert {"booting", "running"} <= seen.keys() <= {"booting", "running", "crashed", "controls"}
-    assert any(re.search(r"\[ *[0-9.]+\]", line) for line in seen["running"]), seen
+    assert any(re.match(r"\[ *[0-9.]+\]", line) for line in seen["booting"]), seen
+    assert "kgym: guest ready" in seen["running"]
 
 
 @pytest.mark.exhaustive
