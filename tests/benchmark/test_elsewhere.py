@@ -71,7 +71,8 @@ def test_oracles_accounts_and_patches_made_elsewhere(
     words = ("bench", "judge-patches", patches, "--into", elsewhere, "--dataset", tmp_path / "bugs")
     done = kgym(*words, "--instances", "3", "--agent", "theirs", "--json")
     assert (done.status, done.json["made"]) == (0, 2), done.err
-    first, second = attempt_files.read(elsewhere / attempt_files.NAME)
+    made = attempt_files.read(elsewhere / attempt_files.NAME)
+    first, second = sorted(made, key=lambda record: record.run)
     assert (first.run, second.run, first.outcome, first.clean) == (1, 2, Outcome.PASS, True)
     assert (str(first.setup), first.dollars, first.kernel_runs) == ("theirs, imported, m", 2, None)
     assert (first.disputed, second.disputed) == (["resolved"], [])
