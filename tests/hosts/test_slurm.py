@@ -20,7 +20,7 @@ from tests.chaos.parts import Nap, until
 from tests.conftest import ROOT
 from tests.hosts.slurm_cluster import require_slurm, slurm, slurm_cluster
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.exhaustive, pytest.mark.timeout(400)]
 # The batch file's own options would ask for more than this machine has.
 SMALL = {"SBATCH_MEM_PER_NODE": "128"}
 BATCH = (ROOT / "deploy" / "slurm" / "workers.sh").read_text()
