@@ -129,8 +129,10 @@ class JobStore:
         cannot be used, and what `NeedsCheck.check` raises.
         """
         await self._needs.check([request])
-        [(job_id, changed)] = await self._add([Submission(request, key, submitter, log)])
-        return await self.get(job_id), changed
+        [added] = await self._add([Submission(request, key, submitter, log)])
+        if isinstance(added, int):
+            return await self.get(added), None
+        return added
 
     async def get(self, job_id: int) -> JobView:
         """Return the job; raise NotFound if it does not exist."""
@@ -210,8 +212,11 @@ class JobStore:
         """Add all jobs or none; raise the error of the first that cannot be added."""
         await self._needs.check(requests)
         submissions = bulk_jobs.submissions(requests, key, submitter)
-        added = await self._add(submissions, bulk_jobs.at_number)
-        return [job_id for job_id, _ in added], [changed for _, changed in added if changed]
+        ids, changes = [], []
+        for job in await self._add(submissions, bulk_jobs.at_number):
+            ids.append(job if isinstance(job, int) else job[0].id)
+            changes += [] if isinstance(job, int) else [job[1]]
+        return ids, changes
 
     async def abort_all(
         self, request: AbortRequest, caller: str, owner: str | None
