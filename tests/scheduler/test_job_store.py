@@ -32,6 +32,12 @@ from tests.scheduler.parts import (
 pytestmark = pytest.mark.anyio
 
 
+@pytest.fixture(autouse=True)
+def stopped(clock: Clock) -> None:
+    """Time passes when a test says so."""
+    clock.stop()
+
+
 async def submit(store: JobStore, request: JobRequest | None = None) -> JobView:
     view, changed = await store.submit(request or job())
     assert changed is not None

@@ -33,6 +33,7 @@ class Jobs(RuleBasedStateMachine):
     @initialize()
     def begin(self) -> None:
         self.clock = Clock()
+        self.clock.stop()
         self.runner = asyncio.Runner()
         self.store = JobStore(self.new_database(), 60, self.clock)
         self.states: dict[int, list[State]] = {}
