@@ -34,7 +34,7 @@ def value(tags: Iterable[str], key: str) -> str | None:
 
 
 def bug_and_patch(tags: Sequence[str]) -> tuple[str | None, str | None]:
-    """Return the names of a job's bug and patch, as its tags have them."""
+    """Return the values of a job's tags `bug=` and `patch=`; None for a missing tag."""
     return value(tags, "bug"), value(tags, "patch")
 
 

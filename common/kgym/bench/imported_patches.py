@@ -86,16 +86,16 @@ def read(path: Path, agent: str, model: str = "") -> list[ImportedPatch]:
 
 def _patch(row: Any, path: Path, number: int, agent: str, model: str) -> ImportedPatch:
     with refused_at(f"{path}, patch {number}", "bad_patches"):
-        given = _Row.model_validate(row)
-        resolved = _RESOLVED.get(given.verdict) if isinstance(given.verdict, str) else given.verdict
+        entry = _Row.model_validate(row)
+        resolved = _RESOLVED.get(entry.verdict) if isinstance(entry.verdict, str) else entry.verdict
         return ImportedPatch(
-            bug=given.bug,
-            setup=Setup(agent=given.agent or agent, settings=IMPORTED, model=given.model or model),
-            diff=given.diff or "",
+            bug=entry.bug,
+            setup=Setup(agent=entry.agent or agent, settings=IMPORTED, model=entry.model or model),
+            diff=entry.diff or "",
             account=Account(
-                dollars=given.dollars, seconds=given.seconds, ended=given.ended, resolved=resolved
+                dollars=entry.dollars, seconds=entry.seconds, ended=entry.ended, resolved=resolved
             ),
-            trajectory=_trajectory(path, given.trajectory),
+            trajectory=_trajectory(path, entry.trajectory),
         )
 
 

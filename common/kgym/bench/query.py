@@ -53,10 +53,10 @@ class Level(Strict):
 
     @model_validator(mode="before")
     @classmethod
-    def _written(cls, given: Any) -> Any:
-        if not isinstance(given, str):
-            return given
-        by, _, limits = given.partition(":")
+    def _written(cls, level: Any) -> Any:
+        if not isinstance(level, str):
+            return level
+        by, _, limits = level.partition(":")
         return {"by": by, "limits": [limit for limit in limits.split(",") if limit]}
 
     @model_validator(mode="after")
@@ -72,7 +72,7 @@ class Level(Strict):
 
     def ranges(self) -> list[str]:
         """Return the names of the ranges, in order, and of unknown values."""
-        # Not as `:g`, by which large neighbours would have one name.
+        # `:g` rounds to six digits: two large limits that are close would get the same name.
         ends = [f"{limit:.15g}" for limit in self.limits]
         between = [f"{low} to below {high}" for low, high in pairwise(ends)]
         return [f"below {ends[0]}", *between, f"{ends[-1]} and more", UNKNOWN]
@@ -97,11 +97,11 @@ class Metric(Strict):
 
     @model_validator(mode="before")
     @classmethod
-    def _written(cls, given: Any) -> Any:
-        if not isinstance(given, str):
-            return given
-        how, _, rest = given.rpartition(":")
-        figure, _, k = rest.partition("@")
+    def _written(cls, metric: Any) -> Any:
+        if not isinstance(metric, str):
+            return metric
+        how, _, figure_at_k = metric.rpartition(":")
+        figure, _, k = figure_at_k.partition("@")
         return {"figure": figure, "how": how or "mean", "k": k or 1}
 
     def __str__(self) -> str:

@@ -1,8 +1,8 @@
 """Conversations of agents as data for training: supervised examples and RL episodes. Pure.
 
 `openai` is the JSONL that chat models are fine-tuned on; `sharegpt` is ShareGPT with Hermes' tags
-for tool calls; `episodes` has a conversation's actions with what was seen before each, and the
-reward of the patch to which it led.
+for tool calls; `episodes` has each action of a conversation with the observation before it, and
+the reward of the conversation's patch.
 """
 
 import json
@@ -31,7 +31,7 @@ class Conversation(Strict):
     turns: list[Turn]
     tools: list[ToolSpec] = []
     reward: Reward | None = None
-    """Of the patch to which it led; None without a verdict."""
+    """The reward of the conversation's patch; None if the patch has no verdict."""
     cost: dict[str, float | None]
     """Dollars, tokens and seconds; None: unknown."""
 
@@ -162,7 +162,7 @@ def sharegpt(talk: Conversation) -> Json:
 
 
 def episode(talk: Conversation) -> Json:
-    """Return an episode: what was seen before each action, and the reward at its end."""
+    """Return an episode: each action with the observation before it; the last has the reward."""
     seen = "\n\n".join(text for _, text in talk.prompt)
     steps: list[Json] = []
     for turn in talk.turns:
@@ -183,8 +183,8 @@ FORMS: dict[str, Callable[[Conversation], Json]] = {
 
 
 def _function(call: ToolCall) -> dict[str, str]:
-    given = call.arguments if isinstance(call.arguments, str) else json.dumps(call.arguments)
-    return {"name": call.name, "arguments": given}
+    text = call.arguments if isinstance(call.arguments, str) else json.dumps(call.arguments)
+    return {"name": call.name, "arguments": text}
 
 
 def _tagged(tag: str, content: Json) -> str:

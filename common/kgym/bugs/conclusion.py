@@ -236,7 +236,7 @@ def _without_runs(job: JobView) -> _Decided:
     if checks:
         patches = [patch for step in checks for patch in getattr(step.result, "patches", [])]
         asked = sum(len(step.spec.patches) for step in checks if isinstance(step.spec, CheckSpec))
-        # A worker's result is not trusted to be whole: what it leaves out has not compiled.
+        # A worker's result may be incomplete: a patch without an answer must not count as compiled.
         if len(patches) < max(asked, 1):
             return Outcome.INCONCLUSIVE, f"the check has an answer for {len(patches)} of {asked}"
         return checked(patches)

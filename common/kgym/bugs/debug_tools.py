@@ -53,7 +53,7 @@ async def chosen(
 
 
 class DebugTools:
-    """Tools that run kernels, none of which is a trial: they never say that a bug is fixed."""
+    """Tools that run kernels. None of them tries a fix: they never say that a bug is fixed."""
 
     def __init__(self, work: BugWork, source: SourceTools) -> None:
         self._work, self._source = work, source

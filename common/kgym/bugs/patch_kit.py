@@ -157,8 +157,10 @@ class PatchKit:
         facts: dict[str, Sequence[str]] = {}
         if (known := self.upstream) is not None:
             facts["Recipients, by the tree's get_maintainer.pl"] = known.recipients
-            listed = [f"{each.check}: line {each.line}: {each.message}" for each in known.findings]
-            facts["Findings of checkpatch, sparse and clang-format"] = listed
+            facts["Findings of checkpatch, sparse and clang-format"] = [
+                f"{each.check}: {f'line {each.line}: ' if each.line else ''}{each.message}"
+                for each in known.findings
+            ]
             if not known.blame:
                 facts["Fixes: is not known"] = ["no history of these lines is at hand"]
         for head, texts in facts.items():

@@ -331,7 +331,7 @@ class _Check:
         )
 
     async def _upstream(
-        self, ground: BaseLayer, given: str, known: _Known, folder: Path
+        self, ground: BaseLayer, submitted: str, known: _Known, folder: Path
     ) -> Upstream:
         """Return what a maintainer asks; `folder` has the tree with the patch."""
         about = ground.entry.about
@@ -344,7 +344,7 @@ class _Check:
 
         before = ground.tree(folder.with_name(f"{folder.name}-before"))
         after, objects = ground.tree(folder), known.plan.objects
-        facts = await upstream.answers(before, after, known.files, given, objects, history)
+        facts = await upstream.answers(before, after, known.files, submitted, objects, history)
         await asyncio.to_thread(sandbox.remove, before.overlay.folder)
         return facts.model_copy(update={"release": about.kernel_release})
 

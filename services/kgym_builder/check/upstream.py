@@ -16,7 +16,7 @@ from kgym.source import diagnostics, unified_diff
 from kgym.source.subsystem import subsystem
 from kgym_builder.check.compile_plan import FileChange
 from kgym_builder.check.patch_judgement import changed_lines, new_warnings
-from kgym_builder.evidence.patch_review import style
+from kgym_builder.evidence.patch_review import CHECKPATCH, style
 from kgym_builder.kbuild.object_index import Object
 from kgym_builder.kbuild.saved_commands import compile_words
 from kgym_builder.kbuild.working_tree import Tree
@@ -40,6 +40,8 @@ _RECIPIENT = re.compile(
     r"(?: \([^\n]{1,300}\))?",
     re.ASCII,
 )
+# Reasons of findings that stand for a tool without an answer: they come before all that is cut.
+_NO_ANSWER = {"not_run", "timed_out"}
 # Returns the history of a diff's lines, and of a file; None if there is none at hand.
 History = Callable[[str, str], Awaitable[LineHistory | None]]
 
@@ -48,37 +50,49 @@ async def answers(
     before: Tree,
     after: Tree,
     files: Sequence[FileChange],
-    given: str,
+    submitted: str,
     objects: Sequence[Object],
     history: History,
 ) -> Upstream:
-    """Return the answers for a patch, `given` as a diff, that changes these files and objects."""
+    """Return the answers for a `submitted` diff that changes these files and objects.
+
+    A tool that is missing or fails is a finding: without one, it would seem to have found nothing.
+    """
     weight = 64 * sum(len(file.before or b"") for file in files)
-    diff = await separate_process.call(weight, _as_git, given, files)
+    diff = await separate_process.call(weight, _as_git, submitted, files)
     path = min((file.path for file in files), key=lambda path: path.endswith(".h"))
     past = await history(diff, path) if diff else None
     files_of = (await before.read([_MAINTAINERS])).get(_MAINTAINERS, b"")[:_MOST_TEXT]
     maintainers, subjects = files_of.decode(errors="replace"), past.subjects if past else ()
-    asked = await _lines(before, ["perl", *_SCRIPT.split()], (diff or given).encode()) or []
-    findings = await style(before, diff or given, "--strict")
+    asked = await _run(before, ["perl", *_SCRIPT.split()], (diff or submitted).encode())
+    findings = await style(before, diff or submitted, "--strict")
+    if not await before.read([CHECKPATCH]):
+        findings.append(_not_run("checkpatch", "the tree has no checkpatch.pl"))
+    if asked is None or asked.returncode != 0:
+        findings.append(_not_run("get_maintainer", "the tree's get_maintainer.pl failed"))
+    recipients = asked.text.splitlines() if asked is not None else []
     findings += await _linted(before, after, files, objects)
+    findings.sort(key=lambda finding: finding.reason not in _NO_ANSWER)  # a stable sort
     weight = 8 * len(maintainers)
     return Upstream(
         diff=diff,
         findings=findings[:_LISTED],
         prefix=await separate_process.call(weight, subsystem, subjects, path, maintainers),
-        recipients=list(filter(_RECIPIENT.fullmatch, asked))[:_LISTED],
+        recipients=list(filter(_RECIPIENT.fullmatch, recipients))[:_LISTED],
         blame=list(past.blame) if past else [],
     )
 
 
-async def _lines(tree: Tree, argv: Sequence[str], stdin: bytes = b"") -> list[str] | None:
-    """Return what a program prints; None if it reaches a limit."""
+async def _run(tree: Tree, argv: Sequence[str], stdin: bytes = b"") -> proc.Completed | None:
+    """Return how a program has ended; None if it reaches a limit."""
     try:
-        done = await tree.run(argv, stdin=stdin, timeout=_SECONDS, check=False)
+        return await tree.run(argv, stdin=stdin, timeout=_SECONDS, check=False)
     except (proc.ProgramTimedOut, LimitExceeded):
         return None
-    return done.text.splitlines()
+
+
+def _not_run(check: str, message: str) -> Finding:
+    return Finding(check=check, reason="not_run", message=message)
 
 
 async def _linted(
@@ -88,15 +102,20 @@ async def _linted(
     lines = await asyncio.to_thread(changed_lines, files)
     words: list[list[str]] = [[*_SPARSE, *_flags(obj)] for obj in objects[:_OBJECTS]]
     words += [[*_FORMAT, path] for path in list(lines)[:_OBJECTS] if path.endswith((".c", ".h"))]
-    script = "".join(f"{shlex.join(command)}\n" for command in words).encode()
-    printed = [await _lines(tree, ["sh"], script) for tree in (before, after)]
-    old, new = [diagnostics.parse(lines or []) for lines in printed]
+    installed = await _run(before, ["sh"], b"command -v sparse; command -v clang-format\n")
+    paths = installed.text.splitlines() if installed is not None else []
+    names = {path.rpartition("/")[2] for path in paths}
+    absent = sorted({command[0] for command in words} - names)
+    findings = [_not_run(name, f"{name} is not installed") for name in absent]
+    commands = [command for command in words if command[0] in names]
+    script = "".join(f"{shlex.join(command)}\n" for command in commands).encode()
+    printed = [await _run(tree, ["sh"], script) for tree in (before, after)]
     if None in printed:  # a patch could provoke it, to hide what they find
         message = f"sparse and clang-format were not done within {_SECONDS:g} s"
-        return [Finding(check="sparse", reason="timed_out", message=message)]
+        return [*findings, Finding(check="sparse", reason="timed_out", message=message)]
+    old, new = [diagnostics.parse(done.text.splitlines() if done else []) for done in printed]
     # Few files of the kernel follow the style of clang-format.
     loose = {each.file for each in old if _STYLE in each.message}
-    findings = []
     for each in new_warnings(old, new, lines):
         if _STYLE not in each.message or each.file not in loose:
             facts = each.model_dump(include={"file", "line", "message"})
@@ -111,7 +130,7 @@ def _flags(obj: Object) -> list[str]:
     return [word for word in words[1:] if word not in {"-c", "-o", obj.path}]
 
 
-def _as_git(given: str, files: Sequence[FileChange]) -> str:
+def _as_git(submitted: str, files: Sequence[FileChange]) -> str:
     """Return a patch as Git writes it; empty if it does more than change UTF-8 texts."""
     parts = []
     for file in files:
@@ -121,4 +140,4 @@ def _as_git(given: str, files: Sequence[FileChange]) -> str:
             return ""
         parts.append(unified_diff.between(file.path, before, after, functions=True))
     diff = "".join(parts)
-    return diff if len(diff) <= _MOST_DIFF and "\nnew mode " not in given else ""
+    return diff if len(diff) <= _MOST_DIFF and "\nnew mode " not in submitted else ""

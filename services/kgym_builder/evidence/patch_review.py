@@ -11,7 +11,7 @@ from kgym_builder.evidence.suspicious_changes import new_words, touched
 from kgym_builder.kbuild.working_tree import Tree
 from kgym_builder.patches.patched_files import Applied, applied, read, weight
 
-_SCRIPT = "scripts/checkpatch.pl"
+CHECKPATCH = "scripts/checkpatch.pl"
 # A patch that is being tried has no author and no description yet.
 _OPTIONS = (
     *("--terse", "--show-types", "--showfile", "--color=never", "--no-summary"),
@@ -73,11 +73,11 @@ async def _review(
 async def style(tree: Tree, diff: str, *options: str) -> list[Finding]:
     """Return what the tree's checkpatch.pl finds in a diff, with further options."""
     # Some sources, such as a distribution's packages, may lack it.
-    if not await tree.read([_SCRIPT]):
+    if not await tree.read([CHECKPATCH]):
         return []
     try:
         done = await tree.run(
-            ["perl", _SCRIPT, *_OPTIONS, *options, "-"],
+            ["perl", CHECKPATCH, *_OPTIONS, *options, "-"],
             stdin=diff.encode(),
             timeout=_SECONDS,
             check=False,

@@ -76,9 +76,9 @@ def judge_patches(
     from kgym_cli.bench import campaign_run  # noqa: PLC0415
 
     reading = within(_SECONDS, _MEMORY, imported_patches.read, patches, agent, model)
-    given = asyncio.run(reading)
+    imported = asyncio.run(reading)
     whole = dataset.load(known) if known is not None else None
-    chosen, left_out = subjects.of_ids((patch.bug for patch in given), whole)
+    chosen, left_out = subjects.of_ids((patch.bug for patch in imported), whole)
     for bug, why in left_out.items():
         people.print(f"{bug}: {why}", style="yellow", markup=False)
     if left_out:
@@ -89,7 +89,7 @@ def judge_patches(
         compare_fix=compare_fix,
         agents=[AgentEntry(name=agent, command=["false"])],
     )
-    summary = campaign_run.carried_out(campaign, chosen, into, Path.cwd(), given)
+    summary = campaign_run.carried_out(campaign, chosen, into, Path.cwd(), imported)
     if not printed_json(summary, as_json):
         results.print(str(summary), markup=False)
     leave(campaign_run.status_of(summary))

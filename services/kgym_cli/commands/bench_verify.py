@@ -22,7 +22,9 @@ if TYPE_CHECKING:
 class VerifyAnswer(Answer):
     """What was checked."""
 
-    accepted: bool = Field(description="whether there is no problem")
+    accepted: bool = Field(
+        description="whether there is no problem; it says nothing about what is `unknown`"
+    )
     problems: list[str] = Field(description="differences from what the results state")
     retried: int = Field(description="patches that were tried again with a verdict")
     unknown: list[str] = Field(description="patches of the sample without a verdict")
@@ -73,7 +75,9 @@ def verify(folder: Path, sample: int, known: Path | None, as_json: bool) -> None
         unknown=unknown,
     )
     if not printed_json(answer, as_json):
-        for line in (*problems, *unknown, "not accepted" if problems else "accepted"):
+        undecided = "undecided: patches of the sample have no verdict"
+        last = "not accepted" if problems else undecided if unknown else "accepted"
+        for line in (*problems, *unknown, last):
             results.print(line, markup=False)
     leave(Exit.NEGATIVE if problems else Exit.INFRASTRUCTURE if unknown else Exit.OK)
 

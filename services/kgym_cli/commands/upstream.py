@@ -57,8 +57,8 @@ def upstream(path: Path, bug: str, author: str, out: Path | None, as_json: bool)
     If the command is interrupted or killed, repeat it: nothing runs twice. The exit status is 0 if
     there is a kit, 1 if the patch does not resolve the bug, 2 for bad input, 3 for no answer.
     """
-    loaded, given = bugs.load(bug), patch_file(path)
-    patch = given.diff or ""
+    loaded, submitted = bugs.load(bug), patch_file(path)
+    patch = submitted.diff or ""
     message, tags, own = patch_kit.authored(patch_mails.read(patch, str(path)))
     patch_kit.author_of(author or own)  # refused before anything runs
     options = RunOptions(TrialOptions(variants=True), upstream=True)
@@ -77,7 +77,7 @@ def upstream(path: Path, bug: str, author: str, out: Path | None, as_json: bool)
         kit = PatchKit(
             bug=loaded.file,
             crash="" if message else loaded.file.title,
-            diff=patching.as_diff(given),
+            diff=patching.as_diff(submitted),
             author=author or own,
             date=datetime.now(UTC),
             message=message,

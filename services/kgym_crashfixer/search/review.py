@@ -87,7 +87,10 @@ def _asked(
         "report": state.crash.report,
         "files": dict(code.texts),
         "changed": code.diff,
-        "findings": [f"{each.check}: line {each.line}: {each.message}" for each in findings],
+        # Whether a tool is installed is nothing that a change of the patch could mend.
+        "findings": [
+            f"{each.check}: line {each.line}: {each.message}" for each in findings if each.line
+        ],
         "lessons": [lesson.values for lesson in dropped],
         "reasons": False,
     }
