@@ -7,6 +7,7 @@ import importlib.util
 import json
 import os
 import random
+import signal
 import subprocess
 import sys
 import uuid
@@ -42,6 +43,8 @@ SOURCES = [
 # Workers of tests take kernel sources from any folder; from networks, where a test says so.
 ANYWHERE = Origins(folders=(Path("/"),))
 os.environ.setdefault(FOLDERS, "/")  # those that are processes of their own, too
+# A shell lets what it starts in the background ignore Ctrl-C, and children inherit that.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 # What every random choice of a test follows from. `./run test` takes it from the commit.
 SEED = int(os.environ.setdefault("KGYM_TEST_SEED", str(random.SystemRandom().randrange(1 << 32))))
 
