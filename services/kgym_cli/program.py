@@ -77,7 +77,7 @@ class Program(LazyGroup):
     cls=Program,
     lazy=COMMANDS,
     epilog=help_pages.of_all(),
-    context_settings={"help_option_names": ["-h", "--help"]},
+    context_settings={"help_option_names": ["-h", "--help"], "show_default": True},
 )
 @options_of("kgym")
 @click.version_option(package_name="kgymsuite")
@@ -202,7 +202,7 @@ def _command(words: list[str]) -> str:
 def _say(text: str, style: str | None = None) -> None:
     """Print a message for people if possible; only the exit status is guaranteed."""
     with contextlib.suppress(OSError, SystemExit):
-        people.print(text, markup=False, style=style)
+        people.print(text, style=style)
 
 
 def _prepare_streams() -> None:

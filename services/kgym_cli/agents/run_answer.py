@@ -87,23 +87,23 @@ class FixAnswer(Strict):
         run = self.run
         style = "green" if run.state is RunState.RESOLVED else "red"
         reason = f": {escape(run.reason)}" if run.reason else ""
-        console.print(f"run {run.id} [bold {style}]{run.state}[/]{reason}")
+        console.print(f"run {run.id} [bold {style}]{run.state}[/]{reason}", markup=True)
         spent = run.spent
         tokens = spent.input_tokens + spent.output_tokens
         took = f"{spent.cost}, {tokens} tokens, {spent.builds} kernels, {spent.seconds:.0f} s"
         counted = ", ".join(f"{number} {word}" for word, number in self.cycles.outcomes.items())
-        console.print(f"took {took}", markup=False)
-        console.print(f"{len(run.nodes)} debug cycles: {counted or 'none'}", markup=False)
+        console.print(f"took {took}")
+        console.print(f"{len(run.nodes)} debug cycles: {counted or 'none'}")
         if self.replayed:
             console.print("replayed from a tape: tokens and dollars are those of the recording")
         for fix in run.ranked:
             sure = f"{fix.confidence:.0%} sure" if fix.confidence is not None else "not measured"
             message = f"fix {fix.number}: {fix.node}, {sure}, {fix.lines} lines, {fix.notes} notes"
-            console.print(message, markup=False)
+            console.print(message)
         for path in self.written:
-            console.print(f"written: {path}", markup=False)
+            console.print(f"written: {path}")
         if run.state not in {RunState.RESOLVED, RunState.UNRESOLVED, RunState.RUNNING}:
-            console.print(f"resume with `kgym run resume {run.id}`", markup=False)
+            console.print(f"resume with `kgym run resume {run.id}`")
 
 
 async def follow(agent: "AgentCalls", run: int, author: str | None, after: int = 0) -> FixAnswer:
@@ -115,7 +115,7 @@ async def follow(agent: "AgentCalls", run: int, author: str | None, after: int =
             message = f"run {run} goes on: `kgym run show {run}`; `kgym run stop {run}` ends it"
         else:
             message = f"run {run} and its jobs stop; resume with `kgym run resume {run}`"
-        people.print(message, markup=False)
+        people.print(message)
         raise
     view = await agent.show(run)
     if not view.ranked:

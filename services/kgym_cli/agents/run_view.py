@@ -56,7 +56,7 @@ class RunProgress:
             case "begin" | "resumed":
                 self.headline = f"the crash: {data['title']}"
         if (line := words(event)) and not live_view.lives():
-            people.print(" ".join(line.split()), markup=False)
+            people.print(" ".join(line.split()))
 
     def _count(self, data: dict[str, Any]) -> None:
         if "tokens" in data:

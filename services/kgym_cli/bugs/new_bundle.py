@@ -1,6 +1,5 @@
 """New bundles of bugs: files named on the command line become a self-contained folder."""
 
-import hashlib
 import json
 import re
 import shutil
@@ -12,6 +11,7 @@ from kgym.bugs import bundle as bugs
 from kgym.bugs.bug import Bug
 from kgym.configs import CONFIGS
 from kgym.errors import UserError
+from kgym.transport.artifact_storage import sha256_of
 
 # Title of a bug that has not been seen to crash.
 UNSEEN = "not seen yet"
@@ -112,9 +112,7 @@ def kernel_table(named: str) -> dict[str, object]:
     if path.is_dir():
         return {"tree": str(path.resolve())}
     if path.is_file():
-        with path.open("rb") as file:
-            digest = hashlib.file_digest(file, "sha256").hexdigest()
-        return {"tarball": str(path.resolve()), "sha256": digest}
+        return {"tarball": str(path.resolve()), "sha256": sha256_of(path)}
     if url and _COMMIT.fullmatch(commit):
         place = url if "://" in url else str(Path(url).expanduser().resolve())
         return {"git": place, "commit": commit}

@@ -36,14 +36,10 @@ class DoorAnswer(Answer):
 @click.command()
 @click.argument("name", shell_complete=complete_bug)
 @click.option("--feedback", is_flag=True, help="Allow run_kernel.")
-@click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on.")
+@click.option("--host", default="127.0.0.1", help="Address to listen on.")
 @click.option("--port", type=click.IntRange(0, 65535), default=0, help="0: any free port.")
-@click.option(
-    "--kernel-runs", type=click.IntRange(0), default=20, show_default=True, help="Maximum."
-)
-@click.option(
-    "--instances", type=click.IntRange(1, 1000), default=5, show_default=True, help="VMs per run."
-)
+@click.option("--kernel-runs", type=click.IntRange(0), default=20, help="Maximum.")
+@click.option("--instances", type=click.IntRange(1, 1000), default=5, help="VMs per run.")
 @json_option(DoorAnswer)
 def door(
     name: str, feedback: bool, host: str, port: int, kernel_runs: int, instances: int, as_json: bool
@@ -109,9 +105,9 @@ async def _serve(door: _Door, place: tuple[str, int]) -> None:
             if door.as_json:
                 print_json(DoorAnswer(bug=door.bug.name, endpoint=endpoint))
             else:
-                results.print(f"KENV_KGYM_ENDPOINT={endpoint}", markup=False)
+                results.print(f"KENV_KGYM_ENDPOINT={endpoint}")
             await asyncio.Event().wait()
 
 
 def _tell(call: "KernelCall") -> None:
-    people.print(f"run_kernel: {call.answer} ({call.seconds:.0f} s)", style="dim", markup=False)
+    people.print(f"run_kernel: {call.answer} ({call.seconds:.0f} s)", style="dim")

@@ -2,7 +2,6 @@
 
 import asyncio
 from pathlib import Path
-from typing import Any
 
 import click
 
@@ -11,22 +10,15 @@ from kgym.bench.campaign import AgentEntry, Campaign
 from kgym.errors import NotFound
 from kgym.host.separate_process import within
 from kgym_cli import extras
-from kgym_cli.inputs.parameters import FOLDER
+from kgym_cli.inputs.parameters import FOLDER, PATH
 from kgym_cli.output import json_option, leave, people, printed_json, results
 
 # Limits of reading the patches: a small file of JSON may take any memory.
 _SECONDS, _MEMORY = 600.0, 6 << 30
 
 
-def answer() -> Any:
-    """Return the type of --json; its import needs the extra `bench`."""
-    from kgym_benchmark.campaign.runner import Summary  # noqa: PLC0415
-
-    return Summary
-
-
 @click.command()
-@click.argument("patches", type=click.Path(path_type=Path))
+@click.argument("patches", type=PATH)
 @click.option(
     "--into",
     required=True,
@@ -36,16 +28,12 @@ def answer() -> Any:
 )
 @click.option("--dataset", "known", type=FOLDER, help="Dataset with the bugs that are not shipped.")
 @click.option("--agent", default="unknown", help="Agent of patches that name none.")
-@click.option("--model", default="", help="Model of patches that name none.")
+@click.option("--model", default="", show_default=False, help="Model of patches that name none.")
 @click.option(
-    "--instances",
-    type=click.IntRange(1, 1000),
-    default=25,
-    show_default=True,
-    help="VMs that prove a patch.",
+    "--instances", type=click.IntRange(1, 1000), default=25, help="VMs that prove a patch."
 )
 @click.option("--compare-fix", is_flag=True, help="Also compare with the developers' fix.")
-@json_option(answer)
+@json_option("kgym_benchmark.campaign.runner:Summary")
 def judge_patches(
     patches: Path,
     into: Path,
@@ -80,7 +68,7 @@ def judge_patches(
     whole = dataset.load(known) if known is not None else None
     chosen, left_out = subjects.of_ids((patch.bug for patch in imported), whole)
     for bug, why in left_out.items():
-        people.print(f"{bug}: {why}", style="yellow", markup=False)
+        people.print(f"{bug}: {why}", style="yellow")
     if left_out:
         raise NotFound("no_such_bug", f"{len(left_out)} bugs cannot be tried: {min(left_out)}, …")
     campaign = Campaign(
@@ -91,5 +79,5 @@ def judge_patches(
     )
     summary = campaign_run.carried_out(campaign, chosen, into, Path.cwd(), imported)
     if not printed_json(summary, as_json):
-        results.print(str(summary), markup=False)
+        results.print(str(summary))
     leave(campaign_run.status_of(summary))

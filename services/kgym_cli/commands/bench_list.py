@@ -37,4 +37,4 @@ def list_(folder: Path, chosen: ChosenBugs, as_json: bool) -> None:
         for bench_bug in bugs
     )
     print_table("bug", "status", "programs", "fixed", "lines", "title", rows=rows)
-    people.print(f"{len(bugs)} of {len(whole)} bugs", markup=False)
+    people.print(f"{len(bugs)} of {len(whole)} bugs")

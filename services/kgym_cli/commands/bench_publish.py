@@ -68,4 +68,4 @@ def publish(folder: Path, attempts: tuple[Path, ...], name: str | None, as_json:
     )
     if not printed_json(answer, as_json):
         counts = f"bugs: {index.bugs}, setups: {len(index.setups)}, attempts: {index.attempts}"
-        results.print(f"{benchmark} in {url}: {counts}", markup=False)
+        results.print(f"{benchmark} in {url}: {counts}")

@@ -1,7 +1,6 @@
 """`kgym bench query`."""
 
 from pathlib import Path
-from typing import Any
 
 import click
 from pydantic import ValidationError
@@ -16,13 +15,6 @@ from kgym_cli.inputs.parameters import FOLDER
 from kgym_cli.output import echo, json_option, print_table, printed_json
 
 
-def answer() -> Any:
-    """Return the type of --json; its import needs the extra `bench`."""
-    from kgym.bench.query import QueryAnswer  # noqa: PLC0415
-
-    return QueryAnswer
-
-
 @click.command()
 @click.argument("folder", metavar="RESULTS", type=FOLDER)
 @click.option(
@@ -33,12 +25,11 @@ def answer() -> Any:
     "metrics",
     multiple=True,
     default=["crr@1"],
-    show_default=True,
     help="FIGURE@K for the mean of K runs, pass:FIGURE@K for the best.",
 )
 @click.option("--csv", "as_csv", is_flag=True, help="Print CSV, safe for spreadsheets.")
 @choice_options
-@json_option(answer)
+@json_option("kgym.bench.query:QueryAnswer")
 def query(
     folder: Path,
     by: tuple[str, ...],

@@ -1,20 +1,12 @@
 """`kgym bench report`."""
 
 from pathlib import Path
-from typing import Any
 
 import click
 
 from kgym_cli import extras
 from kgym_cli.inputs.parameters import FOLDER
 from kgym_cli.output import json_option, printed_json
-
-
-def answer() -> Any:
-    """Return the type of --json; its import needs the extra `bench`."""
-    from kgym.bench.report import Report  # noqa: PLC0415
-
-    return Report
 
 
 @click.command()
@@ -29,7 +21,7 @@ def answer() -> Any:
     help="Compare two setups, by their numbers in the table.",
 )
 @click.option("--manifest", is_flag=True, help="Also write DIR/manifest.json for `bench verify`.")
-@json_option(answer)
+@json_option("kgym.bench.report:Report")
 def report(
     folder: Path, runs: int | None, pair: tuple[int, int] | None, manifest: bool, as_json: bool
 ) -> None:

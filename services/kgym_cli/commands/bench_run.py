@@ -1,7 +1,6 @@
 """`kgym bench run`."""
 
 from pathlib import Path
-from typing import Any
 
 import click
 
@@ -9,14 +8,6 @@ from kgym_cli import extras
 from kgym_cli.inputs.parameters import FILE, FOLDER
 from kgym_cli.output import json_option, leave, people, printed_json, results
 from kgym_cli.settings import options_of
-
-
-def answer() -> Any:
-    """Return the type of --json; its import needs the extra `bench`."""
-    from kgym.bench.campaign import Estimate  # noqa: PLC0415
-    from kgym_benchmark.campaign.runner import Summary  # noqa: PLC0415
-
-    return Summary | Estimate
 
 
 @click.command()
@@ -39,7 +30,7 @@ def answer() -> Any:
     " `compare_fix` in CAMPAIGN.toml.",
 )
 @options_of("bench run")
-@json_option(answer)
+@json_option("kgym_benchmark.campaign.runner:Summary", "kgym.bench.campaign:Estimate")
 def run(
     description: Path,
     into: Path,
@@ -79,5 +70,5 @@ def run(
         return
     summary = campaign_run.carried_out(campaign, chosen_subjects, into, home)
     if not printed_json(summary, as_json):
-        results.print(str(summary), markup=False)
+        results.print(str(summary))
     leave(campaign_run.status_of(summary))

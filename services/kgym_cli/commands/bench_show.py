@@ -70,10 +70,10 @@ def _show_dataset(answer: DatasetAnswer, *, as_json: bool) -> None:
     if printed_json(answer, as_json):
         return
     about = answer.dataset
-    results.print(f"[bold]{escape(about.name)}[/]: {about.bugs} bugs, {about.sha256}")
+    results.print(f"[bold]{escape(about.name)}[/]: {about.bugs} bugs, {about.sha256}", markup=True)
     for line in (about.description, about.source):
         if line:
-            results.print(line, markup=False)
+            results.print(line)
     for name, counts in (
         ("status", answer.statuses),
         ("programs", answer.reproducers),
@@ -81,11 +81,11 @@ def _show_dataset(answer: DatasetAnswer, *, as_json: bool) -> None:
         ("class", answer.classes),
     ):
         text = ", ".join(f"{word} {count}" for word, count in counts.items())
-        results.print(f"{name}: {text or '-'}", markup=False)
+        results.print(f"{name}: {text or '-'}")
 
 
 def _show_bug(bug: BugRecord) -> None:
-    results.print(f"[bold]{escape(bug.title)}[/]")
+    results.print(f"[bold]{escape(bug.title)}[/]", markup=True)
     patch, first = bug.patch, bug.crashes[0] if bug.crashes else None
     lines = {
         "id": bug.id,
@@ -106,7 +106,7 @@ def _show_bug(bug: BugRecord) -> None:
     }
     for name, value in lines.items():
         if value:
-            results.print(f"{name}: {value}", markup=False)
+            results.print(f"{name}: {value}")
 
 
 def _text(bug: BugRecord, part: Part) -> str | None:

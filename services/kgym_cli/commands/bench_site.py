@@ -57,7 +57,7 @@ def site(benchmark: str, into: Path, attempts: tuple[Path, ...], as_json: bool) 
         source = _published(benchmark)
     pages = files.write(source, into)
     if not printed_json(SiteAnswer(folder=into, pages=pages), as_json):
-        results.print(f"{into}: {pages} pages", markup=False)
+        results.print(f"{into}: {pages} pages")
 
 
 def _of_folder(folder: Path, files: tuple[Path, ...]) -> "SiteSource":

@@ -32,9 +32,7 @@ class VerifyAnswer(Answer):
 
 @click.command()
 @click.argument("folder", metavar="RESULTS", type=FOLDER)
-@click.option(
-    "--sample", type=click.IntRange(0), default=3, show_default=True, help="Patches to try again."
-)
+@click.option("--sample", type=click.IntRange(0), default=3, help="Patches to try again.")
 @click.option("--dataset", "known", type=FOLDER, help="Dataset with the bugs.  [default: RESULTS]")
 @json_option(VerifyAnswer)
 def verify(folder: Path, sample: int, known: Path | None, as_json: bool) -> None:
@@ -78,7 +76,7 @@ def verify(folder: Path, sample: int, known: Path | None, as_json: bool) -> None
         undecided = "undecided: patches of the sample have no verdict"
         last = "not accepted" if problems else undecided if unknown else "accepted"
         for line in (*problems, *unknown, last):
-            results.print(line, markup=False)
+            results.print(line)
     leave(Exit.NEGATIVE if problems else Exit.INFRASTRUCTURE if unknown else Exit.OK)
 
 

@@ -1,7 +1,6 @@
 """`kgym bug new`."""
 
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +16,7 @@ from kgym.crash.report import parse
 from kgym.errors import UserError
 from kgym_cli.bugs.new_bundle import UNSEEN, NewBundle, kernel_table
 from kgym_cli.inputs import compressed_files
+from kgym_cli.inputs.parameters import PATH, SECONDS, parameters
 from kgym_cli.jobs.job_answer import exit_status
 from kgym_cli.jobs.job_progress import follow
 from kgym_cli.output import Exit, json_option, leave, people, printed_json, results
@@ -36,7 +36,7 @@ class NewBugAnswer(Answer):
 
 
 _file = click.Path(path_type=Path, exists=True, dir_okay=False)
-_OPTIONS = (
+_options = parameters(
     click.option("--kernel", help="A shared kernel, linux-source-…, a folder, or URL@COMMIT."),
     click.option("--repro", type=_file, help="Reproducer: a C file, or a syzkaller program."),
     click.option("--config", type=_file, help="The kernel's complete .config."),
@@ -48,7 +48,7 @@ _OPTIONS = (
         help="Part of a .config, merged into allnoconfig; may be repeated.",
     ),
     click.option("--compiler", help="gcc, gcc-12, clang-16, …"),
-    click.option("--time", type=click.FloatRange(0, 86400, min_open=True), help="Seconds per run."),
+    click.option("--time", type=SECONDS, help="Seconds per run."),
     click.option("--instances", type=click.IntRange(1, 1000), help="VMs."),
     click.option("--regress", type=_file, help="Patch that brings the bug back."),
     click.option("--fix", type=_file, help="Known fix."),
@@ -58,15 +58,9 @@ _OPTIONS = (
 )
 
 
-def _all(command: Callable[..., Any]) -> Callable[..., Any]:
-    for option in reversed(_OPTIONS):
-        command = option(command)
-    return command
-
-
 @click.command()
-@click.argument("folder", type=click.Path(path_type=Path))
-@_all
+@click.argument("folder", type=PATH)
+@_options
 @json_option(NewBugAnswer)
 def new(folder: Path, no_run: bool, as_json: bool, **given: Any) -> None:
     """Write the bundle of your own bug to a new FOLDER, run it once, and record its title.
@@ -87,7 +81,7 @@ def new(folder: Path, no_run: bool, as_json: bool, **given: Any) -> None:
         **{name: wanted[name] for name in ("instances", "regress", "fix")},
     )
     bug = bundle.write(folder)
-    people.print(f"written: {folder}", markup=False)
+    people.print(f"written: {folder}")
     job = None if no_run else _ran(bug, any_crash=wanted["title"] is None)
     result = _result(job)
     if job and result and result.title and wanted["title"] is None:
@@ -119,7 +113,7 @@ def _titles(log: Path) -> list[str]:
         why = report.corrupted_reason if report else "it holds no crash"
         raise UserError("bad_option", f"{log} gives no title: {why}; give --title instead")
     if report.corrupted:
-        people.print(f"{log} is damaged: {report.corrupted_reason}", markup=False)
+        people.print(f"{log} is damaged: {report.corrupted_reason}")
     return [report.title, *report.alt_titles]
 
 
@@ -174,6 +168,6 @@ def _result(job: JobView | None) -> ReproduceResult | None:
 
 def _print(answer: NewBugAnswer) -> None:
     if answer.verdict is not None:
-        results.print(f"{answer.verdict}: {answer.reason}", markup=False)
+        results.print(f"{answer.verdict}: {answer.reason}")
     title = answer.title or f"{UNSEEN}; write it into {answer.folder / 'bug.toml'}"
-    results.print(f"{answer.folder}: {title}", markup=False)
+    results.print(f"{answer.folder}: {title}")

@@ -22,6 +22,7 @@ from kgym.bugs.port import Outcome, PortOptions, PortRow, Subject, bug_on
 from kgym.bugs.sweep import SweepOptions
 from kgym.client import AsyncClient
 from kgym.errors import UserError, file_errors
+from kgym_cli.inputs.parameters import FILE, FOLDER, SECONDS
 from kgym_cli.output import Exit, json_option, leave, people, print_json, print_table
 from kgym_cli.output.answer import Answer
 from kgym_cli.platforms import interruptible_work
@@ -51,36 +52,21 @@ class PortSummary(Answer):
     seconds: float = Field(description="duration of this command")
 
 
-_folder = click.Path(path_type=Path, file_okay=False)
-
-
 @click.command()
-@click.argument("folder", metavar="DIR", type=_folder)
-@click.option("--repros", type=_folder, help="Folder of C programs, ID.c.  [default: DIR]")
+@click.argument("folder", metavar="DIR", type=FOLDER)
+@click.option("--repros", type=FOLDER, help="Folder of C programs, ID.c.  [default: DIR]")
 @click.option(
-    "--kernel",
-    "kernels",
-    multiple=True,
-    default=_KERNELS,
-    show_default=True,
-    help="Shared kernel; may be repeated.",
+    "--kernel", "kernels", multiple=True, default=_KERNELS, help="Shared kernel; may be repeated."
 )
 @click.option("--only", multiple=True, metavar="ID", help="Only bugs whose id has this prefix.")
 @click.option("--dry-run", is_flag=True, help="Only reverse the fixes: compile and run nothing.")
-@click.option("--attempts", type=click.IntRange(1, 100), default=5, show_default=True)
-@click.option(
-    "--time",
-    "seconds",
-    type=click.FloatRange(0, 86400, min_open=True),
-    default=60,
-    show_default=True,
-    help="Seconds per run.",
-)
+@click.option("--attempts", type=click.IntRange(1, 100), default=5)
+@click.option("--time", "seconds", type=SECONDS, default=60, help="Seconds per run.")
 @click.option("--name", help="Group of the jobs.  [default: made of DIR]")
 @click.option("--retry", is_flag=True, help="Retry what has no answer.")
 @click.option(
     "--write",
-    type=click.Path(path_type=Path, file_okay=False),
+    type=FOLDER,
     help="Write a bundle of each bug that comes back into this folder, as KERNEL/ID.",
 )
 @click.option(
@@ -88,7 +74,7 @@ _folder = click.Path(path_type=Path, file_okay=False)
     is_flag=True,
     help="Bundles only name their programs, which are others' work, by SHA-256.",
 )
-@click.option("--csv", "table", type=click.Path(path_type=Path, dir_okay=False))
+@click.option("--csv", "table", type=FILE)
 @json_option(PortAnswer | PortSummary)
 def port(
     folder: Path,
@@ -124,7 +110,7 @@ def port(
     run = _Run(PortOptions(sweep, attempts, 2, seconds, only_reverse=dry_run), as_json=as_json)
     bug_count = len(subjects) + len(unread)
     # Unreadable bugs are rows of the table, too: a campaign of hundreds must not fail for one file.
-    people.print(f"{group}: {bug_count} bugs on {len(kernels)} kernels", markup=False)
+    people.print(f"{group}: {bug_count} bugs on {len(kernels)} kernels")
     try:
         run.refuse(kernels, unread)
         if subjects:
@@ -141,9 +127,7 @@ def port(
         print_json(PortSummary(name=group, pairs=len(rows), outcomes=dict(counted), seconds=took))
     else:
         print_table("bug", "kernel", "outcome", "crash or title", "why", rows=map(_cells, rows))
-    people.print(
-        ", ".join(f"{count} {outcome}" for outcome, count in counted.items()), markup=False
-    )
+    people.print(", ".join(f"{count} {outcome}" for outcome, count in counted.items()))
     leave(Exit.INFRASTRUCTURE if counted[Outcome.INCONCLUSIVE] else Exit.OK)
 
 
@@ -179,7 +163,7 @@ class _Run:
 
     def _hear(self, row: PortRow) -> None:
         self.rows[row.kernel, row.bug] = row
-        people.print(f"{row.kernel} {row.bug[:12]}: {row.outcome} {row.reason}", markup=False)
+        people.print(f"{row.kernel} {row.bug[:12]}: {row.outcome} {row.reason}")
         if self.as_json:
             print_json(PortAnswer(**dict(row)))
 

@@ -37,17 +37,17 @@ def show(name: str, as_json: bool) -> None:
     if printed_json(answer, as_json):
         return
     about = escape(f"{bug.file.title}\n\n{bug.file.summary.strip()}\n")
-    results.print(f"[bold]{escape(bug.name)}[/]: {about}")
+    results.print(f"[bold]{escape(bug.name)}[/]: {about}", markup=True)
     for reference in bug.file.references:
-        results.print(f"  {reference}", markup=False)
-    results.print(f"\nfiles: {', '.join(bug.file.files)}", markup=False)
+        results.print(f"  {reference}")
+    results.print(f"\nfiles: {', '.join(bug.file.files)}")
     program = bug.file.reproducer
-    results.print(f"reproducer: {program.file}, {program.time:g} s", markup=False)
+    results.print(f"reproducer: {program.file}, {program.time:g} s")
     for options in answer.options:
         words = (f"{name}={value}" for name, value in asdict(options).items())
-        results.print(f"syzkaller: {', '.join(words)}", markup=False)
+        results.print(f"syzkaller: {', '.join(words)}")
     for finding in answer.config_findings:
-        results.print(f"config: {finding}", markup=False)
+        results.print(f"config: {finding}")
 
 
 def _config_findings(bug: Bug) -> list[str]:

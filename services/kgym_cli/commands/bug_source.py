@@ -6,7 +6,7 @@ import click
 
 from kgym.bugs import bundle as bugs
 from kgym.bugs import tree_changes
-from kgym_cli.inputs.parameters import complete_bug
+from kgym_cli.inputs.parameters import PATH, complete_bug
 from kgym_cli.output import json_option, people, printed_json, results
 from kgym_cli.output.answer import Answer
 from kgym_cli.settings import settings
@@ -22,7 +22,7 @@ class SourceAnswer(Answer):
 
 @click.command()
 @click.argument("name", shell_complete=complete_bug)
-@click.argument("folder", type=click.Path(path_type=Path))
+@click.argument("folder", type=PATH)
 @json_option(SourceAnswer)
 def source(name: str, folder: Path, as_json: bool) -> None:
     """Write a bug's kernel source to a new FOLDER, as a Git repository.
@@ -40,7 +40,5 @@ def source(name: str, folder: Path, as_json: bool) -> None:
     tree_changes.remember(folder, name if shipped else str(Path(name).absolute()))
     if printed_json(SourceAnswer(bug=bug.name, folder=folder.absolute(), source=identity), as_json):
         return
-    results.print(f"{folder}: {identity}", markup=False)
-    results.print(
-        f"edit it, then: git -C {folder} diff > my.patch; kgym check {name} my.patch", markup=False
-    )
+    results.print(f"{folder}: {identity}")
+    results.print(f"edit it, then: git -C {folder} diff > my.patch; kgym check {name} my.patch")

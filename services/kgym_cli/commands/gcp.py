@@ -12,6 +12,7 @@ from kgym.errors import UserError
 from kgym_cli.commands.gcp_scale import public_key, scale, simulate
 from kgym_cli.gcp import emulated_project
 from kgym_cli.gcp.farm import Farm, farm, farm_options
+from kgym_cli.inputs.parameters import PATH
 from kgym_cli.lazy import reachable
 from kgym_cli.output import json_option, people, print_json, print_table, printed_json, results
 from kgym_cli.output.answer import Answer
@@ -106,11 +107,7 @@ def gcp() -> None:
 
 @gcp.command()
 @farm_options
-@click.option(
-    "--ssh-key",
-    type=click.Path(path_type=Path),
-    help="Public key that may log in to the hosts as user kgym.",
-)
+@click.option("--ssh-key", type=PATH, help="Public key that may log in to the hosts as user kgym.")
 @json_option(UpAnswer)
 def up(
     deployment: Path, endpoint: str | None, emulated: bool, ssh_key: Path | None, as_json: bool
@@ -137,7 +134,7 @@ def up(
         return
     _print_hosts(made)
     if cloud.server is not None:
-        people.print(f"scheduler: {cloud.server}", markup=False)
+        people.print(f"scheduler: {cloud.server}")
 
 
 @gcp.command()
@@ -170,7 +167,7 @@ def _end_project(cloud: Farm) -> None:
         return
     left = [name for name in cloud.project.end() if not _is_kept(cloud.deployment, name)]
     if left:
-        people.print(f"other deployments still use the project: {', '.join(left)}", markup=False)
+        people.print(f"other deployments still use the project: {', '.join(left)}")
 
 
 def _is_kept(deployment: Deployment, name: str) -> bool:
@@ -280,7 +277,7 @@ def _dollars(value: float | None) -> str:
 
 def _tell(parts: list[CloudPart], part: "Part") -> None:
     parts.append(CloudPart(kind=part.kind, name=part.name, done=part.done))
-    people.print(f"{part.done}: {part.kind} {part.name}", markup=False)
+    people.print(f"{part.done}: {part.kind} {part.name}")
 
 
 def _answer(host: "CloudHost", versions: dict[str, str]) -> CloudHostAnswer:

@@ -12,6 +12,7 @@ from pydantic import Field
 from kgym.api.jobs import JobFilter
 from kgym.errors import InfrastructureError, UserError, file_errors
 from kgym_cli.gcp.farm import farm, farm_options
+from kgym_cli.inputs.parameters import PATH
 from kgym_cli.output import json_option, people, print_table, printed_json
 from kgym_cli.output.answer import Answer
 from kgym_hosts import prices
@@ -77,15 +78,9 @@ class SimulationAnswer(Outcome):
 @farm_options
 @click.option("--once", is_flag=True, help="Run one round, without knowledge of earlier demand.")
 @click.option(
-    "--every",
-    type=click.FloatRange(0.1, 3600),
-    default=30.0,
-    show_default=True,
-    help="Seconds between rounds.",
+    "--every", type=click.FloatRange(0.1, 3600), default=30.0, help="Seconds between rounds."
 )
-@click.option(
-    "--ssh-key", type=click.Path(path_type=Path), help="Public key that may log in to added hosts."
-)
+@click.option("--ssh-key", type=PATH, help="Public key that may log in to added hosts.")
 @json_option(ScaleAnswer)
 def scale(
     deployment: Path,
@@ -136,7 +131,6 @@ def scale(
     "--hours",
     type=click.FloatRange(0.01, 24 * 366),
     default=24.0,
-    show_default=True,
     help="Simulate the jobs of the last N hours.",
 )
 @json_option(SimulationAnswer)
@@ -225,10 +219,10 @@ def _fault(error: InfrastructureError) -> Fault:
 def _tell(answer: ScaleAnswer) -> None:
     at = answer.at.astimezone().strftime("%H:%M:%S")
     if answer.fault is not None:
-        people.print(f"{at} {answer.fault.reason}: {answer.fault.message}", markup=False)
+        people.print(f"{at} {answer.fault.reason}: {answer.fault.message}")
     for action in answer.actions:
         what = f"{at} {action.action} {action.host or action.pool}: {action.why}"
         fault = (
             f" ({action.fault.reason}: {action.fault.message})" if action.fault is not None else ""
         )
-        people.print(what + fault, markup=False)
+        people.print(what + fault)

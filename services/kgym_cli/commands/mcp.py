@@ -16,6 +16,7 @@ from kgym.errors import UserError
 from kgym_cli import extras
 from kgym_cli.agents.called_jobs import CalledJobs
 from kgym_cli.commands.run_kernel import remembered
+from kgym_cli.inputs.parameters import FOLDER
 from kgym_cli.platforms.scheduler_choice import address
 from kgym_cli.settings import options_of, settings
 
@@ -24,7 +25,7 @@ from kgym_cli.settings import options_of, settings
 @options_of("mcp")
 @click.option(
     "--tree",
-    type=click.Path(path_type=Path, file_okay=False),
+    type=FOLDER,
     help="Source tree of the bug; its changes are tried if a call gives no patch.",
 )
 def mcp(tree: Path | None) -> None:

@@ -19,6 +19,7 @@ from kgym.client import AsyncClient
 from kgym.errors import UserError
 from kgym_cli.commands.bug_trial import reasons
 from kgym_cli.commands.trial_options import accept_option, effort_options
+from kgym_cli.inputs.parameters import FOLDER, PATH_OR_STDIN
 from kgym_cli.inputs.patch_files import patch_text
 from kgym_cli.jobs.job_answer import exit_status
 from kgym_cli.output import echo, json_option, leave, people, printed_json
@@ -30,13 +31,14 @@ from kgym_cli.settings import options_of, settings
 @options_of("run-kernel")
 @click.option(
     "--tree",
-    type=click.Path(path_type=Path, file_okay=False),
+    type=FOLDER,
     default=Path(),
+    show_default=False,
     help="Source tree.  [default: the current folder]",
 )
 @click.option(
     "--patch",
-    type=click.Path(path_type=Path, allow_dash=True),
+    type=PATH_OR_STDIN,
     help="Diff, or mails with diffs, to test instead of the tree's changes; - is standard input.",
 )
 @click.option(
@@ -128,4 +130,4 @@ def _tell(news: Moved | Row) -> None:
     """Print progress, on a terminal only: agents read stderr as part of the answer."""
     if people.is_terminal and isinstance(news, Moved):
         job = f" (job {news.job})" if news.job else ""
-        people.print(f"{news.stage}{job}", style="dim", markup=False)
+        people.print(f"{news.stage}{job}", style="dim")

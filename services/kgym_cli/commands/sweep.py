@@ -27,7 +27,7 @@ from kgym_cli.commands.trial_options import (
     effort_options,
 )
 from kgym_cli.inputs import patch_files
-from kgym_cli.inputs.parameters import complete_bug, group_name
+from kgym_cli.inputs.parameters import FILE, PATH, complete_bug, group_name
 from kgym_cli.inputs.patch_files import Found
 from kgym_cli.jobs import sweep_view
 from kgym_cli.jobs.job_answer import exit_status
@@ -71,7 +71,7 @@ class SweepSummary(Answer):
     multiple=True,
     required=True,
     metavar="DIR",
-    type=click.Path(path_type=Path),
+    type=PATH,
     help="Folder of patches, or one patch file; may be repeated.",
 )
 @click.option("--name", help="Group of the jobs.  [default: made of bugs and folders]")
@@ -79,7 +79,6 @@ class SweepSummary(Answer):
     "--under-way",
     type=click.IntRange(1, MOST_UNDER_WAY),
     default=SweepOptions("").under_way,
-    show_default=True,
     help="Most unfinished trials at a time.",
 )
 @click.option("--retry", is_flag=True, help="Retry what has no answer.")
@@ -91,12 +90,7 @@ class SweepSummary(Answer):
 @click.option("--variants", is_flag=True, help="Also run programs close to each bug's reproducer.")
 @compare_option
 @accept_option
-@click.option(
-    "--csv",
-    "table",
-    type=click.Path(path_type=Path, dir_okay=False),
-    help="Also write the table to this file.",
-)
+@click.option("--csv", "table", type=FILE, help="Also write the table to this file.")
 @options_of("sweep")
 @json_option(SweepRow | SweepSummary)
 def sweep(
@@ -133,7 +127,7 @@ def sweep(
     loaded = [loaded_bug.built_by(compiler) for loaded_bug in _loaded(names)]
     patches = patch_files.find(loaded, places)
     for folder in patches.left_out:
-        people.print(f"ignored: {folder}: no bug of that name is swept", markup=False)
+        people.print(f"ignored: {folder}: no bug of that name is swept")
     options = SweepOptions(
         name=group_name(name or patch_files.default_name(names, places)),
         accepted=frozenset(accept_findings.replace(",", " ").split()),
@@ -183,9 +177,7 @@ class _Run:
         if table is not None:
             # Tried first: hours later, an unwritable file would cost the table.
             _write(table, None)
-        people.print(
-            f"sweep {self.options.name}: {sum(self.view.pairs.values())} pairs", markup=False
-        )
+        people.print(f"sweep {self.options.name}: {sum(self.view.pairs.values())} pairs")
         try:
             interruptible_work.run(self._sweep, self.options)
         finally:
@@ -212,10 +204,9 @@ class _Run:
             print_table(*HEADS, rows=map(_cells, rows))
             for row in rows:
                 if row.behavioural_equivalence is not None:
-                    line = f"{row.bug}, {row.patch}: {row.behavioural_equivalence}"
-                    results.print(line, markup=False)
+                    results.print(f"{row.bug}, {row.patch}: {row.behavioural_equivalence}")
             for substitution in sorted({row.compiler_substitution for row in rows} - {""}):
-                people.print(f"compiler: {substitution}", markup=False)
+                people.print(f"compiler: {substitution}")
         people.print(sweep_view.counts(self.view.pairs, rows, len(self.view.pairs)))
         if any(row.outcome is Outcome.INCONCLUSIVE for row in rows) and not self.options.retry:
             people.print("repeat the command with --retry to retry pairs without an answer")

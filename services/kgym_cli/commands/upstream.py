@@ -20,16 +20,14 @@ from kgym.bugs.sweep import SweepOptions
 from kgym.client import AsyncClient
 from kgym.source import patch_mails, patching
 from kgym_cli.agents.run_answer import write_kit
-from kgym_cli.inputs.parameters import complete_bug
+from kgym_cli.inputs.parameters import PATH, PATH_OR_STDIN, complete_bug
 from kgym_cli.inputs.patch_files import patch_file
 from kgym_cli.jobs.job_answer import exit_status
 from kgym_cli.output import Exit, echo, json_option, leave, print_json, print_table, printed_json
 from kgym_cli.output.answer import Answer
 from kgym_cli.platforms import interruptible_work
 
-_patch_argument = click.argument(
-    "path", metavar="PATCH", type=click.Path(path_type=Path, allow_dash=True)
-)
+_patch_argument = click.argument("path", metavar="PATCH", type=PATH_OR_STDIN)
 _bug_argument = click.argument("bug", shell_complete=complete_bug)
 
 
@@ -44,8 +42,13 @@ class UpstreamAnswer(Answer):
 @click.command()
 @_patch_argument
 @_bug_argument
-@click.option("--author", default="", help="Author, as `Name <mail>`.  [default: the patch's]")
-@click.option("--out", type=click.Path(path_type=Path), help="Folder.  [default: NAME-upstream]")
+@click.option(
+    "--author",
+    default="",
+    show_default=False,
+    help="Author, as `Name <mail>`.  [default: the patch's]",
+)
+@click.option("--out", type=PATH, help="Folder.  [default: NAME-upstream]")
 @json_option(UpstreamAnswer)
 def upstream(path: Path, bug: str, author: str, out: Path | None, as_json: bool) -> None:
     """Prove a patch, and write it as its maintainers want it; nothing is sent.

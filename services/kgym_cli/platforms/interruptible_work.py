@@ -32,8 +32,7 @@ def run(work: Work, options: "SweepOptions") -> None:
     except KeyboardInterrupt:
         people.print(
             f"interrupted: repeat the command to continue, or `kgym group abort {options.name}` to"
-            " abort its jobs",
-            markup=False,
+            " abort its jobs"
         )
         raise
 
