@@ -173,18 +173,15 @@ def _answer(
     if "--json" not in words[: words.index("--") if "--" in words else None]:
         return
     document = {
+        **more,
         "type": f"urn:kgymsuite:problem:{reason}",
         "title": HTTPStatus(status).phrase,
         "status": status,
         "detail": detail,
-        "instance": _command(words),
+        "instance": str(more.get("instance") or _command(words)),
         "reason": reason,
     }
-    click.echo(json.dumps({**more, **document, **_instance(more)}, default=str))
-
-
-def _instance(more: Mapping[str, Any]) -> dict[str, str]:
-    return {"instance": str(more["instance"])} if "instance" in more else {}
+    click.echo(json.dumps(document, default=str))
 
 
 def _command(words: list[str]) -> str:

@@ -122,7 +122,12 @@ async def _deliver(
                 run.return_news(log, progress)
                 _log.warning("result not delivered, trying again", error=str(error))
             except UserError as error:  # retrying this result cannot help: report that instead
-                ending = AttemptEnding(failure=_refused(error))
+                message = f"the scheduler refused the result: {error.message}"
+                ending = AttemptEnding(
+                    failure=Failure(
+                        cause="infrastructure", reason="result_refused", message=message
+                    )
+                )
                 continue
         attempt += 1
         await asyncio.sleep(min(DELIVER_SECONDS, retry_delay(attempt)))
@@ -143,14 +148,6 @@ async def _stop(*tasks: "asyncio.Task[AttemptEnding] | asyncio.Task[None]") -> N
     for task in tasks:
         task.cancel()
     await asyncio.gather(*tasks, return_exceptions=True)
-
-
-def _refused(error: UserError) -> Failure:
-    return Failure(
-        cause="infrastructure",
-        reason="result_refused",
-        message=f"the scheduler refused the result: {error.message}",
-    )
 
 
 def _failure(error: Exception) -> Failure:
