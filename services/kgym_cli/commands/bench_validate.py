@@ -102,7 +102,6 @@ def validate(
     # one, and another dataset or kernel gets jobs of its own.
     group = name or f"validate-{bugs.about.sha256[:12]}-{kernel or base}"
     verdicts: dict[str, BugVerdict] = {}
-    made: list[About | None] = []
 
     def hear(verdict: BugVerdict) -> None:
         verdicts[verdict.bug] = verdict
@@ -111,13 +110,13 @@ def validate(
         if as_json:
             print_json(VerdictAnswer(**dict(verdict)))
 
-    async def work(client: AsyncClient, sweep: SweepOptions) -> None:
+    async def work(client: AsyncClient, sweep: SweepOptions) -> About | None:
         options = ValidateOptions(sweep, base, kernel, attempts, seconds, most_runs)
-        made.append(await validate_bugs(client, bugs, into, options, hear))
+        return await validate_bugs(client, bugs, into, options, hear)
 
     people.print(f"{group}: {len(bugs)} bugs")
-    interruptible_work.run(work, SweepOptions(group, retry=retry))
-    summary = _summary(verdicts, made[0], into)
+    made = interruptible_work.run(work, SweepOptions(group, retry=retry))
+    summary = _summary(verdicts, made, into)
     if not printed_json(summary, as_json):
         rows = [_cells(verdicts[bug_id]) for bug_id in sorted(verdicts)]
         print_table("bug", "stage", "outcome", "crashed", "title", "why", rows=rows)

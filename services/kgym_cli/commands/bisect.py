@@ -2,6 +2,7 @@
 
 import time
 from dataclasses import replace
+from functools import partial
 from hashlib import sha256
 from pathlib import Path
 from typing import Literal
@@ -149,54 +150,40 @@ def bisect(
         most_tests=most_tests,
         most_hours=most_hours,
     )
-    run = _Run(bug, options, as_json=as_json)
-    run.go(dry_run=dry_run)
-    if run.result is None:
+    hear = partial(_hear, options.sweep.name, as_json=as_json)
+
+    async def work(client: AsyncClient, sweep: SweepOptions) -> Result | None:
+        asked = replace(options, sweep=sweep)
+        if not dry_run:
+            return await bisection.bisect(client, bug, asked, hear)
+        hear(await bisection.planned(client, bug, asked))
+        return None
+
+    result = interruptible_work.run(work, options.sweep)
+    if result is None:
         leave(Exit.OK)
-    _answer(run.result, options.sweep.name, time.monotonic() - begun, as_json=as_json)
-    leave(_status(run.result))
+    _answer(result, options.sweep.name, time.monotonic() - begun, as_json=as_json)
+    leave(_status(result))
 
 
-class _Run:
-    """One run of the command."""
-
-    def __init__(self, bug: Bug, options: BisectOptions, *, as_json: bool) -> None:
-        self.bug = bug
-        self.options = options
-        self.as_json = as_json
-        self.result: Result | None = None
-
-    def go(self, *, dry_run: bool) -> None:
-        """Bisect, or only plan."""
-
-        async def work(client: AsyncClient, sweep: SweepOptions) -> None:
-            options = replace(self.options, sweep=sweep)
-            if dry_run:
-                self._hear(await bisection.planned(client, self.bug, options))
-            else:
-                self.result = await bisection.bisect(client, self.bug, options, self._hear)
-
-        interruptible_work.run(work, self.options.sweep)
-
-    def _hear(self, news: Plan | Tried) -> None:
-        name = self.options.sweep.name
-        if isinstance(news, Plan):
-            people.print(
-                f"{name}: {news.commits} commits from {news.good[:12]} (good) to"
-                f" {news.bad[:12]} (bad); about {news.tests} tests, {news.runs} runs"
-            )
-            if self.as_json:
-                print_json(BisectPlan(**dict(news), name=name))
-            return
-        runs = f"{news.crashed} of {news.completed} runs crashed" if news.completed else ""
-        why = "; ".join(filter(None, (runs, news.reason)))
+def _hear(name: str, news: Plan | Tried, *, as_json: bool) -> None:
+    if isinstance(news, Plan):
         people.print(
-            f"{news.number}. {news.commit[:12]} [{_STYLES[news.saw]}]{news.saw}[/]"
-            f" {escape(why)}: {news.left} left  {escape(news.subject)}",
-            markup=True,
+            f"{name}: {news.commits} commits from {news.good[:12]} (good) to"
+            f" {news.bad[:12]} (bad); about {news.tests} tests, {news.runs} runs"
         )
-        if self.as_json:
-            print_json(BisectTest(**dict(news)))
+        if as_json:
+            print_json(BisectPlan(**dict(news), name=name))
+        return
+    runs = f"{news.crashed} of {news.completed} runs crashed" if news.completed else ""
+    why = "; ".join(filter(None, (runs, news.reason)))
+    people.print(
+        f"{news.number}. {news.commit[:12]} [{_STYLES[news.saw]}]{news.saw}[/]"
+        f" {escape(why)}: {news.left} left  {escape(news.subject)}",
+        markup=True,
+    )
+    if as_json:
+        print_json(BisectTest(**dict(news)))
 
 
 def _wanted(

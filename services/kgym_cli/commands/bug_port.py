@@ -2,9 +2,10 @@
 
 import time
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from hashlib import sha256
+from itertools import product
 from pathlib import Path
 from typing import Literal
 
@@ -103,24 +104,39 @@ def port(
     subjects, unread = _subjects(folder, repros or folder, only)
     for kernel in kernels:
         bugs.refuse_unknown_kernel(kernel)
-    group = name or _name(folder)
+    # The same folder is the same campaign: its jobs are found again.
+    digest = sha256(str(folder.resolve()).encode()).hexdigest()
+    group = name or f"port-{digest[:10]}"
     sweep = SweepOptions(group, retry=retry)
     # All bugs of a kernel share one build of it (kgym/bugs/port.py): a full build per bug would
     # take days.
-    run = _Run(PortOptions(sweep, attempts, 2, seconds, only_reverse=dry_run), as_json=as_json)
+    options = PortOptions(sweep, attempts, 2, seconds, only_reverse=dry_run)
+    found: dict[tuple[str, str], PortRow] = {}
+
+    def hear(row: PortRow) -> None:
+        found[row.kernel, row.bug] = row
+        people.print(f"{row.kernel} {row.bug[:12]}: {row.outcome} {row.reason}")
+        if as_json:
+            print_json(PortAnswer(**dict(row)))
+
+    async def work(client: AsyncClient, sweep: SweepOptions) -> None:
+        await campaign.port(client, kernels, subjects, replace(options, sweep=sweep), hear)
+
     bug_count = len(subjects) + len(unread)
     # Unreadable bugs are rows of the table, too: a campaign of hundreds must not fail for one file.
     people.print(f"{group}: {bug_count} bugs on {len(kernels)} kernels")
     try:
-        run.refuse(kernels, unread)
+        for kernel, (bug, reason) in product(kernels, unread.items()):
+            why = in_one_line(reason)
+            hear(PortRow(bug=bug, kernel=kernel, outcome=Outcome.REFUSED, reason=why))
         if subjects:
-            run.go(kernels, subjects)
+            interruptible_work.run(work, sweep)
     finally:
-        rows = run.sorted(kernels)
+        rows = sorted(found.values(), key=lambda row: (kernels.index(row.kernel), row.bug))
         if table is not None:
             _write(table, rows)
     if write is not None:
-        _bundles(write, rows, subjects, run.options, with_program=not without_programs)
+        _bundles(write, rows, subjects, options, with_program=not without_programs)
     counted = Counter(row.outcome for row in rows)
     if as_json:
         took = round(time.monotonic() - begun, 1)
@@ -129,43 +145,6 @@ def port(
         print_table("bug", "kernel", "outcome", "crash or title", "why", rows=map(_cells, rows))
     people.print(", ".join(f"{count} {outcome}" for outcome, count in counted.items()))
     leave(Exit.INFRASTRUCTURE if counted[Outcome.INCONCLUSIVE] else Exit.OK)
-
-
-class _Run:
-    """One run of the command."""
-
-    def __init__(self, options: PortOptions, *, as_json: bool) -> None:
-        self.options = options
-        self.as_json = as_json
-        self.rows: dict[tuple[str, str], PortRow] = {}
-
-    def go(self, kernels: Sequence[str], subjects: Sequence[Subject]) -> None:
-        """Reintroduce all bugs on all kernels."""
-
-        async def work(client: AsyncClient, sweep: SweepOptions) -> None:
-            options = replace(self.options, sweep=sweep)
-            await campaign.port(client, kernels, subjects, options, self._hear)
-
-        interruptible_work.run(work, self.options.sweep)
-
-    def refuse(self, kernels: Sequence[str], unread: Mapping[str, str]) -> None:
-        """Report bugs whose files are unusable, with the reason."""
-        for kernel in kernels:
-            for bug, reason in unread.items():
-                why = in_one_line(reason)
-                row = PortRow(bug=bug, kernel=kernel, outcome=Outcome.REFUSED, reason=why)
-                self._hear(row)
-
-    def sorted(self, kernels: Sequence[str]) -> list[PortRow]:
-        """Return the rows so far, by kernel and bug."""
-        places = {kernel: place for place, kernel in enumerate(kernels)}
-        return sorted(self.rows.values(), key=lambda row: (places[row.kernel], row.bug))
-
-    def _hear(self, row: PortRow) -> None:
-        self.rows[row.kernel, row.bug] = row
-        people.print(f"{row.kernel} {row.bug[:12]}: {row.outcome} {row.reason}")
-        if self.as_json:
-            print_json(PortAnswer(**dict(row)))
 
 
 def _subjects(
@@ -192,10 +171,6 @@ def _subjects(
     if not bugs_read and not unread:
         raise UserError("no_bugs", f"no bug ID.json in {folder} whose program ID.c is in {repros}")
     return bugs_read, unread
-
-
-def _name(folder: Path) -> str:
-    return f"port-{sha256(str(folder.resolve()).encode()).hexdigest()[:10]}"
 
 
 def _cells(row: PortRow) -> tuple[str, ...]:

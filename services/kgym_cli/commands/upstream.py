@@ -65,18 +65,15 @@ def upstream(path: Path, bug: str, author: str, out: Path | None, as_json: bool)
     message, tags, own = patch_kit.authored(patch_mails.read(patch, str(path)))
     patch_kit.author_of(author or own)  # refused before anything runs
     options = RunOptions(TrialOptions(variants=True), upstream=True)
-    runs: list[KernelRun] = []
-    checks: list[PatchCheck | str] = []
 
-    async def work(client: AsyncClient, _: SweepOptions) -> None:
-        runs.append(await run_kernel(client, loaded, patch, options))
-        if runs[0].outcome is Outcome.RESOLVED:
-            checks.append(await check_patch(client, loaded, patch, options))
+    async def work(client: AsyncClient, _: SweepOptions) -> tuple[KernelRun, PatchCheck | str]:
+        run = await run_kernel(client, loaded, patch, options)
+        resolved = run.outcome is Outcome.RESOLVED
+        return run, await check_patch(client, loaded, patch, options) if resolved else ""
 
-    interruptible_work.run(work, kept(loaded))
-    (run,) = runs
+    run, check = interruptible_work.run(work, kept(loaded))
     mail, written = None, list[str]()
-    for check in checks:
+    if run.outcome is Outcome.RESOLVED:
         kit = PatchKit(
             bug=loaded.file,
             crash="" if message else loaded.file.title,
