@@ -10,6 +10,7 @@ from pathlib import Path
 
 import structlog
 
+from kgym import tasks
 from kgym.api.states import retry_delay
 from kgym.api.steps import Failure
 from kgym.api.worker_calls import AttemptEnding, WorkerCalls
@@ -48,7 +49,7 @@ async def attempt(run: StepContext, handler: Handler, dispatch: WorkerCalls) -> 
             await _deliver(run, work.result(), dispatch, turn)
     except asyncio.CancelledError:
         # The job was aborted, or this worker stops. If the lease is lost, both calls do nothing.
-        await _stop(work, beat)
+        await tasks.end([work, beat])
         with contextlib.suppress(KgymError, TimeoutError):
             async with asyncio.timeout(RELEASE_SECONDS):
                 # A failure may come from the signal that stops this worker: a batch system sends
@@ -59,7 +60,7 @@ async def attempt(run: StepContext, handler: Handler, dispatch: WorkerCalls) -> 
                     await dispatch.finish(lease, work.result())
         raise
     finally:
-        await _stop(work, beat)
+        await tasks.end([work, beat])
         await _remove(run.folder)
 
 
@@ -142,12 +143,6 @@ async def _remove(folder: Path) -> None:
         return
     except OSError:
         await asyncio.to_thread(sandbox.remove, folder)
-
-
-async def _stop(*tasks: "asyncio.Task[AttemptEnding] | asyncio.Task[None]") -> None:
-    for task in tasks:
-        task.cancel()
-    await asyncio.gather(*tasks, return_exceptions=True)
 
 
 def _failure(error: Exception) -> Failure:

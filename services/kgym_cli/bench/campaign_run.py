@@ -7,6 +7,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
+from kgym import tasks
 from kgym.client import AsyncClient
 from kgym.configs import CONFIGS
 from kgym.errors import UserError
@@ -172,9 +173,7 @@ class BugTrees:
 
     async def close(self) -> None:
         """Release all sources."""
-        for task in self._sources.values():
-            task.cancel()
-        await asyncio.gather(*self._sources.values(), return_exceptions=True)
+        await tasks.end(self._sources.values())
         await asyncio.to_thread(self._held.close)
 
     async def _source(self, subject: Subject) -> Published:

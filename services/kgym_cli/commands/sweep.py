@@ -10,6 +10,7 @@ from typing import Literal
 import click
 from pydantic import Field
 
+from kgym import tasks
 from kgym.api import csv_text
 from kgym.api.outcomes import Outcome
 from kgym.bugs import bundle as bugs
@@ -222,9 +223,7 @@ class _Run:
                 subjects = [await self._subject(client, bug, begun) for bug in self.loaded]
                 await sweep_all(client, subjects, options, self._hear)
             finally:
-                for task in beside:
-                    task.cancel()
-                await asyncio.gather(*beside, return_exceptions=True)
+                await tasks.end(beside)
 
     async def _subject(self, client: AsyncClient, bug: Bug, begun: datetime | None) -> Subject:
         """Return a bug's patches and trial options."""
