@@ -39,7 +39,7 @@ COMMANDS = {
     "gcp": Lazy("gcp", "Make, show, scale and remove the hosts of a platform on Google Cloud."),
     "group": Lazy("group", "List, show, export and abort groups of jobs.", remote=True),
     "job": Lazy("job", "Submit, list, show, wait for, abort and restart jobs.", remote=True),
-    "mcp": Lazy("mcp", "Serve the tools for a bug to an agent (MCP).", remote=True),
+    "mcp": Lazy("run_kernel", "Serve the tools for a bug to an agent (MCP).", remote=True),
     "mirror": Lazy("mirror", "Keep copies of Git repositories for this host's workers."),
     "monitor": Lazy("monitor", "Serve web pages of jobs, their steps and workers.", remote=True),
     "report": Lazy("report", "Read crash reports from console logs."),

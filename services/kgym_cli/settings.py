@@ -9,6 +9,7 @@ import os
 import re
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import KW_ONLY, dataclass, field
 from pathlib import Path
 from typing import Any, Generic, Literal, Self, TypeVar, overload
 from urllib.parse import urlsplit
@@ -70,27 +71,20 @@ class HostName(click.ParamType[str]):
         return str(value)
 
 
+@dataclass(eq=False)
 class Setting(Generic[T]):
     """A setting: an attribute of `Settings`, an option of `commands`, and a variable KGYM_…."""
 
-    def __init__(
-        self,
-        words: str,
-        default: T | Callable[["Settings"], T],
-        kind: click.ParamType[Any] = click.STRING,
-        *,
-        commands: tuple[str, ...] = (),
-        shown: str = "",
-    ) -> None:
-        self.name = ""
-        # Description, with its unit.
-        self.words = words
-        self.default = default
-        self.kind = kind
-        # Commands that take it as an option; others that use it only read the variable.
-        self.commands = commands
-        # Text for a default that depends on other settings.
-        self.default_words = shown
+    # Description, with its unit.
+    words: str
+    default: T | Callable[["Settings"], T]
+    kind: click.ParamType[Any] = click.STRING
+    _: KW_ONLY
+    # Commands that take it as an option; others that use it only read the variable.
+    commands: tuple[str, ...] = ()
+    # Text for a default that depends on other settings.
+    shown: str = ""
+    name: str = field(default="", init=False)
 
     def __set_name__(self, owner: type, name: str) -> None:
         self.name = name
@@ -108,7 +102,7 @@ class Setting(Generic[T]):
     @property
     def default_shown(self) -> str:
         """Text of the default; empty if there is none."""
-        return self.default_words or ("" if self.default is None else str(self.default))
+        return self.shown or ("" if self.default is None else str(self.default))
 
     @overload
     def __get__(self, settings: None, owner: type) -> Self: ...
@@ -479,7 +473,7 @@ class SettingOption(click.Option):
 
     def __init__(self, setting: Setting[Any]) -> None:
         # A default that depends on other settings is only known after all options are read.
-        fixed = None if callable(setting.default) or setting.default_words else setting.default
+        fixed = None if callable(setting.default) or setting.shown else setting.default
         super().__init__(
             [setting.option],
             type=setting.kind,
@@ -487,7 +481,7 @@ class SettingOption(click.Option):
             envvar=setting.variable,
             show_envvar=True,
             default=fixed,
-            show_default=setting.default_words or fixed is not None,
+            show_default=setting.shown or fixed is not None,
             is_flag=setting.kind is click.BOOL and setting.default is False,
             expose_value=False,
             callback=_keep,

@@ -3,6 +3,7 @@
 import asyncio
 import time
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
 from typing import Literal
@@ -152,26 +153,17 @@ def sweep(
     leave(exit_status(status(view.rows.values())))
 
 
+@dataclass(frozen=True)
 class _Run:
     """One run of the command."""
 
-    def __init__(
-        self,
-        loaded: Sequence[Bug],
-        patches: Found,
-        options: SweepOptions,
-        wanted: TrialOptions,
-        view: View,
-        *,
-        as_json: bool,
-    ) -> None:
-        self.loaded = loaded
-        self.patches = patches
-        self.options = options
-        self.wanted = wanted
-        self.view = view
-        self.as_json = as_json
-        self.begun = time.monotonic()
+    loaded: Sequence[Bug]
+    patches: Found
+    options: SweepOptions
+    wanted: TrialOptions
+    view: View
+    as_json: bool
+    begun: float = field(default_factory=time.monotonic)
 
     def go(self, table: Path | None) -> None:
         """Run the sweep. Write the results so far even if it is interrupted."""
