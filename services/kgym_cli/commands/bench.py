@@ -1,4 +1,4 @@
-"""`kgym bench`: datasets of bugs; each verb is a module of its own."""
+"""`kgym bench`: datasets of bugs; its verbs are in modules of their own."""
 
 import click
 
