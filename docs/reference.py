@@ -114,7 +114,7 @@ def _commands(answers: dict[str, Schema]) -> Iterator[str]:
     """Yield the lines on all commands, and add to `answers` the models that they print."""
     for path, command in commands(cli):
         name = " ".join(path)
-        context = click.Context(command, info_name=name, max_content_width=WIDTH)
+        context = click.Context(command, info_name=name, max_content_width=WIDTH, show_default=True)
         context.terminal_width = WIDTH
         yield f"\n({'-'.join(path)})=\n### {name}\n"
         yield f"```text\n{command.get_help(context)}\n```\n"
@@ -148,7 +148,7 @@ def _answer(command: click.Command) -> Schema | None:
     """Return the schema of what the command prints with --json, None if it takes no --json."""
     for option in command.params:
         if "--json-schema" in option.opts:
-            return schema(option.callback.args[0])  # type: ignore[union-attr]
+            return schema(*option.callback.args[0])  # type: ignore[union-attr]
     return None
 
 

@@ -1,8 +1,12 @@
-"""Files that readers see as a whole: the old content or the new one."""
+"""Files that readers see as a whole, the old content or the new one, and folders of one owner."""
 
+import fcntl
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
+
+from kgym.errors import UserError, file_errors
 
 
 def replace_file(
@@ -18,3 +22,20 @@ def replace_file(
             file.flush()
             os.fsync(file.fileno())
     part.replace(path)
+
+
+@contextmanager
+def locked(folder: Path, taken: UserError) -> Iterator[None]:
+    """Context manager: lock the folder, created if needed; raise `taken` if another process has it.
+
+    Raises UserError `cannot_write`.
+    """
+    with file_errors(folder, "cannot_write"):
+        folder.mkdir(parents=True, exist_ok=True)
+        file = (folder / ".lock").open("a")
+    with file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise taken from None
+        yield

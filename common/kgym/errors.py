@@ -18,6 +18,7 @@ An error has a `reason` (a short stable word for programs), a message for people
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import ClassVar, Literal
 
 Cause = Literal["user", "infrastructure"]
@@ -36,13 +37,7 @@ class KgymError(Exception):
 
     def __reduce__(self) -> tuple[object, ...]:
         """Pickle the error with its attributes, which Exception's own method would drop."""
-        return _made, (type(self), self.reason, self.message, self.details)
-
-
-def _made(
-    kind: type[KgymError], reason: str, message: str, details: dict[str, object]
-) -> KgymError:
-    return kind(reason, message, **details)
+        return partial(type(self), self.reason, self.message, **self.details), ()
 
 
 class UserError(KgymError):

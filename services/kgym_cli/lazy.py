@@ -39,7 +39,7 @@ class LazyGroup(click.Group):
         """Return the command, or None."""
         if cmd_name not in self.lazy:
             return super().get_command(ctx, cmd_name)
-        # One module a command: `kgym --help` and completion import none of them.
+        # Imported on demand: `kgym --help` and completion import no command.
         module = import_module(f"kgym_cli.commands.{self.lazy[cmd_name].module}")
         command = cast(click.Command, getattr(module, _function(cmd_name)))
         if self.lazy[cmd_name].remote:

@@ -39,7 +39,7 @@ COMMANDS = {
     "gcp": Lazy("gcp", "Make, show, scale and remove the hosts of a platform on Google Cloud."),
     "group": Lazy("group", "List, show, export and abort groups of jobs.", remote=True),
     "job": Lazy("job", "Submit, list, show, wait for, abort and restart jobs.", remote=True),
-    "mcp": Lazy("mcp", "Serve the tools for a bug to an agent (MCP).", remote=True),
+    "mcp": Lazy("run_kernel", "Serve the tools for a bug to an agent (MCP).", remote=True),
     "mirror": Lazy("mirror", "Keep copies of Git repositories for this host's workers."),
     "monitor": Lazy("monitor", "Serve web pages of jobs, their steps and workers.", remote=True),
     "report": Lazy("report", "Read crash reports from console logs."),
@@ -77,7 +77,7 @@ class Program(LazyGroup):
     cls=Program,
     lazy=COMMANDS,
     epilog=help_pages.of_all(),
-    context_settings={"help_option_names": ["-h", "--help"]},
+    context_settings={"help_option_names": ["-h", "--help"], "show_default": True},
 )
 @options_of("kgym")
 @click.version_option(package_name="kgymsuite")
@@ -173,18 +173,15 @@ def _answer(
     if "--json" not in words[: words.index("--") if "--" in words else None]:
         return
     document = {
+        **more,
         "type": f"urn:kgymsuite:problem:{reason}",
         "title": HTTPStatus(status).phrase,
         "status": status,
         "detail": detail,
-        "instance": _command(words),
+        "instance": str(more.get("instance") or _command(words)),
         "reason": reason,
     }
-    click.echo(json.dumps({**more, **document, **_instance(more)}, default=str))
-
-
-def _instance(more: Mapping[str, Any]) -> dict[str, str]:
-    return {"instance": str(more["instance"])} if "instance" in more else {}
+    click.echo(json.dumps(document, default=str))
 
 
 def _command(words: list[str]) -> str:
@@ -202,7 +199,7 @@ def _command(words: list[str]) -> str:
 def _say(text: str, style: str | None = None) -> None:
     """Print a message for people if possible; only the exit status is guaranteed."""
     with contextlib.suppress(OSError, SystemExit):
-        people.print(text, markup=False, style=style)
+        people.print(text, style=style)
 
 
 def _prepare_streams() -> None:

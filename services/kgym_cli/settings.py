@@ -9,6 +9,7 @@ import os
 import re
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import KW_ONLY, dataclass, field
 from pathlib import Path
 from typing import Any, Generic, Literal, Self, TypeVar, overload
 from urllib.parse import urlsplit
@@ -70,27 +71,20 @@ class HostName(click.ParamType[str]):
         return str(value)
 
 
+@dataclass(eq=False)
 class Setting(Generic[T]):
     """A setting: an attribute of `Settings`, an option of `commands`, and a variable KGYM_…."""
 
-    def __init__(
-        self,
-        words: str,
-        default: T | Callable[["Settings"], T],
-        kind: click.ParamType[Any] = click.STRING,
-        *,
-        commands: tuple[str, ...] = (),
-        shown: str = "",
-    ) -> None:
-        self.name = ""
-        # Description, with its unit.
-        self.words = words
-        self.default = default
-        self.kind = kind
-        # Commands that take it as an option; others that use it only read the variable.
-        self.commands = commands
-        # Text for a default that depends on other settings.
-        self.default_words = shown
+    # Description, with its unit.
+    words: str
+    default: T | Callable[["Settings"], T]
+    kind: click.ParamType[Any] = click.STRING
+    _: KW_ONLY
+    # Commands that take it as an option; others that use it only read the variable.
+    commands: tuple[str, ...] = ()
+    # Text for a default that depends on other settings.
+    shown: str = ""
+    name: str = field(default="", init=False)
 
     def __set_name__(self, owner: type, name: str) -> None:
         self.name = name
@@ -108,7 +102,7 @@ class Setting(Generic[T]):
     @property
     def default_shown(self) -> str:
         """Text of the default; empty if there is none."""
-        return self.default_words or ("" if self.default is None else str(self.default))
+        return self.shown or ("" if self.default is None else str(self.default))
 
     @overload
     def __get__(self, settings: None, owner: type) -> Self: ...
@@ -132,6 +126,21 @@ class Setting(Generic[T]):
         return read
 
 
+def _text(words: str, *commands: str, shown: str = "") -> Setting[str | None]:
+    """Return a setting of any text; None if it is not given."""
+    return Setting(words, None, commands=commands, shown=shown)
+
+
+def _port(words: str, default: int, *commands: str) -> Setting[int]:
+    """Return a setting of a TCP port."""
+    return Setting(words, default, click.IntRange(0, 65535), commands=commands)
+
+
+def _flag(words: str, *commands: str, shown: str) -> Setting[bool]:
+    """Return a setting that is off by default."""
+    return Setting(words, False, click.BOOL, commands=commands, shown=shown)
+
+
 # Subcommands of `kgym run`.
 RUNS = ("calls", "export", "list", "patch", "report", "resume", "show", "stop")
 # Commands that can use an emulated cloud.
@@ -147,9 +156,7 @@ class Settings:
         Url(),
         commands=("kgym", "worker"),
     )
-    token = Setting[str | None](
-        "Token for the scheduler, from `kgym token create`.", None, commands=("kgym",)
-    )
+    token = _text("Token for the scheduler, from `kgym token create`.", "kgym")
     data = Setting[Path](
         "Folder of this machine's database, artifacts and caches.",
         lambda _: data_folder(),
@@ -162,16 +169,16 @@ class Settings:
         _FOLDER,
         shown="none",
     )
-    database = Setting[str | None](
+    database = _text(
         "URL of the database: postgresql+asyncpg://… or sqlite+aiosqlite:///….",
-        None,
-        commands=("db upgrade", "scheduler"),
+        "db upgrade",
+        "scheduler",
         shown="this machine's, in the data folder",
     )
-    bus = Setting[str | None](
+    bus = _text(
         "URL of the message broker: amqp://…; without it, workers poll every second.",
-        None,
-        commands=("scheduler", "worker"),
+        "scheduler",
+        "worker",
     )
     storage = Setting[str](
         "Folder of artifacts, shared by scheduler and workers; or gs://BUCKET/PREFIX.",
@@ -204,9 +211,7 @@ class Settings:
         Url(),
         commands=("fix", "bench run", *(f"run {verb}" for verb in RUNS), "monitor", "up"),
     )
-    agent_port = Setting[int](
-        "Port of the agent; 0: any free port.", 8421, click.IntRange(0, 65535), commands=("agent",)
-    )
+    agent_port = _port("Port of the agent; 0: any free port.", 8421, "agent")
     agent_runs = Setting[Path | None](
         "Folder of the agent's runs.",
         None,
@@ -214,17 +219,15 @@ class Settings:
         commands=("agent",),
         shown="runs in the data folder",
     )
-    agent_models = Setting[str | None](
+    agent_models = _text(
         "Models (PROVIDER:MODEL,…) for the agent's callers, including other endpoints.",
-        None,
-        commands=("agent",),
+        "agent",
         shown="all models of OpenAI, Anthropic and Google",
     )
-    model = Setting[str | None](
+    model = _text(
         "PROVIDER:MODEL, such as anthropic:claude-sonnet-4-5; openai-chat:NAME@URL for an endpoint"
         " with OpenAI's interface; or replay:FILE for a tape.",
-        None,
-        commands=("fix",),
+        "fix",
     )
     model_key_file = Setting[Path | None](
         "File with the model's API key.",
@@ -233,21 +236,11 @@ class Settings:
         commands=("fix", "run resume", "agent", "bench judge"),
         shown="OPENAI_API_KEY, ANTHROPIC_API_KEY or GOOGLE_API_KEY",
     )
-    monitor_port = Setting[int](
-        "Port of the web monitor; 0: any free port.",
-        8422,
-        click.IntRange(0, 65535),
-        commands=("monitor", "up"),
-    )
+    monitor_port = _port("Port of the web monitor; 0: any free port.", 8422, "monitor", "up")
     host = Setting[str](
         "Address to listen on.", "127.0.0.1", commands=("scheduler", "agent", "monitor")
     )
-    port = Setting[int](
-        "Port to listen on; 0: any free port.",
-        8420,
-        click.IntRange(0, 65535),
-        commands=("scheduler", "up"),
-    )
+    port = _port("Port to listen on; 0: any free port.", 8420, "scheduler", "up")
     lease = Setting[float](
         "Seconds after which a silent worker loses its steps.",
         60.0,
@@ -278,14 +271,11 @@ class Settings:
         click.FloatRange(min=1),
         commands=("scheduler",),
     )
-    owner_token = Setting[str | None](
-        "Token with all permissions; `kgym up --distributed` makes one for its scheduler.", None
+    owner_token = _text(
+        "Token with all permissions; `kgym up --distributed` makes one for its scheduler."
     )
-    kinds = Setting[str | None](
-        "Kinds of steps to run, or services (builder, vmmanager, tracer).",
-        None,
-        commands=("worker",),
-        shown="all",
+    kinds = _text(
+        "Kinds of steps to run, or services (builder, vmmanager, tracer).", "worker", shown="all"
     )
     slots = Setting[int]("Parallel steps.", 1, click.IntRange(1, 1000), commands=("worker",))
     host_name = Setting[str | None](
@@ -322,47 +312,32 @@ class Settings:
         click.Choice(["qemu", "gce"]),
         commands=("worker", *TRIED),
     )
-    emulated = Setting[bool](
+    emulated = _flag(
         "With --provider gce: use servers on this machine that emulate the cloud.",
-        False,
-        click.BOOL,
-        commands=("worker", *TRIED),
+        "worker",
+        *TRIED,
         shown="off",
     )
-    gce_project = Setting[str | None](
-        "Google Cloud project of the VMs.", None, commands=("worker",)
+    gce_project = _text("Google Cloud project of the VMs.", "worker")
+    gce_zones = _text(
+        "Zones of the VMs (us-central1-a,us-central1-b), in order of preference.", "worker"
     )
-    gce_zones = Setting[str | None](
-        "Zones of the VMs (us-central1-a,us-central1-b), in order of preference.",
-        None,
-        commands=("worker",),
+    gce_address = _text(
+        "Address of this worker in the VMs' network, from which they fetch kernels.", "worker"
     )
-    gce_address = Setting[str | None](
-        "Address of this worker in the VMs' network, from which they fetch kernels.",
-        None,
-        commands=("worker",),
-    )
-    gce_port = Setting[int](
-        "Port for fetching kernels; 0: any free port.",
-        0,
-        click.IntRange(0, 65535),
-        commands=("worker",),
-    )
+    gce_port = _port("Port for fetching kernels; 0: any free port.", 0, "worker")
     gce_machine = Setting[str](
         "Family of custom machine types of the VMs.", "n2-custom", commands=("worker",)
     )
     gce_network = Setting[str](
         "Network of the VMs.", "global/networks/default", commands=("worker",)
     )
-    gce_subnet = Setting[str | None]("Its subnet, if it has several.", None, commands=("worker",))
-    gce_image = Setting[str | None](
-        "Helper image that VMs boot.", None, commands=("worker",), shown="built and uploaded"
-    )
-    gce_image_per_kernel = Setting[bool](
+    gce_subnet = _text("Its subnet, if it has several.", "worker")
+    gce_image = _text("Helper image that VMs boot.", "worker", shown="built and uploaded")
+    gce_image_per_kernel = _flag(
         "Whether each kernel gets its own image, for kernels that the helper cannot start.",
-        False,
-        click.BOOL,
-        commands=("worker", *TRIED),
+        "worker",
+        *TRIED,
         shown="for kernels that it refuses",
     )
     gce_owner = Setting[str](
@@ -376,27 +351,24 @@ class Settings:
     gce_vms = Setting[int](
         "Most parallel VMs of this worker.", 50, click.IntRange(1, 10_000), commands=("worker",)
     )
-    sources = Setting[str | None](
+    sources = _text(
         "Folders (DIR:DIR) with tarballs and Git repositories that all jobs may use.",
-        None,
-        commands=("up", "worker"),
+        "up",
+        "worker",
     )
-    source_networks = Setting[str | None](
-        "Private networks (10.1.0.0/16,…) from which jobs may fetch kernel sources.",
-        None,
-        commands=("up", "worker"),
+    source_networks = _text(
+        "Private networks (10.1.0.0/16,…) from which jobs may fetch kernel sources.", "up", "worker"
     )
-    drop_binaries = Setting[bool](
+    drop_binaries = _flag(
         "Whether to leave out binary files of patches, instead of refusing these.",
-        False,
-        click.BOOL,
-        commands=("bug reproduce", "check", "run-kernel", "sweep"),
+        "bug reproduce",
+        "check",
+        "run-kernel",
+        "sweep",
         shown="off",
     )
-    patch_hosts = Setting[str | None](
-        "Hosts (lore.kernel.org,…) from which jobs may fetch the patches of mails.",
-        None,
-        commands=("up", "worker"),
+    patch_hosts = _text(
+        "Hosts (lore.kernel.org,…) from which jobs may fetch the patches of mails.", "up", "worker"
     )
     mirrors = Setting[Path](
         "Folder of Git mirrors, with map.json: an object of paths by URL.",
@@ -425,10 +397,10 @@ class Settings:
         click.FloatRange(0, 1),
         commands=("up", "worker"),
     )
-    archives = Setting[str | None](
+    archives = _text(
         "Archives of Debian suites for toolchain images (buster=http://…;*=http://…); or `none`.",
-        None,
-        commands=("up", "worker"),
+        "up",
+        "worker",
         shown="this host's apt archive",
     )
 
@@ -459,10 +431,10 @@ class Settings:
         click.FloatRange(0, 3600),
         commands=("bench watch",),
     )
-    bug = Setting[str | None](
+    bug = _text(
         "A shipped bug, or the folder of a bundle.",
-        None,
-        commands=("mcp", "run-kernel"),
+        "mcp",
+        "run-kernel",
         shown="the one recorded in the tree by `bug source`",
     )
 
@@ -501,7 +473,7 @@ class SettingOption(click.Option):
 
     def __init__(self, setting: Setting[Any]) -> None:
         # A default that depends on other settings is only known after all options are read.
-        fixed = None if callable(setting.default) or setting.default_words else setting.default
+        fixed = None if callable(setting.default) or setting.shown else setting.default
         super().__init__(
             [setting.option],
             type=setting.kind,
@@ -509,7 +481,7 @@ class SettingOption(click.Option):
             envvar=setting.variable,
             show_envvar=True,
             default=fixed,
-            show_default=setting.default_words or fixed is not None,
+            show_default=setting.shown or fixed is not None,
             is_flag=setting.kind is click.BOOL and setting.default is False,
             expose_value=False,
             callback=_keep,

@@ -1,6 +1,7 @@
 """Authentication of page requests: by session, or none on this machine while no tokens exist."""
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from urllib.parse import urlencode
 
 from fastapi import Request, Response
@@ -28,30 +29,24 @@ def cookie_name(request: Request) -> str:
     return f"kgym_monitor_{port}" if port.isdecimal() else "kgym_monitor"
 
 
+@dataclass(frozen=True)
 class SessionCheck:
-    """Middleware that sets `state.session` and `state.caller`, or redirects to the login."""
+    """Middleware that sets `state.session` and `state.caller`, or redirects to the login.
 
-    def __init__(
-        self,
-        app: ASGIApp,
-        sessions: Sessions,
-        tokens: Tokens,
-        scheduler: str,
-        open_to_all: OpenPaths,
-        refuse: Callable[[Request, KgymError], Response],
-    ) -> None:
-        """`refuse` renders an error."""
-        self._app = app
-        self._refuse = refuse
-        self._sessions = sessions
-        self._tokens = tokens
-        self._open = open_to_all
-        self._scheduler = scheduler
+    `refuse` renders an error.
+    """
+
+    app: ASGIApp
+    sessions: Sessions
+    tokens: Tokens
+    scheduler: str
+    open_to_all: OpenPaths
+    refuse: Callable[[Request, KgymError], Response]
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Handle or refuse a request."""
-        if scope["type"] != "http" or scope["path"] in self._open:
-            await self._app(scope, receive, send)
+        if scope["type"] != "http" or scope["path"] in self.open_to_all:
+            await self.app(scope, receive, send)
             return
         request = Request(scope)
         try:
@@ -60,33 +55,33 @@ class SessionCheck:
                 await self._to_login(request)(scope, receive, send)
                 return
         except KgymError as error:
-            await self._refuse(request, error)(scope, receive, send)
+            await self.refuse(request, error)(scope, receive, send)
             return
         request.state.session, request.state.caller = session, session.caller
-        await self._app(scope, receive, send)
+        await self.app(scope, receive, send)
 
     async def _session(self, request: Request) -> Session | None:
         word = request.cookies.get(cookie_name(request), "")
-        session = self._sessions.find(word) if word else None
+        session = self.sessions.find(word) if word else None
         if session is not None:
             # Checked on every request: a revoked token ends its sessions.
-            caller = await self._tokens.caller(session.token)
+            caller = await self.tokens.caller(session.token)
             if caller is not None:
                 session.caller = caller
                 return session
-            self._sessions.end(word)  # the token was revoked
+            self.sessions.end(word)  # the token was revoked
         if not is_of_this_machine(request):
             return None
-        caller = await self._tokens.anybody()
+        caller = await self.tokens.anybody()
         if caller is None:
             return None
         if not is_loopback(host_of(request)):  # a name that resolves to 127.0.0.1: DNS rebinding
             raise Forbidden("foreign_page", "call this monitor by 127.0.0.1 or localhost")
-        if self._sessions.anybody is None:
-            client = AsyncClient(self._scheduler)
-            self._sessions.anybody = Session(client, caller, "", anonymous=True)
-        self._sessions.anybody.caller = caller
-        return self._sessions.anybody
+        if self.sessions.anybody is None:
+            client = AsyncClient(self.scheduler)
+            self.sessions.anybody = Session(client, caller, "", anonymous=True)
+        self.sessions.anybody.caller = caller
+        return self.sessions.anybody
 
     def _to_login(self, request: Request) -> RedirectResponse:
         if (

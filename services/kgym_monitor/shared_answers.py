@@ -6,6 +6,8 @@ from collections.abc import Awaitable, Callable, Hashable
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
+from kgym import tasks
+
 Answer = TypeVar("Answer")
 
 
@@ -42,10 +44,7 @@ class SharedAnswers:
 
     async def close(self) -> None:
         """Cancel all queries."""
-        tasks = [kept.asking for kept in self._kept.values()]
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await tasks.end(kept.asking for kept in self._kept.values())
 
 
 async def _asked(ask: Callable[[], Awaitable[Answer]]) -> Answer:

@@ -37,7 +37,7 @@ def test_newlines_and_tabs_stay() -> None:
 @pytest.mark.parametrize("char", CONTROLS)
 def test_each_control_character_is_shown_not_obeyed(char: str) -> None:
     console, file = terminal()
-    console.print(f"a{char}b", markup=False)
+    console.print(f"a{char}b")
     assert file.getvalue() == "a\ufffdb\n" or (
         char in "\r\x07\x08\x0b\x0c" and "ab" in file.getvalue()
     )
@@ -45,13 +45,13 @@ def test_each_control_character_is_shown_not_obeyed(char: str) -> None:
 
 def test_our_own_styles_are_still_escape_sequences() -> None:
     console, file = terminal(force_terminal=True)
-    console.print("[bold]ours[/]", end="")
+    console.print("[bold]ours[/]", end="", markup=True)
     assert file.getvalue() == "\x1b[1mours\x1b[0m"
 
 
 def test_foreign_text_beside_our_styles_adds_no_sequence() -> None:
     console, file = terminal(force_terminal=True)
-    console.print(FOREIGN, markup=False, style="red", end="")
+    console.print(FOREIGN, style="red", end="")
     shown = file.getvalue()
     assert shown.startswith("\x1b[31m")
     assert not steered(shown.removeprefix("\x1b[31m").removesuffix("\x1b[0m"))

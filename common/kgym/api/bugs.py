@@ -5,7 +5,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from kgym.api.jobs import DIGITS, BugName
+from kgym.api.jobs import DIGITS, BugName, PageCursor
 from kgym.api.outcomes import Outcome
 from kgym.api.steps import Count, Line, Strict
 
@@ -53,12 +53,7 @@ class BugFilter(Strict):
     text: Annotated[str, Field(min_length=1, max_length=200)] | None = Field(
         None, description="bugs with this in their name or title, in any case"
     )
-    cursor: str | None = Field(
-        None,
-        max_length=40,
-        pattern=r"^[0-9]{1,17}-[0-9]{1,18}$",
-        description="`next` of the page before",
-    )
+    cursor: PageCursor = None
     limit: Annotated[int, Field(ge=1, le=200), DIGITS] = Field(50, description="bugs on a page")
 
 

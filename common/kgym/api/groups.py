@@ -5,7 +5,7 @@ from typing import Annotated
 
 from pydantic import Field
 
-from kgym.api.jobs import DIGITS, GroupName, Submitter
+from kgym.api.jobs import DIGITS, GroupName, PageCursor, Submitter
 from kgym.api.outcomes import Outcome
 from kgym.api.steps import Count, Strict
 
@@ -25,12 +25,7 @@ class GroupFilter(Strict):
     """Conditions of a list of groups, newest first."""
 
     mine: bool = Field(False, description="only groups of the caller")
-    cursor: str | None = Field(
-        None,
-        max_length=40,
-        pattern=r"^[0-9]{1,17}-[0-9]{1,18}$",
-        description="`next` of the page before",
-    )
+    cursor: PageCursor = None
     limit: Annotated[int, Field(ge=1, le=200), DIGITS] = Field(50, description="groups on a page")
 
 

@@ -289,6 +289,13 @@ def _digits(value: object) -> object:
 # A number in a URL or a header, without the blanks, underscores and fractions that `int` accepts.
 # It must be the last annotation: before the bounds, it would keep them out of the schema.
 DIGITS = BeforeValidator(_digits)
+_NEXT = "`next` of the page before"
+PageCursor = Annotated[
+    str | None, Field(max_length=40, pattern=r"^[0-9]{1,17}-[0-9]{1,18}$", description=_NEXT)
+]
+NumberCursor = Annotated[
+    str | None, Field(max_length=18, pattern="^[0-9]{1,18}$", description=_NEXT)
+]
 Instant = Annotated[AwareDatetime, AfterValidator(_utc)]
 
 
@@ -335,12 +342,7 @@ class JobFilter(JobConditions):
     on up to 2,000: a page may have fewer jobs than its limit, or none, though `next` leads to more.
     """
 
-    cursor: str | None = Field(
-        None,
-        max_length=40,
-        pattern=r"^[0-9]{1,17}-[0-9]{1,18}$",
-        description="`next` of the page before",
-    )
+    cursor: PageCursor = None
     limit: Annotated[int, Field(ge=1, le=200), DIGITS] = Field(50, description="jobs on a page")
     brief: bool = Field(
         False, description="leave out results and artifacts of steps, which are most of a list"

@@ -5,7 +5,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from kgym.api.jobs import DIGITS, Submitter
+from kgym.api.jobs import DIGITS, NumberCursor, Submitter
 from kgym.api.outcomes import Outcome
 from kgym.api.states import State
 from kgym.api.steps import Count, Line, Name, Strict, Verdict
@@ -70,9 +70,7 @@ class PatchFilter(Strict):
     submitter: Submitter | None = Field(
         None, description="the group's submitter; by default the caller"
     )
-    cursor: str | None = Field(
-        None, max_length=18, pattern="^[0-9]{1,18}$", description="`next` of the page before"
-    )
+    cursor: NumberCursor = None
     limit: Annotated[int, Field(ge=1, le=1000), DIGITS] = Field(200, description="jobs on a page")
     format: Literal["json", "csv"] = Field(
         "json", description="csv: all patches from the cursor on, without a limit"

@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from kgym.api.jobs import DIGITS, EntryName, WorkerState
+from kgym.api.jobs import DIGITS, EntryName, NumberCursor, WorkerState
 from kgym.api.outcomes import Outcome
 from kgym.api.steps import Count, Line, Name, Number, Sha256, Strict
 
@@ -99,9 +99,7 @@ class EntryFilter(Strict):
     text: Annotated[str, Field(min_length=1, max_length=200)] | None = Field(
         None, description="entries with this in name, release, compiler, source or a worker's name"
     )
-    cursor: str | None = Field(
-        None, max_length=18, pattern="^[0-9]{1,18}$", description="`next` of the page before"
-    )
+    cursor: NumberCursor = None
     limit: Annotated[int, Field(ge=1, le=200), DIGITS] = Field(50, description="entries on a page")
 
 

@@ -24,9 +24,7 @@ from kgym.api.steps import (
     HistoryResult,
     HistorySpec,
     InstanceOutcome,
-    InstanceResult,
     Line,
-    ReproduceResult,
     Strict,
     Verdict,
 )
@@ -393,16 +391,11 @@ def _answers(job: JobView) -> bool:
     result = reproduced(job.step(BEFORE))
     if result is None or result.verdict is not Verdict.INCONCLUSIVE:
         return job.state is State.SUCCEEDED
-    return _does_not_boot(result)
-
-
-def _does_not_boot(result: ReproduceResult) -> bool:
-    return bool(result.instances) and all(map(_crashed_at_boot, result.instances))
-
-
-def _crashed_at_boot(instance: InstanceResult) -> bool:
-    return instance.outcome is InstanceOutcome.BOOT_FAILED and instance.detail.startswith(
-        CRASHED_AT_BOOT
+    # A kernel that crashes at boot does so again.
+    return bool(result.instances) and all(
+        instance.outcome is InstanceOutcome.BOOT_FAILED
+        and instance.detail.startswith(CRASHED_AT_BOOT)
+        for instance in result.instances
     )
 
 

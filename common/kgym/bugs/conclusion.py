@@ -19,7 +19,6 @@ from kgym.api.steps import (
     Failure,
     FileOutcome,
     Finding,
-    InstanceResult,
     PatchCheck,
     PatchOutcome,
     ReproduceResult,
@@ -119,6 +118,7 @@ def conclusion(job: JobView, accepted: Collection[str] = ()) -> Conclusion:
         outcome, reason = under_way(job.state, job.steps)
     fault = failed(job) if job.state.final else None
     last, crash = results[-1] if results else None, _crash(results)
+    crashed = [each for each in crash.instances if each.title == crash.title] if crash else []
     return Conclusion(
         outcome=outcome,
         reason=None if reason is None else in_one_line(reason),
@@ -126,8 +126,8 @@ def conclusion(job: JobView, accepted: Collection[str] = ()) -> Conclusion:
         verdict=last.verdict if last else None,
         title=last.title if last else None,
         crash=crash.title if crash else None,
-        guilty_file=_guilty_file(crash) if crash else None,
-        stack=_stack(crash) if crash else (),
+        guilty_file=next((each.guilty_file for each in crashed if each.guilty_file), None),
+        stack=next((tuple(each.stack) for each in crashed if each.stack), ()),
         trial=trial,
         evidence=tuple(evidence),
     )
@@ -451,17 +451,3 @@ def _crash(results: Sequence[ReproduceResult]) -> ReproduceResult | None:
     # Without the fix, the crash is the bug's own; with it, another one may follow.
     same = [result for result in crashed if result.verdict is Verdict.SAME_CRASH]
     return next(reversed(same or crashed), None)
-
-
-def _guilty_file(shown: ReproduceResult) -> str | None:
-    return next(
-        (instance.guilty_file for instance in _crashed(shown) if instance.guilty_file), None
-    )
-
-
-def _stack(shown: ReproduceResult) -> tuple[str, ...]:
-    return next((tuple(instance.stack) for instance in _crashed(shown) if instance.stack), ())
-
-
-def _crashed(shown: ReproduceResult) -> list[InstanceResult]:
-    return [instance for instance in shown.instances if instance.title == shown.title]

@@ -41,7 +41,9 @@ async def artifact_text(client: AsyncClient, job: JobView, step: StepView, name:
         return ""
     content = bytearray()
     try:
-        async for part in client.read_artifact(job.id, step.number, max(names, key=_tries)):
+        async for part in client.read_artifact(
+            job.id, step.number, max(names, key=lambda name: (len(name), name))
+        ):
             content += part
             if len(content) > _BYTES:
                 break
@@ -70,7 +72,3 @@ def shortened(text: str, most: int) -> str:
         return text
     half = most // 2
     return f"{text[:half]}\n[… {len(text) - 2 * half} characters left out …]\n{text[-half:]}"
-
-
-def _tries(name: str) -> tuple[int, str]:
-    return len(name), name

@@ -68,6 +68,7 @@ from kgym.client.protocol import RECONNECTS, ApiError, ChangeFeed, Feed, Followe
 
 T = TypeVar("T")
 M = TypeVar("M", bound=BaseModel)
+Page = TypeVar("Page", JobPage, GroupPage, PatchPage)
 _JSON = {"Content-Type": "application/json"}
 
 
@@ -136,14 +137,9 @@ class AsyncClient:
 
     async def jobs(self, wanted: JobFilter | None = None) -> AsyncIterator[JobView]:
         """Yield all jobs that match the filter, newest first, without specs."""
-        wanted = wanted or JobFilter()
-        while True:
-            page = await self.page(wanted)
+        async for page in self._pages("/jobs", JobPage, wanted or JobFilter()):
             for job in page.jobs:
                 yield job
-            if page.next is None:
-                return
-            wanted = wanted.model_copy(update={"cursor": page.next})
 
     async def tag(self, job_id: int, tags: Sequence[str]) -> JobView:
         """Replace the job's tags: at most 50, each of at most 100 characters.
@@ -280,14 +276,9 @@ class AsyncClient:
 
     async def groups(self, wanted: GroupFilter | None = None) -> AsyncIterator[GroupView]:
         """Yield the groups that match the filter, newest first; all without a filter."""
-        wanted = wanted or GroupFilter()
-        while True:
-            page = await self._get("/groups", GroupPage, wanted)
+        async for page in self._pages("/groups", GroupPage, wanted or GroupFilter()):
             for group in page.groups:
                 yield group
-            if page.next is None:
-                return
-            wanted = wanted.model_copy(update={"cursor": page.next})
 
     async def group(self, name: str, submitter: str | None = None) -> GroupView:
         """Return a group: its jobs counted by outcome.
@@ -317,13 +308,9 @@ class AsyncClient:
             Refused: There is no such group (`group_missing`).
         """
         wanted = PatchFilter(submitter=submitter, cursor=str(after), limit=1000)
-        while True:
-            page = await self._get(f"{_group(name)}/patches", PatchPage, wanted)
+        async for page in self._pages(f"{_group(name)}/patches", PatchPage, wanted):
             for patch in page.patches:
                 yield patch
-            if page.next is None:
-                return
-            wanted = wanted.model_copy(update={"cursor": page.next})
 
     async def abort_group(self, name: str, submitter: str | None = None) -> Aborted:
         """Abort the group's unfinished jobs, up to 1,000; `more` tells whether some are left.
@@ -532,6 +519,14 @@ class AsyncClient:
         if wanted is not None:
             query = wanted.model_dump(mode="json", exclude_none=True, exclude_defaults=True)
         return await self._ask("GET", path, _as(answer), params=query)
+
+    async def _pages(self, path: str, answer: type[Page], wanted: BaseModel) -> AsyncIterator[Page]:
+        while True:
+            page = await self._get(path, answer, wanted)
+            yield page
+            if page.next is None:
+                return
+            wanted = wanted.model_copy(update={"cursor": page.next})
 
     async def _look(self, job_id: int, kind: str, wanted: BaseModel, answer: type[M]) -> M:
         path, content = f"/jobs/{job_id}/source/{kind}", wanted.model_dump_json()

@@ -21,6 +21,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from kgym import tasks
 from kgym.errors import InfrastructureError
 from kgym.host import (
     pid_namespace,
@@ -207,17 +208,14 @@ class Sandbox:
             ),
             asyncio.create_task(sandbox_watchdog.watch_disk(self._limits, status, self._folders)),
         ]
-        tasks = [running, *watches]
         try:
-            await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait([running, *watches], return_when=asyncio.FIRST_COMPLETED)
             for watch in watches:
                 if watch.done():
                     watch.result()
             return await running
         finally:
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
+            await tasks.end([running, *watches])
             await status.gone()
 
     def _bind(self, how: str, source: str, inside: str) -> None:

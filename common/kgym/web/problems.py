@@ -146,10 +146,9 @@ async def _known(request: Request, error: Exception) -> JSONResponse:
 
 def answer(request: Request, error: KgymError, status: int | None = None) -> JSONResponse:
     """Return the problem document of an error."""
+    usual = _STATUSES.get(type(error), 422 if isinstance(error, UserError) else 503)
     headers = _headers(error)
-    return problem(
-        request, status or _status(error), error.reason, error.message, headers, **error.details
-    )
+    return problem(request, status or usual, error.reason, error.message, headers, **error.details)
 
 
 async def unknown(request: Request, _: Exception) -> JSONResponse:
@@ -166,10 +165,6 @@ _STATUSES: dict[type[KgymError], int] = {
     Gone: 410,
     TooMany: 429,
 }
-
-
-def _status(error: KgymError) -> int:
-    return _STATUSES.get(type(error), 422 if isinstance(error, UserError) else 503)
 
 
 def _headers(error: KgymError) -> dict[str, str]:

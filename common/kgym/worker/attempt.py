@@ -10,6 +10,7 @@ from pathlib import Path
 
 import structlog
 
+from kgym import tasks
 from kgym.api.states import retry_delay
 from kgym.api.steps import Failure
 from kgym.api.worker_calls import AttemptEnding, WorkerCalls
@@ -48,7 +49,7 @@ async def attempt(run: StepContext, handler: Handler, dispatch: WorkerCalls) -> 
             await _deliver(run, work.result(), dispatch, turn)
     except asyncio.CancelledError:
         # The job was aborted, or this worker stops. If the lease is lost, both calls do nothing.
-        await _stop(work, beat)
+        await tasks.end([work, beat])
         with contextlib.suppress(KgymError, TimeoutError):
             async with asyncio.timeout(RELEASE_SECONDS):
                 # A failure may come from the signal that stops this worker: a batch system sends
@@ -59,7 +60,7 @@ async def attempt(run: StepContext, handler: Handler, dispatch: WorkerCalls) -> 
                     await dispatch.finish(lease, work.result())
         raise
     finally:
-        await _stop(work, beat)
+        await tasks.end([work, beat])
         await _remove(run.folder)
 
 
@@ -122,7 +123,12 @@ async def _deliver(
                 run.return_news(log, progress)
                 _log.warning("result not delivered, trying again", error=str(error))
             except UserError as error:  # retrying this result cannot help: report that instead
-                ending = AttemptEnding(failure=_refused(error))
+                message = f"the scheduler refused the result: {error.message}"
+                ending = AttemptEnding(
+                    failure=Failure(
+                        cause="infrastructure", reason="result_refused", message=message
+                    )
+                )
                 continue
         attempt += 1
         await asyncio.sleep(min(DELIVER_SECONDS, retry_delay(attempt)))
@@ -137,20 +143,6 @@ async def _remove(folder: Path) -> None:
         return
     except OSError:
         await asyncio.to_thread(sandbox.remove, folder)
-
-
-async def _stop(*tasks: "asyncio.Task[AttemptEnding] | asyncio.Task[None]") -> None:
-    for task in tasks:
-        task.cancel()
-    await asyncio.gather(*tasks, return_exceptions=True)
-
-
-def _refused(error: UserError) -> Failure:
-    return Failure(
-        cause="infrastructure",
-        reason="result_refused",
-        message=f"the scheduler refused the result: {error.message}",
-    )
 
 
 def _failure(error: Exception) -> Failure:

@@ -13,6 +13,7 @@ from uuid import UUID
 
 import httpx
 
+from kgym import tasks
 from kgym.api.jobs import Progress
 from kgym.api.worker_calls import AttemptEnding, Claim, Claimed
 from kgym.api.worker_requests import (
@@ -54,10 +55,7 @@ class HttpWorkerCalls:
 
     async def close(self) -> None:
         """Close the connections."""
-        senders = list(self._senders)
-        for sender in senders:
-            sender.cancel()
-        await asyncio.gather(*senders, return_exceptions=True)
+        await tasks.end(self._senders)
         await self._http.aclose()
 
     async def __aenter__(self) -> Self:

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import structlog
 
+from kgym import tasks
 from kgym.api.capabilities import Capabilities
 from kgym.api.steps import StepKind
 from kgym.api.worker_calls import BEAT_SECONDS, Assignment, Claim, Claimed, WorkerCalls, WorkerInfo
@@ -199,9 +200,7 @@ class Worker:
                         if hearing.done():
                             hearing.result()
                     finally:
-                        hearing.cancel()
-                        busy.cancel()
-                        await asyncio.gather(hearing, busy, return_exceptions=True)
+                        await tasks.end([hearing, busy])
                         self._notifications.clear()  # the bus delivers them to other workers
             except InfrastructureError as error:
                 _log.warning("cannot receive notices", error=str(error))
@@ -239,9 +238,7 @@ class Worker:
 
     async def _stop(self) -> None:
         """Release all running steps."""
-        for task in self._running.values():
-            task.cancel()
-        await asyncio.gather(*self._running.values(), return_exceptions=True)
+        await tasks.end(self._running.values())
         with contextlib.suppress(InfrastructureError, TimeoutError):
             async with asyncio.timeout(RELEASE_SECONDS):
                 await self._dispatch.leave(self.info.id)

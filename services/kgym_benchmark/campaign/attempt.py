@@ -5,16 +5,18 @@ gets the jobs and the model's answers that it already had.
 """
 
 import asyncio
-import os
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import AsyncExitStack, ExitStack
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from pydantic import Field
 
+from kgym import tasks
 from kgym.api.steps import Count, Sha256, Strict
+from kgym.atomic_files import replace_file
 from kgym.bench import atif
 from kgym.bench.attempt_record import Account, Cost, Count32, Words
 from kgym.bench.campaign import Campaign, Planned
@@ -37,6 +39,8 @@ ENDED, CALLS, ATIF = "ended.json", "kernel_runs.jsonl", "trajectory.atif.json"
 _ERROR = 1000
 # Bytes of the log of an agent that failed, for the reason.
 _LAST_WORDS = 400
+# Writes a file atomically; it is durable then.
+write = partial(replace_file, durable=True)
 AGENT_FAILED = "agent_failed"
 Tree = Callable[[Subject, ExitStack], Awaitable[SourceFolder]]
 
@@ -167,9 +171,7 @@ async def _run(
             return replace(done, error=proxy.refusal or done.error)
         return Ended(round(loop.time() - begun, 3), error=proxy.refusal)
     finally:
-        for task in (running, ended):
-            task.cancel()
-        await asyncio.gather(running, ended, return_exceptions=True)
+        await tasks.end([running, ended])
 
 
 async def _proxy(attempt: Attempt, command: Command, stack: AsyncExitStack) -> ModelProxy | None:
@@ -286,13 +288,3 @@ def pointed(value: Any, place: str | None) -> float | None:
     # An agent wrote the value: it may be NaN, negative or absurd. `True` is an int.
     known = isinstance(value, int | float) and not isinstance(value, bool)
     return float(value) if known and 0 <= value < 1e12 else None
-
-
-def write(path: Path, data: bytes) -> None:
-    """Write a file atomically; it is durable when this returns."""
-    part = path.with_name(f".{path.name}.part")
-    with part.open("wb") as file:
-        file.write(data)
-        file.flush()
-        os.fsync(file.fileno())
-    part.replace(path)

@@ -11,19 +11,20 @@ The folder of a campaign:
 
 import asyncio
 import contextlib
-import fcntl
 import hashlib
 import json
 import re
 import time
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from pydantic import Field
 
+from kgym import tasks
 from kgym.api.steps import Strict
+from kgym.atomic_files import locked
 from kgym.bench import atif, attempt_files
 from kgym.bench.attempt_record import AttemptRecord, FailedAttempt, Outcome, Setup
 from kgym.bench.campaign import Campaign, Planned, missing, plan
@@ -125,7 +126,8 @@ class Run:
             for agent in self._campaign.agents
             if agent.kind == "program"
         }
-        with held(self._folder):
+        message = f"another command runs the campaign in {self._folder}"
+        with locked(self._folder, UserError("campaign_in_use", message)):
             await asyncio.to_thread(
                 begin, self._folder, self._campaign, list(self._subjects.values())
             )
@@ -147,9 +149,7 @@ class Run:
                 await self._all(open_)
             finally:
                 await self._verification.close()
-                for task in self._reports.values():
-                    task.cancel()
-                await asyncio.gather(*self._reports.values(), return_exceptions=True)
+                await tasks.end(self._reports.values())
                 self._clock.keep()
         return Summary(
             name=self._campaign.name,
@@ -348,19 +348,6 @@ class _Clock:
 
     def keep(self) -> None:
         write(self._path, json.dumps({"seconds": round(self.hours * 3600, 1)}).encode())
-
-
-@contextlib.contextmanager
-def held(folder: Path) -> Iterator[None]:
-    """Lock a campaign's folder, created if needed; raise UserError `campaign_in_use`."""
-    folder.mkdir(parents=True, exist_ok=True)
-    with (folder / ".lock").open("a") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            message = f"another command runs the campaign in {folder}"
-            raise UserError("campaign_in_use", message) from None
-        yield
 
 
 def begin(folder: Path, campaign: Campaign, subjects: list[Subject]) -> None:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import ParamSpec, TypeVar
 
+from kgym import tasks
 from kgym.api.jobs import JobView
 from kgym.api.outcomes import Outcome as Ran
 from kgym.api.steps import (
@@ -111,9 +112,7 @@ class Verification:
 
     async def close(self) -> None:
         """Stop waiting. The jobs continue, and verifying the same patch again gets them."""
-        for task in self._tasks.values():
-            task.cancel()
-        await asyncio.gather(*self._tasks.values(), return_exceptions=True)
+        await tasks.end(self._tasks.values())
 
     async def _verify(self, subject: Subject, diff: str) -> Verified:
         options = RunOptions(trial=self._trial, drop_binaries=True)

@@ -5,12 +5,9 @@ and datasets (`datasets/`). A record is only replaced, atomically, by a later on
 continues where it was: recently fetched pages are not requested again.
 """
 
-import fcntl
-import os
 import re
 import zlib
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from email import message_from_bytes
@@ -22,7 +19,7 @@ from urllib.parse import quote, unquote, urljoin, urlsplit
 from pydantic import AwareDatetime, Field, ValidationError
 
 from kgym.api.steps import Strict
-from kgym.atomic_files import replace_file
+from kgym.atomic_files import locked, replace_file
 from kgym.bench.attempt_record import TEXT
 from kgym.bench.bug_record import BugRecord, FoundText, Status
 from kgym.bench.dataset import MOST, About, Dataset
@@ -98,7 +95,8 @@ def visit(
     Raises Conflict `watch_running` if another visit is in progress; InfrastructureError
     `syzbot_layout`, and as `Fetcher.get` does. After an error, everything read so far is kept.
     """
-    with _alone(folder):
+    message = f"another `kgym bench watch` is running in {folder}"
+    with locked(folder, Conflict("watch_running", message)):
         return _Visit(folder, sites, fetcher, options, tell).go()
 
 
@@ -285,23 +283,6 @@ def _kept(record: BugRecord, before: BugRecord) -> BugRecord:
         }
         crashes[number] = now.model_copy(update=lost)
     return record.model_copy(update=known | {"crashes": crashes})
-
-
-@contextmanager
-def _alone(folder: Path) -> Iterator[None]:
-    """Lock the folder; raise Conflict `watch_running` if another process holds the lock."""
-    with file_errors(folder, "cannot_write"):
-        folder.mkdir(parents=True, exist_ok=True)
-        file = os.open(folder / ".lock", os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
-    try:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
-            message = f"another `kgym bench watch` is running in {folder}"
-            raise Conflict("watch_running", message) from error
-        yield
-    finally:
-        os.close(file)
 
 
 def _write(path: Path, data: bytes) -> None:

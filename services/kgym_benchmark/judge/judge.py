@@ -12,6 +12,7 @@ from pathlib import Path
 
 from pydantic import Field, computed_field
 
+from kgym import tasks
 from kgym.api.steps import Sha256, Strict
 from kgym.bench import attempt_files
 from kgym.bench.attempt_record import AttemptRecord, BugId, Cost, Votes
@@ -168,15 +169,13 @@ class Judge:
             for key, vote, asked_question in open_:
                 await self._vote(key, vote, asked_question)
 
-        tasks = [asyncio.create_task(work()) for _ in range(self._options.at_once)]
+        workers = [asyncio.create_task(work()) for _ in range(self._options.at_once)]
         try:
-            await asyncio.gather(*tasks)
+            await asyncio.gather(*workers)
         except _Spent:
-            await asyncio.gather(*tasks, return_exceptions=True)  # keep answers already paid for
+            await asyncio.gather(*workers, return_exceptions=True)  # keep answers already paid for
         finally:
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
+            await tasks.end(workers)
 
     async def _vote(self, key: tuple[str, str], vote: int, asked: Question) -> None:
         is_equivalent, dollars = None, 0.0

@@ -15,6 +15,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
+from kgym import tasks
 from kgym.api.steps import Number, Strict
 from kgym.bugs.kernel_run import KernelRun
 from kgym.errors import KgymError
@@ -102,10 +103,7 @@ class Door:
     async def _closed(self, server: asyncio.Server) -> None:
         """Accept no more calls, and cancel the open ones: their agent has ended."""
         server.close()
-        tasks = [*self._open, *self._running.values()]
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await tasks.end([*self._open, *self._running.values()])
 
     async def accept(self, reader: StreamReader, writer: StreamWriter) -> None:
         """Answer one call."""

@@ -1,25 +1,26 @@
 """What commands print for training: conversations of agents as JSON Lines."""
 
 import json
-from collections.abc import Callable, Iterable
-from typing import Any
+from collections.abc import Iterable
 
 import click
 
 from kgym.bench.training import FORMS, Conversation
+from kgym_cli.inputs.parameters import parameters
 from kgym_cli.output import people
 
-_FORM = "Supervised examples (OpenAI chat, ShareGPT), or episodes with rewards."
-_RESOLVED = "Only conversations that led to a fix without obstacles."
-
-
-def training_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Add the options of commands that print conversations."""
-    form = click.option(
-        "--form", type=click.Choice(list(FORMS)), default="openai", show_default=True, help=_FORM
-    )
-    resolved = click.option("--resolved", is_flag=True, help=_RESOLVED)
-    return form(resolved(command))
+# Options of commands that print conversations.
+training_options = parameters(
+    click.option(
+        "--form",
+        type=click.Choice(list(FORMS)),
+        default="openai",
+        help="Supervised examples (OpenAI chat, ShareGPT), or episodes with rewards.",
+    ),
+    click.option(
+        "--resolved", is_flag=True, help="Only conversations that led to a fix without obstacles."
+    ),
+)
 
 
 def print_conversations(talks: Iterable[Conversation], form: str, resolved: bool) -> None:

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime
 from functools import wraps
-from typing import Any, Literal, TypeVar, get_args
+from typing import Any, Literal, get_args
 
 import click
 from pydantic import ValidationError
@@ -15,10 +15,9 @@ from kgym.bench.bug_choice import BugChoice
 from kgym.bench.bug_record import Status
 from kgym.bench.dataset import Dataset
 from kgym.errors import UserError
-from kgym_cli.inputs.parameters import FOLDER, Moment
+from kgym_cli.inputs.parameters import FOLDER, Command, Moment, parameters
 from kgym_cli.output import people
 
-Command = TypeVar("Command", bound=Callable[..., Any])
 Side = Literal["before", "after"]
 dataset_argument = click.argument("folder", metavar="DIR", type=FOLDER)
 
@@ -57,8 +56,8 @@ class ChosenBugs:
             raise UserError("bad_choice", first_fault(error)) from error
 
 
-# An option for each field of `BugChoice`.
-_OPTIONS = (
+# An option for each field of `BugChoice`, and the cutoff's.
+_options = parameters(
     click.option("--bug", "ids", multiple=True, metavar="ID", help="Bug id, or a prefix of it."),
     click.option("--status", type=click.Choice(get_args(Status))),
     click.option("--subsystem", "subsystems", multiple=True, help="syzbot's name: net, ext4."),
@@ -100,6 +99,17 @@ _OPTIONS = (
     click.option("--lines-to", type=click.IntRange(0), help="Maximum."),
     click.option("--files-to", type=click.IntRange(0), help="Maximum files that the fix changes."),
     click.option("--touches", metavar="PATH", help="The fix changes a file below this path."),
+    click.option(
+        "--cutoff",
+        type=Moment(),
+        help="A model's knowledge cutoff: only bugs fixed on one side of it.",
+    ),
+    click.option(
+        "--side",
+        type=click.Choice(get_args(Side)),
+        default="after",
+        help="Bugs fixed before or after the cutoff.",
+    ),
 )
 
 
@@ -116,23 +126,4 @@ def choice_options(command: Command) -> Callable[..., Any]:
         }
         return command(*args, chosen=ChosenBugs(conditions, cutoff, side), **given)
 
-    # In reverse: click shows options in the order of decorators, and the last one applied comes
-    # first.
-    wrapped: Callable[..., Any] = choosing
-    for option in (
-        click.option(
-            "--side",
-            type=click.Choice(get_args(Side)),
-            default="after",
-            show_default=True,
-            help="Bugs fixed before or after the cutoff.",
-        ),
-        click.option(
-            "--cutoff",
-            type=Moment(),
-            help="A model's knowledge cutoff: only bugs fixed on one side of it.",
-        ),
-        *reversed(_OPTIONS),
-    ):
-        wrapped = option(wrapped)
-    return wrapped
+    return _options(choosing)

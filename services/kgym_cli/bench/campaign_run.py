@@ -3,9 +3,11 @@
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
+from kgym import tasks
 from kgym.client import AsyncClient
 from kgym.configs import CONFIGS
 from kgym.errors import UserError
@@ -135,14 +137,10 @@ def _number(value: float | None, form: str) -> str:
 
 def _tell(news: AttemptRecord | str) -> None:
     if isinstance(news, str):
-        people.print(f"no verdict: {news}", style="yellow", markup=False)
+        people.print(f"no verdict: {news}", style="yellow")
         return
     took = f"{news.seconds:.0f} s" if news.seconds is not None else ""
-    people.print(
-        f"{news.bug}: {news.setup}, run {news.run}: {news.outcome} {took}",
-        style="dim",
-        markup=False,
-    )
+    people.print(f"{news.bug}: {news.setup}, run {news.run}: {news.outcome} {took}", style="dim")
 
 
 T = TypeVar("T")
@@ -162,7 +160,8 @@ class BugTrees:
 
     async def get(self, subject: Subject, held: ExitStack) -> SourceFolder:
         """Return a bug's tree, kept until `held` is closed."""
-        return await self._trees.get(await self.source(subject), held, _print_stage)
+        report = partial(people.print, style="dim")
+        return await self._trees.get(await self.source(subject), held, report)
 
     async def source(self, subject: Subject) -> Published:
         """Return a bug's source."""
@@ -174,9 +173,7 @@ class BugTrees:
 
     async def close(self) -> None:
         """Release all sources."""
-        for task in self._sources.values():
-            task.cancel()
-        await asyncio.gather(*self._sources.values(), return_exceptions=True)
+        await tasks.end(self._sources.values())
         await asyncio.to_thread(self._held.close)
 
     async def _source(self, subject: Subject) -> Published:
@@ -217,7 +214,3 @@ def _placed(model: str, home: Path) -> str:
     """Return a model's name; a tape's path is relative to the campaign's folder."""
     tape = model.removeprefix(agent_models.REPLAY)
     return model if tape == model else f"{agent_models.REPLAY}{home / tape}"
-
-
-def _print_stage(words: str) -> None:
-    people.print(words, style="dim", markup=False)

@@ -58,9 +58,7 @@ def run(count: int, *, one_kernel: bool) -> Report:
     _agents(into / "agent", chosen_subjects)
     kernels = len({str(bug.bug.build.source) for bug in chosen_subjects.bugs})
     people.print(
-        f"bugs: {len(chosen)}, kernels to compile: {kernels}, results: {into}",
-        style="dim",
-        markup=False,
+        f"bugs: {len(chosen)}, kernels to compile: {kernels}, results: {into}", style="dim"
     )
     summary = carried_out(campaign, chosen_subjects, into, into)
     if summary.failed:

@@ -43,14 +43,14 @@ def show(report: Report) -> None:
     )
     results.print(f"{report.bugs} bugs, {report.attempts} attempts{left}")
     for failed in report.failed:
-        results.print(str(failed), markup=False)
+        results.print(str(failed))
     for part, count in report.disputed.items():
-        results.print(f"{part} differ from its own account in {count} attempts", markup=False)
+        results.print(f"{part} differ from its own account in {count} attempts")
     solved, tough = len(report.solves.union), len(report.solves.unsolved)
     results.print(f"resolved by at least one setup: {solved}; by none: {tough}")
     for comparison in report.comparisons:
         for line in _compared(comparison):
-            results.print(line, markup=False)
+            results.print(line)
 
 
 def _rank(numbered: tuple[int, SetupFigures]) -> tuple[float, int]:

@@ -1,6 +1,5 @@
 """Manifest of published results: digests of a folder's files, and the figures that they give."""
 
-import hashlib
 import json
 from collections.abc import Iterator
 from math import isclose
@@ -14,6 +13,7 @@ from kgym.api.steps import Sha256, Strict
 from kgym.bench import attempt_files, dataset
 from kgym.bench.report import Report
 from kgym.errors import KgymError, NotFound, UserError
+from kgym.transport.artifact_storage import sha256_of
 from kgym_cli.bench import leaderboard
 
 NAME = "manifest.json"
@@ -62,12 +62,7 @@ def differences(folder: Path) -> list[str]:
 
 
 def _digests(folder: Path) -> dict[str, str]:
-    digests = {}
-    for name in FILES:
-        if (folder / name).is_file():
-            with (folder / name).open("rb") as file:
-                digests[name] = hashlib.file_digest(file, "sha256").hexdigest()
-    return digests
+    return {name: sha256_of(folder / name) for name in FILES if (folder / name).is_file()}
 
 
 def _differing(stated: Any, own: Any, place: str = "report") -> Iterator[str]:

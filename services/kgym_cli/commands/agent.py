@@ -55,5 +55,5 @@ async def _serve(chosen: Settings, url: str, token: str | None) -> None:
         ):
             running_platform.announce(lock, running_platform.Running(here.url_here))
             settle()
-            people.print(f"agent: {here.url_here}  scheduler: {url}", markup=False)
+            people.print(f"agent: {here.url_here}  scheduler: {url}")
             await asyncio.Event().wait()

@@ -1,4 +1,4 @@
-"""`kgym bench`: datasets of bugs; each verb is a module of its own."""
+"""`kgym bench`: datasets of bugs; its verbs are in modules of their own."""
 
 import click
 
@@ -14,21 +14,21 @@ from kgym_cli.lazy import Lazy, LazyGroup
         "judge": Lazy(
             "bench_judge", "Let a model vote on whether patches are equivalent to the developers'."
         ),
-        "judge-patches": Lazy("bench_judge_patches", "Try patches made elsewhere.", remote=True),
-        "list": Lazy("bench_list", "List bugs of a dataset."),
-        "publish": Lazy("bench_publish", "Publish bugs and attempts for the monitor."),
-        "query": Lazy("bench_query", "Show figures in nested groups."),
-        "report": Lazy("bench_report", "Show the figures of a campaign."),
+        "judge-patches": Lazy("bench_run", "Try patches made elsewhere.", remote=True),
+        "list": Lazy("bench_dataset", "List bugs of a dataset."),
+        "publish": Lazy("bench_publication", "Publish bugs and attempts for the monitor."),
+        "query": Lazy("bench_figures", "Show figures in nested groups."),
+        "report": Lazy("bench_figures", "Show the figures of a campaign."),
         "run": Lazy("bench_run", "Run a campaign: agents on bugs.", remote=True),
-        "site": Lazy("bench_site", "Write a benchmark's pages for any web server."),
-        "show": Lazy("bench_show", "Show a dataset, or one of its bugs."),
+        "site": Lazy("bench_publication", "Write a benchmark's pages for any web server."),
+        "show": Lazy("bench_dataset", "Show a dataset, or one of its bugs."),
         "trajectories": Lazy(
             "bench_trajectories", "Print a campaign's conversations as data for training."
         ),
         "validate": Lazy(
             "bench_validate", "Validate bugs before agents are measured on them.", remote=True
         ),
-        "verify": Lazy("bench_verify", "Check published results.", remote=True),
+        "verify": Lazy("bench_run", "Check published results.", remote=True),
         "watch": Lazy("bench_watch", "Mirror syzbot's bugs, with their fixes and discussions."),
     },
 )

@@ -32,7 +32,6 @@ class ExportAnswer(Answer):
     "--form",
     type=click.Choice(get_args(Form)),
     default="dataset",
-    show_default=True,
     help="A dataset; a JSON file per bug; Live-kBench's two tables, as JSON lines or Parquet; a"
     " bundle, or a Harbor task, per bug, on the parent of its fix.",
 )
@@ -62,11 +61,11 @@ def export(
             bugs, target, "parquet" if form == "live-kbench-parquet" else "jsonl"
         )
     for bug, why in left_out.items():
-        people.print(f"left out: {bug}: {why}", style="yellow", markup=False)
+        people.print(f"left out: {bug}: {why}", style="yellow")
     about = bugs.about
     if not printed_json(
         ExportAnswer(folder=target, form=form, dataset=about, left_out=left_out), as_json
     ):
         count = about.bugs - len(left_out)
-        results.print(f"{about.name}: {count} bugs in {target}", markup=False)
+        results.print(f"{about.name}: {count} bugs in {target}")
     leave(Exit.NEGATIVE if left_out else Exit.OK)

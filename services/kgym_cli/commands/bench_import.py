@@ -14,7 +14,7 @@ from kgym.bench import dataset as datasets
 from kgym.bench.dataset import About, Dataset
 from kgym.errors import NotFound, UserError
 from kgym.host.separate_process import within
-from kgym_cli.inputs.parameters import FILE, FOLDER
+from kgym_cli.inputs.parameters import FILE, FOLDER, PATH
 from kgym_cli.output import json_option, people, print_json, results
 from kgym_cli.output.answer import Answer
 
@@ -63,7 +63,7 @@ def _limited(function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
 
 @click.command("import")
 @click.argument("form", type=click.Choice(get_args(Form)))
-@click.argument("source", type=click.Path(path_type=Path))
+@click.argument("source", type=PATH)
 @click.option("--into", required=True, type=FOLDER, help="Folder of the dataset.")
 @click.option("--name", help="Name of the dataset.  [default: the source's]")
 @click.option("--dataset", "wanted", help="Which dataset of the source.  [default: all bugs]")
@@ -118,9 +118,9 @@ def import_(
         print_json(ImportAnswer(folder=into, dataset=about, attempts=made, failed=failed))
         return
     if imported is not None:
-        people.print(f"{len(imported.attempts)} attempts in {attempts}", markup=False)
+        people.print(f"{len(imported.attempts)} attempts in {attempts}")
         for reason, count in Counter(attempt.reason for attempt in imported.failed).most_common():
-            people.print(f"{count} attempts without a verdict: {reason}", markup=False)
+            people.print(f"{count} attempts without a verdict: {reason}")
     if about.source is not None:
-        people.print(f"source: {about.source}", markup=False)
-    results.print(f"{about.name}: {about.bugs} bugs, {about.sha256}", markup=False)
+        people.print(f"source: {about.source}")
+    results.print(f"{about.name}: {about.bugs} bugs, {about.sha256}")

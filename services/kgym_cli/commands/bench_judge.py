@@ -61,12 +61,11 @@ class JudgeAnswer(CommandAnswer):
 @click.option(
     "--attempts", type=FILE, help="File of attempts, one a line.  [default: attempts.jsonl in DIR]"
 )
-@click.option("--votes", type=click.IntRange(1, MOST_VOTES), default=VOTES, show_default=True)
+@click.option("--votes", type=click.IntRange(1, MOST_VOTES), default=VOTES)
 @click.option(
     "--majority",
     type=click.IntRange(1, MOST_VOTES),
     default=MAJORITY,
-    show_default=True,
     help="Votes for equivalence that make a patch equivalent.",
 )
 @click.option("--blind", is_flag=True, help="Do not reveal which patch is the developers'.")
@@ -74,7 +73,7 @@ class JudgeAnswer(CommandAnswer):
 @click.option(
     "--dollars", type=click.FloatRange(0, min_open=True), help="Most dollars for all answers."
 )
-@click.option("--at-once", type=click.IntRange(1, 64), default=4, show_default=True)
+@click.option("--at-once", type=click.IntRange(1, 64), default=4)
 @click.option("--record", type=FILE, help="Tape for all answers.")
 @click.option(
     "--labels", type=FILE, help="People's labels: lines of JSON with bug, diff, equivalent."
@@ -170,12 +169,9 @@ def _show(answer: JudgeAnswer) -> None:
     results.print(
         f"{answer.patches} patches, {answer.equivalent} equivalent, {answer.undecided} unknown;"
         f" {answer.asked} questions asked, {answer.failed} votes failed, ${answer.dollars:.2f} in"
-        f" all; {answer.unfinished} patches with missing votes",
-        markup=False,
+        f" all; {answer.unfinished} patches with missing votes"
     )
     if answer.without_fix:
-        line = f"{answer.without_fix} attempts not judged: the developers' fix is unknown"
-        results.print(line, markup=False)
+        results.print(f"{answer.without_fix} attempts not judged: the developers' fix is unknown")
     if answer.agreement is not None and answer.agreement.accuracy is not None:
-        line = f"agreement with people: {100 * answer.agreement.accuracy:.1f} %"
-        results.print(line, markup=False)
+        results.print(f"agreement with people: {100 * answer.agreement.accuracy:.1f} %")

@@ -9,6 +9,7 @@ from pydantic import ValidationError
 from kgym.api.faults import first_fault
 from kgym_cli import extras
 from kgym_cli.agents.training_data import print_conversations, training_options
+from kgym_cli.inputs.parameters import FOLDER
 from kgym_cli.output import people
 
 # Bytes of a trajectory: ten times as many as any agent has left.
@@ -16,7 +17,7 @@ _LARGEST = 256 << 20
 
 
 @click.command()
-@click.argument("folder", metavar="DIR", type=click.Path(path_type=Path, file_okay=False))
+@click.argument("folder", metavar="DIR", type=FOLDER)
 @training_options
 def trajectories(folder: Path, form: str, resolved: bool) -> None:
     """Print the agents' conversations of a campaign in DIR, as JSON Lines for training.
@@ -39,6 +40,6 @@ def trajectories(folder: Path, form: str, resolved: bool) -> None:
                 yield training.of_attempt(record, trajectory)
             except (OSError, ValidationError) as error:
                 why = error.strerror if isinstance(error, OSError) else first_fault(error)
-                people.print(f"left out: {path}: {why}", markup=False)
+                people.print(f"left out: {path}: {why}")
 
     print_conversations(talks(), form, resolved)

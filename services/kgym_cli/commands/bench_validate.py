@@ -17,7 +17,7 @@ from kgym.client import AsyncClient
 from kgym_benchmark.validation.validate import MOST_RUNS, BugVerdict, Outcome, ValidateOptions
 from kgym_benchmark.validation.validate import validate as validate_bugs
 from kgym_cli.bench.bug_choice_options import ChosenBugs, choice_options, dataset_argument
-from kgym_cli.inputs.parameters import FOLDER
+from kgym_cli.inputs.parameters import FOLDER, SECONDS
 from kgym_cli.output import Exit, json_option, leave, people, print_json, print_table, printed_json
 from kgym_cli.output.answer import Answer
 from kgym_cli.platforms import interruptible_work
@@ -56,26 +56,17 @@ class ValidateSummary(Answer):
     "--base",
     type=click.Choice(get_args(Base)),
     default="parent",
-    show_default=True,
     help="Kernel: the parent of the fix, or the one on which syzbot saw the crash.",
 )
 @click.option(
     "--kernel", help="Shared kernel on which to reverse the fixes, instead of the bugs' own."
 )
-@click.option("--attempts", type=click.IntRange(3, 1000), default=5, show_default=True)
-@click.option(
-    "--time",
-    "seconds",
-    type=click.FloatRange(0, 86400, min_open=True),
-    default=60,
-    show_default=True,
-    help="Seconds per run.",
-)
+@click.option("--attempts", type=click.IntRange(3, 1000), default=5)
+@click.option("--time", "seconds", type=SECONDS, default=60, help="Seconds per run.")
 @click.option(
     "--most-runs",
     type=click.IntRange(1, calibration.MOST_INSTANCES),
     default=MOST_RUNS,
-    show_default=True,
     help="Most runs that proving a fix may need.",
 )
 @click.option("--name", help="Group of the jobs.  [default: made of the dataset's SHA-256]")
@@ -111,26 +102,25 @@ def validate(
     # one, and another dataset or kernel gets jobs of its own.
     group = name or f"validate-{bugs.about.sha256[:12]}-{kernel or base}"
     verdicts: dict[str, BugVerdict] = {}
-    made: list[About | None] = []
 
     def hear(verdict: BugVerdict) -> None:
         verdicts[verdict.bug] = verdict
         last = verdict.stages[-1]
-        people.print(f"{verdict.bug[:12]}: {last.stage} {last.outcome} {last.reason}", markup=False)
+        people.print(f"{verdict.bug[:12]}: {last.stage} {last.outcome} {last.reason}")
         if as_json:
             print_json(VerdictAnswer(**dict(verdict)))
 
-    async def work(client: AsyncClient, sweep: SweepOptions) -> None:
+    async def work(client: AsyncClient, sweep: SweepOptions) -> About | None:
         options = ValidateOptions(sweep, base, kernel, attempts, seconds, most_runs)
-        made.append(await validate_bugs(client, bugs, into, options, hear))
+        return await validate_bugs(client, bugs, into, options, hear)
 
-    people.print(f"{group}: {len(bugs)} bugs", markup=False)
-    interruptible_work.run(work, SweepOptions(group, retry=retry))
-    summary = _summary(verdicts, made[0], into)
+    people.print(f"{group}: {len(bugs)} bugs")
+    made = interruptible_work.run(work, SweepOptions(group, retry=retry))
+    summary = _summary(verdicts, made, into)
     if not printed_json(summary, as_json):
         rows = [_cells(verdicts[bug_id]) for bug_id in sorted(verdicts)]
         print_table("bug", "stage", "outcome", "crashed", "title", "why", rows=rows)
-        people.print(f"{summary.accepted} accepted, {summary.racy} of them racy", markup=False)
+        people.print(f"{summary.accepted} accepted, {summary.racy} of them racy")
     leave(Exit.INFRASTRUCTURE if summary.unknown else Exit.OK)
 
 

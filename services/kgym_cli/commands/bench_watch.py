@@ -22,9 +22,7 @@ _NAP = 60.0
 
 @click.command()
 @click.argument("folder", metavar="DIR", type=FOLDER)
-@click.option(
-    "--once/--weekly", default=True, help="Fetch once, or weekly until stopped.  [default: once]"
-)
+@click.option("--once/--weekly", default=True, help="Fetch once, or weekly until stopped.")
 @click.option(
     "--status",
     "statuses",
@@ -35,17 +33,12 @@ _NAP = 60.0
 )
 @click.option("--most", type=click.IntRange(1), help="Only the first N bugs of each list.")
 @click.option(
-    "--threads",
-    type=click.IntRange(0, 100),
-    default=3,
-    show_default=True,
-    help="Discussions to fetch per bug.",
+    "--threads", type=click.IntRange(0, 100), default=3, help="Discussions to fetch per bug."
 )
 @click.option(
     "--max-age",
     type=click.FloatRange(0),
     default=LATELY / 3600,
-    show_default=True,
     help="Hours for which a fetched page is not fetched again.",
 )
 @options_of("bench watch")
@@ -80,11 +73,11 @@ def watch(
             lately=max_age * 3600,
         )
         try:
-            visit_result = visit(folder, sites, fetcher, options, _tell)
+            visit_result = visit(folder, sites, fetcher, options, people.print)
         except InfrastructureError as error:
             if once:
                 raise
-            people.print(f"{error.message}", markup=False)
+            people.print(error.message)
             visit_result = None
         finally:
             fetcher.close()
@@ -95,26 +88,21 @@ def watch(
         _wait_until(begun + _WEEK)
 
 
-def _tell(news: str) -> None:
-    people.print(news, markup=False)
-
-
 def _show(visit_result: Visit, *, as_json: bool) -> None:
     if printed_json(visit_result, as_json):
         return
     about = visit_result.dataset
     results.print(
         f"{visit_result.listed} listed, {visit_result.new} new, {visit_result.changed} changed,"
-        f" {visit_result.unchanged} unchanged, {len(visit_result.failed)} not read",
-        markup=False,
+        f" {visit_result.unchanged} unchanged, {len(visit_result.failed)} not read"
     )
     if about is not None:
-        results.print(f"{about.bugs} bugs in {visit_result.folder}", markup=False)
+        results.print(f"{about.bugs} bugs in {visit_result.folder}")
 
 
 def _wait_until(then: datetime) -> None:
     """Sleep until a time of the wall clock."""
-    people.print(f"next visit: {then:%Y-%m-%d %H:%M}", markup=False)
+    people.print(f"next visit: {then:%Y-%m-%d %H:%M}")
     # In naps: a single long sleep would stand still while the machine is suspended.
     while datetime.now().astimezone() < then:
         time.sleep(_NAP)

@@ -2,6 +2,7 @@
 
 import time
 from dataclasses import replace
+from functools import partial
 from hashlib import sha256
 from pathlib import Path
 from typing import Literal
@@ -29,7 +30,7 @@ from kgym.bugs.sweep import SweepOptions
 from kgym.client import AsyncClient
 from kgym.errors import UserError
 from kgym_cli.commands.trial_options import compiler_option, kernel_option, on_kernel, repro_option
-from kgym_cli.inputs.parameters import complete_bug, group_name
+from kgym_cli.inputs.parameters import SECONDS, complete_bug, group_name
 from kgym_cli.output import Exit, json_option, leave, people, print_json, printed_json, results
 from kgym_cli.platforms import interruptible_work
 
@@ -74,35 +75,22 @@ class BisectAnswer(Result):
     "--confidence",
     type=click.FloatRange(0.5, 0.999),
     default=0.95,
-    show_default=True,
     help="Required confidence of the answer.",
 )
 @click.option(
     "--calibrate",
     type=click.IntRange(3, 1000),
     default=10,
-    show_default=True,
     help="Runs at the bad commit that measure how often the bug shows.",
 )
 @click.option(
-    "--time",
-    "seconds",
-    type=click.FloatRange(0, 86400, min_open=True),
-    help="Seconds per calibration run.  [default: the bundle's]",
+    "--time", "seconds", type=SECONDS, help="Seconds per calibration run.  [default: the bundle's]"
 )
 @click.option(
-    "--most-runs",
-    type=click.IntRange(1, 1000),
-    default=MOST_RUNS,
-    show_default=True,
-    help="Most runs per test.",
+    "--most-runs", type=click.IntRange(1, 1000), default=MOST_RUNS, help="Most runs per test."
 )
 @click.option(
-    "--most-tests",
-    type=click.IntRange(1, 1000),
-    default=MOST_TESTS,
-    show_default=True,
-    help="Most tests in all.",
+    "--most-tests", type=click.IntRange(1, 1000), default=MOST_TESTS, help="Most tests in all."
 )
 @click.option(
     "--most-hours",
@@ -162,54 +150,40 @@ def bisect(
         most_tests=most_tests,
         most_hours=most_hours,
     )
-    run = _Run(bug, options, as_json=as_json)
-    run.go(dry_run=dry_run)
-    if run.result is None:
+    hear = partial(_hear, options.sweep.name, as_json=as_json)
+
+    async def work(client: AsyncClient, sweep: SweepOptions) -> Result | None:
+        asked = replace(options, sweep=sweep)
+        if not dry_run:
+            return await bisection.bisect(client, bug, asked, hear)
+        hear(await bisection.planned(client, bug, asked))
+        return None
+
+    result = interruptible_work.run(work, options.sweep)
+    if result is None:
         leave(Exit.OK)
-    _answer(run.result, options.sweep.name, time.monotonic() - begun, as_json=as_json)
-    leave(_status(run.result))
+    _answer(result, options.sweep.name, time.monotonic() - begun, as_json=as_json)
+    leave(_status(result))
 
 
-class _Run:
-    """One run of the command."""
-
-    def __init__(self, bug: Bug, options: BisectOptions, *, as_json: bool) -> None:
-        self.bug = bug
-        self.options = options
-        self.as_json = as_json
-        self.result: Result | None = None
-
-    def go(self, *, dry_run: bool) -> None:
-        """Bisect, or only plan."""
-
-        async def work(client: AsyncClient, sweep: SweepOptions) -> None:
-            options = replace(self.options, sweep=sweep)
-            if dry_run:
-                self._hear(await bisection.planned(client, self.bug, options))
-            else:
-                self.result = await bisection.bisect(client, self.bug, options, self._hear)
-
-        interruptible_work.run(work, self.options.sweep)
-
-    def _hear(self, news: Plan | Tried) -> None:
-        name = self.options.sweep.name
-        if isinstance(news, Plan):
-            people.print(
-                f"{name}: {news.commits} commits from {news.good[:12]} (good) to"
-                f" {news.bad[:12]} (bad); about {news.tests} tests, {news.runs} runs",
-                markup=False,
-            )
-            if self.as_json:
-                print_json(BisectPlan(**dict(news), name=name))
-            return
-        runs = f"{news.crashed} of {news.completed} runs crashed" if news.completed else ""
-        why = "; ".join(filter(None, (runs, news.reason)))
+def _hear(name: str, news: Plan | Tried, *, as_json: bool) -> None:
+    if isinstance(news, Plan):
         people.print(
-            f"{news.number}. {news.commit[:12]} [{_STYLES[news.saw]}]{news.saw}[/]"
-            f" {escape(why)}: {news.left} left  {escape(news.subject)}"
+            f"{name}: {news.commits} commits from {news.good[:12]} (good) to"
+            f" {news.bad[:12]} (bad); about {news.tests} tests, {news.runs} runs"
         )
-        if self.as_json:
-            print_json(BisectTest(**dict(news)))
+        if as_json:
+            print_json(BisectPlan(**dict(news), name=name))
+        return
+    runs = f"{news.crashed} of {news.completed} runs crashed" if news.completed else ""
+    why = "; ".join(filter(None, (runs, news.reason)))
+    people.print(
+        f"{news.number}. {news.commit[:12]} [{_STYLES[news.saw]}]{news.saw}[/]"
+        f" {escape(why)}: {news.left} left  {escape(news.subject)}",
+        markup=True,
+    )
+    if as_json:
+        print_json(BisectTest(**dict(news)))
 
 
 def _wanted(
@@ -256,17 +230,16 @@ def _answer(result: Result, name: str, seconds: float, *, as_json: bool) -> None
     first = result.culprits[0]
     match result.outcome:
         case Outcome.FOUND:
-            results.print(f"{first.commit} {did} the bug: {sure}", markup=False)
-            results.print(f"  {first.subject}", markup=False)
+            results.print(f"{first.commit} {did} the bug: {sure}")
+            results.print(f"  {first.subject}")
         case Outcome.GOOD_HAS_IT:
-            results.print(f"{result.good} has the bug as well: {sure}", markup=False)
+            results.print(f"{result.good} has the bug as well: {sure}")
         case _:
             several = result.outcome is Outcome.SEVERAL
             why = "further tests cannot help" if several else "--most-tests or --most-hours"
-            results.print(f"one of {result.left} {did} the bug: {sure} ({why})", markup=False)
+            results.print(f"one of {result.left} {did} the bug: {sure} ({why})")
             for culprit in result.culprits[:_SHOWN]:
-                line = f"  {culprit.commit} {culprit.chance:.1%} {culprit.subject}"
-                results.print(line, markup=False)
+                results.print(f"  {culprit.commit} {culprit.chance:.1%} {culprit.subject}")
 
 
 def _status(result: Result) -> Exit:

@@ -37,9 +37,7 @@ class BugAnswer(Answer):
             "bug_trial", "Crash the kernel with a bug, then test the fix.", remote=True
         ),
         "show": Lazy("bug_show", "Show facts about a bug."),
-        "source": Lazy(
-            "bug_source", "Write a bug's kernel source as a Git repository.", remote=True
-        ),
+        "source": Lazy("bug_show", "Write a bug's kernel source as a Git repository.", remote=True),
     },
 )
 def bug() -> None:

@@ -2,9 +2,10 @@
 
 import time
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from hashlib import sha256
+from itertools import product
 from pathlib import Path
 from typing import Literal
 
@@ -22,6 +23,7 @@ from kgym.bugs.port import Outcome, PortOptions, PortRow, Subject, bug_on
 from kgym.bugs.sweep import SweepOptions
 from kgym.client import AsyncClient
 from kgym.errors import UserError, file_errors
+from kgym_cli.inputs.parameters import FILE, FOLDER, SECONDS
 from kgym_cli.output import Exit, json_option, leave, people, print_json, print_table
 from kgym_cli.output.answer import Answer
 from kgym_cli.platforms import interruptible_work
@@ -51,36 +53,21 @@ class PortSummary(Answer):
     seconds: float = Field(description="duration of this command")
 
 
-_folder = click.Path(path_type=Path, file_okay=False)
-
-
 @click.command()
-@click.argument("folder", metavar="DIR", type=_folder)
-@click.option("--repros", type=_folder, help="Folder of C programs, ID.c.  [default: DIR]")
+@click.argument("folder", metavar="DIR", type=FOLDER)
+@click.option("--repros", type=FOLDER, help="Folder of C programs, ID.c.  [default: DIR]")
 @click.option(
-    "--kernel",
-    "kernels",
-    multiple=True,
-    default=_KERNELS,
-    show_default=True,
-    help="Shared kernel; may be repeated.",
+    "--kernel", "kernels", multiple=True, default=_KERNELS, help="Shared kernel; may be repeated."
 )
 @click.option("--only", multiple=True, metavar="ID", help="Only bugs whose id has this prefix.")
 @click.option("--dry-run", is_flag=True, help="Only reverse the fixes: compile and run nothing.")
-@click.option("--attempts", type=click.IntRange(1, 100), default=5, show_default=True)
-@click.option(
-    "--time",
-    "seconds",
-    type=click.FloatRange(0, 86400, min_open=True),
-    default=60,
-    show_default=True,
-    help="Seconds per run.",
-)
+@click.option("--attempts", type=click.IntRange(1, 100), default=5)
+@click.option("--time", "seconds", type=SECONDS, default=60, help="Seconds per run.")
 @click.option("--name", help="Group of the jobs.  [default: made of DIR]")
 @click.option("--retry", is_flag=True, help="Retry what has no answer.")
 @click.option(
     "--write",
-    type=click.Path(path_type=Path, file_okay=False),
+    type=FOLDER,
     help="Write a bundle of each bug that comes back into this folder, as KERNEL/ID.",
 )
 @click.option(
@@ -88,7 +75,7 @@ _folder = click.Path(path_type=Path, file_okay=False)
     is_flag=True,
     help="Bundles only name their programs, which are others' work, by SHA-256.",
 )
-@click.option("--csv", "table", type=click.Path(path_type=Path, dir_okay=False))
+@click.option("--csv", "table", type=FILE)
 @json_option(PortAnswer | PortSummary)
 def port(
     folder: Path,
@@ -117,71 +104,47 @@ def port(
     subjects, unread = _subjects(folder, repros or folder, only)
     for kernel in kernels:
         bugs.refuse_unknown_kernel(kernel)
-    group = name or _name(folder)
+    # The same folder is the same campaign: its jobs are found again.
+    digest = sha256(str(folder.resolve()).encode()).hexdigest()
+    group = name or f"port-{digest[:10]}"
     sweep = SweepOptions(group, retry=retry)
     # All bugs of a kernel share one build of it (kgym/bugs/port.py): a full build per bug would
     # take days.
-    run = _Run(PortOptions(sweep, attempts, 2, seconds, only_reverse=dry_run), as_json=as_json)
+    options = PortOptions(sweep, attempts, 2, seconds, only_reverse=dry_run)
+    found: dict[tuple[str, str], PortRow] = {}
+
+    def hear(row: PortRow) -> None:
+        found[row.kernel, row.bug] = row
+        people.print(f"{row.kernel} {row.bug[:12]}: {row.outcome} {row.reason}")
+        if as_json:
+            print_json(PortAnswer(**dict(row)))
+
+    async def work(client: AsyncClient, sweep: SweepOptions) -> None:
+        await campaign.port(client, kernels, subjects, replace(options, sweep=sweep), hear)
+
     bug_count = len(subjects) + len(unread)
     # Unreadable bugs are rows of the table, too: a campaign of hundreds must not fail for one file.
-    people.print(f"{group}: {bug_count} bugs on {len(kernels)} kernels", markup=False)
+    people.print(f"{group}: {bug_count} bugs on {len(kernels)} kernels")
     try:
-        run.refuse(kernels, unread)
+        for kernel, (bug, reason) in product(kernels, unread.items()):
+            why = in_one_line(reason)
+            hear(PortRow(bug=bug, kernel=kernel, outcome=Outcome.REFUSED, reason=why))
         if subjects:
-            run.go(kernels, subjects)
+            interruptible_work.run(work, sweep)
     finally:
-        rows = run.sorted(kernels)
+        rows = sorted(found.values(), key=lambda row: (kernels.index(row.kernel), row.bug))
         if table is not None:
             _write(table, rows)
     if write is not None:
-        _bundles(write, rows, subjects, run.options, with_program=not without_programs)
+        _bundles(write, rows, subjects, options, with_program=not without_programs)
     counted = Counter(row.outcome for row in rows)
     if as_json:
         took = round(time.monotonic() - begun, 1)
         print_json(PortSummary(name=group, pairs=len(rows), outcomes=dict(counted), seconds=took))
     else:
         print_table("bug", "kernel", "outcome", "crash or title", "why", rows=map(_cells, rows))
-    people.print(
-        ", ".join(f"{count} {outcome}" for outcome, count in counted.items()), markup=False
-    )
+    people.print(", ".join(f"{count} {outcome}" for outcome, count in counted.items()))
     leave(Exit.INFRASTRUCTURE if counted[Outcome.INCONCLUSIVE] else Exit.OK)
-
-
-class _Run:
-    """One run of the command."""
-
-    def __init__(self, options: PortOptions, *, as_json: bool) -> None:
-        self.options = options
-        self.as_json = as_json
-        self.rows: dict[tuple[str, str], PortRow] = {}
-
-    def go(self, kernels: Sequence[str], subjects: Sequence[Subject]) -> None:
-        """Reintroduce all bugs on all kernels."""
-
-        async def work(client: AsyncClient, sweep: SweepOptions) -> None:
-            options = replace(self.options, sweep=sweep)
-            await campaign.port(client, kernels, subjects, options, self._hear)
-
-        interruptible_work.run(work, self.options.sweep)
-
-    def refuse(self, kernels: Sequence[str], unread: Mapping[str, str]) -> None:
-        """Report bugs whose files are unusable, with the reason."""
-        for kernel in kernels:
-            for bug, reason in unread.items():
-                why = in_one_line(reason)
-                row = PortRow(bug=bug, kernel=kernel, outcome=Outcome.REFUSED, reason=why)
-                self._hear(row)
-
-    def sorted(self, kernels: Sequence[str]) -> list[PortRow]:
-        """Return the rows so far, by kernel and bug."""
-        places = {kernel: place for place, kernel in enumerate(kernels)}
-        return sorted(self.rows.values(), key=lambda row: (places[row.kernel], row.bug))
-
-    def _hear(self, row: PortRow) -> None:
-        self.rows[row.kernel, row.bug] = row
-        people.print(f"{row.kernel} {row.bug[:12]}: {row.outcome} {row.reason}", markup=False)
-        if self.as_json:
-            print_json(PortAnswer(**dict(row)))
 
 
 def _subjects(
@@ -208,10 +171,6 @@ def _subjects(
     if not bugs_read and not unread:
         raise UserError("no_bugs", f"no bug ID.json in {folder} whose program ID.c is in {repros}")
     return bugs_read, unread
-
-
-def _name(folder: Path) -> str:
-    return f"port-{sha256(str(folder.resolve()).encode()).hexdigest()[:10]}"
 
 
 def _cells(row: PortRow) -> tuple[str, ...]:

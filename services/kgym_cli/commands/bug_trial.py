@@ -1,7 +1,7 @@
 """`kgym bug reproduce`, `kgym bug calibrate` and `kgym demo`."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from typing import TYPE_CHECKING, Literal, get_args
 
 import click
 from rich.markup import escape
@@ -28,7 +28,7 @@ from kgym_cli.commands.trial_options import (
     repro_option,
     root_option,
 )
-from kgym_cli.inputs.parameters import complete_bug
+from kgym_cli.inputs.parameters import PATH_OR_STDIN, SECONDS, complete_bug
 from kgym_cli.inputs.patch_files import patch_file
 from kgym_cli.jobs.job_answer import (
     CalibrationAnswer,
@@ -53,7 +53,7 @@ _STYLES = {"same_crash": "red", "other_crash": "magenta", "no_crash": "green"}
 _NAMED = 5
 fix_option = click.option(
     "--fix",
-    type=click.Path(path_type=Path, allow_dash=True),
+    type=PATH_OR_STDIN,
     help="Unified diff to test instead of the known fix; may be compressed; - is stdin.",
 )
 
@@ -72,7 +72,6 @@ fix_option = click.option(
 @click.option(
     "--variants/--no-variants",
     default=True,
-    show_default=True,
     help="Also run programs close to the reproducer, which the fix must survive as well.",
 )
 @compare_option
@@ -81,7 +80,6 @@ fix_option = click.option(
     "--dump",
     type=click.Choice(get_args(DumpMethod)),
     default="hypervisor",
-    show_default=True,
     help="How the trace is read from the crashed kernel.",
 )
 @click.option(
@@ -144,10 +142,10 @@ def reproduce(
 @click.command()
 @click.argument("name", shell_complete=complete_bug)
 @kernel_option
-@click.option("--runs", type=click.IntRange(1, 1000), default=10, show_default=True)
+@click.option("--runs", type=click.IntRange(1, 1000), default=10)
 @click.option(
     "--time",
-    type=click.FloatRange(0, 86400, min_open=True),
+    type=SECONDS,
     help="Seconds after which a run counts as not crashed.  [default: the bundle's]",
 )
 @compiler_option
@@ -181,13 +179,6 @@ def calibrate(
     leave(exit_status(outcome.answer(job)))
 
 
-def _demo_answer() -> Any:
-    """Return the types of `demo --json`; one needs the extra `bench`."""
-    from kgym.bench.report import Report  # noqa: PLC0415
-
-    return TrialAnswer | CheckAnswer | Report
-
-
 @click.command()
 @options_of("demo")
 @fix_option
@@ -211,7 +202,7 @@ def _demo_answer() -> Any:
 @click.option(
     "--one-kernel", is_flag=True, help="With --bench, use only bugs of the demo's kernel."
 )
-@json_option(_demo_answer)
+@json_option(TrialAnswer, CheckAnswer, "kgym.bench.report:Report")
 def demo(
     fix: Path | None,
     accept_findings: str,
@@ -238,8 +229,10 @@ def demo(
     bug = bugs.load(DEMO_BUG)
     if agent and fix is not None:
         raise UserError("bad_option", "--fix and --agent exclude each other.")
-    people.print(f"[bold]{escape(bug.file.title)}[/] ({escape(bug.file.references[0])})")
-    people.print(bug.file.summary.strip() + "\n", style="dim", markup=False)
+    people.print(
+        f"[bold]{escape(bug.file.title)}[/] ({escape(bug.file.references[0])})", markup=True
+    )
+    people.print(bug.file.summary.strip() + "\n", style="dim")
     if agent:
         from kgym_cli.commands.fix import replayed  # noqa: PLC0415 - needs the extra `agent`
 
@@ -330,11 +323,11 @@ def _follow(client: "Client", request: JobRequest) -> JobView:
 
 def _print_calibration(outcome: CalibrationResult) -> None:
     if outcome.reason is not None:
-        results.print(outcome.reason, markup=False)
+        results.print(outcome.reason)
         return
     rate = f"{outcome.crashed} of {outcome.runs} runs showed the bug"
     if not outcome.crashed:
-        results.print(f"{rate}: {outcome.outcomes}", markup=False)
+        results.print(f"{rate}: {outcome.outcomes}")
         return
     results.print(f"{rate}: at least {outcome.rate_at_least:.0%} do, with 95% confidence")
     quantiles = outcome.seconds_to_crash or {}
@@ -347,25 +340,27 @@ def _print_calibration(outcome: CalibrationResult) -> None:
 
 def _print(outcome: TrialResult, trace: TraceResult | None) -> None:
     if outcome.compiler_substitution:
-        results.print(f"compiler: {outcome.compiler_substitution}", markup=False)
+        results.print(f"compiler: {outcome.compiler_substitution}")
     _print_config(outcome)
     for side, result in (("before", outcome.before), ("after", outcome.after)):
         if result is not None:
             style = _STYLES.get(result.verdict, "yellow")
-            results.print(f"{side:>7}: [bold {style}]{result.verdict}[/]", end="  ")
-            results.print(result.reason, markup=False)
+            results.print(f"{side:>7}: [bold {style}]{result.verdict}[/]", end="  ", markup=True)
+            results.print(result.reason)
             if result.evidence_line:
-                results.print(f"         evidence: {result.evidence_line}", markup=False)
+                results.print(f"         evidence: {result.evidence_line}")
             if result.behavioural_equivalence is not None:
-                results.print(f"         {result.behavioural_equivalence}", markup=False)
+                results.print(f"         {result.behavioural_equivalence}")
             for finding in result.findings:
                 _print_finding(finding)
     style, words = colour(outcome.outcome), outcome.outcome.words.capitalize()
-    results.print(f"[bold {style}]{words}[/] in {outcome.seconds['total']:.0f} s", end="")
+    results.print(
+        f"[bold {style}]{words}[/] in {outcome.seconds['total']:.0f} s", end="", markup=True
+    )
     good = ANSWERS.get(outcome.outcome) is Answer.YES
-    results.print("" if good else f": {outcome.reason}", markup=False)
+    results.print("" if good else f": {outcome.reason}")
     for obstacle in outcome.obstacles:
-        results.print(f"obstacle: {obstacle.reason}: {obstacle.message}", markup=False)
+        results.print(f"obstacle: {obstacle.reason}: {obstacle.message}")
     if trace is not None:
         _print_trace(trace)
 
@@ -377,12 +372,12 @@ def _print_config(outcome: TrialResult) -> None:
         for dropped_symbol in outcome.dropped_symbols
     ]
     if dropped:
-        results.print(f" config: {_first(dropped)}", markup=False)
+        results.print(f" config: {_first(dropped)}")
     if outcome.config_version:
         what = f"written for {outcome.config_version}, converted to this kernel's version"
-        results.print(f" config: {what}", markup=False)
+        results.print(f" config: {what}")
     if outcome.built_in:
-        results.print(f"built in, instead of as modules: {_first(outcome.built_in)}", markup=False)
+        results.print(f"built in, instead of as modules: {_first(outcome.built_in)}")
     if outcome.modules:
         results.print(f"modules: {outcome.modules}, loaded on demand")
 
@@ -397,12 +392,12 @@ def _print_finding(finding: JudgedFinding) -> None:
     mark = ""
     if finding.severity == Severity.BLOCKING:
         mark = "accepted: " if finding.accepted else "BLOCKING: "
-    results.print(f"         {mark}{finding.check}: {where}{finding.message}", markup=False)
+    results.print(f"         {mark}{finding.check}: {where}{finding.message}")
 
 
 def _print_trace(outcome: TraceResult) -> None:
     if outcome.trace is None:
-        results.print(f"no trace: {outcome.reason}", markup=False)
+        results.print(f"no trace: {outcome.reason}")
         return
     from kgym_cli.output.trace_view import tree  # noqa: PLC0415 - its imports take 0.1 s
 

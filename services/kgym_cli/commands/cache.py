@@ -65,9 +65,7 @@ def cache() -> None:
 @click.option(
     "--text", help="Only entries with this text in name, release, compiler, source or worker."
 )
-@click.option(
-    "--limit", type=click.IntRange(1, 10_000), default=50, show_default=True, help="Most entries."
-)
+@click.option("--limit", type=click.IntRange(1, 10_000), default=50, help="Most entries.")
 @json_option(EntryPage)
 def list_(text: str | None, limit: int, as_json: bool) -> None:
     """List the entries, most recently used first, with the results of their jobs."""
@@ -92,7 +90,7 @@ def show(entry: str, as_json: bool) -> None:
     if printed_json(view, as_json):
         return
     for name, words in _shown(view):
-        results.print(f"{name:10}{words}", markup=False)
+        results.print(f"{name:10}{words}")
 
 
 @cache.command()
@@ -152,7 +150,7 @@ def drop(entry: str, as_json: bool) -> None:
         return
     text = ", ".join(holder.worker for holder in gone.holders)
     more = f"; copies will be removed by: {text}" if text else ""
-    results.print(f"removed {gone.name}, {gone.bytes / 1e6:,.1f} MB{more}", markup=False)
+    results.print(f"removed {gone.name}, {gone.bytes / 1e6:,.1f} MB{more}")
 
 
 def _outcome(entry: WarmedEntry) -> str:

@@ -35,7 +35,6 @@ if TYPE_CHECKING:
     "--dependents",
     type=click.IntRange(1, 100_000),
     default=100,
-    show_default=True,
     help="Most objects to compile for a changed header.",
 )
 @compiler_option
@@ -135,15 +134,15 @@ def _result(job: JobView) -> CheckResult | None:
 
 def _print(result: CheckResult) -> None:
     if result.compiler_substitution:
-        results.print(f"compiler: {result.compiler_substitution}", markup=False)
+        results.print(f"compiler: {result.compiler_substitution}")
     columns = ("patch", "outcome", "files", "objects", "functions", "s")
     print_table(*columns, rows=map(_row, result.patches))
     for patch in result.patches:
         if words := _words(patch):
-            results.print(f"\n[bold]{escape(patch.name)}[/]")
+            results.print(f"\n[bold]{escape(patch.name)}[/]", markup=True)
             echo(words.rstrip())
         for note in patch.notes:
-            people.print(f"note: {note}", markup=False)
+            people.print(f"note: {note}")
 
 
 def _row(check: PatchCheck) -> tuple[str, ...]:

@@ -44,7 +44,7 @@ def completion(shell: str | None, *, only_print: bool) -> None:
             _read_by(start, path)
     except OSError as error:
         raise UserError("cannot_write", f"{error.filename}: {error.strerror}") from error
-    results.print(f"installed for new {shell} shells: {path}", markup=False)
+    results.print(f"installed for new {shell} shells: {path}")
 
 
 def _own_shell() -> str:

@@ -48,7 +48,7 @@ def du(as_json: bool) -> None:
         local = [LocalUse(folder=name, bytes=_size(chosen.data / name)) for name in _LOCAL]
     answer = DuAnswer(storage=stored, local=local)
     if stored.warning:
-        people.print(stored.warning, markup=False)
+        people.print(stored.warning)
     if not printed_json(answer, as_json):
         _print(answer)
 

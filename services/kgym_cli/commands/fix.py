@@ -1,7 +1,7 @@
 """`kgym fix`."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
@@ -10,7 +10,7 @@ from kgym_cli.agents.agent_choice import request_of, service, tape_of, with_agen
 from kgym_cli.agents.agent_models import REPLAY
 from kgym_cli.agents.agent_models import window as model_window
 from kgym_cli.agents.run_answer import FixAnswer, exit_of, follow, written
-from kgym_cli.inputs.parameters import complete_bug
+from kgym_cli.inputs.parameters import FILE, FOLDER, complete_bug, parameters
 from kgym_cli.output import json_option, leave, people, printed_json, results
 from kgym_cli.settings import options_of, settings
 
@@ -21,21 +21,14 @@ if TYPE_CHECKING:
 STRATEGIES = "Strategy: a shipped one (forest, tool, best-first, escalate …), or a file."
 
 
-def limit_options(command: Any) -> Any:
-    """Add the options that limit a run."""
-    for option in reversed(
-        [
-            click.option("--budget-dollars", type=click.FloatRange(0, 1e6, min_open=True)),
-            click.option("--budget-tokens", type=click.IntRange(1)),
-            click.option("--budget-builds", type=click.IntRange(1), help="Most kernels to build."),
-            click.option(
-                "--budget-time", type=click.FloatRange(0, 1e7, min_open=True), help="Seconds."
-            ),
-            click.option("--concurrency", type=click.IntRange(1, 100), help="Parallel questions."),
-        ]
-    ):
-        command = option(command)
-    return command
+# The limits of a run.
+limit_options = parameters(
+    click.option("--budget-dollars", type=click.FloatRange(0, 1e6, min_open=True)),
+    click.option("--budget-tokens", type=click.IntRange(1)),
+    click.option("--budget-builds", type=click.IntRange(1), help="Most kernels to build."),
+    click.option("--budget-time", type=click.FloatRange(0, 1e7, min_open=True), help="Seconds."),
+    click.option("--concurrency", type=click.IntRange(1, 100), help="Parallel questions."),
+)
 
 
 def limits(before: "Limits | None", **given: float | None) -> "Limits | None":
@@ -44,14 +37,8 @@ def limits(before: "Limits | None", **given: float | None) -> "Limits | None":
 
     names = {"dollars": "budget_dollars", "tokens": "budget_tokens", "builds": "budget_builds"}
     names |= {"seconds": "budget_time", "concurrency": "concurrency"}
-    chosen_limits = {
-        name: given[option] for name, option in names.items() if given[option] is not None
-    }
-    return (
-        Limits.model_validate({**dict(before or Limits()), **chosen_limits})
-        if chosen_limits
-        else before
-    )
+    chosen = {name: given[option] for name, option in names.items() if given[option] is not None}
+    return Limits.model_validate({**dict(before or Limits()), **chosen}) if chosen else before
 
 
 @click.command()
@@ -66,12 +53,10 @@ def limits(before: "Limits | None", **given: float | None) -> "Limits | None":
     type=click.IntRange(2_000, 100_000_000),
     help="Tokens per question.  [default: the model's window, at most 200000]",
 )
-@click.option("--record", type=click.Path(path_type=Path, dir_okay=False), help="Tape to record.")
+@click.option("--record", type=FILE, help="Tape to record.")
 @click.option("--watch/--no-watch", default=True, help="Show the run until it ends.")
 @click.option(
-    "--out",
-    type=click.Path(path_type=Path, file_okay=False),
-    help="Folder for the patch and its cover note.  [default: NAME-runN]",
+    "--out", type=FOLDER, help="Folder for the patch and its cover note.  [default: NAME-runN]"
 )
 @click.option("--author", help="Author of the patch, as `Name <mail>`.")
 @json_option(FixAnswer)

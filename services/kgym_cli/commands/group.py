@@ -49,7 +49,7 @@ def group() -> None:
 
 @group.command("list")
 @click.option("--mine", is_flag=True, help="Only your own groups.")
-@click.option("--limit", type=click.IntRange(1), default=20, show_default=True)
+@click.option("--limit", type=click.IntRange(1), default=20)
 @json_option(list[GroupView])
 def list_(mine: bool, limit: int, as_json: bool) -> None:
     """List groups, the newest first."""
@@ -78,11 +78,11 @@ def show(name: str, submitter: str | None, as_json: bool) -> None:
         first = [] if as_json else list(islice(client.group_patches(name, submitter), _FIRST))
     if printed_json(view, as_json):
         return
-    results.print(f"group {view.name} of {view.submitter}: {view.jobs} jobs", markup=False)
-    results.print(f"  {counted(view.outcomes)}", markup=False)
+    results.print(f"group {view.name} of {view.submitter}: {view.jobs} jobs")
+    results.print(f"  {counted(view.outcomes)}")
     print_table(*HEADS, rows=map(_patch_row, first))
     if len(first) == _FIRST:
-        people.print(f"all patches: kgym group patches {view.name}", markup=False)
+        people.print(f"all patches: kgym group patches {view.name}")
 
 
 @group.command()

@@ -27,7 +27,7 @@ from kgym.client import Client
 from kgym.client.reproduce_bundle import NAME as BUNDLE
 from kgym.errors import KgymError, UserError
 from kgym_cli.inputs import compressed_files
-from kgym_cli.inputs.parameters import Moment
+from kgym_cli.inputs.parameters import PATH, PATH_OR_STDIN, Moment
 from kgym_cli.jobs import artifact_download, waiting
 from kgym_cli.jobs.artifact_download import Fetched
 from kgym_cli.jobs.job_answer import JobAnswer, JobSummary, exit_status
@@ -59,7 +59,7 @@ def job() -> None:
 
 
 @job.command()
-@click.argument("files", nargs=-1, required=True, type=click.Path(path_type=Path, allow_dash=True))
+@click.argument("files", nargs=-1, required=True, type=PATH_OR_STDIN)
 @click.option("--key", help="Idempotency key: repeating a submission returns the first jobs.")
 @click.option("--wait", is_flag=True, help="Wait for the job; only with one file.")
 @json_option(JobAnswer | Submitted)
@@ -112,7 +112,7 @@ def _read(file: Path) -> JobRequest:
     "--since", type=Moment(), help="Only jobs created at or after this time: 2026-01-31 12:00."
 )
 @click.option("--until", type=Moment(), help="Only jobs created before this time.")
-@click.option("--limit", type=click.IntRange(1), default=20, show_default=True)
+@click.option("--limit", type=click.IntRange(1), default=20)
 @json_option(list[JobSummary])
 def list_(
     states: tuple[str, ...],
@@ -287,9 +287,7 @@ def _stay(client: Client, job_id: int) -> None:
 @click.argument("job_id", type=click.IntRange(1))
 @click.argument("names", metavar="[NAME]…", nargs=-1)
 @click.option("--step", type=click.IntRange(0), help="Only this step.")
-@click.option(
-    "--output", "-o", type=click.Path(path_type=Path), help="Target folder.  [default: job-JOB_ID]"
-)
+@click.option("--output", "-o", type=PATH, help="Target folder.  [default: job-JOB_ID]")
 @json_option(list[Fetched])
 def fetch(
     job_id: int, names: tuple[str, ...], step: int | None, output: Path | None, as_json: bool
@@ -326,19 +324,19 @@ def _print(client: Client, job: JobView, *, as_json: bool) -> None:
         print_json(JobAnswer.with_crashes(client, job))
         return
     sentence = f"[{colour(job.outcome)}]{escape(job.sentence)}[/]"
-    results.print(f"job {job.id}: {sentence}")
+    results.print(f"job {job.id}: {sentence}", markup=True)
     evidence = checklist.line(conclusion(job).evidence)
     # That of a resolved bug is the reason.
     if evidence and evidence not in (job.reason or ""):
-        results.print(f"  evidence: {evidence}", markup=False)
+        results.print(f"  evidence: {evidence}")
     if tags := _tags(job):
-        results.print(f"  tags: {tags}")
+        results.print(f"  tags: {tags}", markup=True)
     for step in job.steps:
         _print_step(step)
 
 
 def _print_step(step: StepView) -> None:
-    results.print(f"  step {step.number} {step.kind}: {_styled(step.state)}", end="")
+    results.print(f"  step {step.number} {step.kind}: {_styled(step.state)}", end="", markup=True)
     results.print(f" (attempt {step.attempt})" if step.attempt > 1 else "")
     lines = [f"waits: {reason}"] if (reason := waiting.words(step)) else []
     if step.failure is not None:
@@ -356,7 +354,7 @@ def _print_step(step: StepView) -> None:
     if step.artifacts:
         lines.append(f"artifacts: {', '.join(artifact.name for artifact in step.artifacts)}")
     for line in lines:
-        results.print(f"    {line}", markup=False)
+        results.print(f"    {line}")
 
 
 def _highlights(result: dict[str, Any]) -> list[tuple[str, Any]]:

@@ -56,19 +56,17 @@ class PictureAnswer(Answer):
 
 @monitor.command()
 @click.argument("folder", metavar="DIR", type=click.Path(path_type=Path, file_okay=False))
-@click.option("--theme", type=click.Choice(["light", "dark"]), default="light", show_default=True)
+@click.option("--theme", type=click.Choice(["light", "dark"]), default="light")
 @click.option(
     "--width",
     type=click.IntRange(320, 3840),
     default=1280,
-    show_default=True,
     help="Width of the browser's window in pixels.",
 )
 @click.option(
     "--height",
     type=click.IntRange(500, 10_000),
     default=1600,
-    show_default=True,
     help="Most height of a picture; the rest is cut off.",
 )
 @click.option("--page", "names", multiple=True, help="Only this page; may be repeated.")
@@ -97,7 +95,7 @@ def shoot(
         for picture, description in _pictures(checkout, words):
             answers.append(picture)
             if not as_json:
-                results.print(f"{picture.file}: {description}", markup=False)
+                results.print(f"{picture.file}: {description}")
     if as_json:
         print_json(answers)
 
@@ -142,5 +140,5 @@ async def _serve(chosen: Settings, url: str, token: str | None) -> None:
         url, token, benchmarks, chosen.host, chosen.monitor_port, agent_choice.service_url
     ) as listening:
         settle()
-        people.print(f"monitor: {listening.url_here}  scheduler: {url}", markup=False)
+        people.print(f"monitor: {listening.url_here}  scheduler: {url}")
         await asyncio.Event().wait()

@@ -19,6 +19,7 @@ from kgym.crash.symbolize import symbolize
 from kgym.errors import UserError
 from kgym.host.proc import ProgramFailed
 from kgym_cli.inputs import compressed_files
+from kgym_cli.inputs.parameters import PATH
 from kgym_cli.jobs.crash_answer import CrashAnswer
 from kgym_cli.output import json_option, printed_json, results
 from kgym_cli.output.answer import Answer
@@ -50,11 +51,9 @@ def report() -> None:
 
 
 @report.command()
-@click.argument("logs", nargs=-1, required=True, type=click.Path(path_type=Path))
+@click.argument("logs", nargs=-1, required=True, type=PATH)
 @click.option(
-    "--vmlinux",
-    type=click.Path(path_type=Path),
-    help="Kernel with debug information, to add source lines to frames.",
+    "--vmlinux", type=PATH, help="Kernel with debug information, to add source lines to frames."
 )
 @json_option(CrashAnswer | list[CrashAnswer])
 def parse(logs: tuple[Path, ...], vmlinux: Path | None, as_json: bool) -> None:
@@ -75,14 +74,14 @@ def parse(logs: tuple[Path, ...], vmlinux: Path | None, as_json: bool) -> None:
         return
     for path, answer in zip(logs, values, strict=True):
         if len(logs) > 1:
-            results.print(f"[bold]{escape(str(path))}[/]")
-        results.print(answer.title or "no crash", markup=False)
+            results.print(f"[bold]{escape(str(path))}[/]", markup=True)
+        results.print(answer.title or "no crash")
         if answer.report:
-            results.print(answer.report, markup=False)
+            results.print(answer.report)
 
 
 @report.command()
-@click.argument("folder", type=click.Path(path_type=Path))
+@click.argument("folder", type=PATH)
 @json_option(CorpusAnswer)
 def corpus(folder: Path, as_json: bool) -> None:
     """Parse the cases below FOLDER and count correct answers.
@@ -107,7 +106,7 @@ def corpus(folder: Path, as_json: bool) -> None:
     for name, count in fields.items():
         failing = ", ".join(count["failing"])
         total = count["right"] + count["wrong"]
-        results.print(f"{name:12} {count['right']} of {total}  {failing}", markup=False)
+        results.print(f"{name:12} {count['right']} of {total}  {failing}")
 
 
 @contextmanager

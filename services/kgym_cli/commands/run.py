@@ -16,6 +16,7 @@ from kgym_cli.agents.agent_models import REPLAY
 from kgym_cli.agents.run_answer import FixAnswer, exit_of, follow, written
 from kgym_cli.agents.training_data import print_conversations, training_options
 from kgym_cli.commands.fix import limit_options, limits
+from kgym_cli.inputs.parameters import FILE, FOLDER
 from kgym_cli.output import echo, json_option, leave, print_table, printed_json, results
 from kgym_cli.settings import options_of
 
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
 
 _run_argument = click.argument("run_id", metavar="RUN", type=click.IntRange(1, 1 << 62))
 _number_option = click.option(
-    "--number", type=click.IntRange(1), default=1, show_default=True, help="Rank of the fix."
+    "--number", type=click.IntRange(1), default=1, help="Rank of the fix."
 )
 
 
@@ -36,7 +37,7 @@ def run() -> None:
 @run.command("list")
 @options_of("run list")
 @click.option("--state", type=click.Choice([str(run_state) for run_state in RunState]))
-@click.option("--limit", type=click.IntRange(1, 100), default=20, show_default=True)
+@click.option("--limit", type=click.IntRange(1, 100), default=20)
 @json_option(RunPage)
 def list_(state: str | None, limit: int, as_json: bool) -> None:
     """List runs, the newest first."""
@@ -70,7 +71,7 @@ def show(run_id: int, as_json: bool) -> None:
         return
     FixAnswer.of(view).show(results)
     for note in view.notes:
-        results.print(f"note: {note}", markup=False)
+        results.print(f"note: {note}")
     rows = [
         (
             node.name,
@@ -83,7 +84,7 @@ def show(run_id: int, as_json: bool) -> None:
     print_table("cycle", "outcome", "crash", "hypothesis", rows=rows)
     for node in view.nodes:
         for line in [*node.problems, *node.answers]:
-            results.print(f"{node.name}: {' '.join(line.split())}", markup=False)
+            results.print(f"{node.name}: {' '.join(line.split())}")
 
 
 def _short(text: str | None) -> list[str]:
@@ -113,11 +114,9 @@ def stop(run_id: int, as_json: bool) -> None:
 @options_of("run resume")
 @limit_options
 @click.option(
-    "--record",
-    type=click.Path(path_type=Path, dir_okay=False),
-    help="Tape to record; by default the one that the run was recorded on.",
+    "--record", type=FILE, help="Tape to record; by default the one that the run was recorded on."
 )
-@click.option("--out", type=click.Path(path_type=Path, file_okay=False), help="As for `kgym fix`.")
+@click.option("--out", type=FOLDER, help="As for `kgym fix`.")
 @click.option("--author", help="Author of the patch, as `Name <mail>`.")
 @json_option(FixAnswer)
 def resume(

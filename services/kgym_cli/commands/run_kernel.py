@@ -1,4 +1,4 @@
-"""`kgym run-kernel`, also installed as the command `run_kernel`."""
+"""`kgym run-kernel`, also installed as `run_kernel`, and `kgym mcp`: commands of agents."""
 
 import asyncio
 from pathlib import Path
@@ -17,8 +17,11 @@ from kgym.bugs.sweep_rows import Row
 from kgym.bugs.tree_changes import SourceTree
 from kgym.client import AsyncClient
 from kgym.errors import UserError
+from kgym_cli import extras
+from kgym_cli.agents.called_jobs import CalledJobs
 from kgym_cli.commands.bug_trial import reasons
 from kgym_cli.commands.trial_options import accept_option, effort_options
+from kgym_cli.inputs.parameters import FOLDER, PATH_OR_STDIN
 from kgym_cli.inputs.patch_files import patch_text
 from kgym_cli.jobs.job_answer import exit_status
 from kgym_cli.output import echo, json_option, leave, people, printed_json
@@ -30,13 +33,14 @@ from kgym_cli.settings import options_of, settings
 @options_of("run-kernel")
 @click.option(
     "--tree",
-    type=click.Path(path_type=Path, file_okay=False),
+    type=FOLDER,
     default=Path(),
+    show_default=False,
     help="Source tree.  [default: the current folder]",
 )
 @click.option(
     "--patch",
-    type=click.Path(path_type=Path, allow_dash=True),
+    type=PATH_OR_STDIN,
     help="Diff, or mails with diffs, to test instead of the tree's changes; - is standard input.",
 )
 @click.option(
@@ -128,4 +132,42 @@ def _tell(news: Moved | Row) -> None:
     """Print progress, on a terminal only: agents read stderr as part of the answer."""
     if people.is_terminal and isinstance(news, Moved):
         job = f" (job {news.job})" if news.job else ""
-        people.print(f"{news.stage}{job}", style="dim", markup=False)
+        people.print(f"{news.stage}{job}", style="dim")
+
+
+@click.command()
+@options_of("mcp")
+@click.option(
+    "--tree",
+    type=FOLDER,
+    help="Source tree of the bug; its changes are tried if a call gives no patch.",
+)
+def mcp(tree: Path | None) -> None:
+    """Serve tools for one bug to an agent: Model Context Protocol on stdin and stdout.
+
+    The tools check and run changes, trace, run programs, show the crash and its kernel, and read
+    the source and its history. They only reach jobs of this bug.
+    """
+    extras.require("mcp")
+    source = tree_changes.source_tree(tree) if tree is not None else None
+    if tree is not None and source is None:
+        raise UserError("bad_tree", f"{tree.absolute()} is not in a Git repository")
+    bug = bugs.load(settings().bug or remembered(source))
+    # Quiet: some clients show stderr to the model.
+    with address(work=True, quiet=True) as (url, token):
+        try:
+            asyncio.run(_serve(url, token, bug, source))
+        except* BrokenPipeError:
+            pass  # the agent has exited
+
+
+async def _serve(url: str, token: str | None, bug: Bug, tree: SourceTree | None) -> None:
+    from kgym_cli.agents.bug_tools import BugTools  # noqa: PLC0415 - for --help without the extra
+    from kgym_cli.agents.mcp_server import server  # noqa: PLC0415
+
+    async with AsyncClient(url, token) as client, CalledJobs(client) as jobs:
+        # If this machine's own platform is gone, waiting for it is useless: nothing restarts it.
+        patience = PATIENCE_SECONDS if settings().server else 0
+        options = RunOptions(patience=patience, submitted=jobs.submitted)
+        tools = BugTools(client, bug, tree, options)
+        await server(bug, tools, jobs).run_stdio_async()

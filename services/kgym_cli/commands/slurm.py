@@ -4,10 +4,8 @@ import asyncio
 import os
 import pwd
 import re
-from collections.abc import Callable
 from math import ceil
 from pathlib import Path
-from typing import TypeVar
 
 import click
 from pydantic import Field
@@ -18,8 +16,6 @@ from kgym_cli.lazy import reachable
 from kgym_cli.output import json_option, print_table, printed_json, results
 from kgym_cli.output.answer import Answer
 from kgym_cli.platforms.scheduler_choice import scheduler
-
-_Command = TypeVar("_Command", bound=Callable[..., object])
 
 # Slurm's controller may be busy; its own commands give up after minutes.
 _SECONDS = 120.0
@@ -54,23 +50,16 @@ def slurm() -> None:
     """
 
 
-def _name_option(command: _Command) -> _Command:
-    return click.option(
-        "--name",
-        default="kgym-workers",
-        metavar="NAME",
-        help="Name of the arrays in Slurm. Default: kgym-workers.",
-    )(command)
+_name_option = click.option(
+    "--name", default="kgym-workers", metavar="NAME", help="Name of the arrays in Slurm."
+)
 
 
 @slurm.command()
 @click.argument("most", metavar="N", type=click.IntRange(1, _MOST))
 @click.argument("batch", type=click.Path(path_type=Path, dir_okay=False, exists=True))
 @click.option(
-    "--slots",
-    default=2,
-    type=click.IntRange(1, 1000),
-    help="Parallel steps of a worker. Default: 2.",
+    "--slots", default=2, type=click.IntRange(1, 1000), help="Parallel steps of a worker."
 )
 @_name_option
 @json_option(SlurmUp)
@@ -92,7 +81,7 @@ def up(most: int, batch: Path, slots: int, name: str, as_json: bool) -> None:
     answer = SlurmUp(array=array, added=added, workers=len(known), steps=steps)
     if not printed_json(answer, as_json):
         what = f"array {array}: {added} workers" if added else "no more workers needed"
-        results.print(f"{what}; {len(known)} before, {steps} steps", markup=False)
+        results.print(f"{what}; {len(known)} before, {steps} steps")
 
 
 @slurm.command()

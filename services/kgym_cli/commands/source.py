@@ -2,10 +2,9 @@
 
 import hashlib
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -24,7 +23,7 @@ from kgym.api.states import State
 from kgym.bugs import bundle as bugs
 from kgym.bugs.bug import Bug
 from kgym.errors import InfrastructureError, KgymError, UserError
-from kgym_cli.inputs.parameters import complete_bug
+from kgym_cli.inputs.parameters import PATH, complete_bug, parameters
 from kgym_cli.inputs.patch_files import patch_file
 from kgym_cli.jobs.job_progress import follow
 from kgym_cli.output import echo, json_option, people, printed_json
@@ -32,8 +31,6 @@ from kgym_cli.platforms.scheduler_choice import scheduler
 
 if TYPE_CHECKING:
     from kgym.client import Client
-
-_Command = TypeVar("_Command", bound=Callable[..., Any])
 
 
 class _Lines(click.ParamType[tuple[int, int | None]]):
@@ -53,25 +50,22 @@ class _Lines(click.ParamType[tuple[int, int | None]]):
         return first, int(match[3]) if match[3] else None
 
 
-def _tree(command: _Command) -> _Command:
-    """Add the argument and options that name a tree."""
-    for add in (
-        click.option(
-            "--patch",
-            "patches",
-            multiple=True,
-            type=click.Path(path_type=Path),
-            help="Patch to apply first, as for `kgym check`; may be repeated.",
-        ),
-        click.option(
-            "--step",
-            type=click.IntRange(0, 99),
-            help="Step of the job whose tree is read.  [default: the first]",
-        ),
-        click.argument("tree", metavar="BUG_OR_JOB", shell_complete=complete_bug),
-    ):
-        command = add(command)
-    return command
+# A tree.
+_tree = parameters(
+    click.argument("tree", metavar="BUG_OR_JOB", shell_complete=complete_bug),
+    click.option(
+        "--step",
+        type=click.IntRange(0, 99),
+        help="Step of the job whose tree is read.  [default: the first]",
+    ),
+    click.option(
+        "--patch",
+        "patches",
+        multiple=True,
+        type=PATH,
+        help="Patch to apply first, as for `kgym check`; may be repeated.",
+    ),
+)
 
 
 @click.group()
@@ -88,7 +82,11 @@ def source() -> None:
 @_tree
 @click.argument("path")
 @click.option(
-    "--lines", type=_Lines(), default=(1, None), help="Only these lines: 10-20, 10- or 10."
+    "--lines",
+    type=_Lines(),
+    default=(1, None),
+    show_default=False,
+    help="Only these lines: 10-20, 10- or 10.",
 )
 @json_option(FileText)
 def read(tree: str, path: str, lines: tuple[int, int | None], as_json: bool, **how: Any) -> None:
@@ -124,7 +122,7 @@ def ls(tree: str, path: str, as_json: bool, **how: Any) -> None:
 @click.argument("pattern")
 @click.option("--glob", help="Only matching paths: *.h, fs/**/*.c, {mm,fs}/**.")
 @click.option("-i", "--ignore-case", is_flag=True, help="Ignore case.")
-@click.option("--limit", type=click.IntRange(1, 1000), default=100, show_default=True)
+@click.option("--limit", type=click.IntRange(1, 1000), default=100)
 @json_option(SearchResult)
 def search(
     tree: str,
@@ -150,7 +148,7 @@ def search(
 @source.command()
 @_tree
 @click.argument("name")
-@click.option("--limit", type=click.IntRange(1, 1000), default=100, show_default=True)
+@click.option("--limit", type=click.IntRange(1, 1000), default=100)
 @json_option(SymbolResult)
 def symbol(tree: str, name: str, limit: int, as_json: bool, **how: Any) -> None:
     """Print definitions, callers and other uses of NAME."""

@@ -3,6 +3,7 @@
 import asyncio
 import time
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
 from typing import Literal
@@ -10,6 +11,7 @@ from typing import Literal
 import click
 from pydantic import Field
 
+from kgym import tasks
 from kgym.api import csv_text
 from kgym.api.outcomes import Outcome
 from kgym.bugs import bundle as bugs
@@ -27,7 +29,7 @@ from kgym_cli.commands.trial_options import (
     effort_options,
 )
 from kgym_cli.inputs import patch_files
-from kgym_cli.inputs.parameters import complete_bug, group_name
+from kgym_cli.inputs.parameters import FILE, PATH, complete_bug, group_name
 from kgym_cli.inputs.patch_files import Found
 from kgym_cli.jobs import sweep_view
 from kgym_cli.jobs.job_answer import exit_status
@@ -71,7 +73,7 @@ class SweepSummary(Answer):
     multiple=True,
     required=True,
     metavar="DIR",
-    type=click.Path(path_type=Path),
+    type=PATH,
     help="Folder of patches, or one patch file; may be repeated.",
 )
 @click.option("--name", help="Group of the jobs.  [default: made of bugs and folders]")
@@ -79,7 +81,6 @@ class SweepSummary(Answer):
     "--under-way",
     type=click.IntRange(1, MOST_UNDER_WAY),
     default=SweepOptions("").under_way,
-    show_default=True,
     help="Most unfinished trials at a time.",
 )
 @click.option("--retry", is_flag=True, help="Retry what has no answer.")
@@ -91,12 +92,7 @@ class SweepSummary(Answer):
 @click.option("--variants", is_flag=True, help="Also run programs close to each bug's reproducer.")
 @compare_option
 @accept_option
-@click.option(
-    "--csv",
-    "table",
-    type=click.Path(path_type=Path, dir_okay=False),
-    help="Also write the table to this file.",
-)
+@click.option("--csv", "table", type=FILE, help="Also write the table to this file.")
 @options_of("sweep")
 @json_option(SweepRow | SweepSummary)
 def sweep(
@@ -133,7 +129,7 @@ def sweep(
     loaded = [loaded_bug.built_by(compiler) for loaded_bug in _loaded(names)]
     patches = patch_files.find(loaded, places)
     for folder in patches.left_out:
-        people.print(f"ignored: {folder}: no bug of that name is swept", markup=False)
+        people.print(f"ignored: {folder}: no bug of that name is swept")
     options = SweepOptions(
         name=group_name(name or patch_files.default_name(names, places)),
         accepted=frozenset(accept_findings.replace(",", " ").split()),
@@ -157,35 +153,24 @@ def sweep(
     leave(exit_status(status(view.rows.values())))
 
 
+@dataclass(frozen=True)
 class _Run:
     """One run of the command."""
 
-    def __init__(
-        self,
-        loaded: Sequence[Bug],
-        patches: Found,
-        options: SweepOptions,
-        wanted: TrialOptions,
-        view: View,
-        *,
-        as_json: bool,
-    ) -> None:
-        self.loaded = loaded
-        self.patches = patches
-        self.options = options
-        self.wanted = wanted
-        self.view = view
-        self.as_json = as_json
-        self.begun = time.monotonic()
+    loaded: Sequence[Bug]
+    patches: Found
+    options: SweepOptions
+    wanted: TrialOptions
+    view: View
+    as_json: bool
+    begun: float = field(default_factory=time.monotonic)
 
     def go(self, table: Path | None) -> None:
         """Run the sweep. Write the results so far even if it is interrupted."""
         if table is not None:
             # Tried first: hours later, an unwritable file would cost the table.
             _write(table, None)
-        people.print(
-            f"sweep {self.options.name}: {sum(self.view.pairs.values())} pairs", markup=False
-        )
+        people.print(f"sweep {self.options.name}: {sum(self.view.pairs.values())} pairs")
         try:
             interruptible_work.run(self._sweep, self.options)
         finally:
@@ -212,10 +197,9 @@ class _Run:
             print_table(*HEADS, rows=map(_cells, rows))
             for row in rows:
                 if row.behavioural_equivalence is not None:
-                    line = f"{row.bug}, {row.patch}: {row.behavioural_equivalence}"
-                    results.print(line, markup=False)
+                    results.print(f"{row.bug}, {row.patch}: {row.behavioural_equivalence}")
             for substitution in sorted({row.compiler_substitution for row in rows} - {""}):
-                people.print(f"compiler: {substitution}", markup=False)
+                people.print(f"compiler: {substitution}")
         people.print(sweep_view.counts(self.view.pairs, rows, len(self.view.pairs)))
         if any(row.outcome is Outcome.INCONCLUSIVE for row in rows) and not self.options.retry:
             people.print("repeat the command with --retry to retry pairs without an answer")
@@ -231,9 +215,7 @@ class _Run:
                 subjects = [await self._subject(client, bug, begun) for bug in self.loaded]
                 await sweep_all(client, subjects, options, self._hear)
             finally:
-                for task in beside:
-                    task.cancel()
-                await asyncio.gather(*beside, return_exceptions=True)
+                await tasks.end(beside)
 
     async def _subject(self, client: AsyncClient, bug: Bug, begun: datetime | None) -> Subject:
         """Return a bug's patches and trial options."""

@@ -1,6 +1,5 @@
 """`kgym syzkaller`."""
 
-import hashlib
 import os
 import re
 import tempfile
@@ -19,6 +18,8 @@ from kgym.api.steps import (
 )
 from kgym.client import Client
 from kgym.errors import UserError, file_errors
+from kgym.transport.artifact_storage import sha256_of
+from kgym_cli.inputs.parameters import FOLDER
 from kgym_cli.jobs.job_answer import FailedStep
 from kgym_cli.jobs.job_progress import follow, no_result
 from kgym_cli.output import json_option, leave, people, print_json, results
@@ -64,7 +65,7 @@ def syzkaller() -> None:
 @click.option("--commit", help="Commit of a tarball.")
 @click.option(
     "--output",
-    type=click.Path(path_type=Path, file_okay=False),
+    type=FOLDER,
     help="Target folder; a subfolder per commit.  [default: KGYM_SYZKALLER, or syzkaller in the"
     " data folder, where this machine's workers look]",
 )
@@ -91,9 +92,9 @@ def build(source: str, commit: str | None, output: Path | None, fresh: bool, as_
         print_json(answer)
     elif built is not None:
         how = f"built in {sum(built.seconds.values()):.0f} s" if built.made else "found"
-        results.print(f"syzkaller {built.commit}: {how}; in {folder}", markup=False)
+        results.print(f"syzkaller {built.commit}: {how}; in {folder}")
         if built.lacks:
-            people.print(f"its programs are not varied: {built.lacks}", markup=False)
+            people.print(f"its programs are not varied: {built.lacks}")
     if built is None:
         leave(no_result(job))
 
@@ -108,9 +109,7 @@ def _spec(named: str, commit: str | None) -> SyzkallerSpec:
     if path.is_file():
         if commit is None:
             raise UserError("bad_option", "a tarball does not contain its commit id: give --commit")
-        with path.open("rb") as file:
-            digest = hashlib.file_digest(file, "sha256").hexdigest()
-        tarball = TarballSource(url=str(path.resolve()), sha256=digest)
+        tarball = TarballSource(url=str(path.resolve()), sha256=sha256_of(path))
         return SyzkallerSpec(source=tarball, commit=commit)
     url, _, revision = named.rpartition("@")
     if url and _REVISION.fullmatch(revision):

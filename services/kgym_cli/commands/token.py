@@ -65,7 +65,6 @@ def token() -> None:
     "--priority",
     type=click.IntRange(0, 100),
     default=0,
-    show_default=True,
     help="Highest priority that its jobs may request.",
 )
 @json_option(MadeToken)

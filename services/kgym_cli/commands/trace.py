@@ -17,12 +17,12 @@ from kgym.host.scratch import scratch
 from kgym.source import patching
 from kgym.source.source_folder import SourceFolder
 from kgym_cli.inputs import compressed_files
+from kgym_cli.inputs.parameters import PATH
 from kgym_cli.inputs.patch_files import patch_file
 from kgym_cli.output import Exit, json_option, leave, people, printed_json, results
 from kgym_cli.output.answer import Answer
 
-_PATH = click.Path(path_type=Path)
-_vmlinux = click.option("--vmlinux", type=_PATH, help="The dump's kernel, with debug information.")
+_vmlinux = click.option("--vmlinux", type=PATH, help="The dump's kernel, with debug information.")
 
 
 class ExtractAnswer(Answer):
@@ -70,12 +70,12 @@ def trace() -> None:
 
 
 @trace.command()
-@click.argument("dump", type=_PATH)
+@click.argument("dump", type=PATH)
 @_vmlinux
 @click.option(
-    "--report", "log", type=_PATH, help="Console log or crash report, which names the task."
+    "--report", "log", type=PATH, help="Console log or crash report, which names the task."
 )
-@click.option("--output", type=_PATH, default=".", help="Target folder.")
+@click.option("--output", type=PATH, default=".", help="Target folder.")
 @json_option(ExtractAnswer)
 def extract(
     dump: Path, vmlinux: Path | None, log: Path | None, output: Path, as_json: bool
@@ -99,19 +99,19 @@ def extract(
         for name in kept:
             (parts_folder / name).replace(output / name)
     if not printed_json(ExtractAnswer(**dict(answer), folder=str(output), files=kept), as_json):
-        results.print(f"{answer.records} records, {answer.lost} lost; in {output}:", markup=False)
+        results.print(f"{answer.records} records, {answer.lost} lost; in {output}:")
         for part in answer.parts:
-            results.print(f"  {part.name}: {part.error or 'read'}", markup=False)
+            results.print(f"  {part.name}: {part.error or 'read'}")
         for note in answer.notes:
-            results.print(f"  {note}", markup=False)
+            results.print(f"  {note}")
     if MinimizeArtifact.TRACE not in kept:
         leave(Exit.USER)
 
 
 @trace.command()
-@click.argument("source", type=_PATH)
+@click.argument("source", type=PATH)
 @click.argument("more", nargs=-1, metavar="")
-@click.option("--report", "log", type=_PATH, required=True, help="Console log or crash report.")
+@click.option("--report", "log", type=PATH, required=True, help="Console log or crash report.")
 @click.option(
     "--files",
     multiple=True,
@@ -119,10 +119,10 @@ def extract(
     help="Candidate files of the localisation.  [default: all]",
 )
 @_vmlinux
-@click.option("--limit", type=click.IntRange(1, 10_000), default=200, show_default=True)
+@click.option("--limit", type=click.IntRange(1, 10_000), default=200)
 @click.option("--past-repeats", is_flag=True, help="Continue past repeated patterns.")
-@click.option("--fix", type=_PATH, help="True fix, to score the trace against.")
-@click.option("--source-tree", type=_PATH, help="Kernel source to which --fix applies.")
+@click.option("--fix", type=PATH, help="True fix, to score the trace against.")
+@click.option("--source-tree", type=PATH, help="Kernel source to which --fix applies.")
 @json_option(MinimizeAnswer)
 def minimize(
     source: Path,
@@ -167,16 +167,16 @@ def minimize(
         _show(minimal, crash.title)
         if scored is not None:
             stages = {str(stage): value for stage, value in scored.stages.items()}
-            results.print(f"score: {stages}", markup=False)
+            results.print(f"score: {stages}")
     if not minimal.calls:
-        people.print("kgym: the trace has no records of these files", markup=False)
+        people.print("kgym: the trace has no records of these files")
         leave(Exit.NEGATIVE)
 
 
 @trace.command()
-@click.argument("path", type=_PATH)
+@click.argument("path", type=PATH)
 @click.option("--pid", type=int, help="Only this thread; for complete traces.")
-@click.option("--last", type=click.IntRange(1), default=100, show_default=True)
+@click.option("--last", type=click.IntRange(1), default=100)
 def show(path: Path, pid: int | None, last: int) -> None:
     """Show output of `minimize --json` as a tree, or the last records of a complete trace."""
     minimal = _minimal(path)
@@ -191,7 +191,7 @@ def show(path: Path, pid: int | None, last: int) -> None:
 
 
 @trace.command()
-@click.argument("paths", metavar="RESULTS…", nargs=-1, required=True, type=_PATH)
+@click.argument("paths", metavar="RESULTS…", nargs=-1, required=True, type=PATH)
 @json_option(ScoresAnswer)
 def score(paths: tuple[Path, ...], as_json: bool) -> None:
     """Sum up outputs of `minimize --fix … --json`: the Complete Intersection Score."""

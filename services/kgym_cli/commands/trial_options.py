@@ -1,19 +1,19 @@
 """Options shared by the commands that test a fix."""
 
-from collections.abc import Callable
-from typing import Any, TypeVar, get_args
+from typing import get_args
 
 import click
 
 from kgym.api.steps import compilers
 from kgym.bugs.bug import ProgramKind
 from kgym.bugs.calibration import CONFIDENCES
+from kgym_cli.inputs.parameters import SECONDS, parameters
 
-Command = TypeVar("Command", bound=Callable[..., Any])
 accept_option = click.option(
     "--accept-findings",
     metavar="REASON,…",
     default="",
+    show_default=False,
     help="Findings that do not block, by reason; `all` for all of them.",
 )
 kernel_option = click.option(
@@ -73,22 +73,14 @@ compare_option = click.option(
 )
 
 
-def effort_options(command: Command) -> Command:
-    """Add the options for the effort of a proof: --confidence, --instances and --time."""
-    for option in (
-        click.option(
-            "--time", type=click.FloatRange(0, 86400, min_open=True), help="Seconds per VM."
-        ),
-        click.option(
-            "--instances", type=click.IntRange(1, 1000), help="VMs that a fix must survive."
-        ),
-        click.option(
-            "--confidence",
-            type=click.FloatRange(0.5, 0.9999),
-            default=CONFIDENCES[0],
-            show_default=True,
-            help="Required confidence in a fix.",
-        ),
-    ):
-        command = option(command)
-    return command
+# The effort of a proof.
+effort_options = parameters(
+    click.option(
+        "--confidence",
+        type=click.FloatRange(0.5, 0.9999),
+        default=CONFIDENCES[0],
+        help="Required confidence in a fix.",
+    ),
+    click.option("--instances", type=click.IntRange(1, 1000), help="VMs that a fix must survive."),
+    click.option("--time", type=SECONDS, help="Seconds per VM."),
+)

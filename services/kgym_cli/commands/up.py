@@ -41,7 +41,7 @@ def up(distributed: bool) -> None:
     chosen = settings()
     with Platform(usable_data_folder(), port=chosen.port, syzkaller=chosen.syzkaller) as platform:
         people.print(f"scheduler: {platform.url}  API: {platform.url}/docs")
-        people.print(f"data: {usable_data_folder()}", style="dim", markup=False)
+        people.print(f"data: {usable_data_folder()}", style="dim")
         # Signals are handled by the loop: raised within a request, uvicorn would swallow them.
         run(_show(platform))
         if platform.lives:
@@ -71,7 +71,7 @@ async def _show(platform: "Platform") -> None:
             listening = await stack.enter_async_context(serving)
             people.print(f"monitor: {listening.url}")
         except KgymError as error:  # jobs run without pages
-            people.print(f"no monitor: {error}", markup=False)
+            people.print(f"no monitor: {error}")
         settle()
         while platform.lives:  # noqa: ASYNC110 - set by another thread
             await asyncio.sleep(1)
@@ -108,5 +108,5 @@ def _distributed() -> None:
         for server in (platform.database, platform.broker):
             people.print(f"{server.name}: {server.host}:{server.port}", style="dim")
         for worker in platform.workers:
-            people.print(f"{worker.name}: log in {worker.log}", style="dim", markup=False)
+            people.print(f"{worker.name}: log in {worker.log}", style="dim")
         platform.keep()

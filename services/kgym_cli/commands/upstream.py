@@ -20,16 +20,14 @@ from kgym.bugs.sweep import SweepOptions
 from kgym.client import AsyncClient
 from kgym.source import patch_mails, patching
 from kgym_cli.agents.run_answer import write_kit
-from kgym_cli.inputs.parameters import complete_bug
+from kgym_cli.inputs.parameters import PATH, PATH_OR_STDIN, complete_bug
 from kgym_cli.inputs.patch_files import patch_file
 from kgym_cli.jobs.job_answer import exit_status
 from kgym_cli.output import Exit, echo, json_option, leave, print_json, print_table, printed_json
 from kgym_cli.output.answer import Answer
 from kgym_cli.platforms import interruptible_work
 
-_patch_argument = click.argument(
-    "path", metavar="PATCH", type=click.Path(path_type=Path, allow_dash=True)
-)
+_patch_argument = click.argument("path", metavar="PATCH", type=PATH_OR_STDIN)
 _bug_argument = click.argument("bug", shell_complete=complete_bug)
 
 
@@ -44,8 +42,13 @@ class UpstreamAnswer(Answer):
 @click.command()
 @_patch_argument
 @_bug_argument
-@click.option("--author", default="", help="Author, as `Name <mail>`.  [default: the patch's]")
-@click.option("--out", type=click.Path(path_type=Path), help="Folder.  [default: NAME-upstream]")
+@click.option(
+    "--author",
+    default="",
+    show_default=False,
+    help="Author, as `Name <mail>`.  [default: the patch's]",
+)
+@click.option("--out", type=PATH, help="Folder.  [default: NAME-upstream]")
 @json_option(UpstreamAnswer)
 def upstream(path: Path, bug: str, author: str, out: Path | None, as_json: bool) -> None:
     """Prove a patch, and write it as its maintainers want it; nothing is sent.
@@ -62,18 +65,15 @@ def upstream(path: Path, bug: str, author: str, out: Path | None, as_json: bool)
     message, tags, own = patch_kit.authored(patch_mails.read(patch, str(path)))
     patch_kit.author_of(author or own)  # refused before anything runs
     options = RunOptions(TrialOptions(variants=True), upstream=True)
-    runs: list[KernelRun] = []
-    checks: list[PatchCheck | str] = []
 
-    async def work(client: AsyncClient, _: SweepOptions) -> None:
-        runs.append(await run_kernel(client, loaded, patch, options))
-        if runs[0].outcome is Outcome.RESOLVED:
-            checks.append(await check_patch(client, loaded, patch, options))
+    async def work(client: AsyncClient, _: SweepOptions) -> tuple[KernelRun, PatchCheck | str]:
+        run = await run_kernel(client, loaded, patch, options)
+        resolved = run.outcome is Outcome.RESOLVED
+        return run, await check_patch(client, loaded, patch, options) if resolved else ""
 
-    interruptible_work.run(work, kept(loaded))
-    (run,) = runs
+    run, check = interruptible_work.run(work, kept(loaded))
     mail, written = None, list[str]()
-    for check in checks:
+    if run.outcome is Outcome.RESOLVED:
         kit = PatchKit(
             bug=loaded.file,
             crash="" if message else loaded.file.title,

@@ -101,10 +101,7 @@ def drain(worker_id: str, as_json: bool) -> None:
     with scheduler(work=False) as client:
         draining: WorkerView = client.drain(worker_id)
     if not printed_json(draining, as_json):
-        results.print(
-            f"{draining.id}: {draining.state}, {len(draining.running)} steps to finish",
-            markup=False,
-        )
+        results.print(f"{draining.id}: {draining.state}, {len(draining.running)} steps to finish")
 
 
 def _provider_of(chosen: Settings) -> "Provider | None":
@@ -170,6 +167,6 @@ async def _serve(
         shape = chosen.slots, declared, entries(kinds, has)
         worker = Worker(calls, bus, storage, does, chosen.folder, *shape, chosen.host_name, look)
         asyncio.get_running_loop().add_signal_handler(signal.SIGUSR1, worker.drain)
-        people.print(f"worker {worker.info.id}: {', '.join(kinds)}", markup=False)
+        people.print(f"worker {worker.info.id}: {', '.join(kinds)}")
         settle()
         await worker.serve()

@@ -1,10 +1,10 @@
 """The deployment of a `kgym gcp` command, on Google Cloud or on an emulated project."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING
 
 import click
 
@@ -12,6 +12,7 @@ from kgym.errors import UserError
 from kgym_cli import extras
 from kgym_cli.gcp import emulated_project
 from kgym_cli.gcp.emulated_project import EmulatedProject
+from kgym_cli.inputs.parameters import PATH, parameters
 from kgym_cli.output import people
 from kgym_cli.platforms.scheduler_choice import usable_data_folder
 from kgym_cli.settings import settings
@@ -20,8 +21,6 @@ from kgym_hosts.deployment import Deployment, read_deployment
 if TYPE_CHECKING:
     from kgym.client import Client
     from kgym_hosts.gcp.platform import CloudPlatform
-
-_Command = TypeVar("_Command", bound=Callable[..., object])
 
 
 @dataclass(frozen=True)
@@ -70,20 +69,20 @@ class Farm:
             yield client
 
 
-def farm_options(command: _Command) -> _Command:
-    """Add the common options: the deployment and an emulation of the cloud."""
-    file = click.argument("deployment", type=click.Path(path_type=Path))
-    server = click.option(
+# The deployment, and an emulation of the cloud.
+farm_options = parameters(
+    click.argument("deployment", type=PATH),
+    click.option(
         "--endpoint",
         metavar="URL",
         help="Server that emulates the cloud: `tests.google.cloud_project` in a checkout.",
-    )
-    emulated = click.option(
+    ),
+    click.option(
         "--emulated",
         is_flag=True,
         help="Emulate the cloud on this machine, with processes as hosts; needs no account.",
-    )
-    return file(server(emulated(command)))
+    ),
+)
 
 
 def farm(file: Path, endpoint: str | None, emulated: bool, *, start: bool = False) -> Farm:

@@ -1,8 +1,9 @@
 """Parameters of the command line: files, folders, times, names of groups and of bugs."""
 
+from collections.abc import Callable
 from datetime import datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import click
 from click.shell_completion import CompletionItem
@@ -12,8 +13,23 @@ from kgym.api.jobs import GroupName
 from kgym.bugs import shipped
 from kgym.errors import UserError
 
+Command = TypeVar("Command", bound=Callable[..., Any])
+PATH = click.Path(path_type=Path)
+PATH_OR_STDIN = click.Path(path_type=Path, allow_dash=True)
 FILE = click.Path(path_type=Path, dir_okay=False)
 FOLDER = click.Path(path_type=Path, file_okay=False)
+SECONDS = click.FloatRange(0, 86400, min_open=True)
+
+
+def parameters(*of: Callable[[Any], Any]) -> Callable[[Command], Command]:
+    """Return a decorator that adds these options and arguments, in this order."""
+
+    def add(command: Command) -> Command:
+        for parameter in reversed(of):
+            command = parameter(command)
+        return command
+
+    return add
 
 
 class Moment(click.ParamType[datetime]):

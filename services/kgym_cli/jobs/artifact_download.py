@@ -1,6 +1,5 @@
 """Downloads of `kgym job fetch`: artifacts of a job, and the bundle of a reproduce step."""
 
-import hashlib
 import shutil
 from collections.abc import Sequence
 from fnmatch import fnmatchcase
@@ -21,6 +20,7 @@ from kgym.client.reproduce_bundle import (
     members,
 )
 from kgym.errors import InfrastructureError, UserError, file_errors
+from kgym.transport.artifact_storage import sha256_of
 from kgym_cli.output import people
 
 
@@ -77,7 +77,7 @@ def fetch(
         path.parent.mkdir(parents=True, exist_ok=True)
         if not _is(path, artifact):
             if not quiet:
-                people.print(f"{artifact.name}: {artifact.size / (1 << 20):,.1f} MiB", markup=False)
+                people.print(f"{artifact.name}: {artifact.size / (1 << 20):,.1f} MiB")
             client.download(job, step.number, artifact.name, path)
     return Fetched(
         step=step.number,
@@ -91,10 +91,8 @@ def fetch(
 
 def _is(path: Path, artifact: Artifact) -> bool:
     """Return whether the file exists with the artifact's content."""
-    if not path.is_file() or path.stat().st_size != artifact.size:
-        return False
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest() == artifact.sha256
+    is_whole = path.is_file() and path.stat().st_size == artifact.size
+    return is_whole and sha256_of(path) == artifact.sha256
 
 
 def packable(job: JobView, names: Sequence[str], step: int | None) -> list[StepView]:
@@ -128,9 +126,7 @@ def pack(client: Client, job: JobView, step: StepView, folder: Path, *, quiet: b
         # whole.
         part.replace(path)
         shutil.rmtree(parts)
-        with path.open("rb") as file:
-            sha256 = hashlib.file_digest(file, "sha256").hexdigest()
-        size = path.stat().st_size
+        sha256, size = sha256_of(path), path.stat().st_size
     return Fetched(
         step=step.number, kind=step.kind, name=NAME, path=str(path), size=size, sha256=sha256
     )

@@ -36,7 +36,7 @@ _STYLES = {"succeeded": "green", "failed": "red", "aborted": "yellow", "running"
 def no_result(job: JobView) -> Exit:
     """Print why a job's first step has no result; return the exit status."""
     failure = job.steps[0].failure
-    people.print(failure.message if failure else f"job {job.id} is {job.state}", markup=False)
+    people.print(failure.message if failure else f"job {job.id} is {job.state}")
     return Exit.USER if failure and failure.cause == "user" else Exit.INFRASTRUCTURE
 
 
@@ -73,7 +73,7 @@ def follow(client: "Client", job: JobView, last: int = 0, *, label: str = "") ->
                     raise
                 if away_from is None:
                     away_from = time.monotonic()
-                    people.print(f"{error.message}; {TRYING_AGAIN}", markup=False)
+                    people.print(f"{error.message}; {TRYING_AGAIN}")
                 if time.monotonic() - away_from > PATIENCE_SECONDS:
                     raise
                 time.sleep(PAUSE_SECONDS)

@@ -60,7 +60,7 @@ class View:
         self.rows[key] = news
         self._newest.appendleft(news)
         if not live_view.lives():
-            people.print(f"{news.bug} {news.patch}: {words(news)}", markup=False)
+            people.print(f"{news.bug} {news.patch}: {words(news)}")
 
     async def look(self, client: AsyncClient) -> None:
         """Query why jobs do not start until cancelled; without a terminal, print one reason."""
@@ -79,7 +79,7 @@ class View:
             self._waits = reasons
             for job, reason in reasons.items():
                 if not live_view.lives() and reason != message:
-                    people.print(f"job {job} waits: {reason}", markup=False)
+                    people.print(f"job {job} waits: {reason}")
                     message = reason
 
     async def refresh(self, show: Callable[[], None]) -> None:

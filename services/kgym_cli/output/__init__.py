@@ -31,13 +31,20 @@ def plain(text: str) -> str:
 class Terminal(Console):
     """A console that replaces control characters in foreign text.
 
-    Callers must escape foreign text if they print it with markup.
+    Callers must escape foreign text if they print it with `markup=True`.
     """
 
     def __init__(self, **options: Any) -> None:
         super().__init__(**{"highlight": False, "soft_wrap": True, **options})
         if not self.file.isatty() and "width" not in options:
             self.width = WIDE
+
+    def print(self, *objects: Any, **options: Any) -> None:
+        """Print objects; unlike rich, take text literally by default."""
+        # Tables and trees contain markup of their own.
+        if objects and isinstance(objects[0], str):
+            options.setdefault("markup", False)
+        super().print(*objects, **options)
 
     def render(
         self, renderable: RenderableType, options: ConsoleOptions | None = None
@@ -68,8 +75,8 @@ class Exit(IntEnum):
 _Command = TypeVar("_Command", bound=Callable[..., Any])
 
 
-def json_option(answer: Any) -> Callable[[_Command], _Command]:
-    """Add --json and --json-schema to a command with this type of answer."""
+def json_option(*answers: Any) -> Callable[[_Command], _Command]:
+    """Add --json and --json-schema to a command with these types of answers; see `schema`."""
 
     def add(command: _Command) -> _Command:
         shown = click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
@@ -78,7 +85,7 @@ def json_option(answer: Any) -> Callable[[_Command], _Command]:
             is_flag=True,
             is_eager=True,
             expose_value=False,
-            callback=partial(_print_schema, answer),
+            callback=partial(_print_schema, answers),
             help="Print the JSON schema of --json and exit.",
         )
         return shown(schema(command))
@@ -86,11 +93,13 @@ def json_option(answer: Any) -> Callable[[_Command], _Command]:
     return add
 
 
-def _print_schema(answer: Any, context: click.Context, _: click.Parameter, wanted: Any) -> None:
+def _print_schema(
+    answers: tuple[Any, ...], context: click.Context, _: click.Parameter, wanted: Any
+) -> None:
     if wanted and not context.resilient_parsing:
         from kgym_cli.output.answer import schema  # noqa: PLC0415 - for --help without pydantic
 
-        click.echo(json.dumps(schema(answer), indent=1))
+        click.echo(json.dumps(schema(*answers), indent=1))
         context.exit()
 
 
@@ -128,7 +137,7 @@ def print_table(*columns: str, rows: Iterable[Sequence[str]]) -> None:
         cells = (
             text + " " * (width - cell_len(text)) for text, width in zip(line, widths, strict=True)
         )
-        results.print("  ".join(cells).rstrip(), markup=False)
+        results.print("  ".join(cells).rstrip())
 
 
 def _cell(markup: str) -> str:

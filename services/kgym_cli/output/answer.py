@@ -3,7 +3,9 @@
 All keys are always present; unknown values are null.
 """
 
-from types import FunctionType
+from functools import reduce
+from operator import or_
+from pkgutil import resolve_name
 from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
@@ -47,13 +49,13 @@ class _AllKeys(GenerateJsonSchema):
         return True
 
 
-def schema(answer: Any) -> dict[str, Any]:
-    """Return the JSON schema of a command's --json: its answer or a problem.
+def schema(*answers: Any) -> dict[str, Any]:
+    """Return the JSON schema of a command's --json: one of its answers or a problem.
 
-    `answer` may be a function that returns the type, if its import needs an extra.
+    A type whose import needs an extra is given by name, as `package.module:Type`.
     """
-    answer = answer() if isinstance(answer, FunctionType) else answer
-    either: TypeAdapter[Any] = TypeAdapter(answer | Problem)
+    types = [resolve_name(answer) if isinstance(answer, str) else answer for answer in answers]
+    either: TypeAdapter[Any] = TypeAdapter(reduce(or_, [*types, Problem]))
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         **either.json_schema(mode="serialization", schema_generator=_AllKeys),

@@ -212,9 +212,9 @@ class Distributed:
         path = self.data / "worker.token"
         if path.exists():
             return path.read_text()
-        if self.host == LOOPBACK and not asyncio.run(_tokens_needed(self.database.url)):
+        token = asyncio.run(_create_token(self.database.url, needed=self.host != LOOPBACK))
+        if token is None:
             return None
-        token = asyncio.run(_create_token(self.database.url))
         # Created before it is written, so that the token is never readable by others.
         path.touch(0o600)
         path.write_text(token)
@@ -250,14 +250,12 @@ class Distributed:
 _KGYM = (sys.executable, "-m", "kgym_cli")
 
 
-async def _tokens_needed(url: str) -> bool:
+async def _create_token(url: str, *, needed: bool) -> str | None:
     async with upgraded(url) as database:
-        return await Tokens(database).needed()
-
-
-async def _create_token(url: str) -> str:
-    async with upgraded(url) as database:
-        return await Tokens(database).create(f"workers-{secrets.token_hex(4)}", [Scope.WORKER])
+        tokens = Tokens(database)
+        if not (needed or await tokens.needed()):
+            return None
+        return await tokens.create(f"workers-{secrets.token_hex(4)}", [Scope.WORKER])
 
 
 def _await_scheduler(program: Program, url: str) -> None:

@@ -15,11 +15,11 @@ if TYPE_CHECKING:
     from kgym.client import AsyncClient
 
 T = TypeVar("T")
-Work = Callable[["AsyncClient", "SweepOptions"], Awaitable[None]]
+Work = Callable[["AsyncClient", "SweepOptions"], Awaitable[T]]
 
 
-def run(work: Work, options: "SweepOptions") -> None:
-    """Call `work` with a client of the chosen scheduler.
+def run(work: Work[T], options: "SweepOptions") -> T:
+    """Return the result of `work`, called with a client of the chosen scheduler.
 
     A signal cancels it but not its jobs, and raises KeyboardInterrupt.
     """
@@ -28,21 +28,20 @@ def run(work: Work, options: "SweepOptions") -> None:
             if settings().server is None:
                 # Nothing restarts this machine's own platform: waiting for it is useless.
                 options = replace(options, patience=0)
-            interruptible(_run(url, token, work, options))
+            return interruptible(_run(url, token, work, options))
     except KeyboardInterrupt:
         people.print(
             f"interrupted: repeat the command to continue, or `kgym group abort {options.name}` to"
-            " abort its jobs",
-            markup=False,
+            " abort its jobs"
         )
         raise
 
 
-async def _run(url: str, token: str | None, work: Work, options: "SweepOptions") -> None:
+async def _run(url: str, token: str | None, work: Work[T], options: "SweepOptions") -> T:
     from kgym.client import AsyncClient  # noqa: PLC0415 - commands that only need `interruptible`
 
     async with AsyncClient(url, token) as client:
-        await work(client, options)
+        return await work(client, options)
 
 
 def interruptible(work: Coroutine[Any, Any, T]) -> T:

@@ -100,7 +100,7 @@ def _own(*, work: bool, quiet: bool) -> Iterator[Running]:
     with joined(data, work=work):
         platform = platform_of(data)
         if work and not quiet:
-            people.print(f"scheduler: {platform.url}  data: {data}", style="dim", markup=False)
+            people.print(f"scheduler: {platform.url}  data: {data}", style="dim")
         try:
             yield platform
         except InfrastructureError as error:

@@ -5,7 +5,7 @@ A new kind of step is its models in `kgym.api.steps`, its handler, and a line in
 
 import asyncio
 from collections.abc import Awaitable, Callable, Collection, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import KW_ONLY, dataclass, replace
 from enum import StrEnum
 from functools import cached_property
 from pathlib import Path
@@ -18,6 +18,7 @@ from kgym.worker.context import Handler, StepContext
 
 # Commands that only name kinds import this module too, so handlers are imported late.
 if TYPE_CHECKING:
+    from kgym.host.budget import Budget
     from kgym.transport.artifact_storage import Storage
     from kgym_builder.kernel_source.allowed_origins import Origins
     from kgym_builder.suitecache.nearest import NearRules
@@ -35,6 +36,7 @@ class Service(StrEnum):
     TRACER = "tracer"
 
 
+@dataclass(eq=False)
 class Equipment:
     """Resources shared by the handlers of a process: budget of cores and memory, caches, binaries.
 
@@ -43,27 +45,21 @@ class Equipment:
     `near`: SuiteCache entries from which others may be made. `provider`: runs VMs; default QEMU.
     """
 
-    def __init__(
-        self,
-        cache: Path,
-        origins: "Origins",
-        syzkaller: Path | None = None,
-        archives: str | None = None,
-        *,
-        make_seconds: float | None = None,
-        near: "NearRules | None" = None,
-        provider: "Provider | None" = None,
-    ) -> None:
+    cache: Path
+    origins: "Origins"
+    syzkaller: Path | None = None
+    archives: str | None = None
+    _: KW_ONLY
+    make_seconds: float | None = None
+    near: "NearRules | None" = None
+    provider: "Provider | None" = None
+
+    @cached_property
+    def budget(self) -> "Budget":
+        """Cores and memory of this host."""
         from kgym.host.budget import Budget  # noqa: PLC0415
 
-        self.cache = cache
-        self.syzkaller = syzkaller
-        self.budget = Budget.of_host()
-        self.origins = origins
-        self.provider = provider
-        self._archives = archives
-        self._make_seconds = make_seconds
-        self._near = near
+        return Budget.of_host()
 
     @cached_property
     def toolchains(self) -> "Toolchains":
@@ -71,7 +67,7 @@ class Equipment:
         from kgym_builder.toolchains.archives import Archives  # noqa: PLC0415
         from kgym_builder.toolchains.toolchains import Toolchains  # noqa: PLC0415
 
-        return Toolchains(self.cache, Archives.read(self._archives))
+        return Toolchains(self.cache, Archives.read(self.archives))
 
     @cached_property
     def suite(self) -> "SuiteCache":
@@ -82,8 +78,8 @@ class Equipment:
 
         backports = CONFIGS / "backports"
         limits = SandboxLimits.of_host()
-        if self._make_seconds is not None:
-            limits = replace(limits, seconds=self._make_seconds)
+        if self.make_seconds is not None:
+            limits = replace(limits, seconds=self.make_seconds)
         return SuiteCache(
             self.cache,
             backports,
@@ -91,19 +87,12 @@ class Equipment:
             origins=self.origins,
             budget=self.budget,
             toolchains=self.toolchains,
-            near=self._near or NearRules(),
+            near=self.near or NearRules(),
         )
 
     def permitting(self, origins: "Origins", near: "NearRules") -> "Equipment":
         """Return equipment with the same budget, compilers and folders, but other permissions."""
-        other = Equipment(
-            self.cache,
-            origins,
-            self.syzkaller,
-            make_seconds=self._make_seconds,
-            near=near,
-            provider=self.provider,
-        )
+        other = replace(self, origins=origins, near=near)
         other.budget, other.toolchains = self.budget, self.toolchains
         return other
 

@@ -3,6 +3,7 @@
 import asyncio
 from dataclasses import dataclass, field
 
+from kgym import tasks
 from kgym.bench import publication
 from kgym.bench.publication import BenchmarkStore, Publication
 from kgym.bench.published_benchmark import PublishedBenchmark, load
@@ -70,10 +71,7 @@ class HeldBenchmarks:
 
     async def close(self) -> None:
         """Stop reading."""
-        tasks = [reading.task for reading in self._reading.values()]
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await tasks.end(reading.task for reading in self._reading.values())
 
     def _current(self, name: str, version: str) -> PublishedBenchmark | None:
         """Return the benchmark if this version is cached; raise its cached error."""

@@ -100,7 +100,6 @@ class Rendering:
         template: str,
         *,
         title: str,
-        section: str = "",
         live: bool = False,
         status: int = 200,
         **context: Any,
@@ -111,7 +110,6 @@ class Rendering:
             request: The request.
             template: Name of the template.
             title: Title of the browser's tab.
-            section: Path of its entry in the navigation.
             live: Whether it polls its own address for changed parts (`routes.live_pages`).
             status: HTTP status.
             context: Variables of the template.
@@ -119,7 +117,7 @@ class Rendering:
         session: Session | None = getattr(request.state, "session", None)
         given = {
             "title": title,
-            "section": section,
+            "section": _section(request),
             "live": live,
             "session": session,
             "nonce": secrets.token_urlsafe(16),
@@ -134,6 +132,13 @@ class Rendering:
 def may(session: Session | None, scope: Scope) -> bool:
     """Return whether the page's reader has this scope."""
     return session is not None and session.caller.may(scope)
+
+
+def _section(request: Request) -> str:
+    """Return the path of the page's entry in the navigation."""
+    first = request.url.path.strip("/").partition("/")[0]
+    # A group and its patches are lists of jobs.
+    return "/jobs" if first in {"groups", "patches"} else f"/{first}"
 
 
 def _here(request: Request) -> str:

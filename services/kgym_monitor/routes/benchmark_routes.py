@@ -34,9 +34,7 @@ async def list_benchmarks(request: Request) -> HTMLResponse:
         else {"name": name, "index": index, "fault": None}
         for name, index in await state.benchmarks.list()
     ]
-    return state.rendering.page(
-        request, "benchmarks.html", title="Benchmarks", section="/benchmarks", benchmarks=rows
-    )
+    return state.rendering.page(request, "benchmarks.html", title="Benchmarks", benchmarks=rows)
 
 
 @readers.get("/benchmarks/{name}")
@@ -104,7 +102,6 @@ async def show_attempt(request: Request, name: str, bug: str, setup: int, run: i
         request,
         "benchmark_attempt.html",
         title=title,
-        section="/benchmarks",
         name=name,
         attempt=attempt,
         fix=fix,
@@ -115,12 +112,7 @@ async def show_attempt(request: Request, name: str, bug: str, setup: int, run: i
 
 def _loading(request: Request, name: str, title: str, reading: Reading) -> HTMLResponse:
     return state_of(request).rendering.page(
-        request,
-        "benchmark_loading.html",
-        title=title,
-        section="/benchmarks",
-        name=name,
-        reading=reading,
+        request, "benchmark_loading.html", title=title, name=name, reading=reading
     )
 
 
@@ -139,7 +131,7 @@ async def _page(
     benchmark = await state.benchmarks.get(name)
     if isinstance(benchmark, Reading):
         return _loading(request, name, title, benchmark)
-    context: dict[str, Any] = {"title": title, "section": "/benchmarks", "name": name}
+    context: dict[str, Any] = {"title": title, "name": name}
     context |= {"query": query, "links": LiveLinks(name, query), "attributes": ATTRIBUTES}
     context |= {"words": board, "fault": None, **more}
     try:

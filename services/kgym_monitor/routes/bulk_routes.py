@@ -5,21 +5,123 @@ A page first shows their number and asks for confirmation.
 
 import asyncio
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Annotated, Literal
 from urllib.parse import parse_qsl
 
 from fastapi import APIRouter, Form, Request
 from fastapi.responses import HTMLResponse, RedirectResponse
 
-from kgym.client import Refused
+from kgym.api.bulk import AbortFilter, RestartFilter
+from kgym.api.states import State
+from kgym.client import AsyncClient, Refused
 from kgym.errors import UserError
 from kgym.web.access import needs
 from kgym.web.scopes import Scope
 from kgym_monitor.monitor_state import session_of, state_of
-from kgym_monitor.pages import bulk_change
-from kgym_monitor.pages.bulk_change import ACTS, FINAL, MOST, Act
 from kgym_monitor.pages.job_filter import JobQuery
 from kgym_monitor.routes.own_forms import back, own_form
+
+# Most jobs that the scheduler counts. Beyond it, there is no number for the reader to confirm.
+MOST = 10_000
+FINAL = (State.FAILED, State.ABORTED, State.SUCCEEDED)
+
+Act = Literal["abort", "restart"]
+Change = AbortFilter | RestartFilter
+
+
+@dataclass(frozen=True, slots=True)
+class ActWords:
+    """Texts of an action on jobs."""
+
+    verb: str
+    done: str
+    follows: str
+    """Continues "the jobs will be …"."""
+    nothing: str
+    """Shown if no job matches."""
+
+
+ACTS: dict[Act, ActWords] = {
+    "abort": ActWords(
+        "Abort",
+        "Aborted",
+        "aborted: running steps are killed",
+        "No unfinished job is selected or matches the filter.",
+    ),
+    "restart": ActWords(
+        "Restart",
+        "Restarted",
+        "run again, from the first step that did not succeed",
+        "No finished job is selected or matches the filter.",
+    ),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    """Result; `left` is the number of matching jobs if it was not the expected one."""
+
+    jobs: int
+    left: int | None = None
+
+
+def change_of(act: Act, query: JobQuery, *, everybody: bool) -> Change:
+    """Return the change of all matching jobs: the caller's own, or everybody's.
+
+    Raises UserError `bad_filter` for an invalid query, or a restart without a final state.
+    """
+    wanted = query.filter
+    if wanted is None:
+        raise UserError("bad_filter", query.fault or "")
+    conditions = wanted.model_dump(exclude={"cursor", "limit", "brief"}) | {"mine": not everybody}
+    if act == "abort":
+        return AbortFilter.model_validate(conditions)
+    if wanted.state not in FINAL:
+        raise UserError("bad_filter", f"choose the jobs' state: {', '.join(FINAL)}")
+    return RestartFilter.model_validate(conditions)
+
+
+async def count_matching(client: AsyncClient, change: Change) -> int:
+    """Return the number of jobs to change; MOST + 1 if there are more, or too many to count."""
+    # Expecting 0 changes nothing, and the refusal has the number as the change itself counts it.
+    # `/v1/jobs/count` would not do: it is capped, and counts under other conditions.
+    try:
+        await _change(client, change, 0)
+    except Refused as error:
+        return _matching(error)
+    return 0
+
+
+async def carry_out(client: AsyncClient, change: Change, expected: int) -> Done:
+    """Change `expected` jobs; stop if another number matches before one of the calls."""
+    done = 0
+    while done < expected:
+        try:
+            now = await _change(client, change, expected - done)
+        except Refused as error:
+            return Done(done, _matching(error))
+        if not now:  # changed by somebody else at the same time
+            break
+        done += now
+    return Done(done)
+
+
+async def _change(client: AsyncClient, change: Change, expected: int) -> int:
+    if isinstance(change, AbortFilter):
+        return len((await client.abort_all(change, expected)).aborted)
+    return len((await client.restart_all(change, expected)).restarted)
+
+
+def _matching(error: Refused) -> int:
+    """Return the number of matching jobs from a refusal; raise other refusals."""
+    count = error.details.get("jobs")
+    if error.reason == "count_differs" and isinstance(count, int):
+        return count
+    if error.reason == "filter_too_wide":
+        return MOST + 1
+    raise error
+
 
 # Most selected jobs: the scheduler's limit of one call.
 SELECTED = 1000
@@ -67,8 +169,8 @@ async def change_filtered(
 ) -> HTMLResponse | RedirectResponse:
     """Change all jobs that match the filter, if their number is the confirmed one."""
     query = JobQuery.read(dict(parse_qsl(wanted)))
-    change = bulk_change.of(act, query, everybody=_everybody(request, query))
-    done = await bulk_change.carry_out(session_of(request).client, change, expected)
+    change = change_of(act, query, everybody=_everybody(request, query))
+    done = await carry_out(session_of(request).client, change, expected)
     report = f"{ACTS[act].done} {_jobs(done.jobs)}."
     if done.left is None:
         # The jobs have left that state, but still match the rest of the filter.
@@ -84,8 +186,8 @@ async def _ask(request: Request, act: Act, query: JobQuery) -> HTMLResponse:
 
 
 async def _counted(request: Request, act: Act, query: JobQuery) -> int:
-    change = bulk_change.of(act, query, everybody=_everybody(request, query))
-    return await bulk_change.count(session_of(request).client, change)
+    change = change_of(act, query, everybody=_everybody(request, query))
+    return await count_matching(session_of(request).client, change)
 
 
 def _everybody(request: Request, query: JobQuery) -> bool:
@@ -107,7 +209,6 @@ def _page(
         request,
         "bulk_filter.html",
         title=f"{ACTS[act].verb} jobs",
-        section="/jobs",
         status=status,
         act=act,
         words=ACTS[act],
@@ -150,7 +251,6 @@ async def change_selected(
             request,
             "bulk.html",
             title=f"{ACTS[act].verb} jobs",
-            section="/jobs",
             act=act,
             words=ACTS[act],
             ids=sorted(set(numbers), reverse=True)[:SELECTED],

@@ -15,7 +15,7 @@ from kgym.web.scopes import Scope
 from kgym_monitor.monitor_state import session_of, state_of
 from kgym_monitor.pages import group_page
 from kgym_monitor.pages.group_page import PatchQuery
-from kgym_monitor.routes.live_pages import Part, answer_poll, is_poll
+from kgym_monitor.routes.live_pages import Part, live_page
 
 readers = APIRouter(dependencies=[needs(Scope.READ)])
 
@@ -25,22 +25,13 @@ async def show_group(request: Request, name: str) -> Response:
     """Show the patches of a group."""
     query = PatchQuery.read(request.query_params)
     read = partial(group_page.shown, name=name, query=query)
-    if is_poll(request):
-        # Without a submitter in the address, the group is the reader's own.
-        private = query.submitter is None
-        count = len(range(0, group_page.MOST, group_page.PART))
-        each = ((f"patches-{n}", {"number": n}) for n in range(count))
-        rows = (Part(target, "group_rows.html", given=given) for target, given in each)
-        parts = Part("group-live", "group_live.html"), *rows
-        return await answer_poll(request, read, *parts, private=private)
-    return state_of(request).rendering.page(
-        request,
-        "group.html",
-        title=f"Group {name}",
-        section="/jobs",
-        live=True,
-        **await read(session_of(request).client),
-    )
+    # Without a submitter in the address, the group is the reader's own.
+    private = query.submitter is None
+    count = len(range(0, group_page.MOST, group_page.PART))
+    each = ((f"patches-{n}", {"number": n}) for n in range(count))
+    rows = (Part(target, "group_rows.html", given=given) for target, given in each)
+    parts = Part("group-live", "group_live.html"), *rows
+    return await live_page(request, read, "group.html", f"Group {name}", *parts, private=private)
 
 
 @readers.get("/groups/{name}/patches.csv")
@@ -68,5 +59,5 @@ async def compare(
     client = session_of(request).client
     sides = await asyncio.gather(*(group_page.side(client, key) for key in named))
     return state_of(request).rendering.page(
-        request, "patch_compare.html", title="Compare patches", section="/jobs", sides=sides
+        request, "patch_compare.html", title="Compare patches", sides=sides
     )

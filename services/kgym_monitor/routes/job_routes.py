@@ -14,7 +14,7 @@ from kgym.web.scopes import Scope
 from kgym_monitor.monitor_state import session_of, state_of
 from kgym_monitor.pages import job_page
 from kgym_monitor.pages.job_filter import JobQuery
-from kgym_monitor.routes.live_pages import Newest, Part, answer_poll, is_poll, nothing
+from kgym_monitor.routes.live_pages import Newest, Part, answer_poll, is_poll, live_page, nothing
 from kgym_monitor.routes.own_forms import back, own_form
 
 readers = APIRouter(dependencies=[needs(Scope.READ)])
@@ -42,7 +42,6 @@ async def list_jobs(request: Request) -> Response:
         request,
         "jobs.html",
         title="Jobs",
-        section="/jobs",
         live=wanted is not None,
         jobs=page.jobs if page else [],
         pickable=pickable,
@@ -72,16 +71,8 @@ async def show_job(
         job = await client.job(job_id)
         return job_page.shown(job, step, attempt) | await job_page.place(client, job)
 
-    if is_poll(request):
-        return await answer_poll(request, read, Part("job-live", "job_live.html"))
-    return state_of(request).rendering.page(
-        request,
-        "job.html",
-        title=f"Job {job_id}",
-        section="/jobs",
-        live=True,
-        **await read(session_of(request).client),
-    )
+    live = Part("job-live", "job_live.html")
+    return await live_page(request, read, "job.html", f"Job {job_id}", live)
 
 
 @submitters.post("/jobs/{job_id}/abort")

@@ -70,6 +70,16 @@ async def nothing(_: AsyncClient) -> dict[str, Any]:
     return {}
 
 
+async def live_page(
+    request: Request, read: Read, template: str, title: str, *parts: Part, private: bool = False
+) -> Response:
+    """Show a page with the contents that `read` returns, or answer its poll."""
+    if is_poll(request):
+        return await answer_poll(request, read, *parts, private=private)
+    shown = await read(session_of(request).client)
+    return state_of(request).rendering.page(request, template, title=title, live=True, **shown)
+
+
 async def answer_poll(
     request: Request,
     read: Read,

@@ -84,7 +84,6 @@ async def show_file(request: Request, job_id: JobId, number: Number, name: Name)
         request,
         "text_file.html",
         title=f"{name}, job {job_id}",
-        section="/jobs",
         job=job_id,
         step=number,
         name=name,

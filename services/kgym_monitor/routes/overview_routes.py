@@ -22,7 +22,7 @@ from kgym_monitor.pages import attention, step_history
 from kgym_monitor.pages.job_filter import JobQuery
 from kgym_monitor.pages.run_page import PAGE
 from kgym_monitor.pages.step_history import SPANS, Span, span_of
-from kgym_monitor.routes.live_pages import Newest, Part, answer_poll, is_poll
+from kgym_monitor.routes.live_pages import Newest, Part, answer_poll, is_poll, live_page
 from kgym_monitor.routes.own_forms import back, own_form
 
 # Jobs on the overview.
@@ -60,7 +60,6 @@ async def show_overview(
         request,
         "overview.html",
         title="Overview",
-        section="/",
         live=True,
         spans=SPANS.values(),
         jobs=page.jobs,
@@ -88,16 +87,8 @@ async def show_workers(request: Request) -> Response:
         paces = attention.paces(workers, hour.median_seconds, datetime.now(UTC))
         return {"workers": workers, "paces": paces}
 
-    if is_poll(request):
-        return await answer_poll(request, read, Part("workers-live", "workers_live.html"))
-    return state.rendering.page(
-        request,
-        "workers.html",
-        title="Workers",
-        section="/workers",
-        live=True,
-        **await read(session_of(request).client),
-    )
+    live = Part("workers-live", "workers_live.html")
+    return await live_page(request, read, "workers.html", "Workers", live)
 
 
 @admins.post("/workers/drain")

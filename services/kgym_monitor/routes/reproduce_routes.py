@@ -45,7 +45,6 @@ async def consoles(
         request,
         "consoles.html",
         title=f"Consoles, job {job_id}",
-        section="/jobs",
         job=job,
         step=step,
         instances=instance_consoles.instances(step),

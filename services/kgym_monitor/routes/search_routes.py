@@ -49,12 +49,11 @@ def bugs(asked: str) -> list[ShippedBug]:
     if len(asked) < _SHORTEST:
         return []
     wanted = asked.casefold()
-    known = shipped.by_name().values()
-    return [bug for bug in known if any(wanted in text.casefold() for text in _texts(bug))][:_BUGS]
-
-
-def _texts(bug: ShippedBug) -> list[str]:
-    return [bug.name, bug.title, *bug.alt_titles]
+    return [
+        bug
+        for bug in shipped.by_name().values()
+        if any(wanted in text.casefold() for text in (bug.name, bug.title, *bug.alt_titles))
+    ][:_BUGS]
 
 
 @readers.get("/search", response_model=None)

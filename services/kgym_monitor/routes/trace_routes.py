@@ -86,7 +86,6 @@ async def show_trace(
             request,
             "trace.html",
             title=f"Trace, job {job_id}",
-            section="/jobs",
             job=job,
             step=step,
             result=result,

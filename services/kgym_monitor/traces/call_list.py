@@ -82,14 +82,14 @@ class Lister:
         """
         self.axis = axis
         self._root = root
-        self._words = words.casefold()
+        words = words.casefold()
         self._address = address
         self._gap = gap
         self._within = within
         self._left = ROWS
         nodes = [root, *root.walk()]
         self._nodes = {node.number: node for node in nodes}
-        self._hits = {node.number for node in nodes if self._is_hit(node)}
+        self._hits = {node.number for node in nodes if words and words in node.name.casefold()}
         # Nodes that contain an anchor or a marked call.
         self._unfolded = set[int]()
         for node in nodes:
@@ -108,7 +108,10 @@ class Lister:
             children = [child for child in children if self._lies_within(child)]
         first = part.first
         if first is None:
-            wanted = (n for n, child in enumerate(children) if self._wanted(child))
+            shown = self._hits | self._unfolded
+            wanted = (
+                n for n, child in enumerate(children) if child.anchor or child.number in shown
+            )
             first = max(0, next(wanted, 0) - LIST // 2)
         end = first + LIST if part.end is None else min(part.end, first + LIST)
         rows = []
@@ -150,12 +153,6 @@ class Lister:
         x = 1000 * self.axis.place(node.time)
         width = max(4.0, 1000 * self.axis.place(self._end(node)) - x)
         return round(min(x, 996.0), 1), round(width, 1)
-
-    def _is_hit(self, node: Node) -> bool:
-        return bool(self._words) and self._words in node.name.casefold()
-
-    def _wanted(self, node: Node) -> bool:
-        return node.anchor or node.number in self._hits or node.number in self._unfolded
 
     def _end(self, node: Node) -> int:
         """Return the end of a node; if unknown, the end of the axis or its start."""

@@ -44,8 +44,9 @@ Lookup = Callable[[InlinedCall], Sequence[Location]]
 def calls(report: CrashReport) -> set[InlinedCall]:
     """Return all instructions in the report that have a source line."""
     crashed = _crashed(report)
+    frames = (*report.frames, *report.alloc_stack, *report.free_stack)
     inlined = {call for line in report.text.split("\n") if (call := _in_line(line))}
-    inlined.update(call for frame in _frames(report) if (call := _of_frame(frame, crashed)))
+    inlined.update(call for frame in frames if (call := _of_frame(frame, crashed)))
     return inlined
 
 
@@ -67,10 +68,6 @@ def with_sources(report: CrashReport, lookup: Lookup) -> CrashReport:
         free_stack=expand(report.free_stack),
         guilty_file=guilty_file(text) or report.guilty_file,
     )
-
-
-def _frames(report: CrashReport) -> Iterator[Frame]:
-    yield from (*report.frames, *report.alloc_stack, *report.free_stack)
 
 
 def _crashed(report: CrashReport) -> set[Frame]:

@@ -96,7 +96,7 @@ class GcsStorage:
     async def copy(self, source: str, key: str) -> str:
         """Copy within the store."""
         key = checked_key(key + "".join(checked_key(source).partition("~")[1:]))
-        await self._run(self._copy, source, key)
+        await self._run(self._objects.copy, self._name(source), self._name(key))
         if "~" in key and not await self._run(self._bases.keep, key.rpartition("~")[2]):
             await self._run(self._delete, key)
             raise missing(key)  # its base is gone
@@ -222,9 +222,6 @@ class GcsStorage:
             return self._objects.put(self._name(key), path)
         except OSError as error:
             raise failed(key, error) from error
-
-    def _copy(self, source: str, key: str) -> None:
-        self._objects.copy(self._name(source), self._name(key))
 
     def _delete(self, key: str) -> None:
         stored = self._objects.look(self._name(key))

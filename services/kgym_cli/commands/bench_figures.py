@@ -1,7 +1,6 @@
-"""`kgym bench query`."""
+"""`kgym bench report` and `kgym bench query`."""
 
 from pathlib import Path
-from typing import Any
 
 import click
 from pydantic import ValidationError
@@ -16,11 +15,36 @@ from kgym_cli.inputs.parameters import FOLDER
 from kgym_cli.output import echo, json_option, print_table, printed_json
 
 
-def answer() -> Any:
-    """Return the type of --json; its import needs the extra `bench`."""
-    from kgym.bench.query import QueryAnswer  # noqa: PLC0415
+@click.command()
+@click.argument("folder", metavar="DIR", type=FOLDER)
+@click.option("--k", "runs", type=click.IntRange(1), help="Runs per bug.  [default: all]")
+@click.option(
+    "--compare",
+    "pair",
+    nargs=2,
+    type=click.IntRange(1),
+    metavar="N N",
+    help="Compare two setups, by their numbers in the table.",
+)
+@click.option("--manifest", is_flag=True, help="Also write DIR/manifest.json for `bench verify`.")
+@json_option("kgym.bench.report:Report")
+def report(
+    folder: Path, runs: int | None, pair: tuple[int, int] | None, manifest: bool, as_json: bool
+) -> None:
+    """Show the results of a campaign in DIR: figures of each setup, with intervals.
 
-    return QueryAnswer
+    Only bugs that every setup attempted count. Pass@k is the best of the first k runs of each bug,
+    Mean@k their mean; intervals are at 95 %. The setup that resolved most comes first.
+    """
+    extras.require("bench")
+    from kgym_cli.bench import leaderboard  # noqa: PLC0415 - needs the extra `bench`
+    from kgym_cli.bench import manifest as manifests  # noqa: PLC0415
+
+    if manifest:
+        manifests.write(folder)
+    report = leaderboard.of_folder(folder, runs, pair)
+    if not printed_json(report, as_json):
+        leaderboard.show(report)
 
 
 @click.command()
@@ -33,12 +57,11 @@ def answer() -> Any:
     "metrics",
     multiple=True,
     default=["crr@1"],
-    show_default=True,
     help="FIGURE@K for the mean of K runs, pass:FIGURE@K for the best.",
 )
 @click.option("--csv", "as_csv", is_flag=True, help="Print CSV, safe for spreadsheets.")
 @choice_options
-@json_option(answer)
+@json_option("kgym.bench.query:QueryAnswer")
 def query(
     folder: Path,
     by: tuple[str, ...],

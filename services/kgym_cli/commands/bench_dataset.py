@@ -1,4 +1,4 @@
-"""`kgym bench show`."""
+"""`kgym bench list` and `kgym bench show`."""
 
 from collections import Counter
 from pathlib import Path
@@ -9,12 +9,42 @@ from pydantic import Field
 from rich.markup import escape
 
 from kgym.bench import dataset
-from kgym.bench.bug_record import BugRecord
+from kgym.bench.bug_record import BugFacts, BugRecord
 from kgym.bench.dataset import About, Dataset
 from kgym.errors import NotFound
-from kgym_cli.bench.bug_choice_options import dataset_argument
-from kgym_cli.output import echo, json_option, printed_json, results
+from kgym_cli.bench.bug_choice_options import ChosenBugs, choice_options, dataset_argument
+from kgym_cli.output import echo, json_option, people, print_table, printed_json, results
 from kgym_cli.output.answer import Answer
+
+
+@click.command("list")
+@dataset_argument
+@choice_options
+@json_option(list[BugFacts])
+def list_(folder: Path, chosen: ChosenBugs, as_json: bool) -> None:
+    """List the bugs of the dataset in DIR that match all options.
+
+    A repeated option matches any of its values. An option about a fact leaves out bugs for which
+    that fact is unknown.
+    """
+    whole = dataset.load(folder)
+    bugs = [bug.facts for bug in chosen.of(whole).bugs]
+    if printed_json(bugs, as_json):
+        return
+    rows = (
+        (
+            bench_bug.id[:12],
+            bench_bug.status,
+            bench_bug.reproducer,
+            f"{bench_bug.fixed:%Y-%m-%d}" if bench_bug.fixed else "",
+            "" if bench_bug.lines is None else str(bench_bug.lines),
+            escape(bench_bug.title),
+        )
+        for bench_bug in bugs
+    )
+    print_table("bug", "status", "programs", "fixed", "lines", "title", rows=rows)
+    people.print(f"{len(bugs)} of {len(whole)} bugs")
+
 
 Part = Literal["report", "c", "syz", "patch", "config"]
 
@@ -70,10 +100,10 @@ def _show_dataset(answer: DatasetAnswer, *, as_json: bool) -> None:
     if printed_json(answer, as_json):
         return
     about = answer.dataset
-    results.print(f"[bold]{escape(about.name)}[/]: {about.bugs} bugs, {about.sha256}")
+    results.print(f"[bold]{escape(about.name)}[/]: {about.bugs} bugs, {about.sha256}", markup=True)
     for line in (about.description, about.source):
         if line:
-            results.print(line, markup=False)
+            results.print(line)
     for name, counts in (
         ("status", answer.statuses),
         ("programs", answer.reproducers),
@@ -81,11 +111,11 @@ def _show_dataset(answer: DatasetAnswer, *, as_json: bool) -> None:
         ("class", answer.classes),
     ):
         text = ", ".join(f"{word} {count}" for word, count in counts.items())
-        results.print(f"{name}: {text or '-'}", markup=False)
+        results.print(f"{name}: {text or '-'}")
 
 
 def _show_bug(bug: BugRecord) -> None:
-    results.print(f"[bold]{escape(bug.title)}[/]")
+    results.print(f"[bold]{escape(bug.title)}[/]", markup=True)
     patch, first = bug.patch, bug.crashes[0] if bug.crashes else None
     lines = {
         "id": bug.id,
@@ -106,7 +136,7 @@ def _show_bug(bug: BugRecord) -> None:
     }
     for name, value in lines.items():
         if value:
-            results.print(f"{name}: {value}", markup=False)
+            results.print(f"{name}: {value}")
 
 
 def _text(bug: BugRecord, part: Part) -> str | None:
