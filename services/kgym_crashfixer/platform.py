@@ -82,7 +82,8 @@ class SchedulerPlatform:
         begun = Begun(
             crash=crash, files=texts, notes=notes, trace=trace, job=shown.job, cause=cause
         )
-        begun = begun.model_copy(update={"program": brief_program(self._bug)})
+        more = {"program": brief_program(self._bug), "discussion": bool(self._bug.mboxes)}
+        begun = begun.model_copy(update=more)
         await self.resume(begun)
         return begun
 

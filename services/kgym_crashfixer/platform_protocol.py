@@ -29,6 +29,7 @@ class Begun(Strict):
     job: int | None = Field(None, description="that showed the bug")
     cause: CauseCommit | None = Field(None, description="the commit that introduced the bug")
     program: str = Field("", description="the program that crashes the kernel, for prompts")
+    discussion: bool = Field(False, description="whether the model may read mails on the bug")
 
 
 class Platform(Protocol):

@@ -16,6 +16,7 @@ from kgym.bugs.bug import Bug
 from kgym.bugs.conclusion import Answer, conclusion, failed
 from kgym.bugs.crash_tools import BugWork, CrashTools
 from kgym.bugs.debug_tools import DebugTools
+from kgym.bugs.discussion_tools import DiscussionTools
 from kgym.bugs.history_tools import HistoryTools
 from kgym.bugs.kernel_run import Change
 from kgym.bugs.source_tools import OTHER_PROGRAMS, Look, SourceTools, T
@@ -87,7 +88,8 @@ class SourceTree:
 
         vmlinux = Vmlinux(self._client, self._shown)
         own = BugWork(self._client, self._bug, self._shown, self._ended, change, vmlinux)
-        groups = (CrashTools(own), HistoryTools(own), DebugTools(own, source), source)
+        discussion = DiscussionTools(self._bug)
+        groups = (CrashTools(own), HistoryTools(own), discussion, DebugTools(own, source), source)
         by_name: dict[str, Callable[..., Awaitable[str]]] = {
             tool.__name__: tool for group in groups for tool in group.tools
         }

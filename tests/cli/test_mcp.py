@@ -147,6 +147,24 @@ async def test_the_source_is_read_as_the_bug_has_it(
                 assert len(text) < 3000
 
 
+async def test_mails_on_the_bug_are_a_tool_if_the_bundle_has_them(
+    bundle: Path, tmp_path: Path
+) -> None:
+    mails = (ROOT / "tests" / "bugs" / "discussed.mbox").read_text().replace("{fix}", "")
+    (bundle / "0.mbox").write_text(mails)
+    table = '\n[discussion]\nmails = ["0.mbox"]\nbefore = 2022-09-03T00:00:00Z\n'
+    with Platform(tmp_path / "data", work=False) as platform:
+        async with tools(platform.url, "--bug", bundle) as call:
+            assert (await call("discussion"))[1].startswith("there is no tool 'discussion'")
+        with (bundle / "bug.toml").open("a") as file:
+            file.write(table)
+        async with tools(platform.url, "--bug", bundle) as call:
+            assert (await call("discussion"))[1].startswith("1 mails\n<mails>\n1: 2022-09-02 ")
+            failed, text = await call("discussion", mail=1)
+            assert (failed, "Hello, syzbot found a crash" in text) == (False, True)
+            assert (await call("discussion", mail=0))[0]
+
+
 async def test_when_the_client_is_gone_all_that_it_asked_for_ends(
     tmp_path: Path, tree: Path
 ) -> None:

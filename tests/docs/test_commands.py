@@ -88,6 +88,9 @@ def folder(tmp_path: Path, fake_build: BuildSpec) -> Path:
     (folder / "patches" / "1.patch").write_text(PATCH)
     (folder / "console.log").write_text(LOG)
     (folder / "repro.c").write_text("int main(void) { return 0; }\n")
+    thread = folder / "syzbot" / "threads" / "0a1b2c3d" / "0.mbox"
+    thread.parent.mkdir(parents=True)
+    thread.write_text("From mboxrd@z Thu Jan  1 00:00:00 1970\nSubject: a bug\n\n")
     (folder / "job.json").write_text(JobRequest(steps=[fake_build]).model_dump_json())
     return folder
 

@@ -1,6 +1,5 @@
 """Conversion between bundles (`kgym.bugs.bundle`) and bugs of a dataset."""
 
-import re
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -21,13 +20,11 @@ from kgym.bench.dataset_files import refuse_used
 from kgym.bench.tried_bug import tried_bug
 from kgym.bugs import bundle
 from kgym.bugs.bug import Bug
+from kgym.bugs.bug_file import FIX_COMMIT
 from kgym.bugs.bundle_folder import toml
 from kgym.configs import CONFIGS
 from kgym.errors import NotFound, UserError
 from kgym.source import patching
-
-# A reference of a bundle to a commit of its fix; others name CVEs, bugs of syzbot or pages.
-_FIX_COMMIT = re.compile(r"commit ([0-9a-f]{40})(?:: (.{1,10000}))?")
 
 
 def read_bundles(folder: Path, configs: Path = CONFIGS) -> Dataset:
@@ -71,7 +68,7 @@ def developer_patch(bug: Bug) -> DeveloperPatch | None:
     """Return a bundle's fix, with the commits that its references name; None without a fix."""
     if bug.fix is None:
         return None
-    named = filter(None, map(_FIX_COMMIT.fullmatch, bug.file.references))
+    named = filter(None, map(FIX_COMMIT.fullmatch, bug.file.references))
     return DeveloperPatch(
         commits=[Commit(id=match[1], title=match[2] or None) for match in named],
         diff=patching.as_diff(bug.fix),

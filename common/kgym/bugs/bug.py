@@ -89,6 +89,8 @@ class Bug:
     """Whether any crash of its programs counts, under any title."""
     cause: CauseCommit | None = None
     """The commit that introduced it, if known."""
+    mboxes: tuple[str, ...] = ()
+    """Mails on it, for agents that are not being measured."""
 
     def on_source(self, source: KernelSource) -> "Bug":
         """Return the same bug on another source, without the patch that brings it back."""

@@ -1,12 +1,16 @@
 """Models of `bug.toml` and `configs/kernels/NAME.toml` (docs/own-bug.md)."""
 
+import re
 from typing import Annotated, Literal
 
-from pydantic import Discriminator, Field, Tag, model_validator
+from pydantic import AwareDatetime, Discriminator, Field, Tag, model_validator
 
 from kgym.api.agent.nodes import CauseFunction
 from kgym.api.steps import Compiler, CompletedEnd, Edit, Sha256, Strict, TreePath, VmShape, When
 from kgym.api.steps.kernel import GitSource
+
+# A reference of a bundle to a commit of its fix; others name CVEs, bugs of syzbot or pages.
+FIX_COMMIT = re.compile(r"commit ([0-9a-f]{40})(?:: (.{1,10000}))?")
 
 
 class BackportTable(Strict):
@@ -117,6 +121,13 @@ class CauseTable(Strict):
         return self
 
 
+class DiscussionTable(Strict):
+    """`[discussion]`: mails on the bug, for agents that are not being measured."""
+
+    mails: list[str] = Field(min_length=1, max_length=100, description="mboxes")
+    before: AwareDatetime = Field(description="the bug's date: later mails are not shown")
+
+
 class OnKernel(Strict):
     """`[on."linux-5.10"]`: fields that differ on this shared kernel."""
 
@@ -148,6 +159,7 @@ class BugFile(Strict):
     history: GitSource | None = Field(
         None, description="a repository and its last commit that agents may read, before the fix"
     )
+    discussion: DiscussionTable | None = None
     on: dict[KernelName, OnKernel] = Field({}, max_length=100)
 
     def with_kernel(self, kernel: str) -> "BugFile":

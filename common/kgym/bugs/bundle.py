@@ -148,6 +148,11 @@ def _load(folder: Path, configs: Path, kernel: str | None, *, untrusted: bool) -
         fix=fix,
         on_request=tuple(_reproducer(table, folder) for table in file.reproducer.on_request),
         cause=_cause(file.cause, folder),
+        mboxes=tuple(
+            # Mails have many encodings; what a mail says of its own is read from its header.
+            _read_bytes(_within(folder, name)).decode(errors="replace")
+            for name in (file.discussion.mails if file.discussion else ())
+        ),
     )
 
 

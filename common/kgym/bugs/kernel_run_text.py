@@ -19,10 +19,11 @@ _REPORT, _OUTPUT, _LINE = 6000, 4000, 300
 _FEW = 5
 # `#include <trace/events/sched.h>` stays as it is: what is edited is quoted byte for byte.
 _TAG = re.compile(
-    r"<(?!trace/\w)(?=/?(?:crash_report|compiler|file|trace|matches|console|program|reproducer|commits|machine_code)\b)",
+    r"<(?!trace/\w)(?=/?(?:crash_report|compiler|file|trace|matches|console|program|reproducer|commits|machine_code|mails?)\b)",
     re.IGNORECASE,
 )
-_CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
+# Also surrogates, which a mail's header may decode to: no answer can hold them.
+_CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff]")
 
 
 def run_text(run: KernelRun) -> str:

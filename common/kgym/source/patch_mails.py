@@ -7,10 +7,12 @@ import re
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from email.errors import MessageError
 from email.header import decode_header, make_header
 from email.message import Message
 from email.parser import Parser
+from email.utils import parsedate_to_datetime
 from itertools import chain, count
 from typing import Any, TypeAlias
 
@@ -60,6 +62,7 @@ class Mail:
     reply: bool = False
     author: str = ""
     charset: str = diff_text.BYTES
+    date: datetime | None = None
 
 
 def read(text: str, name: str) -> list[Mail]:
@@ -104,9 +107,18 @@ def series(mails: Sequence[Mail]) -> tuple[list[Mail], list[str]]:
     return kept, list(dict.fromkeys([*remarks, *chain.from_iterable(trailers)]))
 
 
+def date(header: str) -> datetime | None:
+    """Return the date of a mail from its header, of which 200 characters count; None if invalid."""
+    try:
+        sent = parsedate_to_datetime(header[:200])
+    except (TypeError, ValueError):
+        return None
+    return sent if sent.tzinfo else sent.replace(tzinfo=UTC)
+
+
 def _mail(text: str, name: str) -> Mail:
     message = _parsed(text, name)
-    subject, author = (_header(message, name) for name in ("Subject", "From"))
+    subject, author, sent = (_header(message, name) for name in ("Subject", "From", "Date"))
     tags = " ".join(_TAG.findall(subject))
     number, version = _NUMBERS.search(tags), _VERSION.search(tags)
     bodies = dict(pair for part in message.walk() if (pair := _body(part, name)) is not None)
@@ -123,6 +135,7 @@ def _mail(text: str, name: str) -> Mail:
         reply=_REPLY.match(subject) is not None,
         author=author,
         charset=next(filter(_NATIONAL.match, bodies.values()), diff_text.BYTES),
+        date=date(sent),
     )
 
 

@@ -11,7 +11,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from email import message_from_bytes
-from email.utils import parsedate_to_datetime
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote, unquote, urljoin, urlsplit
@@ -24,6 +23,7 @@ from kgym.bench.attempt_record import TEXT
 from kgym.bench.bug_record import BugRecord, FoundText, Status
 from kgym.bench.dataset import MOST, About, Dataset
 from kgym.errors import Conflict, InfrastructureError, KgymError, NotFound, UserError, file_errors
+from kgym.source import patch_mails
 from kgym_benchmark.crawler import fix_commits, syzbot_pages
 from kgym_benchmark.crawler.fetcher import Fetcher
 from kgym_benchmark.crawler.fix_commits import GitSites
@@ -332,7 +332,7 @@ def read_thread(packed: bytes) -> Thread | None:
         if sender is None:
             continue
         extid = extid or sender[1]
-        date = _date(str(mail.get("Date", ""))[:200])
+        date = patch_mails.date(str(mail.get("Date", "")))
         if date is not None and (reported is None or date < reported):
             reported = date
     return Thread(mails, reported, extid)
@@ -344,11 +344,3 @@ def _unpacked(packed: bytes) -> bytes:
         return zlib.decompressobj(zlib.MAX_WBITS | 32).decompress(packed, BOX)
     except zlib.error:
         return b""
-
-
-def _date(text: str) -> datetime | None:
-    try:
-        date = parsedate_to_datetime(text)
-    except (TypeError, ValueError):
-        return None
-    return date if date.tzinfo else date.replace(tzinfo=UTC)

@@ -16,6 +16,7 @@ from kgym.bugs.bug import Bug
 from kgym.bugs.conclusion import failure
 from kgym.bugs.crash_tools import BugWork, CrashTools
 from kgym.bugs.debug_tools import DebugTools, Edits, PatchText, chosen
+from kgym.bugs.discussion_tools import DiscussionTools
 from kgym.bugs.history_tools import HistoryTools
 from kgym.bugs.kernel_run import Change, RunOptions, check_patch, is_empty, kept, run_kernel, shown
 from kgym.bugs.kernel_run_text import bounded, check_text, run_text
@@ -52,6 +53,7 @@ class BugTools:
         self.tools = (
             *(self.check, self.run_kernel, *DebugTools(work, source).tools),
             *(*CrashTools(work).tools, *source.tools, *HistoryTools(work).tools),
+            *(DiscussionTools(bug).tools if bug.mboxes else ()),
         )
 
     async def check(self, patch: PatchText = "", edits: Edits = []) -> str:  # noqa: B006

@@ -93,7 +93,8 @@ def fix(
     agent_service = None if own else service()
     bounds = limits(None, **budgets)
     request = request_of(name, strategy, model, trace, files, bounds, agent_service is None)
-    request = request.model_copy(update={"window": window}) if window else request
+    # Only here: campaigns, which measure agents, make requests without it.
+    request = request.model_copy(update={"window": window, "discussion": True})
     if record is not None:
         _begin(record, request)
 

@@ -146,7 +146,8 @@ def mcp(tree: Path | None) -> None:
     """Serve tools for one bug to an agent: Model Context Protocol on stdin and stdout.
 
     The tools check and run changes, trace, run programs, show the crash and its kernel, and read
-    the source and its history. They only reach jobs of this bug.
+    the source, its history and, if the bundle has any, mails on the bug. They only reach jobs of
+    this bug.
     """
     extras.require("mcp")
     source = tree_changes.source_tree(tree) if tree is not None else None

@@ -1,6 +1,7 @@
 """The bug of a run: shipped, in a local folder, or sent with the request."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path, PurePosixPath
 
 from kgym.api.agent.runs import RunRequest
@@ -15,6 +16,11 @@ MOST_BYTES = 8 << 20
 
 def load(request: RunRequest) -> Bug:
     """Load the bug of a request; raise UserError for an unknown bug or an invalid bundle."""
+    bug = _load(request)
+    return bug if request.discussion else replace(bug, mboxes=())
+
+
+def _load(request: RunRequest) -> Bug:
     if request.folder is not None:
         return bundle.load(request.folder)
     if request.bundle is None:

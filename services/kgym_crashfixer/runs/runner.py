@@ -12,7 +12,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable, Coroutine, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
 from kgym.api.agent.conversation import Reply
@@ -489,7 +489,8 @@ async def whole(work: Coroutine[Any, Any, T]) -> T:
 
 
 def _state(begun: Begun) -> State:
-    return State(Code(dict(begun.files)), begun.crash, cause=begun.cause, program=begun.program)
+    state = State(Code(dict(begun.files)), begun.crash, cause=begun.cause, program=begun.program)
+    return replace(state, discussion=begun.discussion)
 
 
 def _result_event(asked: Asked, came: _Done) -> dict[str, Any]:

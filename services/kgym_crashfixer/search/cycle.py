@@ -79,6 +79,8 @@ class State:
     """The program that crashes the kernel, for prompts."""
     names: tuple[str, ...] = ()
     """Definitions that the model asked for; prompts show them."""
+    discussion: bool = False
+    """Whether the model may read mails on the bug."""
 
 
 @dataclass(slots=True)
@@ -200,6 +202,7 @@ class _Asking:
             ],
             "explanation": self.memory.named.explanation if self.memory.named else "",
             "reasons": self.options.reasons,
+            "discussion": self.state.discussion,
             **more,
         }
         return Question(

@@ -97,6 +97,7 @@ def _values(talk: _Talk, state: State) -> dict[str, Any]:
         "lessons": [lesson.values for lesson in state.lessons],
         "feedback": strategy.feedback,
         "kernels": strategy.kernels,
+        "discussion": state.discussion,
     }
 
 

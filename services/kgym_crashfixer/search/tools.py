@@ -8,6 +8,7 @@ from pydantic import JsonValue
 from kgym.api.agent.conversation import ToolCall, ToolSpec, refusal
 from kgym.bugs.crash_tools import CrashTools
 from kgym.bugs.debug_tools import DebugTools
+from kgym.bugs.discussion_tools import DiscussionTools
 from kgym.bugs.history_tools import HistoryTools
 from kgym.bugs.source_tools import SourceTools
 from kgym_crashfixer.search.work import Purpose, Question
@@ -37,6 +38,7 @@ _LOOKS: tuple[Callable[..., Any], ...] = (
     *(HistoryTools.git_log, HistoryTools.git_show, HistoryTools.git_blame),
 )
 _LOOK = tuple(map(ToolSpec.of, _LOOKS))
+_DISCUSSION = ToolSpec.of(DiscussionTools.discussion)
 _WRITE = (
     _tool(
         "edit",
@@ -80,12 +82,13 @@ _ENOUGH = _tool(
 
 def tools_of(question: Question) -> Sequence[ToolSpec]:
     """Return the tools of a question."""
+    looks = [*_LOOK, *([_DISCUSSION] if question.values.get("discussion") else [])]
     match question.purpose:
         case Purpose.TOOL:
             run = [_RUN, *DEBUGGING.values()] if question.values.get("feedback") else []
-            return [*_LOOK, *_WRITE, *run, _DONE]
+            return [*looks, *_WRITE, *run, _DONE]
         case Purpose.FILES:
-            return [*_LOOK, _NAME]
+            return [*looks, _NAME]
         case Purpose.DEFINITIONS:
             return [_DEFINITION, _ENOUGH]
     return ()

@@ -68,6 +68,7 @@ class RunRequest(Strict):
         le=100_000_000,
         description="tokens of a question and its answer; null: the model's window, 200000 at most",
     )
+    discussion: bool = Field(False, description="whether the model may read the bundle's mails")
     limits: Limits = Limits()
 
     @model_validator(mode="after")
