@@ -88,10 +88,10 @@ class FakeHub:
     def _of_repository(
         self, name: str, what: str, revision: str, body: bytes
     ) -> tuple[int, bytes, str]:
-        if (found := self.repositories.get(name)) is None:
+        if (repository := self.repositories.get(name)) is None:
             return 404, b"Repository not found", ""
         asked = json.loads(body) if what in {"paths-info", "preupload"} else body
-        answer: object = getattr(self, f"_{what.replace('-', '_')}")(found, revision, asked)
+        answer: object = getattr(self, f"_{what.replace('-', '_')}")(repository, revision, asked)
         return (412 if answer is None else 200), json.dumps(answer).encode(), ""
 
     def _batch(self, asked: dict[str, Any]) -> dict[str, Any]:
@@ -104,19 +104,19 @@ class FakeHub:
             objects.append(large | ({} if there else {"actions": actions}))
         return {"transfer": "basic", "objects": objects}
 
-    def _revision(self, found: Repository, revision: str, _: object) -> object:
-        sha = found.head if revision == "main" else revision
-        return {"sha": sha, "siblings": [{"rfilename": path} for path in found.commits[sha]]}
+    def _revision(self, repository: Repository, revision: str, _: object) -> object:
+        sha = repository.head if revision == "main" else revision
+        return {"sha": sha, "siblings": [{"rfilename": path} for path in repository.commits[sha]]}
 
-    def _paths_info(self, found: Repository, revision: str, asked: dict[str, Any]) -> object:
-        there = found.commits[revision]
+    def _paths_info(self, repository: Repository, revision: str, asked: dict[str, Any]) -> object:
+        there = repository.commits[revision]
         files: list[dict[str, Any]] = []
         for path in asked["paths"]:
             if path in there:
                 blob = f"blob {len(there[path])}\0".encode() + there[path]
                 oid = hashlib.sha1(blob).hexdigest()
                 about = {"type": "file", "path": path, "size": len(there[path]), "oid": oid}
-                if path in found.large:
+                if path in repository.large:
                     about |= {"lfs": {"oid": _sha256(there[path]), "size": 1, "pointerSize": 130}}
                 files.append(about)
         self.lists(files)
@@ -130,24 +130,24 @@ class FakeHub:
         assert all(len(base64.b64decode(file["sample"])) <= 512 for file in asked["files"])
         return {"files": modes}
 
-    def _commit(self, found: Repository, _: str, body: bytes) -> object:
+    def _commit(self, repository: Repository, _: str, body: bytes) -> object:
         header, *changes = map(json.loads, body.splitlines())
-        if header["value"]["parentCommit"] != found.head:
+        if header["value"]["parentCommit"] != repository.head:
             return None
-        files = dict(found.commits[found.head])
+        files = dict(repository.commits[repository.head])
         for change in changes:
             path, value = change["value"]["path"], change["value"]
-            found.large -= {path}
+            repository.large -= {path}
             match change["key"]:
                 case "file":
                     files[path] = base64.b64decode(value["content"])
                     assert len(files[path]) <= self.regular
                 case "lfsFile":
-                    found.large |= {path}
+                    repository.large |= {path}
                     files[path] = self.storage[value["oid"]]
                 case "deletedFile":
                     del files[path]
-        return {"success": True, "commitOid": found.commit(files), "commitUrl": self.url}
+        return {"success": True, "commitOid": repository.commit(files), "commitUrl": self.url}
 
 
 class _Handler(BaseHTTPRequestHandler):

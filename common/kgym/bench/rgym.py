@@ -105,8 +105,8 @@ def _jobs(folder: Path) -> list[_Job]:
 def with_compilers(dataset: Dataset, path: Path) -> Dataset:
     """Return the bugs, with compilers where none is known, by RGym's `compiler_mapping.json`.
 
-    As in its `pick_compiler_version`, that is the first one of the nearest version to the kernel's,
-    which the config names.
+    As RGym picks it, that is the first one of the nearest version to the kernel's, which the config
+    names.
     """
     with refused_at(str(path)):
         table = TypeAdapter(dict[int, dict[int, dict[int, _Compilers]]]).validate_json(

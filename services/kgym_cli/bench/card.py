@@ -35,7 +35,7 @@ def _card(whole: Dataset, report: Report | None) -> str:
         "configs": [{"config_name": name, "data_files": file} for name, file in files.items()],
     }
     facts = [bug.facts for bug in whole.bugs]
-    counts = {
+    counts: dict[str, Sequence[str]] = {
         "class": [bug.crash_class for bug in facts],
         "fixed": [f"{bug.fixed:%Y}" if bug.fixed else "unknown" for bug in facts],
         "programs": [bug.reproducer for bug in facts],

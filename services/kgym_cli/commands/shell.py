@@ -64,7 +64,7 @@ class _Console(code.InteractiveConsole):
     def runcode(self, code: CodeType) -> None:
         """Run a line, and what it awaits."""
         try:
-            made = FunctionType(code, self.locals)()  # type: ignore[arg-type]
+            made = FunctionType(code, self.locals)()
             if inspect.iscoroutine(made):
                 self._runner.run(made)
         except SystemExit:
