@@ -48,6 +48,7 @@ COMMANDS = {
     ),
     "run": Lazy("run", "List, show, stop and resume searches for a fix.", remote=True),
     "scheduler": Lazy("scheduler", "Accept jobs and hand their steps to workers."),
+    "shell": Lazy("shell", "Open a Python shell with a client, datasets and results.", remote=True),
     "slurm": Lazy("slurm", "Run workers on a Slurm cluster."),
     "source": Lazy("source", "Read and search the source of a kernel.", remote=True),
     "sweep": Lazy("sweep", "Test many patches on many bugs.", remote=True),

@@ -431,6 +431,12 @@ class Settings:
         click.FloatRange(0, 3600),
         commands=("bench watch",),
     )
+    hub = Setting[str](
+        "URL of the hub for datasets and results.",
+        "https://huggingface.co",
+        Url(),
+        commands=("bench pull", "bench push"),
+    )
     bug = _text(
         "A shipped bug, or the folder of a bundle.",
         "mcp",

@@ -65,8 +65,9 @@ def reference(mark: str, fixed: BuildSpec) -> str:
 
 
 def _kernel(build: BuildSpec) -> BuildSpec:
-    # A name, and checks made ahead, do not change the kernel.
-    return build.model_copy(update={"name": None, "ahead": None, **dict.fromkeys(_PACE)})
+    # A name, checks made ahead and analyses do not change the kernel.
+    own: dict[str, object] = {"name": None, "ahead": None, "analyses": []}
+    return build.model_copy(update={**own, **dict.fromkeys(_PACE)})
 
 
 def _calibration(steps: Sequence[StepSpec]) -> str | None:
@@ -102,8 +103,8 @@ def _reference(steps: Sequence[StepSpec]) -> str | None:
 
 
 def _text(spec: BaseModel) -> str:
-    # Unset fields of _PACE are left out: marks from before these fields existed still match.
-    unset = {name for name in _PACE if getattr(spec, name, None) is None}
+    # Unset, these are left out: marks from before these fields existed still match.
+    unset = {name for name in (*_PACE, "analyses") if not getattr(spec, name, None)}
     return spec.model_dump_json(exclude=unset)
 
 

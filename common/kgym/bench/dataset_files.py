@@ -71,7 +71,12 @@ def read_list(path: Path, known: Dataset) -> Dataset:
     line. A name is an id or an `extid`. Raises NotFound `no_dataset`, `no_such_bug`, UserError
     `bad_bug_data`.
     """
-    names = list(dict.fromkeys(_names(read_bounded(path, BUG_FILE), path)))
+    return chosen(_names(read_bounded(path, BUG_FILE), path), known, path)
+
+
+def chosen(named: Iterable[str], known: Dataset, path: Path) -> Dataset:
+    """Return the bugs of a dataset that `path` names, as `read_list` does."""
+    names = list(dict.fromkeys(named))
     if not names:
         raise UserError("bad_bug_data", f"{path} names no bug of syzbot's")
     by_name = {name: bug for bug in known.bugs for name in (bug.id, bug.extid) if name}
@@ -92,10 +97,15 @@ def _names(data: bytes, path: Path) -> Iterator[str]:
         rows = parsed_json(data, path)
         for row in rows if isinstance(rows, list | dict) else ():
             name = row if isinstance(row, str) else next(_named(row), "")
-            yield from _SYZBOT_ID.findall(name)
+            yield from syzbot_ids(name)
         return
     for line in data.decode(errors="replace").splitlines():
-        yield from _SYZBOT_ID.findall(line)[:1]
+        yield from syzbot_ids(line)[:1]
+
+
+def syzbot_ids(text: str) -> list[str]:
+    """Return the ids of syzbot's in a text, such as a link to a bug."""
+    return _SYZBOT_ID.findall(text)
 
 
 def _named(row: object) -> Iterator[str]:

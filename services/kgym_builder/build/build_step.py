@@ -33,7 +33,7 @@ from kgym.source.patching import Change
 from kgym.source.source_archive import name_of
 from kgym.worker import memo
 from kgym.worker.context import StepContext
-from kgym_builder.build import kernel_tests
+from kgym_builder.build import analyses, kernel_tests
 from kgym_builder.evidence.patch_review import on_trial, review
 from kgym_builder.evidence.static_evidence import Built, changed_symbols, evidence
 from kgym_builder.kbuild import control, kbuild, kconfig
@@ -122,6 +122,7 @@ class _Build:
     async def result(self) -> BuildResult:
         """Build; or copy the result of an equal build, unless the spec forbids it."""
         run, ahead = self.run, self.spec.ahead
+        analyses.require(self.spec.analyses)
         bounds = self.suite.bounds(self.spec)
         if ahead:
             with run.stage("programs"):
@@ -186,7 +187,7 @@ class _Build:
         ]
         looked = [self.spec.files, self.spec.checkpatch] if self.spec.review else []
         records = [instrument.VERSION, self.untraced, self.spec.instrument, self.trace_symbols]
-        asked = records if self.spec.instrument else []
+        asked = [*(records if self.spec.instrument else []), *sorted(set(self.spec.analyses))]
         return memo.key("build", LAYOUT, identity, patches, self.artifacts, looked, *asked)
 
     def _other_version(self, release: str) -> str:
@@ -244,6 +245,9 @@ class _Build:
         _log_findings(run, findings)
         with run.stage("artifacts"):
             modules = await self._keep(entry, tree)
+        for analysis in sorted(set(spec.analyses)):
+            with run.stage(analysis):
+                await analyses.keep(run, analysis, entry, tree, spec.patches)
         about = entry.about
         return BuildResult(
             source_identity=about.source_identity,

@@ -90,6 +90,11 @@ class Index:
         with closing(sqlite3.connect(f"file:{self._path}?mode=ro", uri=True)) as database:
             return dict(database.execute("SELECT path, command FROM objects"))
 
+    def files(self) -> list[str]:
+        """Return all files that the build of the tree read."""
+        with closing(sqlite3.connect(f"file:{self._path}?mode=ro", uri=True)) as database:
+            return [row[0] for row in database.execute("SELECT path FROM files")]
+
     def sources(self, paths: Iterable[str]) -> dict[str, str]:
         """Return the sources of these objects; unknown objects are left out."""
         find = "SELECT source FROM objects WHERE path = ?"

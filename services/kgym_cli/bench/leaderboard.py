@@ -25,16 +25,21 @@ def of_folder(folder: Path, runs: int | None = None, pair: tuple[int, int] | Non
     return reports.report(attempts, bugs, failed=failed, runs=runs, pair=pair)
 
 
-def show(report: Report) -> None:
-    """Print a report for people."""
+def table(report: Report) -> list[list[str]]:
+    """Return the rows of a report's table, after its heads."""
     k = report.runs
     executed = any(setup.passed.get(kind) for setup in report.setups for kind in _EXECUTED)
     shown = (*_SHOWN, *_EXECUTED) if executed else _SHOWN
     heads = ["#", "setup", *(f"{kind} pass@{k}" for kind in shown), f"crr mean@{k}"]
-    ranked = sorted(enumerate(report.setups, start=1), key=_rank)
-    rows = [_cells(number, setup, shown) for number, setup in ranked]
-    print_table(*heads, "$/bug", "s/bug", "calls", rows=rows)
-    for number, setup in ranked:
+    rows = [_cells(number, setup, shown) for number, setup in _ranked(report)]
+    return [[*heads, "$/bug", "s/bug", "calls"], *rows]
+
+
+def show(report: Report) -> None:
+    """Print a report for people."""
+    heads, *rows = table(report)
+    print_table(*heads, rows=[list(map(escape, row)) for row in rows])
+    for number, setup in _ranked(report):
         if setup.twice_judged:
             both = f"{setup.judged_alike} of {setup.twice_judged} resolved attempts"
             results.print(f"{number}: judge and execution say the same of {both}")
@@ -53,6 +58,10 @@ def show(report: Report) -> None:
             results.print(line)
 
 
+def _ranked(report: Report) -> list[tuple[int, SetupFigures]]:
+    return sorted(enumerate(report.setups, start=1), key=_rank)
+
+
 def _rank(numbered: tuple[int, SetupFigures]) -> tuple[float, int]:
     number, setup = numbered
     crr = setup.passed[Figure.CRR]
@@ -63,7 +72,7 @@ def _rank(numbered: tuple[int, SetupFigures]) -> tuple[float, int]:
 def _cells(number: int, setup: SetupFigures, shown: Sequence[Figure]) -> list[str]:
     return [
         str(number),
-        escape(str(setup.setup)),
+        str(setup.setup),
         *(measured(setup.passed[figure]) for figure in shown),
         measured(setup.mean[Figure.CRR]),
         _number(setup.dollars_per_bug, "{:.2f}"),

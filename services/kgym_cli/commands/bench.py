@@ -17,6 +17,8 @@ from kgym_cli.lazy import Lazy, LazyGroup
         "judge-patches": Lazy("bench_run", "Try patches made elsewhere.", remote=True),
         "list": Lazy("bench_dataset", "List bugs of a dataset."),
         "publish": Lazy("bench_publication", "Publish bugs and attempts for the monitor."),
+        "pull": Lazy("bench_hub", "Pull a dataset or results from Hugging Face's hub."),
+        "push": Lazy("bench_hub", "Push a dataset or results to Hugging Face's hub."),
         "query": Lazy("bench_figures", "Show figures in nested groups."),
         "report": Lazy("bench_figures", "Show the figures of a campaign."),
         "run": Lazy("bench_run", "Run a campaign: agents on bugs.", remote=True),

@@ -3,13 +3,14 @@
 import asyncio
 from collections import Counter
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Literal, ParamSpec, TypeVar, get_args
 
 import click
 from pydantic import Field
 
-from kgym.bench import attempt_files, bug_bundles, dataset_files, karena
+from kgym.bench import attempt_files, bug_bundles, dataset_files, karena, rgym
 from kgym.bench import dataset as datasets
 from kgym.bench.dataset import About, Dataset
 from kgym.errors import NotFound, UserError
@@ -48,7 +49,8 @@ def _read(
         if known is None:
             message = "rgym only names bugs: give the dataset that holds them with --from"
             raise UserError("bad_choice", message)
-        return dataset_files.read_list(path, datasets.load(known))
+        read = rgym.bugs if path.is_dir() else dataset_files.read_list
+        return read(path, datasets.load(known))
     defined = karena.datasets(path)
     if (name := wanted or "all") not in defined:
         there = ", ".join(sorted(defined))
@@ -70,10 +72,13 @@ def _limited(function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
 @click.option("--programs", type=FOLDER, help="Folder with the programs in C, as ID.c (kbenchsyz).")
 @click.option("--from", "known", type=FOLDER, help="Dataset that holds the bugs (rgym).")
 @click.option(
+    "--compilers", type=FILE, help="RGym's compiler_mapping.json, for bugs that name no compiler."
+)
+@click.option(
     "--attempts",
     type=FILE,
     help="Also write agents' attempts to this file, one per line; failed.jsonl beside it takes"
-    " those without a verdict (karena).",
+    " those without a verdict (karena, rgym's jobs).",
 )
 @click.option("--judge", help="Judge whose votes are imported, if several have voted.")
 @json_option(ImportAnswer)
@@ -85,6 +90,7 @@ def import_(
     wanted: str | None,
     programs: Path | None,
     known: Path | None,
+    compilers: Path | None,
     attempts: Path | None,
     judge: str | None,
     as_json: bool,
@@ -96,17 +102,21 @@ def import_(
     live-kbench  a folder with the tables `bugs` and `datasets`
     karena       kArena's database, an SQLite file
     bundles      a bundle, or a folder of bundles
-    rgym         a file of syzbot's bug ids; --from holds the bugs
+    rgym         a file of syzbot's bug ids, or a folder of jobs; --from holds the bugs
     """
-    if attempts is not None and form != "karena":
-        raise UserError("no_attempts", f"{form} holds no attempts: use --attempts only with karena")
+    jobs = form == "rgym" and source.is_dir()
+    if attempts is not None and form != "karena" and not jobs:
+        message = f"{form} holds no attempts: use --attempts only with karena, or rgym's jobs"
+        raise UserError("no_attempts", message)
     dataset = _limited(_read, form, source, wanted, programs, known)
+    dataset = _limited(rgym.with_compilers, dataset, compilers) if compilers else dataset
     if name is not None:
         dataset = Dataset.of(
             name, dataset.bugs, description=dataset.description, source=dataset.source
         )
     # Read before the dataset is saved, so that a bad database leaves nothing behind.
-    imported = None if attempts is None else _limited(karena.results, source, judge)
+    read = partial(rgym.results, known=dataset) if jobs else partial(karena.results, judge=judge)
+    imported = None if attempts is None else _limited(read, source)
     about = dataset.save(into)
     if attempts is not None and imported is not None:
         attempt_files.write(attempts, imported.attempts)

@@ -117,7 +117,7 @@ async def _build(given: BuilderArgument, find: Find) -> BuildSpec:
         raise UserError("peer_job", f"step {step} of job {job} has built no kernel")
     # The same source and config find the compiled tree of the earlier job. Its patches are part of
     # its kernel: runs on the unpatched one would be taken for runs on that kernel.
-    earlier = view.spec.model_dump(exclude={"name", "files", "ahead"})
+    earlier = view.spec.model_dump(exclude={"name", "files", "ahead", "analyses"})
     named = [patch.model_copy(update={"name": f"patch of job {job}, {step}"}) for patch in patches]
     return BuildSpec.model_validate(
         earlier

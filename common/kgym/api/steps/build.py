@@ -35,6 +35,13 @@ class BuildArtifact(StrEnum):
     """Programs of the kernel's own tests, if they were asked for."""
     LOG = "build.log"
     """Output of make and the compilers."""
+    CSCOPE = "cscope.tar"
+    """cscope's database for `cscope -d` in the source tree, on request."""
+    INSTRUCTIONS = "instructions.tsv"
+    """Instructions of each function of vmlinux without and with the patches, on request."""
+
+
+Analysis = Literal["cscope", "instructions"]
 
 
 class Ahead(Strict):
@@ -81,7 +88,13 @@ class BuildSpec(Kernel):
     kernel_tests: bool = Field(
         False, description="also build the kernel's own tests of what the patches on trial change"
     )
-
+    analyses: list[Analysis] = Field(
+        [],
+        max_length=2,
+        description="also make these artifacts: cscope.tar, the database of the files that the"
+        " config compiles or the patches change; instructions.tsv, the numbers of instructions of"
+        " all functions of vmlinux without and with the patches",
+    )
     ahead: Ahead | None = Field(None, description="checked before anything is compiled")
 
     @model_validator(mode="after")

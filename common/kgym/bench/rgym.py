@@ -1,0 +1,130 @@
+"""RGym's jobs as attempts, with the outcomes of its exit codes; and its table of compilers.
+
+Source: karyeet/RGym. A folder of its data has `NUMBER/state.json` for each job
+(src/classes/JobAbstract.ts). A BUILD job has a patch; REPRODUCER jobs name the BUILD job whose
+kernel they booted. The exit codes are those of Docker/build-kernel/setup.py and
+Docker/reproducer/setup.py. Whoever calls this limits memory and time, as of `karena`.
+"""
+
+import re
+from collections import Counter, defaultdict
+from pathlib import Path
+from typing import Annotated
+
+from pydantic import BaseModel, BeforeValidator, Field, TypeAdapter
+
+from kgym.bench.attempt_record import AttemptRecord, FailedAttempt, Outcome, Setup, Text, Words
+from kgym.bench.bug_record import Crash
+from kgym.bench.dataset import Dataset
+from kgym.bench.dataset_files import chosen, read_bounded, syzbot_ids
+from kgym.bench.imported_patches import IMPORTED
+from kgym.bench.karena import Imported
+from kgym.bench.syzbot_data import refused_at
+from kgym.errors import NotFound
+
+# Maximum bytes of a file: a job has a config, a patch and a program.
+_FILE = 64 << 20
+# RGym names no agents.
+_SETUP = Setup(agent="rgym", settings=IMPORTED)
+_BUILDS = {1: Outcome.COMPILE, 3: Outcome.BAD}
+# Time-out, sanitizer, boot failure. Others (arguments, set-up, QEMU's end) say nothing.
+_RUNS = {0: Outcome.PASS, 1: Outcome.TRIGGER, 2: Outcome.BOOT}
+_VERSION = re.compile(r"^# Linux/\S+ (\d{1,9})\.(\d{1,9})\.(\d{1,9})", re.MULTILINE)
+_Number = Annotated[str, BeforeValidator(str), Field(pattern=r"^[\w-]{1,100}$")]
+_Compiler = Annotated[str, Field(pattern=r"^(gcc|clang) [0-9]{1,3}$")]
+_Compilers = Annotated[list[_Compiler], Field(min_length=1)]
+
+
+class _Options(BaseModel):
+    metadata: Words = Field("", description="a link to the bug, as RGym suggests")
+    patch: Text = ""
+    kernel: _Number = Field("-", alias="bzImageJobId")
+
+
+class _Job(BaseModel):
+    """A job's state; further fields are ignored."""
+
+    number: _Number = Field(alias="jobid")
+    type: str
+    options: _Options
+    code: int = Field(-1, alias="exitCode", description="-1: it has not ended")
+
+
+def bugs(folder: Path, known: Dataset) -> Dataset:
+    """Return the bugs that the jobs of a folder name; raise as `dataset_files.chosen` does."""
+    names = [name for job in _jobs(folder) for name in syzbot_ids(job.options.metadata)]
+    return chosen(names, known, folder)
+
+
+def results(folder: Path, known: Dataset) -> Imported:
+    """Return an attempt for each patch that was built, in the order of the jobs."""
+    by_name = {name: bug.id for bug in known.bugs for name in (bug.id, bug.extid) if name}
+    jobs = _jobs(folder)
+    kernels: dict[str, Counter[int]] = defaultdict(Counter)
+    for job in jobs:
+        if job.type == "REPRODUCER":
+            kernels[job.options.kernel][job.code] += 1
+    imported, runs = Imported(attempts=[], failed=[]), Counter[str]()
+    for job in jobs:
+        if job.type != "BUILD" or not job.options.patch.strip():
+            continue
+        names = [by_name[name] for name in syzbot_ids(job.options.metadata) if name in by_name]
+        if not names:
+            raise NotFound("no_such_bug", f"{folder}, job {job.number}: its metadata names no bug")
+        runs[names[0]] += 1
+        same = {"bug": names[0], "setup": _SETUP, "run": runs[names[0]]}
+        codes, patch = kernels[job.number], job.options.patch
+        if (outcome := _outcome(job.code, codes)) is None:
+            reason = f"exit codes: build {job.code}, reproducers {sorted(codes.elements())}"
+            imported.failed.append(FailedAttempt.model_validate(same | {"reason": reason}))
+            continue
+        record = {"outcome": outcome, "diff": patch, "completed": codes[0] + codes[1]}
+        record |= {"crashed": codes[1]}
+        imported.attempts.append(AttemptRecord.model_validate(same | record))
+    return imported
+
+
+def _outcome(build: int, runs: Counter[int]) -> Outcome | None:
+    """Return the outcome of exit codes; None if they say nothing about the patch."""
+    if build != 0:
+        return _BUILDS.get(build)
+    outcomes = {_RUNS.get(code) for code in runs}
+    # One run that shows the bug suffices; a fix has to survive all.
+    worst = (Outcome.TRIGGER, None, Outcome.BOOT, Outcome.PASS)
+    return next((outcome for outcome in worst if outcome in outcomes), None)
+
+
+def _jobs(folder: Path) -> list[_Job]:
+    jobs = []
+    for path in folder.glob("*/state.json"):
+        with refused_at(str(path)):
+            jobs.append(_Job.model_validate_json(read_bounded(path, _FILE)))
+    return sorted(jobs, key=lambda job: job.number.zfill(100))
+
+
+def with_compilers(dataset: Dataset, path: Path) -> Dataset:
+    """Return the bugs, with compilers where none is known, by RGym's `compiler_mapping.json`.
+
+    As RGym picks it, that is the first one of the nearest version to the kernel's, which the config
+    names.
+    """
+    with refused_at(str(path)):
+        table = TypeAdapter(dict[int, dict[int, dict[int, _Compilers]]]).validate_json(
+            read_bounded(path, _FILE)
+        )
+    compilers = {(a, b, c): table[a][b][c][0] for a in table for b in table[a] for c in table[a][b]}
+
+    def completed(crash: Crash) -> Crash:
+        version = _VERSION.search(crash.config.text or "")
+        if crash.compiler or version is None or not compilers:
+            return crash
+        wanted = [*map(int, version.groups())]
+        near = min(compilers, key=lambda v: [abs(a - b) for a, b in zip(v, wanted, strict=True)])
+        words = compilers[near].replace(" ", " version ")  # of which the nearest one is used
+        return crash.model_copy(update={"compiler": words})
+
+    of_all = [
+        bug.model_copy(update={"crashes": [*map(completed, bug.crashes)]}) for bug in dataset.bugs
+    ]
+    source = f"{dataset.source}; unknown compilers: {path.name}"
+    return dataset.model_copy(update={"bugs": tuple(of_all), "source": source})
