@@ -166,7 +166,7 @@ print(used.ru_utime + used.ru_stime, int(peak.split()[1]) // 1024)
         "empty",
     ],
 )
-def test_a_log_of_100_mb_is_read_in_10_s_and_300_mb(
+def test_a_log_of_100_mb_is_read_in_30_s_and_300_mb(
     block: bytes, tail: bytes, crashes: int, tmp_path: Path
 ) -> None:
     log = tmp_path / "console.log"
@@ -180,9 +180,9 @@ def test_a_log_of_100_mb_is_read_in_10_s_and_300_mb(
             [sys.executable, "-c", READ, str(log)], capture_output=True, check=True, timeout=120
         )
         number, seconds, megabytes = read.stdout.split()
-        if float(seconds) < 10:
+        if float(seconds) < 30:
             break
     log.unlink()
     assert int(number) == crashes
-    assert float(seconds) < 10
+    assert float(seconds) < 30  # quadratic would be hours
     assert int(megabytes) < 300

@@ -382,7 +382,7 @@ def test_ten_megabytes_are_read_in_time(piece: str) -> None:
     begun = time.process_time()
     with contextlib.suppress(UnreadableError):
         written_patch.read("diff --git a b\n" + piece * (10_000_000 // len(piece)), [PATH])
-    assert time.process_time() - begun < 5
+    assert time.process_time() - begun < 20  # quadratic would be hours
 
 
 def test_a_function_is_named_by_its_first_line() -> None:

@@ -81,7 +81,7 @@ async def test_a_forged_archive_is_an_error_of_its_own_job(
                 assert error.reason == "source_damaged"  # noqa: PT017 - others may succeed
             except UserError:
                 pass  # there is no such file or symbol
-        assert time.process_time() - begin < 5
+        assert time.process_time() - begin < 20  # the attacks would take hours
 
 
 @pytest.mark.parametrize(
