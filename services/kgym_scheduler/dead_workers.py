@@ -14,7 +14,7 @@ import structlog
 from kgym.api.worker_calls import LOST_SECONDS
 from kgym.errors import KgymError
 from kgym_scheduler.job_store import JobStore
-from kgym_scheduler.queue.job_changes import Changed
+from kgym_scheduler.queue.job_change import Changed
 
 # How long after its end an expired lease is looked up, as that happens only once.
 MARGIN_SECONDS = 0.1

@@ -69,7 +69,8 @@ from kgym_scheduler.queue import (
     submission,
 )
 from kgym_scheduler.queue.attended_jobs import Attendance
-from kgym_scheduler.queue.job_changes import Changed, Changes, lock
+from kgym_scheduler.queue.job_change import Changed
+from kgym_scheduler.queue.job_changes import Changes, lock
 from kgym_scheduler.queue.submission import Added, Submission
 
 _Done = TypeVar("_Done")

@@ -38,7 +38,7 @@ from kgym_scheduler.dead_workers import DeadWorkers
 from kgym_scheduler.job_followers import Followers, StreamedEvent
 from kgym_scheduler.job_store import JobStore
 from kgym_scheduler.queue.attended_jobs import Attendance
-from kgym_scheduler.queue.job_changes import Changed, EndedAttempt
+from kgym_scheduler.queue.job_change import Changed, EndedAttempt
 from kgym_scheduler.readiness import Readiness, enough_room
 from kgym_scheduler.suitecache_entries import SuiteCacheEntries
 

@@ -11,7 +11,8 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from kgym.api.jobs import Progress
 from kgym.api.states import State
 from kgym_scheduler.database.tables import attempts, events, steps
-from kgym_scheduler.queue.job_changes import Changed, lock
+from kgym_scheduler.queue.job_change import Changed
+from kgym_scheduler.queue.job_changes import lock
 from kgym_scheduler.queue.row_writes import forget_progress, update_rows
 
 # A report without news writes nothing while more than this part of the lease's time is left.

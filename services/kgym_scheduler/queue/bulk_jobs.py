@@ -16,7 +16,8 @@ from kgym_scheduler.database.job_lists import COUNTED, JobList, clauses
 from kgym_scheduler.database.tables import UNFINISHED, jobs
 from kgym_scheduler.errors import not_your_group, not_yours
 from kgym_scheduler.queue import step_rules
-from kgym_scheduler.queue.job_changes import Changed, Changes
+from kgym_scheduler.queue.job_change import Changed
+from kgym_scheduler.queue.job_changes import Changes
 from kgym_scheduler.queue.submission import Submission
 
 

@@ -9,7 +9,7 @@ from kgym.api.worker_calls import AttemptEnding
 from kgym.errors import Conflict
 from kgym_scheduler.database import views
 from kgym_scheduler.errors import no_step
-from kgym_scheduler.queue.job_changes import JobChange, Step
+from kgym_scheduler.queue.job_change import JobChange, Step
 
 # Attempts of a step, without released ones. Infrastructure failures are retried; a step that kills
 # its worker each time fails in the end, too.
