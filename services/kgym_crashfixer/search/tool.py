@@ -2,7 +2,7 @@
 
 import posixpath
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from pydantic import JsonValue
@@ -18,7 +18,7 @@ from kgym_crashfixer.search.answers import UnreadableError
 from kgym_crashfixer.search.code import Code
 from kgym_crashfixer.search.cycle import BUILT, Lesson, Memory, State, missing, try_patch
 from kgym_crashfixer.search.engine import Plan
-from kgym_crashfixer.search.looks import BLIND, CALLS, SAID, SILENT, look, whole
+from kgym_crashfixer.search.looks import CALLS, SAID, SILENT, look, whole
 from kgym_crashfixer.search.tools import DEBUGGING, refused
 from kgym_crashfixer.search.work import Answer, Check, Checked, Purpose, Question
 from kgym_crashfixer.search.written_patch import Change, clean
@@ -94,7 +94,7 @@ def _values(talk: _Talk, state: State) -> dict[str, Any]:
         "program": state.program,
         "trace": talk.memory.trace_of(state.crash) if strategy.trace else None,
         "files": list(state.code.files),
-        "lessons": [lesson.values for lesson in state.lessons],
+        "lessons": [asdict(lesson) for lesson in state.lessons],
         "feedback": strategy.feedback,
         "kernels": strategy.kernels,
     }
@@ -121,7 +121,7 @@ def _called(talk: _Talk, call: ToolCall) -> Plan[str]:
         case name:
             # They take as long as a verdict.
             talk.kernels += name in DEBUGGING
-            result = yield from look(talk.node.name, call, talk.code)
+            result = (yield from look(talk.node.name, call, talk.code)).text
     return result
 
 
@@ -141,8 +141,8 @@ def _changed(talk: _Talk, changes: Sequence[Change]) -> Plan[str]:
         try:
             if change.file and not code.means(file):
                 seen = yield from whole(talk.node.name, file)
-                if seen is None or not seen.succeeded:
-                    return seen.text if seen is not None else BLIND
+                if not seen.succeeded:
+                    return seen.text
                 code = replace(code, files={**code.files, file: seen.text})
             code = code.changed(change)
         except (MisfitError, ValueError) as error:
