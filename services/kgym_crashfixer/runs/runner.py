@@ -166,7 +166,9 @@ class Runner:
         else:
             await self._platform.resume(begun)
             await self._write(Batch(events=[("resumed", {"title": begun.crash.title})]))
-        self._search = search = Search(self._strategy, _state(begun), begun.trace)
+        code, cause, program = Code(dict(begun.files)), begun.cause, begun.program
+        state = State(code, begun.crash, cause=cause, program=program)
+        self._search = search = Search(self._strategy, state, begun.trace)
         for name, result in await self._store.read(self._run.id, RunRecord.results):
             search.tell(name, result)
             self._ledger.count_result(result)
@@ -486,10 +488,6 @@ async def whole(work: Coroutine[Any, Any, T]) -> T:
         if not task.cancelled():
             task.exception()  # or asyncio would log that it was never retrieved
         raise
-
-
-def _state(begun: Begun) -> State:
-    return State(Code(dict(begun.files)), begun.crash, cause=begun.cause, program=begun.program)
 
 
 def _result_event(asked: Asked, came: _Done) -> dict[str, Any]:
