@@ -28,7 +28,6 @@ _REPORT = 20_000
 # Characters of the model's own explanation of a failed patch.
 _LESSON = 1000
 _NO_KERNEL = "error: no further kernel can be run; edit, check, and call `done`"
-_UNCHANGED = "error: nothing has been edited yet"
 
 
 @dataclass(slots=True)
@@ -106,14 +105,14 @@ def _called(talk: _Talk, call: ToolCall) -> Plan[str]:
     match call.name:
         case "edit":
             result = yield from _edit(talk, call.arguments)
+        case "check" | "run_kernel" | "done" if talk.code.unchanged:
+            result = "error: nothing has been edited yet"
         case "check":
-            result = yield from _check(talk)
+            result = _checked_words((yield from _checked(talk)))
         case "run_kernel":
             result = yield from _run(talk)
         case "reset":
             talk.code, result = Code(talk.code.files), "all edits are undone"
-        case "done" if talk.code.unchanged:
-            result = _UNCHANGED
         case "done":
             talk.done, result = True, "the conversation ends"
         case name if name in DEBUGGING and talk.kernels == talk.strategy.kernels:
@@ -163,13 +162,6 @@ def _written(talk: _Talk, text: str) -> Plan[str]:
         return ""
 
 
-def _check(talk: _Talk) -> Plan[str]:
-    if talk.code.unchanged:
-        return _UNCHANGED
-    check = yield from _checked(talk)
-    return _checked_words(check)
-
-
 def _checked(talk: _Talk) -> Plan[PatchCheck | None]:
     checked = yield Check(node=talk.node.name, patches=[talk.code.patch("the patch")])
     return checked.patches[0] if isinstance(checked, Checked) else None
@@ -189,8 +181,6 @@ def _run(talk: _Talk) -> Plan[str]:
     Only a kernel with a verdict counts against the limit.
     """
     code, node, memory = talk.code, talk.node, talk.memory
-    if code.unchanged:
-        return _UNCHANGED
     # Other phases and trees share the digests: no kernel is built twice in a search.
     if code.digest in memory.digests:
         known = memory.lessons.get(code.digest)
