@@ -104,38 +104,28 @@ class KernelSources:
     ) -> tuple[str, "_Fetch"]:
         match source:
             case PackageSource():
-                return await self._package(source, report, say)
+                package = await self._packages.offered(source, say)
+
+                async def fetch_package(folder: Path) -> Path:
+                    report("download", 0, None)
+                    return await self._packages.fetch(package, folder)
+
+                return package.identity, fetch_package
             case TarballSource():
-                return self._tarball(source, report)
+                # Checked even if the cache has the tree: a job must not use a place that is not
+                # allowed.
+                self._origins.check(source.url)
+
+                async def fetch_tarball(folder: Path) -> Path:
+                    archive, how = folder / "source.tar", (self._origins, self._bounds, report)
+                    await fetch(source.url, archive, source.sha256, *how)
+                    return archive
+
+                return f"tarball:{source.sha256}", fetch_tarball
             case GitSource():
-                return await self._git(source, report)
-
-    async def _package(
-        self, source: PackageSource, report: TellProgress, say: Say
-    ) -> tuple[str, "_Fetch"]:
-        package = await self._packages.offered(source, say)
-
-        async def fetch(folder: Path) -> Path:
-            report("download", 0, None)
-            return await self._packages.fetch(package, folder)
-
-        return package.identity, fetch
-
-    def _tarball(self, source: TarballSource, report: TellProgress) -> tuple[str, "_Fetch"]:
-        # Checked even if the cache has the tree: a job must not use a place that is not allowed.
-        self._origins.check(source.url)
-
-        async def fetched(folder: Path) -> Path:
-            archive, how = folder / "source.tar", (source.sha256, self._origins, self._bounds)
-            await fetch(source.url, archive, *how, report)
-            return archive
-
-        return f"tarball:{source.sha256}", fetched
-
-    async def _git(self, source: GitSource, report: TellProgress) -> tuple[str, "_Fetch"]:
-        commit = await self._repositories.commit(source.url, source.commit, report)
-        archive = partial(self._repositories.archive, source.url, commit, report)
-        return f"{_GIT}{commit}", archive
+                commit = await self._repositories.commit(source.url, source.commit, report)
+                archive = partial(self._repositories.archive, source.url, commit, report)
+                return f"{_GIT}{commit}", archive
 
 
 def _words(source: KernelSource) -> str:
