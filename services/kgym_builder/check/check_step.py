@@ -136,7 +136,8 @@ class _Check:
         with run.stage("base"):
             ground = await self.checker.grounds.get(entry, spec.base, run)
         with run.stage("read"):
-            paths, files, links = await self._read(ground)
+            paths, named = await patched_files.named(self.patches)
+            files, links = await self.checker.grounds.read(ground, named, run.folder / "read")
         with run.stage("patches"):
             # Each patch has its own sandbox and overlay, so that none sees another one's files.
             numbers = [number for number in range(len(spec.patches)) if number not in checks]
@@ -235,14 +236,6 @@ class _Check:
             for number, check in recalled.items()
         }
 
-    async def _read(
-        self, ground: BaseLayer
-    ) -> tuple[list[list[str] | UserError], dict[str, bytes], set[str]]:
-        """Return the paths that each patch names, the files' contents, and paths behind links."""
-        named, all_paths = await patched_files.named(self.patches)
-        files, links = await self.checker.grounds.read(ground, all_paths, self.run.folder / "read")
-        return named, files, links
-
     async def _trial(
         self,
         ground: BaseLayer,
@@ -273,7 +266,9 @@ class _Check:
         check = check.model_copy(update={"seconds": round(time.monotonic() - start, 3)})
         # Over the limit is no verdict: on a less busy host, the same patch may do.
         if check.outcome is not PatchOutcome.OVER_LIMIT:
-            await memo.remember(self.run, self._memo(ground.entry.identity, number), check)
+            await memo.remember(
+                self.run, self._memo(ground.entry.identified.identity, number), check
+            )
         self.done += 1
         self.run.progress("patches", self.done, len(self.spec.patches), "patches")
         self.run.log(f"{patch.name}: {check.outcome}" + (f": {check.reason}" * bool(check.reason)))
