@@ -89,7 +89,9 @@ def expire(change: JobChange, step: Step) -> None:
 
 
 def abort(change: JobChange) -> None:
-    """Abort the unfinished steps."""
+    """Abort the unfinished steps; leave an aborted job as it is."""
+    if change.state is State.ABORTED:
+        return
     if change.state.final:
         raise Conflict("job_finished", f"job {change.id} has {change.state} already")
     active = next(step for step in change.steps if not step.state.final)
