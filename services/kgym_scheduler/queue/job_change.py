@@ -13,6 +13,10 @@ from kgym.api.steps import StepKind, StepResult
 _UNLEASED: dict[str, object] = {"lease": None, "lease_until": None, "progress": None}
 
 
+# Whether a build's unpatched tree was cached, and the SuiteCache entry of a build or check.
+Used = tuple[bool | None, str | None]
+
+
 @dataclass(slots=True)
 class Step:
     """A step as the rules see it, and the values to write."""
@@ -119,17 +123,11 @@ class JobChange:
         self._note(step, worker=worker)
 
     def end(
-        self,
-        step: Step,
-        event: Event,
-        outcome: str,
-        cached: bool | None = None,
-        entry: str | None = None,
-        **values: object,
+        self, step: Step, event: Event, outcome: str, used: Used = (None, None), **values: object
     ) -> None:
         """End the running attempt of a step."""
         failure = _failure(values)
-        self._end_attempt(step, outcome, failure, again=False, cached=cached, entry=entry)
+        self._end_attempt(step, outcome, failure, again=False, used=used)
         self._move(step, event, finished_at=self.now, **_UNLEASED, **values)
         self._note(step, **failure)
 
@@ -168,14 +166,12 @@ class JobChange:
         values: Mapping[str, Any],
         *,
         again: bool,
-        cached: bool | None = None,
-        entry: str | None = None,
+        used: Used = (None, None),
     ) -> None:
         if step.lease is not None:
             seconds = (self.now - (step.started_at or self.now)).total_seconds()
             failure = values.get("failure", {})
             why = failure.get("cause"), _word(failure.get("reason"))
-            used = cached, entry
             ended = EndedAttempt(step.lease, step.kind, outcome, seconds, again, *used, *why)
             self.ended.append(ended)
         if step.progressed:
