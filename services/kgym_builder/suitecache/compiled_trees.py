@@ -103,12 +103,7 @@ class Entry:
 
     def tree(self, folder: Path) -> Tree:
         """Return the tree for one use; changes go to the new `folder`."""
-        return Tree(self.lower, folder, self.limits, root=self.root)
-
-    @property
-    def lower(self) -> tuple[Layer, ...]:
-        """The layers of the unpatched tree."""
-        return (self.layer,)
+        return Tree((self.layer,), folder, self.limits, root=self.root)
 
     @property
     def index(self) -> Path:

@@ -145,11 +145,6 @@ class Batch:
     ended: tuple[RunState, str] | None = None
     """The state and its reason."""
 
-    @property
-    def empty(self) -> bool:
-        """Whether it contains nothing."""
-        return self == Batch()
-
     def followed_by(self, later: "Batch") -> "Batch":
         """Return the two batches merged."""
         return Batch(

@@ -235,7 +235,7 @@ class Runner:
                 left.append(asked)
         calls = await self._prepared(begun, batch)
         self._ready = left
-        if not (batch.empty and self._noted.empty):
+        if batch != Batch() or self._noted != Batch():
             await self._write(batch)
         for asked in begun:
             task = asyncio.create_task(self._do(asked, calls.get(asked.name)))
@@ -442,7 +442,7 @@ class Runner:
 
     def _left(self) -> float:
         self._pass()
-        return max(0.0, self._ledger.seconds_left)
+        return max(0.0, self._run.request.limits.seconds - self._ledger.spent.seconds)
 
     def _note_nodes(self) -> None:
         """Add changed nodes to the next batch."""

@@ -10,7 +10,6 @@ import re
 import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
@@ -40,36 +39,19 @@ _ETC = {
 _TOOL_SECONDS = 60.0
 
 
-@dataclass(frozen=True, slots=True)
 class GuestImage:
     """A guest image in the cache, with the keys that open it."""
 
-    folder: Path
-
-    @property
-    def initrd(self) -> Path:
-        """The cpio archive that the kernel unpacks as its root file system."""
-        return self.folder / "initrd.cpio"
-
-    @property
-    def smoke(self) -> Path:
-        """The smoke test, a static program."""
-        return self.folder / "smoke"
-
-    @property
-    def capture(self) -> Path:
-        """The cpio archive for the capture kernel."""
-        return self.folder / "capture.cpio"
-
-    @property
-    def kexec(self) -> Path:
-        """The loader of the capture kernel, a static program."""
-        return self.folder / "kexec"
-
-    @property
-    def client_key(self) -> Path:
-        """The private key (OpenSSH, ed25519) that the guest's root accepts."""
-        return self.folder / "client_key"
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        # The cpio archive that the kernel unpacks as its root file system.
+        self.initrd = folder / "initrd.cpio"
+        # The smoke test, a static program.
+        self.smoke = folder / "smoke"
+        # The cpio archive for the capture kernel, and its loader, a static program.
+        self.capture, self.kexec = folder / "capture.cpio", folder / "kexec"
+        # The private key (OpenSSH, ed25519) that the guest's root accepts.
+        self.client_key = folder / "client_key"
 
     @property
     def host_key(self) -> str:
