@@ -311,16 +311,14 @@ class JobStore:
             await connection.execute(insert(events), [event])
         return await self.get(job_id)
 
-    async def events(
-        self, job_id: int, last: int, limit: int = BATCH
-    ) -> tuple[bool, list[JobEvent]]:
+    async def events(self, job_id: int, last: int) -> tuple[bool, list[JobEvent]]:
         """Return whether the job is in a final state, and its events after number `last`."""
         # The state is read first, so that no event can follow those of a final job.
         async with self.database.read() as connection:
             state = await connection.scalar(select(jobs.c.state).where(jobs.c.id == job_id))
             if state is None:
                 raise no_job(job_id)
-            rows = await connection.execute(queries.events_after(job_id, last, limit))
+            rows = await connection.execute(queries.events_after(job_id, last, BATCH))
             return State(state).final, [views.job_event(row) for row in rows.all()]
 
     async def end(self, job_id: int) -> tuple[bool, int]:
@@ -618,8 +616,7 @@ class JobStore:
             if step.state is State.QUEUED and step.queued_at and step.queued_at < since:
                 live = await self._live(connection)
                 place = await place_in_queue.of(connection, job.id, step.number, live)
-                estimate = {"ahead": place.ahead, "begins_in": place.seconds}
-                shown[index] = step.model_copy(update=estimate)
+                shown[index] = step.model_copy(update=place)
         return job.model_copy(update={"steps": shown})
 
     async def _reasons(

@@ -223,10 +223,10 @@ async def test_lists_read_summaries_and_few_runs_are_in_memory(tmp_path: Path) -
     failed = await other.page(11, 3, RunFilter(state=RunState.FAILED))
     assert [run.id for run in failed] == [10, 8, 6]
     assert await other.counts() == ({RunState.FAILED: 15, RunState.STOPPED: 15}, 0)
-    assert other.records_in_memory == 0
+    assert len(other.records) == 0
     for run in range(1, 31):
         await other.read(run, RunRecord.events)
-    assert other.records_in_memory < 10
+    assert len(other.records) < 10
 
 
 async def test_one_unreadable_run_never_breaks_a_list(tmp_path: Path) -> None:

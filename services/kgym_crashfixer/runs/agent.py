@@ -230,9 +230,7 @@ class Agent:
             run, lambda record: [record.call(name) for name in record.call_names(node)]
         )
 
-    async def call_page(
-        self, run: int, node: str | None = None, cursor: int = 0, limit: int = 50
-    ) -> CallViewPage:
+    async def call_page(self, run: int, node: str | None, cursor: int, limit: int) -> CallViewPage:
         """Return a page of `calls`."""
         page = partial(views.call_page, node=node, cursor=cursor, limit=limit)
         return await self._store.read(run, page)
@@ -250,11 +248,11 @@ class Agent:
     async def search(
         self,
         run: int,
-        text: str | None = None,
-        node: str | None = None,
-        purpose: str | None = None,
-        cursor: int = 0,
-        limit: int = 50,
+        text: str | None,
+        node: str | None,
+        purpose: str | None,
+        cursor: int,
+        limit: int,
     ) -> CallPage:
         """Return questions that contain a text, or whose answers do; without a text, all.
 

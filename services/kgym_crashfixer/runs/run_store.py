@@ -489,17 +489,13 @@ class RunStore:
         self.folder = folder
         # Called with each batch that this process stores.
         self.observers: list[Callable[[Batch], None]] = []
-        self._records: OrderedDict[int, RunRecord] = OrderedDict()
+        # The runs that are fully loaded, the last used ones last.
+        self.records: OrderedDict[int, RunRecord] = OrderedDict()
         # Size of each listed run's file, and its summary at that size.
         self._summaries: dict[int, tuple[int, RunSummary]] = {}
         self._lock = threading.Lock()
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         (folder / "keys").mkdir(exist_ok=True)
-
-    @property
-    def records_in_memory(self) -> int:
-        """Number of runs that are fully loaded."""
-        return len(self._records)
 
     async def create(self, created: Created) -> tuple[int, bool]:
         """Add a run without executing it; return its number, and whether it is new.
@@ -626,16 +622,16 @@ class RunStore:
 
     def _record(self, run: int) -> RunRecord:
         with self._lock:
-            if run in self._records:
-                self._records.move_to_end(run)
-                return self._records[run]
+            if run in self.records:
+                self.records.move_to_end(run)
+                return self.records[run]
         if not (self.folder / str(run)).is_dir():
             raise no_run(run)
         record = RunRecord(run, self.folder / str(run))
         with self._lock:
-            record = self._records.setdefault(run, record)
-            while len(self._records) > _LOADED:
-                self._records.popitem(last=False)
+            record = self.records.setdefault(run, record)
+            while len(self.records) > _LOADED:
+                self.records.popitem(last=False)
         return record
 
     async def page(

@@ -10,7 +10,7 @@ from pydantic import JsonValue
 from kgym.api.agent.conversation import ToolCall, Turn
 from kgym.api.agent.nodes import Candidate, Node, NodeOutcome, Tried
 from kgym.api.agent.strategy import Tool
-from kgym.api.steps import PatchCheck, Verdict
+from kgym.api.steps import Patch, PatchCheck, Verdict
 from kgym.bugs.kernel_run_text import check_text, quoted
 from kgym.source.whole_functions import MisfitError
 from kgym_crashfixer.search import written_patch
@@ -163,7 +163,8 @@ def _written(talk: _Talk, text: str) -> Plan[str]:
 
 
 def _checked(talk: _Talk) -> Plan[PatchCheck | None]:
-    checked = yield Check(node=talk.node.name, patches=[talk.code.patch("the patch")])
+    patch = Patch(name="the patch", diff=talk.code.diff)
+    checked = yield Check(node=talk.node.name, patches=[patch])
     return checked.patches[0] if isinstance(checked, Checked) else None
 
 

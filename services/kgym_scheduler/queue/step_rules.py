@@ -54,7 +54,7 @@ def _used(result: StepResult | None) -> Used:
 
 def fail(change: JobChange, step: Step, outcome: str, failure: Failure, **values: object) -> None:
     """Fail the step for good, and skip all after it."""
-    change.end(step, Event.FAIL, outcome, failure=failure.model_dump_json(), **values)
+    change.end(step, Event.FAIL, outcome, (None, None), failure=failure.model_dump_json(), **values)
     change.move(change.steps[step.number + 1 :], Event.SKIP, finished_at=change.now)
 
 
