@@ -66,6 +66,10 @@ _MOST_URLS = 20
 _C_FILE = (".c", ".h", ".inc", ".S")
 
 
+# The files that a patch names, its changes, and the functions that it changes.
+_Changes = tuple[dict[str, bytes], patching.Applied, list[tuple[str, Function]]]
+
+
 class Checker:
     """Checks patches on the entries of a SuiteCache; compiled bases are kept in `cache`.
 
@@ -250,8 +254,8 @@ class _Check:
         start = time.monotonic()
         try:
             tree = ground.tree(folder)
-            own, applied, functions = await _changes_of(tree, patch, paths, files, links)
-            known = await asyncio.to_thread(self._known, ground, own, applied, functions)
+            changes = await _changes_of(tree, patch, paths, files, links)
+            known = await asyncio.to_thread(self._known, ground, changes)
             budget = self.checker.suite.budget
             # A patch that needs make may compile anything: it gets all cores.
             wide = min(budget.cores, max(1, len(known.plan.objects)))
@@ -284,13 +288,8 @@ class _Check:
             seconds=0,
         )
 
-    def _known(
-        self,
-        ground: BaseLayer,
-        files: dict[str, bytes],
-        applied: patching.Applied,
-        functions: list[tuple[str, Function]],
-    ) -> _Known:
+    def _known(self, ground: BaseLayer, changes: _Changes) -> _Known:
+        files, applied, functions = changes
         changed = compile_plan.file_changes(applied.changes, files)
         known = ground.index.dependents(file.path for file in changed)
         modules = bool(kconfig.modules(ground.entry.about.config))
@@ -367,8 +366,8 @@ async def _changes_of(
     paths: list[str] | UserError,
     files: dict[str, bytes],
     links: Collection[str],
-) -> tuple[dict[str, bytes], patching.Applied, list[tuple[str, Function]]]:
-    """Apply a patch; return the files that it names, its changes, and the functions it changes."""
+) -> _Changes:
+    """Apply a patch; return its changes."""
     if isinstance(paths, UserError):
         raise paths
     for path in paths:

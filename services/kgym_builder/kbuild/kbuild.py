@@ -322,12 +322,7 @@ class Kbuild:
         return {name: value for name, _, value in pairs if name not in _OF_THE_PROCESS}
 
     async def _run(
-        self,
-        argv: list[str],
-        what: str,
-        *,
-        stdin: bytes = b"",
-        env: Mapping[str, str] | None = None,
+        self, argv: list[str], what: str, stdin: bytes = b"", env: Mapping[str, str] | None = None
     ) -> None:
         self._output.tail.clear()
         try:

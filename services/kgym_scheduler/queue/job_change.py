@@ -127,14 +127,14 @@ class JobChange:
     ) -> None:
         """End the running attempt of a step."""
         failure = _failure(values)
-        self._end_attempt(step, outcome, failure, again=False, used=used)
+        self._end_attempt(step, outcome, failure, used, again=False)
         self._move(step, event, finished_at=self.now, **_UNLEASED, **values)
         self._note(step, **failure)
 
     def requeue(self, step: Step, outcome: str, *, delay: float = 0, **values: object) -> None:
         """End the running attempt of a step, and queue it again after `delay` seconds."""
         failure = _failure(values)
-        self._end_attempt(step, outcome, failure, again=True)
+        self._end_attempt(step, outcome, failure, (None, None), again=True)
         self._enqueue(step, Event.RETRY, delay, values)
         self._note(step, **failure)
 
@@ -160,13 +160,7 @@ class JobChange:
         step.not_before = begin
 
     def _end_attempt(
-        self,
-        step: Step,
-        outcome: str,
-        values: Mapping[str, Any],
-        *,
-        again: bool,
-        used: Used = (None, None),
+        self, step: Step, outcome: str, values: Mapping[str, Any], used: Used, *, again: bool
     ) -> None:
         if step.lease is not None:
             seconds = (self.now - (step.started_at or self.now)).total_seconds()

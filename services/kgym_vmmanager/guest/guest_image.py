@@ -19,6 +19,8 @@ from kgym.host.folder_cache import FolderCache
 from kgym_vmmanager.guest import cpio
 from kgym_vmmanager.guest.paths import CAPTURE, MAKEDUMPFILE, NETWORK, RUNNER, TRACER, VARIER
 
+# Files of this host, by their paths in the guest.
+Parts = Mapping[str, Path]
 # The guest prints this on its console just before it starts its SSH server.
 READY = b"kgym: guest ready"
 # It prints this and a reason instead if it cannot start from its root disk.
@@ -65,7 +67,6 @@ async def guest_image(cache: Path, held: ExitStack | None = None) -> GuestImage:
     The cache keeps it until `held` is closed. Raises InfrastructureError if a package or tool is
     missing.
     """
-    # The host's files for the image, by their paths in the guest.
     busybox = {"bin/busybox": Path(proc.require("busybox"))}
     parts = busybox | await _with_libraries(Path(proc.require("dropbear")))
     # Programs that reproducers call by `system`, e.g. to set up network devices. Busybox does not
@@ -101,7 +102,7 @@ def _libraries(text: str) -> Iterator[Path]:
         yield Path(match[1])
 
 
-async def _identity(parts: Mapping[str, Path]) -> str:
+async def _identity(parts: Parts) -> str:
     query = ["dpkg-query", "--show", "--showformat=${Package}=${Version}\n", *_PACKAGES]
     versions = await proc.run(query, timeout=_TOOL_SECONDS, check=False)
     if versions.returncode != 0:
@@ -119,12 +120,7 @@ def _digest(versions: bytes, files: Mapping[str, Path]) -> str:
     return whole.hexdigest()
 
 
-async def _make(
-    folder: Path,
-    parts: Mapping[str, Path],
-    called: Mapping[str, Path],
-    captures: Mapping[str, Path],
-) -> None:
+async def _make(folder: Path, parts: Parts, called: Parts, captures: Parts) -> None:
     inside = {RUNNER: folder / "run", TRACER: folder / "trace", VARIER: folder / "vary"}
     image = GuestImage(folder)
     flags = ("-static", "-pthread", "-O2", "-s", "-Wall", "-Wextra", "-Werror")
@@ -160,7 +156,7 @@ async def _make(
         leftover.unlink()
 
 
-def _programs(parts: Mapping[str, Path]) -> Iterator[cpio.CpioFile]:
+def _programs(parts: Parts) -> Iterator[cpio.CpioFile]:
     return (
         cpio.file(path.lstrip("/"), source.read_bytes(), 0o755) for path, source in parts.items()
     )
