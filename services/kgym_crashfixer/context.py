@@ -6,7 +6,7 @@ for the prompt alone: edits apply to whole files.
 
 import functools
 import re
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from io import StringIO
 
@@ -98,7 +98,8 @@ def cut(files: Mapping[str, str], near: Near, most: int, *, only: bool = False) 
     left = most - _MARK_TOKENS * len(files)
     kept: set[tuple[str, int]] = set()
     # Lines that need no comment: the files' ends, and borders of kept pieces.
-    ends = {(path, 0) for path in files} | {(piece.path, piece.end) for piece in _last(pieces)}
+    last = {piece.path: piece.end for piece in pieces}
+    ends = {(path, 0) for path in files} | set(last.items())
     for piece in _by_nearness(files, named or pieces, near):
         begin, end = (piece.path, piece.begin), (piece.path, piece.end)
         cost = piece.tokens + _MARK_TOKENS * (1 - (begin in ends) - (end in ends))
@@ -114,11 +115,6 @@ def cut(files: Mapping[str, str], near: Near, most: int, *, only: bool = False) 
         if gone:
             summaries.append(_summary(path, gone, own))
     return Cut(shown, tuple(summaries))
-
-
-def _last(pieces: Sequence["_Piece"]) -> Iterable["_Piece"]:
-    """Return the last piece of each file."""
-    return {piece.path: piece for piece in pieces}.values()
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,6 @@ import posixpath
 import re
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
 from types import MappingProxyType
 
 from pydantic import Field
@@ -62,9 +61,10 @@ class Frequencies(Strict):
     files: dict[str, int]
 
     @classmethod
-    def load(cls, configs: Path = CONFIGS) -> "Frequencies":
-        """Read the shipped table."""
-        text = (configs / "localisation" / "report-frequencies.toml").read_text()
+    @functools.cache
+    def load(cls) -> "Frequencies":
+        """Return the shipped table."""
+        text = (CONFIGS / "localisation" / "report-frequencies.toml").read_text()
         return cls.model_validate(tomllib.loads(text))
 
     def function(self, name: str) -> float:
@@ -98,7 +98,7 @@ def of_report(text: str, defined: Mapping[str, Sequence[str]] = MappingProxyType
     the top of a stack, and rare in other reports. Very frequent files are omitted. `defined` has
     the files that define the functions of frames without a source line.
     """
-    known = _frequencies()
+    known = Frequencies.load()
     crash = reports.parse(text.encode())
     if crash is None:
         return []
@@ -123,10 +123,14 @@ def of_report(text: str, defined: Mapping[str, Sequence[str]] = MappingProxyType
 
 def functions(text: str) -> list[str]:
     """Return the functions of a report's frames without a source line, in order."""
-    crash = reports.parse(text.encode())
-    frames = [] if crash is None else [*crash.frames, *crash.alloc_stack, *crash.free_stack]
-    names = (_PART.sub("", frame.function) for frame in frames if frame.file is None)
+    names = (_PART.sub("", frame.function) for frame in _stacks(text) if frame.file is None)
     return list(dict.fromkeys(names))
+
+
+def _stacks(text: str) -> list[Frame]:
+    """Return the frames of all stacks of a report."""
+    crash = reports.parse(text.encode())
+    return [] if crash is None else [*crash.frames, *crash.alloc_stack, *crash.free_stack]
 
 
 def _serves(frame: Frame, path: str) -> bool:
@@ -180,12 +184,8 @@ def words(text: str) -> list[str]:
 
 def rare_functions(text: str) -> list[str]:
     """Return the functions of a report's stacks that are rare in other reports, innermost first."""
-    known = _frequencies()
-    crash = reports.parse(text.encode())
-    if crash is None:
-        return []
-    frames = [*crash.frames, *crash.alloc_stack, *crash.free_stack]
-    names = [frame.function for frame in frames if not frame.uncertain]
+    known = Frequencies.load()
+    names = [frame.function for frame in _stacks(text) if not frame.uncertain]
     return [name for name in dict.fromkeys(names) if known.function(name) < _FREQUENT]
 
 
@@ -202,8 +202,3 @@ def by_words(query: str, documents: Mapping[str, str]) -> list[str]:
     scores = index.get_scores(asked)
     ordered = sorted(zip(paths, map(float, scores), strict=True), key=lambda pair: -pair[1])
     return [path for path, score in ordered if score > 0]
-
-
-@functools.cache
-def _frequencies() -> Frequencies:
-    return Frequencies.load()

@@ -57,10 +57,6 @@ _UNTAGGED = re.compile(r"[^\w.:=/@+-]")
 T = TypeVar("T")
 
 
-async def _nobody(name: str, job: int) -> None:
-    pass
-
-
 @dataclass(frozen=True, slots=True)
 class Options:
     """Options of a run's jobs."""
@@ -92,7 +88,7 @@ class RunJobs:
     """
 
     def __init__(
-        self, client: AsyncClient, bug: Bug, options: Options, submitted: Submitted = _nobody
+        self, client: AsyncClient, bug: Bug, options: Options, submitted: Submitted
     ) -> None:
         self._client = client
         self._bug = bug
@@ -234,14 +230,8 @@ class RunJobs:
             return None, "there is no C file to trace"
         how = tracing_job.tracing(bug, files, "hypervisor")
         request = tracing_job.traced(bug.job(None), how)
-        steps = [
-            step.model_copy(update={"titles": list(titles)})
-            if isinstance(step, ReproduceSpec)
-            else step
-            for step in request.steps
-        ]
         try:
-            job = await self.ended(name, request.model_copy(update={"steps": steps}), does)
+            job = await self.ended(name, _reproducing(request, titles=list(titles)), does)
         except Refused as error:
             if not ended_job.concerns_one_request(error):
                 raise
@@ -292,11 +282,7 @@ class RunJobs:
         if not fresh:
             return self._bug.trial(patch, shown.job, await self._trial())
         request = self._bug.trial(patch, shown.job, await self._thorough())
-        steps = [
-            step.model_copy(update={"smoke": True}) if isinstance(step, ReproduceSpec) else step
-            for step in request.steps
-        ]
-        return request.model_copy(update={"steps": steps})
+        return _reproducing(request, smoke=True)
 
     # --- jobs -------------------------------------------------------------------------------
 
@@ -413,6 +399,15 @@ class RunJobs:
             except UserError:  # retention has removed it
                 return None
             return (await asyncio.to_thread(path.read_bytes)).decode(errors="replace")
+
+
+def _reproducing(request: JobRequest, **fields: object) -> JobRequest:
+    """Return the request with other fields of its reproduce steps."""
+    steps = [
+        step.model_copy(update=fields) if isinstance(step, ReproduceSpec) else step
+        for step in request.steps
+    ]
+    return request.model_copy(update={"steps": steps})
 
 
 def _digest(diff: str) -> str:

@@ -54,9 +54,21 @@ class SourceTree:
         self._job: int | None = None
         self._making = asyncio.Lock()
 
-    async def ready(self) -> None:
-        """Make the tree readable if it is not yet."""
-        await self._ready()
+    async def ready(self, anew: int | None = None) -> int:
+        """Return the job that made the tree readable; run another after `anew` has expired."""
+        async with self._making:
+            if self._job is None or self._job == anew:
+                does = f"source after {anew}" if anew else "source"
+                # One job at a time, under the lock: many looks may come while the source is made.
+                job = await self._jobs.answered(does, self._bug.source())
+                why = conclusion(job).reason or f"job {job.id} is {job.state}"
+                match failed(job):
+                    case Answer.USER:
+                        raise UserError("no_source", f"the source cannot be read: {why}")
+                    case Answer.INFRASTRUCTURE:
+                        raise InfrastructureError("no_source", f"the source cannot be read: {why}")
+                self._job = job.id
+            return self._job
 
     async def whole(self, path: str, patches: Sequence[Patch] = ()) -> str:
         """Return the text of an editable file; raise NotCandidate otherwise."""
@@ -99,16 +111,14 @@ class SourceTree:
                 return Seen(text=await self.whole(path, patches))
             text = await validate_call(by_name[work.tool])(**work.arguments)
             return Seen(text=text, paths=source.paths)
-        except NotCandidate as error:
-            return Seen(text=f"error: {error}", succeeded=False)
         except ValidationError as error:
             return Seen(text=f"error: {faults.in_words(error)}", succeeded=False)
         except Refused as error:
             if not ended_job.concerns_one_request(error):
                 raise
             return Seen(text=f"error: {error.message}", succeeded=False)
-        except UserError as error:
-            return Seen(text=f"error: {error.message}", succeeded=False)
+        except (NotCandidate, UserError) as error:
+            return Seen(text=f"error: {error}", succeeded=False)
 
     async def defined(self, names: Sequence[str]) -> dict[str, list[str]]:
         """Return the files of this kernel that define functions, by name; skip unknown ones."""
@@ -164,28 +174,12 @@ class SourceTree:
         return await self._jobs.answered(f"tool {digest}", request)
 
     async def _asked(self, call: Callable[[int, Look], Awaitable[T]], look: Look) -> T:
-        job = await self._ready()
+        job = await self.ready()
         try:
             return await ended_job.patiently(lambda _: call(job, look), self._patience)
         except Refused as error:
             if error.reason not in {"source_not_made", "no_source"}:
                 raise
         # Retention has removed the archive meanwhile: make it again, once.
-        job = await self._ready(anew=job)
+        job = await self.ready(anew=job)
         return await ended_job.patiently(lambda _: call(job, look), self._patience)
-
-    async def _ready(self, anew: int | None = None) -> int:
-        """Return the job that made the tree readable; run another after `anew` has expired."""
-        async with self._making:
-            if self._job is None or self._job == anew:
-                does = f"source after {anew}" if anew else "source"
-                # One job at a time, under the lock: many looks may come while the source is made.
-                job = await self._jobs.answered(does, self._bug.source())
-                why = conclusion(job).reason or f"job {job.id} is {job.state}"
-                match failed(job):
-                    case Answer.USER:
-                        raise UserError("no_source", f"the source cannot be read: {why}")
-                    case Answer.INFRASTRUCTURE:
-                        raise InfrastructureError("no_source", f"the source cannot be read: {why}")
-                self._job = job.id
-            return self._job

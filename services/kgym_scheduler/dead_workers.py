@@ -14,7 +14,7 @@ import structlog
 from kgym.api.worker_calls import LOST_SECONDS
 from kgym.errors import KgymError
 from kgym_scheduler.job_store import JobStore
-from kgym_scheduler.queue.job_changes import Changed
+from kgym_scheduler.queue.job_change import Changed
 
 # How long after its end an expired lease is looked up, as that happens only once.
 MARGIN_SECONDS = 0.1
@@ -28,14 +28,10 @@ class DeadWorkers:
     def __init__(self, store: JobStore, announce: Callable[[Changed], object]) -> None:
         self._store = store
         self._announce = announce
-        self._connected = Counter[str]()
+        # By worker, the connections by whose end its death is noticed at once.
+        self.connected = Counter[str]()
         self._losses: set[asyncio.Task[None]] = set()
         self._stopping = asyncio.Event()
-
-    @property
-    def connected(self) -> set[str]:
-        """The workers whose death would be noticed at once."""
-        return set(self._connected)
 
     @contextlib.contextmanager
     def watch(self, worker: str) -> Iterator[asyncio.Event]:
@@ -44,13 +40,13 @@ class DeadWorkers:
         But not while it has another connection, or if this scheduler stops: then the yielded
         event is set.
         """
-        self._connected[worker] += 1
+        self.connected[worker] += 1
         try:
             yield self._stopping
         finally:
-            self._connected[worker] -= 1
-            if not self._connected[worker]:
-                del self._connected[worker]
+            self.connected[worker] -= 1
+            if not self.connected[worker]:
+                del self.connected[worker]
                 if not self._stopping.is_set():
                     loss = asyncio.create_task(self._lost(worker))
                     self._losses.add(loss)

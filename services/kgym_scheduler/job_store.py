@@ -69,7 +69,8 @@ from kgym_scheduler.queue import (
     submission,
 )
 from kgym_scheduler.queue.attended_jobs import Attendance
-from kgym_scheduler.queue.job_changes import Changed, Changes, lock
+from kgym_scheduler.queue.job_change import Changed, JobChange
+from kgym_scheduler.queue.job_changes import Changes, lock
 from kgym_scheduler.queue.submission import Added, Submission
 
 _Done = TypeVar("_Done")
@@ -197,14 +198,7 @@ class JobStore:
 
         Raises Forbidden, as `restart` and `tag` do, if the job belongs to another than `owner`.
         """
-        async with self.database.write() as connection:
-            changes = await Changes.load(connection, await self._clock.now(connection), {job_id})
-            if (job := changes.jobs.get(job_id)) is None:
-                raise no_job(job_id)
-            _refuse_others(job_id, job.submitter, owner)
-            if job.state is not State.ABORTED:
-                step_rules.abort(job)
-            return (await changes.write()).get(job_id, Changed(job_id))
+        return await self._change(job_id, owner, step_rules.abort)
 
     async def submit_all(
         self, requests: Sequence[JobRequest], key: str | None, submitter: str
@@ -222,17 +216,15 @@ class JobStore:
         self, request: AbortRequest, caller: str, owner: str | None
     ) -> tuple[Aborted, list[Changed]]:
         """Abort many jobs (see `bulk_jobs.abort`)."""
-        async with self.database.write() as connection:
-            now = await self._clock.now(connection)
-            return await bulk_jobs.abort(connection, now, request, caller, owner)
+        abort = partial(bulk_jobs.abort, request=request, caller=caller, owner=owner)
+        return await self._to_the_end(abort)
 
     async def restart_all(
         self, request: RestartRequest, caller: str, owner: str | None
     ) -> tuple[Restarted, list[Changed]]:
         """Restart many finished jobs (see `bulk_jobs.restart`)."""
-        async with self.database.write() as connection:
-            now = await self._clock.now(connection)
-            return await bulk_jobs.restart(connection, now, request, caller, owner)
+        restart = partial(bulk_jobs.restart, request=request, caller=caller, owner=owner)
+        return await self._to_the_end(restart)
 
     async def groups(self, conditions: GroupFilter, caller: str = LOCAL) -> GroupPage:
         """Return a page of the matching groups, newest first."""
@@ -265,9 +257,8 @@ class JobStore:
         self, submitter: str, name: str, owner: str | None
     ) -> tuple[Aborted, list[Changed]]:
         """Abort the unfinished jobs of a group (see `bulk_jobs.abort_group`)."""
-        async with self.database.write() as connection:
-            now = await self._clock.now(connection)
-            return await bulk_jobs.abort_group(connection, now, submitter, name, owner)
+        abort = partial(bulk_jobs.abort_group, submitter=submitter, name=name, owner=owner)
+        return await self._to_the_end(abort)
 
     async def restart(
         self, job_id: int, from_step: int | None = None, owner: str | None = None
@@ -276,13 +267,8 @@ class JobStore:
 
         Raises Conflict while the job is unfinished, or if an earlier step has not succeeded.
         """
-        async with self.database.write() as connection:
-            changes = await Changes.load(connection, await self._clock.now(connection), {job_id})
-            if (job := changes.jobs.get(job_id)) is None:
-                raise no_job(job_id)
-            _refuse_others(job_id, job.submitter, owner)
-            step_rules.restart(job, from_step)
-            return (await changes.write())[job_id]
+        restart = partial(step_rules.restart, from_step=from_step)
+        return await self._change(job_id, owner, restart)
 
     async def tag(self, job_id: int, tags: Sequence[str], owner: str | None = None) -> JobView:
         """Replace the job's tags. Trusted tags (`kgym.api.trusted_tags`) stay.
@@ -325,16 +311,14 @@ class JobStore:
             await connection.execute(insert(events), [event])
         return await self.get(job_id)
 
-    async def events(
-        self, job_id: int, last: int, limit: int = BATCH
-    ) -> tuple[bool, list[JobEvent]]:
+    async def events(self, job_id: int, last: int) -> tuple[bool, list[JobEvent]]:
         """Return whether the job is in a final state, and its events after number `last`."""
         # The state is read first, so that no event can follow those of a final job.
         async with self.database.read() as connection:
             state = await connection.scalar(select(jobs.c.state).where(jobs.c.id == job_id))
             if state is None:
                 raise no_job(job_id)
-            rows = await connection.execute(queries.events_after(job_id, last, limit))
+            rows = await connection.execute(queries.events_after(job_id, last, BATCH))
             return State(state).final, [views.job_event(row) for row in rows.all()]
 
     async def end(self, job_id: int) -> tuple[bool, int]:
@@ -448,19 +432,19 @@ class JobStore:
     async def report(self, lease: uuid.UUID, log: str, progress: Progress | None) -> Changed | None:
         """Extend the lease and store log and progress; return None if the lease is stale."""
         kept = self._volume.cut(lease, log)
-
-        async def keep(connection: AsyncConnection, now: datetime) -> Changed | None:
-            return await attempt_reports.keep(connection, now, self.lease, lease, kept, progress)
-
-        return await self._to_the_end(keep)
+        return await self._to_the_end(
+            lambda connection, now: attempt_reports.keep(
+                connection, now, self.lease, lease, kept, progress
+            )
+        )
 
     async def finish(self, lease: uuid.UUID, ending: AttemptEnding) -> Changed | None:
         """End the attempt: queue the next step, retry, or fail; return None if it is stale."""
-        return await self._end(lease, ending)
+        return await self._to_the_end(partial(attempt_endings.end, lease=lease, ending=ending))
 
     async def release(self, lease: uuid.UUID) -> Changed | None:
         """Requeue the step without counting the attempt; return None if the lease is stale."""
-        return await self._end(lease, None)
+        return await self._to_the_end(partial(attempt_endings.end, lease=lease, ending=None))
 
     async def hold(self, lease: uuid.UUID, name: str) -> bool:
         """Lock a name for the attempt until it ends; False if it is locked or the lease stale."""
@@ -565,6 +549,17 @@ class JobStore:
         task.add_done_callback(self._writing.discard)
         return await asyncio.shield(task)
 
+    async def _change(
+        self, job_id: int, owner: str | None, change: Callable[[JobChange], None]
+    ) -> Changed:
+        async with self.database.write() as connection:
+            changes = await Changes.load(connection, await self._clock.now(connection), {job_id})
+            if (job := changes.jobs.get(job_id)) is None:
+                raise no_job(job_id)
+            _refuse_others(job_id, job.submitter, owner)
+            change(job)
+            return (await changes.write()).get(job_id, Changed(job_id))
+
     async def _add(
         self,
         submissions: Sequence[Submission],
@@ -582,7 +577,9 @@ class JobStore:
         self, claim: Claim, connection: AsyncConnection, now: datetime
     ) -> tuple[Claimed, list[Changed]]:
         worker = claim.worker
-        is_due = self._is_due(worker, now)
+        stored, at = self._seen.get(worker.id, (None, now))
+        # It has changed, or a beat has passed.
+        is_due = worker != stored or now - at >= timedelta(seconds=BEAT_SECONDS)
         if is_due:
             await known_workers.seen(connection, now, worker)
         if claim.entries is not None:
@@ -598,17 +595,6 @@ class JobStore:
         if is_due:
             self._seen[worker.id] = worker, now
         return answer
-
-    def _is_due(self, worker: WorkerInfo, now: datetime) -> bool:
-        """Return whether to store that the worker lives: it has changed, or a beat has passed."""
-        known, at = self._seen.get(worker.id, (None, now))
-        return worker != known or now - at >= timedelta(seconds=BEAT_SECONDS)
-
-    async def _end(self, lease: uuid.UUID, ending: AttemptEnding | None) -> Changed | None:
-        async def end(connection: AsyncConnection, now: datetime) -> Changed | None:
-            return await attempt_endings.end(connection, now, lease, ending)
-
-        return await self._to_the_end(end)
 
     async def _live_workers(self) -> list[WorkerInfo]:
         async with self.database.read() as connection:
@@ -630,8 +616,7 @@ class JobStore:
             if step.state is State.QUEUED and step.queued_at and step.queued_at < since:
                 live = await self._live(connection)
                 place = await place_in_queue.of(connection, job.id, step.number, live)
-                estimate = {"ahead": place.ahead, "begins_in": place.seconds}
-                shown[index] = step.model_copy(update=estimate)
+                shown[index] = step.model_copy(update=place)
         return job.model_copy(update={"steps": shown})
 
     async def _reasons(

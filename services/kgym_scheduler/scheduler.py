@@ -15,16 +15,7 @@ from uuid import UUID
 import structlog
 
 from kgym.api.bulk import Aborted, AbortRequest, Restarted, RestartRequest, Submitted
-from kgym.api.jobs import (
-    UNATTENDED,
-    Artifact,
-    JobEvent,
-    JobFilter,
-    JobPage,
-    JobRequest,
-    JobView,
-    Progress,
-)
+from kgym.api.jobs import UNATTENDED, Artifact, JobFilter, JobPage, JobRequest, JobView, Progress
 from kgym.api.states import State
 from kgym.api.statistics import StatisticsFilter
 from kgym.api.steps import StepKind
@@ -38,7 +29,7 @@ from kgym_scheduler.dead_workers import DeadWorkers
 from kgym_scheduler.job_followers import Followers, StreamedEvent
 from kgym_scheduler.job_store import JobStore
 from kgym_scheduler.queue.attended_jobs import Attendance
-from kgym_scheduler.queue.job_changes import Changed, EndedAttempt
+from kgym_scheduler.queue.job_change import Changed, EndedAttempt
 from kgym_scheduler.readiness import Readiness, enough_room
 from kgym_scheduler.suitecache_entries import SuiteCacheEntries
 
@@ -258,17 +249,11 @@ class Scheduler:
         self.changes.wake()
         return job
 
-    async def events(self, job_id: int, last: int = 0) -> AsyncIterator[JobEvent]:
+    def follow(self, job_id: int, last: int = 0) -> AsyncIterator[list[StreamedEvent]]:
         """Yield the job's events after number `last`, as they happen, until it has finished.
 
         Raises InfrastructureError `scheduler_stopping` if the scheduler stops first.
         """
-        async for events in self.follow(job_id, last):
-            for streamed in events:
-                yield streamed.event
-
-    def follow(self, job_id: int, last: int = 0) -> AsyncIterator[list[StreamedEvent]]:
-        """Yield what `events` does in batches, each event with its text."""
         events = self.followers.follow(job_id, last)
         if self._attendance is None:
             return events

@@ -129,6 +129,6 @@ def test_a_benchmark_has_no_such_tool(folder: Path, strategy: Strategy) -> None:
     # As a campaign makes its requests; `kgym fix` adds the discussion.
     request = request_of(str(folder), "tool", "made:up", True, (), None, here=True)
     assert "discussion" not in offered(strategy, bugs.load(request))
-    told = RunRequest.model_validate({**request.model_dump(), "discussion": True})
-    assert "discussion" in offered(strategy, bugs.load(told))
+    personal = RunRequest.model_validate({**request.model_dump(), "discussion": True})
+    assert "discussion" in offered(strategy, bugs.load(personal))
     assert discussion(bugs.load(request)) == "0 mails\n<mails>\n\n</mails>"

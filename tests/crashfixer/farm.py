@@ -201,9 +201,12 @@ def farming(data: Path, farm: Farm, port: int = 0) -> Iterator[Scheduler]:
 def using(url: str, use: Callable[[RunJobs, AsyncClient], Awaitable[T]], **options: Any) -> T:
     """Use the platform as a run does; return what that comes to."""
 
+    async def submitted(name: str, job: int) -> None:
+        """Nobody is told."""
+
     async def run() -> T:
         async with AsyncClient(url) as client:
             chosen = Options(**{"key": "r1", "group": "fix-1", **options})
-            return await use(RunJobs(client, BUG, chosen), client)
+            return await use(RunJobs(client, BUG, chosen, submitted), client)
 
     return asyncio.run(run())

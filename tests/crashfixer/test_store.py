@@ -9,6 +9,7 @@ import resource
 import signal
 import subprocess
 import sys
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
@@ -19,7 +20,7 @@ from kgym.errors import Conflict, InfrastructureError, NotFound
 from kgym_crashfixer.runs.run_store import (
     Answered,
     Batch,
-    Once,
+    Created,
     RunRecord,
     RunStore,
     RunWriter,
@@ -32,10 +33,21 @@ pytestmark = pytest.mark.anyio
 REQUEST = RunRequest(bug="one", model="made:up")
 
 
+def created(idempotency_key: str | None = None) -> Created:
+    return Created(
+        key="key",
+        strategy="forest",
+        submitter="local",
+        request=REQUEST,
+        created_at=datetime.now(UTC),
+        idempotency_key=idempotency_key,
+        body_hash="hash",
+    )
+
+
 async def taken(store: RunStore, key: str | None = None) -> tuple[int, RunWriter]:
     """A new run that this process owns."""
-    once = Once(key, "hash") if key else None
-    run, _ = await store.create(REQUEST, "key", "forest", "local", once)
+    run, _ = await store.create(created(key))
     return run, await store.take(run, REQUEST)
 
 
@@ -161,7 +173,7 @@ async def test_a_kill_loses_nothing_that_was_written_and_frees_the_run(tmp_path:
     # The entry that was written last may not have been reported yet.
     assert stored in (written, [*written, written[-1] + 1])
     # Across the kill, the same key is the same run.
-    assert await store.create(REQUEST, "key", "forest", "local", Once("k", "hash")) == (1, False)
+    assert await store.create(created("k")) == (1, False)
     writer = await store.take(1, REQUEST)
     assert (await store.page(None, 1))[0].state is RunState.RUNNING
     await store.release(1, writer)
@@ -169,24 +181,20 @@ async def test_a_kill_loses_nothing_that_was_written_and_frees_the_run(tmp_path:
 
 async def test_a_kill_between_a_key_and_its_run_begins_the_run_once(tmp_path: Path) -> None:
     store = RunStore(tmp_path)
-    once = Once("k", "hash")
     (tmp_path / ".new").mkdir()  # as a killed process leaves it
-    first, _ = await store.create(REQUEST, "key", "forest", "local", once)
+    first, _ = await store.create(created("k"))
     (tmp_path / str(first)).rename(tmp_path / "gone")  # its key is there, and it is not
-    other, _ = await store.create(REQUEST, "key", "forest", "local")
-    again = await store.create(REQUEST, "key", "forest", "local", once)
+    other, _ = await store.create(created())
+    again = await store.create(created("k"))
     assert again == (first + 2, True)
     assert other == first + 1  # numbers do not come again
-    assert await store.create(REQUEST, "key", "forest", "local", once) == (first + 2, False)
+    assert await store.create(created("k")) == (first + 2, False)
 
 
 def _begin(folder: Path) -> list[int]:
     async def main() -> list[int]:
         store = RunStore(folder)
-        runs = [
-            await store.create(REQUEST, "key", "forest", "local", Once(f"k{number}", "hash"))
-            for number in range(20)
-        ]
+        runs = [await store.create(created(f"k{number}")) for number in range(20)]
         return [run for run, _ in runs]
 
     return asyncio.run(main())
@@ -215,10 +223,10 @@ async def test_lists_read_summaries_and_few_runs_are_in_memory(tmp_path: Path) -
     failed = await other.page(11, 3, RunFilter(state=RunState.FAILED))
     assert [run.id for run in failed] == [10, 8, 6]
     assert await other.counts() == ({RunState.FAILED: 15, RunState.STOPPED: 15}, 0)
-    assert other.records_in_memory == 0
+    assert len(other.records) == 0
     for run in range(1, 31):
         await other.read(run, RunRecord.events)
-    assert other.records_in_memory < 10
+    assert len(other.records) < 10
 
 
 async def test_one_unreadable_run_never_breaks_a_list(tmp_path: Path) -> None:

@@ -76,7 +76,7 @@ async def _crash_and_dump(work: Path, cache: Path, script: str, shape: VmShape) 
     os.link(work / "kernel", folder / "kernel")
     console = Console(work / "console.log")
     argv = qemu_arguments(shape, probed, "rdinit=/start")
-    async with QemuVm.running(argv, folder, console.feed) as vm:
+    async with QemuVm.running(argv, folder, console.feed, 0) as vm:
         begin = time.monotonic()
         while not console.watch.complete:
             assert time.monotonic() - begin < 300, console.last_lines(20)

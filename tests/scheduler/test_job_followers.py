@@ -21,9 +21,9 @@ class CountingStore(JobStore):
 
     asked = 0
 
-    async def events(self, job_id: int, last: int, limit: int = 500) -> Any:
+    async def events(self, job_id: int, last: int) -> Any:
         self.asked += 1
-        return await super().events(job_id, last, limit)
+        return await super().events(job_id, last)
 
     async def end(self, job_id: int) -> Any:
         self.asked += 1

@@ -13,7 +13,7 @@ from kgym.api.steps import StepKind, StepRef, StepSpec
 from kgym.api.worker_calls import Assignment, AttemptEnding
 from kgym.errors import Conflict, NotFound, UserError
 from kgym_scheduler.job_store import JobStore
-from kgym_scheduler.queue.job_changes import Changed
+from kgym_scheduler.queue.job_change import Changed
 from kgym_scheduler.queue.row_writes import NOTIFY_BELOW
 from tests.refused import refused
 from tests.scheduler.parts import (

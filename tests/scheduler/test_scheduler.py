@@ -32,7 +32,7 @@ async def build(run: StepContext) -> BuildResult:
 
 async def finished(scheduler: Scheduler, job_id: int) -> JobView:
     async with asyncio.timeout(30):
-        async for _ in scheduler.events(job_id):
+        async for _ in scheduler.follow(job_id):
             pass
     return await scheduler.job(job_id)
 
@@ -285,8 +285,8 @@ async def test_watchers_hear_at_once_what_happens_in_this_process(
     heard: list[JobEvent] = []
 
     async def watch() -> None:
-        async for event in scheduler.events(view.id):
-            heard.append(event)
+        async for events in scheduler.follow(view.id):
+            heard.extend(streamed.event for streamed in events)
 
     watcher = asyncio.create_task(watch())
     await until(lambda: heard)

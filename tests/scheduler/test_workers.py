@@ -303,7 +303,7 @@ async def test_a_worker_whose_connection_was_closed_but_that_reports_keeps_its_s
         leases = {name: (await dispatch.claim(claim_of(name))).assignments[0] for name in names}
         here = [asyncio.create_task(dispatch.stay(name)) for name in names]
         async with asyncio.timeout(LIMIT):
-            while not scheduler.dead_workers.connected >= set(names):
+            while not set(scheduler.dead_workers.connected) >= set(names):
                 await asyncio.sleep(0.02)
         for task in here:
             task.cancel()

@@ -47,7 +47,7 @@ async def test_what_is_held_is_left_before_the_folder_goes_however_the_attempt_e
         await begun.wait()
         if end == "abort":
             await scheduler.abort(view.id)
-        async for _ in scheduler.events(view.id):
+        async for _ in scheduler.follow(view.id):
             pass
         while not left:
             await asyncio.sleep(0.01)

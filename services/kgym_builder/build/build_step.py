@@ -146,7 +146,7 @@ class _Build:
         except TreeUnreadable:
             entry.doubt()
             raise
-        await memo.remember(run, self._memo(entry.identity), result, run.artifacts)
+        await memo.remember(run, self._memo(entry.identified.identity), result, run.artifacts)
         return await self._with_tests(result, identified, entry)
 
     async def _with_tests(
@@ -220,11 +220,11 @@ class _Build:
         return known.model_copy(update={**own, **asked})
 
     def _log_entry(self, entry: Entry) -> None:
-        log = self.run.log
-        log(f"entry {entry.identity}: {'cached' if entry.cached else 'built'}")
-        if entry.built_in:
-            log(f"config: built in, not modules: {' '.join(entry.built_in)[:2000]}")
-        for symbol in entry.dropped_symbols:
+        log, identified = self.run.log, entry.identified
+        log(f"entry {identified.identity}: {'cached' if entry.cached else 'built'}")
+        if identified.built_in:
+            log(f"config: built in, not modules: {' '.join(identified.built_in)[:2000]}")
+        for symbol in identified.dropped_symbols:
             log(f"config: CONFIG_{symbol.symbol} is {symbol.got}, not {symbol.wanted}")
 
     async def _built(self, entry: Entry, bounds: kbuild.MakeBounds) -> BuildResult:
@@ -255,14 +255,14 @@ class _Build:
             kernel_release=about.kernel_release,
             compiler_version=about.compiler_version,
             compiler_substitution=entry.tools.substitution,
-            tree=entry.identity,
+            tree=entry.identified.identity,
             tree_cached=entry.cached,
             shortcut=made.shortcut,
             backports=about.backports,
-            dropped_symbols=entry.dropped_symbols,
+            dropped_symbols=entry.identified.dropped_symbols,
             config_version=self._other_version(about.kernel_release),
             modules=modules,
-            built_in=entry.built_in,
+            built_in=entry.identified.built_in,
             dump_symbols=self._dump_symbols,
             instrumented=list(made.instrumented),
             trace_symbols=self.trace_symbols,
@@ -282,7 +282,7 @@ class _Build:
         if entry.cached:  # else they were tried on the source
             with self.run.stage("ahead"):
                 tree = entry.tree(self.run.folder / "ahead")
-                await _apply_later_patches(self.run, entry.identity, self.spec, tree)
+                await _apply_later_patches(self.run, entry.identified.identity, self.spec, tree)
                 await asyncio.to_thread(sandbox.remove, tree.overlay.folder)
         return entry
 
@@ -375,7 +375,7 @@ class _Build:
 
     async def _bases(self, entry: Entry) -> dict[str, str]:
         """Return the unpatched kernel's artifacts in storage; store them first if need be."""
-        named = memo.key("bases", entry.identity, self.artifacts)
+        named = memo.key("bases", entry.identified.identity, self.artifacts)
         known = await memo.recall(self.run, named, _Bases)
         if known:
             there = [await self.run.storage.has_base(base) for base in known.bases.values()]

@@ -56,7 +56,7 @@ class BaseLayer:
     def tree(self, folder: Path) -> Tree:
         """Return the tree for one use, as `Entry.tree` does."""
         above = () if self.upper is None else (self.upper,)
-        lower = (*above, *self.entry.lower)
+        lower = (*above, self.entry.layer)
         return Tree(lower, folder, self.entry.limits, root=self.entry.root)
 
 
@@ -80,12 +80,12 @@ class BaseLayers:
 
         Raises UserError if the base does not apply or does not compile.
         """
-        bare = BaseLayer(entry.identity, entry, Index(entry.index))
+        bare = BaseLayer(entry.identified.identity, entry, Index(entry.index))
         if not base:
             return bare
         patches = [patch.model_dump(mode="json") for patch in base]
         # The image is part of the key: an entry that was made again has other files and times.
-        parts = json.dumps([LAYOUT, entry.identity, entry.about.image_sha256, patches])
+        parts = json.dumps([LAYOUT, entry.identified.identity, entry.about.image_sha256, patches])
         key = hashlib.sha256(parts.encode()).hexdigest()[:32]
 
         async def make(folder: Path) -> None:

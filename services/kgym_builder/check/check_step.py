@@ -66,6 +66,10 @@ _MOST_URLS = 20
 _C_FILE = (".c", ".h", ".inc", ".S")
 
 
+# The files that a patch names, its changes, and the functions that it changes.
+_Changes = tuple[dict[str, bytes], patching.Applied, list[tuple[str, Function]]]
+
+
 class Checker:
     """Checks patches on the entries of a SuiteCache; compiled bases are kept in `cache`.
 
@@ -136,7 +140,8 @@ class _Check:
         with run.stage("base"):
             ground = await self.checker.grounds.get(entry, spec.base, run)
         with run.stage("read"):
-            paths, files, links = await self._read(ground)
+            paths, named = await patched_files.named(self.patches)
+            files, links = await self.checker.grounds.read(ground, named, run.folder / "read")
         with run.stage("patches"):
             # Each patch has its own sandbox and overlay, so that none sees another one's files.
             numbers = [number for number in range(len(spec.patches)) if number not in checks]
@@ -235,14 +240,6 @@ class _Check:
             for number, check in recalled.items()
         }
 
-    async def _read(
-        self, ground: BaseLayer
-    ) -> tuple[list[list[str] | UserError], dict[str, bytes], set[str]]:
-        """Return the paths that each patch names, the files' contents, and paths behind links."""
-        named, all_paths = await patched_files.named(self.patches)
-        files, links = await self.checker.grounds.read(ground, all_paths, self.run.folder / "read")
-        return named, files, links
-
     async def _trial(
         self,
         ground: BaseLayer,
@@ -257,8 +254,8 @@ class _Check:
         start = time.monotonic()
         try:
             tree = ground.tree(folder)
-            own, applied, functions = await _changes_of(tree, patch, paths, files, links)
-            known = await asyncio.to_thread(self._known, ground, own, applied, functions)
+            changes = await _changes_of(tree, patch, paths, files, links)
+            known = await asyncio.to_thread(self._known, ground, changes)
             budget = self.checker.suite.budget
             # A patch that needs make may compile anything: it gets all cores.
             wide = min(budget.cores, max(1, len(known.plan.objects)))
@@ -273,7 +270,9 @@ class _Check:
         check = check.model_copy(update={"seconds": round(time.monotonic() - start, 3)})
         # Over the limit is no verdict: on a less busy host, the same patch may do.
         if check.outcome is not PatchOutcome.OVER_LIMIT:
-            await memo.remember(self.run, self._memo(ground.entry.identity, number), check)
+            await memo.remember(
+                self.run, self._memo(ground.entry.identified.identity, number), check
+            )
         self.done += 1
         self.run.progress("patches", self.done, len(self.spec.patches), "patches")
         self.run.log(f"{patch.name}: {check.outcome}" + (f": {check.reason}" * bool(check.reason)))
@@ -289,13 +288,8 @@ class _Check:
             seconds=0,
         )
 
-    def _known(
-        self,
-        ground: BaseLayer,
-        files: dict[str, bytes],
-        applied: patching.Applied,
-        functions: list[tuple[str, Function]],
-    ) -> _Known:
+    def _known(self, ground: BaseLayer, changes: _Changes) -> _Known:
+        files, applied, functions = changes
         changed = compile_plan.file_changes(applied.changes, files)
         known = ground.index.dependents(file.path for file in changed)
         modules = bool(kconfig.modules(ground.entry.about.config))
@@ -372,8 +366,8 @@ async def _changes_of(
     paths: list[str] | UserError,
     files: dict[str, bytes],
     links: Collection[str],
-) -> tuple[dict[str, bytes], patching.Applied, list[tuple[str, Function]]]:
-    """Apply a patch; return the files that it names, its changes, and the functions it changes."""
+) -> _Changes:
+    """Apply a patch; return its changes."""
     if isinstance(paths, UserError):
         raise paths
     for path in paths:

@@ -98,11 +98,7 @@ _COMPILED = re.compile(r"(?<!\.lds)\.[cS]$")
 
 
 def plan(
-    changes: Iterable[FileChange],
-    known: Mapping[str, Dependents],
-    limit: int,
-    *,
-    modules: bool = False,
+    changes: Iterable[FileChange], known: Mapping[str, Dependents], limit: int, *, modules: bool
 ) -> CompilePlan:
     """Plan the check of a patch, with at most `limit` objects for a file that others include.
 

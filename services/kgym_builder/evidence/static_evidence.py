@@ -6,7 +6,7 @@ binutils read them in the sandbox, which returns lines of text. It takes 0.5 to 
 
 import asyncio
 import secrets
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
@@ -63,7 +63,7 @@ async def evidence(
 
     `trial` are the applied patches on trial; `files` are those where the bug lies.
     """
-    findings = list(await _by_make(entry, tree)) if built.made else []
+    findings = await _by_make(entry, tree) if built.made else []
     ranked = await asyncio.to_thread(_ranked, entry, trial, built.objects, files)
     chosen = dict([*ranked.items()][:MOST_OBJECTS])
     why = f"more than {MOST_OBJECTS} objects have changed"
@@ -75,18 +75,16 @@ async def evidence(
     return findings[:MOST_FINDINGS]
 
 
-async def _by_make(entry: Entry, tree: Tree) -> Iterator[Finding]:
+async def _by_make(entry: Entry, tree: Tree) -> list[Finding]:
     config = (await tree.read([".config"])).get(".config", b"").decode(errors="replace")
     known = await asyncio.to_thread(Index(entry.index).commands)
     now = await object_index.commands(tree)
     there = compiled_trees.linked_paths(await linked(tree, entry.about.environment))
-    return iter(
-        [
-            *lost_detectors.configs(entry.about.config, config),
-            *lost_detectors.commands(known, now),
-            *lost_detectors.linked(entry.linked, there),
-        ]
-    )
+    return [
+        *lost_detectors.configs(entry.about.config, config),
+        *lost_detectors.commands(known, now),
+        *lost_detectors.linked(entry.linked, there),
+    ]
 
 
 def _ranked(

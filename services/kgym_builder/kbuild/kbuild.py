@@ -86,11 +86,8 @@ class DoesNotCompile(UserError):
 _HOST_ERRORS = (
     (
         ("No space left on device", "Disk quota exceeded"),
-        (
-            InfrastructureError,
-            "disk_full",
-            "the disk is full; free some space, then restart the job",
-        ),
+        *(InfrastructureError, "disk_full"),
+        "the disk is full; free some space, then restart the job",
     ),
     (
         (
@@ -98,19 +95,16 @@ _HOST_ERRORS = (
             *("Killed signal terminated program", "Terminated signal terminated program"),
             *("Cannot allocate memory", "virtual memory exhausted"),
         ),
-        (InfrastructureError, "out_of_memory", "the compiler was killed"),
+        *(InfrastructureError, "out_of_memory", "the compiler was killed"),
     ),
     (
         ("Cannot fork", "Resource temporarily unavailable"),
-        (InfrastructureError, "no_processes", "the host has no room for more processes"),
+        *(InfrastructureError, "no_processes", "the host has no room for more processes"),
     ),
     (
         ("Input/output error", "Transport endpoint is not connected"),
-        (
-            TreeUnreadable,
-            "tree_unreadable",
-            "the tree, or the disk that it lies on, cannot be read",
-        ),
+        *(TreeUnreadable, "tree_unreadable"),
+        "the tree, or the disk that it lies on, cannot be read",
     ),
 )
 
@@ -328,12 +322,7 @@ class Kbuild:
         return {name: value for name, _, value in pairs if name not in _OF_THE_PROCESS}
 
     async def _run(
-        self,
-        argv: list[str],
-        what: str,
-        *,
-        stdin: bytes = b"",
-        env: Mapping[str, str] | None = None,
+        self, argv: list[str], what: str, stdin: bytes = b"", env: Mapping[str, str] | None = None
     ) -> None:
         self._output.tail.clear()
         try:
@@ -355,7 +344,7 @@ class Kbuild:
             return
         lines = self._output.tail
         end = "\n".join(lines[-20:])
-        for marks, (kind, *words) in _HOST_ERRORS:
+        for marks, kind, *words in _HOST_ERRORS:
             if any(mark in line for line in lines for mark in marks):
                 raise kind(*words, output=end)
         errors = [error for error in diagnostics.parse(lines) if error.severity == "error"]

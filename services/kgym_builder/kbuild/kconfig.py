@@ -35,11 +35,11 @@ def other_version(texts: Sequence[str], release: str) -> str:
     kconfig converts such a config: newer symbols get their defaults, removed ones are dropped.
     """
     versions = [title[2] for text in texts if (title := TITLE.search(text))]
-    ours = _numbers(release)
-    return next((version for version in versions if _numbers(version) != ours), "")
+    ours = numbers(release)
+    return next((version for version in versions if numbers(version) != ours), "")
 
 
-def _numbers(version: str) -> list[int]:
+def numbers(version: str) -> list[int]:
     """Return the three numbers of a version such as `6.1.0-rc3` or `6.1`."""
     numbers = [int(digits) for digits in re.findall(r"\d{1,9}", version.partition("-")[0])[:3]]
     return [*numbers, *[0] * (3 - len(numbers))]

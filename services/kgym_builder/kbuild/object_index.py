@@ -8,7 +8,7 @@ import re
 import sqlite3
 from array import array
 from collections import Counter, defaultdict
-from collections.abc import Collection, Iterable
+from collections.abc import Callable, Collection, Iterable
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
@@ -106,16 +106,11 @@ class Index:
 async def commands(tree: Tree) -> dict[str, str]:
     """Return the last command for each object of the tree."""
     commands_by_object: dict[str, str] = {}
-    reader = Reader(
-        PLACE, lambda recipe: commands_by_object.update({recipe.target: recipe.command})
-    )
-    await tree.run(
-        ["sh", "-c", _COMMANDS],
-        timeout=READ_SECONDS,
-        most_output=MOST_OUTPUT,
-        on_line=lambda line: reader.line(line.decode(errors="replace")),
-    )
-    reader.end()
+
+    def take(recipe: Recipe) -> None:
+        commands_by_object[recipe.target] = recipe.command
+
+    await _read_recipes(tree, take, _COMMANDS)
     return commands_by_object
 
 
@@ -125,17 +120,22 @@ async def build(tree: Tree, path: Path) -> None:
     Raises InfrastructureError if they cannot be read, or if there are none.
     """
     recipes = Recipes()
-    reader = Reader(PLACE, recipes.add)
+    await _read_recipes(tree, recipes.add, _READ, "sh", CONDENSE)
+    if not recipes:
+        raise InfrastructureError("no_commands", "the built tree has none of kbuild's .cmd files")
+    recipes.write(path)
+
+
+async def _read_recipes(tree: Tree, take: Callable[[Recipe], None], *script: str) -> None:
+    """Run a script that prints `.cmd` files, and read the recipes in them."""
+    reader = Reader(PLACE, take)
     await tree.run(
-        ["sh", "-c", _READ, "sh", CONDENSE],
+        ["sh", "-c", *script],
         timeout=READ_SECONDS,
         most_output=MOST_OUTPUT,
         on_line=lambda line: reader.line(line.decode(errors="replace")),
     )
     reader.end()
-    if not recipes:
-        raise InfrastructureError("no_commands", "the built tree has none of kbuild's .cmd files")
-    recipes.write(path)
 
 
 class Recipes:

@@ -85,10 +85,7 @@ class Tree:
         """Return the contents of the files that exist, and the paths behind a symbolic link."""
         out = prepare(self._exchange / str(time.monotonic_ns()))
         wanted = list(paths)
-        sandbox = self._sandbox(out)
-        stdin = "".join(f"{path}\0" for path in wanted).encode(errors="surrogateescape")
-        argv = ["xargs", "-0r", "sh", "-c", _COPY_OUT, "sh"]
-        done = await sandbox.run(argv, cwd=PLACE, stdin=stdin, timeout=STEP_SECONDS)
+        done = await self.run_on(wanted, "sh", "-c", _COPY_OUT, "sh", out=out)
         copies = {path: out / path for path in wanted if (out / path).is_file()}
         if sum(copy.stat().st_size for copy in copies.values()) > MOST_READ:
             raise UserError(
@@ -119,8 +116,7 @@ class Tree:
         )
         if not asked:
             return list(changes)
-        stdin = "".join(f"{path}\0" for path in asked).encode(errors="surrogateescape")
-        done = await self.run(["xargs", "-0r", "sh", "-c", _EXECUTABLE, "sh"], stdin=stdin)
+        done = await self.run_on(asked, "sh", "-c", _EXECUTABLE, "sh")
         executable = set(done.output.decode(errors="surrogateescape").split("\0"))
         return [
             replace(change, executable=change.mode_of in executable) if change.mode_of else change
@@ -130,15 +126,12 @@ class Tree:
     async def write(self, changes: Sequence[Change]) -> None:
         """Write and remove files; written ones are newer than all objects, so make sees them."""
         changes = await self.with_modes(changes)
-        sandbox = self._sandbox()
         removed = [change.path for change in changes if change.content is None]
-        gone = "".join(f"{path}\0" for path in [*removed, *orphans(changes)])
-        if gone:
-            argv, stdin = ["xargs", "-0r", "rm", "-f", "--"], gone.encode(errors="surrogateescape")
-            await sandbox.run(argv, cwd=PLACE, stdin=stdin, timeout=STEP_SECONDS)
-        argv = ["tar", "-xf", "-", "-C", PLACE, "--no-same-owner", "--unlink-first"]
+        if gone := [*removed, *orphans(changes)]:
+            await self.run_on(gone, "rm", "-f", "--")
+        argv = ["tar", "-xf", "-", "--no-same-owner", "--unlink-first"]
         try:
-            await sandbox.run(argv, stdin=archive(changes), timeout=STEP_SECONDS)
+            await self.run(argv, stdin=archive(changes))
         except proc.ProgramFailed as error:
             raise UserError(
                 "patch_does_not_apply", f"the tree cannot take the changed files: {error.message}"
@@ -164,6 +157,13 @@ class Tree:
         return await self._sandbox(out, most_output).run(
             argv, cwd=PLACE, timeout=timeout, stdin=stdin, on_line=on_line, check=check, env=env
         )
+
+    async def run_on(
+        self, paths: Iterable[str], *argv: str, out: Path | None = None
+    ) -> proc.Completed:
+        """Run a program with these paths as its last arguments: once, or more often for many."""
+        stdin = "".join(f"{path}\0" for path in paths).encode(errors="surrogateescape")
+        return await self.run(["xargs", "-0r", *argv], stdin=stdin, out=out)
 
     async def export(self, paths: Iterable[str], folder: Path) -> list[Path]:
         """Copy files out of the tree, flat; return those that exist."""

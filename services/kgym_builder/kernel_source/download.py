@@ -46,23 +46,11 @@ async def fetch(
     bounds: SourceLimits,
     report: TellProgress,
 ) -> None:
-    """Fetch a URL or an absolute path; raise what `copy` and `download` raise."""
+    """Download a URL, or copy an absolute path; raises what `download` raises."""
     path = origins.check(url)
-    if path is not None:
-        await copy(path, target, sha256, origins, bounds, report)
-    else:
+    if path is None:
         await download(url, target, sha256, origins, bounds, report)
-
-
-async def copy(
-    path: Path,
-    target: Path,
-    sha256: str,
-    origins: Origins,
-    bounds: SourceLimits,
-    report: TellProgress,
-) -> None:
-    """Copy a file of this machine; raise UserError if it is not the expected one."""
+        return
     with await asyncio.to_thread(origins.open, path) as file:
         size = await asyncio.to_thread(file.seek, 0, 2)
         await asyncio.to_thread(file.seek, 0)

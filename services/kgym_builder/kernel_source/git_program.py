@@ -4,7 +4,6 @@ The sandbox is needed because the server of a repository controls Git's input.
 """
 
 import re
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from kgym.errors import InfrastructureError, KgymError, UserError
@@ -77,67 +76,10 @@ class Answer:
     done: proc.Completed
 
 
-class Listener:
-    """Collects the whole output of a command that runs `apart`, even beyond `proc.KEPT`."""
-
-    def __init__(self) -> None:
-        self._lines: list[str] = []
-        self._messages: list[bytes] | None = None
-
-    def __call__(self, line: bytes) -> None:
-        """Take a line."""
-        if self._messages is not None:
-            self._messages.append(line)
-        elif line.startswith(_END):
-            self._messages = [line.removeprefix(_END)]
-        else:
-            self._lines.append(line.decode(errors="replace"))
-
-    def answer(self, done: proc.Completed) -> Answer:
-        """Return the output, with the command's status."""
-        if self._messages is None:  # the command was killed
-            return Answer([], done)
-        return Answer(self._lines, replace(done, output=b"\n".join(self._messages)))
-
-
 def command(*words: str, settings: tuple[str, ...] = (), folder: str = SCRATCH) -> list[str]:
     """Return a Git command on the repository at `folder` in the sandbox."""
     chosen = [word for setting in (*_SETTINGS, *settings) for word in ("-c", setting)]
     return ["git", "-C", folder, *chosen, *words]
-
-
-async def run(
-    name: str,
-    box: Sandbox,
-    argv: list[str],
-    seconds: float,
-    stdin: bytes = b"",
-    what: str = "",
-    on_line: Callable[[bytes], None] | None = None,
-    **environment: str,
-) -> proc.Completed:
-    """Run a command and return any status; errors call it `name` and its subject `what`.
-
-    Raises UserError `source_too_large`, InfrastructureError `download_failed` after `seconds`.
-    """
-    try:
-        return await box.run(
-            argv,
-            timeout=seconds,
-            check=False,
-            stdin=stdin,
-            on_line=on_line,
-            env={**_ENVIRONMENT, **environment},
-        )
-    except proc.ProgramTimedOut as error:
-        of = f" of {what}" if what else ""
-        message = f"`git {name}`{of} was not done within {seconds:g} s"
-        raise InfrastructureError("download_failed", message) from error
-    except UserError as error:
-        refusal = too_large(error)
-        raise (
-            UserError(refusal.reason, f"{what}: {refusal.message}") if what else refusal
-        ) from error
 
 
 async def ask(
@@ -149,16 +91,36 @@ async def ask(
     what: str = "",
     **environment: str,
 ) -> Answer:
-    """Run a command like `run`, and return its output apart from its messages."""
-    listener = Listener()
-    argv = apart(argv)
-    done = await run(name, box, argv, seconds, stdin, what, on_line=listener, **environment)
-    return listener.answer(done)
+    """Run a command; return its output, even beyond `proc.KEPT`, and any status.
 
-
-def apart(argv: list[str]) -> list[str]:
-    """Return a command that runs this one and keeps its messages apart, for a `Listener`."""
-    return ["sh", "-c", _APART, "sh", *argv]
+    Errors call it `name` and its subject `what`. Raises UserError `source_too_large`,
+    InfrastructureError `download_failed` after `seconds`.
+    """
+    lines: list[bytes] = []
+    try:
+        done = await box.run(
+            ["sh", "-c", _APART, "sh", *argv],
+            timeout=seconds,
+            check=False,
+            stdin=stdin,
+            on_line=lines.append,
+            env={**_ENVIRONMENT, **environment},
+        )
+    except proc.ProgramTimedOut as error:
+        of = f" of {what}" if what else ""
+        message = f"`git {name}`{of} was not done within {seconds:g} s"
+        raise InfrastructureError("download_failed", message) from error
+    except UserError as error:
+        refusal = too_large(error)
+        raise (
+            UserError(refusal.reason, f"{what}: {refusal.message}") if what else refusal
+        ) from error
+    end = next((number for number, line in enumerate(lines) if line.startswith(_END)), None)
+    if end is None:  # the command was killed
+        return Answer([], done)
+    messages = b"\n".join(lines[end:]).removeprefix(_END)
+    answer = [line.decode(errors="replace") for line in lines[:end]]
+    return Answer(answer, replace(done, output=messages))
 
 
 def failed(name: str, what: str, done: proc.Completed) -> InfrastructureError:

@@ -5,9 +5,7 @@ import contextlib
 import re
 import signal
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import replace
-from functools import partial
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Self
 
@@ -19,7 +17,7 @@ from kgym_builder.kernel_source import git_program
 from kgym_builder.kernel_source.allowed_origins import Origins
 from kgym_builder.kernel_source.download import TellProgress
 from kgym_builder.kernel_source.git_mirrors import LocalPlace
-from kgym_builder.kernel_source.git_program import OBJECT_ID, SCRATCH, SOURCE, Answer, Listener
+from kgym_builder.kernel_source.git_program import OBJECT_ID, SCRATCH, SOURCE, Answer
 from kgym_builder.kernel_source.git_store import Store
 from kgym_builder.kernel_source.git_tunnel import PLACE, Tunnel
 from kgym_builder.kernel_source.source_limits import SourceLimits
@@ -38,8 +36,6 @@ _HEAD = re.compile(r"ref: (refs/heads/[\w./-]{1,200})\tHEAD", re.ASCII)
 _REF = re.compile(rf"({OBJECT_ID.pattern})\t(.+)")
 # Filters for a fetch: commits only, commits and folders, or everything.
 NO_OBJECTS, NO_FILES, ALL = "tree:0", "blob:none", ""
-# Bytes of a list, at most.
-_HISTORY_BYTES = 64 << 20
 _SUBJECT = 150
 _ABSENT, _APART = 3, 4
 _COMMIT = re.compile(r"[0-9a-f]{40}[ \t]")
@@ -97,7 +93,9 @@ class Remote:
     async def __aenter__(self) -> Self:
         self._report("fetch", 0, None)
         if self._place is None:
-            tunnel = Tunnel(self.name, self._origins, self._most, partial(_tell, self._report))
+            tunnel = Tunnel(
+                self.name, self._origins, self._most, lambda done: self._report("fetch", done, None)
+            )
             self._tunnel = await self._stack.enter_async_context(tunnel)
         return self
 
@@ -149,19 +147,21 @@ class Remote:
     async def history(self, scratch: Path | None, since: str, commit: str) -> str:
         """Return the commits between two, from `scratch`, or from a repository of this machine.
 
-        Raises as `_listed_history`.
+        They are as `kgym.api.steps.HistoryArtifact` describes. Raises UserError `source_not_found`,
+        `not_an_ancestor`, `history_too_long`, InfrastructureError `download_failed`.
         """
         program = git_program.command(folder=SCRATCH if scratch else self._address)
         argv = ["bash", "-c", _LIST_HISTORY, "bash", since, commit, *program]
         seconds = max(1.0, self._end - time.monotonic())
-        answer = await self._ask("rev-list", scratch, argv, seconds, _HISTORY_BYTES)
-        return _listed_history(self.name, since, commit, answer)
+        answer = await self._ask("rev-list", scratch, argv, seconds)
+        _check_history(self.name, since, commit, answer)
+        return "".join(f"{line.rstrip()}\n" for line in answer.lines)
 
     async def lines(self, words: Sequence[str]) -> list[str]:
         """Return what Git prints about a repository of this machine; nothing if it fails."""
         argv = git_program.command("--literal-pathspecs", *words, folder=self._address)
         try:
-            answer = await self._ask(words[0], None, argv, _ASK_SECONDS, _HISTORY_BYTES)
+            answer = await self._ask(words[0], None, argv, _ASK_SECONDS)
         except KgymError:  # also if the folder is gone, or the answer too large
             return []
         return answer.lines if answer.done.returncode == 0 else []
@@ -216,19 +216,6 @@ class Remote:
         self._check("ls-remote", what, answer.done)
         return answer.lines
 
-    async def _ask(
-        self,
-        name: str,
-        scratch: Path | None,
-        argv: list[str],
-        seconds: float,
-        output: int | None = None,
-    ) -> Answer:
-        listener = Listener()
-        argv = git_program.apart(argv)
-        done = await self._run(name, scratch, argv, seconds, output=output, on_line=listener)
-        return listener.answer(done)
-
     @property
     def _address(self) -> str:
         return str(Path(SOURCE) / self._place.inside) if self._place else self.url
@@ -250,27 +237,24 @@ class Remote:
     ) -> None:
         settings = (f"remote.origin.url={self._address}", *settings)
         argv = git_program.command(*_FETCH, *words, settings=settings)
-        shown = store.shown if store else {}
         seconds = max(1.0, self._end - time.monotonic())
-        done = await self._run("fetch", scratch, argv, seconds, shown, stdin)
+        answer = await self._ask("fetch", scratch, argv, seconds, store, stdin)
         # The sandbox's disk limit is checked only now and then.
         if await asyncio.to_thread(_size, scratch) > self._most:
             message = f"{self.name} sends more than the {self._most} bytes that are allowed"
             raise UserError("source_too_large", message)
-        self._check("fetch", what, done, borrows=store is not None)
+        self._check("fetch", what, answer.done, borrows=store is not None)
 
-    async def _run(
+    async def _ask(
         self,
         name: str,
         scratch: Path | None,
         argv: list[str],
         seconds: float,
-        shown: dict[str, Path] | None = None,
+        store: Store | None = None,
         stdin: bytes = b"",
-        output: int | None = None,
-        on_line: Callable[[bytes], None] | None = None,
-    ) -> proc.Completed:
-        shown = dict(shown or {})
+    ) -> Answer:
+        shown = store.shown if store else {}
         silence = self._bounds.silence_seconds
         environment = {"GIT_HTTP_LOW_SPEED_LIMIT": "1000", "GIT_HTTP_LOW_SPEED_TIME": str(silence)}
         argv = ["sh", "-c", _START, "sh", *argv]
@@ -284,14 +268,11 @@ class Remote:
             argv = self._tunnel.command(argv)
         writable = {SCRATCH: scratch} if scratch else {}
         limits = self._bounds.fetching(self._most)
-        limits = replace(limits, output=output) if output else limits
         box = Sandbox(writable=writable, readonly=shown, limits=limits)
-        done = await git_program.run(
-            name, box, argv, seconds, stdin, self.name, on_line, **environment
-        )
+        answer = await git_program.ask(name, box, argv, seconds, stdin, self.name, **environment)
         if self._tunnel is not None and self._tunnel.refused is not None:
             raise self._tunnel.refused
-        return done
+        return answer
 
     async def _folder(self, place: LocalPlace) -> Path:
         if not await asyncio.to_thread(place.folder.is_dir):
@@ -334,37 +315,21 @@ def _size(folder: Path) -> int:
     return sum(path.lstat().st_size for path in folder.rglob("*"))
 
 
-def _tell(report: TellProgress, done: int) -> None:
-    report("fetch", done, None)
-
-
-def _listed_history(name: str, since: str, commit: str, answer: Answer) -> str:
-    """Return the list, as `kgym.api.steps.HistoryArtifact` describes it.
-
-    Raises UserError `source_not_found`, `not_an_ancestor`, `history_too_long`, InfrastructureError
-    `download_failed`.
-    """
-    if (error := _history_error(name, since, commit, answer)) is not None:
-        raise error
-    return "".join(f"{line.rstrip()}\n" for line in answer.lines)
-
-
-def _history_error(name: str, since: str, commit: str, answer: Answer) -> KgymError | None:
+def _check_history(name: str, since: str, commit: str, answer: Answer) -> None:
     done = answer.done
     if done.returncode == _ABSENT:
-        return UserError("source_not_found", f"{name} lacks {since} or {commit}")
+        raise UserError("source_not_found", f"{name} lacks {since} or {commit}")
     if done.returncode == _APART:
         message = (
             f"{since} is not an ancestor of {commit} in {name}: use an older commit,"
             " such as their `git merge-base`"
         )
-        return UserError("not_an_ancestor", message)
+        raise UserError("not_an_ancestor", message)
     if done.returncode != 0:
-        return git_program.failed("rev-list", name, done)
+        raise git_program.failed("rev-list", name, done)
     if odd := [line for line in answer.lines if not _COMMIT.match(line)]:
         message = f"the history of {name} has a line that is no commit: {odd[0][:100]!r}"
-        return InfrastructureError("download_failed", message)
+        raise InfrastructureError("download_failed", message)
     if len(answer.lines) > MOST_COMMITS:
         message = f"more than {MOST_COMMITS} commits lie between {since} and {commit}"
-        return UserError("history_too_long", message)
-    return None
+        raise UserError("history_too_long", message)

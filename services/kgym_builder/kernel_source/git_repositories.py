@@ -48,16 +48,13 @@ class Repositories:
         self._bounds = bounds
         self._store = Store(root, bounds)
 
-    def check(self, url: str) -> None:
-        """Raise UserError `source_not_allowed` unless the URL is allowed."""
-        self._origins.repositories(url)
-
     async def commit(self, url: str, name: str, report: TellProgress) -> str:
         """Return the current full id of a commit, branch, tag or HEAD.
 
         `NAME^`, `NAME~2` and `parent-of NAME` name its ancestors. Raises UserError
-        `source_not_found`.
+        `source_not_allowed`, `source_not_found`.
         """
+        self._origins.repositories(url)  # a full id needs no look-up, but an allowed URL
         base, steps, generations = _parts(name)
         commit_id = base
         if not _COMMIT_ID.fullmatch(base):
@@ -125,12 +122,14 @@ class Repositories:
         self, url: str, commit: str, diff: str, path: str, report: TellProgress
     ) -> LineHistory | None:
         """Return the history of a file and of a diff's lines; None without a local repository."""
-        places = (place for place in self._origins.repositories(url) if place is not None)
-        if (place := next(places, None)) is None:
+        places = [place for place in self._origins.repositories(url) if place is not None]
+        if not places:
             return None
-        most = self._bounds.archive
-        async with Remote(url, place, self._origins, self._bounds, report, most) as remote:
+
+        async def read(remote: Remote) -> LineHistory:
             return await line_history.read(remote.lines, commit, diff, path)
+
+        return await self._ask(url, report, read, places)
 
     async def look(self, url: str, tip: str, look: HistoryLook, report: TellProgress) -> str:
         """Return the answer to a look at the history up to `tip`; raises as `Remote.look`."""

@@ -6,7 +6,6 @@ Archives are unpacked in the sandbox, as they may be hostile.
 
 import asyncio
 import hashlib
-import re
 import shutil
 from collections.abc import Awaitable, Callable
 from contextlib import ExitStack
@@ -14,7 +13,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from kgym.api.steps import GitSource, HistoryLook, KernelSource, PackageSource, TarballSource
+from kgym.api.steps import GitSource, KernelSource, PackageSource, TarballSource
 from kgym.errors import UserError
 from kgym.host.folder_cache import FolderCache
 from kgym.host.sandbox import prepare
@@ -28,7 +27,6 @@ from kgym_builder.kernel_source.unpack import KERNEL, unpack
 
 # Bytes of trees that a host keeps, and bytes of Git repositories.
 BUDGET = 40 << 30
-_COMMIT_ID = re.compile(r"[0-9a-f]{40}")
 _GIT = "git:"
 # Raise it when commits give other trees than before; those of version 1 obeyed Git attributes.
 _GIT_LAYOUT = 2
@@ -44,15 +42,6 @@ class Source:
 
     identity: str
     tree: Path
-
-
-@dataclass(frozen=True, slots=True)
-class Between:
-    """The commits between two; the format of `text` is that of `HistoryArtifact.COMMITS`."""
-
-    commit: str
-    since: str
-    text: str
 
 
 class KernelSources:
@@ -110,66 +99,33 @@ class KernelSources:
         identity, _ = await self._named(source, report, say)
         return identity
 
-    async def history(self, source: GitSource, since: str, report: TellProgress) -> Between:
-        """Return the commits after `since` up to the source's own commit."""
-        self._repositories.check(source.url)
-        commit, before = [
-            await self._commit(source.url, name, report) for name in (source.commit, since)
-        ]
-        text = await self._repositories.history(source.url, before, commit, report)
-        return Between(commit, before, text)
-
-    async def look(
-        self, source: GitSource, look: HistoryLook, report: TellProgress
-    ) -> tuple[str, str]:
-        """Return the source's commit, and the answer to a look at its history."""
-        self._repositories.check(source.url)
-        commit = await self._commit(source.url, source.commit, report)
-        return commit, await self._repositories.look(source.url, commit, look, report)
-
-    async def _commit(self, url: str, name: str, report: TellProgress) -> str:
-        if _COMMIT_ID.fullmatch(name):  # a full id needs no look-up
-            return name
-        return await self._repositories.commit(url, name, report)
-
     async def _named(
         self, source: KernelSource, report: TellProgress, say: Say
     ) -> tuple[str, "_Fetch"]:
         match source:
             case PackageSource():
-                return await self._package(source, report, say)
+                package = await self._packages.offered(source, say)
+
+                async def fetch_package(folder: Path) -> Path:
+                    report("download", 0, None)
+                    return await self._packages.fetch(package, folder)
+
+                return package.identity, fetch_package
             case TarballSource():
-                return self._tarball(source, report)
+                # Checked even if the cache has the tree: a job must not use a place that is not
+                # allowed.
+                self._origins.check(source.url)
+
+                async def fetch_tarball(folder: Path) -> Path:
+                    archive, how = folder / "source.tar", (self._origins, self._bounds, report)
+                    await fetch(source.url, archive, source.sha256, *how)
+                    return archive
+
+                return f"tarball:{source.sha256}", fetch_tarball
             case GitSource():
-                return await self._git(source, report)
-
-    async def _package(
-        self, source: PackageSource, report: TellProgress, say: Say
-    ) -> tuple[str, "_Fetch"]:
-        package = await self._packages.offered(source, say)
-
-        async def fetch(folder: Path) -> Path:
-            report("download", 0, None)
-            return await self._packages.fetch(package, folder)
-
-        return package.identity, fetch
-
-    def _tarball(self, source: TarballSource, report: TellProgress) -> tuple[str, "_Fetch"]:
-        # Checked even if the cache has the tree: a job must not use a place that is not allowed.
-        self._origins.check(source.url)
-
-        async def fetched(folder: Path) -> Path:
-            archive, how = folder / "source.tar", (source.sha256, self._origins, self._bounds)
-            await fetch(source.url, archive, *how, report)
-            return archive
-
-        return f"tarball:{source.sha256}", fetched
-
-    async def _git(self, source: GitSource, report: TellProgress) -> tuple[str, "_Fetch"]:
-        self._repositories.check(source.url)
-        commit = await self._commit(source.url, source.commit, report)
-        archive = partial(self._repositories.archive, source.url, commit, report)
-        return f"{_GIT}{commit}", archive
+                commit = await self._repositories.commit(source.url, source.commit, report)
+                archive = partial(self._repositories.archive, source.url, commit, report)
+                return f"{_GIT}{commit}", archive
 
 
 def _words(source: KernelSource) -> str:

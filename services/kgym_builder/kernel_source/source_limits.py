@@ -34,7 +34,8 @@ class SourceLimits:
 
     def fetching(self, most: int) -> SandboxLimits:
         """Return the limits of a sandbox that fetches at most so many bytes by Git."""
-        return self._limits(self.fetch_memory, most)
+        # A list of commits takes 200 bytes for each.
+        return replace(self._limits(self.fetch_memory, most), output=64 << 20)
 
     def looking(self) -> SandboxLimits:
         """Return the limits of a sandbox that lists the objects of a commit."""

@@ -15,7 +15,7 @@ from kgym.api.steps import Backport, Edit, Patch
 from kgym.errors import UserError
 from kgym.source import patching
 from kgym.source.patching import Change
-from kgym_builder.kbuild import control
+from kgym_builder.kbuild import control, kconfig
 from kgym_builder.kbuild.kbuild import kernel_version
 from kgym_builder.kbuild.working_tree import Tree
 from kgym_builder.patches import patched_files
@@ -63,14 +63,14 @@ def fits(backport: Backport, kernel: str, tools: Toolchain) -> bool:
     # Rules know kernel and compiler only. What binutils, make or the C library need is shipped for
     # all kernels before the fix.
     when = backport.when
-    version = _key(kernel)
-    compiler = _key(tools.number)
+    version = kconfig.numbers(kernel)
+    compiler = kconfig.numbers(tools.number)
     return (
-        (when.kernel_before is None or version < _key(when.kernel_before))
-        and (when.kernel_from is None or version >= _key(when.kernel_from))
+        (when.kernel_before is None or version < kconfig.numbers(when.kernel_before))
+        and (when.kernel_from is None or version >= kconfig.numbers(when.kernel_from))
         and (when.compiler is None or tools.family == when.compiler)
-        and (when.compiler_from is None or compiler >= _key(when.compiler_from))
-        and (when.compiler_before is None or compiler < _key(when.compiler_before))
+        and (when.compiler_from is None or compiler >= kconfig.numbers(when.compiler_from))
+        and (when.compiler_before is None or compiler < kconfig.numbers(when.compiler_before))
     )
 
 
@@ -151,8 +151,3 @@ def _label(backport: Backport) -> str:
     # Anybody may use any name, so a job's own is named with a hash of its text.
     text = backport.model_dump_json(include={"diff", "edits"})
     return f"{backport.name}@{sha256(text.encode()).hexdigest()[:_DIGITS]}"
-
-
-def _key(version: str) -> tuple[int, ...]:
-    numbers = [int(part) for part in version.split(".")[:3] if part.isdecimal()]
-    return tuple(numbers + [0] * (3 - len(numbers)))

@@ -85,14 +85,11 @@ class About(Strict):
 class Entry:
     """A compiled, unpatched kernel tree, as one step uses it."""
 
-    identity: str
+    identified: Identified
+    """Of the request; others can have the same final config and entry."""
     cached: bool
     """Whether it existed before this step, on this host or in storage."""
     about: About
-    dropped_symbols: list[DroppedSymbol]
-    """Of the requested config; other requests can have the same final config and entry."""
-    built_in: list[str]
-    """Likewise of the requested config."""
     tools: Toolchain
     folder: Path
     """The entry's files on this host."""
@@ -106,12 +103,7 @@ class Entry:
 
     def tree(self, folder: Path) -> Tree:
         """Return the tree for one use; changes go to the new `folder`."""
-        return Tree(self.lower, folder, self.limits, root=self.root)
-
-    @property
-    def lower(self) -> tuple[Layer, ...]:
-        """The layers of the unpatched tree."""
-        return (self.layer,)
+        return Tree((self.layer,), folder, self.limits, root=self.root)
 
     @property
     def index(self) -> Path:

@@ -98,8 +98,7 @@ async def _compile(
         changed.append(control.PATH)  # the base has only part of it
     await tree.write([Change(path, None) for path in files.removed])
     await _copy(source, tree, manifest, [path for path in changed if path in manifest.files])
-    stdin = "".join(f"{path}\0" for path in gone).encode(errors="surrogateescape")
-    await tree.run(["xargs", "-0r", "rm", "-f", "--"], stdin=stdin)
+    await tree.run_on(gone, "rm", "-f", "--")
     return await build.compile(identified, objects or None, there)
 
 

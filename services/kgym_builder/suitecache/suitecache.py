@@ -182,10 +182,8 @@ class SuiteCache:
             run.log(f"removed from this host to stay within its budget: {', '.join(gone)}")
         layer, root = await self._images.layers(folder, tools, run, run.held)
         return Entry(
-            identity=identity,
+            identified=identified,
             cached=not made,
-            dropped_symbols=identified.dropped_symbols,
-            built_in=identified.built_in,
             about=compiled_trees.read_about(folder),
             tools=tools,
             folder=folder,

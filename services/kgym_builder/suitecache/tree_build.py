@@ -9,7 +9,7 @@ import asyncio
 import os
 import shutil
 import time
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -63,6 +63,7 @@ _OF_MODULES = """
     printf '%s\\n' "$base.o" "$base.mod.o" "$base.ko"
 done <modules.order
 """
+# Removes build results together with kbuild's notes on them.
 _REMOVE = """
 for path; do
     name=${path##*/}
@@ -131,7 +132,7 @@ class TreeBuild:
                 now.update(await of_modules(self.tree))
             else:
                 await self.tree.run(["rm", "-f", "modules.order", MODULES])
-            await _remove(self.tree, sorted(set(there) - now))
+            await self.tree.run_on(sorted(set(there) - now), "sh", "-c", _REMOVE, "sh")
         await self.tree.run(["sh", "-c", _COMPILE_COMMANDS])
         return Compiled(
             config=made[".config"].decode(errors="surrogateescape"),
@@ -213,9 +214,3 @@ async def of_modules(tree: Tree) -> list[str]:
     """Return the paths of all modules and their objects."""
     lines = (await tree.run(["sh", "-c", _OF_MODULES])).output
     return lines.decode(errors="surrogateescape").splitlines()
-
-
-async def _remove(tree: Tree, paths: Sequence[str]) -> None:
-    """Remove build results together with kbuild's notes on them."""
-    stdin = "".join(f"{path}\0" for path in paths).encode(errors="surrogateescape")
-    await tree.run(["xargs", "-0r", "sh", "-c", _REMOVE, "sh"], stdin=stdin)

@@ -111,10 +111,10 @@ def port(
     # All bugs of a kernel share one build of it (kgym/bugs/port.py): a full build per bug would
     # take days.
     options = PortOptions(sweep, attempts, 2, seconds, only_reverse=dry_run)
-    found: dict[tuple[str, str], PortRow] = {}
+    rows_by_bug: dict[tuple[str, str], PortRow] = {}
 
     def hear(row: PortRow) -> None:
-        found[row.kernel, row.bug] = row
+        rows_by_bug[row.kernel, row.bug] = row
         people.print(f"{row.kernel} {row.bug[:12]}: {row.outcome} {row.reason}")
         if as_json:
             print_json(PortAnswer(**dict(row)))
@@ -132,7 +132,7 @@ def port(
         if subjects:
             interruptible_work.run(work, sweep)
     finally:
-        rows = sorted(found.values(), key=lambda row: (kernels.index(row.kernel), row.bug))
+        rows = sorted(rows_by_bug.values(), key=lambda row: (kernels.index(row.kernel), row.bug))
         if table is not None:
             _write(table, rows)
     if write is not None:

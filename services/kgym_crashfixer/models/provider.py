@@ -46,16 +46,11 @@ class Provided:
     """
 
     def __init__(self, name: str, key: str | None = None, first_pause: float = 1.0) -> None:
-        self._name = name
+        self.name = name
         self._key = key
         self._client = _client(first_pause)
         self._model = _model(name, key, self._client)
         self._refused: set[str] = set()
-
-    @property
-    def name(self) -> str:
-        """The name as given."""
-        return self._name
 
     async def ask(self, call: Call) -> Reply:
         """Ask the model; omit settings that it refuses from then on, and list them in the reply."""
@@ -139,7 +134,7 @@ class Provided:
                 for part in response.parts
                 if isinstance(part, ToolCallPart)
             ],
-            model=response.model_name or self._name,
+            model=response.model_name or self.name,
             finish=str(response.finish_reason or ""),
             input_tokens=usage.input_tokens,
             cached_tokens=usage.cache_read_tokens,
@@ -149,7 +144,7 @@ class Provided:
             refused=sorted(self._refused),
         )
         if quotes_key(reply.model_dump_json(), self._key):
-            raise ModelError("answer_has_key", f"{self._name}: {QUOTED}", fatal=False)
+            raise ModelError("answer_has_key", f"{self.name}: {QUOTED}", fatal=False)
         return reply
 
     def _message(self, error: Exception) -> str:

@@ -108,15 +108,10 @@ class Recorder:
     """A model that records its answers on a tape."""
 
     def __init__(self, model: Model, path: Path) -> None:
-        self._model, self._path = model, path
+        self.name, self._model, self._path = model.name, model, path
         if path.exists():  # drop a partial line, left by a writer that was killed
             written = path.read_bytes()
             path.write_bytes(written[: written.rfind(b"\n") + 1])
-
-    @property
-    def name(self) -> str:
-        """The model's name."""
-        return self._model.name
 
     async def ask(self, call: Call) -> Reply:
         """Ask the model, append its reply to the tape, and return it."""
@@ -141,15 +136,10 @@ class Replay:
     """A model that replays a tape, with the recorded tokens, prices and times."""
 
     def __init__(self, path: Path) -> None:
-        self._path = path
+        self.name, self._path = f"replay:{path}", path
         self._replies = _read(path)
         # Recorded occurrences that were given, by key and requested occurrence.
         self._given: dict[tuple[str, str], str] = {}
-
-    @property
-    def name(self) -> str:
-        """`replay:` and the tape's path."""
-        return f"replay:{self._path}"
 
     async def ask(self, call: Call) -> Reply:
         """Return the recorded answer; raise ModelError `not_on_tape`."""

@@ -10,6 +10,7 @@ import secrets
 from collections import defaultdict
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager
+from datetime import UTC, datetime
 from functools import partial
 from hashlib import sha256
 
@@ -33,7 +34,7 @@ from kgym_crashfixer import strategies
 from kgym_crashfixer.models.model import Model
 from kgym_crashfixer.platform_protocol import Platform, Submitted
 from kgym_crashfixer.runs import bugs, result, views
-from kgym_crashfixer.runs.run_store import Batch, Once, RunRecord, RunStore, RunWriter, Stored
+from kgym_crashfixer.runs.run_store import Batch, Created, RunRecord, RunStore, RunWriter, Stored
 from kgym_crashfixer.runs.runner import PAUSES, Runner, ends, whole
 
 # Opens the platform that does the work of a run.
@@ -81,7 +82,7 @@ class Agent:
         If the submitter has used the idempotency key before, it is the number of that run. Raises
         Conflict `key_reused` if the requests differ.
         """
-        once = Once(key, sha256(request.model_dump_json().encode()).hexdigest()) if key else None
+        body_hash = sha256(request.model_dump_json().encode()).hexdigest()
         strategy = strategy_of(request)
         # One at a time for each submitter: they would take all threads.
         async with self._loading[submitter]:
@@ -91,8 +92,16 @@ class Agent:
         if isinstance(request.strategy, str):
             # Stored by value: the strategy's file may have changed when the run is resumed.
             request = request.model_copy(update={"strategy": strategy})
-        name, own = strategy.name or strategy.kind, secrets.token_hex(16)
-        run, new = await self._store.create(request, own, name, submitter, once)
+        created = Created(
+            key=secrets.token_hex(16),
+            strategy=strategy.name or strategy.kind,
+            submitter=submitter,
+            request=request,
+            created_at=datetime.now(UTC),
+            idempotency_key=key,
+            body_hash=body_hash,
+        )
+        run, new = await self._store.create(created)
         if new:
             await self._execute(run)
         return run, new
@@ -221,9 +230,7 @@ class Agent:
             run, lambda record: [record.call(name) for name in record.call_names(node)]
         )
 
-    async def call_page(
-        self, run: int, node: str | None = None, cursor: int = 0, limit: int = 50
-    ) -> CallViewPage:
+    async def call_page(self, run: int, node: str | None, cursor: int, limit: int) -> CallViewPage:
         """Return a page of `calls`."""
         page = partial(views.call_page, node=node, cursor=cursor, limit=limit)
         return await self._store.read(run, page)
@@ -241,11 +248,11 @@ class Agent:
     async def search(
         self,
         run: int,
-        text: str | None = None,
-        node: str | None = None,
-        purpose: str | None = None,
-        cursor: int = 0,
-        limit: int = 50,
+        text: str | None,
+        node: str | None,
+        purpose: str | None,
+        cursor: int,
+        limit: int,
     ) -> CallPage:
         """Return questions that contain a text, or whose answers do; without a text, all.
 

@@ -22,16 +22,7 @@ class Ledger:
         self._longest = 0
         # Message of the limit that forbade the last piece of work.
         self.reached = ""
-
-    @property
-    def seconds_left(self) -> float:
-        """Seconds left for the run."""
-        return self._limits.seconds - self.spent.seconds
-
-    @property
-    def over_time(self) -> str:
-        """The message for a run out of time."""
-        return f"the limit of {self._limits.seconds:g} seconds is reached"
+        self.over_time = f"the limit of {limits.seconds:g} seconds is reached"
 
     def passed(self, seconds: float) -> None:
         """Count elapsed time."""

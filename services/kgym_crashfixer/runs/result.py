@@ -3,7 +3,7 @@
 import re
 from dataclasses import dataclass
 
-from kgym.api.agent.nodes import Node, Tried
+from kgym.api.agent.nodes import Candidate, Node
 from kgym.api.agent.report import Evidence, OtherFix, Report
 from kgym.api.agent.runs import FixView, RunView
 from kgym.bugs.bug_file import BugFile
@@ -24,13 +24,18 @@ class RunFix:
     bug: BugFile
     begun: Begun
 
+    @property
+    def candidate(self) -> Candidate:
+        """The patch as the model made it."""
+        return self.node.candidates[self.node.chosen or 0]
+
 
 def kit(run_fix: RunFix, author: str | None = None) -> PatchKit:
     """Return the fix for its maintainers."""
     run, fix, node = run_fix.run, run_fix.fix, run_fix.node
     sure = f"{fix.confidence:.0%} sure" if fix.confidence is not None else "not measured"
     # A hypothesis may describe changes that the diff does not have.
-    why = "\n\n".join(_reasons(run_fix)) or node.hypothesis or ""
+    why = "\n\n".join(run_fix.candidate.reasons) or node.hypothesis or ""
     return PatchKit(
         bug=run_fix.bug,
         crash=run_fix.begun.crash.title,
@@ -43,15 +48,6 @@ def kit(run_fix: RunFix, author: str | None = None) -> PatchKit:
         upstream=node.upstream,
         cause=run_fix.begun.cause,
     )
-
-
-def _reasons(run_fix: RunFix) -> list[str]:
-    node = run_fix.node
-    return node.candidates[node.chosen].reasons if node.chosen is not None else []
-
-
-def _mended(node: Node) -> list[str]:
-    return node.candidates[node.chosen].mended if node.chosen is not None else []
 
 
 # --- the report ---------------------------------------------------------------------------
@@ -72,14 +68,14 @@ def report(run_fix: RunFix) -> Report:
         job=run_fix.begun.job,
         fix=run_fix.fix,
         hypothesis=node.hypothesis,
-        reasons=_reasons(run_fix),
-        mended=_mended(node),
-        evidence=[_evidence(tried) for tried in node.runs],
+        reasons=run_fix.candidate.reasons,
+        mended=run_fix.candidate.mended,
+        evidence=[Evidence.model_validate(tried, from_attributes=True) for tried in node.runs],
         rejected=ended,
         others=[
-            OtherFix(number=o.number, node=o.node, confidence=o.confidence, lines=o.lines)
-            for o in run.ranked
-            if o.number != run_fix.fix.number
+            OtherFix.model_validate(fix, from_attributes=True)
+            for fix in run.ranked
+            if fix.number != run_fix.fix.number
         ],
         strategy=run.strategy,
         model=run.model,
@@ -87,16 +83,6 @@ def report(run_fix: RunFix) -> Report:
         notes=run.notes,
     )
     return made.model_copy(update={"markdown": _markdown(made, kit(run_fix).note)})
-
-
-def _evidence(tried: Tried) -> Evidence:
-    return Evidence(
-        verdict=str(tried.verdict),
-        reason=tried.reason,
-        confidence=tried.confidence,
-        job=tried.job,
-        findings=tried.findings,
-    )
 
 
 def _markdown(made: Report, note: str) -> str:

@@ -18,7 +18,6 @@ import functools
 import json
 import logging
 import os
-import secrets
 import shutil
 import threading
 import time
@@ -46,6 +45,7 @@ from kgym.api.agent.runs import (
     Spent,
 )
 from kgym.api.steps import Strict
+from kgym.atomic_files import replace_file
 from kgym.errors import Conflict, InfrastructureError, NotFound
 from kgym_crashfixer import event_file
 from kgym_crashfixer.platform_protocol import Begun
@@ -65,16 +65,6 @@ _LOCK_ATTEMPTS = 20
 WORK = ("asked", "asked_again", "lost", "result", "dropped")
 
 
-@dataclass(frozen=True, slots=True)
-class Once:
-    """The identity of a request that begins a run."""
-
-    key: str
-    """The submitter's idempotency key."""
-    hash: str
-    """Hash of the request."""
-
-
 class Created(Strict):
     """The first entry of a run's file."""
 
@@ -86,6 +76,7 @@ class Created(Strict):
     created_at: datetime
     idempotency_key: str | None = None
     body_hash: str | None = None
+    """Hash of the request, with an idempotency key."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,11 +144,6 @@ class Batch:
     used: Used | None = None
     ended: tuple[RunState, str] | None = None
     """The state and its reason."""
-
-    @property
-    def empty(self) -> bool:
-        """Whether it contains nothing."""
-        return self == Batch()
 
     def followed_by(self, later: "Batch") -> "Batch":
         """Return the two batches merged."""
@@ -407,6 +393,7 @@ class RunRecord:
             message = f"run {self.id} has no call {name}"
             raise NotFound("call_not_found", message, run=self.id, call=name)
         sent = next(sent for sent in self._entry(call.sent_at)["sent"] if sent["name"] == name)
+        texts = {part: sent[part] for part in ("system", "prompt", "turns", "last_turn")}
         return CallView(
             name=name,
             node=call.node,
@@ -415,11 +402,8 @@ class RunRecord:
             asked_at=call.asked_at,
             answered_at=call.answered_at,
             error=call.error,
-            system=sent["system"],
-            prompt=sent["prompt"],
-            turns=sent["turns"],
-            last_turn=sent["last_turn"],
             reply=self.reply(call),
+            **texts,
         )
 
     def call_names(self, node: str | None = None, purpose: str | None = None) -> list[str]:
@@ -479,8 +463,9 @@ class RunWriter:
         ]
         fields = _BATCH.dump_python(replace(batch, results=results), mode="json")
         entry = {name: value for name, value in fields.items() if value not in ([], None)}
+        now = datetime.now(UTC).isoformat()
         try:
-            event_file.append(self._file, event_file.pack({"at": _now().isoformat(), **entry}))
+            event_file.append(self._file, event_file.pack({"at": now, **entry}))
         except OSError as error:
             message = f"{self._folder / _EVENTS} cannot be written: {error}"
             raise InfrastructureError("run_not_written", message) from error
@@ -504,35 +489,20 @@ class RunStore:
         self.folder = folder
         # Called with each batch that this process stores.
         self.observers: list[Callable[[Batch], None]] = []
-        self._records: OrderedDict[int, RunRecord] = OrderedDict()
+        # The runs that are fully loaded, the last used ones last.
+        self.records: OrderedDict[int, RunRecord] = OrderedDict()
         # Size of each listed run's file, and its summary at that size.
         self._summaries: dict[int, tuple[int, RunSummary]] = {}
         self._lock = threading.Lock()
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         (folder / "keys").mkdir(exist_ok=True)
 
-    @property
-    def records_in_memory(self) -> int:
-        """Number of runs that are fully loaded."""
-        return len(self._records)
-
-    async def create(
-        self, request: RunRequest, key: str, strategy: str, submitter: str, once: Once | None = None
-    ) -> tuple[int, bool]:
+    async def create(self, created: Created) -> tuple[int, bool]:
         """Add a run without executing it; return its number, and whether it is new.
 
         It is not new if the submitter used the idempotency key before. Raises Conflict `key_reused`
         if the requests differ.
         """
-        created = Created(
-            key=key,
-            strategy=strategy,
-            submitter=submitter,
-            request=request,
-            created_at=_now(),
-            idempotency_key=once.key if once else None,
-            body_hash=once.hash if once else None,
-        )
         return await asyncio.to_thread(self._create, created)
 
     def _create(self, created: Created) -> tuple[int, bool]:
@@ -547,7 +517,7 @@ class RunStore:
             if known is not None:
                 return known, False
             if created.idempotency_key is not None:
-                _replace(self._key_file(created), str(last + 1))
+                replace_file(self._key_file(created), str(last + 1))
             scratch = self.folder / ".new"
             shutil.rmtree(scratch, ignore_errors=True)  # left by a killed process
             scratch.mkdir()
@@ -625,7 +595,7 @@ class RunStore:
         with contextlib.suppress(OSError, InfrastructureError):  # lists work without it
             size, summary = self._read(run, lambda record: (record.size, record.summary()))
             text = json.dumps({"size": size, "summary": summary.model_dump(mode="json")})
-            _replace(self.folder / str(run) / _SUMMARY, text)
+            replace_file(self.folder / str(run) / _SUMMARY, text)
 
     async def want_stop(self, run: int) -> None:
         """Ask the owner of the run to stop it."""
@@ -652,16 +622,16 @@ class RunStore:
 
     def _record(self, run: int) -> RunRecord:
         with self._lock:
-            if run in self._records:
-                self._records.move_to_end(run)
-                return self._records[run]
+            if run in self.records:
+                self.records.move_to_end(run)
+                return self.records[run]
         if not (self.folder / str(run)).is_dir():
             raise no_run(run)
         record = RunRecord(run, self.folder / str(run))
         with self._lock:
-            record = self._records.setdefault(run, record)
-            while len(self._records) > _LOADED:
-                self._records.popitem(last=False)
+            record = self.records.setdefault(run, record)
+            while len(self.records) > _LOADED:
+                self.records.popitem(last=False)
         return record
 
     async def page(
@@ -739,15 +709,5 @@ def _is_owned(path: Path) -> bool:
     return False
 
 
-def _replace(path: Path, text: str) -> None:
-    scratch = path.with_name(f".{path.name}-{secrets.token_hex(8)}")
-    scratch.write_text(text)
-    scratch.replace(path)
-
-
 def _event(number: int, at: datetime, kind: str, data: dict[str, Any]) -> Event:
     return Event(number=number, at=at, kind=kind, data=data)
-
-
-def _now() -> datetime:
-    return datetime.now(UTC)

@@ -12,7 +12,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable, Coroutine, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from kgym.api.agent.conversation import Reply
@@ -166,7 +166,14 @@ class Runner:
         else:
             await self._platform.resume(begun)
             await self._write(Batch(events=[("resumed", {"title": begun.crash.title})]))
-        self._search = search = Search(self._strategy, _state(begun), begun.trace)
+        state = State(
+            Code(dict(begun.files)),
+            begun.crash,
+            cause=begun.cause,
+            program=begun.program,
+            discussion=begun.discussion,
+        )
+        self._search = search = Search(self._strategy, state, begun.trace)
         for name, result in await self._store.read(self._run.id, RunRecord.results):
             search.tell(name, result)
             self._ledger.count_result(result)
@@ -233,7 +240,7 @@ class Runner:
                 left.append(asked)
         calls = await self._prepared(begun, batch)
         self._ready = left
-        if not (batch.empty and self._noted.empty):
+        if batch != Batch() or self._noted != Batch():
             await self._write(batch)
         for asked in begun:
             task = asyncio.create_task(self._do(asked, calls.get(asked.name)))
@@ -440,7 +447,7 @@ class Runner:
 
     def _left(self) -> float:
         self._pass()
-        return max(0.0, self._ledger.seconds_left)
+        return max(0.0, self._run.request.limits.seconds - self._ledger.spent.seconds)
 
     def _note_nodes(self) -> None:
         """Add changed nodes to the next batch."""
@@ -486,11 +493,6 @@ async def whole(work: Coroutine[Any, Any, T]) -> T:
         if not task.cancelled():
             task.exception()  # or asyncio would log that it was never retrieved
         raise
-
-
-def _state(begun: Begun) -> State:
-    state = State(Code(dict(begun.files)), begun.crash, cause=begun.cause, program=begun.program)
-    return replace(state, discussion=begun.discussion)
 
 
 def _result_event(asked: Asked, came: _Done) -> dict[str, Any]:

@@ -135,10 +135,6 @@ class Code:
         """Whether at most blanks and comments differ from the unpatched tree."""
         return self.digest == _NOTHING
 
-    def patch(self, name: str) -> Patch:
-        """Return the whole diff as a patch for the platform."""
-        return Patch(name=name, diff=self.diff)
-
 
 def read_patch(code: Code, text: str) -> tuple[Candidate, str]:
     """Return the patch in an answer, and why the answer is unreadable, or "".

@@ -1,7 +1,7 @@
 """A debug cycle (CrashFixer, sections 4.1 and 4.2): from a crash to a patch that was tried."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any, TypeVar
 
 from kgym.api.agent.nodes import Candidate, CauseCommit, Crash, Node, NodeOutcome, Tried
@@ -53,16 +53,6 @@ class Lesson:
     """The patch's hypothesis, if prompts show it instead of a summary."""
     inherited: bool = False
     """Whether later cycles have its changes in their code."""
-
-    @property
-    def values(self) -> dict[str, str]:
-        """Values for a prompt's template."""
-        return {
-            "diff": self.diff,
-            "outcome": self.outcome,
-            "summary": self.summary,
-            "hypothesis": self.hypothesis,
-        }
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,7 +186,7 @@ class _Asking:
             "names": [*self.state.names, *(fn.name for fn in (cause.functions if cause else ()))],
             "examples": self.options.examples,
             "lessons": [
-                lesson.values
+                asdict(lesson)
                 for lesson in self.state.lessons[-_LESSONS:]
                 if self.options.summaries or not lesson.inherited
             ],
@@ -481,9 +471,8 @@ def _given_up(asked: _Asking) -> Plan[State]:
     if failed is None or asked.options.summaries != "always":
         return after
     patch = failed.diff or failed.text[:LONGEST_PROBLEM]
-    answer = yield asked.question(
-        Purpose.SUMMARY,
-        hypothesis=node.hypothesis,
+    yield from _summarised(
+        asked,
         patch=patch,
         verdict=NodeOutcome.NO_PATCH.value,
         after=None,
@@ -491,12 +480,18 @@ def _given_up(asked: _Asking) -> Plan[State]:
         findings=[],
         built=False,
     )
-    if isinstance(answer, Answer):
-        node.summary = answer.text.strip()[:_SUMMARY]
     outcome = failed.problem.partition("\n")[0][:_OUTCOME]
     lesson = Lesson(patch, outcome, node.summary)
     asked.memory.lessons[failed.digest or node.name] = lesson
     return replace(after, lessons=(*after.lessons, lesson))
+
+
+def _summarised(asked: _Asking, **failure: object) -> Plan[None]:
+    """Have a failed patch summarised for later cycles."""
+    hypothesis = asked.node.hypothesis
+    answer = yield asked.question(Purpose.SUMMARY, hypothesis=hypothesis, **failure)
+    if isinstance(answer, Answer):
+        asked.node.summary = answer.text.strip()[:_SUMMARY]
 
 
 def _learned(asked: _Asking, candidate: Candidate, tried: Tried) -> Plan[State]:
@@ -508,9 +503,8 @@ def _learned(asked: _Asking, candidate: Candidate, tried: Tried) -> Plan[State]:
     crashed = tried.crash is not None
     node.outcome = NodeOutcome.CRASHED if crashed else NodeOutcome.REJECTED
     if asked.options.summaries in {True, "always"}:
-        answer = yield asked.question(
-            Purpose.SUMMARY,
-            hypothesis=node.hypothesis,
+        yield from _summarised(
+            asked,
             patch=candidate.diff,
             verdict=str(tried.verdict),
             after=tried.crash.model_dump() if tried.crash else None,
@@ -518,8 +512,6 @@ def _learned(asked: _Asking, candidate: Candidate, tried: Tried) -> Plan[State]:
             findings=tried.messages,
             built=True,
         )
-        if isinstance(answer, Answer):
-            node.summary = answer.text.strip()[:_SUMMARY]
     supposed = (node.hypothesis or "") if asked.options.summaries == "hypothesis" else ""
     lesson = Lesson(candidate.diff, tried.outcome, node.summary, supposed[:_SUPPOSED], crashed)
     asked.memory.lessons[candidate.digest] = lesson

@@ -18,92 +18,89 @@ _UNTRIED = (2, 0)
 def forest(strategy: Forest, memory: Memory, state: State, name: str = "") -> Plan[bool]:
     """Grow the trees; return whether one has a fix. `name` is the prefix of their names."""
     roots = [f"{name}{'.' if name else ''}t{number}" for number in range(strategy.trees)]
+    growth = _Growth(strategy, memory)
     if strategy.grow == "progress":
-        return (yield from _pursued(strategy, memory, state, roots, None, (state.crash.title,)))
-    trees = {root: _tree(strategy, memory, state, root, None, 0) for root in roots}
+        return (yield from growth.pursued(state, roots, None, (state.crash.title,)))
+    trees = {root: growth.tree(state, root, None, 0) for root in roots}
     results = yield from together(trees, lambda fixed: fixed and strategy.stop == "forest")
     return any(results.values())
 
 
-def _pursued(
-    strategy: Forest,
-    memory: Memory,
-    state: State,
-    names: Sequence[str],
-    parent: Node | None,
-    titles: tuple[str, ...],
-) -> Plan[bool]:
-    """Try one hypothesis about a crash for each name; return whether one is a fix.
+@dataclass(frozen=True, slots=True)
+class _Growth:
+    """How trees grow."""
 
-    `titles` are the crashes with which the ancestors began.
-    """
-    # Kernels cost more than questions, so every answer lists all hypotheses with their rank, and no
-    # summary is asked for: a hypothesis and its result stand side by side in later prompts.
-    enough = strategy.stop == "forest" or (strategy.stop == "tree" and parent is not None)
-    left = list(names)
-    fixed = False
-    while left:
-        taught = with_lessons(state, memory)
-        node, is_fixed = yield from _followed(
-            strategy, memory, taught, left.pop(0), parent, titles, "hypothesis"
-        )
-        fixed |= is_fixed
-        if (is_fixed and enough) or node.outcome is NodeOutcome.INCONCLUSIVE:
-            break
-        others = [text for text in node.hypotheses if text != node.hypothesis][: strategy.further]
-        taught = with_lessons(state, memory)
-        plans = {
-            name: _followed(
-                strategy, memory, replace(taught, hypothesis=text), name, parent, titles, "patch"
+    strategy: Forest
+    memory: Memory
+
+    def pursued(
+        self, state: State, names: Sequence[str], parent: Node | None, titles: tuple[str, ...]
+    ) -> Plan[bool]:
+        """Try one hypothesis about a crash for each name; return whether one is a fix.
+
+        `titles` are the crashes with which the ancestors began.
+        """
+        # Kernels cost more than questions, so every answer lists all hypotheses with their rank,
+        # and no summary is asked for: a hypothesis and its result stand side by side in later
+        # prompts.
+        strategy = self.strategy
+        enough = strategy.stop == "forest" or (strategy.stop == "tree" and parent is not None)
+        left = list(names)
+        fixed = False
+        while left:
+            taught = with_lessons(state, self.memory)
+            node, is_fixed = yield from self._followed(
+                taught, left.pop(0), parent, titles, "hypothesis"
             )
-            for name, text in zip(left, others, strict=False)
+            fixed |= is_fixed
+            if (is_fixed and enough) or node.outcome is NodeOutcome.INCONCLUSIVE:
+                break
+            others = [text for text in node.hypotheses if text != node.hypothesis]
+            taught = with_lessons(state, self.memory)
+            plans = {
+                name: self._followed(
+                    replace(taught, hypothesis=text), name, parent, titles, "patch"
+                )
+                for name, text in zip(left, others[: strategy.further], strict=False)
+            }
+            left = left[len(plans) :]
+            results = yield from together(plans, lambda result: result[1] and enough)
+            fixed |= any(is_fixed for _, is_fixed in results.values())
+            if fixed and enough:
+                break
+        return fixed
+
+    def _followed(
+        self, state: State, name: str, parent: Node | None, titles: tuple[str, ...], begins_at: str
+    ) -> Plan[tuple[Node, bool]]:
+        """Run a cycle; continue from its result if the kernel crashes in a new way."""
+        strategy, memory = self.strategy, self.memory
+        node, after = yield from _conclusive(strategy, memory, state, name, parent, begins_at)
+        if node.outcome is NodeOutcome.RESOLVED:
+            return node, True
+        # A patch that left the crash as it was is nothing to build upon.
+        changed = node.outcome is NodeOutcome.CRASHED and after.crash.title not in titles
+        if not changed or node.depth == strategy.depth:
+            return node, False
+        children = [f"{name}.{number}" for number in range(strategy.branching)]
+        titles = (*titles, after.crash.title)
+        return node, (yield from self.pursued(after, children, node, titles))
+
+    def tree(self, state: State, name: str, parent: Node | None, child: int) -> Plan[bool]:
+        """Run a node's cycle, then its children; return whether one has a fix."""
+        strategy = self.strategy
+        begins_at = strategy.branch_at[child % len(strategy.branch_at)] if parent else "hypothesis"
+        node, after = yield from _conclusive(strategy, self.memory, state, name, parent, begins_at)
+        if node.outcome is NodeOutcome.RESOLVED:
+            return True
+        if node.outcome is NodeOutcome.INCONCLUSIVE or node.depth == strategy.depth:
+            return False
+        children = {
+            f"n{number}": self.tree(after, f"{name}.{number}", node, number)
+            for number in range(strategy.branching)
         }
-        left = left[len(plans) :]
-        results = yield from together(plans, lambda result: result[1] and enough)
-        fixed |= any(is_fixed for _, is_fixed in results.values())
-        if fixed and enough:
-            break
-    return fixed
-
-
-def _followed(
-    strategy: Forest,
-    memory: Memory,
-    state: State,
-    name: str,
-    parent: Node | None,
-    titles: tuple[str, ...],
-    begins_at: str,
-) -> Plan[tuple[Node, bool]]:
-    """Run a cycle; continue from its result if the kernel crashes in a new way."""
-    node, after = yield from _conclusive(strategy, memory, state, name, parent, begins_at)
-    if node.outcome is NodeOutcome.RESOLVED:
-        return node, True
-    # A patch that left the crash as it was is nothing to build upon.
-    changed = node.outcome is NodeOutcome.CRASHED and after.crash.title not in titles
-    if not changed or node.depth == strategy.depth:
-        return node, False
-    children = [f"{name}.{number}" for number in range(strategy.branching)]
-    titles = (*titles, after.crash.title)
-    return node, (yield from _pursued(strategy, memory, after, children, node, titles))
-
-
-def _tree(
-    strategy: Forest, memory: Memory, state: State, name: str, parent: Node | None, child: int
-) -> Plan[bool]:
-    """Run a node's cycle, then its children; return whether one has a fix."""
-    begins_at = strategy.branch_at[child % len(strategy.branch_at)] if parent else "hypothesis"
-    node, after = yield from _conclusive(strategy, memory, state, name, parent, begins_at)
-    if node.outcome is NodeOutcome.RESOLVED:
-        return True
-    if node.outcome is NodeOutcome.INCONCLUSIVE or node.depth == strategy.depth:
-        return False
-    children = {
-        f"n{number}": _tree(strategy, memory, after, f"{name}.{number}", node, number)
-        for number in range(strategy.branching)
-    }
-    fixed = yield from together(children, lambda fixed: fixed and strategy.stop != "branch")
-    return any(fixed.values())
+        fixed = yield from together(children, lambda fixed: fixed and strategy.stop != "branch")
+        return any(fixed.values())
 
 
 def _conclusive(

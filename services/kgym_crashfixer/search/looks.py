@@ -15,7 +15,7 @@ from kgym_crashfixer.search.engine import Plan
 from kgym_crashfixer.search.tools import refused
 from kgym_crashfixer.search.work import Answer, Purpose, Question, Seen, Source
 
-BLIND = "error: the source cannot be read now"
+_BLIND = Seen(text="error: the source cannot be read now", succeeded=False)
 # Consecutive answers without a tool call that end a conversation.
 SILENT = 3
 # Characters kept of an answer and of a tool's result: every later turn pays for them again.
@@ -36,17 +36,17 @@ _LONGEST_FILE = 400_000
 Asking = Callable[..., Question]
 
 
-def look(node: str, call: ToolCall, code: Code) -> Plan[str]:
-    """Carry out a tool call that reads the source; return its result for the model."""
+def look(node: str, call: ToolCall, code: Code) -> Plan[Seen]:
+    """Carry out a tool call that reads the source."""
     assert isinstance(call.arguments, dict)
     seen = yield Source(node=node, tool=call.name, arguments=call.arguments, edits=list(code.edits))
-    return seen.text if isinstance(seen, Seen) else BLIND
+    return seen if isinstance(seen, Seen) else _BLIND
 
 
-def whole(node: str, path: str) -> Plan[Seen | None]:
-    """Read a whole file of the unpatched tree; return None if the source is unavailable."""
+def whole(node: str, path: str) -> Plan[Seen]:
+    """Read a whole file of the unpatched tree."""
     seen = yield Source(node=node, tool="whole", arguments={"path": path})
-    return seen if isinstance(seen, Seen) else None
+    return seen if isinstance(seen, Seen) else _BLIND
 
 
 def _one_left(turns: int, number: int, tool: str) -> str:
@@ -90,7 +90,7 @@ def named_files(options: Cycle, code: Code, question: Asking, node: Node) -> Pla
         last = _one_left(options.looks, number, "name_files")
         results = {}
         for call in turn.calls:
-            result = refused(asked, call) or (yield from look(node.name, call, code))
+            result = refused(asked, call) or (yield from look(node.name, call, code)).text
             results[call.id] = result[:SAID] + last
         turns.append(turn.model_copy(update={"results": results}))
     return Named()
@@ -114,7 +114,7 @@ def _named(node: Node, arguments: Mapping[str, JsonValue], code: Code, most: int
 
 def _add_text(node: Node, path: str, texts: dict[str, str]) -> Plan[None]:
     seen = yield from whole(node.name, path)
-    if seen is not None and seen.succeeded and len(seen.text) <= _LONGEST_FILE:
+    if seen.succeeded and len(seen.text) <= _LONGEST_FILE:
         texts[path] = seen.text
 
 
@@ -171,11 +171,7 @@ def explored(options: Cycle, code: Code, question: Asking, node: Node) -> Plan[E
 def _defined(node: Node, call: ToolCall, code: Code, seen: Explored) -> Plan[str]:
     """Carry out a call of `definition`; return its result for the model."""
     assert isinstance(call.arguments, dict)
-    definition = yield Source(
-        node=node.name, tool="definition", arguments=call.arguments, edits=list(code.edits)
-    )
-    if not isinstance(definition, Seen):
-        return BLIND
+    definition = yield from look(node.name, call, code)
     name = call.arguments.get("name")
     if definition.paths and isinstance(name, str) and name not in seen.names:
         if len(seen.names) == _DEFINITIONS:

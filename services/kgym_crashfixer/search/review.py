@@ -1,5 +1,6 @@
 """The review of a fix as its maintainer would do it: by the model and by the kernel's own tools."""
 
+from dataclasses import asdict
 from typing import Any
 
 from kgym.api.agent.nodes import Candidate, Node, NodeOutcome
@@ -68,7 +69,7 @@ def _fixed(node: Node, state: State, diff: str) -> Plan[Code | None]:
     for path in dict.fromkeys(file.paths[0] for file in unified_diff.parse(diff, "the fix")):
         if (text := state.code.files.get(path)) is None:
             seen = yield from whole(REVIEW, path)
-            text = seen.text if seen is not None and seen.succeeded else ""
+            text = seen.text if seen.succeeded else ""
         texts[path] = text
     try:
         return Code(texts).with_diff(diff)
@@ -91,7 +92,7 @@ def _asked(
         "findings": [
             f"{each.check}: line {each.line}: {each.message}" for each in findings if each.line
         ],
-        "lessons": [lesson.values for lesson in dropped],
+        "lessons": [asdict(lesson) for lesson in dropped],
         "reasons": False,
     }
     answer = yield Question(node=REVIEW, purpose=purpose, values=values, temperature=_TEMPERATURE)

@@ -34,15 +34,12 @@ class Search:
         """
         first = state.crash
         self._memory = Memory(validate_with=strategy.validate_with, first=first, trace=first.trace)
+        # All debug cycles so far by name, in the order in which they began.
+        self.nodes = self._memory.nodes
         self._tracing = [Asked(TRACE, Trace(files=list(trace)))] if trace else []
         cycle = getattr(strategy, "cycle", None)  # escalations and plain agents have none
         self._waits = bool(trace) and cycle is not None and not cycle.looks
         self._engine = Engine(self._reviewed(strategy, state))
-
-    @property
-    def nodes(self) -> dict[str, Node]:
-        """All debug cycles so far by name, in the order in which they began."""
-        return self._memory.nodes
 
     @property
     def done(self) -> bool:

@@ -2,7 +2,7 @@
 
 import posixpath
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from pydantic import JsonValue
@@ -10,7 +10,7 @@ from pydantic import JsonValue
 from kgym.api.agent.conversation import ToolCall, Turn
 from kgym.api.agent.nodes import Candidate, Node, NodeOutcome, Tried
 from kgym.api.agent.strategy import Tool
-from kgym.api.steps import PatchCheck, Verdict
+from kgym.api.steps import Patch, PatchCheck, Verdict
 from kgym.bugs.kernel_run_text import check_text, quoted
 from kgym.source.whole_functions import MisfitError
 from kgym_crashfixer.search import written_patch
@@ -18,7 +18,7 @@ from kgym_crashfixer.search.answers import UnreadableError
 from kgym_crashfixer.search.code import Code
 from kgym_crashfixer.search.cycle import BUILT, Lesson, Memory, State, missing, try_patch
 from kgym_crashfixer.search.engine import Plan
-from kgym_crashfixer.search.looks import BLIND, CALLS, SAID, SILENT, look, whole
+from kgym_crashfixer.search.looks import CALLS, SAID, SILENT, look, whole
 from kgym_crashfixer.search.tools import DEBUGGING, refused
 from kgym_crashfixer.search.work import Answer, Check, Checked, Purpose, Question
 from kgym_crashfixer.search.written_patch import Change, clean
@@ -28,7 +28,6 @@ _REPORT = 20_000
 # Characters of the model's own explanation of a failed patch.
 _LESSON = 1000
 _NO_KERNEL = "error: no further kernel can be run; edit, check, and call `done`"
-_UNCHANGED = "error: nothing has been edited yet"
 
 
 @dataclass(slots=True)
@@ -94,7 +93,7 @@ def _values(talk: _Talk, state: State) -> dict[str, Any]:
         "program": state.program,
         "trace": talk.memory.trace_of(state.crash) if strategy.trace else None,
         "files": list(state.code.files),
-        "lessons": [lesson.values for lesson in state.lessons],
+        "lessons": [asdict(lesson) for lesson in state.lessons],
         "feedback": strategy.feedback,
         "kernels": strategy.kernels,
         "discussion": state.discussion,
@@ -107,14 +106,14 @@ def _called(talk: _Talk, call: ToolCall) -> Plan[str]:
     match call.name:
         case "edit":
             result = yield from _edit(talk, call.arguments)
+        case "check" | "run_kernel" | "done" if talk.code.unchanged:
+            result = "error: nothing has been edited yet"
         case "check":
-            result = yield from _check(talk)
+            result = _checked_words((yield from _checked(talk)))
         case "run_kernel":
             result = yield from _run(talk)
         case "reset":
             talk.code, result = Code(talk.code.files), "all edits are undone"
-        case "done" if talk.code.unchanged:
-            result = _UNCHANGED
         case "done":
             talk.done, result = True, "the conversation ends"
         case name if name in DEBUGGING and talk.kernels == talk.strategy.kernels:
@@ -122,7 +121,7 @@ def _called(talk: _Talk, call: ToolCall) -> Plan[str]:
         case name:
             # They take as long as a verdict.
             talk.kernels += name in DEBUGGING
-            result = yield from look(talk.node.name, call, talk.code)
+            result = (yield from look(talk.node.name, call, talk.code)).text
     return result
 
 
@@ -142,8 +141,8 @@ def _changed(talk: _Talk, changes: Sequence[Change]) -> Plan[str]:
         try:
             if change.file and not code.means(file):
                 seen = yield from whole(talk.node.name, file)
-                if seen is None or not seen.succeeded:
-                    return seen.text if seen is not None else BLIND
+                if not seen.succeeded:
+                    return seen.text
                 code = replace(code, files={**code.files, file: seen.text})
             code = code.changed(change)
         except (MisfitError, ValueError) as error:
@@ -164,15 +163,9 @@ def _written(talk: _Talk, text: str) -> Plan[str]:
         return ""
 
 
-def _check(talk: _Talk) -> Plan[str]:
-    if talk.code.unchanged:
-        return _UNCHANGED
-    check = yield from _checked(talk)
-    return _checked_words(check)
-
-
 def _checked(talk: _Talk) -> Plan[PatchCheck | None]:
-    checked = yield Check(node=talk.node.name, patches=[talk.code.patch("the patch")])
+    patch = Patch(name="the patch", diff=talk.code.diff)
+    checked = yield Check(node=talk.node.name, patches=[patch])
     return checked.patches[0] if isinstance(checked, Checked) else None
 
 
@@ -190,8 +183,6 @@ def _run(talk: _Talk) -> Plan[str]:
     Only a kernel with a verdict counts against the limit.
     """
     code, node, memory = talk.code, talk.node, talk.memory
-    if code.unchanged:
-        return _UNCHANGED
     # Other phases and trees share the digests: no kernel is built twice in a search.
     if code.digest in memory.digests:
         known = memory.lessons.get(code.digest)

@@ -142,13 +142,12 @@ async def download(
         size = {"Content-Range": f"bytes */{artifact.size}"}
         return problem(request, 416, "range_not_satisfiable", detail, size)
     if request.method == "HEAD":
-        part = None
+        headers["Content-Length"] = str(artifact.size)
+        return Response(None, 200, headers, "application/octet-stream")
     start, stop = (part.start, part.stop) if part else (0, artifact.size)
     headers["Content-Length"] = str(stop - start)
     if part:
         headers["Content-Range"] = part.content_range
-    if request.method == "HEAD":
-        return Response(None, 200, headers, "application/octet-stream")
     body = scheduler.storage.read(artifact.key, start, stop)
     first = await anext(body, b"")  # a read error has to come before the status line
     return StreamingResponse(

@@ -10,7 +10,7 @@ from collections import Counter as Counts
 from prometheus_client import Counter, Gauge, Histogram
 
 from kgym.web import metrics
-from kgym_scheduler.queue.job_changes import EndedAttempt
+from kgym_scheduler.queue.job_change import EndedAttempt
 from kgym_scheduler.retention.upkeep import Upkeep
 from kgym_scheduler.scheduler import Scheduler
 

@@ -1,10 +1,10 @@
 """Kernels' sources: /v1/jobs/ID/source."""
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Annotated, Any, TypeVar
 
-from fastapi import Body, Request, Response
+from fastapi import Body, Depends, Request, Response
 from pydantic import BaseModel
 
 from kgym.api.source import (
@@ -22,7 +22,6 @@ from kgym.errors import InfrastructureError
 from kgym.web.routing import as_json, described, router
 from kgym.web.scopes import Scope
 from kgym_scheduler.routing import Core, JobId
-from kgym_scheduler.scheduler import Scheduler
 from kgym_scheduler.source.search import look_up, search
 from kgym_scheduler.source.sources import Sources
 from kgym_scheduler.source.view import View
@@ -51,43 +50,45 @@ def _route(what: str, summary: str, answer: type[BaseModel]) -> Callable[[Endpoi
     )
 
 
-async def _look(
-    http: Request, scheduler: Scheduler, job_id: int, look: Look, read: Callable[[View], BaseModel]
-) -> Response:
+# Answers a look at the source of the job in the path.
+Answer = Callable[[Look, Callable[[View], BaseModel]], Awaitable[Response]]
+
+
+async def _answer(http: Request, scheduler: Core, job_id: JobId) -> Answer:
     sources: Sources | None = http.app.state.sources
     if sources is None:
         raise InfrastructureError("no_sources", "this scheduler has no folder to keep sources in")
-    return as_json(await sources.look(scheduler.job, job_id, look, read))
+
+    async def answer(look: Look, read: Callable[[View], BaseModel]) -> Response:
+        return as_json(await sources.look(scheduler.job, job_id, look, read))
+
+    return answer
+
+
+Answering = Annotated[Answer, Depends(_answer)]
 
 
 @_route("file", "Read a file of the source", FileText)
 async def read_file(
-    http: Request,
-    scheduler: Core,
-    job_id: JobId,
-    look: Annotated[FileLook, _body(path="fs/open.c", first=1, last=100)],
+    answer: Answering, look: Annotated[FileLook, _body(path="fs/open.c", first=1, last=100)]
 ) -> Response:
     """Return lines of a file as a step's build sees it; links are followed within the tree.
 
     The tree is that of a successful step of kind `source`, `build` or `check`. If its source
     archive is missing (`source_not_made`), submit the step in the answer's `step`.
     """
-    return await _look(http, scheduler, job_id, look, partial(View.read, look=look))
+    return await answer(look, partial(View.read, look=look))
 
 
 @_route("folder", "List a folder of the source", FolderList)
-async def list_folder(
-    http: Request, scheduler: Core, job_id: JobId, look: Annotated[FolderLook, _body(path="fs")]
-) -> Response:
+async def list_folder(answer: Answering, look: Annotated[FolderLook, _body(path="fs")]) -> Response:
     """List a folder, by default the top one."""
-    return await _look(http, scheduler, job_id, look, partial(View.folder, path=look.path))
+    return await answer(look, partial(View.folder, path=look.path))
 
 
 @_route("search", "Search the source", SearchResult)
 async def search_source(
-    http: Request,
-    scheduler: Core,
-    job_id: JobId,
+    answer: Answering,
     look: Annotated[SearchLook, _body(pattern=r"kfree\(\w+->", glob="kernel/**/*.c")],
 ) -> Response:
     """Return the lines that match a regular expression, by path.
@@ -95,15 +96,12 @@ async def search_source(
     The search ends after two seconds with the matches so far. Whole words in the expression make it
     fast.
     """
-    return await _look(http, scheduler, job_id, look, partial(search, look=look))
+    return await answer(look, partial(search, look=look))
 
 
 @_route("symbol", "Look up a name in the source", SymbolResult)
 async def find_symbol(
-    http: Request,
-    scheduler: Core,
-    job_id: JobId,
-    look: Annotated[SymbolLook, _body(name="do_sys_open")],
+    answer: Answering, look: Annotated[SymbolLook, _body(name="do_sys_open")]
 ) -> Response:
     """Return the definitions, callers and other uses of a C symbol."""
-    return await _look(http, scheduler, job_id, look, partial(look_up, look=look))
+    return await answer(look, partial(look_up, look=look))

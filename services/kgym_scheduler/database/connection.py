@@ -43,7 +43,7 @@ class Database:
 
     def __init__(self, url: str) -> None:
         self._url = url
-        driver = _driver(url)
+        driver = make_url(url).drivername
         self.is_sqlite = driver == "sqlite+aiosqlite"
         # The clock of a database that has none but its host's.
         self.host_clock: Callable[[], datetime] | None = None
@@ -151,10 +151,6 @@ def _upgrade(connection: Connection) -> None:
     else:  # a new database begins with the tables of today
         create(connection)
         command.stamp(config, "head")
-
-
-def _driver(url: str) -> str:
-    return make_url(url).drivername
 
 
 def _sqlite(url: str, connections: int, begin: str) -> AsyncEngine:

@@ -81,6 +81,13 @@ def _seconds_on_postgresql(element: Any, compiler: SQLCompiler, **options: Any) 
     return f"extract(epoch FROM {end} - {begin})"
 
 
+def _index(
+    name: str, where: ColumnElement[bool], *columns: Column[Any], unique: bool = False
+) -> None:
+    """Add an index of the rows that meet a condition."""
+    Index(name, *columns, unique=unique, sqlite_where=where, postgresql_where=where)
+
+
 jobs = Table(
     "jobs",
     metadata,
@@ -117,38 +124,19 @@ jobs = Table(
 UNFINISHED = jobs.c.state.in_(
     [literal_column("'pending'"), literal_column("'queued'"), literal_column("'running'")]
 )
-Index("ix_jobs_unfinished", jobs.c.submitter, sqlite_where=UNFINISHED, postgresql_where=UNFINISHED)
+_index("ix_jobs_unfinished", UNFINISHED, jobs.c.submitter)
 
 Index("ix_jobs_submitter", jobs.c.submitter, jobs.c.created_at, jobs.c.id)
 CONCLUDED = jobs.c.outcome.is_not(None)
-Index(
-    "ix_jobs_outcome",
-    jobs.c.outcome,
-    jobs.c.created_at,
-    jobs.c.id,
-    sqlite_where=CONCLUDED,
-    postgresql_where=CONCLUDED,
-)
+_index("ix_jobs_outcome", CONCLUDED, jobs.c.outcome, jobs.c.created_at, jobs.c.id)
 
 GROUPED = jobs.c.group_name.is_not(None)
-Index(
-    "ix_jobs_group",
-    jobs.c.submitter,
-    jobs.c.group_name,
-    jobs.c.id,
-    sqlite_where=GROUPED,
-    postgresql_where=GROUPED,
-)
+_index("ix_jobs_group", GROUPED, jobs.c.submitter, jobs.c.group_name, jobs.c.id)
 # Covers the queries that count a group's jobs: they read no row.
-Index(
+_index(
     "ix_jobs_group_counts",
-    jobs.c.submitter,
-    jobs.c.group_name,
-    jobs.c.state,
-    jobs.c.outcome,
-    jobs.c.updated_at,
-    sqlite_where=GROUPED,
-    postgresql_where=GROUPED,
+    GROUPED,
+    *(jobs.c[name] for name in ("submitter", "group_name", "state", "outcome", "updated_at")),
 )
 
 groups = Table(
@@ -192,12 +180,11 @@ def _begins(prefix: str) -> ColumnElement[bool]:
 BUG, ENTRY = _begins("tag:bug="), _begins("entry:")
 for _name, _subject in (("ix_facets_bugs", BUG), ("ix_facets_entries", ENTRY)):
     # The columns of the GROUP BY in `counts.py`, in its order, then all others that it reads.
-    Index(
+    _index(
         _name,
+        _subject,
         *(facets.c[name] for name in ("facet", "state", "outcome")),
         *(facets.c[name] for name in ("moved_at", "created_at", "job_id")),
-        sqlite_where=_subject,
-        postgresql_where=_subject,
     )
 
 lanes = Table(
@@ -270,20 +257,15 @@ steps = Table(
 # Literals: SQLite uses a partial index only if it can prove the condition without parameters.
 QUEUED = steps.c.state == literal_column("'queued'")
 RUNNING = steps.c.state == literal_column("'running'")
-Index("ix_steps_due", steps.c.not_before, sqlite_where=QUEUED, postgresql_where=QUEUED)
+_index("ix_steps_due", QUEUED, steps.c.not_before)
 # `queued_at` is for `queries.waiting`, which every overview runs: reading the steps instead takes
 # 15 times as long.
-Index(
+_index(
     "ix_steps_queue",
-    steps.c.lane,
-    steps.c.rank,
-    steps.c.turn,
-    steps.c.id,
-    steps.c.queued_at,
-    sqlite_where=QUEUED,
-    postgresql_where=QUEUED,
+    QUEUED,
+    *(steps.c[name] for name in ("lane", "rank", "turn", "id", "queued_at")),
 )
-Index("ix_steps_leases", steps.c.lease_until, sqlite_where=RUNNING, postgresql_where=RUNNING)
+_index("ix_steps_leases", RUNNING, steps.c.lease_until)
 
 attempts = Table(
     "attempts",
@@ -306,12 +288,11 @@ attempts = Table(
 
 ENDED = attempts.c.ended_at.is_not(None)
 # Covers the query for statistics: it reads no row.
-Index(
+_index(
     "ix_attempts_ended",
+    ENDED,
     *(attempts.c[name] for name in ("ended_at", "kind", "outcome", "cause", "reason", "cached")),
     attempts.c.started_at,
-    sqlite_where=ENDED,
-    postgresql_where=ENDED,
 )
 
 holds = Table(
@@ -337,13 +318,7 @@ events = Table(
 )
 
 PROGRESS = events.c.kind == literal_column("'progress'")
-Index(
-    "ix_events_progress",
-    events.c.job_id,
-    events.c.step,
-    sqlite_where=PROGRESS,
-    postgresql_where=PROGRESS,
-)
+_index("ix_events_progress", PROGRESS, events.c.job_id, events.c.step)
 
 tokens = Table(
     "tokens",
@@ -360,4 +335,4 @@ tokens = Table(
 )
 
 VALID = tokens.c.revoked_at.is_(None)
-Index("uq_tokens_valid", tokens.c.name, unique=True, sqlite_where=VALID, postgresql_where=VALID)
+_index("uq_tokens_valid", VALID, tokens.c.name, unique=True)

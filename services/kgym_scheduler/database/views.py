@@ -92,12 +92,8 @@ def spec_of(text: str) -> StepSpec | Failure:
     try:
         return SPEC.validate_json(text)
     except ValidationError as error:
-        return Failure(
-            cause="infrastructure",
-            reason="unreadable_step",
-            message=f"what is stored of the step cannot be read, so no worker can run it; submit"
-            f" the job anew ({_first_fault(error)})",
-        )
+        what = "what is stored of the step cannot be read, so no worker can run it; submit the job"
+        return _unreadable("unreadable_step", f"{what} anew", error)
 
 
 def result_of(text: str) -> StepResult | Failure:
@@ -105,12 +101,8 @@ def result_of(text: str) -> StepResult | Failure:
     try:
         return RESULT.validate_json(text)
     except ValidationError as error:
-        return Failure(
-            cause="infrastructure",
-            reason="unreadable_result",
-            message=f"the stored result cannot be read; restart the job from this step"
-            f" ({_first_fault(error)})",
-        )
+        what = "the stored result cannot be read; restart the job from this step"
+        return _unreadable("unreadable_result", what, error)
 
 
 def artifacts_of(text: str) -> list[Artifact]:
@@ -121,9 +113,10 @@ def artifacts_of(text: str) -> list[Artifact]:
         return []
 
 
-def _first_fault(error: ValidationError) -> str:
+def _unreadable(reason: str, what: str, error: ValidationError) -> Failure:
     fault = error.errors(include_url=False, include_input=False, include_context=False)[0]
-    return f"{'.'.join(map(str, fault['loc']))}: {fault['msg']}"[:1000]
+    where = f"{'.'.join(map(str, fault['loc']))}: {fault['msg']}"[:1000]
+    return Failure(cause="infrastructure", reason=reason, message=f"{what} ({where})")
 
 
 def read(model: type[_Model], text: str | None) -> _Model | None:

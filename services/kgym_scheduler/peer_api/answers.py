@@ -39,14 +39,15 @@ def job_id(number: int) -> str:
 
 def digest(job: JobView) -> dict[str, Any]:
     """Return a job as an item of their lists."""
-    place, step = _current(job)
+    unfinished = (s for s in job.steps if s.state is not State.SUCCEEDED or _unsure(s))
+    step = next(unfinished, None)
     return {
         "jobId": job_id(job.id),
         "createdTime": job.created_at,
         "modifiedTime": job.updated_at,
         "status": _status(job),
         "currentWorkerHostname": (step.worker or "") if step is not None else "",
-        "currentWorker": place,
+        "currentWorker": len(job.steps) if step is None else step.number,
     }
 
 
@@ -99,13 +100,6 @@ def worker_type(kind: StepKind) -> str:
 def _unsure(step: StepView) -> bool:
     result = step.result
     return isinstance(result, ReproduceResult) and result.verdict is Verdict.INCONCLUSIVE
-
-
-def _current(job: JobView) -> tuple[int, StepView | None]:
-    for step in job.steps:
-        if step.state is not State.SUCCEEDED or _unsure(step):
-            return step.number, step
-    return len(job.steps), None
 
 
 def _status(job: JobView) -> str:
@@ -179,7 +173,9 @@ def _result(job: JobView, step: StepView) -> dict[str, Any] | None:
     if step.failure is not None and step.state is State.FAILED:
         failure = step.failure
         if failure.cause == "user":
-            code = f"{worker_type(step.kind)}.{_code(failure.reason)}"
+            # Their name for a failure that a patch may cause.
+            reason = {"does_not_compile": "KernelBuildError"}.get(failure.reason, failure.reason)
+            code = f"{worker_type(step.kind)}.{reason}"
             exception = {"code": code, "traceback": "", "content": failure.message}
             return result | {"jobException": exception}
         fault = _fault("kworker.GeneralException", failure.reason, failure.message)
@@ -219,11 +215,6 @@ def _run_result(job: JobView, step: StepView, result: ReproduceResult) -> dict[s
         "workerException": fault,
         "kgym": {"verdict": result.verdict, "crashed": result.crashed, "of": result.completed},
     }
-
-
-def _code(reason: str) -> str:
-    """Return their name for a failure that a patch may cause, else our reason."""
-    return {"does_not_compile": "KernelBuildError"}.get(reason, reason)
 
 
 def _fault(code: str, kind: str, message: str) -> dict[str, str]:

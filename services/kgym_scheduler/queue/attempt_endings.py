@@ -13,7 +13,8 @@ from kgym.api.worker_calls import AttemptEnding, attempt_folder
 from kgym.errors import UserError
 from kgym_scheduler.database.tables import RUNNING, attempts, steps
 from kgym_scheduler.queue import step_rules
-from kgym_scheduler.queue.job_changes import Changed, Changes, Step
+from kgym_scheduler.queue.job_change import Changed, Step
+from kgym_scheduler.queue.job_changes import Changes
 
 _OUTCOME = (
     select(steps.c.job_id, attempts.c.outcome)

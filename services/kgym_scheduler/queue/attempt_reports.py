@@ -11,7 +11,8 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from kgym.api.jobs import Progress
 from kgym.api.states import State
 from kgym_scheduler.database.tables import attempts, events, steps
-from kgym_scheduler.queue.job_changes import Changed, lock
+from kgym_scheduler.queue.job_change import Changed
+from kgym_scheduler.queue.job_changes import lock
 from kgym_scheduler.queue.row_writes import forget_progress, update_rows
 
 # A report without news writes nothing while more than this part of the lease's time is left.
@@ -66,39 +67,21 @@ async def keep(
         shown = {} if progress is None else {"progress": progress.model_dump_json()}
         key = {"id": step.id, "state": State.RUNNING, "lease": lease}
         await update_rows(connection, steps, [(key, {"lease_until": now + duration, **shown})])
-        await _add_events(connection, step, now, log, progress)
+        news: dict[str, dict[str, object]] = {"log": {"text": log}} if log else {}
+        if progress is not None:
+            # Only the latest progress is stored: a late follower gets one event, not thousands.
+            await forget_progress(connection, [(step.job_id, step.number)])
+            news["progress"] = progress.model_dump()
+        about = {"job_id": step.job_id, "step": step.number, "attempt": step.attempt, "at": now}
+        rows = [
+            {**about, "kind": kind, "data": json.dumps({"attempt": step.attempt, **fields})}
+            for kind, fields in news.items()
+        ]
+        if rows:
+            await connection.execute(insert(events), rows)
     return Changed(step.job_id)
 
 
 async def _running(connection: AsyncConnection, lease: uuid.UUID) -> Row[*tuple[Any, ...]] | None:
     """Return the running step of this lease."""
     return (await connection.execute(_RUNNING, {"lease": lease})).one_or_none()
-
-
-async def _add_events(
-    connection: AsyncConnection,
-    step: Row[*tuple[Any, ...]],
-    now: datetime,
-    log: str,
-    progress: Progress | None,
-) -> None:
-    rows = [_event(step, now, "log", {"text": log})] if log else []
-    if progress is not None:
-        # Only the latest progress is stored: a late follower gets one event, not thousands.
-        await forget_progress(connection, [(step.job_id, step.number)])
-        rows.append(_event(step, now, "progress", progress.model_dump()))
-    if rows:
-        await connection.execute(insert(events), rows)
-
-
-def _event(
-    step: Row[*tuple[Any, ...]], now: datetime, kind: str, fields: dict[str, object]
-) -> dict[str, Any]:
-    return {
-        "job_id": step.job_id,
-        "step": step.number,
-        "attempt": step.attempt,
-        "kind": kind,
-        "at": now,
-        "data": json.dumps({"attempt": step.attempt, **fields}),
-    }

@@ -8,7 +8,7 @@ from typing import Any
 from sqlalchemy import Select, select
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from kgym.api.bulk import JOBS, Aborted, AbortFilter, AbortRequest, Restarted, RestartRequest
+from kgym.api.bulk import JOBS, Aborted, AbortRequest, Restarted, RestartRequest
 from kgym.api.jobs import JobRequest
 from kgym.errors import Conflict, Forbidden, UserError
 from kgym_scheduler.database import groups
@@ -16,7 +16,8 @@ from kgym_scheduler.database.job_lists import COUNTED, JobList, clauses
 from kgym_scheduler.database.tables import UNFINISHED, jobs
 from kgym_scheduler.errors import not_your_group, not_yours
 from kgym_scheduler.queue import step_rules
-from kgym_scheduler.queue.job_changes import Changed, Changes
+from kgym_scheduler.queue.job_change import Changed
+from kgym_scheduler.queue.job_changes import Changes
 from kgym_scheduler.queue.submission import Submission
 
 
@@ -53,7 +54,7 @@ async def abort(
         return await _abort(connection, now, request.jobs or [], owner)
     if owner is not None and not request.filter.mine:
         raise _others()
-    query = _unfinished(request.filter, caller)
+    query = select(jobs.c.id).where(UNFINISHED, *clauses(request.filter, caller))
     return await _abort_matching(connection, now, query, owner, request.expected)
 
 
@@ -148,8 +149,3 @@ def _check_count(number: int, expected: int | None) -> None:
 
 def _others() -> Forbidden:
     return Forbidden("not_your_job", "jobs of others need the scope admin", scope="admin")
-
-
-def _unfinished(conditions: AbortFilter, caller: str) -> Select[Any]:
-    """Return the query for the ids of the matching unfinished jobs."""
-    return select(jobs.c.id).where(UNFINISHED, *clauses(conditions, caller))

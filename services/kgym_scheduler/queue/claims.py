@@ -21,7 +21,8 @@ from kgym_scheduler.database.tables import LOCAL, QUEUED, attempts, jobs, steps
 from kgym_scheduler.database.tables import turns as turns_table
 from kgym_scheduler.queue import capability_lanes, fair_queue, step_inputs, step_rules
 from kgym_scheduler.queue.attended_jobs import Wanted
-from kgym_scheduler.queue.job_changes import Changed, Changes, Step
+from kgym_scheduler.queue.job_change import Changed, Step
+from kgym_scheduler.queue.job_changes import Changes
 
 # A step that may begin.
 _Candidate = Row[*tuple[Any, ...]]

@@ -4,11 +4,9 @@ The jobs are locked and read, the rules change their steps in memory, and `write
 changes in a handful of statements, whatever the number of jobs.
 """
 
-import json
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
-from datetime import datetime, timedelta
+from datetime import datetime
 from itertools import groupby
 from typing import Any
 from uuid import UUID
@@ -18,207 +16,14 @@ from sqlalchemy import bindparam, case, insert, literal, select
 from sqlalchemy.dialects.postgresql import insert as insert_or_skip  # SQLite has the same
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from kgym.api.states import Event, State, after, job_state
-from kgym.api.steps import StepKind, StepResult
+from kgym.api.states import State
+from kgym.api.steps import StepKind
 from kgym.api.suitecache import ENTRY
 from kgym_scheduler.database.tables import attempts, events, facets, jobs, steps
 from kgym_scheduler.queue import fair_queue
-from kgym_scheduler.queue.job_conclusions import NOTHING, EndedJob, EndedStep, conclude
+from kgym_scheduler.queue.job_change import Changed, EndedAttempt, JobChange, Step
+from kgym_scheduler.queue.job_conclusions import NOTHING, conclude
 from kgym_scheduler.queue.row_writes import Row, forget_progress, lanes_to_notify, update_rows
-
-
-@dataclass(slots=True)
-class Step:
-    """A step as the rules see it, and the values to write."""
-
-    id: int
-    number: int
-    kind: StepKind
-    lane: int
-    rank: int
-    state: State
-    attempt: int
-    tries: int
-    lease: UUID | None
-    lease_until: datetime | None
-    not_before: datetime | None
-    started_at: datetime | None
-    progressed: bool
-    spec: str | None
-    """Only of a queued step."""
-    was: tuple[State, UUID | None]
-    values: dict[str, object] = field(default_factory=dict)
-    answer: StepResult | None = None
-    """The result of the attempt that ends now."""
-
-
-@dataclass(frozen=True, slots=True)
-class EndedAttempt:
-    """An attempt that has ended, for metrics."""
-
-    lease: UUID
-    kind: StepKind
-    outcome: str
-    seconds: float
-    again: bool
-    """Whether another attempt follows."""
-    cached: bool | None
-    """Of a successful build: whether the unpatched tree was cached."""
-    entry: str | None
-    """Of a successful build or check: its SuiteCache entry."""
-    cause: str | None
-    reason: str | None
-    """Cause and reason are those of a failure."""
-
-
-@dataclass(frozen=True, slots=True)
-class Changed:
-    """A change of a job, for workers and followers, once it is committed."""
-
-    job_id: int
-    queued: tuple[StepKind, ...] = ()
-    """The kinds of steps that workers have to be notified of."""
-    ended: tuple[EndedAttempt, ...] = ()
-
-
-@dataclass(slots=True)
-class JobChange:
-    """A job in a transaction; nothing is written before `Changes.write`."""
-
-    now: datetime
-    id: int
-    submitter: str
-    was: State
-    steps: list[Step]
-    moves: list[tuple[int, int, State, dict[str, object]]] = field(default_factory=list)
-    """Events of steps: number, attempt, new state, further data."""
-    queued: list[Step] = field(default_factory=list)
-    begun: list[dict[str, Any]] = field(default_factory=list)
-    ended: list[EndedAttempt] = field(default_factory=list)
-    quiet: list[Step] = field(default_factory=list)
-    """Steps whose progress events are deleted."""
-
-    @property
-    def state(self) -> State:
-        """The state of the job, computed from its steps."""
-        return job_state([step.state for step in self.steps])
-
-    def claim(self, step: Step, lease: UUID, worker: str, until: datetime) -> None:
-        """Start an attempt: lease the step to the worker until `until`."""
-        step.attempt, step.tries = step.attempt + 1, step.tries + 1
-        self._move(
-            step,
-            Event.CLAIM,
-            attempt=step.attempt,
-            tries=step.tries,
-            lease=lease,
-            lease_until=until,
-            worker=worker,
-            started_at=self.now,
-            failure=None,
-            artifacts="[]",
-            artifacts_gone_at=None,
-        )
-        step.lease, step.started_at = lease, self.now
-        self.begun.append(
-            {
-                "lease": lease,
-                "step_id": step.id,
-                "number": step.attempt,
-                "kind": step.kind,
-                "worker": worker,
-                "started_at": self.now,
-            }
-        )
-        self._note(step, worker=worker)
-
-    def end(
-        self,
-        step: Step,
-        event: Event,
-        outcome: str,
-        cached: bool | None = None,
-        entry: str | None = None,
-        **values: object,
-    ) -> None:
-        """End the running attempt of a step."""
-        failure = _failure(values)
-        self._end_attempt(step, outcome, failure, again=False, cached=cached, entry=entry)
-        self._move(step, event, finished_at=self.now, **_UNLEASED, **values)
-        self._note(step, **failure)
-
-    def requeue(self, step: Step, outcome: str, *, delay: float = 0, **values: object) -> None:
-        """End the running attempt of a step, and queue it again after `delay` seconds."""
-        failure = _failure(values)
-        self._end_attempt(step, outcome, failure, again=True)
-        self._enqueue(step, Event.RETRY, delay, values)
-        self._note(step, **failure)
-
-    def enqueue(self, step: Step) -> None:
-        """Queue a pending step."""
-        self._enqueue(step, Event.ENQUEUE, 0, {})
-        self._note(step)
-
-    def move(self, moved: Iterable[Step], event: Event, **values: object) -> None:
-        """Apply `event` to steps that do not run."""
-        for step in moved:
-            self._move(step, event, **values)
-            self._note(step)
-
-    def _move(self, step: Step, event: Event, **values: object) -> None:
-        step.state = after(step.state, event)
-        step.values |= {"state": step.state, **values}
-
-    def _enqueue(self, step: Step, event: Event, delay: float, values: dict[str, object]) -> None:
-        begin = self.now + timedelta(seconds=delay)
-        self._move(step, event, queued_at=self.now, not_before=begin, **_UNLEASED, **values)
-        self.queued.append(step)
-        step.not_before = begin
-
-    def _end_attempt(
-        self,
-        step: Step,
-        outcome: str,
-        values: Mapping[str, Any],
-        *,
-        again: bool,
-        cached: bool | None = None,
-        entry: str | None = None,
-    ) -> None:
-        if step.lease is not None:
-            seconds = (self.now - (step.started_at or self.now)).total_seconds()
-            failure = values.get("failure", {})
-            why = failure.get("cause"), _word(failure.get("reason"))
-            used = cached, entry
-            ended = EndedAttempt(step.lease, step.kind, outcome, seconds, again, *used, *why)
-            self.ended.append(ended)
-        if step.progressed:
-            self.quiet.append(step)
-        step.lease = None
-
-    def events(self, conclusion: Mapping[str, object]) -> list[dict[str, object]]:
-        """Return the events as rows; each has the job's state at the end of the transaction.
-
-        The last event of a job has its outcome and the reason, too.
-        """
-        job_state = {"job_state": self.state}
-        if self.moves and self.state.final:
-            self.moves[-1][-1].update(outcome=conclusion["outcome"], reason=conclusion["reason"])
-        return [
-            {
-                "job_id": self.id,
-                "step": number,
-                "attempt": attempt,
-                "kind": "state",
-                "at": self.now,
-                "data": json.dumps({"state": state, **job_state, "attempt": attempt, **data}),
-            }
-            for number, attempt, state, data in self.moves
-        ]
-
-    def _note(self, step: Step, **data: object) -> None:
-        self.moves.append((step.number, step.attempt, step.state, data))
-
 
 _STEP_COLUMNS = (
     *("id", "number", "kind", "lane", "rank", "state", "attempt", "tries"),
@@ -268,10 +73,8 @@ _ADD_ENTRY_FACETS = (
     )
     .on_conflict_do_nothing()
 )
-_UNENDED: dict[str, object] = dict.fromkeys(
-    ("ended_at", "outcome", "cause", "reason", "cached", "entry")
-)
-_UNLEASED: dict[str, object] = {"lease": None, "lease_until": None, "progress": None}
+_ENDING = ("outcome", "cause", "reason", "cached", "entry")
+_UNENDED: dict[str, object] = dict.fromkeys(("ended_at", *_ENDING))
 
 
 class Changes:
@@ -370,14 +173,7 @@ class Changes:
         await update_rows(self._connection, attempts, rows)
 
     def _ending(self, attempt: EndedAttempt) -> dict[str, object]:
-        return {
-            "ended_at": self._now,
-            "outcome": attempt.outcome,
-            "cause": attempt.cause,
-            "reason": attempt.reason,
-            "cached": attempt.cached,
-            "entry": attempt.entry,
-        }
+        return {"ended_at": self._now, **{name: getattr(attempt, name) for name in _ENDING}}
 
     async def _write_jobs(self, changed: Sequence[JobChange]) -> None:
         conclusions = await self._conclusions(changed)
@@ -417,17 +213,8 @@ class Changes:
     async def _conclusions(self, changed: Sequence[JobChange]) -> dict[int, dict[str, object]]:
         """Return the conclusions, as columns, of jobs that end; of restarted jobs, none."""
         restarted = {job.id: NOTHING for job in changed if job.was.final}
-        ended = [_ended(job) for job in changed if job.state.final and not job.was.final]
+        ended = [job for job in changed if job.state.final and not job.was.final]
         return restarted | (await conclude(self._connection, ended) if ended else {})
-
-
-def _ended(job: JobChange) -> EndedJob:
-    ended = []
-    for step in job.steps:
-        failure = step.values.get("failure")
-        stored = failure if isinstance(failure, str) else None
-        ended.append(EndedStep(step.number, step.kind, step.state, step.answer, stored))
-    return EndedJob(job.id, job.state, ended)
 
 
 def _alike(moved: Iterable[Step]) -> list[list[tuple[Row, Row]]]:
@@ -461,13 +248,3 @@ def _step(*columns: Any) -> Step:
     was = State(state), lease
     known = (id_, number, StepKind(kind), lane, rank, was[0], attempt, tries, lease, *rest, was)
     return Step(*known)
-
-
-def _failure(values: dict[str, object]) -> dict[str, object]:
-    failure = values.get("failure")
-    return {"failure": json.loads(failure)} if isinstance(failure, str) else {}
-
-
-def _word(reason: str | None) -> str | None:
-    """Return a reason that a worker sent without characters that a database may refuse."""
-    return reason and "".join(c if c.isprintable() else " " for c in reason)

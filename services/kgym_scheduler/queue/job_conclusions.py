@@ -6,7 +6,6 @@ nevertheless.
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
 from itertools import groupby
 from typing import Any
 
@@ -24,6 +23,7 @@ from kgym.bugs.conclusion import Conclusion, conclusion
 from kgym.bugs.patch_summary import summaries
 from kgym_scheduler.database import views
 from kgym_scheduler.database.tables import steps
+from kgym_scheduler.queue.job_change import JobChange, Step
 
 # Maximum characters of a job's earlier results: reading them blocks the loop, some 10 ms a MiB.
 LONGEST = 4 << 20
@@ -57,38 +57,16 @@ _RESULTS: Select[Any] = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class EndedStep:
-    """A step of a job that ends now."""
-
-    number: int
-    kind: StepKind
-    state: State
-    answer: StepResult | None
-    """The result, if this step has ended the job."""
-    failure: str | None
-    """The stored failure, if this step has ended the job."""
-
-
-@dataclass(frozen=True, slots=True)
-class EndedJob:
-    """A job that ends now, with its steps in order."""
-
-    id: int
-    state: State
-    steps: Sequence[EndedStep]
-
-    @property
-    def rests_on_stored(self) -> bool:
-        """Whether the conclusion needs stored results or specs besides the last answer."""
-        return self.state is not State.ABORTED and any(step.kind in _TELLING for step in self.steps)
-
-
 async def conclude(
-    connection: AsyncConnection, ended: Sequence[EndedJob]
+    connection: AsyncConnection, ended: Sequence[JobChange]
 ) -> dict[int, dict[str, object]]:
-    """Return the columns of the conclusions, by job."""
-    stored = await _stored(connection, [job.id for job in ended if job.rests_on_stored])
+    """Return the columns of the conclusions of jobs that end now, by job."""
+    telling = [
+        job.id
+        for job in ended
+        if job.state is not State.ABORTED and any(step.kind in _TELLING for step in job.steps)
+    ]
+    stored = await _stored(connection, telling)
     return {job.id: _columns(job, stored[job.id]) for job in ended}
 
 
@@ -104,7 +82,7 @@ async def _stored(
     return stored
 
 
-def _columns(job: EndedJob, stored: Mapping[int, Row[Any]]) -> dict[str, object]:
+def _columns(job: JobChange, stored: Mapping[int, Row[Any]]) -> dict[str, object]:
     try:
         concluded, patches = _conclusion(job, stored)
     except Exception as error:  # noqa: BLE001 - whatever is in a result, the job ends
@@ -112,8 +90,9 @@ def _columns(job: EndedJob, stored: Mapping[int, Row[Any]]) -> dict[str, object]
         if job.state is State.SUCCEEDED:
             reason = _line(f"its results cannot be read: {error}")
             return {**NOTHING, "outcome": Outcome.INCONCLUSIVE, "reason": reason}
-        unanswered = [replace(step, answer=None) for step in job.steps]
-        concluded, patches = _conclusion(replace(job, steps=unanswered), {})
+        for step in job.steps:
+            step.answer = None
+        concluded, patches = _conclusion(job, {})
     lines = {name: _line(getattr(concluded, name)) for name in _LINES}
     # Names and reasons are foreign words, too.
     safe = [
@@ -132,7 +111,7 @@ def _columns(job: EndedJob, stored: Mapping[int, Row[Any]]) -> dict[str, object]
 
 
 def _conclusion(
-    job: EndedJob, stored: Mapping[int, Row[Any]]
+    job: JobChange, stored: Mapping[int, Row[Any]]
 ) -> tuple[Conclusion, list[PatchSummary]]:
     parts = [_view(step, stored.get(step.number)) for step in job.steps]
     fields: dict[str, Any] = {"id": job.id, "state": job.state, "steps": parts}
@@ -141,7 +120,7 @@ def _conclusion(
     return concluded, summaries(ended, concluded)
 
 
-def _view(step: EndedStep, stored: Row[Any] | None) -> StepView:
+def _view(step: Step, stored: Row[Any] | None) -> StepView:
     spec: StepSpec | Failure | None = None
     result: StepResult | Failure | None = step.answer
     if stored is not None:
@@ -153,6 +132,7 @@ def _view(step: EndedStep, stored: Row[Any] | None) -> StepView:
     for part in (spec, result):
         if isinstance(part, Failure):
             raise ValueError(part.message)
+    failure = step.values.get("failure")
     fields: dict[str, Any] = {
         "number": step.number,
         "name": None if stored is None else stored.name,
@@ -160,7 +140,7 @@ def _view(step: EndedStep, stored: Row[Any] | None) -> StepView:
         "state": step.state,
         "spec": spec,
         "result": result,
-        "failure": views.read(Failure, step.failure),
+        "failure": views.read(Failure, failure if isinstance(failure, str) else None),
     }
     return StepView.model_construct(**fields)
 

@@ -2,24 +2,20 @@
 
 import uuid
 
-from sqlalchemy import bindparam, delete, exists, select
+from sqlalchemy import delete, exists, select
 from sqlalchemy.dialects.postgresql import insert  # SQLite has the same ON CONFLICT
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from kgym_scheduler.database.tables import RUNNING, holds, steps
 
-_HELD = (
-    select(holds.c.name)
-    .where(exists().where(RUNNING, steps.c.lease == holds.c.lease))
-    .where(holds.c.name == bindparam("name"))
-)
+# Whether the attempt that holds a name is running.
+_RUNS = exists().where(RUNNING, steps.c.lease == holds.c.lease)
 
 
 async def take(connection: AsyncConnection, lease: uuid.UUID, name: str) -> bool:
     """Lock the name for the lease unless another running one holds it; return if it is held."""
     # Locks of ended attempts are removed here, so that no ending has to know of them.
-    running = exists().where(RUNNING, steps.c.lease == holds.c.lease)
-    await connection.execute(delete(holds).where(~running))
+    await connection.execute(delete(holds).where(~_RUNS))
     if await connection.scalar(select(steps.c.id).where(RUNNING, steps.c.lease == lease)) is None:
         return False
     await connection.execute(insert(holds).values(name=name, lease=lease).on_conflict_do_nothing())
@@ -29,4 +25,5 @@ async def take(connection: AsyncConnection, lease: uuid.UUID, name: str) -> bool
 
 async def held(connection: AsyncConnection, name: str) -> bool:
     """Return whether a running lease holds the name."""
-    return bool((await connection.execute(_HELD, {"name": name})).all())
+    query = select(holds.c.name).where(_RUNS, holds.c.name == name)
+    return await connection.scalar(query) is not None

@@ -1,7 +1,6 @@
 """The place of a queued step: how many steps come before it, and about when it begins."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from sqlalchemy import ScalarSelect, Select, func, select, tuple_
@@ -17,18 +16,10 @@ MOST = 10_000
 _RECENT = 1000
 
 
-@dataclass(frozen=True, slots=True)
-class Place:
-    """The place of a queued step; `seconds` is None if there is nothing to estimate it from."""
-
-    ahead: int
-    seconds: float | None
-
-
 async def of(
     connection: AsyncConnection, job_id: int, number: int, live: Sequence[WorkerInfo]
-) -> Place:
-    """Return the place of a step among the queued ones of its kind.
+) -> dict[str, object]:
+    """Return the place of a step among the queued ones of its kind, as fields of its `StepView`.
 
     It is an estimate: other submitters' later steps may come first, and workers may come and go.
     """
@@ -45,7 +36,8 @@ async def of(
     row = (await connection.execute(counted)).one()
     slots = sum(worker.slots for worker in live if step.kind in worker.kinds)
     took = None if row.took is None else float(row.took)
-    return Place(row.ahead, _seconds(took, row.ahead, row.running, slots))
+    begins_in = _seconds(took, row.ahead, row.running, slots)
+    return {"ahead": row.ahead, "begins_in": begins_in}
 
 
 def before(kind: str, place: tuple[int, int, int]) -> Select[tuple[int]]:

@@ -9,7 +9,7 @@ from kgym.api.worker_calls import AttemptEnding
 from kgym.errors import Conflict
 from kgym_scheduler.database import views
 from kgym_scheduler.errors import no_step
-from kgym_scheduler.queue.job_changes import JobChange, Step
+from kgym_scheduler.queue.job_change import JobChange, Step, Used
 
 # Attempts of a step, without released ones. Infrastructure failures are retried; a step that kills
 # its worker each time fails in the end, too.
@@ -33,7 +33,7 @@ def finish(change: JobChange, step: Step, ending: AttemptEnding) -> None:
         fail_or_retry(change, step, ending.failure, artifacts)
     elif answered:
         used = _used(ending.result)
-        change.end(step, Event.SUCCEED, "succeeded", *used, result=result, artifacts=artifacts)
+        change.end(step, Event.SUCCEED, "succeeded", used, result=result, artifacts=artifacts)
         for following in change.steps[step.number + 1 : step.number + 2]:
             change.enqueue(following)
     else:
@@ -45,8 +45,7 @@ def finish(change: JobChange, step: Step, ending: AttemptEnding) -> None:
         fail_or_retry(change, step, failure, artifacts)
 
 
-def _used(result: StepResult | None) -> tuple[bool | None, str | None]:
-    """Return whether a build's unpatched tree was cached, and its SuiteCache entry."""
+def _used(result: StepResult | None) -> Used:
     if not isinstance(result, BuildResult | CheckResult):
         return None, None
     known = ENTRY.fullmatch(result.tree)
@@ -55,7 +54,7 @@ def _used(result: StepResult | None) -> tuple[bool | None, str | None]:
 
 def fail(change: JobChange, step: Step, outcome: str, failure: Failure, **values: object) -> None:
     """Fail the step for good, and skip all after it."""
-    change.end(step, Event.FAIL, outcome, None, None, failure=failure.model_dump_json(), **values)
+    change.end(step, Event.FAIL, outcome, (None, None), failure=failure.model_dump_json(), **values)
     change.move(change.steps[step.number + 1 :], Event.SKIP, finished_at=change.now)
 
 
@@ -89,7 +88,9 @@ def expire(change: JobChange, step: Step) -> None:
 
 
 def abort(change: JobChange) -> None:
-    """Abort the unfinished steps."""
+    """Abort the unfinished steps; leave an aborted job as it is."""
+    if change.state is State.ABORTED:
+        return
     if change.state.final:
         raise Conflict("job_finished", f"job {change.id} has {change.state} already")
     active = next(step for step in change.steps if not step.state.final)

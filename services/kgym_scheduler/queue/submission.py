@@ -23,7 +23,7 @@ from kgym.errors import UserError
 from kgym_scheduler.database import views
 from kgym_scheduler.database.tables import LOCAL, events, facets, groups, jobs, steps
 from kgym_scheduler.queue import capability_lanes, fair_queue, step_inputs
-from kgym_scheduler.queue.job_changes import Changed
+from kgym_scheduler.queue.job_change import Changed
 from kgym_scheduler.queue.row_writes import lanes_to_notify
 
 FIRST = after(State.PENDING, Event.ENQUEUE)

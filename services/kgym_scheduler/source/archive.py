@@ -2,7 +2,7 @@
 
 import sqlite3
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -11,6 +11,7 @@ import numpy as np
 
 from kgym.source import source_archive
 from kgym.source.source_archive import Numbers, decompressed
+from kgym.source.symbols import Placed
 from kgym_scheduler.source.literals import Words
 
 # A part that occurs in more words than this is in too many files to narrow a search.
@@ -33,17 +34,6 @@ class Entry:
     size: int
     text: bytes
     """The text of a file, the target of a link; empty if the archive does not hold it."""
-
-
-@dataclass(frozen=True, slots=True)
-class Row:
-    """A definition: the number of its file, its lines from 1."""
-
-    name: bytes
-    file: int
-    line: int
-    last: int
-    kind: str
 
 
 class Archive:
@@ -169,15 +159,15 @@ class Reader:
             candidates.append(held)
         return np.unique(np.concatenate(candidates))
 
-    def definitions(self, name: bytes) -> list[Row]:
-        """Return the definitions of a name."""
-        return self._rows("SELECT * FROM symbol WHERE name = ? ORDER BY file, line", name)
+    def definitions(self, name: bytes) -> list[tuple[int, Placed]]:
+        """Return the definitions of a name, each with the number of its file."""
+        return self._symbols("SELECT * FROM symbol WHERE name = ? ORDER BY file, line", name)
 
-    def functions(self, file: int) -> list[Row]:
+    def functions(self, file: int) -> list[Placed]:
         """Return the functions that a file defines, by line."""
         query = "SELECT * FROM symbol WHERE file = ? AND kind = 'function' ORDER BY line"
-        return self._rows(query, file)
+        return [function for _, function in self._symbols(query, file)]
 
-    def _rows(self, query: str, value: object) -> list[Row]:
-        rows: Iterable[tuple[bytes, int, int, int, str]] = self._database.execute(query, (value,))
-        return [Row(*row) for row in rows]
+    def _symbols(self, query: str, value: object) -> list[tuple[int, Placed]]:
+        rows = self._database.execute(query, (value,))
+        return [(file, Placed(name, kind, line, last)) for name, file, line, last, kind in rows]

@@ -26,8 +26,8 @@ from kgym.api.source import (
 )
 from kgym.errors import UserError
 from kgym.source import source_archive, symbols
+from kgym.source.symbols import Placed
 from kgym_scheduler.source import literals
-from kgym_scheduler.source.archive import Row
 from kgym_scheduler.source.view import View
 
 # Time limit of one search.
@@ -221,24 +221,23 @@ def _definitions(view: View, name: bytes) -> list[Definition]:
     paths = view.archive.paths
     rows = view.reader.definitions(name)[: _MOST_DEFINITIONS + 1]
     definitions = [
-        _definition(paths[row.file], view.reader.text(row.file), row)
-        for row in rows
-        if paths[row.file] not in view.changed
+        _definition(paths[file], view.reader.text(file), symbol)
+        for file, symbol in rows
+        if paths[file] not in view.changed
     ]
     for path, text in view.changed.items():
         if text and symbols.is_c(path) and len(text) <= source_archive.SEARCHED:
-            rows = [_row(symbol) for symbol in symbols.symbols(text) if symbol.name == name]
-            definitions += [_definition(path, text, row) for row in rows]
+            own = [symbol for symbol in symbols.symbols(text) if symbol.name == name]
+            definitions += [_definition(path, text, symbol) for symbol in own]
     # Variables last: a function, macro or type of the same name is more often meant.
     definitions.sort(key=lambda d: (d.kind == "variable", d.path, d.line))
     return definitions
 
 
-def _definition(path: str, text: bytes, row: Row) -> Definition:
-    line = text.split(b"\n", row.line)[row.line - 1].decode(errors="replace")
-    return Definition.model_validate(
-        {"path": path, "line": row.line, "last": row.last, "kind": row.kind, "text": line}
-    )
+def _definition(path: str, text: bytes, symbol: Placed) -> Definition:
+    line = text.split(b"\n", symbol.line)[symbol.line - 1].decode(errors="replace")
+    place = {"path": path, "line": symbol.line, "last": symbol.last}
+    return Definition.model_validate({**place, "kind": symbol.kind, "text": line})
 
 
 def _uses(view: View, name: str, definitions: list[Definition], clock: _Clock) -> Iterator[Use]:
@@ -249,7 +248,7 @@ def _uses(view: View, name: str, definitions: list[Definition], clock: _Clock) -
         text = view.reader.text(number) if number else view.changed[path]
         if not text or name.encode() not in text:
             continue
-        functions: list[Row] | None = None
+        functions: list[Placed] | None = None
         heads = _heads(text, [d for d in definitions if d.path == path])
         for line, shown in _lines(pattern, text, clock):
             if line in heads or shown.lstrip().startswith(("*", "//", "/*")):
@@ -279,16 +278,12 @@ def _heads(text: bytes, definitions: list[Definition]) -> set[int]:
     return heads
 
 
-def _functions(view: View, path: str, number: int, text: bytes) -> list[Row]:
+def _functions(view: View, path: str, number: int, text: bytes) -> list[Placed]:
     if number:
         return view.reader.functions(number)
     if not symbols.is_c(path):
         return []
-    return [_row(symbol) for symbol in symbols.symbols(text) if symbol.kind == "function"]
-
-
-def _row(symbol: symbols.Placed) -> Row:
-    return Row(symbol.name, 0, symbol.line, symbol.last, symbol.kind)
+    return [symbol for symbol in symbols.symbols(text) if symbol.kind == "function"]
 
 
 def _near(view: View, name: str, definitions: list[Definition]) -> list[tuple[str, int]]:

@@ -39,10 +39,7 @@ class Breakpoints:
     @classmethod
     @contextlib.asynccontextmanager
     async def armed(
-        cls,
-        connect: Callable[[], socket.socket],
-        places: Mapping[str, tuple[int, ...]],
-        most: int = 1000,
+        cls, connect: Callable[[], socket.socket], places: Mapping[str, tuple[int, ...]], most: int
     ) -> "AsyncIterator[Breakpoints]":
         """Watch the functions at these addresses, `most` addresses at a time.
 

@@ -70,12 +70,8 @@ class ControlSet:
 
     @property
     def _wanted(self) -> list[ControlName]:
-        known = self.detectors
-        return [
-            name
-            for name in ControlName
-            if name not in known.lacking and name not in known.unavailable
-        ]
+        gone = {*self.detectors.lacking, *self.detectors.unavailable}
+        return [name for name in ControlName if name not in gone]
 
     def _worst(self, name: ControlName) -> Control:
         if why := self.detectors.lacking.get(name):
@@ -121,7 +117,6 @@ def findings(controls: Iterable[Control]) -> Iterator[Finding]:
     for why, names in gone.items():
         yield Finding(
             check="detector",
-            severity=Severity.NOTE,
             reason="control_not_available",
             message=f"no {', '.join(names)} fault can be raised: {why}",
         )

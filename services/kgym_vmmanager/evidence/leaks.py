@@ -52,13 +52,9 @@ async def find(connecting: Awaitable[Ssh]) -> None:
     # A program's own scan may have come too early, or not have ended in time.
     try:
         status, output = await (await connecting).run(_SCAN, limit=_SCAN_SECONDS)
+        why = f"the guest says `{quoted(output)}`" if status != 0 else ""
     except ConnectionLost as error:
-        raise InstanceEnded(
-            InstanceOutcome.NOT_DONE, f"leaks were not looked for: {error}"
-        ) from error
-    if status != 0:
-        words = quoted(output)
-        raise InstanceEnded(
-            InstanceOutcome.NOT_DONE, f"leaks were not looked for: the guest says `{words}`"
-        )
+        why = str(error)
+    if why:
+        raise InstanceEnded(InstanceOutcome.NOT_DONE, f"leaks were not looked for: {why}")
     await asyncio.sleep(_SHOWN_SECONDS)

@@ -2,11 +2,11 @@
 
 import time
 from pathlib import Path
-from typing import Protocol
 
 from kgym.crash.report import Watch
 from kgym.errors import InfrastructureError
 from kgym.host.quoted_words import quoted
+from kgym_vmmanager.vm.provider import Vm
 
 # Bytes of the stream that the file keeps, from its beginning: a guest may print any amount.
 FILE_BYTES = 32 << 20
@@ -19,36 +19,21 @@ _TAIL_BYTES = 2000
 _LINE = 200
 
 
-class Source(Protocol):
-    """The origin of a console that may lag behind the guest: a `Vm`."""
-
-    # A console in a cloud is polled. Silence counts only up to the moment to which it was read, and
-    # before a verdict rests on silence, it is read to its end.
-
-    @property
-    def console_until(self) -> float:
-        """The moment (monotonic clock) up to which the console has been read."""
-
-    @property
-    def console_gap(self) -> str:
-        """Which part of it was lost, in words; empty if none was."""
-
-    async def catch_up(self) -> None:
-        """Return once everything that was printed until now has been read."""
-
-
 class Console:
     """The console of a guest, or the output of a program in it.
 
     `source` is set once the VM of a console runs.
     """
 
+    # A console in a cloud is polled. Silence counts only up to the moment to which it was read, and
+    # before a verdict rests on silence, it is read to its end.
+
     def __init__(self, path: Path) -> None:
         self.watch = Watch()
         self.last = time.monotonic()
         self.error: InfrastructureError | None = None
         self.size = 0
-        self.source: Source | None = None
+        self.source: Vm | None = None
         self._tail = b""
         self._fed = 0
         self._path = path

@@ -16,8 +16,8 @@ from typing import IO
 class CpioFile:
     """A file of the archive: owned by root, with the time 0.
 
-    `mode` holds type and permissions; `data` is a file's content or a link's
-    target; `device` is the (major, minor) of a device node.
+    `mode` holds type and permissions; `data` is a file's content; `device` is the (major, minor) of
+    a device node.
     """
 
     path: str
@@ -34,11 +34,6 @@ def folder(path: str, permissions: int = 0o755) -> CpioFile:
 def file(path: str, data: bytes, permissions: int = 0o644) -> CpioFile:
     """Return a regular file."""
     return CpioFile(path, stat.S_IFREG | permissions, data)
-
-
-def symlink(path: str, target: str) -> CpioFile:
-    """Return a symbolic link."""
-    return CpioFile(path, stat.S_IFLNK | 0o777, target.encode())
 
 
 def character_device(path: str, major: int, minor: int) -> CpioFile:

@@ -10,7 +10,7 @@ import re
 import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
-from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from kgym.errors import InfrastructureError
@@ -19,6 +19,8 @@ from kgym.host.folder_cache import FolderCache
 from kgym_vmmanager.guest import cpio
 from kgym_vmmanager.guest.paths import CAPTURE, MAKEDUMPFILE, NETWORK, RUNNER, TRACER, VARIER
 
+# Files of this host, by their paths in the guest.
+Parts = Mapping[str, Path]
 # The guest prints this on its console just before it starts its SSH server.
 READY = b"kgym: guest ready"
 # It prints this and a reason instead if it cannot start from its root disk.
@@ -39,36 +41,19 @@ _ETC = {
 _TOOL_SECONDS = 60.0
 
 
-@dataclass(frozen=True, slots=True)
 class GuestImage:
     """A guest image in the cache, with the keys that open it."""
 
-    folder: Path
-
-    @property
-    def initrd(self) -> Path:
-        """The cpio archive that the kernel unpacks as its root file system."""
-        return self.folder / "initrd.cpio"
-
-    @property
-    def smoke(self) -> Path:
-        """The smoke test, a static program."""
-        return self.folder / "smoke"
-
-    @property
-    def capture(self) -> Path:
-        """The cpio archive for the capture kernel."""
-        return self.folder / "capture.cpio"
-
-    @property
-    def kexec(self) -> Path:
-        """The loader of the capture kernel, a static program."""
-        return self.folder / "kexec"
-
-    @property
-    def client_key(self) -> Path:
-        """The private key (OpenSSH, ed25519) that the guest's root accepts."""
-        return self.folder / "client_key"
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        # The cpio archive that the kernel unpacks as its root file system.
+        self.initrd = folder / "initrd.cpio"
+        # The smoke test, a static program.
+        self.smoke = folder / "smoke"
+        # The cpio archive for the capture kernel, and its loader, a static program.
+        self.capture, self.kexec = folder / "capture.cpio", folder / "kexec"
+        # The private key (OpenSSH, ed25519) that the guest's root accepts.
+        self.client_key = folder / "client_key"
 
     @property
     def host_key(self) -> str:
@@ -82,13 +67,16 @@ async def guest_image(cache: Path, held: ExitStack | None = None) -> GuestImage:
     The cache keeps it until `held` is closed. Raises InfrastructureError if a package or tool is
     missing.
     """
-    parts, called = await _parts(), await _called_parts()
-    captures = await _capture_parts()
+    busybox = {"bin/busybox": Path(proc.require("busybox"))}
+    parts = busybox | await _with_libraries(Path(proc.require("dropbear")))
+    # Programs that reproducers call by `system`, e.g. to set up network devices. Busybox does not
+    # do: its shell prefers its own applets to any program, and its `ip` cannot add neighbours.
+    shell, ip = Path(proc.require("dash")), Path(proc.require("ip"))
+    called = await _with_libraries(shell, "dash") | await _with_libraries(ip, "iproute2")
+    makedumpfile = shutil.which(MAKEDUMPFILE)
+    captures = await _with_libraries(Path(makedumpfile)) if makedumpfile else {}
     identity = await _identity({**parts, **called, **captures})
-
-    async def make(folder: Path) -> None:
-        await _make(folder, parts, called, captures)
-
+    make = partial(_make, parts=parts, called=called, captures=captures)
     folder, _ = await FolderCache(cache / "guest").get(identity, make, held=held)
     return GuestImage(folder)
 
@@ -96,26 +84,6 @@ async def guest_image(cache: Path, held: ExitStack | None = None) -> GuestImage:
 def network() -> Path:
     """Return the script that configures a guest's network."""
     return _INSIDE / "network"
-
-
-async def _parts() -> dict[str, Path]:
-    """Return the host's files for the image, by their paths in the guest."""
-    busybox = {"bin/busybox": Path(proc.require("busybox"))}
-    return busybox | await _with_libraries(Path(proc.require("dropbear")))
-
-
-async def _called_parts() -> dict[str, Path]:
-    """Return the programs that reproducers call by `system`, e.g. to set up network devices."""
-    # Busybox does not do: its shell prefers its own applets to any program, and its `ip` cannot add
-    # neighbours.
-    shell, ip = Path(proc.require("dash")), Path(proc.require("ip"))
-    return await _with_libraries(shell, "dash") | await _with_libraries(ip, "iproute2")
-
-
-async def _capture_parts() -> dict[str, Path]:
-    """Return the additional files of the capture kernel's image."""
-    path = shutil.which(MAKEDUMPFILE)
-    return await _with_libraries(Path(path)) if path else {}
 
 
 async def _with_libraries(program: Path, name: str | None = None) -> dict[str, Path]:
@@ -134,7 +102,7 @@ def _libraries(text: str) -> Iterator[Path]:
         yield Path(match[1])
 
 
-async def _identity(parts: Mapping[str, Path]) -> str:
+async def _identity(parts: Parts) -> str:
     query = ["dpkg-query", "--show", "--showformat=${Package}=${Version}\n", *_PACKAGES]
     versions = await proc.run(query, timeout=_TOOL_SECONDS, check=False)
     if versions.returncode != 0:
@@ -152,24 +120,13 @@ def _digest(versions: bytes, files: Mapping[str, Path]) -> str:
     return whole.hexdigest()
 
 
-async def _make(
-    folder: Path,
-    parts: Mapping[str, Path],
-    called: Mapping[str, Path],
-    captures: Mapping[str, Path],
-) -> None:
-    runner, tracer, varier = folder / "run", folder / "trace", folder / "vary"
+async def _make(folder: Path, parts: Parts, called: Parts, captures: Parts) -> None:
+    inside = {RUNNER: folder / "run", TRACER: folder / "trace", VARIER: folder / "vary"}
     image = GuestImage(folder)
     flags = ("-static", "-pthread", "-O2", "-s", "-Wall", "-Wextra", "-Werror")
-    programs = (
-        (runner, "run.c"),
-        (tracer, "trace.c"),
-        (varier, "vary.c"),
-        (image.smoke, "smoke.c"),
-        (image.kexec, "kexec.c"),
-    )
-    for program, source in programs:
-        await proc.run(["gcc", *flags, "-o", program, _INSIDE / source], timeout=_TOOL_SECONDS)
+    for program in (*inside.values(), image.smoke, image.kexec):
+        source = _INSIDE / f"{program.name}.c"
+        await proc.run(["gcc", *flags, "-o", program, source], timeout=_TOOL_SECONDS)
     host = await _key(folder / "host_key")
     client = await _key(folder / "dropbear_client_key")
     (folder / "host_key.pub").write_text(host + "\n")
@@ -183,30 +140,26 @@ async def _make(
         *_programs(parts),
         *(cpio.file(path, text.encode()) for path, text in _ETC.items()),
         cpio.file("etc/host_key", (folder / "host_key").read_bytes(), 0o600),
-        cpio.file(NETWORK.lstrip("/"), network().read_bytes(), 0o755),
+        *_programs({NETWORK: network()}),
         cpio.folder("root/.ssh", 0o700),
         cpio.file("root/.ssh/authorized_keys", f"{client}\n".encode(), 0o600),
     ]
     own = [
         *_programs({path: file for path, file in called.items() if path not in parts}),
-        cpio.file("init", (_INSIDE / "init").read_bytes(), 0o755),
-        cpio.file(RUNNER.lstrip("/"), runner.read_bytes(), 0o755),
-        cpio.file(TRACER.lstrip("/"), tracer.read_bytes(), 0o755),
-        cpio.file(VARIER.lstrip("/"), varier.read_bytes(), 0o755),
+        *_programs({"init": _INSIDE / "init", **inside}),
     ]
     # Uncompressed, so that it boots on kernels without any decompressor.
     image.initrd.write_bytes(cpio.archive([*common, *own]))
-    own = [
-        cpio.file(CAPTURE.lstrip("/"), (_INSIDE / "capture").read_bytes(), 0o755),
-        *_programs(captures),
-    ]
-    image.capture.write_bytes(cpio.archive([*common, *own]))
-    for leftover in (runner, tracer, varier, folder / "host_key", folder / "dropbear_client_key"):
+    capture = _programs({CAPTURE: _INSIDE / "capture", **captures})
+    image.capture.write_bytes(cpio.archive([*common, *capture]))
+    for leftover in (*inside.values(), folder / "host_key", folder / "dropbear_client_key"):
         leftover.unlink()
 
 
-def _programs(parts: Mapping[str, Path]) -> Iterator[cpio.CpioFile]:
-    return (cpio.file(path, source.read_bytes(), 0o755) for path, source in parts.items())
+def _programs(parts: Parts) -> Iterator[cpio.CpioFile]:
+    return (
+        cpio.file(path.lstrip("/"), source.read_bytes(), 0o755) for path, source in parts.items()
+    )
 
 
 async def _key(path: Path) -> str:

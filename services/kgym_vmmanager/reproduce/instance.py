@@ -23,7 +23,7 @@ from kgym_vmmanager.evidence import crash_path, leaks
 from kgym_vmmanager.evidence.breakpoints import Breakpoints, StubFailed
 from kgym_vmmanager.evidence.call_profile import FOLDER, Profiling, TracerLog
 from kgym_vmmanager.evidence.compared_work import lacks, proves_nothing
-from kgym_vmmanager.evidence.controls import Connect, Controls, Idle, Share
+from kgym_vmmanager.evidence.controls import Connect, Controls, Share
 from kgym_vmmanager.evidence.smoke import SmokeTest
 from kgym_vmmanager.guest.console import FILE_BYTES, Console
 from kgym_vmmanager.guest.guest_image import READY, REFUSED
@@ -50,8 +50,7 @@ class Instance:
     """Instance `number` of a plan; its files are named after `name`.
 
     `on_time` is called with the seconds that the reproducer has been running. A guest that survives
-    raises the faults of `share`; in a `clean` guest nothing runs before them. `variants`, or
-    the kernel's own tests, run in place of the program.
+    raises the faults of `share`. A `session` runs in place of the program.
     """
 
     def __init__(
@@ -63,10 +62,8 @@ class Instance:
         on_time: Callable[[float], None],
         *,
         smoke: bool = False,
-        profile: bool = False,
         share: Share | None = None,
-        clean: bool = False,
-        variants: GuestSession | None = None,
+        session: GuestSession | None = None,
     ) -> None:
         self._program = number % len(plan.initrds)
         self.report: CrashReport | None = None
@@ -87,12 +84,9 @@ class Instance:
         self._dump: Dump | None = None
         if smoke and plan.smoke is not None:
             self._session = SmokeTest(self.output)
-        elif profile:
-            self._session = self._profiling = Profiling()
-        elif clean:
-            self._session = Idle()
-        elif variants is not None:
-            self._session = variants
+        elif session is not None:
+            self._session = session
+            self._profiling = session if isinstance(session, Profiling) else None
         else:
             if plan.profiled and number == 0:
                 self._profiling = Profiling()

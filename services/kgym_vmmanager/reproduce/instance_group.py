@@ -29,7 +29,7 @@ from kgym.host.budget import Budget, Use
 from kgym.worker.context import StepContext
 from kgym_vmmanager.evidence import call_profile, control_set, smoke
 from kgym_vmmanager.evidence.control_set import ControlSet
-from kgym_vmmanager.evidence.controls import Share
+from kgym_vmmanager.evidence.controls import Idle, Share
 from kgym_vmmanager.evidence.kernel_tests import KernelTestSession
 from kgym_vmmanager.reproduce.instance import Instance
 from kgym_vmmanager.reproduce.instance_plan import InstancePlan
@@ -122,7 +122,7 @@ class InstanceGroup:
         Its console and report are kept if it did not survive.
         """
         async with self.budget.share(Use.VM, *self.host.room(plan.shape)):
-            instance = Instance(plan, self.host, 0, name, lambda _: None, variants=session)
+            instance = Instance(plan, self.host, 0, name, lambda _: None, session=session)
             ending = await instance.live(lambda _: None)
         result = instance.result(ending)
         self.run.log(_summary(name, result))
@@ -156,7 +156,7 @@ class InstanceGroup:
                     break
                 name = "smoke" if smoke_test else "-".join(filter(None, (kind, str(number))))
                 name = f"{name}-retry-{attempt}" if attempt else name
-                on_time = functools.partial(self._on_time, number)
+                on_time = functools.partial(self._times.__setitem__, number)
                 instance = Instance(
                     self.plan,
                     self.host,
@@ -165,7 +165,7 @@ class InstanceGroup:
                     on_time,
                     smoke=smoke_test,
                     share=share,
-                    clean=clean is not None,
+                    session=Idle() if clean else None,
                 )
                 attempt += 1
                 try:
@@ -222,7 +222,8 @@ class InstanceGroup:
         # Tracing changes timing, so the runs that decide the verdict are never traced.
         async with self.budget.share(Use.VM, *self.host.room(self.spec.vm)):
             begin = time.monotonic()
-            instance = Instance(self.plan, self.host, 0, "traced", lambda _: None, profile=True)
+            tracing = call_profile.Profiling()
+            instance = Instance(self.plan, self.host, 0, "traced", lambda _: None, session=tracing)
             try:
                 ending = await instance.live(lambda _: None)
                 self.run.log(_summary("traced", instance.result(ending)))
@@ -252,9 +253,6 @@ class InstanceGroup:
         }
         self.evidence = known.model_copy(update=more)
 
-    def _is_looked_for(self, result: InstanceResult) -> bool:
-        return judge([result], self.spec.titles, 1).verdict is Verdict.SAME_CRASH
-
     async def _live(
         self, instance: Instance, *, counts: bool, again: bool = False
     ) -> InstanceEnding:
@@ -265,7 +263,8 @@ class InstanceGroup:
 
         def on_end(ending: InstanceEnding) -> None:
             result = instance.result(ending)
-            if counts and self._is_looked_for(result) and self.spec.stop_at_first_crash:
+            is_wanted = judge([result], self.spec.titles, 1).verdict is Verdict.SAME_CRASH
+            if counts and is_wanted and self.spec.stop_at_first_crash:
                 self._stop_or_measure(result)
 
         if counts:
@@ -299,9 +298,6 @@ class InstanceGroup:
         self.run.log(f"it crashed soon: {measure.more} more instances tell how often it does")
         for number in range(begin, begin + measure.more):
             self._further.append(asyncio.create_task(self._run_one(number)))
-
-    def _on_time(self, number: int, seconds: float) -> None:
-        self._times[number] = seconds
 
     async def _show_progress(self) -> None:
         while True:

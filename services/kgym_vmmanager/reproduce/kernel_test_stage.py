@@ -74,17 +74,13 @@ async def _baseline(
 ) -> Baseline:
     """Return what passes twice on the unpatched kernel: as an earlier step saw it, or now."""
     run, plan = group.run, group.plan
-    kept = [
-        artifact.sha256 for artifact in run.input_artifacts("unpatched") if artifact.name in _BOOTED
-    ]
-    kept += [
-        artifact.sha256
-        for artifact in run.input_artifacts("build")
-        if artifact.name == BuildArtifact.TESTS
-    ]
+    used = [each for each in run.input_artifacts("unpatched") if each.name in _BOOTED]
+    used += [each for each in run.input_artifacts("build") if each.name == BuildArtifact.TESTS]
     disk = plan.disk.used if plan.disk else None
     where = [plan.shape, group.host.accelerator, plan.words, disk]
-    name = memo.key("kernel-tests-before", _LAYOUT, kept, list(tests), where)
+    name = memo.key(
+        "kernel-tests-before", _LAYOUT, [each.sha256 for each in used], list(tests), where
+    )
     if known := await memo.recall(run, name, Baseline):
         return known
     guest = await _plan(group, "unpatched", entries)

@@ -20,6 +20,10 @@ from kgym_vmmanager.reproduce.instance_plan import RunTime
 from kgym_vmmanager.vm.instance_ending import InstanceEnded, InstanceEnding
 from kgym_vmmanager.vm.provider import InstanceLimits
 
+# Returns another connection to the guest.
+Reconnect = Callable[[], Awaitable[Ssh]]
+# Returns whether the CPUs of a silent guest are idle; None if that cannot be determined.
+IsIdle = Callable[[], Awaitable[bool | None]]
 _FOLDER = "/tmp"  # noqa: S108 - the guest's
 _CALL_SECONDS = 60.0
 _READ_SECONDS = 0.25
@@ -80,16 +84,8 @@ class Session:
         if self._begin:
             self._heard = max(self._heard, moment)
 
-    async def run(
-        self,
-        ssh: Ssh,
-        reconnect: Callable[[], Awaitable[Ssh]],
-        is_idle: Callable[[], Awaitable[bool | None]],
-    ) -> InstanceEnding:
-        """Run the reproducer for its whole time; raises InstanceEnded for any other end.
-
-        `is_idle` returns whether the CPUs of a silent guest are idle.
-        """
+    async def run(self, ssh: Ssh, reconnect: Reconnect, is_idle: IsIdle) -> InstanceEnding:
+        """Run the reproducer for its whole time; raises InstanceEnded for any other end."""
         # The deadline is the host's: nothing that the guest says can extend it.
         limits = self._limits
         patience = limits.silence + limits.watchdog + limits.reconnect + limits.finish
@@ -102,12 +98,7 @@ class Session:
             )
             raise InstanceEnded(InstanceOutcome.HUNG, detail) from None
 
-    async def _run_lives(
-        self,
-        ssh: Ssh,
-        reconnect: Callable[[], Awaitable[Ssh]],
-        is_idle: Callable[[], Awaitable[bool | None]],
-    ) -> InstanceEnding:
+    async def _run_lives(self, ssh: Ssh, reconnect: Reconnect, is_idle: IsIdle) -> InstanceEnding:
         # A program may kill our runner (`kill(-1)`) without harm to the kernel: another runner is
         # started as long as the guest answers.
         for _ in range(_RESTARTS + 1):
@@ -128,9 +119,7 @@ class Session:
             InstanceOutcome.SSH_LOST, f"after {self.seconds:.0f} s: {lost}", retry=True
         )
 
-    async def _follow(
-        self, ssh: Ssh, folder: str, is_idle: Callable[[], Awaitable[bool | None]]
-    ) -> None:
+    async def _follow(self, ssh: Ssh, folder: str, is_idle: IsIdle) -> None:
         """Follow one runner until the time is over; raises InstanceEnded or ConnectionLost."""
         stream = await ssh.start(f"{RUNNER} {folder} {PROGRAM}", _CALL_SECONDS)
         self._begin = self._heard = sign_of_life = time.monotonic()
@@ -209,9 +198,7 @@ class Session:
             raise InstanceEnded(InstanceOutcome.ENDED_EARLY, f"{why}; {words}")
         raise InstanceEnded(InstanceOutcome.NOT_DONE, f"{why}; {words}")
 
-    async def _wait_for_watchdog(
-        self, stream: Stream, is_idle: Callable[[], Awaitable[bool | None]]
-    ) -> None:
+    async def _wait_for_watchdog(self, stream: Stream, is_idle: IsIdle) -> None:
         """Give the kernel's watchdogs time to report a hang; return if the guest answers again."""
         begin = time.monotonic()
         while time.monotonic() - begin < self._limits.watchdog:

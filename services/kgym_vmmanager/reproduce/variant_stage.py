@@ -64,7 +64,7 @@ class VariantStage:
         try:
             functions = await self._functions(results)
             with self.run.stage("variants"):
-                words = await self._dictionary("build", functions, subsystem=True)
+                words = await self._dictionary(functions, subsystem=True)
                 kernel = await self._guest("build", words, words)
                 search = VariantSearch(kernel, self.spec.titles, engine=self._engine)
                 return await search.learn(words)
@@ -87,7 +87,7 @@ class VariantStage:
         try:
             with self.run.stage("variants"):
                 functions = [*self.plan.way, *built.changed_functions]
-                patched = await self._dictionary("build", functions)
+                patched = await self._dictionary(functions)
                 words = dictionary.merged(patched, learned.dictionary)
                 kernel = await self._guest("build", words, learned.dictionary)
                 unpatched: Guest | None = None
@@ -162,11 +162,11 @@ class VariantStage:
         return []
 
     async def _dictionary(
-        self, build: str, functions: Collection[str], *, subsystem: bool = False
+        self, functions: Collection[str], *, subsystem: bool = False
     ) -> Dictionary:
-        vmlinux = self.plan.folder / "variants" / build / BuildArtifact.VMLINUX
+        vmlinux = self.plan.folder / "variants" / "build" / BuildArtifact.VMLINUX
         await asyncio.to_thread(vmlinux.parent.mkdir, parents=True, exist_ok=True)
-        await self.run.fetch(build, BuildArtifact.VMLINUX, vmlinux)
+        await self.run.fetch("build", BuildArtifact.VMLINUX, vmlinux)
         return await dictionary.of_kernel(vmlinux, functions, subsystem=subsystem)
 
     async def _guest(self, build: str, words: Dictionary, before: Dictionary) -> Guest:

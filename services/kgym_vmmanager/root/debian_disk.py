@@ -112,23 +112,15 @@ async def _fetched(run: StepContext, stored: str, folder: Path) -> bool:
     try:
         for name in (ABOUT, PACKED):
             await run.storage.get(f"{stored}/{name}", folder / name)
+        await unpack(folder)
+        is_whole = await asyncio.to_thread(sha256_of, folder / DISK) == used(folder).sha256
     except ArtifactMissing:
         return False
-    if not await _is_whole(folder):
-        run.log("the stored root disk is damaged")
-        return False
-    run.log("fetched the root disk from storage")
-    return True
-
-
-async def _is_whole(folder: Path) -> bool:
-    """Unpack the fetched files; return whether they are the disk that was stored."""
-    try:
-        about = used(folder)
-        await unpack(folder)
     except (ValidationError, proc.ProgramFailed):
-        return False
-    return await asyncio.to_thread(sha256_of, folder / DISK) == about.sha256
+        is_whole = False
+    whole = "fetched the root disk from storage"
+    run.log(whole if is_whole else "the stored root disk is damaged")
+    return is_whole
 
 
 async def _bootstrapped(folder: Path) -> str:

@@ -53,21 +53,17 @@ async def measured(
     Raises ConnectionLost or TimeoutError.
     """
     async with asyncio.timeout(_MOST_SECONDS):
-        return await _measured(ssh, run_all, runs)
-
-
-async def _measured(ssh: Ssh, run_all: Callable[[], Awaitable[None]], runs: int) -> list[Loss]:
-    before = await _counts(ssh)
-    await run_all()
-    grown = _losses(before, await _settled(ssh, before, runs), runs)
-    if not grown:
-        return []
-    # KASAN keeps freed objects for a while (mm/kasan/quarantine.c), and they count as in use.
-    # Shrinking a cache frees them. That is slow, so only caches that grow are shrunk.
-    shrink = _shrink(grown)
-    first = await _settled(ssh, before, runs, shrink)
-    await run_all()
-    losses = _losses(first, await _settled(ssh, first, runs, shrink), runs)
+        before = await _counts(ssh)
+        await run_all()
+        grown = _losses(before, await _settled(ssh, before, runs), runs)
+        if not grown:
+            return []
+        # KASAN keeps freed objects for a while (mm/kasan/quarantine.c), and they count as in use.
+        # Shrinking a cache frees them. That is slow, so only caches that grow are shrunk.
+        shrink = _shrink(grown)
+        first = await _settled(ssh, before, runs, shrink)
+        await run_all()
+        losses = _losses(first, await _settled(ssh, first, runs, shrink), runs)
     return [Loss(name=name, per_run=round(losses[name], 2)) for name in grown if name in losses]
 
 

@@ -102,10 +102,8 @@ class VariantSearch:
         """Return what the unpatched kernel loses over the quiet variants; None if it crashes."""
         if not quiet:
             return None
-        part = Part(
-            [range(variant.seed, variant.seed + 1) for variant in quiet], pace=pace, is_exact=True
-        )
-        part.balance = "variants"
+        seeds = [range(variant.seed, variant.seed + 1) for variant in quiet]
+        part = Part(seeds, pace=pace, is_exact=True, balance="variants")
         await self.kernel("variants-balance", VariantSession(part))
         return part.losses
 
@@ -159,7 +157,7 @@ class VariantSearch:
             shows = [(seed, ALL_CHANGES) for seed in others]
             after, crash = await self._shown(self.kernel, shows, learned.pace)
             if crash is not None:
-                all_crashes.append(self.crash_of_quiet(_SHOWN, crash))
+                all_crashes.append(self.crash(_SHOWN, crash))
             # A second run that is missing excuses nothing.
             others = [
                 seed
@@ -181,10 +179,12 @@ class VariantSearch:
             "crashes": all_crashes,
         }
 
-    def crash_of_quiet(self, name: str, crash: InstanceResult) -> VariantCrash:
-        """Return the crash of a patched kernel by programs that the unpatched one survived."""
+    def crash(
+        self, name: str, crash: InstanceResult, other: VariantCrashKind = VariantCrashKind.NEW
+    ) -> VariantCrash:
+        """Return the crash of a patched kernel, of this kind unless the title is the bug's."""
         same = likeness(crash, self.titles) is not None
-        kind = VariantCrashKind.SAME if same else VariantCrashKind.NEW
+        kind = VariantCrashKind.SAME if same else other
         return VariantCrash(title=crash.title or "", kind=kind, instance=name)
 
     async def _shown(
@@ -277,15 +277,13 @@ class _Hunt:
 
     async def _explained(self, name: str, part: Part, crashed: InstanceResult) -> VariantCrash:
         """Return a crash with what is found out of it; the crash itself is never lost."""
-        if not part.orders:  # the search had not begun
-            return self.search.crash_of_quiet(name, crashed)
+        if not part.orders:  # the search had not begun: the unpatched kernel survived the others
+            return self.search.crash(name, crashed)
         try:
             return await self._singled_out(name, part, crashed)
         except (KgymError, OSError) as error:
             self.missing = f"a crash could not be looked into: {error}"
-            same = likeness(crashed, self.search.titles) is not None
-            kind = VariantCrashKind.SAME if same else VariantCrashKind.UNKNOWN
-            return VariantCrash(title=crashed.title or "", kind=kind, instance=name)
+            return self.search.crash(name, crashed, VariantCrashKind.UNKNOWN)
 
     async def _singled_out(self, name: str, part: Part, crashed: InstanceResult) -> VariantCrash:
         """Return the crash with the seed that causes it alone, and as few changes as suffice."""
@@ -295,8 +293,7 @@ class _Hunt:
         guest = f"{name}-alone"
         result = await self.search.kernel(guest, VariantSession(alone))
         if result.outcome is not InstanceOutcome.CRASH or not alone.shown:
-            kind = await self._kind(name, crashed, ())
-            return VariantCrash(title=crashed.title or "", kind=kind, instance=name)
+            return self.search.crash(name, crashed, VariantCrashKind.UNKNOWN)
         seed, shown = alone.shown[-1]
         mask, changes = ALL_CHANGES, shown.changes
         for bit in shown.changes if len(shown.changes) > 1 else ():
@@ -316,16 +313,12 @@ class _Hunt:
         )
 
     async def _kind(
-        self,
-        name: str,
-        crash: InstanceResult,
-        shows: Sequence[tuple[int, int]],
-        pace: Pace | None = None,
+        self, name: str, crash: InstanceResult, shows: Sequence[tuple[int, int]], pace: Pace | None
     ) -> VariantCrashKind:
         """Return what the crash is; variants of another crash run on the unpatched kernel too."""
         if likeness(crash, self.search.titles) is not None:
             return VariantCrashKind.SAME
-        if self.search.unpatched is None or not shows:
+        if self.search.unpatched is None:
             return VariantCrashKind.UNKNOWN
         part = Part(shows=shows, pace=pace)
         before = await self.search.unpatched(f"{name}-before", VariantSession(part))

@@ -11,6 +11,7 @@ from enum import StrEnum
 from pathlib import Path
 
 from kgym.api.steps import Strict
+from kgym.atomic_files import replace_file
 from kgym.host import proc, sandbox
 from kgym.host.folder_cache import locked
 from kgym_vmmanager.vm.qemu_jail import KVM_DEVICE, confined
@@ -74,9 +75,7 @@ async def best_accelerator(cache: Path) -> Probed:
         accelerator = Accelerator.TCG if reason else Accelerator.KVM
         tsc_khz = await _tsc_khz(cache)
         probed = Probed(accelerator=accelerator, reason=reason, tsc_khz=tsc_khz, host=host)
-        part = remembered.with_suffix(".part")
-        part.write_text(probed.model_dump_json())
-        part.replace(remembered)
+        replace_file(remembered, probed.model_dump_json())
     return probed
 
 

@@ -170,11 +170,7 @@ class QemuVm:
     @classmethod
     @contextlib.asynccontextmanager
     async def running(
-        cls,
-        argv: list[str],
-        folder: Path,
-        on_console: Callable[[bytes], None],
-        most_written: int = 0,
+        cls, argv: list[str], folder: Path, on_console: Callable[[bytes], None], most_written: int
     ) -> "AsyncIterator[QemuVm]":
         """Start QEMU with the arguments of `qemu_arguments`; kill it at the end of the block.
 

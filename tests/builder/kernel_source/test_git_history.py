@@ -11,7 +11,8 @@ from kgym.api.steps import GitSource, HistoryLook, HistorySpec
 from kgym.bisection.history import parse
 from kgym.errors import UserError
 from kgym_builder.kernel_source.allowed_origins import Origins
-from kgym_builder.kernel_source.kernel_sources import KernelSources
+from kgym_builder.kernel_source.git_repositories import Repositories
+from kgym_builder.kernel_source.source_limits import SourceLimits
 from kgym_builder.source.history_step import HistoryLister
 from tests.builder.kernel_source import git_server
 from tests.conftest import ANYWHERE, NewRun
@@ -48,11 +49,15 @@ def served(repository: Path) -> Iterator[git_server.GitServer]:
         yield server
 
 
-async def listed(kernels: KernelSources, url: str, since: str, last: str) -> list[str]:
+def repositories(folder: Path, origins: Origins) -> Repositories:
+    return Repositories(folder / "cache" / "repositories", origins, SourceLimits())
+
+
+async def listed(kernels: Repositories, url: str, since: str, last: str) -> list[str]:
     """Return the subjects of the commits between two, whose graph is as it should be."""
-    between = await kernels.history(GitSource(url=url, commit=last), since, git_server.Reports())
-    history = parse(between.text)
-    assert history.commits[-1].id == between.commit
+    ids = [await kernels.commit(url, name, git_server.Reports()) for name in (since, last)]
+    history = parse(await kernels.history(url, *ids, git_server.Reports()))
+    assert history.commits[-1].id == ids[1]
     return [each.subject[:6] for each in history.commits]
 
 
@@ -61,7 +66,7 @@ def words(subjects: list[str]) -> set[str]:
 
 
 async def test_commits_of_a_folder(tmp_path: Path, repository: Path, new_run: NewRun) -> None:
-    kernels = KernelSources(tmp_path / "cache", ANYWHERE)
+    kernels = repositories(tmp_path, ANYWHERE)
     subjects = await listed(kernels, str(repository), "old", "main")
     assert set(subjects) == {"side 1", "side 2", "one", "merge", "two"}
     assert subjects[-2:] == ["merge", "two"]
@@ -84,7 +89,7 @@ async def test_commits_come_without_files(
     tmp_path: Path, served: git_server.GitServer, newest: bool
 ) -> None:
     served.newest_protocol = newest
-    kernels = KernelSources(tmp_path / "cache", Origins((), git_server.LOOPBACK))
+    kernels = repositories(tmp_path, Origins((), git_server.LOOPBACK))
     url = f"{served.url}/linux/.git"
     assert len(await listed(kernels, url, "old", "main")) == 5
     ends = [git_server.git(served.root / "linux", "rev-parse", each) for each in ("side", "main~1")]
@@ -102,9 +107,9 @@ async def test_a_long_history_is_whole_without_warnings(tmp_path: Path, reposito
     )
     git_server.git(repository, "fast-import", "--quiet", stdin=text.encode())
     (repository / ".git" / "objects" / "info" / "alternates").write_text("/no/where\n")
-    kernels = KernelSources(tmp_path / "cache", ANYWHERE)
-    source = GitSource(url=str(repository), commit="long")
-    text = (await kernels.history(source, "main", git_server.Reports())).text
+    kernels = repositories(tmp_path, ANYWHERE)
+    ids = [git_server.git(repository, "rev-parse", each) for each in ("main", "long")]
+    text = await kernels.history(str(repository), *ids, git_server.Reports())
     assert len(text) > 10 << 20
     history = parse(text)
     assert [len(each.parents) for each in history.commits] == [0] + [1] * (many - 1)
@@ -112,7 +117,7 @@ async def test_a_long_history_is_whole_without_warnings(tmp_path: Path, reposito
 
 @pytest.mark.attack
 async def test_what_is_no_history_is_refused(tmp_path: Path, repository: Path) -> None:
-    kernels = KernelSources(tmp_path / "cache", ANYWHERE)
+    kernels = repositories(tmp_path, ANYWHERE)
     absent, file = "f" * 40, git_server.git(repository, "rev-parse", "main:Makefile")
     wrong = {
         ("other", "main"): "not_an_ancestor",
@@ -136,7 +141,7 @@ async def test_a_hostile_repository_runs_nothing(tmp_path: Path, repository: Pat
     proof = tmp_path / "proof"
     for key in ("core.pager", "core.fsmonitor", "log.showSignature", "gpg.program"):
         git_server.git(repository, "config", key, f"touch {proof}")
-    kernels = KernelSources(tmp_path / "cache", ANYWHERE)
+    kernels = repositories(tmp_path, ANYWHERE)
     assert len(await listed(kernels, str(repository), "old", "main")) == 5
     assert not proof.exists()
 
@@ -164,13 +169,11 @@ async def test_looks_at_a_history_show_nothing_that_came_later(
     ):
         git_server.git(repository, *words)
     (repository / ".git" / "info" / "attributes").write_text("*.c diff=leak\n")
-    kernels = KernelSources(tmp_path / "cache", ANYWHERE)
+    kernels = repositories(tmp_path, ANYWHERE)
 
     async def seen(kind: str, **how: object) -> str:
         look = HistoryLook.model_validate({"kind": kind, **how})
-        source = GitSource(url=str(repository), commit=broken)
-        commit, text = await kernels.look(source, look, git_server.Reports())
-        assert commit == broken
+        text = await kernels.look(str(repository), broken, look, git_server.Reports())
         assert "FIX" not in text
         return text
 
@@ -198,13 +201,10 @@ async def test_looks_at_a_history_show_nothing_that_came_later(
     for wrong in ({"words": "a\0"}, {"path": "a\0"}):
         with pytest.raises(ValidationError):
             await seen("log", **wrong)
-    elsewhere = KernelSources(tmp_path / "other", Origins((), git_server.LOOPBACK))
+    elsewhere = repositories(tmp_path, Origins((), git_server.LOOPBACK))
     with refused("no_mirror", kind=UserError):
-        await elsewhere.look(
-            GitSource(url=f"{served.url}/linux/.git", commit=broken),
-            HistoryLook(kind="log"),
-            git_server.Reports(),
-        )
+        url, look = f"{served.url}/linux/.git", HistoryLook(kind="log")
+        await elsewhere.look(url, broken, look, git_server.Reports())
     run = new_run(
         HistorySpec(source=GitSource(url=str(repository), commit="HEAD"), look={"kind": "log"})
     )

@@ -130,7 +130,7 @@ async def test_a_doubtful_image_is_checked(host: Host, tmp_path: Path) -> None:
     with run.held:
         entry = await taken(run)
         entry.doubt()
-    (tmp_path / "one" / "suitecache" / f".{entry.identity}.seal").write_text("[]")
+    (tmp_path / "one" / "suitecache" / f".{entry.identified.identity}.seal").write_text("[]")
     with image(tmp_path / "one").open("r+b") as file:
         file.write(b"\0" * 96)
     run = host.new_run(host.spec)

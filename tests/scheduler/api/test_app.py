@@ -289,7 +289,7 @@ async def artifact(
 
     async with platform.worker(scheduler, {StepKind.BUILD: build}):
         await scheduler.submit(parts.job())
-        async for _ in scheduler.events(1):
+        async for _ in scheduler.follow(1):
             pass
     [kept] = [a for a in await scheduler.store.artifacts(1, 0) if a.name == "vmlinux"]
     return kept

@@ -172,7 +172,7 @@ async def test_jobs_stay_queued_without_attempts_while_the_disk_is_full(
         assert "5 MiB left, and a job needs 512: see `kgym du`" in (step.waiting or "")
         storage.free = 1 << 30
         async with asyncio.timeout(30):
-            async for _ in scheduler.events(view.id):
+            async for _ in scheduler.follow(view.id):
                 pass
         [step] = (await scheduler.job(view.id)).steps
         assert (step.state, step.attempt, step.waiting) == (State.SUCCEEDED, 1, None)

@@ -215,7 +215,8 @@ async def test_long_logs_of_old_jobs_leave_a_note(kept: Kept) -> None:
     assert await artifact_retention.old_logs(database, ArtifactPolicy(), kept.clock()) == []
     assert "".join([text async for text in kept.scheduler.log(1)]) == artifact_retention.NOTE
     assert "".join([text async for text in kept.scheduler.log(2)]) == "short\n" * 3
-    assert [event.kind async for event in kept.scheduler.events(1)].count("log") == 1
+    events = [streamed.event async for batch in kept.scheduler.follow(1) for streamed in batch]
+    assert [event.kind for event in events].count("log") == 1
 
 
 async def test_logs_of_unfinished_jobs_stay(kept: Kept) -> None:

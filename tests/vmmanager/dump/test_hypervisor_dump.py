@@ -28,7 +28,7 @@ async def scene(tmp_path: Path) -> AsyncIterator[Scene]:
         at = argv.index(option)
         del argv[at : at + 2]
     console = Console(tmp_path / "console.log")
-    async with QemuVm.running(argv, sandbox.prepare(tmp_path / "vm"), console.feed) as vm:
+    async with QemuVm.running(argv, sandbox.prepare(tmp_path / "vm"), console.feed, 0) as vm:
         connect = partial(Ssh.connected, vm.dial, "", tmp_path / "no-key")
         yield Scene(vm, console, False, MEMORY, 10, connect)
     console.close()

@@ -33,19 +33,12 @@ def test_cpio_lists_what_was_archived(files: dict[str, bytes]) -> None:
     assert listing(archive) == list(files)
 
 
-def test_folders_links_and_devices_keep_their_kind() -> None:
-    archive = cpio.archive(
-        [
-            cpio.folder("dev", 0o700),
-            cpio.character_device("dev/console", 5, 1),
-            cpio.symlink("link", "dev"),
-        ]
-    )
-    folder, device, link = listing(archive, "--verbose", "--numeric-uid-gid")
+def test_folders_and_devices_keep_their_kind() -> None:
+    archive = cpio.archive([cpio.folder("dev", 0o700), cpio.character_device("dev/console", 5, 1)])
+    folder, device = listing(archive, "--verbose", "--numeric-uid-gid")
     assert folder.startswith("drwx------")
     assert device.startswith("crw-------")
     assert "5,   1" in device
-    assert link.endswith("link -> dev")
 
 
 @pytest.mark.thorough

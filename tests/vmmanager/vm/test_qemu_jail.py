@@ -126,7 +126,7 @@ async def test_all_that_holds_for_a_worker_that_is_not_root(tmp_path: Path) -> N
 async def test_an_early_death_of_qemu_is_told_in_its_words(tmp_path: Path) -> None:
     argv = qemu_arguments(VmShape(memory=256), Probed(accelerator=Accelerator.TCG))
     with refused("qemu_died", "could not open kernel file", kind=InfrastructureError):
-        async with QemuVm.running(argv, sandbox.prepare(tmp_path / "vm"), lambda _: None):
+        async with QemuVm.running(argv, sandbox.prepare(tmp_path / "vm"), lambda _: None, 0):
             pass
 
 
@@ -139,7 +139,10 @@ async def test_a_qemu_that_dies_at_any_moment_is_a_named_error(tmp_path: Path) -
         killer = threading.Timer(0.02 * number, kill_users_of, [str(folder), argv[0]])
         killer.start()
         with refused("qemu_died", kind=InfrastructureError):
-            async with QemuVm.running(argv, folder, lambda _: None) as vm, asyncio.timeout(LIMIT):
+            async with (
+                QemuVm.running(argv, folder, lambda _: None, 0) as vm,
+                asyncio.timeout(LIMIT),
+            ):
                 raise await vm.died()
         killer.join()
 
