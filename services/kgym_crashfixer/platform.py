@@ -6,6 +6,7 @@ import functools
 import re
 from collections.abc import AsyncIterator, Collection, Sequence
 
+from kgym import tasks
 from kgym.api.agent.nodes import CauseCommit, Crash
 from kgym.api.agent.strategy import Escalate, Strategy, Tool
 from kgym.bugs import tracing_job
@@ -146,8 +147,7 @@ class SchedulerPlatform:
             yield
             await making
         finally:
-            making.cancel()
-            await asyncio.gather(making, return_exceptions=True)
+            await tasks.end([making])
 
     async def _candidates(self, shown: Shown, notes: list[str]) -> list[str]:
         """Return the files that a fix may have to change, the most likely first."""

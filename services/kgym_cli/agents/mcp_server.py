@@ -10,6 +10,7 @@ from mcp.server.mcpserver import Context, MCPServer
 from mcp.server.mcpserver.exceptions import ToolError
 from mcp.server.mcpserver.tools.base import Tool
 
+from kgym import tasks
 from kgym.api.agent.conversation import ToolSpec, refusal
 from kgym.bugs.bug import Bug
 from kgym.errors import KgymError
@@ -72,8 +73,7 @@ def _offered(tool: Callable[..., Awaitable[str]], jobs: CalledJobs) -> Callable[
         except KgymError as error:
             raise ToolError(words(error)) from error
         finally:
-            beating.cancel()
-            await asyncio.gather(beating, return_exceptions=True)
+            await tasks.end([beating])
 
     signature = inspect.signature(tool)
     own = inspect.Parameter("context", inspect.Parameter.KEYWORD_ONLY, annotation=Context)

@@ -13,6 +13,7 @@ from rich.markup import escape
 from rich.text import Text
 from rich.tree import Tree
 
+from kgym import tasks
 from kgym.api.agent.report import Report
 from kgym.api.agent.runs import Event, NodeView, RunState, RunView
 from kgym.api.steps import Strict
@@ -266,8 +267,7 @@ async def watch(run: int, events: AsyncIterator[Event]) -> None:
             async for event in events:
                 progress.hear(event)
         finally:
-            showing.cancel()
-            await asyncio.gather(showing, return_exceptions=True)
+            await tasks.end([showing])
 
 
 def words(event: Event) -> str:

@@ -14,6 +14,7 @@ from datetime import UTC, datetime
 from functools import partial
 from hashlib import sha256
 
+from kgym import tasks
 from kgym.api.agent.nodes import Node
 from kgym.api.agent.report import Report
 from kgym.api.agent.runs import (
@@ -134,9 +135,7 @@ class Agent:
 
     async def close(self) -> None:
         """Interrupt the runs of this process; they can be resumed."""
-        for task in self._tasks.values():
-            task.cancel()
-        await asyncio.gather(*self._tasks.values(), return_exceptions=True)
+        await tasks.end(self._tasks.values())
 
     async def _permitted(self, run: int, owner: str | None) -> RunState:
         """Return the run's state; raise Forbidden if it is another submitter's."""

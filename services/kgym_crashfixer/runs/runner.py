@@ -15,6 +15,7 @@ from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
+from kgym import tasks
 from kgym.api.agent.conversation import Reply
 from kgym.api.agent.nodes import Tried
 from kgym.api.agent.runs import NodeView, RunState
@@ -125,8 +126,7 @@ class Runner:
             await self._drop()
             ended, cancelled = Ended(RunState.INTERRUPTED, "the agent was stopped"), error
         finally:
-            watching.cancel()
-            await asyncio.gather(watching, return_exceptions=True)
+            await tasks.end([watching])
         await self._end(ended)
         if cancelled is not None:
             raise cancelled
@@ -194,9 +194,7 @@ class Runner:
             begun: Begun = task.result()
             return begun
         finally:
-            task.cancel()
-            stop.cancel()
-            await asyncio.gather(task, stop, return_exceptions=True)
+            await tasks.end([task, stop])
 
     # --- the search -----------------------------------------------------------------------
 

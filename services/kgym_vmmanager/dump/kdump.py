@@ -12,6 +12,7 @@ import shlex
 import time
 from pathlib import Path
 
+from kgym import tasks
 from kgym.api.steps import DumpFailure, DumpMethod
 from kgym.host.quoted_words import quoted
 from kgym_vmmanager.dump.guest_memory import DumpFailed, Scene, dump_bytes
@@ -82,9 +83,7 @@ class Kdump:
                 raise lost
             raise DumpFailed(DumpFailure.VM_LOST, f"{lost.reason}: {lost.message}")
         finally:
-            for task in (taking, died):
-                task.cancel()
-            await asyncio.gather(taking, died, return_exceptions=True)
+            await tasks.end((taking, died))
 
 
 async def _taken(scene: Scene, stem: Path) -> Path:

@@ -13,6 +13,7 @@ from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
 
+from kgym import tasks
 from kgym.errors import InfrastructureError
 from kgym.worker.context import StepContext
 from kgym_vmmanager.cloud.labels import instance_name, labels
@@ -101,8 +102,7 @@ class Images:
         """Delete a step's images, including those that are still being created."""
         for name, making in made.made.values():
             await asyncio.wait({making}, timeout=_DELETE_SECONDS)
-            making.cancel()
-            await asyncio.gather(making, return_exceptions=True)
+            await tasks.end([making])
             try:
                 await self._compute.delete_image(name)
             except InfrastructureError as error:

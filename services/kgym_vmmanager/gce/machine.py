@@ -7,6 +7,7 @@ import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
+from kgym import tasks
 from kgym.errors import InfrastructureError
 from kgym.host.quoted_words import quoted
 from kgym_vmmanager.cloud.zones import Place
@@ -83,8 +84,7 @@ class GceVm:
         try:
             yield self
         finally:
-            following.cancel()
-            await asyncio.gather(following, return_exceptions=True)
+            await tasks.end([following])
 
     async def catch_up(self) -> None:
         """Wait for a read of the console that starts after now; raises the error of a lost VM."""

@@ -6,6 +6,7 @@ import time
 from collections.abc import AsyncIterator, Callable, Coroutine
 from functools import partial
 
+from kgym import tasks
 from kgym.api.jobs import VmProgress, VmState
 from kgym.api.steps import (
     CRASHED_AT_BOOT,
@@ -410,11 +411,9 @@ class Instance:
 
 async def _first(*ways: Coroutine[None, None, InstanceEnding]) -> InstanceEnding:
     """Return the first ending; of several at once, that of the first argument."""
-    tasks = [asyncio.create_task(way) for way in ways]
+    ways_begun = [asyncio.create_task(way) for way in ways]
     try:
-        await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-        return next(task for task in tasks if task.done()).result()
+        await asyncio.wait(ways_begun, return_when=asyncio.FIRST_COMPLETED)
+        return next(task for task in ways_begun if task.done()).result()
     finally:
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await tasks.end(ways_begun)

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from kgym import tasks
 from kgym.api.steps import (
     BuildArtifact,
     Control,
@@ -80,26 +81,26 @@ class InstanceGroup:
         """
         # A crash with another title stops nothing: the wanted bug may still show.
         showing = asyncio.create_task(self._show_progress())
-        tasks = [asyncio.create_task(self._run_one(n)) for n in range(self.spec.instances)]
+        runs = [asyncio.create_task(self._run_one(n)) for n in range(self.spec.instances)]
         aside: list[asyncio.Task[None]] = []
         if self.plan.smoke is not None:
-            tasks.append(asyncio.create_task(self._run_one(self.spec.instances, smoke_test=True)))
+            runs.append(asyncio.create_task(self._run_one(self.spec.instances, smoke_test=True)))
         if self.spec.evidence and self.spec.baseline is None:
             aside.append(asyncio.create_task(self._profile()))
         try:
-            results = (await asyncio.gather(*tasks))[: self.spec.instances]
+            results = (await asyncio.gather(*runs))[: self.spec.instances]
             results += await asyncio.gather(*self._further)
             await asyncio.gather(*aside)
             if all(result.outcome is InstanceOutcome.SURVIVED for result in results):
                 await self._keep_controls()
             return results
         finally:
-            for task in (*tasks, *self._further, *aside, showing):
+            for task in (*runs, *self._further, *aside, showing):
                 # gather raises the first error; a second cancellation would interrupt the cleanup
                 # of tasks that are already being cancelled.
                 if not task.cancelling():
                     task.cancel()
-            over = (*tasks, *self._further, *aside, showing)
+            over = (*runs, *self._further, *aside, showing)
             await asyncio.gather(*over, return_exceptions=True)
 
     @property
@@ -280,9 +281,7 @@ class InstanceGroup:
                 ending = ended or InstanceEnding(InstanceOutcome.STOPPED, "another crashed")
         finally:
             self._alive.pop(instance.number, None)
-            for task in (life, stop):
-                task.cancel()
-            await asyncio.gather(life, stop, return_exceptions=True)
+            await tasks.end((life, stop))
         return ending
 
     def _stop_or_measure(self, crashed: InstanceResult) -> None:

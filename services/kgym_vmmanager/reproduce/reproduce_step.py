@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from kgym import tasks
 from kgym.api.steps import (
     Calibration,
     Evidence,
@@ -106,8 +107,7 @@ class Reproduce:
                     )
             await packing
         finally:
-            packing.cancel()
-            await asyncio.gather(packing, return_exceptions=True)
+            await tasks.end([packing])
         accelerator = group.host.accelerator  # a slower one if the first did not work
         slowest_boot = max((result.boot_seconds or 0 for result in results), default=0)
         if slowest_boot:

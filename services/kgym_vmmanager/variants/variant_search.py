@@ -9,6 +9,7 @@ import time
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 
+from kgym import tasks
 from kgym.api.steps import (
     ENGINE,
     Dictionary,
@@ -122,17 +123,15 @@ class VariantSearch:
             _Hunt(self, range(share * n, share * (n + 1)), first if n == 0 else [])
             for n in range(GUESTS)
         ]
-        tasks = [asyncio.create_task(hunt.run(f"variants-{n}")) for n, hunt in enumerate(hunts)]
+        running = [asyncio.create_task(hunt.run(f"variants-{n}")) for n, hunt in enumerate(hunts)]
         try:
             # The first crash that counts ends the search: one is enough for a verdict.
-            for ended in asyncio.as_completed(tasks):
+            for ended in asyncio.as_completed(running):
                 await ended
                 if any(hunt.is_decided for hunt in hunts):
                     break
         finally:
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
+            await tasks.end(running)
         crashes = [crash for hunt in hunts for crash in hunt.crashes]
         run = VariantRun(
             ran=sum(len(part.log.ran) for hunt in hunts for part in hunt.parts),
