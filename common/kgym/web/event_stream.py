@@ -3,13 +3,19 @@
 import asyncio
 import contextlib
 from collections.abc import AsyncGenerator, AsyncIterator
+from typing import Annotated
 
+from fastapi import Header
 from fastapi.responses import StreamingResponse
 from starlette.types import Receive, Scope, Send
+
+from kgym.api.jobs import DIGITS
 
 # Interval of pings. A network that fails silently is noticed by their absence: clients reconnect
 # after three times as long (`kgym.client.protocol.SILENCE_SECONDS`).
 PING_SECONDS = 5
+_AFTER = Header(ge=0, lt=1 << 63, description="Continue after this event, as browsers do")
+LastEventId = Annotated[int, _AFTER, DIGITS]
 _HEADERS = {"cache-control": "no-store", "x-accel-buffering": "no"}
 
 

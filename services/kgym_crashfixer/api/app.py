@@ -4,7 +4,7 @@ import contextlib
 from collections.abc import AsyncIterator
 from typing import Annotated
 
-from fastapi import Body, Depends, Header, Path, Query, Request, Response
+from fastapi import Body, Depends, Path, Query, Request, Response
 from fastapi.responses import PlainTextResponse
 from pydantic import Field
 
@@ -24,7 +24,7 @@ from kgym.api.agent.steps import CallPage, CallViewPage, RunStep
 from kgym.api.jobs import DIGITS
 from kgym.errors import UserError
 from kgym.web.callers import Tokens, caller_of
-from kgym.web.event_stream import EventStream
+from kgym.web.event_stream import EventStream, LastEventId
 from kgym.web.request_limits import RequestLimits
 from kgym.web.routing import as_json, as_json_list, described, key_header, router
 from kgym.web.scopes import Scope
@@ -213,16 +213,7 @@ async def report(agent: Core, run: RunId, number: Number) -> Response:
 
 @readers.get("/runs/{run}/events", tags=["runs"], **described("Follow a run", EventStream, 404))
 async def events(
-    http: Request,
-    agent: Core,
-    run: RunId,
-    last_event_id: Annotated[
-        int,
-        Header(
-            ge=0, lt=1 << 62, description="Continue after this event, as browsers do on reconnect"
-        ),
-        DIGITS,
-    ] = 0,
+    http: Request, agent: Core, run: RunId, last_event_id: LastEventId = 0
 ) -> EventStream:
     """Send past events of the run, then new ones until it ends."""
     with contextlib.ExitStack() as slot:

@@ -4,7 +4,7 @@ import contextlib
 from collections.abc import AsyncIterator
 from typing import Annotated
 
-from fastapi import Body, Header, Query, Request, Response
+from fastapi import Body, Query, Request, Response
 from fastapi.responses import StreamingResponse
 from pydantic import Field
 
@@ -19,7 +19,7 @@ from kgym.api.jobs import (
     Tags,
 )
 from kgym.errors import InfrastructureError
-from kgym.web.event_stream import EventStream
+from kgym.web.event_stream import EventStream, LastEventId
 from kgym.web.routing import as_json, described, key_header, router
 from kgym.web.scopes import Scope
 from kgym_scheduler.api import example_job
@@ -200,16 +200,7 @@ _EVENT = {
     ),
 )
 async def events(
-    request: Request,
-    scheduler: Core,
-    job_id: JobId,
-    last_event_id: Annotated[
-        int,
-        Header(
-            ge=0, lt=1 << 63, description="Go on after this event; browsers send it by themselves"
-        ),
-        DIGITS,
-    ] = 0,
+    request: Request, scheduler: Core, job_id: JobId, last_event_id: LastEventId = 0
 ) -> EventStream:
     """Stream the job's past and future events until it has finished."""
     with contextlib.ExitStack() as slot:
