@@ -11,7 +11,7 @@ from kgym.bugs import bundle
 from tests.conftest import fetched
 from tests.kernel.machine import FILE, submitted
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(3600)]
+pytestmark = [pytest.mark.exhaustive, pytest.mark.timeout(3600)]
 
 FUNCTION = "watch_queue_set_filter"
 BOUND = "\t    filter.nr_filters > 16 ||\n"
