@@ -250,7 +250,7 @@ class Scheduler:
         return job
 
     def follow(self, job_id: int, last: int = 0) -> AsyncIterator[list[StreamedEvent]]:
-        """Yield the job's events after number `last`, as they happen, until it has finished.
+        """Yield the job's events after number `last` in batches, until it has finished.
 
         Raises InfrastructureError `scheduler_stopping` if the scheduler stops first.
         """

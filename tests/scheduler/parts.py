@@ -10,7 +10,7 @@ from pathlib import Path
 import httpx
 
 from kgym.api.capabilities import Capabilities
-from kgym.api.jobs import JobRequest
+from kgym.api.jobs import JobEvent, JobRequest
 from kgym.api.steps import (
     BuildSpec,
     Failure,
@@ -92,6 +92,13 @@ async def end(of: JobStore | Scheduler, *endings: AttemptEnding | StepResult) ->
     for end in endings or (WELL,):
         ending = end if isinstance(end, AttemptEnding) else AttemptEnding(result=end)
         assert await of.finish((await take(of)).lease, ending)
+
+
+async def events_of(scheduler: Scheduler, job_id: int, last: int = 0) -> AsyncIterator[JobEvent]:
+    """Follow a job's events one by one."""
+    async for batch in scheduler.follow(job_id, last):
+        for streamed in batch:
+            yield streamed.event
 
 
 @contextlib.asynccontextmanager

@@ -28,6 +28,7 @@ from tests.scheduler.parts import (
     badly,
     claim_of,
     end,
+    events_of,
     job,
     reproduce,
     take,
@@ -136,7 +137,7 @@ async def test_a_follower_of_a_job_is_not_told_of_tags(scheduler: Scheduler) -> 
     view, _ = await scheduler.submit(job())
     await scheduler.tag(view.id, ["seen"])
     await scheduler.abort(view.id)
-    assert {event.kind async for event in scheduler.events(view.id)} == {"state"}
+    assert {event.kind async for event in events_of(scheduler, view.id)} == {"state"}
 
 
 @pytest.mark.parametrize("seed", range(3))

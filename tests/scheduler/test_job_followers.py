@@ -11,7 +11,7 @@ from kgym.api.jobs import JobEvent
 from kgym_scheduler import job_followers as module
 from kgym_scheduler.job_store import JobStore
 from kgym_scheduler.scheduler import Scheduler
-from tests.scheduler.parts import WELL, Platform, end, job, take
+from tests.scheduler.parts import WELL, Platform, end, events_of, job, take
 
 pytestmark = [pytest.mark.anyio, pytest.mark.thorough]
 
@@ -35,14 +35,14 @@ class CountingStore(JobStore):
 
 
 async def hear(scheduler: Scheduler, job_id: int, last: int = 0) -> list[JobEvent]:
-    return [event async for event in scheduler.events(job_id, last)]
+    return [event async for event in events_of(scheduler, job_id, last)]
 
 
 class Heard(list[JobEvent]):
     """What one follower hears, as it comes."""
 
     async def follow(self, scheduler: Scheduler, job_id: int) -> None:
-        async for event in scheduler.events(job_id):
+        async for event in events_of(scheduler, job_id):
             self.append(event)
 
 
@@ -113,7 +113,7 @@ async def test_whoever_joins_whenever_hears_everything_once_and_in_order(
 
     async def follow(after: int) -> list[JobEvent]:
         heard = []
-        async for event in scheduler.events(view.id, after):
+        async for event in events_of(scheduler, view.id, after):
             heard.append(event)
             await asyncio.sleep(dice.choice([0, 0, 0, 0.01]))
         return heard
@@ -134,7 +134,7 @@ async def test_whoever_joins_whenever_hears_everything_once_and_in_order(
 
 async def test_a_restarted_job_is_followed_to_its_new_end(scheduler: Scheduler) -> None:
     view, _ = await scheduler.submit(job())
-    slow = scheduler.events(view.id)
+    slow = events_of(scheduler, view.id)
     await anext(slow)  # holds on to the job, as a slow client does
     for number in range(5):
         await scheduler.abort(view.id)

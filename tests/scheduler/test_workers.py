@@ -22,7 +22,7 @@ from kgym.worker.loop import Worker
 from kgym_cli.platforms.servers import free_port
 from kgym_scheduler.api.app import create_app
 from kgym_scheduler.scheduler import Scheduler
-from tests.scheduler.parts import BUILD, WELL, Platform, badly, claim_of, job
+from tests.scheduler.parts import BUILD, WELL, Platform, badly, claim_of, events_of, job
 
 pytestmark = pytest.mark.anyio
 DATABASE = "postgresql"  # which serves several schedulers
@@ -112,7 +112,7 @@ async def test_a_lease_that_expires_while_the_worker_still_works(
             paused.send(signal.SIGCONT)
             view = await finished(scheduler, view.id)
         assert (view.state, view.steps[0].attempt) == (State.SUCCEEDED, 2)
-        events = [event async for event in scheduler.events(view.id)]
+        events = [event async for event in events_of(scheduler, view.id)]
     states = [event.data["state"] for event in events if event.kind == "state"]
     assert states == ["queued", "running", "queued", "running", "succeeded"]
 
@@ -165,7 +165,7 @@ async def test_the_log_is_whole_when_the_result_is_there(
         working = asyncio.create_task(worker.serve())
         view, _ = await scheduler.submit(job())
         assert (await finished(scheduler, view.id)).state is State.SUCCEEDED
-        events = [event async for event in scheduler.events(view.id)]
+        events = [event async for event in events_of(scheduler, view.id)]
         working.cancel()
         await asyncio.gather(working, return_exceptions=True)
     assert "".join(event.data["text"] for event in events if event.kind == "log") == "a line\n"
@@ -344,6 +344,6 @@ async def test_any_number_of_jobs_and_workers_at_two_schedulers(
         done = [await finished(places[0], view.id) for view in views]
         assert {view.state for view in done} == {State.SUCCEEDED}
         for view in done:
-            events = [event async for event in places[0].events(view.id)]
+            events = [event async for event in events_of(places[0], view.id)]
             states = [event.data["state"] for event in events if event.kind == "state"]
             assert states.count("succeeded") == 1

@@ -33,12 +33,15 @@ _SETTINGS = (
 )
 _END = b"\0"
 # Runs a command, then prints a NUL, with which no line of Git begins, and its messages. Kept apart,
-# a warning is never taken for an answer.
-_APART = """exec 2>/tmp/said
-"$@"
+# a warning is never taken for an answer. A server's messages are among them: the pipe breaks after
+# a megabyte, which ends the command.
+_APART = """mkfifo /tmp/messages
+head -c 1000000 </tmp/messages >/tmp/kept &
+"$@" 2>/tmp/messages
 status=$?
+wait
 printf '\\0'
-cat /tmp/said
+cat /tmp/kept
 exit $status
 """
 _MOST_LINES = 40

@@ -76,7 +76,7 @@ class Created(Strict):
     created_at: datetime
     idempotency_key: str | None = None
     body_hash: str | None = None
-    """Hash of the request, with an idempotency key."""
+    """Hash of the request."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -50,11 +50,13 @@ async def clear(ssh: Ssh) -> bool:
 async def find(connecting: Awaitable[Ssh]) -> None:
     """Let the kernel print all leaks since `clear`. Raises InstanceEnded if it does not scan."""
     # A program's own scan may have come too early, or not have ended in time.
+    why = None
     try:
         status, output = await (await connecting).run(_SCAN, limit=_SCAN_SECONDS)
-        why = f"the guest says `{quoted(output)}`" if status != 0 else ""
+        if status != 0:
+            why = f"the guest says `{quoted(output)}`"
     except ConnectionLost as error:
         why = str(error)
-    if why:
+    if why is not None:
         raise InstanceEnded(InstanceOutcome.NOT_DONE, f"leaks were not looked for: {why}")
     await asyncio.sleep(_SHOWN_SECONDS)
