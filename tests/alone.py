@@ -12,10 +12,14 @@ from kgym_cli.platforms.embedded_platform import Platform
 
 @contextmanager
 def alone(data: Path) -> Iterator[Client]:
-    """Open the platform on the data folder, unless it would go on with earlier jobs.
+    """Open the platform on the data folder; end here where it goes on with earlier jobs."""
+    with platform_alone(data) as platform, Client(platform.url) as client:
+        yield client
 
-    Unfinished jobs are aborted at the end.
-    """
+
+@contextmanager
+def platform_alone(data: Path) -> Iterator[Platform]:
+    """Open the platform, as `alone` does; yield itself. Unfinished jobs are aborted at the end."""
     with Platform(data) as platform, Client(platform.url) as client:
         if left := _unfinished(client):
             named = ", ".join(map(str, left))
@@ -24,7 +28,7 @@ def alone(data: Path) -> Iterator[Client]:
                 f" it: `kgym job abort {left[0]}` or wait for it (all: {named})"
             )
         try:
-            yield client
+            yield platform
         finally:
             # Those of a test that failed would stand in the way of all others.
             if left := _unfinished(client):

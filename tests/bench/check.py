@@ -96,7 +96,7 @@ async def in_tree(entry: Entry, folder: Path, argv: list[str]) -> float:
     return done.seconds
 
 
-def _bare(bug: Bug, work: Path) -> tuple[float, float]:
+def bare(bug: Bug, work: Path) -> tuple[float, float]:
     """Return the seconds of the compiler alone, and of an empty command."""
     file = bug.file.files[0]
 
@@ -118,7 +118,7 @@ def measured(client: Client, bug: Bug, work: Path, rounds: int) -> dict[str, flo
     submitted(client, bug, 1)  # what is made once: the entry, the base
     figures: dict[str, list[float]] = {}
     for _ in range(rounds):
-        compiler, mount = _bare(bug, work)
+        compiler, mount = bare(bug, work)
         turn = {
             "bare_compile_s": compiler,
             "check_s": submitted(client, bug, 1),

@@ -5,6 +5,7 @@ import html
 import re
 import time
 from collections.abc import Iterator
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
@@ -13,7 +14,7 @@ from playwright.sync_api import Browser, expect
 from kgym.api.agent.nodes import Node, NodeOutcome
 from kgym.api.agent.runs import RunState
 from kgym_cli.platforms.embedded_platform import Platform
-from kgym_crashfixer.runs.run_store import Batch, StoredNode
+from kgym_crashfixer.runs.run_store import Batch, Created, StoredNode
 from kgym_crashfixer.runs.runner import ends
 from kgym_scheduler.database.connection import Database, upgrade
 from kgym_scheduler.database.tokens import Tokens
@@ -363,7 +364,10 @@ def test_thousands_of_cycles_do_not_freeze_the_page(reader: Reader, runs: Runs) 
 async def _grown(agent: AgentService, count: int) -> int:
     """Store a run of so many cycles in trees of a hundred; return its number."""
     store, wanted = agent.made.store, request()
-    run, _ = await store.create(wanted, "k", "forest", "local")
+    created = Created(
+        key="k", strategy="forest", submitter="local", request=wanted, created_at=datetime.now(UTC)
+    )
+    run, _ = await store.create(created)
     writer = await store.take(run, wanted)
     nodes = []
     for number in range(count):

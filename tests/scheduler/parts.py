@@ -3,7 +3,7 @@
 import asyncio
 import contextlib
 import uuid
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -94,7 +94,7 @@ async def end(of: JobStore | Scheduler, *endings: AttemptEnding | StepResult) ->
         assert await of.finish((await take(of)).lease, ending)
 
 
-async def events_of(scheduler: Scheduler, job_id: int, last: int = 0) -> AsyncIterator[JobEvent]:
+async def events_of(scheduler: Scheduler, job_id: int, last: int = 0) -> AsyncGenerator[JobEvent]:
     """Follow a job's events one by one."""
     async for batch in scheduler.follow(job_id, last):
         for streamed in batch:
