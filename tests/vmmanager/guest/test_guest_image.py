@@ -66,7 +66,7 @@ async def test_the_page_says_what_room_its_programs_take_on_a_disk(cache: Path) 
 
 async def test_it_is_made_once(cache: Path) -> None:
     first, second = await asyncio.gather(guest_image(cache), guest_image(cache))
-    assert first == second
+    assert first.folder == second.folder
     stamp = first.initrd.stat().st_mtime_ns
     assert (await guest_image(cache)).initrd.stat().st_mtime_ns == stamp
 
@@ -77,6 +77,6 @@ async def test_a_damaged_one_is_made_again(tmp_path: Path) -> None:
     whole = image.initrd.stat().st_size
     image.initrd.write_bytes(image.initrd.read_bytes()[:1000])
     image.client_key.unlink()
-    assert await guest_image(tmp_path) == image
+    assert (await guest_image(tmp_path)).folder == image.folder
     assert image.initrd.stat().st_size == whole
     assert image.client_key.is_file()
