@@ -18,7 +18,7 @@ from typing import Annotated, Any, TypeVar
 from urllib.parse import quote
 
 import httpx
-from httpx import Timeout
+from httpx import LocalProtocolError, Timeout, UnsupportedProtocol
 from pydantic import AliasChoices, BaseModel, Field, TypeAdapter
 
 from kgym.bench import attempt_files, dataset
@@ -88,11 +88,8 @@ class Hub:
     """A repository `OWNER/NAME` of the hub at `url`. Its answers are as untrusted as its files."""
 
     def __init__(self, url: str, repository: str, token: str | None) -> None:
-        self._url, self._repository, self._token = (
-            url.rstrip("/"),
-            repository,
-            (token or "").strip(),
-        )
+        self._url, self._repository = url.rstrip("/"), repository
+        self._token = (token or "").strip()
         # Errors of a header's value show the value.
         if not re.fullmatch("[!-~]*", self._token):
             raise UserError("hub_refused", "HF_TOKEN has characters that no token has")
@@ -228,7 +225,7 @@ class Hub:
                     if len(body) > most:
                         raise UserError("hub_damaged", f"{url} sends more than it should")
         # Of hostile addresses and headers.
-        except (ValueError, httpx.InvalidURL, httpx.LocalProtocolError) as error:
+        except (ValueError, httpx.InvalidURL, LocalProtocolError, UnsupportedProtocol) as error:
             raise UserError("hub_damaged", f"{url}: {error}") from error
         except (TimeoutError, httpx.HTTPError) as error:
             raise InfrastructureError("hub_unreachable", f"{url}: {error!r}") from error
@@ -237,7 +234,7 @@ class Hub:
     async def _refuse_plain(self, request: httpx.Request) -> None:
         # Also of redirects: a hub may not send requests to this machine's network.
         if self._url.startswith("https:") and request.url.scheme != "https":
-            raise httpx.InvalidURL(f"the hub refers to {request.url}")
+            raise UnsupportedProtocol(f"the hub refers to {request.url}")
 
 
 def own_files(folder: Path) -> dict[str, bytes]:
