@@ -13,13 +13,13 @@ from typing import Annotated
 
 from pydantic import BaseModel, BeforeValidator, Field, TypeAdapter
 
+from kgym.api.faults import refused_at
 from kgym.bench.attempt_record import AttemptRecord, FailedAttempt, Outcome, Setup, Text, Words
 from kgym.bench.bug_record import Crash
 from kgym.bench.dataset import Dataset
 from kgym.bench.dataset_files import chosen, read_bounded, syzbot_ids
 from kgym.bench.imported_patches import IMPORTED
 from kgym.bench.karena import Imported
-from kgym.bench.syzbot_data import refused_at
 from kgym.errors import NotFound, UserError
 
 # Maximum bytes of a file: a job has a config, a patch and a program.

@@ -14,49 +14,42 @@ import tempfile
 import time
 from asyncio import timeout_at
 from pathlib import Path
-from typing import Annotated, Any, TypeVar
+from typing import Any, TypeVar
 from urllib.parse import quote
 
 import httpx
 from httpx import LocalProtocolError, Timeout, UnsupportedProtocol
-from pydantic import AliasChoices, BaseModel, Field, TypeAdapter
+from pydantic import AliasChoices, AliasPath, BaseModel, Field, TypeAdapter
 
+from kgym.api.faults import refused_at
 from kgym.bench import attempt_files, dataset
 from kgym.bench.dataset_files import read_bounded, refuse_used
-from kgym.bench.syzbot_data import refused_at
 from kgym.client import protocol
 from kgym.errors import Conflict, InfrastructureError, NotFound, UserError
 from kgym.host.separate_process import within
-from kgym_cli.bench import manifest
+from kgym_cli.bench import card, manifest
 
 T = TypeVar("T")
 # Maximum bytes of a file, of one within a commit, and of an answer.
 FILE, REGULAR, ANSWER = 256 << 20, 10 << 20, 1 << 20
-# Maximum seconds of silence, of a request, and of all.
+# Maximum seconds of silence, of a request or of reading what was pulled, and of all requests.
 _SILENCE, _REQUEST, _TOTAL = 120.0, 1800.0, 3600.0
-# Limits of reading what was pulled.
-_SECONDS, _MEMORY = 600.0, 6 << 30
 _BRANCH = "main"
 _NAMES = (*manifest.FILES, manifest.NAME)
 
 
-class _Large(BaseModel):
-    oid: str
-
-
 class _File(BaseModel):
-    """A file in the repository, or one that is to be there; further fields are ignored."""
+    """A file in the repository; further fields are ignored."""
 
     path: str
     size: int = Field(0, ge=0)
     oid: str = Field("", description="of Git's blob")
-    lfs: _Large | None = None
-    mode: str = Field("regular", alias="uploadMode")
+    sha256: str | None = Field(None, validation_alias=AliasPath("lfs", "oid"))
 
     def is_same(self, content: bytes) -> bool:
         """Return whether a local file has this content."""
-        if self.lfs is not None:
-            return self.lfs.oid == hashlib.sha256(content).hexdigest()
+        if self.sha256 is not None:
+            return self.sha256 == hashlib.sha256(content).hexdigest()
         blob = f"blob {len(content)}\0".encode() + content
         return self.oid == hashlib.sha1(blob, usedforsecurity=False).hexdigest()
 
@@ -66,22 +59,17 @@ class _Action(BaseModel):
     header: dict[str, str] = {}
 
 
-class _Object(BaseModel):
-    actions: dict[str, _Action] = Field({}, description="none if the content is there already")
-
-
 class _Commit(BaseModel):
-    name: Annotated[str, Field(pattern=r"^[0-9a-f]{40}$")] = Field(
-        validation_alias=AliasChoices("sha", "commitOid")
-    )
+    name: str = Field(pattern="^[0-9a-f]{40}$", validation_alias=AliasChoices("sha", "commitOid"))
     private: bool = Field(False, description="of the repository")
 
 
-class _Answer(BaseModel):
-    """An answer of the hub, of which each has some fields; further ones are ignored."""
+class _Upload(BaseModel):
+    """How the hub wants a file: first whether in a commit, then where else it is to be."""
 
-    files: list[_File] = []
-    objects: list[_Object] = []
+    mode: str = Field("regular", validation_alias=AliasPath("files", 0, "uploadMode"))
+    # None if the content is there already.
+    actions: dict[str, _Action] = Field({}, validation_alias=AliasPath("objects", 0, "actions"))
 
 
 class Hub:
@@ -100,13 +88,14 @@ class Hub:
     async def push(self, folder: Path, *, private: bool) -> tuple[str, list[str]]:
         """Make the repository hold the folder's files; return its commit, and the changed names.
 
-        A missing repository is created. Raises Conflict `dataset_exists` if it holds another
-        dataset, Conflict `repository_in_use` if it is public and should be `private`, or if it
-        holds results and the folder has none, NotFound `no_repository`, UserError and
-        InfrastructureError `hub_refused`, InfrastructureError `hub_unreachable`, UserError
-        `hub_damaged`, and as `own_files` does.
+        The card and the manifest are written into the folder before. A missing repository is
+        created. Raises Conflict `dataset_exists` if it holds another dataset, Conflict
+        `repository_in_use` if it is public and should be `private`, or holds results and the folder
+        has none, NotFound `no_repository`, UserError and InfrastructureError `hub_refused`,
+        InfrastructureError `hub_unreachable`, UserError `hub_damaged`, `unsafe_file`, and as the
+        readers of datasets and manifests do.
         """
-        ours = own_files(folder)
+        ours = _prepared(folder)
         try:
             commit, there = await self._files(_BRANCH)
         except NotFound:
@@ -127,15 +116,15 @@ class Hub:
             raise Conflict("repository_in_use", message)
         if not new and not gone:
             return commit.name, []
-        header = {"summary": "kgym bench push", "parentCommit": commit.name}
-        lines = [{"key": "header", "value": header}]
+        about = {"summary": "kgym bench push", "parentCommit": commit.name}
+        lines: list[dict[str, Any]] = [{"key": "header", "value": about}]
         lines += [await self._sent(name, ours[name]) for name in new]
         lines += [{"key": "deletedFile", "value": {"path": name}} for name in gone]
         body = "".join(f"{json.dumps(line)}\n" for line in lines)
         kind = {"Content-Type": "application/x-ndjson"}
         url = f"{self._api}/commit/{_BRANCH}"
-        answer = await self._asked(_Commit, "POST", url, content=body, headers=kind)
-        return answer.name, [*new, *gone]
+        commit = await self._asked(_Commit, "POST", url, content=body, headers=kind)
+        return commit.name, [*new, *gone]
 
     async def pull(self, revision: str, into: Path) -> tuple[str, list[str]]:
         """Write the repository's files into a new folder; return its commit, and their names.
@@ -158,7 +147,7 @@ class Hub:
                 if not file.is_same(content):
                     raise UserError("hub_damaged", f"{url} does not have the digest of the hub")
                 (folder / name).write_bytes(content)
-            if problems := await within(_SECONDS, _MEMORY, _problems, folder):
+            if problems := await within(_REQUEST, 6 << 30, _problems, folder):
                 raise UserError("bad_results", f"{self.page}: {'; '.join(problems[:5])}")
             folder.rename(into)
         return commit.name, list(there)
@@ -177,9 +166,9 @@ class Hub:
         """Upload a large file; return the line of a commit for any file."""
         size, url = len(content), f"{self._api}/preupload/{_BRANCH}"
         about = {"path": name, "size": size, "sample": base64.b64encode(content[:512]).decode()}
-        answer = await self._asked(_Answer, "POST", url, json={"files": [about]})
+        answer = await self._asked(_Upload, "POST", url, json={"files": [about]})
         # The storage of large files refuses empty ones.
-        if size and (size > REGULAR or any(file.mode == "lfs" for file in answer.files)):
+        if size and (size > REGULAR or answer.mode == "lfs"):
             key, value = "lfsFile", {"algo": "sha256", **await self._stored(content)}
         else:
             text = base64.b64encode(content).decode()
@@ -192,12 +181,11 @@ class Hub:
         body = {"operation": "upload", "transfers": ["basic"], "objects": [large]}
         kind = dict.fromkeys(("Accept", "Content-Type"), "application/vnd.git-lfs+json")
         url = f"{self.page}.git/info/lfs/objects/batch"
-        answer = await self._asked(_Answer, "POST", url, content=json.dumps(body), headers=kind)
-        for stored in answer.objects[:1]:
-            if upload := stored.actions.get("upload"):
-                await self._ask("PUT", upload.href, content=content, headers=upload.header)
-            if verify := stored.actions.get("verify"):
-                await self._ask("POST", verify.href, json=large, headers=verify.header)
+        answer = await self._asked(_Upload, "POST", url, content=json.dumps(body), headers=kind)
+        if upload := answer.actions.get("upload"):
+            await self._ask("PUT", upload.href, content=content, headers=upload.header)
+        if verify := answer.actions.get("verify"):
+            await self._ask("POST", verify.href, json=large, headers=verify.header)
         return large
 
     async def _asked(self, model: type[T], method: str, url: str, **request: Any) -> T:
@@ -237,8 +225,19 @@ class Hub:
             raise UnsupportedProtocol(f"the hub refers to {request.url}")
 
 
-def own_files(folder: Path) -> dict[str, bytes]:
-    """Return the files that are pushed; raise UserError `unsafe_file`, `bad_bug_data`."""
+def _prepared(folder: Path) -> dict[str, bytes]:
+    """Write a folder's card and manifest; return the files that are pushed."""
+    _own_files(folder)
+    dataset.load(folder)
+    card.write(folder)
+    # Its last digits differ between machines: one that still holds is not written again.
+    right = (folder / manifest.NAME).exists() and not manifest.differences(folder)
+    if (folder / attempt_files.NAME).exists() and not right:
+        manifest.write(folder)
+    return _own_files(folder)
+
+
+def _own_files(folder: Path) -> dict[str, bytes]:
     ours = {}
     for path in (folder / name for name in _NAMES):
         if path.is_file() and not path.is_symlink():

@@ -42,18 +42,7 @@ def push(folder: Path, repository: str, private: bool, as_json: bool) -> None:
     the figures become one commit. A repeated push changes nothing. HF_TOKEN is the token.
     """
     extras.require("bench")
-    from kgym.bench import attempt_files, dataset  # noqa: PLC0415 - needs the extra
-    from kgym_cli.bench import card, manifest  # noqa: PLC0415
-    from kgym_cli.bench.hub import own_files  # noqa: PLC0415
-
     hub = _hub(repository)
-    own_files(folder)
-    dataset.load(folder)
-    card.write(folder)
-    # Its last digits differ between machines: one that still holds is not written again.
-    right = (folder / manifest.NAME).exists() and not manifest.differences(folder)
-    if (folder / attempt_files.NAME).exists() and not right:
-        manifest.write(folder)
     _show(hub.page, *asyncio.run(hub.push(folder, private=private)), as_json)
 
 

@@ -17,7 +17,6 @@ import click
 from kgym.bench import attempt_files, dataset
 from kgym.client import AsyncClient
 from kgym_cli.inputs.parameters import FOLDER
-from kgym_cli.output import Exit
 from kgym_cli.platforms.scheduler_choice import address
 
 
@@ -49,8 +48,9 @@ def shell(folders: tuple[Path, ...]) -> None:
             else:
                 _Console(names, runner).interact(f"Names: {', '.join(names)}", "")
         except SystemExit as end:
-            code = end.code or 0
-            click.get_current_context().exit(code if isinstance(code, int) else Exit.NEGATIVE)
+            if isinstance(end.code, str):
+                raise click.ClickException(end.code) from None
+            click.get_current_context().exit(end.code or 0)
 
 
 class _Console(code.InteractiveConsole):
