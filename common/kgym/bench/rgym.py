@@ -29,7 +29,7 @@ _SETUP = Setup(agent="rgym", settings=IMPORTED)
 _BUILDS = {1: Outcome.COMPILE, 3: Outcome.BAD}
 # A build also ends with 1 for a full disk, or without its source.
 _COMPILE = re.compile(
-    rb"\.[chS]:\d+:(?:\d+:)? (?:fatal )?error: (?!.*No space left)|undefined (?:reference|symbol)"
+    rb"\.[chS]:[\d:]+ (fatal )?error: (?!.*No space left)|undefined (reference|symbol)"
 )
 # Time-out, sanitizer, boot failure. Others (arguments, set-up, QEMU's end) say nothing.
 _RUNS = {0: Outcome.PASS, 1: Outcome.TRIGGER, 2: Outcome.BOOT}
@@ -84,9 +84,9 @@ def results(folder: Path, known: Dataset) -> Imported:
                 reason = f"exit codes: build {job.code}, reproducers {sorted(codes.elements())}"
                 imported.failed.append(FailedAttempt.model_validate(same | {"reason": reason}))
                 continue
-            record = {"outcome": outcome, "diff": patch, "completed": codes[0] + codes[1]}
-            record |= {"crashed": codes[1]}
-            imported.attempts.append(AttemptRecord.model_validate(same | record))
+            same |= {"outcome": outcome, "diff": patch, "crashed": codes[1]}
+            same |= {"completed": codes[0] + codes[1]}
+            imported.attempts.append(AttemptRecord.model_validate(same))
     return imported
 
 
@@ -119,10 +119,9 @@ def with_compilers(dataset: Dataset, path: Path) -> Dataset:
     As RGym picks it, that is the first one of the nearest version to the kernel's, which the config
     names.
     """
+    data = read_bounded(path, _FILE)
     with refused_at(str(path)):
-        table = TypeAdapter(dict[int, dict[int, dict[int, _Compilers]]]).validate_json(
-            read_bounded(path, _FILE)
-        )
+        table = TypeAdapter(dict[int, dict[int, dict[int, _Compilers]]]).validate_json(data)
     compilers = {(a, b, c): table[a][b][c][0] for a in table for b in table[a] for c in table[a][b]}
 
     def completed(crash: Crash) -> Crash:

@@ -27,14 +27,13 @@ _SECONDS = 1800.0
 _SOURCE = re.compile(r"[\w+,@=][\w.+,@=/-]*\.[chS]", re.ASCII)
 # cscope's names of its files, by those that it gives them after `-f`.
 _DATABASE = {"": "cscope.out", ".in": "cscope.in.out", ".po": "cscope.po.out"}
-# Maximum bytes of the database; that of a whole kernel has less than 1 GB.
-_MOST = 4 << 30
+# Maximum bytes of each; that of a whole kernel has less than 1 GB.
+_MOST = 2 << 30
 # Prints each symbol with its number of instructions. Disassembly takes gigabytes as text, and
 # symbols may have any names.
 _COUNT = r"""
 { objdump -d --no-show-raw-insn vmlinux 2>/dev/null || echo failed; } | awk '
-/^[0-9a-f]+ <.*>:$/ { name = substr($0, index($0, "<") + 1, length($0) - index($0, "<") - 2) }
-/^[0-9a-f]+ <.*>:$/ && (name !~ /^[A-Za-z0-9_.$]+$/ || length(name) > 500) { name = "(other)" }
+/^[0-9a-f]+ <.*>:$/ { gsub(/^[^<]*<|>:$/, ""); name = /^[A-Za-z0-9_.$]+$/ ? $0 : "(other)"; next }
 /^ *[0-9a-f]+:\t/ { count[name]++ }
 $0 == "failed" { exit failed = 1 }
 END { if (failed) exit 1; for (name in count) print name, count[name] }'
@@ -79,15 +78,14 @@ async def _cscope(run: StepContext, tree: Tree, paths: Collection[str]) -> Path:
     await hosts.run(argv, stdin=stdin, timeout=_SECONDS, out=out, env=env)
 
     def pack() -> None:
-        paths = {out / f"cscope.out{end}": name for end, name in _DATABASE.items()}
-        # It read hostile files: a link that it was made to leave is left out.
-        paths = {at: name for at, name in paths.items() if at.is_file() and not at.is_symlink()}
-        # The sandbox counts blocks, of which a sparse file has few.
-        if sum(path.stat().st_size for path in paths) > _MOST:
-            raise UserError("analysis_failed", f"cscope's database exceeds {_MOST >> 30} GiB")
         with tarfile.open(archive, "w") as tar:
-            for path, name in paths.items():
-                tar.add(path, name)
+            for end, name in _DATABASE.items():
+                path = out / f"cscope.out{end}"
+                # The sandbox counts blocks, of which a sparse file has few.
+                if path.lstat().st_size > _MOST:
+                    raise UserError("analysis_failed", f"{name} exceeds {_MOST >> 30} GiB")
+                # It read hostile files: a link that it was made to leave is left out.
+                tar.add(path, name, filter=lambda m: m if m.isreg() else None)
 
     await asyncio.to_thread(pack)
     return archive
@@ -98,8 +96,8 @@ async def _instructions(run: StepContext, entry: Entry, tree: Tree) -> Path:
     unpatched = entry.tree(run.folder / "uncounted")
     before, after = [await _counted(each) for each in (unpatched, tree)]
     await asyncio.to_thread(sandbox.remove, unpatched.overlay.folder)
-    names = sorted(before.keys() | after.keys())
-    rows = [("function", "before", "after"), *((n, before[n], after[n]) for n in names)]
+    counts = ((name, before[name], after[name]) for name in sorted(before | after))
+    rows = [("function", "before", "after"), *counts]
     path = run.folder / BuildArtifact.INSTRUCTIONS
     path.write_text("".join(f"{name}\t{old}\t{new}\n" for name, old, new in rows))
     return path
