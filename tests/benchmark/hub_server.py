@@ -49,6 +49,8 @@ class FakeHub:
         # Changes a list of files, or the bytes that are sent.
         self.lists: Callable[[list[dict[str, Any]]], object] = lambda files: None
         self.sends: Callable[[bytes], bytes] = lambda content: content
+        # Changes an answer, by the last part of its path.
+        self.alters: Callable[[str, Any], object] = lambda what, answer: None
 
     def answer(self, method: str, path: str, body: bytes, token: str) -> tuple[int, bytes, str]:
         """Return status, body, and where to look instead."""
@@ -76,7 +78,9 @@ class FakeHub:
                 self.verified.append(json.loads(body)["oid"])
                 return 200, b"", ""
             case ["POST", "datasets", _, _, "info", "lfs", "objects", "batch"]:
-                return 200, json.dumps(self._batch(json.loads(body))).encode(), ""
+                answer = self._batch(json.loads(body))
+                self.alters("batch", answer)
+                return 200, json.dumps(answer).encode(), ""
             case ["GET", "datasets", owner, name, "resolve", commit, file]:
                 repository = self.repositories[f"{owner}/{name}"]
                 content = repository.commits[commit][file]
@@ -92,6 +96,7 @@ class FakeHub:
             return 404, b"Repository not found", ""
         asked = json.loads(body) if what in {"paths-info", "preupload"} else body
         answer: object = getattr(self, f"_{what.replace('-', '_')}")(repository, revision, asked)
+        self.alters(what, answer)
         return (412 if answer is None else 200), json.dumps(answer).encode(), ""
 
     def _batch(self, asked: dict[str, Any]) -> dict[str, Any]:
@@ -106,7 +111,8 @@ class FakeHub:
 
     def _revision(self, repository: Repository, revision: str, _: object) -> object:
         sha = repository.head if revision == "main" else revision
-        return {"sha": sha, "siblings": [{"rfilename": path} for path in repository.commits[sha]]}
+        siblings = [{"rfilename": path} for path in repository.commits[sha]]
+        return {"sha": sha, "private": repository.private, "siblings": siblings}
 
     def _paths_info(self, repository: Repository, revision: str, asked: dict[str, Any]) -> object:
         there = repository.commits[revision]

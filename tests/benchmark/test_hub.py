@@ -1,7 +1,7 @@
 """Datasets and results on the hub: pushed, pulled, and pushed again; and a hub that deceives."""
 
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -52,11 +52,19 @@ def changed(kgym: Kgym, *words: object) -> Any:
     return done.json["changed"]
 
 
+def refused(kgym: Kgym, reason: str, *words: object) -> str:
+    """Return what a refused command tells people."""
+    done = kgym("bench", *words, "--json")
+    assert (done.status, done.json["reason"]) == (2, reason), done.err
+    assert "Traceback" not in done.err
+    return done.err
+
+
 @pytest.mark.timeout(300)
 def test_results_are_pushed_pulled_and_pushed_again(
     hub: FakeHub, kgym: Kgym, results: Path, tmp_path: Path
 ) -> None:
-    hub.regular = 2000
+    hub.regular = 1000
     assert changed(kgym, "push", results, PLACE, "--private") == PUSHED
     there = hub.repositories[PLACE]
     first = there.head
@@ -82,8 +90,7 @@ def test_results_are_pushed_pulled_and_pushed_again(
     # More attempts are another commit; the first one stays.
     attempt_files.write(copy / attempt_files.NAME, list(attempts(2)))
     assert changed(kgym, "push", copy, PLACE) == ["README.md", "attempts.jsonl", "manifest.json"]
-    again = kgym("bench", "pull", PLACE, copy, "--json")
-    assert (again.status, again.json["reason"]) == (2, "folder_in_use")
+    refused(kgym, "folder_in_use", "pull", PLACE, copy)
     changed(kgym, "pull", PLACE, tmp_path / "old", "--revision", first)
     old = tmp_path / "old" / attempt_files.NAME
     assert old.read_bytes() == (results / attempt_files.NAME).read_bytes()
@@ -98,15 +105,19 @@ def test_a_dataset_keeps_its_own_card_and_its_name(
     assert changed(kgym, "push", folder, PLACE) == PUSHED[:3]
     card = hub.repositories[PLACE].commits[hub.repositories[PLACE].head]["README.md"]
     assert card == (source / "README.md").read_bytes()
-    # A file that is not there any more goes.
+    refused(kgym, "repository_in_use", "push", folder, PLACE, "--private")
+    # A file of results that is not there any more goes, but a dataset does not replace results.
     (folder / "campaign.json").write_text("{}")
-    assert changed(kgym, "push", folder, PLACE) == ["campaign.json"]
+    attempt_files.write(folder / attempt_files.NAME, [])
+    assert "campaign.json" in changed(kgym, "push", folder, PLACE)
     (folder / "campaign.json").unlink()
-    assert changed(kgym, "push", folder, PLACE) == ["campaign.json"]
+    assert "campaign.json" in changed(kgym, "push", folder, PLACE)
     assert "campaign.json" not in hub.repositories[PLACE].commits[hub.repositories[PLACE].head]
+    (folder / attempt_files.NAME).unlink()
+    (folder / manifest.NAME).unlink()
+    refused(kgym, "repository_in_use", "push", folder, PLACE)
     Dataset.of("other", [made(bug()).bugs[0]]).save(tmp_path / "other")
-    refused = kgym("bench", "push", tmp_path / "other", PLACE, "--json")
-    assert (refused.status, refused.json["reason"]) == (2, "dataset_exists")
+    refused(kgym, "dataset_exists", "push", tmp_path / "other", PLACE)
 
 
 def outside(files: list[dict[str, Any]]) -> None:
@@ -119,6 +130,16 @@ def forged(hub: FakeHub, name: str, old: bytes, new: bytes) -> None:
     files = there.commits[there.head]
     assert old in files[name]
     there.commit(files | {name: files[name].replace(old, new)})
+
+
+def altering(name: str, change: Callable[[Any], object]) -> Callable[[FakeHub], None]:
+    """Return what makes a hub change the answers of this name."""
+    return lambda hub: setattr(hub, "alters", lambda what, it: what == name and change(it))
+
+
+def uploading(**action: Any) -> Callable[[FakeHub], None]:
+    """Return what makes a hub ask for other uploads."""
+    return altering("batch", lambda it: it["objects"][0]["actions"]["upload"].update(action))
 
 
 DECEITS: dict[str, tuple[Any, str]] = {
@@ -136,6 +157,7 @@ DECEITS: dict[str, tuple[Any, str]] = {
         lambda hub: forged(hub, "attempts.jsonl", b'"trigger"', b'"pass"'),
         "bad_results",
     ),
+    "no commit": (altering("revision", lambda it: it.pop("sha")), "hub_damaged"),
     "another bug": (lambda hub: forged(hub, "bugs.jsonl", b"in f", b"in g"), "dataset_changed"),
 }
 
@@ -148,9 +170,68 @@ def test_what_a_hub_forges_is_not_taken(
     changed(kgym, "push", results, PLACE)
     deceive, reason = DECEITS[deceit]
     deceive(hub)
-    done = kgym("bench", "pull", PLACE, tmp_path / "in" / "copy", "--json")
-    assert (done.status, done.json["reason"]) == (2, reason), done.err
+    refused(kgym, reason, "pull", PLACE, tmp_path / "in" / "copy")
     assert list(tmp_path.glob("in/*")) == []
+
+
+@pytest.mark.attack
+@pytest.mark.parametrize(
+    "deceive",
+    [
+        altering("commit", lambda it: it.pop("commitOid")),
+        uploading(header={"X-É": "1"}),
+        uploading(header={"Content-Length": "1"}),
+        uploading(header={"X": "a\r\nb"}),
+        *(uploading(href=url) for url in ("x", "http://[", "http://a..b/", "http://a:99999/")),
+        *(
+            uploading(href=url)
+            for url in ("http://\u2100\ud7ff/", "file:///etc/passwd", "http://\0/")
+        ),
+    ],
+)
+def test_a_hub_that_asks_for_nonsense_is_damaged(
+    hub: FakeHub, kgym: Kgym, results: Path, deceive: Callable[[FakeHub], None]
+) -> None:
+    hub.regular = 0
+    deceive(hub)
+    refused(kgym, "hub_damaged", "push", results, PLACE)
+
+
+@pytest.mark.attack
+def test_another_commit_than_the_named_one_is_not_taken(
+    hub: FakeHub, kgym: Kgym, results: Path, tmp_path: Path
+) -> None:
+    changed(kgym, "push", results, PLACE)
+    head = hub.repositories[PLACE].head
+    first, *_ = hub.repositories[PLACE].commits
+    altering("revision", lambda it: it.update(sha=head))(hub)
+    refused(kgym, "hub_damaged", "pull", PLACE, tmp_path / "copy", "--revision", first)
+
+
+@pytest.mark.attack
+@pytest.mark.parametrize("name", ["README.md", "campaign.json", "manifest.json", ".README.md.part"])
+def test_links_are_neither_pushed_nor_written_through(
+    hub: FakeHub, kgym: Kgym, results: Path, tmp_path: Path, name: str
+) -> None:
+    (tmp_path / "secret").write_text("secret")
+    (results / name).symlink_to(tmp_path / "secret")
+    if name in manifest.FILES or name == manifest.NAME:
+        refused(kgym, "unsafe_file", "push", results, PLACE)
+        assert hub.repositories == {}
+    else:
+        assert changed(kgym, "push", results, PLACE) == PUSHED
+    assert (tmp_path / "secret").read_text() == "secret"
+
+
+@pytest.mark.attack
+@pytest.mark.parametrize("token", ["two words", "hf_\nx", "hf_é"])
+def test_a_token_is_never_printed(
+    hub: FakeHub, kgym: Kgym, results: Path, monkeypatch: pytest.MonkeyPatch, token: str
+) -> None:
+    monkeypatch.setenv("HF_TOKEN", token)
+    assert token not in refused(kgym, "hub_refused", "push", results, PLACE)
+    monkeypatch.setenv("HF_TOKEN", f" {hub_server.TOKEN}\n")
+    assert changed(kgym, "push", results, PLACE) == PUSHED
 
 
 @pytest.mark.attack
@@ -166,12 +247,9 @@ def test_a_path_that_leads_out_is_not_written(
 def test_who_may_not_or_cannot_is_told(
     hub: FakeHub, kgym: Kgym, results: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    absent = kgym("bench", "pull", PLACE, tmp_path / "copy", "--json")
-    assert (absent.status, absent.json["reason"]) == (2, "no_repository")
+    refused(kgym, "no_repository", "pull", PLACE, tmp_path / "copy")
     monkeypatch.setenv("HF_TOKEN", "another")
-    refused = kgym("bench", "push", results, PLACE, "--json")
-    assert (refused.status, refused.json["reason"]) == (2, "hub_refused")
-    assert "HF_TOKEN" in refused.err
+    assert "HF_TOKEN" in refused(kgym, "hub_refused", "push", results, PLACE)
     monkeypatch.setenv("KGYM_HUB", "http://127.0.0.1:1")
     unreachable = kgym("bench", "push", results, PLACE, "--json")
     assert (unreachable.status, unreachable.json["reason"]) == (3, "hub_unreachable")

@@ -16,6 +16,7 @@ from tests.tables import json_rows
 
 EXTID = "0123456789abcdef0123"
 LINK = f"https://syzkaller.appspot.com/bug?extid={EXTID}"
+ERROR = "  CC      kernel/fork.o\nkernel/fork.c:12:3: error: expected ';' before 'x'\n"
 # As compiler_mapping.json has them: major, minor and patch level.
 TABLE = {
     "5": {"10": {"0": ["clang 12", "gcc 10"], "7": ["clang 11"]}},
@@ -28,13 +29,16 @@ def known() -> Dataset:
     return Dataset.of("known", [bugs[0].model_copy(update={"extid": EXTID}), bugs[1]])
 
 
-def job(folder: Path, number: int, kind: str, code: int, **options: object) -> None:
+def job(
+    folder: Path, number: int, kind: str, code: int | None, log: str = ERROR, **options: object
+) -> None:
     """Write a job's state as RGym does."""
     (folder / str(number)).mkdir(parents=True)
     given = {"timeout": 600, "cores": 4, "metadata": LINK, **options}
     state: dict[str, Any] = {"jobid": str(number), "jobPath": f"/data/{number}", "type": kind}
     state |= {"started_at": 1, "running": False, "exitCode": code, "options": given}
     (folder / str(number) / "state.json").write_text(json.dumps(state))
+    (folder / str(number) / "job.log").write_text(log)
 
 
 @pytest.mark.parametrize(
@@ -42,8 +46,8 @@ def job(folder: Path, number: int, kind: str, code: int, **options: object) -> N
 )
 def test_exit_codes_are_outcomes(
     tmp_path: Path,
-    build: int,
-    runs: list[int],
+    build: int | None,
+    runs: list[int | None],
     expected: str,
     crashed: int | None,
     completed: int | None,
@@ -120,6 +124,29 @@ def test_the_compiler_is_that_of_the_nearest_version(
     assert completed.bugs[0].crashes[0].compiler == compiler
     # What syzbot says stays.
     assert completed.bugs[1] == second
+
+
+@pytest.mark.parametrize(
+    "log", ["", "fatal: unable to access", f"{ERROR[:-1]}".replace("expected", "No space left")]
+)
+def test_a_build_that_ends_without_a_compile_error_is_no_verdict(tmp_path: Path, log: str) -> None:
+    job(tmp_path, 1, "BUILD", 1, log, patch="+x\n")
+    assert [each.reason for each in rgym.results(tmp_path, known()).failed] == [
+        "exit codes: build 1, reproducers []"
+    ]
+
+
+@pytest.mark.attack
+def test_two_jobs_of_one_id_and_endless_reasons_are_refused(tmp_path: Path) -> None:
+    job(tmp_path, 1, "BUILD", None, patch="+x\n")
+    for number in range(2, 32):
+        job(tmp_path, number, "REPRODUCER", 10**400, bzImageJobId="1")
+    with refused("bad_bug_data"):
+        rgym.results(tmp_path, known())
+    (tmp_path / "copy").mkdir()
+    (tmp_path / "copy" / "state.json").write_text((tmp_path / "2" / "state.json").read_text())
+    with refused("bad_bug_data"):
+        rgym.bugs(tmp_path, known())
 
 
 @pytest.mark.attack

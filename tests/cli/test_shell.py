@@ -1,5 +1,6 @@
 """`kgym shell`: Python with a client, datasets and results."""
 
+import signal
 from pathlib import Path
 
 import pytest
@@ -41,6 +42,21 @@ def test_lines_are_run_and_awaited(kgym: Kgym, folder: Path, platform: Platform)
     assert printed == ["[('some', 1)]", "[['pass']]", "[]", "<class 'list'>"]
     assert "Names: datasets, results, client" in done.err
     assert "ZeroDivisionError" in done.err
+
+
+@pytest.mark.parametrize(
+    ("line", "status"),
+    [
+        ("sys.exit(3)", 3),
+        ("sys.exit('why')", 1),
+        ("os.kill(os.getpid(), signal.SIGTERM)", -signal.SIGTERM),
+    ],
+)
+def test_a_shell_ends_with_a_status(kgym: Kgym, folder: Path, line: str, status: int) -> None:
+    lines = f"import os, signal, sys\n{line}\nprint('still there')\n"
+    done = kgym("shell", folder, "--server", "http://127.0.0.1:1", stdin=lines)
+    assert done.status == status, done.err
+    assert "still there" not in done.out
 
 
 def test_ipython_is_used_if_it_is_there(

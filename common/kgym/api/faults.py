@@ -2,9 +2,12 @@
 
 import difflib
 from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
+
+from kgym.errors import UserError
 
 Place = tuple[int | str, ...]
 
@@ -21,6 +24,15 @@ def first_fault(error: ValidationError) -> str:
     """Return the first wrong field and the reason; omit the input, which may be hostile."""
     first = error.errors(include_url=False, include_input=False, include_context=False)[0]
     return f"{'.'.join(map(str, first['loc']))[:200]}: {first['msg'][:200]}"
+
+
+@contextmanager
+def refused_at(where: str, reason: str = "bad_bug_data") -> Iterator[None]:
+    """Raise UserError, with the place and the field, for data that a record does not accept."""
+    try:
+        yield
+    except ValidationError as error:
+        raise UserError(reason, f"{where}: {first_fault(error)}") from error
 
 
 def faults_of(error: ValidationError, model: Any, most: int) -> Iterator[tuple[Place, str]]:

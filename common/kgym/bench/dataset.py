@@ -10,9 +10,9 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Annotated
 
-from pydantic import Field, ValidationError
+from pydantic import Field
 
-from kgym.api.faults import first_fault
+from kgym.api.faults import refused_at
 from kgym.api.steps import Sha256, Strict
 from kgym.atomic_files import replace_file
 from kgym.bench.attempt_record import Words
@@ -62,15 +62,13 @@ class Dataset(Strict):
             by_id[bug.id] = bug
             if len(by_id) > MOST:
                 raise UserError("too_many_bugs", f"a dataset has at most {MOST:,} bugs")
-        try:
+        with refused_at(name, "bad_dataset"):
             return cls(
                 name=name,
                 description=description,
                 source=source,
                 bugs=tuple(by_id[bug_id] for bug_id in sorted(by_id)),
             )
-        except ValidationError as error:
-            raise UserError("bad_dataset", first_fault(error)) from error
 
     def __len__(self) -> int:
         return len(self.bugs)
@@ -128,12 +126,9 @@ class Dataset(Strict):
 
 def read_about(folder: Path) -> About:
     """Read a folder's `dataset.json`; raise NotFound `no_dataset`, UserError `bad_dataset`."""
-    try:
-        return About.model_validate_json((folder / ABOUT).read_bytes())
-    except OSError as error:
-        raise NotFound("no_dataset", f"{folder} holds no dataset: {error.strerror}") from error
-    except ValidationError as error:
-        raise UserError("bad_dataset", f"{folder / ABOUT}: {first_fault(error)}") from error
+    path = folder / ABOUT
+    with file_errors(path, "no_dataset", NotFound), refused_at(str(path), "bad_dataset"):
+        return About.model_validate_json(path.read_bytes())
 
 
 def load(folder: Path) -> Dataset:
@@ -146,7 +141,8 @@ def load(folder: Path) -> Dataset:
             digest.update(line)
             if number > about.bugs:
                 break
-            bugs.append(_bug(line, f"{folder / BUGS}:{number}"))
+            with refused_at(f"{folder / BUGS}:{number}", "bad_dataset"):
+                bugs.append(BugRecord.model_validate_json(line))
     if digest.hexdigest() != about.sha256:
         raise UserError(
             "dataset_changed",
@@ -154,10 +150,3 @@ def load(folder: Path) -> Dataset:
             " dataset with another name of it",
         )
     return Dataset.of(about.name, bugs, description=about.description, source=about.source)
-
-
-def _bug(line: bytes, where: str) -> BugRecord:
-    try:
-        return BugRecord.model_validate_json(line)
-    except ValidationError as error:
-        raise UserError("bad_dataset", f"{where}: {first_fault(error)}") from error

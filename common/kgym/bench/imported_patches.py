@@ -12,9 +12,9 @@ from typing import Annotated, Any
 
 from pydantic import AliasChoices, BaseModel, Field, StrictBool
 
+from kgym.api.faults import refused_at
 from kgym.bench.attempt_record import Account, BugId, Cost, Setup, Text, Words
 from kgym.bench.dataset_files import parsed_json, read_bounded, rows_of
-from kgym.bench.syzbot_data import refused_at
 from kgym.errors import NotFound, UserError
 
 # Maximum bytes of a file of patches, and of a patch or trajectory of its own.

@@ -16,12 +16,12 @@ from typing import Any
 
 from pydantic import Field
 
+from kgym.api.faults import refused_at
 from kgym.api.steps import Strict
 from kgym.bench.attempt_record import AttemptRecord, FailedAttempt, Outcome, Overlap, Setup, Votes
 from kgym.bench.bug_record import BugRecord, DeveloperPatch
 from kgym.bench.dataset import MOST, Dataset
 from kgym.bench.dataset_files import live_kbench_bug, time_of
-from kgym.bench.syzbot_data import refused_at
 from kgym.errors import NotFound, UserError
 
 # Maximum rows of a table.

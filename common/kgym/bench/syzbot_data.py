@@ -6,14 +6,13 @@ read, the first is written. Source: ARiSE-Lab/live-kbench,
 kGym/kclient/KBDr/kclient/kgym_dataset.py (commit 8849209).
 """
 
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Annotated, Any
 
-from pydantic import AfterValidator, AliasChoices, BaseModel, ConfigDict, Field, ValidationError
+from pydantic import AfterValidator, AliasChoices, BaseModel, ConfigDict, Field
 
-from kgym.api.faults import first_fault
+from kgym.api.faults import refused_at
 from kgym.bench.bug_record import (
     BugRecord,
     Cause,
@@ -23,7 +22,6 @@ from kgym.bench.bug_record import (
     FoundText,
     Function,
 )
-from kgym.errors import UserError
 
 _REPOSITORY_END = ("/log/", "/commit/", "/commits/", "/tree/", "/+/")
 
@@ -126,15 +124,6 @@ def read(data: Mapping[str, Any], where: str, **known: Any) -> BugRecord:
             }
             | known
         )
-
-
-@contextmanager
-def refused_at(where: str, reason: str = "bad_bug_data") -> Iterator[None]:
-    """Raise UserError, with the place and the field, for data that a record does not accept."""
-    try:
-        yield
-    except ValidationError as error:
-        raise UserError(reason, f"{where}: {first_fault(error)}") from error
 
 
 def write(record: BugRecord) -> dict[str, Any]:

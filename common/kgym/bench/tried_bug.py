@@ -8,7 +8,7 @@ from typing import Literal
 from pydantic import ValidationError
 
 from kgym.api.agent.nodes import CauseCommit, CauseFunction
-from kgym.api.faults import first_fault
+from kgym.api.faults import refused_at
 from kgym.api.steps import BuildSpec, GitSource, KernelConfig, Patch, Reproducer
 from kgym.bench.bug_record import BugRecord, Crash, Function
 from kgym.bugs import bundle
@@ -44,14 +44,12 @@ def tried_bug(
     if record.bundle is not None:
         name = record.bundle if kernel is None else f"{record.bundle}@{kernel}"
         return bundle.load(name, configs)
-    try:
+    with refused_at(record.id, "not_triable"):
         if kernel is not None:
             bug = _ported(record, kernel, instances, seconds, configs)
         else:
             bug = _on_commit(record, base, instances, seconds)
         return replace(bug, cause=cause_of(record))
-    except ValidationError as error:
-        raise UserError("not_triable", f"{record.id}: {first_fault(error)}") from error
 
 
 def fix_of(record: BugRecord) -> Patch | None:

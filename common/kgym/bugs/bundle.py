@@ -13,7 +13,7 @@ from typing import TypeVar
 from pydantic import BaseModel, ValidationError
 
 from kgym.api.agent.nodes import CauseCommit
-from kgym.api.faults import faults_of
+from kgym.api.faults import faults_of, refused_at
 from kgym.api.steps import (
     Backport,
     BuildSpec,
@@ -248,11 +248,8 @@ def _reproducer(table: ProgramTable, folder: Path) -> Reproducer:
     if table.sha256 not in {None, sha256(text.encode()).hexdigest()}:
         message = f"{folder}: {table.file} is not the program with this SHA-256: {table.sha256}"
         raise UserError("bad_bundle", message)
-    try:
+    with refused_at(str(folder / table.file), "bad_bundle"):
         return Reproducer(kind=table.kind, text=text, syzkaller=table.syzkaller)
-    except ValidationError as error:
-        wrong = "; ".join(fault["msg"] for fault in error.errors())
-        raise UserError("bad_bundle", f"{folder / table.file}: {wrong}") from error
 
 
 def _holder(table: ProgramTable, folder: Path) -> Path:
@@ -272,11 +269,8 @@ def _holder(table: ProgramTable, folder: Path) -> Path:
 def _backport(table: BackportTable, folder: Path) -> Backport:
     patch = _change(f"backport {table.name}", table, folder)
     assert patch is not None
-    try:
+    with refused_at(f"{folder}: kernel.backports: {table.name}", "bad_bundle"):
         return Backport(name=table.name, when=table.when, diff=patch.diff, edits=patch.edits)
-    except ValidationError as error:
-        message = f"{folder}: kernel.backports: {table.name}: {_faults(error)}"
-        raise UserError("bad_bundle", message) from error
 
 
 def _change(name: str, table: ChangeTable | BackportTable | None, folder: Path) -> Patch | None:

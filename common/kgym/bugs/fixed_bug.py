@@ -3,11 +3,11 @@
 from pathlib import Path
 from typing import Annotated
 
-from pydantic import AliasChoices, BaseModel, Field, ValidationError
+from pydantic import AliasChoices, BaseModel, Field
 
-from kgym.api import faults
+from kgym.api.faults import refused_at
 from kgym.api.steps import Patch
-from kgym.errors import UserError
+from kgym.errors import UserError, file_errors
 from kgym.source import patching
 
 # Maximum bytes of a bug's file; those of kBenchSyz have 100 kB.
@@ -41,11 +41,7 @@ class FixedBug(BaseModel):
 
 def read(path: Path) -> FixedBug:
     """Read a bug's file; raise UserError `bad_fixed_bug` naming the file and the wrong fields."""
-    try:
+    with file_errors(path, "bad_fixed_bug"), refused_at(str(path), "bad_fixed_bug"):
         if not path.is_file() or path.stat().st_size > _MOST_BYTES:
             raise UserError("bad_fixed_bug", f"{path}: no file of at most {_MOST_BYTES >> 20} MiB")
         return FixedBug.model_validate_json(path.read_bytes())
-    except OSError as error:
-        raise UserError("bad_fixed_bug", f"{path}: {error.strerror or error}") from error
-    except ValidationError as error:
-        raise UserError("bad_fixed_bug", f"{path}: {faults.in_words(error)}") from error

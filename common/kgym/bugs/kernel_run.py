@@ -16,8 +16,9 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
-from pydantic import Field, ValidationError
+from pydantic import Field
 
+from kgym.api.faults import refused_at
 from kgym.api.jobs import JobView, StepView
 from kgym.api.outcomes import Outcome
 from kgym.api.steps import (
@@ -45,7 +46,7 @@ from kgym.bugs.sweep import Candidate, Moved, Stage, Subject, SweepOptions, Tell
 from kgym.bugs.sweep_rows import Pair, Row, not_shown, status
 from kgym.bugs.trial_result import JudgedFinding, judged
 from kgym.client import AsyncClient
-from kgym.errors import KgymError, UserError
+from kgym.errors import KgymError
 
 # Bytes: larger crash reports are not read.
 _LARGEST_REPORT = 4 << 20
@@ -344,12 +345,10 @@ def as_patch(change: Change, *, fresh: bool = False) -> Patch:
     content = change if isinstance(change, str) else "".join(map(str, change))
     digest = sha256(content.encode(errors="replace")).hexdigest()[:12]
     name = f"patch-{digest}-{uuid.uuid4().hex[:8]}" if fresh else f"patch-{digest}"
-    try:
+    with refused_at("the patch", "patch_too_large"):
         if isinstance(change, str):
             return Patch(name=name, diff=change)
         return Patch(name=name, edits=list(change))
-    except ValidationError as error:
-        raise UserError("patch_too_large", error.errors()[0]["msg"]) from error
 
 
 def _compiled(job: JobView) -> dict[str, object]:

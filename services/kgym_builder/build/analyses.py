@@ -13,6 +13,7 @@ from pathlib import Path
 
 from kgym.api.steps import BuildArtifact, Patch
 from kgym.api.steps.build import Analysis
+from kgym.errors import UserError
 from kgym.host import proc, sandbox
 from kgym.worker.context import StepContext
 from kgym_builder.evidence.machine_code import base_name
@@ -26,14 +27,18 @@ _SECONDS = 1800.0
 _SOURCE = re.compile(r"[\w+,@=][\w.+,@=/-]*\.[chS]", re.ASCII)
 # cscope's names of its files, by those that it gives them after `-f`.
 _DATABASE = {"": "cscope.out", ".in": "cscope.in.out", ".po": "cscope.po.out"}
-# Prints each symbol with its number of instructions. Disassembly takes gigabytes as text.
+# Maximum bytes of each; that of a whole kernel has less than 1 GB.
+_MOST = 2 << 30
+# Prints each symbol with its number of instructions. Disassembly takes gigabytes as text, and
+# symbols may have any names.
 _COUNT = r"""
-{ objdump -d --no-show-raw-insn vmlinux || echo failed; } | awk '
-/^[0-9a-f]+ <[^ ]+>:$/ { name = substr($2, 2, length($2) - 3) }
+{ objdump -d --no-show-raw-insn vmlinux 2>/dev/null || echo failed; } | awk '
+/^[0-9a-f]+ <.*>:$/ { gsub(/^[^<]*<|>:$/, ""); name = /^[A-Za-z0-9_.$]+$/ ? $0 : "(other)"; next }
 /^ *[0-9a-f]+:\t/ { count[name]++ }
 $0 == "failed" { exit failed = 1 }
 END { if (failed) exit 1; for (name in count) print name, count[name] }'
 """
+_ROW = re.compile(rb"([\w.$]+|\(other\)) (\d+)")
 
 
 def require(analyses: Collection[Analysis]) -> None:
@@ -45,13 +50,20 @@ def require(analyses: Collection[Analysis]) -> None:
 async def keep(
     run: StepContext, analysis: Analysis, entry: Entry, tree: Tree, patches: Sequence[Patch]
 ) -> None:
-    """Make an analysis of the kernel in `tree`, built with patches, an artifact of the step."""
-    if analysis == "cscope":
-        _, changed = await patched_files.named(patches)
-        read = await asyncio.to_thread(Index(entry.index).files)
-        path = await _cscope(run, tree, {*read, *changed})
-    else:
-        path = await _instructions(run, entry, tree)
+    """Make an analysis of the kernel in `tree`, built with patches, an artifact of the step.
+
+    Raises UserError `analysis_failed`, `sandbox_limit`.
+    """
+    try:
+        if analysis == "cscope":
+            _, changed = await patched_files.named(patches)
+            read = await asyncio.to_thread(Index(entry.index).files)
+            path = await _cscope(run, tree, {*read, *changed})
+        else:
+            path = await _instructions(run, entry, tree)
+    except (proc.ProgramFailed, proc.ProgramTimedOut) as error:
+        # The programs read what patches made.
+        raise UserError("analysis_failed", f"{analysis}: {error.message}") from error
     await run.keep(path, move=True)
 
 
@@ -68,8 +80,12 @@ async def _cscope(run: StepContext, tree: Tree, paths: Collection[str]) -> Path:
     def pack() -> None:
         with tarfile.open(archive, "w") as tar:
             for end, name in _DATABASE.items():
+                path = out / f"cscope.out{end}"
+                # The sandbox counts blocks, of which a sparse file has few.
+                if path.lstat().st_size > _MOST:
+                    raise UserError("analysis_failed", f"{name} exceeds {_MOST >> 30} GiB")
                 # It read hostile files: a link that it was made to leave is left out.
-                tar.add(out / f"cscope.out{end}", name, filter=lambda m: m if m.isreg() else None)
+                tar.add(path, name, filter=lambda m: m if m.isreg() else None)
 
     await asyncio.to_thread(pack)
     return archive
@@ -80,17 +96,20 @@ async def _instructions(run: StepContext, entry: Entry, tree: Tree) -> Path:
     unpatched = entry.tree(run.folder / "uncounted")
     before, after = [await _counted(each) for each in (unpatched, tree)]
     await asyncio.to_thread(sandbox.remove, unpatched.overlay.folder)
-    names = sorted(before.keys() | after.keys())
-    rows = [("function", "before", "after"), *((n, before[n], after[n]) for n in names)]
+    counts = ((name, before[name], after[name]) for name in sorted(before | after))
+    rows = [("function", "before", "after"), *counts]
     path = run.folder / BuildArtifact.INSTRUCTIONS
     path.write_text("".join(f"{name}\t{old}\t{new}\n" for name, old, new in rows))
     return path
 
 
 async def _counted(tree: Tree) -> Counter[str]:
-    printed = (await tree.run(["sh", "-c", _COUNT], timeout=_SECONDS)).text
     counts: Counter[str] = Counter()
-    for line in printed.split("\n")[:-1]:  # names may hold other line breaks
-        name, _, number = line.rpartition(" ")
-        counts[base_name(name)] += int(number)
+
+    # Of longer output, only the end is kept.
+    def count(line: bytes) -> None:
+        if row := _ROW.fullmatch(line):
+            counts[base_name(row[1].decode())] += int(row[2])
+
+    await tree.run(["sh", "-c", _COUNT], timeout=_SECONDS, on_line=count)
     return counts

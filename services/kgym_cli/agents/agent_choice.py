@@ -10,11 +10,8 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcon
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from pydantic import ValidationError
-
-from kgym.api import faults
+from kgym.api.faults import refused_at
 from kgym.bugs import bundle as bugs
-from kgym.errors import UserError
 from kgym_cli import extras
 from kgym_cli.agents.agent_models import REPLAY, opener, window
 from kgym_cli.platforms.interruptible_work import interruptible
@@ -118,10 +115,8 @@ def request_of(
     if not bugs.is_shipped(name):
         own = Path(bugs.named(name)[0]).resolve()
         asked |= {"folder": str(Path(name).resolve())} if here else {"bundle": packed(own)}
-    try:
+    with refused_at("the options", "bad_option"):
         return RunRequest.model_validate(asked)
-    except ValidationError as error:
-        raise UserError("bad_option", faults.in_words(error)) from error
 
 
 async def _remote(ask: "Callable[[AgentCalls], Awaitable[T]]", url: str, token: str | None) -> T:

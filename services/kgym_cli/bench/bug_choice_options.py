@@ -7,14 +7,12 @@ from functools import wraps
 from typing import Any, Literal, get_args
 
 import click
-from pydantic import ValidationError
 
-from kgym.api.faults import first_fault
+from kgym.api.faults import refused_at
 from kgym.bench import bug_choice
 from kgym.bench.bug_choice import BugChoice
 from kgym.bench.bug_record import Status
 from kgym.bench.dataset import Dataset
-from kgym.errors import UserError
 from kgym_cli.inputs.parameters import FOLDER, Command, Moment, parameters
 from kgym_cli.output import people
 
@@ -49,11 +47,9 @@ class ChosenBugs:
         given = dict(self.conditions)
         if "ids" in given:
             given["ids"] = [dataset.get(bug_id).id for bug_id in given["ids"]]
-        try:
+        with refused_at(dataset.name, "bad_choice"):
             choice = BugChoice.model_validate(given)
             return choice.of(dataset, name or f"{dataset.name}-chosen")
-        except ValidationError as error:
-            raise UserError("bad_choice", first_fault(error)) from error
 
 
 # An option for each field of `BugChoice`, and the cutoff's.

@@ -23,6 +23,8 @@ def write(folder: Path) -> None:
         return
     tried = (folder / attempt_files.NAME).exists()
     report = leaderboard.of_folder(folder) if tried else None
+    # The folder may come from anywhere: a link would be written through.
+    path.with_name(f".{NAME}.part").unlink(missing_ok=True)
     replace_file(path, _card(dataset.load(folder), report))
 
 

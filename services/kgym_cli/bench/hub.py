@@ -8,52 +8,50 @@ limits, and only files of known names are wanted here.
 import base64
 import hashlib
 import json
+import os
+import re
 import tempfile
-from collections.abc import Iterator
+import time
+from asyncio import timeout_at
 from pathlib import Path
-from typing import Annotated, Any, TypeVar
+from typing import Any, TypeVar
 from urllib.parse import quote
 
 import httpx
-from pydantic import AliasChoices, BaseModel, Field, TypeAdapter
+from httpx import LocalProtocolError, Timeout, UnsupportedProtocol
+from pydantic import AliasChoices, AliasPath, BaseModel, Field, TypeAdapter
 
+from kgym.api.faults import refused_at
 from kgym.bench import attempt_files, dataset
-from kgym.bench.dataset_files import refuse_used
-from kgym.bench.syzbot_data import refused_at
+from kgym.bench.dataset_files import read_bounded, refuse_used
 from kgym.client import protocol
 from kgym.errors import Conflict, InfrastructureError, NotFound, UserError
-from kgym.transport.artifact_storage import sha256_of
-from kgym_cli.bench import manifest
+from kgym.host.separate_process import within
+from kgym_cli.bench import card, manifest
 
 T = TypeVar("T")
-# Maximum bytes of a file, and of an answer.
-FILE, ANSWER = 2 << 30, 1 << 20
-_SECONDS = 120.0
+# Maximum bytes of a file, of one within a commit, and of an answer.
+FILE, REGULAR, ANSWER = 256 << 20, 10 << 20, 1 << 20
+# Maximum seconds of silence, of a request or of reading what was pulled, and of all requests.
+_SILENCE, _REQUEST, _TOTAL = 120.0, 1800.0, 3600.0
 _BRANCH = "main"
 _NAMES = (*manifest.FILES, manifest.NAME)
 
 
-class _Large(BaseModel):
-    oid: str
-
-
 class _File(BaseModel):
-    """A file in the repository, or one that is to be there; further fields are ignored."""
+    """A file in the repository; further fields are ignored."""
 
     path: str
     size: int = Field(0, ge=0)
     oid: str = Field("", description="of Git's blob")
-    lfs: _Large | None = None
-    mode: str = Field("regular", alias="uploadMode")
+    sha256: str | None = Field(None, validation_alias=AliasPath("lfs", "oid"))
 
-    def is_same(self, path: Path) -> bool:
+    def is_same(self, content: bytes) -> bool:
         """Return whether a local file has this content."""
-        if self.lfs is not None:
-            return self.lfs.oid == sha256_of(path)
-        header = f"blob {path.stat().st_size}\0".encode()
-        with path.open("rb") as file:
-            digest = hashlib.file_digest(file, lambda: hashlib.sha1(header, usedforsecurity=False))
-        return self.oid == digest.hexdigest()
+        if self.sha256 is not None:
+            return self.sha256 == hashlib.sha256(content).hexdigest()
+        blob = f"blob {len(content)}\0".encode() + content
+        return self.oid == hashlib.sha1(blob, usedforsecurity=False).hexdigest()
 
 
 class _Action(BaseModel):
@@ -61,69 +59,82 @@ class _Action(BaseModel):
     header: dict[str, str] = {}
 
 
-class _Object(BaseModel):
-    actions: dict[str, _Action] = Field({}, description="none if the content is there already")
+class _Commit(BaseModel):
+    name: str = Field(pattern="^[0-9a-f]{40}$", validation_alias=AliasChoices("sha", "commitOid"))
+    private: bool = Field(False, description="of the repository")
 
 
-class _Answer(BaseModel):
-    """An answer of the hub, of which each has some fields; further ones are ignored."""
+class _Upload(BaseModel):
+    """How the hub wants a file: first whether in a commit, then where else it is to be."""
 
-    commit: Annotated[str, Field(pattern=r"^[0-9a-f]{40}$")] = Field(
-        "", validation_alias=AliasChoices("sha", "commitOid")
-    )
-    files: list[_File] = []
-    objects: list[_Object] = []
+    mode: str = Field("regular", validation_alias=AliasPath("files", 0, "uploadMode"))
+    # None if the content is there already.
+    actions: dict[str, _Action] = Field({}, validation_alias=AliasPath("objects", 0, "actions"))
 
 
 class Hub:
     """A repository `OWNER/NAME` of the hub at `url`. Its answers are as untrusted as its files."""
 
     def __init__(self, url: str, repository: str, token: str | None) -> None:
-        self._url, self._repository, self._token = url.rstrip("/"), repository, token
+        self._url, self._repository = url.rstrip("/"), repository
+        self._token = (token or "").strip()
+        # Errors of a header's value show the value.
+        if not re.fullmatch("[!-~]*", self._token):
+            raise UserError("hub_refused", "HF_TOKEN has characters that no token has")
+        self._until = time.monotonic() + _TOTAL
         self.page = f"{self._url}/datasets/{repository}"
         self._api = f"{self._url}/api/datasets/{repository}"
 
-    def push(self, folder: Path, *, private: bool) -> tuple[str, list[str]]:
+    async def push(self, folder: Path, *, private: bool) -> tuple[str, list[str]]:
         """Make the repository hold the folder's files; return its commit, and the changed names.
 
-        A missing repository is created. Raises Conflict `dataset_exists` if it holds another
-        dataset, NotFound `no_repository`, UserError and InfrastructureError `hub_refused`,
-        InfrastructureError `hub_unreachable`, UserError `hub_damaged`.
+        The card and the manifest are written into the folder before. A missing repository is
+        created. Raises Conflict `dataset_exists` if it holds another dataset, Conflict
+        `repository_in_use` if it is public and should be `private`, or holds results and the folder
+        has none, NotFound `no_repository`, UserError and InfrastructureError `hub_refused`,
+        InfrastructureError `hub_unreachable`, UserError `hub_damaged`, `unsafe_file`, and as the
+        readers of datasets and manifests do.
         """
-        ours = {name: folder / name for name in _NAMES if (folder / name).is_file()}
+        ours = _prepared(folder)
         try:
-            commit, there = self._files(_BRANCH)
+            commit, there = await self._files(_BRANCH)
         except NotFound:
             owner, _, name = self._repository.partition("/")
             about = {"type": "dataset", "name": name, "organization": owner, "private": private}
-            self._ask("POST", f"{self._url}/api/repos/create", json=about)
-            commit, there = self._files(_BRANCH)
+            await self._ask("POST", f"{self._url}/api/repos/create", json=about)
+            commit, there = await self._files(_BRANCH)
+        if private and not commit.private:
+            raise Conflict("repository_in_use", f"{self.page} is public: make it private there")
         # Figures name their dataset: what is published never changes.
         if (about_file := there.get(dataset.ABOUT)) and not about_file.is_same(ours[dataset.ABOUT]):
             message = f"{self.page} holds another dataset, which never changes: name another one"
             raise Conflict("dataset_exists", message)
-        new = [n for n, path in ours.items() if n not in there or not there[n].is_same(path)]
+        new = [n for n in ours if n not in there or not there[n].is_same(ours[n])]
         gone = [name for name in there if name not in ours]
+        if gone and attempt_files.NAME not in ours:
+            message = f"{self.page} has {', '.join(gone)}, this folder no results: name another one"
+            raise Conflict("repository_in_use", message)
         if not new and not gone:
-            return commit, []
-        header = {"summary": "kgym bench push", "parentCommit": commit}
-        lines = [{"key": "header", "value": header}, *self._sent([ours[name] for name in new])]
+            return commit.name, []
+        about = {"summary": "kgym bench push", "parentCommit": commit.name}
+        lines: list[dict[str, Any]] = [{"key": "header", "value": about}]
+        lines += [await self._sent(name, ours[name]) for name in new]
         lines += [{"key": "deletedFile", "value": {"path": name}} for name in gone]
         body = "".join(f"{json.dumps(line)}\n" for line in lines)
         kind = {"Content-Type": "application/x-ndjson"}
         url = f"{self._api}/commit/{_BRANCH}"
-        answer = self._asked(_Answer, "POST", url, content=body, headers=kind)
-        return answer.commit, [*new, *gone]
+        commit = await self._asked(_Commit, "POST", url, content=body, headers=kind)
+        return commit.name, [*new, *gone]
 
-    def pull(self, revision: str, into: Path) -> tuple[str, list[str]]:
+    async def pull(self, revision: str, into: Path) -> tuple[str, list[str]]:
         """Write the repository's files into a new folder; return its commit, and their names.
 
         Only files with the names of a dataset's and results' files are taken, and only if all have
         the hub's digests, `dataset.json`'s and `manifest.json`'s. Raises as `push` does, NotFound
-        `no_dataset`, UserError `folder_in_use`, `too_many_bytes`, `bad_results`.
+        `no_dataset`, UserError `folder_in_use`, `too_many_bytes`, `too_much_work`, `bad_results`.
         """
         refuse_used(into)
-        commit, there = self._files(revision)
+        commit, there = await self._files(revision)
         into.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=into.parent) as temporary:
             folder = Path(temporary) / "new"
@@ -131,84 +142,115 @@ class Hub:
             for name, file in there.items():
                 if file.size > FILE:
                     raise UserError("too_many_bytes", f"{name} has more than {FILE >> 20} MiB")
-                url = f"{self.page}/resolve/{commit}/{name}"
-                with (folder / name).open("wb") as out:
-                    out.writelines(self._pieces("GET", url, file.size))
-                if not file.is_same(folder / name):
+                url = f"{self.page}/resolve/{commit.name}/{name}"
+                content = await self._ask("GET", url, file.size)
+                if not file.is_same(content):
                     raise UserError("hub_damaged", f"{url} does not have the digest of the hub")
-            dataset.load(folder)
-            if attempt_files.NAME in there and (problems := manifest.differences(folder)):
+                (folder / name).write_bytes(content)
+            if problems := await within(_REQUEST, 6 << 30, _problems, folder):
                 raise UserError("bad_results", f"{self.page}: {'; '.join(problems[:5])}")
             folder.rename(into)
-        return commit, list(there)
+        return commit.name, list(there)
 
-    def _files(self, revision: str) -> tuple[str, dict[str, _File]]:
+    async def _files(self, revision: str) -> tuple[_Commit, dict[str, _File]]:
         """Return the commit of a revision, and its files with our names."""
         url = f"{self._api}/revision/{quote(revision, safe='')}"
-        commit = self._asked(_Answer, "GET", url).commit
-        url, body = f"{self._api}/paths-info/{commit}", {"paths": _NAMES, "expand": False}
-        files = self._asked(list[_File], "POST", url, json=body)
+        commit = await self._asked(_Commit, "GET", url)
+        if re.fullmatch("[0-9a-f]{40}", revision) and commit.name != revision:
+            raise UserError("hub_damaged", f"{url} is another commit: {commit.name}")
+        url, body = f"{self._api}/paths-info/{commit.name}", {"paths": _NAMES, "expand": False}
+        files = await self._asked(list[_File], "POST", url, json=body)
         return commit, {file.path: file for file in files if file.path in _NAMES}
 
-    def _sent(self, paths: list[Path]) -> Iterator[dict[str, Any]]:
-        """Upload large files; yield the line of a commit for each file."""
-        for path in paths:
-            size, url = path.stat().st_size, f"{self._api}/preupload/{_BRANCH}"
-            about = {"path": path.name, "size": size, "sample": _text(path, 512)}
-            answer = self._asked(_Answer, "POST", url, json={"files": [about]})
-            # The storage of large files refuses empty ones.
-            if size and any(file.mode == "lfs" for file in answer.files):
-                key, value = "lfsFile", {"algo": "sha256", **self._stored(path)}
-            else:
-                key, value = "file", {"encoding": "base64", "content": _text(path)}
-            yield {"key": key, "value": {"path": path.name, **value}}
+    async def _sent(self, name: str, content: bytes) -> dict[str, Any]:
+        """Upload a large file; return the line of a commit for any file."""
+        size, url = len(content), f"{self._api}/preupload/{_BRANCH}"
+        about = {"path": name, "size": size, "sample": base64.b64encode(content[:512]).decode()}
+        answer = await self._asked(_Upload, "POST", url, json={"files": [about]})
+        # The storage of large files refuses empty ones.
+        if size and (size > REGULAR or answer.mode == "lfs"):
+            key, value = "lfsFile", {"algo": "sha256", **await self._stored(content)}
+        else:
+            text = base64.b64encode(content).decode()
+            key, value = "file", {"encoding": "base64", "content": text}
+        return {"key": key, "value": {"path": name, **value}}
 
-    def _stored(self, path: Path) -> dict[str, Any]:
+    async def _stored(self, content: bytes) -> dict[str, Any]:
         """Upload a file to the hub's storage of large files, unless it is there."""
-        large = {"oid": sha256_of(path), "size": path.stat().st_size}
+        large = {"oid": hashlib.sha256(content).hexdigest(), "size": len(content)}
         body = {"operation": "upload", "transfers": ["basic"], "objects": [large]}
         kind = dict.fromkeys(("Accept", "Content-Type"), "application/vnd.git-lfs+json")
         url = f"{self.page}.git/info/lfs/objects/batch"
-        answer = self._asked(_Answer, "POST", url, content=json.dumps(body), headers=kind)
-        for stored in answer.objects:
-            if upload := stored.actions.get("upload"):
-                with path.open("rb") as file:
-                    self._ask("PUT", upload.href, content=file, headers=upload.header)
-            if verify := stored.actions.get("verify"):
-                self._ask("POST", verify.href, json=large, headers=verify.header)
+        answer = await self._asked(_Upload, "POST", url, content=json.dumps(body), headers=kind)
+        if upload := answer.actions.get("upload"):
+            await self._ask("PUT", upload.href, content=content, headers=upload.header)
+        if verify := answer.actions.get("verify"):
+            await self._ask("POST", verify.href, json=large, headers=verify.header)
         return large
 
-    def _asked(self, model: type[T], method: str, url: str, **request: Any) -> T:
+    async def _asked(self, model: type[T], method: str, url: str, **request: Any) -> T:
+        answer = await self._ask(method, url, **request)
         with refused_at(url, "hub_damaged"):
-            return TypeAdapter(model).validate_json(self._ask(method, url, **request))
+            return TypeAdapter(model).validate_json(answer)
 
-    def _ask(self, method: str, url: str, **request: Any) -> bytes:
-        return b"".join(self._pieces(method, url, ANSWER, **request))
-
-    def _pieces(self, method: str, url: str, most: int, **request: Any) -> Iterator[bytes]:
-        """Yield the body of an answer; it may have at most this many bytes."""
+    async def _ask(self, method: str, url: str, most: int = ANSWER, **request: Any) -> bytes:
+        """Return the body of an answer, of at most this many bytes."""
         # Large files are kept elsewhere, where the token must not arrive.
         token = self._token if url.startswith(f"{self._url}/") else None
-        options = protocol.options(url, token) | {"timeout": _SECONDS, "follow_redirects": True}
-        options["event_hooks"] = {"request": [self._refuse_plain]}
-        # Unpacked, a small answer could have any size.
-        options["headers"]["Accept-Encoding"] = "identity"
+        body, until = bytearray(), min(self._until, time.monotonic() + _REQUEST)
         try:
-            with httpx.Client(**options) as client, client.stream(method, url, **request) as answer:
+            # httpx sends a body in one write, which `until` bounds.
+            options = protocol.options(url, token) | {"timeout": Timeout(_SILENCE, write=None)}
+            options |= {"event_hooks": {"request": [self._refuse_plain]}, "follow_redirects": True}
+            # Unpacked, a small answer could have any size.
+            options["headers"]["Accept-Encoding"] = "identity"
+            client = httpx.AsyncClient(**options)
+            async with timeout_at(until), client, client.stream(method, url, **request) as answer:
                 if answer.is_error:
                     raise _refusal(url, answer)
-                for piece in answer.iter_raw():
-                    most -= len(piece)
-                    if most < 0:
+                async for piece in answer.aiter_raw():
+                    body += piece
+                    if len(body) > most:
                         raise UserError("hub_damaged", f"{url} sends more than it should")
-                    yield piece
-        except (httpx.HTTPError, httpx.InvalidURL) as error:
-            raise InfrastructureError("hub_unreachable", f"{url}: {error}") from error
+        # Of hostile addresses and headers.
+        except (ValueError, httpx.InvalidURL, LocalProtocolError, UnsupportedProtocol) as error:
+            raise UserError("hub_damaged", f"{url}: {error}") from error
+        except (TimeoutError, httpx.HTTPError) as error:
+            raise InfrastructureError("hub_unreachable", f"{url}: {error!r}") from error
+        return bytes(body)
 
-    def _refuse_plain(self, request: httpx.Request) -> None:
+    async def _refuse_plain(self, request: httpx.Request) -> None:
         # Also of redirects: a hub may not send requests to this machine's network.
         if self._url.startswith("https:") and request.url.scheme != "https":
-            raise httpx.UnsupportedProtocol(f"the hub refers to {request.url}")
+            raise UnsupportedProtocol(f"the hub refers to {request.url}")
+
+
+def _prepared(folder: Path) -> dict[str, bytes]:
+    """Write a folder's card and manifest; return the files that are pushed."""
+    _own_files(folder)
+    dataset.load(folder)
+    card.write(folder)
+    # Its last digits differ between machines: one that still holds is not written again.
+    right = (folder / manifest.NAME).exists() and not manifest.differences(folder)
+    if (folder / attempt_files.NAME).exists() and not right:
+        manifest.write(folder)
+    return _own_files(folder)
+
+
+def _own_files(folder: Path) -> dict[str, bytes]:
+    ours = {}
+    for path in (folder / name for name in _NAMES):
+        if path.is_file() and not path.is_symlink():
+            ours[path.name] = read_bounded(path, FILE)
+        # Through a link, any file of the user would be published, or overwritten.
+        elif os.path.lexists(path):
+            raise UserError("unsafe_file", f"{path} is not a regular file")
+    return ours
+
+
+def _problems(folder: Path) -> list[str]:
+    dataset.load(folder)
+    return manifest.differences(folder) if (folder / attempt_files.NAME).exists() else []
 
 
 def _refusal(url: str, answer: httpx.Response) -> Exception:
@@ -219,8 +261,3 @@ def _refusal(url: str, answer: httpx.Response) -> Exception:
     if answer.is_client_error:
         return UserError("hub_refused", f"{message} (HF_TOKEN is the token)")
     return InfrastructureError("hub_refused", message)
-
-
-def _text(path: Path, most: int = -1) -> str:
-    with path.open("rb") as file:
-        return base64.b64encode(file.read(most)).decode()

@@ -6,13 +6,11 @@ from math import isclose
 from pathlib import Path
 from typing import Any
 
-from pydantic import ValidationError
-
-from kgym.api.faults import first_fault
+from kgym.api.faults import refused_at
 from kgym.api.steps import Sha256, Strict
 from kgym.bench import attempt_files, dataset
 from kgym.bench.report import Report
-from kgym.errors import KgymError, NotFound, UserError
+from kgym.errors import KgymError, NotFound, file_errors
 from kgym.transport.artifact_storage import sha256_of
 from kgym_cli.bench import leaderboard
 
@@ -40,13 +38,11 @@ def write(folder: Path) -> None:
 
 def differences(folder: Path) -> list[str]:
     """Return how a folder differs from its manifest; raise NotFound `no_manifest`."""
-    try:
-        with (folder / NAME).open("rb") as file:
-            stated = Manifest.model_validate_json(file.read(MOST))
-    except OSError as error:
-        raise NotFound("no_manifest", f"{folder / NAME}: {error.strerror}") from error
-    except ValidationError as error:
-        raise UserError("bad_manifest", f"{folder / NAME}: {first_fault(error)}") from error
+    path = folder / NAME
+    with file_errors(path, "no_manifest", NotFound), path.open("rb") as file:
+        data = file.read(MOST)
+    with refused_at(str(path), "bad_manifest"):
+        stated = Manifest.model_validate_json(data)
     digests = _digests(folder)
     changed = [
         f"{name} is not the file that the manifest names"

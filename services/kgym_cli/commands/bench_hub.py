@@ -1,5 +1,6 @@
 """`kgym bench push` and `kgym bench pull`."""
 
+import asyncio
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -41,17 +42,8 @@ def push(folder: Path, repository: str, private: bool, as_json: bool) -> None:
     the figures become one commit. A repeated push changes nothing. HF_TOKEN is the token.
     """
     extras.require("bench")
-    from kgym.bench import attempt_files, dataset  # noqa: PLC0415 - needs the extra
-    from kgym_cli.bench import card, manifest  # noqa: PLC0415
-
-    dataset.load(folder)
-    card.write(folder)
-    # Its last digits differ between machines: one that still holds is not written again.
-    right = (folder / manifest.NAME).exists() and not manifest.differences(folder)
-    if (folder / attempt_files.NAME).exists() and not right:
-        manifest.write(folder)
     hub = _hub(repository)
-    _show(hub.page, *hub.push(folder, private=private), as_json)
+    _show(hub.page, *asyncio.run(hub.push(folder, private=private)), as_json)
 
 
 @click.command()
@@ -68,7 +60,7 @@ def pull(repository: str, into: Path, revision: str, as_json: bool) -> None:
     """
     extras.require("bench")
     hub = _hub(repository)
-    _show(hub.page, *hub.pull(revision, into), as_json)
+    _show(hub.page, *asyncio.run(hub.pull(revision, into)), as_json)
 
 
 def _hub(repository: str) -> "Hub":

@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Literal
 
 import click
-from pydantic import Field, ValidationError
+from pydantic import Field
 from rich.markup import escape
 
-from kgym.api.faults import first_fault
+from kgym.api.faults import refused_at
 from kgym.api.steps import GitSource
 from kgym.bisection import bisection
 from kgym.bisection.bisection import (
@@ -207,11 +207,9 @@ def _wanted(
     # Git's own rule: only a URL or an scp-like address has a colon. Workers have other working
     # directories, so paths must be absolute.
     url = repo if ":" in repo else str(Path(repo).expanduser().absolute())
-    try:
+    with refused_at("--good, --bad", "bad_option"):
         for commit in (good, bad):
             GitSource(url=url, commit=commit)
-    except ValidationError as error:
-        raise UserError("bad_option", first_fault(error)) from error
     return bug, BisectOptions(url, good, bad, SweepOptions(""))
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import click
 from click.shell_completion import get_completion_class
 
-from kgym.errors import UserError
+from kgym.errors import UserError, file_errors
 from kgym_cli.output import results
 
 SHELLS = ("bash", "zsh", "fish")
@@ -37,13 +37,11 @@ def completion(shell: str | None, *, only_print: bool) -> None:
         path = config / "kgym" / f"completion.{shell}"
         folder = Path(os.environ.get("ZDOTDIR") or Path.home()) if shell == "zsh" else Path.home()
         start = folder / f".{shell}rc"
-    try:
+    with file_errors(path, "cannot_write"):
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(script)
         if start is not None:
             _read_by(start, path)
-    except OSError as error:
-        raise UserError("cannot_write", f"{error.filename}: {error.strerror}") from error
     results.print(f"installed for new {shell} shells: {path}")
 
 

@@ -37,14 +37,20 @@ def shell(folders: tuple[Path, ...]) -> None:
         "datasets": {str(folder): dataset.load(folder) for folder in folders},
         "results": {str(at): list(attempt_files.read(at / attempt_files.NAME)) for at in tried},
     }
-    with address(work=True) as (url, token), asyncio.Runner() as runner, suppress(SystemExit):
+    with address(work=True) as (url, token), asyncio.Runner() as runner:
         # From here on, an interruption ends a line of the shell, and not the command.
         signal.signal(signal.SIGINT, signal.default_int_handler)
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
         names["client"] = AsyncClient(url, token)
-        if find_spec("IPython"):
-            import_module("IPython").start_ipython(argv=[], user_ns=names)
-        else:
-            _Console(names, runner).interact(f"Names: {', '.join(names)}", "")
+        try:
+            if find_spec("IPython"):
+                import_module("IPython").start_ipython(argv=[], user_ns=names)
+            else:
+                _Console(names, runner).interact(f"Names: {', '.join(names)}", "")
+        except SystemExit as end:
+            if isinstance(end.code, str):
+                raise click.ClickException(end.code) from None
+            click.get_current_context().exit(end.code or 0)
 
 
 class _Console(code.InteractiveConsole):

@@ -7,11 +7,11 @@ from typing import Any, TypeVar
 
 import click
 from click.shell_completion import CompletionItem
-from pydantic import TypeAdapter, ValidationError
+from pydantic import TypeAdapter
 
+from kgym.api.faults import refused_at
 from kgym.api.jobs import GroupName
 from kgym.bugs import shipped
-from kgym.errors import UserError
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 PATH = click.Path(path_type=Path)
@@ -52,10 +52,8 @@ class Moment(click.ParamType[datetime]):
 
 def group_name(name: str) -> str:
     """Return the group's name; raise UserError `bad_option` if it is invalid."""
-    try:
+    with refused_at(f"--name {name!r}", "bad_option"):
         return TypeAdapter(GroupName).validate_python(name)
-    except ValidationError as error:
-        raise UserError("bad_option", f"--name {name!r}: {error.errors()[0]['msg']}") from error
 
 
 def complete_bug(_: click.Context, __: click.Parameter, begun: str) -> list[CompletionItem]:

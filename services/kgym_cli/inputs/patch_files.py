@@ -8,8 +8,7 @@ from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
 
-from pydantic import ValidationError
-
+from kgym.api.faults import refused_at
 from kgym.api.steps import Patch
 from kgym.bugs.bug import Bug
 from kgym.bugs.sweep import Candidate
@@ -37,11 +36,9 @@ def patch_file(path: Path) -> Patch:
 def patch_text(path: Path) -> Patch:
     """Read a patch file without parsing it."""
     name = compressed_files.name(path).encode(errors="replace").decode()[:200]
-    try:
+    with refused_at(str(path), "patch_too_large"):
         text = diff_text.decode(compressed_files.read(path, LARGEST_PATCH), str(path))
         return Patch(name=name, diff=text, drop_binaries=settings().drop_binaries)
-    except ValidationError as error:
-        raise UserError("patch_too_large", f"{path}: {error.errors()[0]['msg']}") from error
 
 
 @dataclass(frozen=True, slots=True)

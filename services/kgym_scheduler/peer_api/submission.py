@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable, Iterator
 from pydantic import ValidationError
 
 from kgym.api import key_value_tags as tags
-from kgym.api.faults import first_fault
+from kgym.api.faults import first_fault, refused_at
 from kgym.api.jobs import JobRequest, JobView
 from kgym.api.steps import (
     BuildSpec,
@@ -57,13 +57,10 @@ async def request_of(new: NewJob, find: Find) -> JobRequest:
                 steps.append(_run(stage, number, steps))
         except ValidationError as error:
             raise _wrong(number, first_fault(error)) from error
-    try:
+    with refused_at("the job", "peer_job"):
         return JobRequest(
             steps=steps, tags=[tags.written(key, value) for key, value in new.tags.items()]
         )
-    except ValidationError as error:
-        first = error.errors(include_url=False, include_input=False, include_context=False)[0]
-        raise UserError("peer_job", first["msg"]) from error
 
 
 def ignored(new: NewJob) -> str:
