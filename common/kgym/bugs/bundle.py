@@ -179,9 +179,8 @@ def _cause(table: CauseTable | None, folder: Path) -> CauseCommit | None:
 def kernels(configs: Path = CONFIGS) -> list[str]:
     """Return the names of the shared kernels that bugs can be tried on, sorted."""
     # The capture kernel only saves memory dumps; bugs are not tried on it.
-    return sorted(
-        path.stem for path in (configs / "kernels").glob("*.toml") if path.stem != "capture"
-    )
+    paths = (configs / "kernels").glob("*.toml")
+    return sorted(path.stem for path in paths if path.stem != "capture")
 
 
 def kernel(name: str, configs: Path = CONFIGS) -> BuildSpec:

@@ -104,9 +104,8 @@ def series(mails: Sequence[Mail]) -> tuple[list[Mail], list[str]]:
     numbers = [mail.number for mail in kept if mail.number is not None]
     if len(set(numbers)) == len(kept):
         kept.sort(key=lambda mail: mail.number or 0)
-        missing = sorted(
-            {*range(1, max((mail.count for mail in kept), default=0) + 1)} - {*numbers}
-        )
+        total = max((mail.count for mail in kept), default=0)
+        missing = sorted({*range(1, total + 1)} - {*numbers})
         remarks += [f"patch {number} of the series is not here" for number in missing[:10]]
     trailers = (_TRAILER.findall(mail.text) for mail in mails if mail.reply)
     return kept, list(dict.fromkeys([*remarks, *chain.from_iterable(trailers)]))
