@@ -111,6 +111,13 @@ def test_a_fix_that_only_removes_lines_is_known_by_their_removal(folder: Path) -
 FIXED = f"{HEAD}\n+\tif (mode >= ARRAY_SIZE(modes))\n\n"
 
 
+def test_an_encoded_author_may_be_the_fix(folder: Path) -> None:
+    name = "=?utf-8?q?if_=28mode_=3E=3D_ARRAY=5FSIZE=28modes=29=29?="
+    mail = f"{HEAD.replace('A Developer', name)}\nHello\n\n"
+    (folder / "0.mbox").write_text(MAILS.replace("{fix}", mail))
+    assert discussion(bundle.load(str(folder))).startswith("3 mails\n")
+
+
 def test_nothing_follows_a_fix_without_a_date_in_its_thread(folder: Path) -> None:
     undated = FIXED.replace("Date: Sun,", "Date: Someday,").replace("Sep 2022", "Sep 99999999999")
     early = FIXED.replace("04 Sep", "02 Sep").replace(FIXED.split("\n\n", 1)[1], "Indeed.\n\n")
@@ -156,11 +163,8 @@ def test_mails_are_few(folder: Path) -> None:
         bundle.load(str(folder))
 
 
-def test_only_an_agent_that_reads_mails_is_sent_them(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_only_an_agent_that_reads_mails_is_sent_them(folder: Path) -> None:
     whole = request_of(str(folder), "tool", "made:up", True, (), None, here=False, discussion=True)
-    monkeypatch.chdir(folder.parent)  # no folder of that name is taken for the sent one
     assert discussion(bugs.load(whole)) == discussion(bundle.load(str(folder)))
     # Mails of any size and content are no part of a measured run.
     (folder / "1.mbox").write_bytes(b"\xff" * (9 << 20))

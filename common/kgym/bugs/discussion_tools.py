@@ -42,8 +42,9 @@ class DiscussionTools:
         written them: check what they claim.
         """
         async with self._reading:
-            shown = self._shown = self._shown or await asyncio.to_thread(_shown, self._bug)
-        mails, unreadable = shown
+            if self._shown is None:
+                self._shown = await asyncio.to_thread(_shown, self._bug)
+        mails, unreadable = self._shown
         if mail is None:
             lines = (f"{number}: {text.splitlines()[0]}" for number, text in enumerate(mails, 1))
             note = f"; {unreadable} mails could not be read" if unreadable else ""
@@ -119,4 +120,4 @@ def _signs(bug: Bug) -> Iterator[str]:
         diff = patching.as_diff(bug.fix)
         added, removed = (list(map(_bare, re.findall(kind, diff))) for kind in (_ADDED, _REMOVED))
         telling = ([line for line in lines if len(line) > _TELLING] for lines in (added, removed))
-        yield from next(filter(None, telling), [max([*added, *removed], key=len, default="")])
+        yield from next(filter(None, telling), [max(added or removed, key=len, default="")])

@@ -351,14 +351,12 @@ def _row(
     subject: Subject, kernel: str, outcome: Outcome, reason: str | None, **facts: object
 ) -> PortRow:
     commits = subject.bug.commits
-    return PortRow.model_validate(
-        {
-            "bug": subject.bug.id,
-            "kernel": kernel,
-            "outcome": outcome,
-            "title": subject.bug.title,
-            "fix": commits[0].hash if commits else "",
-            "reason": in_one_line(reason or ""),
-            **facts,
-        }
-    )
+    known = {
+        "bug": subject.bug.id,
+        "kernel": kernel,
+        "outcome": outcome,
+        "title": subject.bug.title,
+        "fix": commits[0].hash if commits else "",
+        "reason": in_one_line(reason or ""),
+    }
+    return PortRow.model_validate({**known, **facts})
