@@ -157,7 +157,11 @@ def test_a_fix_of_short_lines_is_known_by_its_longest(
     assert "something else" not in discussion(bundle.load(str(folder)))
 
 
+@pytest.mark.attack
 def test_mails_are_few(folder: Path) -> None:
+    (folder / "0.mbox").write_text(f"{HEAD}\nHello\n\n" * 1003)
+    text = discussion(bundle.load(str(folder)))
+    assert text.startswith("5 mails; 3 mails could not be read\n")
     (folder / "1.mbox").write_text("x" * (4 << 20))
     with refused("bad_bundle", match="4 MiB of mails"):
         bundle.load(str(folder))

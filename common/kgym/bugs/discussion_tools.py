@@ -14,7 +14,7 @@ from kgym.bugs.bug_file import FIX_COMMIT
 from kgym.bugs.kernel_run_text import MOST, quoted
 from kgym.errors import UserError
 from kgym.source import patch_mails, patching
-from kgym.source.patch_mails import Mail
+from kgym.source.patch_mails import MOST_MAILS, Mail
 
 # Bare characters of a line: shorter ones, such as `return -EINVAL;`, are in many mails.
 _TELLING = 13
@@ -65,7 +65,8 @@ def _shown(bug: Bug) -> tuple[list[str], int]:
     dates: dict[str, datetime | None] = {}
     for mbox in bug.mboxes:
         texts = patch_mails.split(mbox)
-        mails = [*map(_read, texts)]
+        # Reading a mail takes Python 0.1 ms, and a mailbox may have a mail every few bytes.
+        mails = [*map(_read, texts[:MOST_MAILS]), *[_UNREADABLE] * (len(texts) - MOST_MAILS)]
         unreadable += mails.count(_UNREADABLE)
         fixed = [_has(signs, text, mail) for text, mail in zip(texts, mails, strict=True)]
         # Mails without text, as in HTML only, may hold the fix of their thread, and replies talk

@@ -19,7 +19,7 @@ from typing import Any, TypeAlias
 from kgym.errors import UserError
 from kgym.source import diff_text
 
-_MOST_MAILS = 1000
+MOST_MAILS = 1000
 _MOST_PARTS = 100
 # Parts of a mail that contain others: each costs Python's parser a level of its stack.
 _MOST_NESTED = 10
@@ -72,8 +72,8 @@ def read(text: str, name: str) -> list[Mail]:
     Raises UserError `patch_too_large`.
     """
     mails = split(text)
-    if len(mails) > _MOST_MAILS:
-        raise UserError("patch_too_large", f"{name} holds over {_MOST_MAILS} mails; split it")
+    if len(mails) > MOST_MAILS:
+        raise UserError("patch_too_large", f"{name} holds over {MOST_MAILS} mails; split it")
     return [_mail(mail, name) for mail in mails] or [Mail("", text)]
 
 
