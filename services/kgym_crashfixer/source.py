@@ -49,6 +49,8 @@ class SourceTree:
     def __init__(self, client: AsyncClient, bug: Bug, jobs: RunJobs, patience: float) -> None:
         self._client, self._bug, self._jobs = client, bug, jobs
         self._patience = patience
+        # Of the whole run: it reads the mails once.
+        self._discussion = DiscussionTools(bug)
         # The job that showed the bug, once known.
         self.shown_by: int | None = None
         self._job: int | None = None
@@ -100,10 +102,9 @@ class SourceTree:
 
         vmlinux = Vmlinux(self._client, self._shown)
         own = BugWork(self._client, self._bug, self._shown, self._ended, change, vmlinux)
-        discussion = DiscussionTools(self._bug)
-        groups = (CrashTools(own), HistoryTools(own), discussion, DebugTools(own, source), source)
+        groups = (CrashTools(own), HistoryTools(own), DebugTools(own, source), source)
         by_name: dict[str, Callable[..., Awaitable[str]]] = {
-            tool.__name__: tool for group in groups for tool in group.tools
+            tool.__name__: tool for group in (self._discussion, *groups) for tool in group.tools
         }
         try:
             if work.tool == "whole":

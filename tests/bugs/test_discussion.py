@@ -6,7 +6,6 @@ from pathlib import Path
 import pytest
 
 from kgym.api.agent.nodes import Crash
-from kgym.api.agent.runs import RunRequest
 from kgym.api.agent.strategy import Cycle, Forest, Strategy, Tool
 from kgym.bugs import bundle
 from kgym.bugs.bug import Bug
@@ -38,6 +37,8 @@ From: A Developer <a@dev.example>
 Date: Sun, 04 Sep 2022 12:00:00 +0000
 Subject: Re: [PATCH v2] f: look away
 """
+# Python would take minutes to read it, so such a mail is not read.
+LARGE_HEADER = f"Content-Type: text/plain; a={'a' * 2000}\n\nhidden\n\n"
 
 
 @pytest.fixture
@@ -107,6 +108,76 @@ def test_a_fix_that_only_removes_lines_is_known_by_their_removal(folder: Path) -
     assert discussion(bundle.load(str(folder))).startswith("3 mails\n")
 
 
+FIXED = f"{HEAD}\n+\tif (mode >= ARRAY_SIZE(modes))\n\n"
+
+
+def test_an_encoded_author_may_be_the_fix(folder: Path) -> None:
+    name = "=?utf-8?q?if_=28mode_=3E=3D_ARRAY=5FSIZE=28modes=29=29?="
+    mail = f"{HEAD.replace('A Developer', name)}\nHello\n\n"
+    (folder / "0.mbox").write_text(MAILS.replace("{fix}", mail))
+    assert discussion(bundle.load(str(folder))).startswith("3 mails\n")
+
+
+def test_nothing_follows_a_fix_without_a_date_in_its_thread(folder: Path) -> None:
+    undated = FIXED.replace("Date: Sun,", "Date: Someday,").replace("Sep 2022", "Sep 99999999999")
+    early = FIXED.replace("04 Sep", "02 Sep").replace(FIXED.split("\n\n", 1)[1], "Indeed.\n\n")
+    (folder / "0.mbox").write_text(MAILS.replace("{fix}", f"{undated}{early}"))
+    text = discussion(bundle.load(str(folder)))
+    # Not even what was sent before, in this thread and in others: a date may be wrong.
+    assert text.startswith("1 mails\n")
+    assert "syzbot" in text
+
+
+@pytest.mark.parametrize("part", [LARGE_HEADER, "Content-Type: text/html\n\n<p>hidden\n\n"])
+def test_an_opaque_mail_may_hold_the_fix_of_its_thread(folder: Path, part: str) -> None:
+    opaque = f"{HEAD}{part}"
+    (folder / "0.mbox").write_text(MAILS.replace("{fix}", opaque))
+    text = discussion(bundle.load(str(folder)))
+    assert "something else" in text
+    assert text.startswith("4 mails; 1 " if part is LARGE_HEADER else "5 mails\n")
+    # Its thread has the fix later, even after the bug's date.
+    late = FIXED.replace("04 Sep", "04 Nov")
+    (folder / "0.mbox").write_text(MAILS.replace("{fix}", opaque) + late)
+    text = discussion(bundle.load(str(folder)))
+    assert text.startswith("3 mails")
+    assert "something else" not in text
+
+
+@pytest.mark.parametrize(
+    ("before", "after"), [("\ta = b;\n", "\ta = c;\n"), ("\treturn -EINVAL;\n", ""), ("\t}\n", "")]
+)
+def test_a_fix_of_short_lines_is_known_by_its_longest(
+    folder: Path, before: str, after: str
+) -> None:
+    lines = f"-{before}" + (after and f"+{after}")
+    size = "1 +1" if after else "1,2 +1"
+    rest = "" if after else " int f;\n"
+    (folder / "fix.patch").write_text(f"--- a/f.c\n+++ b/f.c\n@@ -{size} @@\n{rest}{lines}")
+    (folder / "0.mbox").write_text(MAILS.replace("{fix}", f"{HEAD}\n{lines}\n"))
+    assert "something else" not in discussion(bundle.load(str(folder)))
+
+
+@pytest.mark.attack
+def test_mails_are_few(folder: Path) -> None:
+    (folder / "0.mbox").write_text(f"{HEAD}\nHello\n\n" * 1003)
+    text = discussion(bundle.load(str(folder)))
+    assert text.startswith("5 mails; 3 mails could not be read\n")
+    (folder / "1.mbox").write_text("x" * (4 << 20))
+    with refused("bad_bundle", match="4 MiB of mails"):
+        bundle.load(str(folder))
+
+
+def test_only_an_agent_that_reads_mails_is_sent_them(folder: Path) -> None:
+    whole = request_of(str(folder), "tool", "made:up", True, (), None, here=False, discussion=True)
+    assert discussion(bugs.load(whole)) == discussion(bundle.load(str(folder)))
+    # Mails of any size and content are no part of a measured run.
+    (folder / "1.mbox").write_bytes(b"\xff" * (9 << 20))
+    request = request_of(str(folder), "tool", "made:up", True, (), None, here=False)
+    names = {"bug.toml", "repro.c", "config.fragment", "fix.patch"}
+    assert set(request.bundle or {}) == names
+    assert bugs.load(request).mboxes == ()
+
+
 def test_mails_stay_in_the_folder_and_have_a_date(folder: Path) -> None:
     toml = (HERE / "discussed.toml").read_text()
     for right, wrong in [("0.mbox", "../0.mbox"), ("00:00Z", "00:00"), ("before", "until")]:
@@ -129,6 +200,8 @@ def test_a_benchmark_has_no_such_tool(folder: Path, strategy: Strategy) -> None:
     # As a campaign makes its requests; `kgym fix` adds the discussion.
     request = request_of(str(folder), "tool", "made:up", True, (), None, here=True)
     assert "discussion" not in offered(strategy, bugs.load(request))
-    personal = RunRequest.model_validate({**request.model_dump(), "discussion": True})
+    personal = request_of(
+        str(folder), "tool", "made:up", True, (), None, here=True, discussion=True
+    )
     assert "discussion" in offered(strategy, bugs.load(personal))
     assert discussion(bugs.load(request)) == "0 mails\n<mails>\n\n</mails>"

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from kgym.api.steps import Patch
 from kgym.errors import UserError
+from kgym.source import patch_mails
 from kgym.source.patching import Applied, apply, as_diff, files, identity, misplaced, reverse
 from tests.conftest import ROOT
 
@@ -211,6 +212,16 @@ def test_new_files_lie_where_the_others_do() -> None:
         "kernel/a.c": CHANGED,
         "kernel/new.c": "int n;\n",
     }
+
+
+@pytest.mark.attack
+@pytest.mark.parametrize(
+    "sent", ["Mon, 01 Jan 99999999999 00:00:00 +0000", f"1 Jan 20 0:0 +{'9' * 99}"]
+)
+def test_an_unreadable_date_is_no_date(sent: str) -> None:
+    mail = f"From: A <a@b.example>\nDate: {sent}\nSubject: [PATCH] x\n\n{DIFF}"
+    assert result(mail) == {"kernel/a.c": CHANGED}
+    assert patch_mails.date(sent) is None
 
 
 # --- copies, renames, binaries --------------------------------------------------------------

@@ -6,6 +6,8 @@ a folder of the same form. docs/own-bug.md describes the format.
 """
 
 import re
+from collections.abc import Sequence
+from dataclasses import replace
 from hashlib import sha256
 from pathlib import Path
 from typing import TypeVar
@@ -47,14 +49,17 @@ from kgym.toml_text import parse_toml
 
 # Maximum bytes of one file of a bundle.
 _MOST_BYTES = 16 << 20
+# Characters of all mails: they are read in the process of a service, in about a second.
+_MOST_MAILS = 4 << 20
 _Model = TypeVar("_Model", bound=Strict)
 
 
-def load(name: str, configs: Path = CONFIGS, *, untrusted: bool = False) -> Bug:
+def load(name: str, configs: Path = CONFIGS, *, untrusted: bool = False, mails: bool = True) -> Bug:
     """Load a bundle by its name, or by the path of its folder.
 
     `NAME@KERNEL` is the bug on a shared kernel of `configs/kernels` in place of its own. An
-    `untrusted` bundle, which a caller elsewhere sent, may name no source on this machine.
+    `untrusted` bundle, which a caller elsewhere sent, may name no source on this machine. Without
+    `mails`, those of [discussion] are not read, and need not be there.
     Raises UserError `no_such_bug`, `no_such_kernel`, `ambiguous_bug` or `bad_bundle`, which names
     the file and each wrong field.
     """
@@ -64,6 +69,8 @@ def load(name: str, configs: Path = CONFIGS, *, untrusted: bool = False) -> Bug:
         refuse_unknown_kernel(kernel, configs)
     try:
         bug = _load(folder, configs, kernel, untrusted=untrusted)
+        if mails and bug.file.discussion is not None:
+            bug = replace(bug, mboxes=_mboxes(bug.file.discussion.mails, folder))
         bug.job(bug.fix)  # fails here, before queueing, if a field exceeds the limits of a job
     except ValidationError as error:
         raise UserError("bad_bundle", f"{folder}: {_faults(error)}") from error
@@ -148,12 +155,18 @@ def _load(folder: Path, configs: Path, kernel: str | None, *, untrusted: bool) -
         fix=fix,
         on_request=tuple(_reproducer(table, folder) for table in file.reproducer.on_request),
         cause=_cause(file.cause, folder),
-        mboxes=tuple(
-            # Mails have many encodings; what a mail says of its own is read from its header.
-            _read_bytes(_within(folder, name)).decode(errors="replace")
-            for name in (file.discussion.mails if file.discussion else ())
-        ),
     )
+
+
+def _mboxes(names: Sequence[str], folder: Path) -> tuple[str, ...]:
+    mboxes: list[str] = []
+    for name in names:
+        # Mails have many encodings; what a mail says of its own is read from its header.
+        mboxes.append(_read_bytes(_within(folder, name)).decode(errors="replace"))
+        if sum(map(len, mboxes)) > _MOST_MAILS:
+            most = f"more than {_MOST_MAILS >> 20} MiB of mails"
+            raise UserError("bad_bundle", f"{folder}: discussion.mails: {most}")
+    return tuple(mboxes)
 
 
 def _cause(table: CauseTable | None, folder: Path) -> CauseCommit | None:
@@ -166,9 +179,8 @@ def _cause(table: CauseTable | None, folder: Path) -> CauseCommit | None:
 def kernels(configs: Path = CONFIGS) -> list[str]:
     """Return the names of the shared kernels that bugs can be tried on, sorted."""
     # The capture kernel only saves memory dumps; bugs are not tried on it.
-    return sorted(
-        path.stem for path in (configs / "kernels").glob("*.toml") if path.stem != "capture"
-    )
+    paths = (configs / "kernels").glob("*.toml")
+    return sorted(path.stem for path in paths if path.stem != "capture")
 
 
 def kernel(name: str, configs: Path = CONFIGS) -> BuildSpec:

@@ -21,15 +21,11 @@ _X86 = frozenset({"x86", "x86_64"})
 def refuse_without(config: str, symbols: Sequence[str]) -> None:
     """Raise UserError `config_lacks` unless all symbols are `y` in a final .config."""
     values = dict(re.findall(r"(?m)^CONFIG_(\w+)=([ym])$", config))
-    lacking = [
-        f"CONFIG_{name}=y (it is {values.get(name, 'n')})"
-        for name in symbols
-        if values.get(name) != "y"
-    ]
-    if lacking:
-        raise UserError(
-            "config_lacks", f"guests that start from a disk need a kernel with {', '.join(lacking)}"
-        )
+    wrong = {name: value for name in symbols if (value := values.get(name, "n")) != "y"}
+    if wrong:
+        lacking = ", ".join(f"CONFIG_{name}=y (it is {value})" for name, value in wrong.items())
+        message = f"guests that start from a disk need a kernel with {lacking}"
+        raise UserError("config_lacks", message)
 
 
 def check_architecture(texts: Sequence[str]) -> None:

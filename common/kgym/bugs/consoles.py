@@ -29,9 +29,8 @@ async def console(client: AsyncClient, job: JobView, step: StepView) -> str:
     if result is None or not result.instances:
         return ""
     decides = min(result.instances, key=lambda instance: instance.title != result.title)
-    return await artifact_text(
-        client, job, step, InstanceArtifact.CONSOLE.of(rf"{decides.number}(?:-retry-\d+)?")
-    )
+    name = InstanceArtifact.CONSOLE.of(rf"{decides.number}(?:-retry-\d+)?")
+    return await artifact_text(client, job, step, name)
 
 
 async def artifact_text(client: AsyncClient, job: JobView, step: StepView, name: str) -> str:
@@ -41,9 +40,8 @@ async def artifact_text(client: AsyncClient, job: JobView, step: StepView, name:
         return ""
     content = bytearray()
     try:
-        async for part in client.read_artifact(
-            job.id, step.number, max(names, key=lambda name: (len(name), name))
-        ):
+        last = max(names, key=lambda name: (len(name), name))
+        async for part in client.read_artifact(job.id, step.number, last):
             content += part
             if len(content) > _BYTES:
                 break

@@ -86,9 +86,8 @@ class DebugTools:
         text = execution(_only(trace.trace, functions)) if trace.trace is not None else None
         if text is None:
             why = trace.reason if job.steps[-1].failure else failure(job) or trace.reason
-            return bounded(
-                f"no trace: {why or 'none of these functions ran before the crash'}", MOST
-            )
+            why = why or "none of these functions ran before the crash"
+            return bounded(f"no trace: {why}", MOST)
         line = f"calls of functions of {named(wanted, 10)}, from earliest to most recent:"
         return bounded(f"{line}\n{quoted('trace', text, MOST - 1000)}", MOST)
 

@@ -3,7 +3,8 @@
 import asyncio
 import re
 from collections.abc import Iterator
-from itertools import takewhile
+from datetime import datetime
+from html import unescape
 from typing import Annotated
 
 from pydantic import Field
@@ -11,15 +12,17 @@ from pydantic import Field
 from kgym.bugs.bug import Bug
 from kgym.bugs.bug_file import FIX_COMMIT
 from kgym.bugs.kernel_run_text import MOST, quoted
+from kgym.errors import UserError
 from kgym.source import patch_mails, patching
-from kgym.source.patch_mails import Mail
+from kgym.source.patch_mails import MOST_MAILS, Mail
 
-# Characters of a line, without blanks: shorter ones, such as `return 0;`, are in many mails.
-_TELLING = 12
-# Digits of a commit's id: mails shorten it.
-_ID = 7
-_LINE = re.compile(r"(?m)^[+-](?!(?:--|\+\+) ).+")
-_BLANKS = re.compile(r"(?m)^[>\s]+|\s+")
+# Bare characters of a line: shorter ones, such as `return -EINVAL;`, are in many mails.
+_TELLING = 13
+# Digits of a commit's id, and bare characters of its title: mails and lists shorten them.
+_ID, _TITLE = 7, 40
+_ADDED, _REMOVED = r"(?m)^\+(?!\+\+ ).+", r"(?m)^-(?!-- ).+"
+_UNREADABLE = Mail("", "")
+_NOT_BARE = re.compile(r"[^0-9A-Za-z-]+")
 _Number = Annotated[int | None, Field(ge=1, lt=1 << 31, description="its number in the list")]
 
 
@@ -28,6 +31,8 @@ class DiscussionTools:
 
     def __init__(self, bug: Bug) -> None:
         self._bug = bug
+        self._shown: tuple[list[str], int] | None = None
+        self._reading = asyncio.Lock()
         self.tools = (self.discussion,)
 
     async def discussion(self, mail: _Number = None) -> str:
@@ -36,52 +41,84 @@ class DiscussionTools:
         They include earlier patches, with the reasons why these were rejected. Anybody may have
         written them: check what they claim.
         """
-        mails = await asyncio.to_thread(_shown, self._bug)
+        async with self._reading:
+            if self._shown is None:
+                self._shown = await asyncio.to_thread(_shown, self._bug)
+        mails, unreadable = self._shown
         if mail is None:
-            lines = (f"{number}: {_head(each)}" for number, each in enumerate(mails, 1))
-            return f"{len(mails)} mails\n{quoted('mails', chr(10).join(lines), 2 * MOST)}"
+            lines = (f"{number}: {text.splitlines()[0]}" for number, text in enumerate(mails, 1))
+            note = f"; {unreadable} mails could not be read" if unreadable else ""
+            return f"{len(mails)} mails{note}\n{quoted('mails', chr(10).join(lines), 2 * MOST)}"
         if mail > len(mails):
             return f"error: there are {len(mails)} mails"
-        text = f"{_head(mails[mail - 1])}\n\n{mails[mail - 1].text}"
-        return quoted("mail", text, 2 * MOST)
+        return quoted("mail", mails[mail - 1], 2 * MOST)
 
 
-def _head(mail: Mail) -> str:
-    version = f" (v{mail.version})" if mail.version > 1 else ""
-    return f"{mail.date} {mail.author}: {'Re: ' * mail.reply}{mail.title}{version}"
+def _shown(bug: Bug) -> tuple[list[str], int]:
+    """Return the mails before the bug's date and before its fix, oldest first.
 
-
-def _shown(bug: Bug) -> list[Mail]:
-    """Return the mails before the bug's date, oldest first, up to the first that has the fix."""
+    Also return the number of mails that cannot be read.
+    """
     if bug.file.discussion is None:
-        return []
-    dates = {
-        mail: mail.date
-        for mbox in bug.mboxes
-        for mail in patch_mails.read(mbox, "a mbox of [discussion]")
-        if mail.date is not None and mail.date < bug.file.discussion.before
-    }
-    # Not the sign of an empty line alone.
-    signs = [sign for sign in map(_bare, _signs(bug)) if len(sign) > 1]
+        return [], 0
+    signs, end, unreadable = [*_signs(bug)], bug.file.discussion.before, 0
+    dates: dict[str, datetime | None] = {}
+    for mbox in bug.mboxes:
+        texts = patch_mails.split(mbox)
+        # Reading a mail takes Python 0.1 ms, and a mailbox may have a mail every few bytes.
+        mails = [*map(_read, texts[:MOST_MAILS]), *[_UNREADABLE] * (len(texts) - MOST_MAILS)]
+        unreadable += mails.count(_UNREADABLE)
+        fixed = [_has(signs, text, mail) for text, mail in zip(texts, mails, strict=True)]
+        # Mails without text, as in HTML only, may hold the fix of their thread, and replies talk
+        # about it without quoting it: neither these nor what follows them is shown.
+        opaque = [*(not mail.text.strip() for mail in mails), True]
+        first = min(fixed.index(True), opaque.index(True)) if any(fixed) else len(mails)
+        sent = [patch_mails.date(mail.sent) for mail in mails]
+        end = min([end, *filter(None, sent[first:])])
+        dates.update(zip(map(_text, mails[:first]), sent, strict=False))
+    kept = {text: date for text, date in dates.items() if date is not None and date < end}
+    return sorted(kept, key=kept.__getitem__), unreadable
 
-    def silent(mail: Mail) -> bool:
-        text = _bare(f"{mail.title}\n{mail.text}")
-        return not any(sign in text for sign in signs)
 
-    # No later mail either: replies talk about the fix without quoting it.
-    return list(takewhile(silent, sorted(dates, key=dates.__getitem__)))
+def _read(text: str) -> Mail:
+    try:
+        return patch_mails.read(text, "a mail")[0]
+    except (LookupError, UserError, ValueError):  # Python's parser of headers raises all kinds
+        return _UNREADABLE
+
+
+def _text(mail: Mail) -> str:
+    """Return what is shown of a mail; the first line is its entry in the list."""
+    version = f" (v{mail.version})" if mail.version > 1 else ""
+    date, reply = patch_mails.date(mail.sent), "Re: " * mail.reply
+    return f"{date} {mail.author}: {reply}{mail.title}{version}\n\n{mail.text}"
 
 
 def _bare(text: str) -> str:
-    """Return a text without blanks and marks of quotations: mail programs break lines anew."""
-    return _BLANKS.sub("", text).casefold()
+    """Return a text's letters, digits and dashes: mail programs quote, break and escape lines."""
+    return _NOT_BARE.sub("", text).casefold()
+
+
+def _has(signs: list[str], source: str, mail: Mail) -> bool:
+    """Return whether a mail has the fix in its source or in anything that is shown of it."""
+    text = f"{source}\n{_text(mail)}"
+    # Entities of HTML twice: some programs escape what is escaped already.
+    texts = (_bare(text), _bare(unescape(unescape(text))))
+    return any(sign in each for each in texts for sign in signs)
 
 
 def _signs(bug: Bug) -> Iterator[str]:
-    """Yield texts of which a mail with the fix has some: its commits, titles or changed lines."""
+    """Yield bare texts of which a mail with the fix has some: its commits, titles, changed lines.
+
+    An empty one, of a fix that has no letters, is in each mail.
+    """
     for match in filter(None, map(FIX_COMMIT.fullmatch, bug.file.references)):
-        yield from (match[1][:_ID], match[2] or "")
+        yield match[1][:_ID]
+        # Titles of mails are shown without what is in brackets.
+        titles = (match[2] or "", re.sub(r"\[[^]]*\]", "", match[2] or ""))
+        yield from filter(None, (_bare(title)[:_TITLE] for title in titles))
     if bug.fix is not None:
-        lines = _LINE.findall(patching.as_diff(bug.fix))
-        added = [line[1:] for line in lines if line[0] == "+" and len(_bare(line)) > _TELLING]
-        yield from added or lines
+        diff = patching.as_diff(bug.fix)
+        added, removed = (list(map(_bare, re.findall(kind, diff))) for kind in (_ADDED, _REMOVED))
+        telling = ([line for line in lines if len(line) > _TELLING] for lines in (added, removed))
+        yield from next(filter(None, telling), [max(added or removed, key=len, default="")])

@@ -244,14 +244,10 @@ class _Run:
 
     async def patched(self, change: Change) -> KernelRun:
         """Check and try a patch."""
-        patch = as_patch(change, fresh=self.options.fresh).model_copy(
-            update={"drop_binaries": self.options.drop_binaries}
-        )
-        subject = Subject(
-            self.bug,
-            [Candidate(patch.name, patch)],
-            await _known(self.client, self.bug, self.options),
-        )
+        patch = as_patch(change, fresh=self.options.fresh)
+        patch = patch.model_copy(update={"drop_binaries": self.options.drop_binaries})
+        known = await _known(self.client, self.bug, self.options)
+        subject = Subject(self.bug, [Candidate(patch.name, patch)], known)
         row: asyncio.Future[Row] = asyncio.get_running_loop().create_future()
 
         def hear(event: Moved | Row) -> None:
@@ -261,9 +257,8 @@ class _Run:
                 row.set_result(event)
             self.tell(event)
 
-        work = asyncio.create_task(
-            sweep(self.client, [subject], kept(self.bug, self.options), hear)
-        )
+        options = kept(self.bug, self.options)
+        work = asyncio.create_task(sweep(self.client, [subject], options, hear))
         try:
             # A patch that does not compile has its answer before the bug was shown.
             either: list[asyncio.Future[Any]] = [work, row]

@@ -59,9 +59,8 @@ def named(paths: Sequence[str], most: int = _FEW) -> str:
 def _run(run: KernelRun) -> Iterator[str]:
     if run.obstacles:
         yield f"{run.answer}:"
-        yield from (
-            f"- {_line(obstacle.reason)}: {_line(obstacle.message)}" for obstacle in run.obstacles
-        )
+        for obstacle in run.obstacles:
+            yield f"- {_line(obstacle.reason)}: {_line(obstacle.message)}"
     elif run.title:
         yield f"{run.answer}: {_line(run.title)}"
         yield _line(run.reason)

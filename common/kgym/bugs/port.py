@@ -156,15 +156,14 @@ def ported(
     regress = public.regress()
     # kmemleak is built in but off by default: campaign kernels serve all kinds of bugs.
     append = append_for(public.title)
-    file = BugFile.model_validate(
-        {
-            "title": public.title,
-            "files": patching.files(regress),
-            "kernel": {"use": kernel},
-            "reproducer": {"file": "repro.c", "time": seconds, "instances": instances},
-            "vm": {"append": append} if append else {},
-        }
-    )
+    fields = {
+        "title": public.title,
+        "files": patching.files(regress),
+        "kernel": {"use": kernel},
+        "reproducer": {"file": "repro.c", "time": seconds, "instances": instances},
+        "vm": {"append": append} if append else {},
+    }
+    file = BugFile.model_validate(fields)
     build = bugs.kernel(kernel, configs).model_copy(update={"patches": [regress]})
     return Bug(f"{public.id[:12]}@{kernel}", file, build, (program,), public.fix)
 
@@ -229,9 +228,8 @@ class _Port:
         """Return the bug with the symbols it needs, or report its row if it does not reverse."""
         try:
             async with self.looks:
-                await self.client.read_source(
-                    source, FileLook(path="Makefile", last=1, patches=known.bug.build.patches)
-                )
+                look = FileLook(path="Makefile", last=1, patches=known.bug.build.patches)
+                await self.client.read_source(source, look)
         except Refused as error:
             if not ended_job.concerns_one_request(error):
                 raise
@@ -247,8 +245,7 @@ class _Port:
         for file in files[:_MOST_FILES]:
             for folder, item in kbuild_symbols.places(file):
                 if folder not in self.makefiles:
-                    looked = asyncio.create_task(self._makefile(source, folder))
-                    self.makefiles[folder] = looked
+                    self.makefiles[folder] = asyncio.create_task(self._makefile(source, folder))
                 needs |= kbuild_symbols.conditions(await self.makefiles[folder], item)
         return tuple(sorted(needs))
 
@@ -293,9 +290,8 @@ class _Port:
             for step in request.steps
         ]
         job = await self._job(request.model_copy(update={"steps": steps}))
-        self.tell(
-            known.row(Outcome.INCONCLUSIVE, job) if isinstance(job, str) else _tried(known, job)
-        )
+        row = known.row(Outcome.INCONCLUSIVE, job) if isinstance(job, str) else _tried(known, job)
+        self.tell(row)
 
     async def _job(self, request: JobRequest) -> JobView | str:
         """Return the campaign's job of this request once it has ended, or why it was refused."""
@@ -355,14 +351,12 @@ def _row(
     subject: Subject, kernel: str, outcome: Outcome, reason: str | None, **facts: object
 ) -> PortRow:
     commits = subject.bug.commits
-    return PortRow.model_validate(
-        {
-            "bug": subject.bug.id,
-            "kernel": kernel,
-            "outcome": outcome,
-            "title": subject.bug.title,
-            "fix": commits[0].hash if commits else "",
-            "reason": in_one_line(reason or ""),
-            **facts,
-        }
-    )
+    known = {
+        "bug": subject.bug.id,
+        "kernel": kernel,
+        "outcome": outcome,
+        "title": subject.bug.title,
+        "fix": commits[0].hash if commits else "",
+        "reason": in_one_line(reason or ""),
+    }
+    return PortRow.model_validate({**known, **facts})

@@ -59,9 +59,8 @@ def resolution(
     was requested. `accepted` holds reasons that do not block, or `EVERYTHING`. None stands for a
     missing verdict. `built` are those of the findings that the build made.
     """
-    verdicts = (
-        before is Verdict.SAME_CRASH and after is not None and after.verdict is Verdict.NO_CRASH
-    )
+    quiet = after is not None and after.verdict is Verdict.NO_CRASH
+    verdicts = quiet and before is Verdict.SAME_CRASH
     obstacles = list(_blocking(findings))
     if verdicts and asked:
         known = {obstacle.reason for obstacle in obstacles}
@@ -100,6 +99,5 @@ def _lacking(evidence: Evidence | None) -> Iterator[Obstacle]:
         if control.outcome is ControlOutcome.SILENT:
             yield Obstacle("control_silent", f"the kernel no longer reports a {control.name} fault")
         elif control.outcome is ControlOutcome.NOT_TRIED:
-            yield Obstacle(
-                "control_not_tried", f"no {control.name} fault was raised: {control.detail}"
-            )
+            why = f"no {control.name} fault was raised: {control.detail}"
+            yield Obstacle("control_not_tried", why)

@@ -146,11 +146,8 @@ class _Sweep:
         sizes: dict[str, int] = {}
         for candidate in subject.candidates:
             if isinstance(candidate.patch, UserError):
-                self.tell(
-                    Pair(subject.bug.name, candidate.name).row(
-                        Outcome.REFUSED, candidate.patch.message
-                    )
-                )
+                pair = Pair(subject.bug.name, candidate.name)
+                self.tell(pair.row(Outcome.REFUSED, candidate.patch.message))
             else:
                 # Models often write the same patch: trying each copy would prove nothing more.
                 content = candidate.patch.model_dump_json(exclude={"name"})

@@ -84,10 +84,8 @@ class Pair:
 
     def row(self, outcome: Outcome, reason: str, **facts: object) -> Row:
         """Return its row: the facts, the outcome, and the reason in one line."""
-        known = {**self.facts, **facts, "reason": in_one_line(reason)}
-        return Row.model_validate(
-            {"bug": self.bug, "patch": self.patch, "outcome": outcome, **known}
-        )
+        known = {"bug": self.bug, "patch": self.patch, "outcome": outcome, **self.facts, **facts}
+        return Row.model_validate({**known, "reason": in_one_line(reason)})
 
 
 def checked(pair: Pair, check: PatchCheck) -> Pair | Row:

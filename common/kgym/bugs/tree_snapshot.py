@@ -25,16 +25,12 @@ _SETTINGS = (
     *("core.bare=false", "core.excludesFile=/dev/null", "core.attributesFile=/dev/null"),
     *("advice.addEmbeddedRepo=false", "commit.gpgSign=false", "safe.directory=*"),
 )
-_NOBODY = {"NAME": "kgym", "EMAIL": "kgym@localhost"}
 _ENVIRONMENT = {
     "GIT_CONFIG_NOSYSTEM": "1",
     "GIT_CONFIG_GLOBAL": "/dev/null",
     "LC_ALL": "C",
-    **{
-        f"GIT_{who}_{key}": value
-        for who in ("AUTHOR", "COMMITTER")
-        for key, value in _NOBODY.items()
-    },
+    **{f"GIT_{who}_NAME": "kgym" for who in ("AUTHOR", "COMMITTER")},
+    **{f"GIT_{who}_EMAIL": "kgym@localhost" for who in ("AUTHOR", "COMMITTER")},
 }
 
 

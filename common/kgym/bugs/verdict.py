@@ -170,9 +170,8 @@ def judge(
     lost = next((instance for instance in instances if instance.outcome not in whole), None)
     why = f"; instance {lost.number}: {lost.outcome}: {lost.detail}" if lost else ""
     why = why + noise_reasons or "; not all ran"
-    return Judgement(
-        Verdict.INCONCLUSIVE, f"{n} of {requested} instances completed{why}", None, 0, n
-    )
+    reason = f"{n} of {requested} instances completed{why}"
+    return Judgement(Verdict.INCONCLUSIVE, reason, None, 0, n)
 
 
 def unseen_chance(crashed: int, completed: int, instances: int) -> float | None:

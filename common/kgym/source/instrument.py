@@ -221,9 +221,8 @@ def _functions(reading: str) -> list[_Function]:
                 unclear = "local_labels"
             inline = _INLINE.search(plain) is not None
             functions.append(_Function(name, at, bare[at:end], inline, why or unclear))
-    return _unreachable(
-        [replace(fn, skip=fn.skip or declared.get(fn.name, "")) for fn in functions]
-    )
+    functions = [replace(fn, skip=fn.skip or declared.get(fn.name, "")) for fn in functions]
+    return _unreachable(functions)
 
 
 def _items(bare: str) -> Iterator[tuple[int, int, int]]:

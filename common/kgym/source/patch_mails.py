@@ -19,7 +19,7 @@ from typing import Any, TypeAlias
 from kgym.errors import UserError
 from kgym.source import diff_text
 
-_MOST_MAILS = 1000
+MOST_MAILS = 1000
 _MOST_PARTS = 100
 # Parts of a mail that contain others: each costs Python's parser a level of its stack.
 _MOST_NESTED = 10
@@ -34,7 +34,7 @@ _TAG = re.compile(r"\[([^][\n]{0,200})\]\s{0,9}")
 _NUMBERS = re.compile(r"\b(\d{1,4})/(\d{1,4})\b")
 _VERSION = re.compile(r"(?i)\bv(\d{1,4})\b")
 _REPLY = re.compile(r"(?i)(?:(?:re|aw|fwd?):\s{0,9}){1,9}")
-_SCISSORS = re.compile(r"(?m)^[- ]{0,20}-[- ]{0,20}(?:>8|8<|>%|%<)[-><8% ]{1,80}$")
+_SCISSORS = re.compile(r"(?m)^(?= {0,40}-)[- ]{1,41}+(?:>8|8<|>%|%<)[-><8% ]{1,80}$")
 _TRAILER = re.compile(r"(?m)^(?:Reviewed|Acked|Tested)-by: [^\n<]{1,200}<[^\n>]{1,200}>")
 # Codecs of mails. Python has others, of which some take quadratic time.
 _CHARSET = re.compile(
@@ -51,7 +51,8 @@ _Message: TypeAlias = "Message[str, str]"
 class Mail:
     """A mail's text, and what its subject says: patch `number` of `count`, None for no series.
 
-    `charset` encodes the text as the patched files are, if these are not UTF-8.
+    `charset` encodes the text as the patched files are, if these are not UTF-8. `sent` is the
+    header of its `date`.
     """
 
     title: str
@@ -62,7 +63,7 @@ class Mail:
     reply: bool = False
     author: str = ""
     charset: str = diff_text.BYTES
-    date: datetime | None = None
+    sent: str = ""
 
 
 def read(text: str, name: str) -> list[Mail]:
@@ -70,15 +71,19 @@ def read(text: str, name: str) -> list[Mail]:
 
     Raises UserError `patch_too_large`.
     """
+    mails = split(text)
+    if len(mails) > MOST_MAILS:
+        raise UserError("patch_too_large", f"{name} holds over {MOST_MAILS} mails; split it")
+    return [_mail(mail, name) for mail in mails] or [Mail("", text)]
+
+
+def split(text: str) -> list[str]:
+    """Return the texts of a text's mails, each of which `read` reads; none if it is no mail."""
     starts = [match.start() for match in _MAIL.finditer(text)]
-    if len(starts) > _MOST_MAILS:
-        raise UserError("patch_too_large", f"{name} holds over {_MOST_MAILS} mails; split it")
     head = text.lstrip().partition("\n\n")[0].split("\n", 200)[:200]
     if not starts and _HEADER.match(head[0]) and any(map(_MAIL_HEADER.match, head)):
         starts = [len(text) - len(text.lstrip())]
-    ends = [*starts[1:], len(text)]
-    mails = [_mail(text[begin:end], name) for begin, end in zip(starts, ends, strict=False)]
-    return mails or [Mail("", text)]
+    return [text[begin:end] for begin, end in zip(starts, [*starts[1:], len(text)], strict=False)]
 
 
 def series(mails: Sequence[Mail]) -> tuple[list[Mail], list[str]]:
@@ -99,9 +104,8 @@ def series(mails: Sequence[Mail]) -> tuple[list[Mail], list[str]]:
     numbers = [mail.number for mail in kept if mail.number is not None]
     if len(set(numbers)) == len(kept):
         kept.sort(key=lambda mail: mail.number or 0)
-        missing = sorted(
-            {*range(1, max((mail.count for mail in kept), default=0) + 1)} - {*numbers}
-        )
+        total = max((mail.count for mail in kept), default=0)
+        missing = sorted({*range(1, total + 1)} - {*numbers})
         remarks += [f"patch {number} of the series is not here" for number in missing[:10]]
     trailers = (_TRAILER.findall(mail.text) for mail in mails if mail.reply)
     return kept, list(dict.fromkeys([*remarks, *chain.from_iterable(trailers)]))
@@ -111,7 +115,7 @@ def date(header: str) -> datetime | None:
     """Return the date of a mail from its header, of which 200 characters count; None if invalid."""
     try:
         sent = parsedate_to_datetime(header[:200])
-    except (TypeError, ValueError):
+    except (OverflowError, TypeError, ValueError):  # a year or a zone of twenty digits overflows
         return None
     return sent if sent.tzinfo else sent.replace(tzinfo=UTC)
 
@@ -135,7 +139,7 @@ def _mail(text: str, name: str) -> Mail:
         reply=_REPLY.match(subject) is not None,
         author=author,
         charset=next(filter(_NATIONAL.match, bodies.values()), diff_text.BYTES),
-        date=date(sent),
+        sent=sent,
     )
 
 

@@ -71,9 +71,8 @@ def apply(patch: Patch, files: Mapping[str, bytes]) -> Applied:
     for edit in patch.edits:
         _apply_edit(tree, edit)
     if not tree.differs:
-        raise UserError(
-            "empty_patch", f"{patch.name} changes nothing: is it in the kernel already?"
-        )
+        what = "changes nothing: is it in the kernel already?"
+        raise UserError("empty_patch", f"{patch.name} {what}")
     return Applied(tuple(tree.changes()), tuple(tree.notes))
 
 
@@ -146,9 +145,8 @@ def _parts(patch: Patch) -> tuple[list[tuple[str, list[FileDiff]]], list[str]]:
     Edits are none.
     """
     if patch.url is not None:
-        raise UserError(
-            "malformed_patch", f"{patch.name} is a URL, which only a check fetches; give a diff"
-        )
+        what = "is a URL, which only a check fetches; give a diff"
+        raise UserError("malformed_patch", f"{patch.name} {what}")
     if patch.diff is None:
         return [], []
     name, text = patch.name, diff_text.plain(patch.diff)

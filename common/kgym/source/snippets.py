@@ -147,9 +147,8 @@ def _scale(pairs: _Widths, kept: _Widths) -> _Scale:
     """Return the columns of a level of indentation, and how far the file's lines are further in."""
     units = (8, 4, 2) if all(width % 8 == 0 for width, _ in pairs or kept) else (4, 2, 8)
     for known in (pairs, kept):
-        fits = Counter(
-            (unit, own - _scaled(width, (unit, 0))) for unit in units for width, own in known
-        )
+        scaled = ((unit, own - _scaled(width, (unit, 0))) for unit in units for width, own in known)
+        fits = Counter(scaled)
         best = [scale for scale, count in fits.items() if count == max(fits.values())]
         if best and fits[best[0]] * 2 > len(known):
             break

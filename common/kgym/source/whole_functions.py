@@ -113,9 +113,8 @@ def _place(function: Whole, existing: Sequence[Place]) -> Place:
 def _check(function: Whole, place: Place, old: str, text: str, raw: bytes) -> None:
     """Reject text beside the function, and functions with an uncertain range."""
     if not place.whole or not old.endswith("}") or text.count(old) != 1:
-        raise MisfitError(
-            f"the range of {function.name}() in the file is uncertain: macros or #if are in the way"
-        )
+        why = "in the file is uncertain: macros or #if are in the way"
+        raise MisfitError(f"the range of {function.name}() {why}")
     # Homoglyphs (a Cyrillic letter that looks Latin) pass a review and break the build.
     strange = sorted({char for char in function.text if not char.isascii()} - set(old))
     if strange:

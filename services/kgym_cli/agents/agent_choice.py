@@ -92,14 +92,18 @@ def request_of(
     files: tuple[str, ...],
     chosen: "Limits | None",
     here: bool,
+    discussion: bool = False,
 ) -> "RunRequest":
-    """Return the request for a run; `here`: the agent can read this machine's files."""
+    """Return the request for a run; `here`: the agent can read this machine's files.
+
+    Only with `discussion` may the model read mails on the bug: no agent that is being measured.
+    """
     from kgym.api.agent.runs import RunRequest  # noqa: PLC0415
     from kgym_crashfixer import strategies  # noqa: PLC0415 - as above
     from kgym_crashfixer.models import tape  # noqa: PLC0415
     from kgym_crashfixer.runs.bugs import packed  # noqa: PLC0415
 
-    bug = bugs.load(name)
+    bug = bugs.load(name, mails=discussion)
     asked: dict[str, Any] = {"bug": bug.name, "model": model, "trace": trace, "files": list(files)}
     head = tape.head(Path(model.removeprefix(REPLAY))) if model.startswith(REPLAY) else None
     # A tape answers only the questions that it was recorded for, so the recorded strategy, files
@@ -114,9 +118,9 @@ def request_of(
     # this machine's files, otherwise packed into the request.
     if not bugs.is_shipped(name):
         own = Path(bugs.named(name)[0]).resolve()
-        asked |= {"folder": str(Path(name).resolve())} if here else {"bundle": packed(own)}
+        asked |= {"folder": str(Path(name).resolve())} if here else {"bundle": packed(own, bug)}
     with refused_at("the options", "bad_option"):
-        return RunRequest.model_validate(asked)
+        return RunRequest.model_validate(asked | {"discussion": discussion})
 
 
 async def _remote(ask: "Callable[[AgentCalls], Awaitable[T]]", url: str, token: str | None) -> T:

@@ -92,9 +92,9 @@ def fix(
     own = model.startswith(REPLAY) or record is not None
     agent_service = None if own else service()
     bounds = limits(None, **budgets)
-    request = request_of(name, strategy, model, trace, files, bounds, agent_service is None)
-    # Only here: campaigns, which measure agents, make requests without it.
-    request = request.model_copy(update={"window": window, "discussion": True})
+    here = agent_service is None
+    request = request_of(name, strategy, model, trace, files, bounds, here, discussion=True)
+    request = request.model_copy(update={"window": window})
     if record is not None:
         _begin(record, request)
 

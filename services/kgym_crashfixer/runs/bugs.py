@@ -1,7 +1,7 @@
 """The bug of a run: shipped, in a local folder, or sent with the request."""
 
 from collections.abc import Mapping
-from dataclasses import replace
+from os.path import normpath
 from pathlib import Path, PurePosixPath
 
 from kgym.api.agent.runs import RunRequest
@@ -16,24 +16,20 @@ MOST_BYTES = 8 << 20
 
 def load(request: RunRequest) -> Bug:
     """Load the bug of a request; raise UserError for an unknown bug or an invalid bundle."""
-    bug = _load(request)
-    return bug if request.discussion else replace(bug, mboxes=())
-
-
-def _load(request: RunRequest) -> Bug:
     if request.folder is not None:
-        return bundle.load(request.folder)
+        return bundle.load(request.folder, mails=request.discussion)
     if request.bundle is None:
         if not bundle.is_shipped(request.bug):
             known = ", ".join(bundle.names())
             raise UserError("no_such_bug", f"there is no bug `{request.bug}`; shipped are: {known}")
-        return bundle.load(request.bug)
+        return bundle.load(request.bug, mails=request.discussion)
     _check(request.bundle)
     with scratch("bundle") as outer:
         bug, kernel = bundle.named(request.bug)
         folder = outer / _named(bug)
         _unpack(request.bundle, folder)
-        return bundle.load(f"{folder}@{kernel}" if kernel else str(folder), untrusted=True)
+        name = f"{folder}@{kernel}" if kernel else str(folder)
+        return bundle.load(name, untrusted=True, mails=request.discussion)
 
 
 def _unpack(files: Mapping[str, str], folder: Path) -> None:
@@ -47,20 +43,27 @@ def _unpack(files: Mapping[str, str], folder: Path) -> None:
             raise UserError("bad_bundle", f"{name[:100]}: cannot be a file: {why}") from error
 
 
-def packed(folder: Path) -> dict[str, str]:
-    """Return the files of a bundle for a request; raise UserError `bad_bundle`."""
+def packed(folder: Path, bug: Bug) -> dict[str, str]:
+    """Return the files of a bundle for a request, its mails only if the bug was loaded with them.
+
+    Raises UserError `bad_bundle`.
+    """
     files: dict[str, str] = {}
-    left = MOST_BYTES
+    names = bug.file.discussion.mails if bug.file.discussion else ()
+    left, mails = MOST_BYTES, {normpath(folder / name) for name in names}
     for path in sorted(folder.rglob("*")):
+        is_mail = str(path) in mails
         # A link may lead to any file outside the bundle.
-        if not path.is_file() or path.is_symlink():
+        if not path.is_file() or path.is_symlink() or (is_mail and not bug.mboxes):
             continue
         left -= path.stat().st_size
         if left < 0 or len(files) == 100:
             most = f"100 files or {MOST_BYTES >> 20} MiB"
             raise UserError("bad_bundle", f"{folder}: more than {most} cannot be sent")
         try:
-            files[str(path.relative_to(folder))] = path.read_text()
+            # As bundles are loaded: mails have many encodings.
+            text = path.read_text(errors="replace" if is_mail else None)
+            files[str(path.relative_to(folder))] = text
         except UnicodeDecodeError as error:
             raise UserError("bad_bundle", f"{path}: {error}") from error
     return files
