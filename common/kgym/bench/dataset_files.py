@@ -14,6 +14,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, Literal
 
+from kgym.api.faults import refused_at
 from kgym.bench import syzbot_data
 from kgym.bench.bug_record import BugRecord, FoundText
 from kgym.bench.dataset import MOST, Dataset
@@ -180,7 +181,7 @@ def live_kbench_bug(row: Row, where: str) -> BugRecord:
         return bug
     first = bug.crashes[0]
     known: dict[str, Any] = {}
-    with syzbot_data.refused_at(where):
+    with refused_at(where):
         if report and first.report.text is None:
             known["report"] = FoundText(text=report, link=first.report.link)
         if program and first.c_reproducer.text is None and first.syz_reproducer.text is None:
