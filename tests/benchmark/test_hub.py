@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from kgym.bench import attempt_files
+from kgym.bench import attempt_files, dataset
 from kgym.bench.attempt_record import AttemptRecord, Outcome, Setup
 from kgym.bench.dataset import Dataset
 from kgym_cli.bench import manifest
@@ -108,7 +108,11 @@ def test_a_dataset_keeps_its_own_card_and_its_name(
     refused(kgym, "repository_in_use", "push", folder, PLACE, "--private")
     # A file of results that is not there any more goes, but a dataset does not replace results.
     (folder / "campaign.json").write_text("{}")
-    attempt_files.write(folder / attempt_files.NAME, [])
+    tried = Setup(agent="a")
+    record = AttemptRecord(
+        bug=dataset.load(folder).bugs[0].id, run=1, outcome=Outcome.PASS, setup=tried
+    )
+    attempt_files.write(folder / attempt_files.NAME, [record])
     assert "campaign.json" in changed(kgym, "push", folder, PLACE)
     (folder / "campaign.json").unlink()
     assert "campaign.json" in changed(kgym, "push", folder, PLACE)
