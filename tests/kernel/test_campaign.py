@@ -88,6 +88,7 @@ Path("/KBDr/output/metadata.json").write_text(json.dumps(account))
 """
 
 
+@pytest.mark.exhaustive
 def test_a_campaign_with_all_features_is_pushed_pulled_and_pushed_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
