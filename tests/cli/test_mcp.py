@@ -180,7 +180,9 @@ async def test_when_the_client_is_gone_all_that_it_asked_for_ends(
             waits.cancel()
         events.hold.set()
         async with AsyncClient(platform.url) as client:
-            assert not [job async for job in client.jobs() if not job.state.final]
+            # A busy scheduler may still abort when the server has gone.
+            while [job async for job in client.jobs() if not job.state.final]:
+                await asyncio.sleep(0.1)
             states = Counter([job.state async for job in client.jobs()])
             assert states[State.ABORTED] >= 1
         # Whoever else wants the same has it.

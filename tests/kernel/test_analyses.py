@@ -36,6 +36,6 @@ def test_a_build_leaves_cscopes_database_and_counts_of_instructions(tmp_path: Pa
     assert len(counts) > 5_000
     before, after = counts[FUNCTION]
     assert 20 < before < after
-    # What no patch touches stays as it is. Symbols that end a section count the padding behind them.
+    # What no patch touches stays as it is; a symbol that ends a section counts its padding.
     changed = {name for name, (old, new) in counts.items() if old != new}
     assert {name for name in changed if not name.endswith("_end")} == {FUNCTION}
