@@ -64,7 +64,7 @@ def refused(kgym: Kgym, reason: str, *words: object) -> str:
 def test_results_are_pushed_pulled_and_pushed_again(
     hub: FakeHub, kgym: Kgym, results: Path, tmp_path: Path
 ) -> None:
-    hub.regular = 1000
+    hub.regular = 1700
     assert changed(kgym, "push", results, PLACE, "--private") == PUSHED
     there = hub.repositories[PLACE]
     first = there.head
