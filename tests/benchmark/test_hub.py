@@ -64,7 +64,7 @@ def refused(kgym: Kgym, reason: str, *words: object) -> str:
 def test_results_are_pushed_pulled_and_pushed_again(
     hub: FakeHub, kgym: Kgym, results: Path, tmp_path: Path
 ) -> None:
-    hub.regular = 1000
+    hub.regular = 1700
     assert changed(kgym, "push", results, PLACE, "--private") == PUSHED
     there = hub.repositories[PLACE]
     first = there.head
@@ -193,12 +193,15 @@ def test_what_a_hub_forges_is_not_taken(
         ),
     ],
 )
-def test_a_hub_that_asks_for_nonsense_is_damaged(
+def test_a_hub_that_asks_for_nonsense_gets_no_traceback(
     hub: FakeHub, kgym: Kgym, results: Path, deceive: Callable[[FakeHub], None]
 ) -> None:
     hub.regular = 0
     deceive(hub)
-    refused(kgym, "hub_damaged", "push", results, PLACE)
+    done = kgym("bench", "push", results, PLACE, "--json")
+    # Some names are only wrong for whoever resolves them.
+    assert done.json["reason"] in {"hub_damaged", "hub_unreachable"}, done.err
+    assert "Traceback" not in done.err
 
 
 @pytest.mark.attack

@@ -292,10 +292,8 @@ def _change(name: str, table: ChangeTable | BackportTable | None, folder: Path) 
     if table.patch is not None:
         path = _within(folder, table.patch)
         diff = diff_text.decode(_read_bytes(path), str(path))
-    try:
+    with refused_at(f"{folder}: {name}: give `patch` or `edits`", "bad_bundle"):
         return Patch(name=name, diff=diff, edits=table.edits)
-    except ValidationError as error:
-        raise UserError("bad_bundle", f"{folder}: {name}: give `patch` or `edits`") from error
 
 
 # --- files of a bundle, which is untrusted: sizes are bounded, paths stay in its folder ----------

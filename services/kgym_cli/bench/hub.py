@@ -18,7 +18,8 @@ from typing import Any, TypeVar
 from urllib.parse import quote
 
 import httpx
-from httpx import LocalProtocolError, Timeout, UnsupportedProtocol
+from h11 import LocalProtocolError
+from httpx import Timeout, UnsupportedProtocol
 from pydantic import AliasChoices, AliasPath, BaseModel, Field, TypeAdapter
 
 from kgym.api.faults import refused_at
@@ -212,8 +213,8 @@ class Hub:
                     body += piece
                     if len(body) > most:
                         raise UserError("hub_damaged", f"{url} sends more than it should")
-        # Of hostile addresses and headers.
-        except (ValueError, httpx.InvalidURL, LocalProtocolError, UnsupportedProtocol) as error:
+        # Of hostile addresses and headers; httpx passes on h11's error of a wrong Content-Length.
+        except (ValueError, httpx.InvalidURL, UnsupportedProtocol, LocalProtocolError) as error:
             raise UserError("hub_damaged", f"{url}: {error}") from error
         except (TimeoutError, httpx.HTTPError) as error:
             raise InfrastructureError("hub_unreachable", f"{url}: {error!r}") from error
