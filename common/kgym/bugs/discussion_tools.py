@@ -38,8 +38,8 @@ class DiscussionTools:
     async def discussion(self, mail: _Number = None) -> str:
         """List the mails on this bug, oldest first; with `mail`, return one of them.
 
-        They include earlier patches, with the reasons why these were rejected. Anybody may have
-        written them: check what they claim.
+        They include earlier patches and the reasons for rejecting them. Anybody may have written a
+        mail: check its claims.
         """
         async with self._reading:
             if self._shown is None:
@@ -83,12 +83,13 @@ def _shown(bug: Bug) -> tuple[list[str], int]:
 def _read(text: str) -> Mail:
     try:
         return patch_mails.read(text, "a mail")[0]
-    except (LookupError, UserError, ValueError):  # Python's parser of headers raises all kinds
+    # Python's parser of headers has faults that hostile mails reach.
+    except (AttributeError, LookupError, TypeError, UserError, ValueError):
         return _UNREADABLE
 
 
 def _text(mail: Mail) -> str:
-    """Return what is shown of a mail; the first line is its entry in the list."""
+    """Return a mail as a model sees it; the first line is its entry in the list."""
     version = f" (v{mail.version})" if mail.version > 1 else ""
     date, reply = patch_mails.date(mail.sent), "Re: " * mail.reply
     return f"{date} {mail.author}: {reply}{mail.title}{version}\n\n{mail.text}"
@@ -102,7 +103,7 @@ def _bare(text: str) -> str:
 def _has(signs: list[str], source: str, mail: Mail) -> bool:
     """Return whether a mail has the fix in its source or in anything that is shown of it."""
     text = f"{source}\n{_text(mail)}"
-    # Entities of HTML twice: some programs escape what is escaped already.
+    # HTML entities are decoded twice, since some mail programs escape twice.
     texts = (_bare(text), _bare(unescape(unescape(text))))
     return any(sign in each for each in texts for sign in signs)
 
@@ -114,7 +115,7 @@ def _signs(bug: Bug) -> Iterator[str]:
     """
     for match in filter(None, map(FIX_COMMIT.fullmatch, bug.file.references)):
         yield match[1][:_ID]
-        # Titles of mails are shown without what is in brackets.
+        # A mail's title is shown without its tags in brackets.
         titles = (match[2] or "", re.sub(r"\[[^]]*\]", "", match[2] or ""))
         yield from filter(None, (_bare(title)[:_TITLE] for title in titles))
     if bug.fix is not None:

@@ -82,9 +82,10 @@ async def _cscope(run: StepContext, tree: Tree, paths: Collection[str]) -> Path:
             for end, name in _DATABASE.items():
                 path = out / f"cscope.out{end}"
                 # The sandbox counts blocks, of which a sparse file has few.
-                if path.lstat().st_size > _MOST:
-                    raise UserError("analysis_failed", f"{name} exceeds {_MOST >> 30} GiB")
-                # It read hostile files: a link that it was made to leave is left out.
+                if not path.is_file() or path.lstat().st_size > _MOST:
+                    why = f"cscope left no {name}, or one of more than {_MOST >> 30} GiB"
+                    raise UserError("analysis_failed", why)
+                # Hostile files may have made cscope leave a link: it is skipped.
                 tar.add(path, name, filter=lambda m: m if m.isreg() else None)
 
     await asyncio.to_thread(pack)

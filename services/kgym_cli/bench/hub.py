@@ -33,7 +33,7 @@ from kgym_cli.bench import card, manifest
 T = TypeVar("T")
 # Maximum bytes of a file, of one within a commit, and of an answer.
 FILE, REGULAR, ANSWER = 256 << 20, 10 << 20, 1 << 20
-# Maximum seconds of silence, of a request or of reading what was pulled, and of all requests.
+# Maximum seconds without a byte; of a request, or of reading the pulled files; of all requests.
 _SILENCE, _REQUEST, _TOTAL = 120.0, 1800.0, 3600.0
 _BRANCH = "main"
 _NAMES = (*manifest.FILES, manifest.NAME)

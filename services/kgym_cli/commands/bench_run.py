@@ -161,7 +161,7 @@ class VerifyAnswer(Answer):
     """What was checked."""
 
     accepted: bool = Field(
-        description="whether there is no problem; it says nothing about what is `unknown`"
+        description="whether no problem was found; patches under `unknown` do not count"
     )
     problems: list[str] = Field(description="differences from what the results state")
     retried: int = Field(description="patches that were tried again with a verdict")
