@@ -24,21 +24,30 @@ from tests.servers import require
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
 LEASE_SECONDS = 6.0
-HERE, THERE = "10.213.77.1", "10.213.77.2"
 
 
 @dataclass(frozen=True)
 class Line:
-    """A network cable between this host and a network namespace."""
+    """A network cable between this host and a network namespace, with a network of its own.
 
-    name: str
+    A test that was killed leaves its cable behind, which must not take this one's packets.
+    """
+
+    tag: str
+
+    @property
+    def name(self) -> str:
+        return f"kg{self.tag}"
+
+    def address(self, end: int) -> str:
+        return f"10.213.{int(self.tag[:2], 16)}.{int(self.tag[2:4], 16) // 4 * 4 + end}"
 
     def lay(self) -> None:
         there = ("-n", self.name)
         ip("netns", "add", self.name)
         ip("link", "add", self.name, "type", "veth", "peer", "name", "wan", "netns", self.name)
-        ip("addr", "add", f"{HERE}/30", "dev", self.name)
-        ip(*there, "addr", "add", f"{THERE}/30", "dev", "wan")
+        ip("addr", "add", f"{self.address(1)}/30", "dev", self.name)
+        ip(*there, "addr", "add", f"{self.address(2)}/30", "dev", "wan")
         ip(*there, "link", "set", "lo", "up")
         ip(*there, "link", "set", "wan", "up")
         self.plug_in()
@@ -59,7 +68,7 @@ def ip(*words: str) -> None:
 def line() -> Iterator[Line]:
     if os.geteuid() != 0:
         pytest.skip("a network namespace needs root")
-    line = Line(f"kg{uuid.uuid4().hex[:8]}")
+    line = Line(uuid.uuid4().hex[:8])
     try:
         line.lay()
     except (OSError, subprocess.CalledProcessError) as error:
@@ -76,7 +85,7 @@ def platform(line: Line, tmp_path: Path) -> Iterator[Distributed]:
     require(PostgreSQL, RabbitMQ)
     options = ["--lease", str(LEASE_SECONDS)]
     data = tmp_path / f"kgym-{uuid.uuid4().hex}"
-    with Distributed(data, host=HERE, workers=[], options=options) as platform:
+    with Distributed(data, host=line.address(1), workers=[], options=options) as platform:
         words = ["ip", "netns", "exec", line.name, sys.executable, "-m", "kgym_cli", "worker"]
         worker = Program("worker", [*words, "--kinds", "build"], data / "log" / "there.log")
         worker.env = {**platform.worker_env, "KGYM_SERVER": platform.url}
