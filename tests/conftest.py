@@ -58,6 +58,21 @@ def chosen(cases: Iterable[T], count: int) -> list[T]:
     return random.Random(SEED).sample(listed, min(count, len(listed)))
 
 
+def turns(cases: Iterable[object], count: int, ids: Iterable[str] | None = None) -> list[object]:
+    """Return all cases as parameters; this commit tries `count` of them, `--all` the others too."""
+    listed = list(cases)
+    names = list(ids) if ids else [None] * len(listed)
+    tried = chosen(range(len(listed)), count)
+    return [
+        pytest.param(
+            *(case if isinstance(case, tuple) else (case,)),
+            marks=() if number in tried else pytest.mark.exhaustive,
+            id=names[number],
+        )
+        for number, case in enumerate(listed)
+    ]
+
+
 def one_commit_of_three(turn: int) -> pytest.MarkDecorator:
     """Return the mark of a test that takes many minutes: one commit of three runs it."""
     return pytest.mark.skipif(turn != SEED % 3, reason="takes minutes: one commit of three runs it")

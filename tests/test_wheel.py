@@ -20,7 +20,7 @@ from packaging.requirements import Requirement
 from kgym.api.jobs import JobRequest
 from kgym.api.steps import BuildSpec
 from kgym_monitor.assets import PACKAGED_FILES
-from tests.conftest import ROOT
+from tests.conftest import ROOT, turns
 
 pytestmark = [pytest.mark.thorough, pytest.mark.timeout(300)]
 
@@ -142,7 +142,7 @@ def base(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Installed:
     return Installed(folder / "venv", wheel, link(brought(wheel, ""), folder / "packages"))
 
 
-@pytest.mark.parametrize("extra", EXTRAS)
+@pytest.mark.parametrize("extra", turns(EXTRAS, 3))
 def test_an_extra_brings_what_its_part_imports(extra: str, wheel: Path, tmp_path: Path) -> None:
     packages = link(brought(wheel, extra), tmp_path / "packages")
     installed = Installed(tmp_path / "venv", wheel, packages)

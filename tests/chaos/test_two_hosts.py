@@ -110,6 +110,7 @@ def client(platform: Distributed) -> Iterator[Client]:
         yield client
 
 
+@pytest.mark.exhaustive
 def test_jobs_end_right_after_the_workers_host_was_cut_off(
     line: Line, client: Client, fake_build: BuildSpec
 ) -> None:

@@ -201,6 +201,7 @@ def test_the_commit_of_a_merged_branch_is_found_by_real_builds(
         assert other.baseline is not None
 
 
+@pytest.mark.exhaustive
 def test_a_fix_is_found_and_what_does_not_boot_hides_it(
     kgym: Kgym, idle: Platform, data: Path, bundle: Path, linux: Linux, farm: Farm
 ) -> None:
@@ -251,6 +252,7 @@ def test_killed_it_goes_on_and_no_job_is_submitted_twice(
     assert jobs == 2 + done.json["tests"]
 
 
+@pytest.mark.exhaustive
 def test_what_a_machine_kept_from_an_answer_is_run_again_if_asked(
     kgym: Kgym, idle: Platform, data: Path, bundle: Path, linux: Linux, farm: Farm
 ) -> None:
@@ -269,6 +271,7 @@ def test_what_a_machine_kept_from_an_answer_is_run_again_if_asked(
     assert len(jobs_of(idle)) >= jobs
 
 
+@pytest.mark.exhaustive
 def test_what_cannot_be_bisected_is_told(
     kgym: Kgym, idle: Platform, data: Path, bundle: Path, linux: Linux, farm: Farm
 ) -> None:

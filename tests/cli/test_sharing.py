@@ -20,6 +20,7 @@ from kgym_cli.platforms.shared_platform import platform_of
 from tests.cli.conftest import Kgym
 from tests.cli.test_commands import running as sleeping
 from tests.cli.test_commands import slow_job, wait_for
+from tests.conftest import turns
 
 pytestmark = [pytest.mark.timeout(240), pytest.mark.thorough]
 
@@ -55,7 +56,7 @@ def small(build: BuildSpec, marker: str | None = None) -> JobRequest:
     return JobRequest(steps=[build]) if marker is None else slow_job(build, marker)
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
+@pytest.mark.parametrize("number", turns([signal.SIGINT, signal.SIGKILL], 1))
 def test_the_end_of_the_first_command_is_not_the_end_of_the_second(
     start: Start, data: Path, fake_build: BuildSpec, number: signal.Signals
 ) -> None:

@@ -35,6 +35,7 @@ from kgym_cli.platforms.embedded_platform import Platform
 from tests.cli.conftest import Kgym
 from tests.cli.test_commands import wait_for
 from tests.cli.worked import working
+from tests.conftest import turns
 from tests.demo import given_steps
 from tests.results import GOOD, built, checked, crash, ran
 
@@ -303,7 +304,7 @@ def test_a_sweep_goes_on_after_command_and_platform_were_killed(
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize(("command", "status"), [("job", 0), ("sweep", 2)])
+@pytest.mark.parametrize(("command", "status"), turns([("job", 0), ("sweep", 2)], 1))
 def test_a_follower_outlasts_a_restart_of_the_scheduler_and_says_so(
     data: Path, patches: Path, command: str, status: int
 ) -> None:

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from kgym.crash.report import guilty_file, parse, parse_all
 from kgym.crash.report.rust_names import demangle
+from tests.conftest import turns
 from tests.crash.test_titles import FAMILIES, kasan
 
 LOGS = [log.encode() for log in FAMILIES.values()]
@@ -56,6 +57,7 @@ def test_damaged_logs_are_read_without_an_error() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.exhaustive
 def test_ten_thousand_damaged_logs_are_read_without_an_error() -> None:
     read_damaged(10_000)
 
@@ -130,6 +132,7 @@ READ = """
 import resource, sys
 from pathlib import Path
 from kgym.crash.report import parse_all
+from tests.conftest import turns
 print(len(parse_all(Path(sys.argv[1]).read_bytes())))
 used = resource.getrusage(resource.RUSAGE_SELF)
 # Not ru_maxrss: that starts with what the parent has.
@@ -141,30 +144,33 @@ print(used.ru_utime + used.ru_stime, int(peak.split()[1]) // 1024)
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("block", "tail", "crashes"),
-    [
-        (HEALTHY, b"", 0),
-        (HEALTHY, KASAN, 1),
-        (HEALTHY * 300 + KASAN, b"", 1),
-        (LOGGED % b"prog" + LOGGED % b"kernel", LOGGED_CRASH, 1),
-        (KASAN, b"", 1),
-        (b"WARNING: nothing\n", b"", 0),
-        (b"Oops\n", KASAN, 1),
-        (bytes(range(256)), b"", 0),
-        (b"x", b"", 0),
-        (b"\n", b"", 0),
-    ],
-    ids=[
-        "healthy",
-        "at the end",
-        "thousands",
-        "logged",
-        "only crashes",
-        "almost",
-        "repeated",
-        "binary",
-        "line",
-        "empty",
-    ],
+    turns(
+        [
+            (HEALTHY, b"", 0),
+            (HEALTHY, KASAN, 1),
+            (HEALTHY * 300 + KASAN, b"", 1),
+            (LOGGED % b"prog" + LOGGED % b"kernel", LOGGED_CRASH, 1),
+            (KASAN, b"", 1),
+            (b"WARNING: nothing\n", b"", 0),
+            (b"Oops\n", KASAN, 1),
+            (bytes(range(256)), b"", 0),
+            (b"x", b"", 0),
+            (b"\n", b"", 0),
+        ],
+        4,
+        [
+            "healthy",
+            "at the end",
+            "thousands",
+            "logged",
+            "only crashes",
+            "almost",
+            "repeated",
+            "binary",
+            "line",
+            "empty",
+        ],
+    ),
 )
 def test_a_log_of_100_mb_is_read_in_30_s_and_300_mb(
     block: bytes, tail: bytes, crashes: int, tmp_path: Path

@@ -19,7 +19,7 @@ from kgym.worker.context import StepContext
 from kgym_cli.platforms.embedded_platform import Platform
 from tests.cli.test_commands import LOG
 from tests.cli.worked import working
-from tests.conftest import ROOT
+from tests.conftest import ROOT, turns
 from tests.docs.code_blocks import PAGES, CodeBlock, code_blocks
 from tests.results import GOOD, built, checked, crash, ran
 
@@ -112,7 +112,9 @@ def data(tmp_path: Path) -> Path:
 
 @pytest.mark.thorough
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("page", QUICK, ids=lambda page: str(page.relative_to(ROOT)))
+@pytest.mark.parametrize(
+    "page", [PAGES[0], *turns(QUICK[1:], 2)], ids=lambda page: str(page.relative_to(ROOT))
+)
 def test_the_commands_of_a_page_run_as_they_are_written(
     page: Path, folder: Path, worked: Platform, data: Path
 ) -> None:

@@ -58,6 +58,7 @@ def play(book: str, hosts: Path, *more: str, **environment: str) -> dict[str, di
     }
 
 
+@pytest.mark.exhaustive
 def test_two_hosts_are_set_up_once_upgraded_one_by_one_and_put_back(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

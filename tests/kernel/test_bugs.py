@@ -39,6 +39,7 @@ def test_the_demo_crashes_a_kernel_and_proves_the_fix() -> None:
     assert_resolved(status, outcome, [bug.load(DEMO).file.title])
 
 
+@pytest.mark.exhaustive
 def test_the_vms_of_a_running_step_are_seen() -> None:
     loaded, seen = bug.load(DEMO), dict[str, set[str]]()
     with Platform(DATA) as platform, Client(platform.url) as client:

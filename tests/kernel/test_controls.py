@@ -105,6 +105,7 @@ def test_a_kernel_that_keeps_quiet_proves_nothing(edits: list[Edit], silent: set
     assert len(blocking) == len(silent)
 
 
+@pytest.mark.exhaustive
 def test_one_instance_is_joined_by_a_clean_one_and_leaks_are_told_where_asked_for() -> None:
     result = tried([], instances=1, append="kmemleak=on panic_on_warn=0 kasan.fault=report")
     assert result["verdict"] == "no_crash", result

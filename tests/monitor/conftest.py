@@ -10,6 +10,7 @@ from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Browser, Page
 
 from kgym.errors import UserError
+from tests.conftest import turns
 from tests.demo import screenshots
 from tests.demo.demo_site import DemoSite as Site
 from tests.demo.demo_site import demo_site
@@ -42,15 +43,7 @@ class Look:
 
 
 LOOKS = [Look(scheme, width) for scheme in ("light", "dark") for width in (1280, 390)]
-# Two of them have both schemes and both widths: rules look at colours or at sizes.
-EACH_LOOK = [
-    pytest.param(
-        look,
-        marks=() if (look.scheme == "light") == (look.width == 1280) else pytest.mark.exhaustive,
-        id=f"{look.scheme}-{look.width}",
-    )
-    for look in LOOKS
-]
+EACH_LOOK = turns(LOOKS, 1, [f"{look.scheme}-{look.width}" for look in LOOKS])
 
 
 class Reader:

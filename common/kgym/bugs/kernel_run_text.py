@@ -141,5 +141,7 @@ def _diagnosed(diagnostic: Diagnostic) -> str:
 
 
 def _line(text: str) -> str:
-    line = " ".join(_CONTROLS.sub("\ufffd", text).split())
-    return line if len(line) <= _LINE else f"{line[: _LINE - 1]}…"
+    # A worker's text may have megabytes; only its beginning can be in the line.
+    line = " ".join(_CONTROLS.sub("\ufffd", text[: 16 * _LINE]).split())
+    whole = len(text) <= 16 * _LINE and len(line) <= _LINE
+    return line if whole else f"{line[: _LINE - 1]}…"

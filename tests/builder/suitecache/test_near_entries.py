@@ -28,7 +28,7 @@ from kgym_builder.build.build_step import Builder
 from kgym_builder.suitecache.compiled_trees import INDEX, LOG, MAKING, read_about
 from kgym_builder.suitecache.nearest import NearRules
 from tests.builder.conftest import suite_cache
-from tests.conftest import ROOT, NewRun, attempt
+from tests.conftest import ROOT, NewRun, attempt, turns
 from tests.refused import refused
 
 pytestmark = [pytest.mark.anyio, pytest.mark.thorough]
@@ -186,16 +186,9 @@ NEAR: dict[str, tuple[Edits, str, Edits, str, int]] = {
 }
 
 
-# Each is made both ways and compared; those that the others cover are tried with everything else.
-COVERED = {"a file that others include", "a symbol more", "a module more", "words alone"}
-
-
+# Each is made both ways and compared.
 @pytest.mark.parametrize(
-    ("before", "config", "after", "wanted", "objects"),
-    [
-        pytest.param(*case, id=name, marks=[pytest.mark.exhaustive] * (name in COVERED))
-        for name, case in NEAR.items()
-    ],
+    ("before", "config", "after", "wanted", "objects"), turns(NEAR.values(), 4, NEAR)
 )
 async def test_an_entry_is_made_from_the_nearest_and_is_what_comes_from_scratch(
     build: Build, before: Edits, config: str, after: Edits, wanted: str, objects: int

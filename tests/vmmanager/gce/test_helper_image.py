@@ -19,6 +19,7 @@ from tests.vmmanager.gce.conftest import Opened
 pytestmark = [pytest.mark.anyio, pytest.mark.slow, pytest.mark.timeout(600)]
 
 
+@pytest.mark.exhaustive
 async def test_the_image(
     cloud: CloudCompute, opened: Opened, run: StepContext, tmp_path: Path
 ) -> None:

@@ -73,6 +73,7 @@ async def test_a_leak_counts_and_reports_that_the_program_prints_do_not(perform:
     assert (instance.outcome, instance.title) == (InstanceOutcome.CRASH, title), result.reason
 
 
+@pytest.mark.exhaustive
 async def test_both_kinds_take_turns(new_step: NewStep, cache: Path, syzkaller: Path) -> None:
     text = '#{"threaded":true,"repeat":true,"procs":3,"sandbox":"none"}\ngetpid()\ncrash()\n'
     others = [Reproducer(kind="syz", text=text)]
@@ -132,6 +133,7 @@ async def test_cancelled_it_leaves_nothing(new_step: NewStep, cache: Path) -> No
     assert asyncio.all_tasks() == others
 
 
+@pytest.mark.exhaustive
 async def test_an_emulated_guests_clock_is_right(perform: Perform) -> None:
     """A program that sleeps for two seconds runs about as often as nine of the host's allow."""
     result = await perform(program("sleep(2); return 0;"), time=9)

@@ -21,6 +21,7 @@ from kgym.api.steps import (
 from kgym.api.worker_calls import Input
 from kgym_vmmanager.reproduce.reproduce_step import Reproduce
 from kgym_vmmanager.vm.provider import Boot
+from tests.conftest import turns
 from tests.results import built
 from tests.vmmanager.conftest import NewStep
 from tests.vmmanager.scripted_vms import (
@@ -250,7 +251,7 @@ def of_variants(result: ReproduceResult) -> list[Finding]:
     return [finding for finding in result.findings if finding.check == "variants"]
 
 
-both = pytest.mark.parametrize("source", ["c", "syz"], indirect=True)
+both = pytest.mark.parametrize("source", turns(["c", "syz"], 1), indirect=True)
 syz = pytest.mark.parametrize("source", ["syz"], indirect=True)
 
 
