@@ -58,6 +58,7 @@ def built(url: str, client: Client, spec: BuildSpec, host: Path) -> JobView:
     return view
 
 
+@pytest.mark.exhaustive
 def test_what_one_host_has_made_another_goes_on_with(
     cloud: CloudStorage, kgym: Kgym, fake_build: BuildSpec, tmp_path: Path, data: Path
 ) -> None:

@@ -31,6 +31,7 @@ def heard_of(client: Client) -> set[int | None]:
     return {int(worker.id.split(":")[1]) for worker in client.workers()}
 
 
+@pytest.mark.exhaustive
 def test_the_workers_get_a_token_once_the_first_one_was_made(
     kgym: Kgym, data: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

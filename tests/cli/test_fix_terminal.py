@@ -103,6 +103,7 @@ def test_ctrl_c_ends_the_run_and_its_jobs_and_says_how_to_go_on(
     assert len(endpoint.asked) == asked
 
 
+@pytest.mark.exhaustive
 def test_ctrl_c_while_the_bug_is_shown_leaves_no_job_and_its_tape_is_continued(
     kgym: Kgym, farm: Farm, mine: Path, tmp_path: Path, data: Path, endpoint: Endpoint
 ) -> None:

@@ -64,6 +64,7 @@ def test_up_a_job_down_and_nothing_is_left(
     assert kgym("gcp", "down", *at).json["parts"] == []
 
 
+@pytest.mark.exhaustive
 def test_a_project_whose_server_is_killed_leaves_nothing(
     kgym: Kgym, data: Path, tmp_path: Path
 ) -> None:

@@ -159,6 +159,7 @@ def test_the_platform_of_a_command_that_only_looks_works_for_one_that_waits(
     assert not is_taken(data)
 
 
+@pytest.mark.exhaustive
 def test_an_older_job_goes_on_when_a_command_waits_for_it(
     start: Start, kgym: Kgym, data: Path, fake_build: BuildSpec
 ) -> None:
@@ -168,6 +169,7 @@ def test_an_older_job_goes_on_when_a_command_waits_for_it(
     assert kgym("job", "wait", 1, "--json").json["state"] == "succeeded"
 
 
+@pytest.mark.exhaustive
 def test_a_platform_that_stays_runs_what_was_left_behind(
     start: Start, kgym: Kgym, data: Path, fake_build: BuildSpec
 ) -> None:

@@ -95,6 +95,7 @@ async def test_it_is_packed_while_vms_that_boot_the_same_kernel_come_and_go(tmp_
         assert packed.getmember("bundle/kernel").size == 4 << 20
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 @pytest.mark.anyio
 @pytest.mark.timeout(600)
