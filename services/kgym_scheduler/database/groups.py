@@ -162,7 +162,7 @@ def _patches(row: Row[Any], seconds: float) -> list[PatchRow]:
         "state": State(row.state),
         "tags": tags,
         "title": row.title,
-        "verdict": views.verdict_of(row),
+        "verdict": row.verdict,
         "seconds": round(seconds, 1),
     }
     own = {"patch": patch, "outcome": views.outcome_of(row), "reason": row.reason}

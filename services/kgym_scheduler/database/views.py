@@ -14,7 +14,7 @@ from kgym.api.changes import Change
 from kgym.api.jobs import Artifact, JobEvent, JobView, PastOutcome, Progress, StepView
 from kgym.api.outcomes import UNDER_WAY, Outcome
 from kgym.api.states import State
-from kgym.api.steps import Failure, StepResult, StepSpec, Verdict
+from kgym.api.steps import Failure, StepResult, StepSpec
 from kgym.bugs.conclusion import under_way
 
 ARTIFACTS: TypeAdapter[list[Artifact]] = TypeAdapter(list[Artifact])
@@ -33,20 +33,21 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 def job_view(job: Row[Any], steps: Sequence[Row[Any]], reasons: Mapping[int, str]) -> JobView:
     """Return the job; `reasons` tell by lane why queued steps cannot begin."""
-    own, state = [_step_view(step, reasons) for step in steps], State(job.state)
+    row, state = job._asdict(), State(job.state)
+    own = [_step_view(step, reasons) for step in steps]
     outcome, reason = outcome_of(job), job.reason
     if not state.final:
         outcome, reason = under_way(state, own)
     return JobView(
-        **{name: job._mapping[name] for name in _JOB_AS_STORED},
+        **{name: row[name] for name in _JOB_AS_STORED},
         state=state,
         tags=json.loads(job.tags),
         group=job.group_name,
         outcome=outcome,
         reason=reason,
-        verdict=verdict_of(job),
+        verdict=job.verdict,
         kernel=next(filter(None, map(_kernel_release, steps)), None),
-        last_event=job._mapping.get("last_event"),
+        last_event=row.get("last_event"),
         steps=own,
     )
 
@@ -63,7 +64,7 @@ def past_outcomes(ends: Iterable[Row[Any]]) -> list[PastOutcome]:
 def _kernel_release(step: Row[Any]) -> str | None:
     """Return the kernel's version from the head of a step's result, if it is there."""
     # Matched, not parsed: the head is truncated JSON. Within JSON strings, quotes are escaped.
-    match = _KERNEL_RELEASE.search(step._mapping.get("result_head") or "")
+    match = _KERNEL_RELEASE.search(getattr(step, "result_head", None) or "")
     return match and match[1]
 
 
@@ -72,11 +73,6 @@ def outcome_of(row: Row[Any]) -> Outcome:
     if row.outcome is not None:
         return Outcome(row.outcome)
     return UNDER_WAY.get(State(row.state), Outcome.INCONCLUSIVE)
-
-
-def verdict_of(job: Row[Any]) -> Verdict | None:
-    """Return the verdict that was stored when the job ended, if there is one."""
-    return None if job.verdict is None else Verdict(job.verdict)
 
 
 def job_views(
@@ -132,17 +128,17 @@ def _step_view(step: Row[Any], reasons: Mapping[int, str]) -> StepView:
 
     Parts that cannot be read are null, and `failure` says why: they must not break a list.
     """
-    spec_text, result_text, artifacts = map(step._mapping.get, ("spec", "result", "artifacts"))
-    spec = spec_of(spec_text) if spec_text else None
-    result = result_of(result_text) if result_text else None
+    row = step._asdict()  # once: SQLAlchemy makes a mapping anew each time that it is asked for
+    spec = spec_of(row["spec"]) if row.get("spec") else None
+    result = result_of(row["result"]) if row.get("result") else None
     unread = next((part for part in (spec, result) if isinstance(part, Failure)), None)
     return StepView(
-        **{name: step._mapping[name] for name in _AS_STORED},
+        **{name: row[name] for name in _AS_STORED},
         progress=read(Progress, step.progress),
         result=None if isinstance(result, Failure) else result,
         failure=read(Failure, step.failure) or unread,
         waiting=reasons.get(step.lane) if step.state == State.QUEUED else None,
-        artifacts=artifacts_of(artifacts) if artifacts else [],
+        artifacts=artifacts_of(row["artifacts"]) if row.get("artifacts") else [],
         spec=None if isinstance(spec, Failure) else spec,
     )
 
