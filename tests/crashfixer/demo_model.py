@@ -73,6 +73,7 @@ async def record(server: str, tape: Path) -> RunView:
     with tempfile.TemporaryDirectory() as scratch:
         agent = Agent(RunStore(Path(scratch)), lambda _: Recorder(Written(), tape), opened)
         request = RunRequest(bug="watch-queue-filter", strategy="demo", model=Written.name)
+        tape.unlink(missing_ok=True)  # an older one would be continued
         begin(tape, Head(bug=request.bug, strategy=load("demo")))
         run = await agent.start(request)
         await agent.wait(run)
