@@ -109,6 +109,7 @@ def test_the_judges_agreement_follows_from_its_counts() -> None:
     assert Agreement.of([]).accuracy is None
 
 
+@pytest.mark.thorough
 def test_gains_are_given_as_live_kbench_gives_them() -> None:
     # Table 1: by how much of the second figure the first is more.
     ends = {

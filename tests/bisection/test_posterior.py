@@ -99,6 +99,7 @@ def test_what_cannot_be_tried_leaves_the_commits_that_it_hides(
     assert len(masks) == 1
 
 
+@pytest.mark.thorough
 @given(st.integers(0, 2**32), st.booleans(), st.integers(1, 9))
 def test_a_test_that_misled_is_recovered_from(seed: int, fix: bool, miss: int) -> None:
     """A step of a plain binary search that goes wrong ends at a wrong commit."""

@@ -61,6 +61,7 @@ def test_of_a_log_in_several_streams_all_is_read(tmp_path: Path, suffix: str) ->
     assert compressed_files.read(log) == 2 * text
 
 
+@pytest.mark.thorough
 @each
 def test_of_a_log_that_is_cut_the_beginning_is_read(tmp_path: Path, suffix: str) -> None:
     log = tmp_path / "log"

@@ -41,6 +41,7 @@ def test_help_imports_no_command() -> None:
     assert not modules & {"pydantic", "asyncio", "httpx", "sqlalchemy", "kgym_cli.commands.bug"}
 
 
+@pytest.mark.thorough
 def test_a_list_of_bugs_imports_nothing_that_runs_them() -> None:
     modules = imported("bug", "list")
     assert "kgym.bugs.shipped" in modules
@@ -67,6 +68,7 @@ def test_each_command_is_there_and_says_what_it_is(name: str) -> None:
             assert command.get_command(click.Context(command), name) is not None
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("words", [["bug", "list"], ["bug", "list", "--json"], ["--help"]])
 def test_a_reader_that_leaves_is_no_error(words: list[str]) -> None:
     read, write = os.pipe()
@@ -89,6 +91,7 @@ def test_a_result_that_cannot_be_written_is_an_error_in_one_line(words: list[str
     assert (done.returncode, done.stderr) == (3, b"kgym: No space left on device\n")
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("closed", [">&-", "2>&-", "<&- >&- 2>&-"])
 def test_closed_streams_change_no_status(closed: str) -> None:
     for words, status in (("bug list", 0), ("bug show nope", 2)):
@@ -102,6 +105,7 @@ def test_closed_streams_change_no_status(closed: str) -> None:
         assert b"Traceback" not in done.stderr
 
 
+@pytest.mark.thorough
 def test_what_the_terminal_cannot_show_is_a_question_mark(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -126,6 +130,7 @@ def test_to_try_a_fix_and_none_is_refused(kgym: Kgym, tmp_path: Path) -> None:
     assert (refused.status, "--no-fix" in refused.err) == (2, True), refused.err
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("module", ["click", "rich.console", "pydantic", "kgym.api.steps", "httpx"])
 def test_ctrl_c_while_it_imports_ends_it_without_a_word(data: Path, module: str) -> None:
     process = subprocess.Popen(
@@ -175,6 +180,7 @@ def latin_1(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LC_ALL", "en_US.ISO-8859-1")
 
 
+@pytest.mark.thorough
 @pytest.mark.usefixtures("latin_1")
 def test_files_are_utf_8_whatever_the_locale(tmp_path: Path) -> None:
     folder = tmp_path / "bug"

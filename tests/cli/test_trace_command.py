@@ -76,12 +76,14 @@ def test_what_a_guest_named_cannot_steer_the_terminal(folder: Path) -> None:
     assert "?[2J[b] (PID 31)" in invoke("show", folder / "minimal.json").output
 
 
+@pytest.mark.thorough
 def test_extract_keeps_a_text_as_records(folder: Path) -> None:
     ran = invoke("extract", folder / "trace", "--output", folder / "out", "--json")
     assert (ran.exit_code, json.loads(ran.stdout)["records"]) == (0, 6)
     assert "6 of 6 records" in invoke("show", folder / "out" / "trace.npz").output
 
 
+@pytest.mark.thorough
 def test_a_dump_without_its_kernel_is_told(folder: Path) -> None:
     (folder / "dump").write_bytes(b"\x7fELF" + bytes(100))
     words = ("minimize", folder / "dump", "--report", folder / "report")
@@ -118,6 +120,7 @@ def test_scores_against_fixes_are_added_up(folder: Path) -> None:
     assert total["stages"] == {"stack": 0, "anchor": 0, "backward": 1, "forward": 1, "thread": 2}
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("tool", ["zstd", "gzip"])
 def test_what_is_compressed_is_read_like_what_is_not(folder: Path, tool: str) -> None:
     plain = minimal(folder, "--files", "fs/a.c")
@@ -136,6 +139,7 @@ def test_what_is_compressed_and_damaged_is_an_error(folder: Path) -> None:
         invoke("extract", folder / "trace", "--output", folder / "found")
 
 
+@pytest.mark.thorough
 def test_a_file_without_a_record_is_no_trace(folder: Path) -> None:
     (folder / "trace").write_text("one line\nand another\n")
     with pytest.raises(UserError, match="none of its 2 lines"):
@@ -144,6 +148,7 @@ def test_a_file_without_a_record_is_no_trace(folder: Path) -> None:
     assert (answer.exit_code, "none of its 2 lines" in answer.stdout) == (2, True)
 
 
+@pytest.mark.thorough
 def test_a_trace_without_records_is_one(folder: Path) -> None:
     (folder / "trace").write_text("# tracer: nop\n#\n# entries-in-buffer/entries-written: 0/0\n")
     answer = invoke("extract", folder / "trace", "--output", folder / "found", "--json")

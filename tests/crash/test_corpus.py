@@ -72,6 +72,7 @@ def test_a_case_without_a_title_holds_no_crash() -> None:
     assert check(read_case(b"\n\nBUG: x\n")) == {"no_crash": False}
 
 
+@pytest.mark.thorough
 @needs_data
 def test_logs_of_real_reproducer_runs_have_syzkallers_titles() -> None:
     logs = DATA / "kgym_crash_logs"

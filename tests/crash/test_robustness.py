@@ -52,6 +52,7 @@ def read_damaged(rounds: int) -> None:
             assert first.title
 
 
+@pytest.mark.thorough
 def test_damaged_logs_are_read_without_an_error() -> None:
     read_damaged(1000)
 
@@ -101,6 +102,7 @@ UNITS = [b"WARNING: CPU: ", b"INFO: task ", b"BUG: Dentry ", b"[<00>] ", b"a.", 
 UNITS += [b"<6>", b"[ T1] ", b"Apr 07 14:13:21 ", b"kernel: ", b"f (a.c:1 ", b"/lib/a.c:1 "]
 
 
+@pytest.mark.thorough
 def test_lines_made_to_slow_patterns_down_do_not() -> None:
     for unit in UNITS:
         assert seconds(b"BUG: x\n" + unit * (500_000 // len(unit))) < 3
@@ -113,6 +115,7 @@ def test_many_lines_made_to_slow_patterns_down_do_not() -> None:
         assert seconds(b"BUG: x\n" + (unit * 3 + b"\n") * (500_000 // len(unit) // 3)) < 3
 
 
+@pytest.mark.thorough
 def test_a_crash_behind_a_line_that_repeats_is_where_it_is() -> None:
     alone = parse(KASAN)
     assert alone

@@ -179,6 +179,7 @@ USE = 'title = "x"\n[kernel]\nuse = "../../../etc/kernel"\n'
 ESCALATE = {"kind": "escalate", "phases": [{"strategy": "/etc/passwd.toml"}]}
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("body", "reason"),
     [
@@ -219,6 +220,7 @@ DISK = f'\n[vm.root]\nurl = "TREE"\nsha256 = "{"0" * 64}"\nformat = "raw"\n'
 UNDER_OTHER_NAMES = ("./bug.toml", "bug.toml/", ".//bug.toml", "././bug.toml", "x/../bug.toml")
 
 
+@pytest.mark.thorough
 @pytest.mark.attack
 @pytest.mark.parametrize(
     "files",

@@ -35,6 +35,7 @@ def test_the_diff_makes_the_same_code(before: str, new: str) -> None:
     assert applied(after.diff, {"fs/a.c": before}) == {"fs/a.c": after.texts["fs/a.c"]}
 
 
+@pytest.mark.thorough
 @given(st.lists(st.sampled_from("abc"), max_size=40), st.lists(st.sampled_from("abc"), max_size=40))
 def test_the_diff_of_long_files_has_its_lines_where_they_are(
     before: list[str], after: list[str]

@@ -336,6 +336,7 @@ async def test_whatever_a_model_answers_the_run_comes_to_its_end(
     assert (tmp_path / "runs" / "1" / "events.gz").stat().st_size < 1_000_000
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("fault", "state", "reason"),
     [

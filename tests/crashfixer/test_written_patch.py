@@ -358,6 +358,7 @@ def test_no_answer_makes_it_raise_anything_else(text: str) -> None:
     assert not unreadable or unreadable in candidate.problem
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("depth", [100, 900, 5000])
 def test_json_that_is_nested_deeply_is_no_patch(depth: int) -> None:
     assert read_patch(CODE, '[{"a": ' * depth + "1" + "}]" * depth)[1]
@@ -376,6 +377,7 @@ COSTLY = [
 ]
 
 
+@pytest.mark.thorough
 @pytest.mark.attack
 @pytest.mark.parametrize("piece", COSTLY)
 def test_ten_megabytes_are_read_in_time(piece: str) -> None:

@@ -158,6 +158,7 @@ def vanish() -> None:
     os._exit(7)
 
 
+@pytest.mark.thorough
 async def test_small_work_is_done_here_and_large_work_elsewhere(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -168,6 +169,7 @@ async def test_small_work_is_done_here_and_large_work_elsewhere(
     assert token is None
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("weight", [1, LARGE])
 async def test_a_refusal_arrives_as_it_was_raised(weight: int) -> None:
     with pytest.raises(UserError) as caught:
@@ -190,11 +192,13 @@ async def test_work_without_an_end_is_ended_and_holds_nobody_up(
     assert len(ticks) > 10
 
 
+@pytest.mark.thorough
 async def test_work_that_takes_all_memory_is_refused() -> None:
     with pytest.raises(UserError, match="2048 MiB of memory"):
         await separate_process.call(LARGE, everything)
 
 
+@pytest.mark.thorough
 async def test_work_that_is_lost_is_nobodys_verdict() -> None:
     with pytest.raises(InfrastructureError, match="status 7"):
         await separate_process.call(LARGE, vanish)

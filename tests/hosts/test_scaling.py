@@ -133,6 +133,7 @@ QUEUES = st.dictionaries(
 )
 
 
+@pytest.mark.thorough
 @given(st.lists(st.tuples(QUEUES, HOSTS), min_size=1, max_size=4), st.none() | st.floats(0, 20))
 def test_no_decision_leaves_the_bounds_or_touches_what_runs(
     looks: list[tuple[dict[StepKind, Queue], list[Host]]], dollars: float | None

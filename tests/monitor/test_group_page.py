@@ -134,6 +134,7 @@ def test_a_group_that_is_not_there_is_named(reader: Visitor) -> None:
         assert (answer.status_code, "no group" in answer.text) == (404, True)
 
 
+@pytest.mark.thorough
 def test_a_poll_brings_the_rows_that_have_changed_and_no_others(
     reader: Visitor, sweep: Sweep, monkeypatch: pytest.MonkeyPatch
 ) -> None:

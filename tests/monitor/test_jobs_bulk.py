@@ -58,6 +58,7 @@ def test_jobs_of_a_filter_are_aborted_after_their_count_was_shown(
     assert client.job(other[0]).state == "queued"
 
 
+@pytest.mark.thorough
 def test_another_number_than_was_shown_is_asked_about_again(
     idle: tuple[str, Client], visitor: Visitor
 ) -> None:

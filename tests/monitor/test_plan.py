@@ -44,6 +44,7 @@ def test_each_step_says_what_it_will_do(idle: tuple[Client, Visitor]) -> None:
         assert " ".join(sentence.split())[:80] in page
 
 
+@pytest.mark.thorough
 def test_a_check_and_a_source_say_what_they_will_do(idle: tuple[Client, Visitor]) -> None:
     client, _ = idle
     job = client.submit(request())

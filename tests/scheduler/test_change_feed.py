@@ -140,6 +140,7 @@ async def test_a_follower_of_a_job_is_not_told_of_tags(scheduler: Scheduler) -> 
     assert {event.kind async for event in events_of(scheduler, view.id)} == {"state"}
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("seed", range(3))
 async def test_whoever_goes_on_from_a_cursor_misses_nothing(
     scheduler: Scheduler, monkeypatch: pytest.MonkeyPatch, seed: int

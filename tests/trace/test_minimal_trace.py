@@ -217,6 +217,7 @@ stacks = st.text("abgA", min_size=1, max_size=4)
 limits = st.integers(1, 40)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("past_repeats", [False, True])
 @given(texts, stacks, limits)
 def test_a_minimal_trace_is_a_sub_sequence_of_the_thread(
@@ -238,6 +239,7 @@ def test_a_minimal_trace_is_a_sub_sequence_of_the_thread(
         at += len(names)
 
 
+@pytest.mark.thorough
 @given(texts, stacks, limits)
 def test_the_anchor_survives_any_limit(text: str, stack: str, limit: int) -> None:
     result = minimal(text, crash(stack), limit=limit)
@@ -249,6 +251,7 @@ def test_the_anchor_survives_any_limit(text: str, stack: str, limit: int) -> Non
         )
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("past_repeats", [False, True])
 @given(texts, stacks, limits)
 def test_minimising_a_minimal_trace_changes_nothing(

@@ -190,6 +190,7 @@ def test_no_pages_and_empty_pages_are_no_records() -> None:
     assert len(parser.trace(lookup)) == 0
 
 
+@pytest.mark.thorough
 @given(st.binary(max_size=3000), st.integers(0, 1 << 64 - 1))
 def test_any_bytes_are_read_without_error(data: bytes, commit: int) -> None:
     page = struct.pack("<QQ", 5, commit) + data

@@ -50,6 +50,7 @@ async def test_a_trace_is_cut_down_and_kept(new_run: NewRun, tmp_path: Path) -> 
     assert {artifact.name for artifact in run.artifacts} == {"trace.npz", "minimal.json"}
 
 
+@pytest.mark.thorough
 async def test_the_first_traced_report_is_taken(new_run: NewRun, tmp_path: Path) -> None:
     (tmp_path / "plain").write_text(TRACE)
     packed = tmp_path / "plain.zst"

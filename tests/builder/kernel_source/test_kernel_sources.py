@@ -460,6 +460,7 @@ def many() -> bytes:
     return tarball(**{f"f{n}": member(f"linux/{n}") for n in range(3000)})
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("archive", "reason"),
     [
@@ -554,6 +555,7 @@ async def test_a_repository_is_fetched_over_http(tmp_path: Path, repository: Pat
     assert failed.message.startswith(f"`git ls-remote` of {web.url}/nothing ended with status 128")
 
 
+@pytest.mark.thorough
 async def test_a_folder_of_this_host_or_a_refusal(tmp_path: Path, repository: Path) -> None:
     allowed = repository.parent
     sources = KernelSources(tmp_path / "cache", Origins(folders=(allowed,)))
@@ -594,6 +596,7 @@ async def test_tls(tmp_path: Path, repository: Path, monkeypatch: pytest.MonkeyP
         assert await marker(KernelSources(tmp_path / "cache", HERE), source) == "honest"
 
 
+@pytest.mark.thorough
 @pytest.mark.attack
 async def test_a_repository_outside_is_not_read(tmp_path: Path, repository: Path) -> None:
     hidden = tmp_path / "hidden"

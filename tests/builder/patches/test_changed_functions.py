@@ -75,6 +75,7 @@ def test_any_text_is_read(text: str) -> None:
     functions(text)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     "piece", ["f(", "#if\n", "{", "}", "a\n", "/*", "'", '"\\', "f() {};", "x = {};", "A() "]
 )

@@ -2,6 +2,7 @@
 
 import asyncio
 import shutil
+from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 
@@ -50,9 +51,12 @@ def rewrite() -> Patch:
 
 @pytest.mark.thorough
 @pytest.mark.parametrize(
-    ("patch", "refused"), [(edits(60), False), (edits(900), True), (rewrite(), False)]
+    ("make", "refused"), [(lambda: edits(60), False), (lambda: edits(900), True), (rewrite, False)]
 )
-async def test_a_large_patch_blocks_nothing(tree: Tree, patch: Patch, *, refused: bool) -> None:
+async def test_a_large_patch_blocks_nothing(
+    tree: Tree, make: Callable[[], Patch], *, refused: bool
+) -> None:
+    patch = make()
     files = await patched_files.read(tree, [patch])
     longest, before = 0.0, asyncio.get_running_loop().time()
 

@@ -109,6 +109,7 @@ async def test_a_link_of_objects_goes_beside_the_checks(kernel: Kernel) -> None:
     await assert_patch_builds(kernel, "parallel")
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("exports", [{}, EXPORTS], ids=["alone", "modules"])
 async def test_the_whole_object_is_linked(kernel: Kernel, exports: Mapping[str, str]) -> None:
     table = " .vmlinux.export.o" if exports else ""
@@ -136,6 +137,7 @@ lib-y := $(addprefix $(obj)/,$(lib-y))
 OBJECTS = ("core/deep/main.o", "core/plain.o", "core/lost.o")
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("lost", [False, True], ids=["known", "unknown"])
 async def test_commands_that_kbuild_does_not_note(kernel: Kernel, *, lost: bool) -> None:
     """As objtool's. An object's makefile may lie above it; where there is none, make is left."""
@@ -177,6 +179,7 @@ done
 ld -r -o vmlinux $(ar t vmlinux.a)"""
 
 
+@pytest.mark.thorough
 async def test_archives_that_hold_an_objects_size_are_made_anew(kernel: Kernel) -> None:
     archives = {
         "core/deep/built-in.a": "core/deep/main.o",
@@ -203,6 +206,7 @@ UNSTRIPPED = {
 }
 
 
+@pytest.mark.thorough
 async def test_a_kernel_that_is_a_copy_of_what_is_linked_is_linked_first(kernel: Kernel) -> None:
     """As since Linux 6.15."""
     script = "ld -r -o vmlinux.unstripped main.o"

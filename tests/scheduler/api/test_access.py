@@ -94,6 +94,7 @@ async def test_paths_that_nobody_has_opened_need_a_token(
     problem(await http.get(path), 401, "token_needed")
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("path", json_rows(__file__, "open_paths.jsonl"))
 async def test_open_paths_do_not(http: httpx.AsyncClient, path: str) -> None:
     assert (await http.get(path)).status_code == 200

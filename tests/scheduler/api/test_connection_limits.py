@@ -92,6 +92,7 @@ ENDLESS = {
 }
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("what", ENDLESS)
 async def test_a_head_of_any_length_is_not_kept(scheduler: Scheduler, what: str) -> None:
     async with served(scheduler) as connect, connect(ENDLESS[what]) as socket:

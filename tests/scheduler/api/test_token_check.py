@@ -107,6 +107,7 @@ ALLOWED = {
 }
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("scope", ALLOWED)
 async def test_a_scope_allows_what_it_says_and_no_more(
     http: httpx.AsyncClient, tokens: Tokens, scheduler: Scheduler, scope: str

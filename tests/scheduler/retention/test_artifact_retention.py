@@ -163,6 +163,7 @@ async def test_a_removed_artifact_is_gone(kept: Kept, http: httpx.AsyncClient) -
     assert (await http.head(url)).status_code == 410
 
 
+@pytest.mark.thorough
 async def test_a_job_cannot_build_on_what_is_gone(kept: Kept) -> None:
     await kept.build()
     kept.clock.advance(100 * 86400)

@@ -3,6 +3,7 @@
 import sqlite3
 import time
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -48,8 +49,10 @@ def endless(table: str, columns: str) -> str:
     )
 
 
-# Zeros, which take a thousandth of that.
-BOMB = source_archive.compressed(bytes(8 * source_archive.KEPT))
+@cache
+def bomb() -> bytes:
+    """Zeros, which take a thousandth of that; made by the first test that asks."""
+    return source_archive.compressed(bytes(8 * source_archive.KEPT))
 
 
 @pytest.mark.parametrize(
@@ -65,7 +68,7 @@ async def test_a_forged_archive_is_an_error_of_its_own_job(
     archive_writer.write(tmp_path / "tree", [], "x", path)
     with sqlite3.connect(path) as database:
         for statement in sql.split("; "):
-            database.execute(statement, {"bomb": BOMB} if ":bomb" in statement else {})
+            database.execute(statement, {"bomb": bomb()} if ":bomb" in statement else {})
     storage = LocalStorage(tmp_path / "storage")
     await storage.put(source_archive.key_of(NAME), path)
     await store.submit(job(SourceSpec(source=BUILD.source)))

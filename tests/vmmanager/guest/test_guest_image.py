@@ -52,6 +52,7 @@ async def test_it_holds_what_the_guest_needs(cache: Path) -> None:
     assert image.client_key.stat().st_mode & 0o077 == 0
 
 
+@pytest.mark.thorough
 async def test_the_page_says_what_room_its_programs_take_on_a_disk(cache: Path) -> None:
     page = (ROOT / "docs" / "own-bug.md").read_text()
     ours = re.search(r"(\d+) MiB for kGymSuite", page)

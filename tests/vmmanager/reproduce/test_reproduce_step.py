@@ -358,6 +358,7 @@ async def test_what_a_fix_has_to_survive(scripted_step: NewStep, cache: Path) ->
     assert after.confidence == pytest.approx(1 - 1 / 21, abs=1e-3)
 
 
+@pytest.mark.thorough
 async def test_another_crash_does_not_stop_the_search(perform_scripted: Perform) -> None:
     titles = ["WARNING in nothing"]
     result = await perform_scripted(Crashing, Guest, instances=2, titles=titles)
@@ -436,6 +437,7 @@ class WithSmokeTest(Guest):
         return 0, b"ok files\ndone\n" if command == PROGRAM else b""
 
 
+@pytest.mark.thorough
 async def test_a_calibrated_bug_tells_how_sure_the_verdict_is(perform_scripted: Perform) -> None:
     known = Calibration(runs=10, crashed=10, time=0.2, accelerator="tcg")
     result = await perform_scripted(WithSmokeTest, instances=2, calibration=known, smoke=True)
@@ -547,6 +549,7 @@ class Dying(Guest):
         super().runs(runner)
 
 
+@pytest.mark.thorough
 async def test_a_vm_that_is_taken_away_is_replaced(scripted_step: NewStep, cache: Path) -> None:
     run = await scripted_step(time=0.3)
     result = await Reproduce(cache, provider=ScriptedVms(Dying, Dying, Guest))(run)

@@ -77,6 +77,7 @@ async def test_malformed_variants_do_not_count(tmp_path: Path, spoiled: str) -> 
     assert {key: variant.program for key, variant in variants.items()} == {(5, 7): ("futex(0x2)",)}
 
 
+@pytest.mark.thorough
 @pytest.mark.anyio
 @pytest.mark.attack
 @pytest.mark.parametrize("script", ["#!/bin/sh\nexit 1\n", "no program", "#!/bin/sh\nyes\n"])

@@ -14,12 +14,14 @@ async def test_tcg_proves_itself(tmp_path: Path) -> None:
     assert await probe(Accelerator.TCG, tmp_path) == ""
 
 
+@pytest.mark.thorough
 async def test_the_answer_names_the_reason_and_the_clock(tmp_path: Path) -> None:
     answer = await best_accelerator(tmp_path)
     assert (answer.accelerator is Accelerator.KVM) == (answer.reason == "")
     assert answer.tsc_khz is None or 100_000 < answer.tsc_khz < 10_000_000
 
 
+@pytest.mark.thorough
 async def test_the_answer_is_remembered(tmp_path: Path) -> None:
     answer = await best_accelerator(tmp_path)
     stamp = (tmp_path / "accelerator.json").stat().st_mtime_ns
