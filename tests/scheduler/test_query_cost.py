@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from sqlalchemy import Executable
 from sqlalchemy.dialects import sqlite
+from sqlalchemy.ext.asyncio import create_async_engine
 
 from kgym.api.jobs import JobFilter
 from kgym_scheduler.database import job_lists, queries
@@ -17,6 +18,8 @@ from kgym_scheduler.database.connection import upgrade
 from kgym_scheduler.database.job_lists import JobList
 from kgym_scheduler.queue import place_in_queue
 from tests.monitor import many_jobs
+
+pytestmark = pytest.mark.anyio
 
 FEW, MANY = 1000, 8000
 # Instructions of SQLite's machine that are counted as one.
@@ -95,6 +98,30 @@ def test_every_list_costs_the_same_among_more_jobs(
 def test_a_list_that_no_index_serves_would_cost_more(databases: list[Path]) -> None:
     everything = queries.steps_of(range(1, FEW + 1))
     assert cost(databases[1], everything) > 1000  # the counter counts
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("more", [{}, {"state": "failed"}, {"bug": "extid-0001"}], ids=str)
+async def test_postgresql_tests_no_job_beyond_the_window(
+    postgresql_url: str, monkeypatch: pytest.MonkeyPatch, more: dict[str, Any]
+) -> None:
+    monkeypatch.setattr(job_lists, "SCANNED", FEW)
+    await asyncio.to_thread(many_jobs.fill, postgresql_url, MANY)
+    query = JobList(JobFilter(text="nowhere", **more), "alice").page(queries.JOB_COLUMNS, 11, None)
+    engine = create_async_engine(postgresql_url)
+    text = query.compile(dialect=engine.dialect, compile_kwargs={"literal_binds": True})
+    async with engine.connect() as connection:
+        plan = await connection.exec_driver_sql(f"EXPLAIN (ANALYZE, FORMAT JSON) {text}")
+        tested = dropped(plan.scalar_one()[0]["Plan"])
+    await engine.dispose()
+    # Each of the window's jobs is dropped by the test, and then from the window.
+    assert 0 < tested <= 2 * FEW
+
+
+def dropped(plan: dict[str, Any]) -> float:
+    """How many rows PostgreSQL has read in vain."""
+    own: float = plan.get("Rows Removed by Filter", 0) * plan["Actual Loops"]
+    return own + sum(map(dropped, plan.get("Plans", [])))
 
 
 @pytest.mark.parametrize(

@@ -23,7 +23,7 @@ from kgym.errors import UserError
 # Functions of the crash's stack, and their files, that are traced if the caller names none.
 _STACK, _TRACED = 16, 8
 # Folders whose functions are on nearly every stack: entry code and the detectors themselves.
-_NOT_THE_CAUSE = ("arch/", "lib/", "mm/kasan/", "mm/kfence/", "mm/kmsan/")
+_NOT_THE_CAUSE = ("arch/", "kernel/kcsan/", "lib/", "mm/kasan/", "mm/kfence/", "mm/kmsan/")
 # Seconds for which a model's program runs, at most.
 _SECONDS = 60.0
 # However a model's program ends, it is not the bug's own: no end is wrong.
