@@ -92,7 +92,7 @@ def test_oracles_accounts_and_patches_made_elsewhere(
     done = kgym(*check)
     assert (done.status, done.json["accepted"], done.json["retried"]) == (0, True, 1), done.err
     log = elsewhere / attempt_files.NAME
-    *_, last = attempt_files.read(log)  # two attempts with one patch are one of the sample
+    *_, last = attempt_files.read(log)  # of attempts with the same patch, the last is tried again
     log.write_text(log.read_text().replace('"outcome":"pass"', '"outcome":"other"'))
     assert kgym("bench", "report", elsewhere, "--manifest").status == 0
     done = kgym(*check)

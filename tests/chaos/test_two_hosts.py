@@ -30,7 +30,7 @@ LEASE_SECONDS = 6.0
 class Line:
     """A network cable between this host and a network namespace, with a network of its own.
 
-    A test that was killed leaves its cable behind, which must not take this one's packets.
+    A killed test leaves its cable behind: with the same addresses, it would take the packets.
     """
 
     tag: str

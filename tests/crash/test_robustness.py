@@ -135,7 +135,6 @@ READ = """
 import resource, sys
 from pathlib import Path
 from kgym.crash.report import parse_all
-from tests.conftest import turns
 print(len(parse_all(Path(sys.argv[1]).read_bytes())))
 used = resource.getrusage(resource.RUSAGE_SELF)
 # Not ru_maxrss: that starts with what the parent has.

@@ -64,7 +64,7 @@ class JobList:
         seen = self._seen(cursor, limit if self.is_whole else None)
         matching = select(seen.c.created_at, seen.c.id)
         if self._tests:
-            # OFFSET 0 keeps PostgreSQL from a join, for which it would test all jobs.
+            # PostgreSQL turns an EXISTS without OFFSET into a join, and may then test every job.
             own = select(jobs.c.id).where(jobs.c.id == seen.c.id, *self._tests).limit(1).offset(0)
             matching = matching.where(exists(own.correlate(seen)))
         newest = matching.order_by(seen.c.created_at.desc(), seen.c.id.desc()).limit(limit)

@@ -128,7 +128,7 @@ def _step_view(step: Row[Any], reasons: Mapping[int, str]) -> StepView:
 
     Parts that cannot be read are null, and `failure` says why: they must not break a list.
     """
-    row = step._asdict()  # once: SQLAlchemy makes a mapping anew each time that it is asked for
+    row = step._asdict()  # `_mapping` would make a new object for each column
     spec = spec_of(row["spec"]) if row.get("spec") else None
     result = result_of(row["result"]) if row.get("result") else None
     unread = next((part for part in (spec, result) if isinstance(part, Failure)), None)

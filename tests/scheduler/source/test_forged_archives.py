@@ -51,7 +51,7 @@ def endless(table: str, columns: str) -> str:
 
 @cache
 def bomb() -> bytes:
-    """Zeros, which take a thousandth of that; made by the first test that asks."""
+    """Zeros, compressed to a thousandth; made by the first test that needs them."""
     return source_archive.compressed(bytes(8 * source_archive.KEPT))
 
 

@@ -251,11 +251,11 @@ def of_variants(result: ReproduceResult) -> list[Finding]:
     return [finding for finding in result.findings if finding.check == "variants"]
 
 
-both = pytest.mark.parametrize("source", turns(["c", "syz"], 1), indirect=True)
+each_kind = pytest.mark.parametrize("source", turns(["c", "syz"], 1), indirect=True)
 syz = pytest.mark.parametrize("source", ["syz"], indirect=True)
 
 
-@both
+@each_kind
 async def test_a_right_fix_passes_all_variants(tried: Any) -> None:
     result = await tried(Kernels)
     assert result.verdict is Verdict.NO_CRASH, result.reason
@@ -265,7 +265,7 @@ async def test_a_right_fix_passes_all_variants(tried: Any) -> None:
     assert of_variants(result) == []
 
 
-@both
+@each_kind
 async def test_a_variant_that_crashes_is_singled_out(tried: Any, source: Reproducer) -> None:
     result = await tried(MissesOne)
     assert result.verdict is Verdict.NO_CRASH, result.reason  # of the reproducer
@@ -299,7 +299,7 @@ async def test_another_crash_is_tried_on_the_unpatched_kernel(
     assert OTHER_TITLE in finding.message
 
 
-@both
+@each_kind
 async def test_what_a_fix_leaks_is_counted(tried: Any) -> None:
     result = await tried(Leaks)
     (finding,) = of_variants(result)
@@ -311,7 +311,7 @@ async def test_what_is_freed_later_is_no_leak(tried: Any) -> None:
     assert of_variants(await tried(FreesLater)) == []
 
 
-@both
+@each_kind
 async def test_refused_variants_are_counted(tried: Any) -> None:
     result = await tried(RefusesFew)
     assert 0 < len(result.variants.refused) < result.variants.compared
@@ -320,7 +320,7 @@ async def test_refused_variants_are_counted(tried: Any) -> None:
     assert "futex gives EINVAL instead of 0" in finding.message
 
 
-@both
+@each_kind
 async def test_a_patch_that_refuses_most_variants_is_no_fix(tried: Any) -> None:
     result = await tried(RefusesAll)
     assert len(result.variants.refused) == result.variants.compared
