@@ -1,4 +1,4 @@
-"""The run of the demo data comes to what its tape is about: a fix, after one that hides the bug."""
+"""The run of the demo data comes to what its tape is about: a wrong fix, a right one, and its review."""
 
 import asyncio
 from pathlib import Path
@@ -26,6 +26,7 @@ def test_the_tape_is_played_to_its_end(tmp_path: Path) -> None:
         "t0": NodeOutcome.CRASHED,
         "t0.0": NodeOutcome.RESOLVED,
         "t0.1": NodeOutcome.REJECTED,
+        "review": NodeOutcome.RESOLVED,
     }
     assert shown.spent.failed_calls == 0
     assert "WATCH_TYPE__NR" in shown.ranked[0].diff
