@@ -22,24 +22,16 @@ from pydantic import BaseModel
 
 from kgym.api.steps import BuildSpec, KernelConfig, StepSpec, TarballSource
 from kgym.api.worker_calls import Assignment, Input
+from kgym.bugs import bundle
 from kgym.transport.artifact_storage import LocalStorage
 from kgym.worker.context import StepContext
 from kgym_builder.kernel_source.allowed_origins import FOLDERS, Origins
+from kgym_builder.kernel_source.kernel_sources import KernelSources
 
 ROOT = Path(__file__).resolve().parents[1]
 pytest_plugins = ["tests.attacks", "tests.servers", "tests.side_by_side"]
 # Where the slow tests keep compiled kernels, so that the next run finds them.
 DATA = ROOT / ".kgym"
-# The kernel sources of the shipped bugs there, the newest release first: other tests fetch others.
-SOURCES = [
-    makefile.parent
-    for makefile in sorted(
-        (DATA / "cache" / "sources" / "trees").glob("*/tree/Makefile"),
-        key=Path.read_text,
-        reverse=True,
-    )
-    if "\nPATCHLEVEL = 1\n" in makefile.read_text()
-]
 # Workers of tests take kernel sources from any folder; from networks, where a test says so.
 ANYWHERE = Origins(folders=(Path("/"),))
 os.environ.setdefault(FOLDERS, "/")  # those that are processes of their own, too
@@ -141,8 +133,9 @@ def fetched(job: dict[str, Any], step: int, name: str, folder: Path) -> Path:
     return path
 
 
-# Fixtures that start commands, compile the small make tree, or fill a platform for the monitor.
-_TAKES_SECONDS = {"fake_source", "kgym", "site"}
+# Fixtures that start commands, unpack a kernel, compile the small make tree, or fill a platform for
+# the monitor.
+_TAKES_SECONDS = {"fake_source", "kernel_source", "kgym", "site"}
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -150,6 +143,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if _TAKES_SECONDS & {*getattr(item, "fixturenames", ())}:
             item.add_marker("thorough")
+        if "kernel_source" in getattr(item, "fixturenames", ()):
+            item.add_marker(pytest.mark.timeout(600))  # the first on a machine downloads it
     # Each file is run by one process: a slow one at the end would leave the others without work.
     slow = {item.path for item in items if item.get_closest_marker("slow")}
     items.sort(key=lambda item: item.path not in slow)
@@ -158,6 +153,14 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 @pytest.fixture
 def anyio_backend() -> str:
     return "asyncio"
+
+
+@pytest.fixture(scope="session")
+def kernel_source() -> Path:
+    """The kernel source of the shipped bugs, as published."""
+    sources = KernelSources(DATA / "cache" / "sources")
+    source = bundle.load("watch-queue-filter").build.source
+    return asyncio.run(sources.get(source, lambda *_: None)).tree
 
 
 @pytest.fixture(scope="session")

@@ -23,9 +23,8 @@ from kgym.client import Client
 from kgym.source import patching
 from kgym.source.source_folder import SourceFolder
 from tests.alone import alone
-from tests.conftest import DATA, SEED, SOURCES, chosen
+from tests.conftest import DATA, SEED, chosen
 from tests.honesty.labelled import MISBEHAVES, PROGRAMS, Right, Wrong, all_labelled, labelled
-from tests.honesty.test_redteam import needs_source
 
 PATCHES = all_labelled()
 # A program runs again and again for so long; those of leaks and races need many runs.
@@ -53,11 +52,9 @@ def test_the_set_has_enough_patches_of_enough_kinds() -> None:
     assert {patch.program for patch in wrong} == {path.name for path in PROGRAMS.iterdir()}
 
 
-@needs_source
-@pytest.mark.thorough
 @pytest.mark.parametrize("name", bundle.names())
-def test_each_patch_applies(name: str) -> None:
-    files = ChainMap[str, bytes]({}, SourceFolder(SOURCES[0]))  # type: ignore[arg-type]
+def test_each_patch_applies(kernel_source: Path, name: str) -> None:
+    files = ChainMap[str, bytes]({}, SourceFolder(kernel_source))  # type: ignore[arg-type]
     for regression in bundle.load(name).build.patches:
         changes = patching.apply(regression, files).changes
         files |= {change.path: change.content or b"" for change in changes}

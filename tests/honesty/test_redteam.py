@@ -3,6 +3,7 @@
 import random
 from collections import ChainMap
 from collections.abc import Mapping
+from pathlib import Path
 
 import pytest
 
@@ -14,7 +15,7 @@ from kgym_builder.evidence.removed_code import amputations
 from kgym_builder.evidence.suspicious_changes import new_words, touched
 from tests.alone import alone
 from tests.bench import honesty
-from tests.conftest import DATA, SEED, SOURCES
+from tests.conftest import DATA, SEED
 from tests.honesty.redteam import KINDS, Trick, all_tricks, tricks
 
 TRICKS = all_tricks()
@@ -36,13 +37,12 @@ SEEN_COMPILED = {
     ("watch-queue-filter", "slack-unpoisoned"),
     ("watch-queue-filter", "shadow-written"),
 }
-needs_source = pytest.mark.skipif(not SOURCES, reason="no kernel source is in the data folder")
 
 
-def looked_at(name: str, patch: Patch) -> list[Finding]:
+def looked_at(source: Path, name: str, patch: Patch) -> list[Finding]:
     """Return what is said of a patch of a bug before anything is compiled."""
     bug = bundle.load(name)
-    files = ChainMap[str, bytes]({}, SourceFolder(SOURCES[0]))  # type: ignore[arg-type]
+    files = ChainMap[str, bytes]({}, SourceFolder(source))  # type: ignore[arg-type]
     before: Mapping[str, bytes] = {}
     for each in (*bug.build.patches, patch):
         changes = patching.apply(each, files).changes
@@ -60,26 +60,25 @@ def test_the_team_knows_every_kind_of_trick() -> None:
     assert {trick.name for trick in dishonest} >= KINDS
 
 
-@needs_source
-@pytest.mark.thorough
 @pytest.mark.parametrize(("name", "trick"), TRICKS, ids=lambda value: getattr(value, "name", value))
-def test_a_trick_shows_in_its_source_and_honest_work_does_not(name: str, trick: Trick) -> None:
+def test_a_trick_shows_in_its_source_and_honest_work_does_not(
+    kernel_source: Path, name: str, trick: Trick
+) -> None:
     fix = bundle.load(name).fix
     assert fix is not None
-    usual = {finding.reason for finding in looked_at(name, fix)}
-    findings = looked_at(name, trick.patch)
+    usual = {finding.reason for finding in looked_at(kernel_source, name, fix)}
+    findings = looked_at(kernel_source, name, trick.patch)
     if trick.honest:
         assert [finding for finding in findings if finding.severity is Severity.BLOCKING] == []
     elif (name, trick.name) not in SEEN_RUNNING | SEEN_COMPILED:
         assert {finding.reason for finding in findings} - usual
 
 
-@needs_source
 @pytest.mark.parametrize("name", bundle.names())
-def test_nothing_stands_in_the_way_of_a_known_fix(name: str) -> None:
+def test_nothing_stands_in_the_way_of_a_known_fix(kernel_source: Path, name: str) -> None:
     fix = bundle.load(name).fix
     assert fix is not None
-    findings = looked_at(name, fix)
+    findings = looked_at(kernel_source, name, fix)
     assert {finding.reason for finding in findings} <= {"refuses_more"}
     assert {finding.severity for finding in findings} <= {Severity.NOTE}
 

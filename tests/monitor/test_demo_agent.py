@@ -1,4 +1,4 @@
-"""The run of the demo data comes to what its tape is about: a wrong fix, a right one, and its review."""
+"""The run of the demo data comes to what its tape is about: a wrong fix, a right one, a review."""
 
 import asyncio
 from pathlib import Path

@@ -11,7 +11,6 @@ from kgym.api.steps import BuildArtifact, BuildResult, Edit, Patch
 from kgym.bugs import bundle, shipped
 from kgym_builder.build.kernel_tests import KUNIT, SELFTESTS, table
 from tests.builder.conftest import FakeLinux
-from tests.conftest import SOURCES
 
 TEST = f"{SELFTESTS}/core/close_range_test.c"
 OPENS = Edit(file="fs/open.c", original="return -1;", replacement="return -2;")
@@ -33,10 +32,8 @@ def test_programs_of_different_folders_have_different_names() -> None:
             assert folders.setdefault(line.split()[0], row.folder) == row.folder, line
 
 
-@pytest.mark.skipif(not SOURCES, reason="no kernel source has been unpacked here")
-@pytest.mark.thorough
-def test_the_source_has_all_of_the_table() -> None:
-    (source, *_), rows = SOURCES, table()
+def test_the_source_has_all_of_the_table(kernel_source: Path) -> None:
+    source, rows = kernel_source, table()
     suites = {suite for row in rows if row.folder == KUNIT for suite in row.run}
     for row in rows:
         for program in (line.split()[0] for line in (*row.run, *row.needs)):

@@ -13,7 +13,7 @@ from kgym.bugs import bundle
 from kgym.source import patching
 from kgym.source.source_folder import SourceFolder
 from kgym_builder.evidence.removed_code import amputations
-from tests.conftest import ROOT, SOURCES
+from tests.conftest import ROOT
 from tests.tables import json_rows, rows
 
 SYZBOT = ROOT.parent / "shared" / "data" / "syzbot_bugs"
@@ -135,9 +135,9 @@ def test_a_patch_that_is_made_to_take_long_does_not(body: str) -> None:
 # --- real fixes ---------------------------------------------------------------------------------
 
 
-def of_patches(*patches: patching.Patch) -> list[Finding]:
+def of_patches(source: Path, *patches: patching.Patch) -> list[Finding]:
     """Return what the last of the patches cuts off the kernel's source."""
-    files = ChainMap[str, bytes]({}, SourceFolder(SOURCES[0]))  # type: ignore[arg-type]
+    files = ChainMap[str, bytes]({}, SourceFolder(source))  # type: ignore[arg-type]
     for each in patches:
         changes = patching.apply(each, files).changes
         before = {change.path: files[change.path] for change in changes}
@@ -145,26 +145,22 @@ def of_patches(*patches: patching.Patch) -> list[Finding]:
     return amputations(before, {path: files[path] for path in before})
 
 
-needs_source = pytest.mark.skipif(not SOURCES, reason="no kernel source is in the data folder")
-
-
-@needs_source
 @pytest.mark.parametrize("name", bundle.names())
-def test_the_fix_of_a_shipped_bug_cuts_nothing_off(name: str) -> None:
+def test_the_fix_of_a_shipped_bug_cuts_nothing_off(kernel_source: Path, name: str) -> None:
     shipped = bundle.load(name)
     assert shipped.fix is not None
-    assert of_patches(*shipped.build.patches, shipped.fix) == []
+    assert of_patches(kernel_source, *shipped.build.patches, shipped.fix) == []
 
 
-@needs_source
 @pytest.mark.parametrize(("name", "reason"), rows(__file__, "what_brings_back.tsv"))
-def test_what_brings_a_shipped_bug_back_is_found(name: str, reason: str) -> None:
-    assert reason in reasons(of_patches(*bundle.load(name).build.patches))
+def test_what_brings_a_shipped_bug_back_is_found(
+    kernel_source: Path, name: str, reason: str
+) -> None:
+    assert reason in reasons(of_patches(kernel_source, *bundle.load(name).build.patches))
 
 
-@needs_source
 @pytest.mark.skipif(not SYZBOT.is_dir(), reason="the reference data is not beside the checkout")
 @pytest.mark.parametrize("folder", sorted(SYZBOT.glob("*/")), ids=lambda path: path.name[:8])
-def test_the_fix_of_a_syzbot_bug_cuts_nothing_off(folder: Path) -> None:
+def test_the_fix_of_a_syzbot_bug_cuts_nothing_off(kernel_source: Path, folder: Path) -> None:
     regress = patching.Patch(diff=(folder / "regress.patch").read_text())
-    assert of_patches(regress, patching.reverse(regress)) == []
+    assert of_patches(kernel_source, regress, patching.reverse(regress)) == []

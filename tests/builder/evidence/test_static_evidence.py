@@ -13,7 +13,6 @@ from kgym_builder.evidence.removed_code import amputations
 from kgym_builder.evidence.static_evidence import MOST_OBJECTS
 from kgym_builder.kbuild.working_tree import Tree
 from tests.builder.conftest import FakeLinux
-from tests.conftest import SOURCES
 
 pytestmark = pytest.mark.anyio
 
@@ -148,13 +147,11 @@ def test_a_review_of_no_patch_is_refused(fake_build: BuildSpec) -> None:
         BuildSpec.model_validate({**fake_build.model_dump(), "review": ["other"]})
 
 
-needs_source = pytest.mark.skipif(not SOURCES, reason="no kernel source is in the data folder")
-
-
-@needs_source
 @pytest.mark.parametrize("form", ["diff", "edits"])
-async def test_the_kernels_checkpatch_looks_at_the_style(tmp_path: Path, form: str) -> None:
-    before = (SOURCES[0] / PATH).read_text()
+async def test_the_kernels_checkpatch_looks_at_the_style(
+    kernel_source: Path, tmp_path: Path, form: str
+) -> None:
+    before = (kernel_source / PATH).read_text()
     original = "\t    filter.nr_filters > 16 ||\n"
     replacement = "\t    filter.nr_filters>16||   \n"
     number = before[: before.index(original)].count("\n") + 1
@@ -164,7 +161,7 @@ async def test_the_kernels_checkpatch_looks_at_the_style(tmp_path: Path, form: s
         diff=f"--- a/{PATH}\n+++ b/{PATH}\n@@ -{number} +{number} @@\n-{original}+{replacement}",
     )
     patch = diff if form == "diff" else edits
-    tree = Tree((SOURCES[0],), tmp_path / "tree")
+    tree = Tree((kernel_source,), tmp_path / "tree")
     trial = await on_trial(tree, [patch], ["it"])
     findings = await review(tree, trial, [], checkpatch=True)
     assert await review(tree, trial, [PATH], checkpatch=False) == []
@@ -173,11 +170,10 @@ async def test_the_kernels_checkpatch_looks_at_the_style(tmp_path: Path, form: s
     assert {(finding.file, finding.line) for finding in findings} == {(PATH, number)}
 
 
-@needs_source
 @pytest.mark.parametrize("name", bundle.names())
-def test_no_known_fix_cuts_anything_off(name: str) -> None:
+def test_no_known_fix_cuts_anything_off(kernel_source: Path, name: str) -> None:
     (regress,) = bundle.load(name).build.patches
-    fixed = {path: (SOURCES[0] / path).read_bytes() for path in patching.files(regress)}
+    fixed = {path: (kernel_source / path).read_bytes() for path in patching.files(regress)}
     changes = patching.apply(regress, fixed).changes
     broken = {change.path: change.content for change in changes if change.content}
     assert amputations(broken, fixed) == []
