@@ -11,6 +11,7 @@ import signal
 import subprocess
 import sys
 import uuid
+import zlib
 from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -136,15 +137,24 @@ def fetched(job: dict[str, Any], step: int, name: str, folder: Path) -> Path:
 # Fixtures that start commands, unpack a kernel, compile the small make tree, or fill a platform for
 # the monitor.
 _TAKES_SECONDS = {"fake_source", "kernel_source", "kgym", "site"}
+# Of the thorough tests in these folders, each commit runs another third, and `--all` the whole.
+# Attacks, and what verdicts, leases and sandboxes rest on, are in every run.
+_BY_TURNS = {"benchmark", "builder", "cli", "crashfixer", "hosts", "monitor"}
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Leave tests that start processes by the dozen out of the fast ones; slow files come first."""
+    """Leave slower tests out of the fast ones, and some to other commits; slow files come first."""
     for item in items:
         if _TAKES_SECONDS & {*getattr(item, "fixturenames", ())}:
             item.add_marker("thorough")
         if "kernel_source" in getattr(item, "fixturenames", ()):
             item.add_marker(pytest.mark.timeout(600))  # the first on a machine downloads it
+        marks = {mark.name for mark in item.iter_markers()}
+        folder = item.path.relative_to(ROOT / "tests").parts[0]
+        if folder in _BY_TURNS and "thorough" in marks and not marks & {"attack", "slow"}:
+            turn = zlib.crc32(item.nodeid.encode()) + SEED
+            if turn % 3:
+                item.add_marker("exhaustive")
     # Each file is run by one process: a slow one at the end would leave the others without work.
     slow = {item.path for item in items if item.get_closest_marker("slow")}
     items.sort(key=lambda item: item.path not in slow)

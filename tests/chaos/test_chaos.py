@@ -1,4 +1,4 @@
-"""The chaos run: hundreds of jobs while every part is killed, again and again.
+"""The chaos run: many jobs while every part is killed, again and again.
 
 KGYM_TEST_SEED repeats a run: the jobs, what is killed, and when.
 """
@@ -27,11 +27,12 @@ from tests.servers import require
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
-JOBS = 320
 WORKERS = 3
 SCHEDULERS = 2
 LEASE_SECONDS = 8.0
-KILLS = {"worker": 10, "scheduler": 6, "broker": 4, "database": 5}
+# How many jobs there are, and how often each part is killed meanwhile.
+SHORT = 120, {"worker": 4, "scheduler": 3, "broker": 2, "database": 2}
+LONG = 320, {"worker": 10, "scheduler": 6, "broker": 4, "database": 5}
 GAP_SECONDS = (1.0, 6.0)
 # How long the jobs may take once the last part was killed.
 PATIENCE_SECONDS = 300.0
@@ -43,10 +44,11 @@ class Chaos:
 
     platform: Distributed
     rng: random.Random
+    planned: dict[str, int]
     kills: Counter[str] = field(default_factory=Counter)
 
     def __post_init__(self) -> None:
-        deck = [kind for kind, number in KILLS.items() for _ in range(number)]
+        deck = [kind for kind, number in self.planned.items() for _ in range(number)]
         self.rng.shuffle(deck)
         at = 3.0
         self._plan: list[tuple[float, str, int]] = []
@@ -77,15 +79,26 @@ class Chaos:
             os.kill(victim.pid, signal.SIGKILL)  # it alone: what it started is its own business
 
 
+@pytest.mark.parametrize(
+    ("number", "kills"),
+    [
+        pytest.param(*SHORT, id="short"),
+        pytest.param(*LONG, id="long", marks=pytest.mark.exhaustive),
+    ],
+)
 def test_every_job_ends_once_and_right_while_every_part_is_killed(
-    tmp_path: Path, fake_build: BuildSpec, capsys: pytest.CaptureFixture[str]
+    number: int,
+    kills: dict[str, int],
+    tmp_path: Path,
+    fake_build: BuildSpec,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     require(PostgreSQL, RabbitMQ)
     data = tmp_path / f"kgym-{uuid.uuid4().hex}"  # a name that stands nowhere else
     rng = random.Random(SEED)
     builds = load.variants(fake_build)
     outcomes = load.expected(builds, tmp_path / "expected")
-    plan = load.plan(rng, JOBS)
+    plan = load.plan(rng, number)
     began = time.monotonic()
     with Distributed(
         data,
@@ -93,7 +106,7 @@ def test_every_job_ends_once_and_right_while_every_part_is_killed(
         workers=[WorkerShape((StepKind.BUILD,))] * WORKERS,
         options=["--lease", str(LEASE_SECONDS)],
     ) as platform:
-        chaos = Chaos(platform, rng)
+        chaos = Chaos(platform, rng, kills)
         requests = [load.request(builds, names) for names in plan]
         submitter = load.Submitter(platform.url, requests, chaos.seconds * 0.9)
         submitter.start()
@@ -123,7 +136,7 @@ def test_every_job_ends_once_and_right_while_every_part_is_killed(
         )
     assert wrong == []
     assert doubled == []
-    assert len(jobs) == len(set(submitter.ids)) == JOBS
+    assert len(jobs) == len(set(submitter.ids)) == number
     assert attempts["open"] == 0
     assert traces.processes(data.name) == []
     assert traces.mounts(data.name) == []
