@@ -142,11 +142,16 @@ class JobStore:
             if (row := job.first()) is None:
                 raise no_job(job_id)
             own = (await connection.execute(queries.steps_of([job_id], specs=True))).all()
-            view = views.job_view(row, own, await self._reasons(connection, own))
+            waiting, live, reasons = await self._waiting(connection, own)
+            view = views.job_view(row, own, reasons)
             history = views.past_outcomes(await connection.execute(queries.ends_of(job_id)))
             if view.state.final:  # the last one is the current one
                 history = history[:-1]
-            return await self._placed(connection, view.model_copy(update={"history": history}))
+            shown = list(view.steps)
+            for step in waiting:
+                place = await place_in_queue.of(connection, job_id, step.number, live)
+                shown[step.number] = shown[step.number].model_copy(update=place)
+            return view.model_copy(update={"history": history, "steps": shown})
 
     async def state(self, job_id: int) -> State:
         """Return the job's state; raise NotFound if it does not exist."""
@@ -180,8 +185,9 @@ class JobStore:
             if end is None and not matching.is_whole:  # the page may have ended at the scan limit
                 last = (await connection.execute(matching.last_seen(cursor))).one_or_none()
                 end = last if last and last.jobs == matching.scanned else None
+            *_, reasons = await self._waiting(connection, step_rows)
             return JobPage(
-                jobs=views.job_views(shown, step_rows, await self._reasons(connection, step_rows)),
+                jobs=views.job_views(shown, step_rows, reasons),
                 next=views.cursor(end) if end is not None else None,
             )
 
@@ -608,30 +614,22 @@ class JobStore:
             if known_workers.state(now, seen_at, draining=draining) == "live"
         ]
 
-    async def _placed(self, connection: AsyncConnection, job: JobView) -> JobView:
-        """Return the job; a step that is queued for longer than PATIENCE tells its place."""
-        since = await self._clock.now(connection) - PATIENCE
-        shown = list(job.steps)
-        for index, step in enumerate(shown):
-            if step.state is State.QUEUED and step.queued_at and step.queued_at < since:
-                live = await self._live(connection)
-                place = await place_in_queue.of(connection, job.id, step.number, live)
-                shown[index] = step.model_copy(update=place)
-        return job.model_copy(update={"steps": shown})
+    async def _waiting(
+        self, connection: AsyncConnection, step_rows: Iterable[Row[Any]]
+    ) -> tuple[list[Row[Any]], list[WorkerInfo], Mapping[int, str]]:
+        """Return the steps that are queued for longer than PATIENCE, and if any, the live workers.
 
-    async def _reasons(
-        self, connection: AsyncConnection, step_rows: Collection[Row[Any]]
-    ) -> Mapping[int, str]:
-        """Return, by lane, why steps that are queued for longer than PATIENCE cannot begin."""
-        if self.obstacle:
-            return {r.lane: self.obstacle for r in step_rows if r.state == State.QUEUED}
+        And, by lane, why queued steps cannot begin.
+        """
+        queued = [r for r in step_rows if r.state == State.QUEUED]
         since = await self._clock.now(connection) - PATIENCE
-        queued = {r.lane for r in step_rows if r.state == State.QUEUED and r.queued_at < since}
-        if not queued:
-            return {}
-        live = await self._live(connection)
-        lanes = await capability_lanes.by_id(connection, queued)
-        return {lane.id: reason for lane in lanes if (reason := known_workers.why(lane, live))}
+        waiting = [r for r in queued if r.queued_at < since]
+        live = await self._live(connection) if waiting else []
+        if self.obstacle or not waiting:
+            return waiting, live, {r.lane: self.obstacle for r in queued if self.obstacle}
+        lanes = await capability_lanes.by_id(connection, {r.lane for r in waiting})
+        reasons = {lane.id: why for lane in lanes if (why := known_workers.why(lane, live))}
+        return waiting, live, reasons
 
 
 def _refuse_others(job_id: int, submitter: str, owner: str | None) -> None:

@@ -12,6 +12,7 @@ from sqlalchemy import (
     case,
     func,
     literal_column,
+    null,
     select,
     union_all,
 )
@@ -40,7 +41,7 @@ _LONG = {"result", "artifacts"}
 _RESULT_HEAD = case(
     (steps.c.kind.in_([StepKind.BUILD, StepKind.CHECK]), func.substr(steps.c.result, 1, 2000))
 ).label("result_head")
-_BRIEF = [column for column in STEP_COLUMNS if column.name not in _LONG]
+_BRIEF = [null().label(c.name) if c.name in _LONG else c for c in STEP_COLUMNS]
 
 
 def job(job_id: int) -> Select[Any]:
@@ -49,10 +50,13 @@ def job(job_id: int) -> Select[Any]:
 
 
 def steps_of(job_ids: Iterable[int], *, specs: bool = False, brief: bool = False) -> Select[Any]:
-    """Return the steps of these jobs by job and number; `brief`: without result and artifacts."""
-    columns = [*(_BRIEF if brief else STEP_COLUMNS), *([steps.c.spec] if specs else [])]
+    """Return the steps of these jobs by job and number; `brief`: without result and artifacts.
+
+    Columns that are left out are null.
+    """
+    spec = steps.c.spec if specs else null().label("spec")
     return (
-        select(*columns, _RESULT_HEAD)
+        select(*(_BRIEF if brief else STEP_COLUMNS), spec, _RESULT_HEAD)
         .where(steps.c.job_id.in_(list(job_ids)))
         .order_by(steps.c.job_id, steps.c.number)
     )

@@ -33,13 +33,13 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 def job_view(job: Row[Any], steps: Sequence[Row[Any]], reasons: Mapping[int, str]) -> JobView:
     """Return the job; `reasons` tell by lane why queued steps cannot begin."""
-    row, state = job._asdict(), State(job.state)
+    state = State(job.state)
     own = [_step_view(step, reasons) for step in steps]
     outcome, reason = outcome_of(job), job.reason
     if not state.final:
         outcome, reason = under_way(state, own)
     return JobView(
-        **{name: row[name] for name in _JOB_AS_STORED},
+        **{name: getattr(job, name) for name in _JOB_AS_STORED},
         state=state,
         tags=json.loads(job.tags),
         group=job.group_name,
@@ -47,7 +47,7 @@ def job_view(job: Row[Any], steps: Sequence[Row[Any]], reasons: Mapping[int, str
         reason=reason,
         verdict=job.verdict,
         kernel=next(filter(None, map(_kernel_release, steps)), None),
-        last_event=row.get("last_event"),
+        last_event=getattr(job, "last_event", None),
         steps=own,
     )
 
@@ -64,7 +64,7 @@ def past_outcomes(ends: Iterable[Row[Any]]) -> list[PastOutcome]:
 def _kernel_release(step: Row[Any]) -> str | None:
     """Return the kernel's version from the head of a step's result, if it is there."""
     # Matched, not parsed: the head is truncated JSON. Within JSON strings, quotes are escaped.
-    match = _KERNEL_RELEASE.search(getattr(step, "result_head", None) or "")
+    match = _KERNEL_RELEASE.search(step.result_head or "")
     return match and match[1]
 
 
@@ -128,17 +128,17 @@ def _step_view(step: Row[Any], reasons: Mapping[int, str]) -> StepView:
 
     Parts that cannot be read are null, and `failure` says why: they must not break a list.
     """
-    row = step._asdict()  # `_mapping` would make a new object for each column
-    spec = spec_of(row["spec"]) if row.get("spec") else None
-    result = result_of(row["result"]) if row.get("result") else None
+    # By attributes: dicts of rows take a third of the time of a list.
+    spec = spec_of(step.spec) if step.spec else None
+    result = result_of(step.result) if step.result else None
     unread = next((part for part in (spec, result) if isinstance(part, Failure)), None)
     return StepView(
-        **{name: row[name] for name in _AS_STORED},
+        **{name: getattr(step, name) for name in _AS_STORED},
         progress=read(Progress, step.progress),
         result=None if isinstance(result, Failure) else result,
         failure=read(Failure, step.failure) or unread,
         waiting=reasons.get(step.lane) if step.state == State.QUEUED else None,
-        artifacts=artifacts_of(row["artifacts"]) if row.get("artifacts") else [],
+        artifacts=artifacts_of(step.artifacts) if step.artifacts else [],
         spec=None if isinstance(spec, Failure) else spec,
     )
 
