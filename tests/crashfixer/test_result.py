@@ -1,6 +1,7 @@
 """The patch that a run hands over, applied by `git am`; and the report beside it."""
 
 import subprocess
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -139,6 +140,14 @@ def test_a_models_words_end_no_message_and_add_no_tag(tmp_path: Path) -> None:
 
 def test_without_a_hypothesis_the_reasons_of_the_edits_stand_there(tmp_path: Path) -> None:
     assert "the array has 16 elements" in applied(tmp_path, result.kit(run_fix(None)).mail)
+
+
+def test_a_mail_does_not_tell_where_a_tape_is() -> None:
+    fixed = run_fix()
+    replayed = fixed.run.model_copy(update={"model": "replay:/home/ann/tape.jsonl"})
+    mail = result.kit(replace(fixed, run=replayed)).mail
+    assert "a recorded model" in mail
+    assert "/home/ann" not in mail
 
 
 @pytest.mark.parametrize("author", ["nobody", "", "a\nBcc: b@c.d", "A <a>"])

@@ -36,6 +36,8 @@ def kit(run_fix: RunFix, author: str | None = None) -> PatchKit:
     sure = f"{fix.confidence:.0%} sure" if fix.confidence is not None else "not measured"
     # A hypothesis may describe changes that the diff does not have.
     why = "\n\n".join(run_fix.candidate.reasons) or node.hypothesis or ""
+    # A tape's name is a path on this machine.
+    model = "a recorded model" if run.model.startswith("replay:") else run.model
     return PatchKit(
         bug=run_fix.bug,
         crash=run_fix.begun.crash.title,
@@ -43,7 +45,7 @@ def kit(run_fix: RunFix, author: str | None = None) -> PatchKit:
         author=author or AUTHOR,
         date=run.ended_at or run.created_at,
         message=node.message or f"\n\n{why}",
-        notes=f"Written by a program (kGymSuite's CrashFixer, run {run.id}, {run.model}). Tested:"
+        notes=f"Written by a program (kGymSuite's CrashFixer, run {run.id}, {model}). Tested:"
         f" the reproducer no longer crashes the kernel ({sure}). Review it, and sign it off.",
         upstream=node.upstream,
         cause=run_fix.begun.cause,
