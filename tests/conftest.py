@@ -137,9 +137,10 @@ def fetched(job: dict[str, Any], step: int, name: str, folder: Path) -> Path:
 # Fixtures that start commands, unpack a kernel, compile the small make tree, or fill a platform for
 # the monitor.
 _TAKES_SECONDS = {"fake_source", "kernel_source", "kgym", "site"}
-# Of the thorough tests in these folders, each commit runs another third, and `--all` the whole.
-# Attacks, and what verdicts, leases and sandboxes rest on, are in every run.
-_BY_TURNS = {"benchmark", "builder", "cli", "crashfixer", "hosts", "monitor"}
+# Of the thorough tests in these folders, which start whole platforms, each commit runs another
+# third, and `--all` the whole. Attacks, and what decides on verdicts, leases and sandboxes, are in
+# every run.
+_BY_TURNS = {"benchmark", "cli", "hosts"}
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

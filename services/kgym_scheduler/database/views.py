@@ -128,7 +128,7 @@ def _step_view(step: Row[Any], reasons: Mapping[int, str]) -> StepView:
 
     Parts that cannot be read are null, and `failure` says why: they must not break a list.
     """
-    # By attributes: dicts of rows take a third of the time of a list.
+    # By attributes: a dict of each row took a third of the time of these views.
     spec = spec_of(step.spec) if step.spec else None
     result = result_of(step.result) if step.result else None
     unread = next((part for part in (spec, result) if isinstance(part, Failure)), None)
