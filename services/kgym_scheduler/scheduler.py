@@ -116,14 +116,10 @@ class Scheduler:
         # Called with each attempt that this scheduler has ended.
         self.observers: list[Callable[[EndedAttempt], None]] = []
         nobody = UUID(int=0)  # this signal stops nothing, but goes to the broker and back
-        self.readiness = Readiness(
-            {
-                "database": store.ping,
-                "bus": partial(bus.signal, nobody),
-                "disk": partial(enough_room, storage, store.database),
-            }
-        )
-        self._disk = Readiness({"disk": partial(enough_room, storage, store.database)})
+        disk = {"disk": partial(enough_room, storage, store.database)}
+        bus_signal = partial(bus.signal, nobody)
+        self.readiness = Readiness({"database": store.ping, "bus": bus_signal, **disk})
+        self._disk = Readiness(disk)
         self._notifier = _Notifier(bus)
         self._attendance = store.attendance
         self._alone = alone

@@ -42,8 +42,8 @@ _CLAIM = text(_RAISE.format(floor="CAST(:turn AS bigint)"))
 async def give_turns(connection: AsyncConnection, wanted: Counter[Queue]) -> dict[Queue, int]:
     """Give each queue that many turns; return the turn before its first."""
     before = {}
-    for queue in sorted(wanted):  # in one order, so that transactions cannot deadlock
-        given = wanted[queue]
+    # In one order, so that transactions cannot deadlock.
+    for queue, given in sorted(wanted.items()):
         before[queue] = await connection.scalar(_GIVE, _parameters(queue, given)) - given
     return before
 

@@ -2,8 +2,10 @@
 
 import json
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from datetime import datetime, timedelta
+from functools import partial
+from itertools import product
 from typing import NamedTuple
 
 from pydantic import TypeAdapter, ValidationError
@@ -27,6 +29,9 @@ LIVE = timedelta(seconds=2.5 * BEAT_SECONDS)
 REMEMBERED = timedelta(days=1)
 # Maximum age of the capabilities of the only host: to detect them runs programs.
 HOST_SECONDS = 2.0
+# Maximum age of the live workers that can run a new job's steps. To read them for every job took a
+# seventh of the scheduler's processor time (`./run bench dispatch`).
+LIVE_SECONDS = 1.0
 
 # Detects the capabilities of a host.
 Host = Callable[[], Awaitable[Capabilities]]
@@ -107,7 +112,6 @@ async def forget(connection: AsyncConnection, now: datetime) -> None:
 
 async def known(connection: AsyncConnection) -> list[tuple[WorkerInfo, datetime, bool]]:
     """Return all workers, each with the time of its last claim and whether it drains."""
-    rows = await connection.execute(select(workers).order_by(workers.c.id))
     return [
         (
             WorkerInfo(
@@ -119,7 +123,7 @@ async def known(connection: AsyncConnection) -> list[tuple[WorkerInfo, datetime,
             row.seen_at,
             row.draining,
         )
-        for row in rows.all()
+        for row in await connection.execute(select(workers).order_by(workers.c.id))
     ]
 
 
@@ -157,48 +161,53 @@ class NeedsCheck:
     """
 
     def __init__(self, live: Callable[[], Awaitable[list[WorkerInfo]]], host: Host | None) -> None:
-        self._live = live
-        self._host = host
-        self._host_has: Capabilities | None = None
-        self._detected_at = -HOST_SECONDS
+        self._read = partial(_only, host) if host else live
+        # How old the workers may be for a job to be accepted, and refused: one that has come since
+        # may have what is missing.
+        self._ages = (HOST_SECONDS, HOST_SECONDS) if host else (LIVE_SECONDS, 0.0)
+        self._workers: list[WorkerInfo] = []
+        self._read_at = -HOST_SECONDS
 
     async def check(self, requests: Sequence[JobRequest]) -> None:
         """Raise UserError `no_syzkaller`, `no_dump_method` or `no_compiler`."""
-        able: dict[StepKind, list[Capabilities | None]] = {}
-        for request in requests:
-            for number, spec in enumerate(request.steps):
-                needs = spec.needs()
-                if not (needs.syzkaller or needs.dump or needs.compiler):
-                    continue
-                if spec.kind not in able:
-                    able[spec.kind] = await self._able(spec.kind)
-                for need in _LASTING:
-                    _check(number, needs, able[spec.kind], need)
-
-    async def _able(self, kind: StepKind) -> list[Capabilities | None]:
-        """Return the capabilities of the live workers that run steps of this kind."""
-        if self._host is not None:
-            if time.monotonic() >= self._detected_at + HOST_SECONDS:
-                self._host_has, self._detected_at = await self._host(), time.monotonic()
-            return [self._host_has]
-        return [worker.capabilities for worker in await self._live() if kind in worker.kinds]
+        steps = [
+            (number, spec.kind, needs)
+            for request in requests
+            for number, spec in enumerate(request.steps)
+            if (needs := spec.needs()).syzkaller or needs.dump or needs.compiler
+        ]
+        if not steps:
+            return
+        for most_seconds in self._ages:
+            if time.monotonic() >= self._read_at + most_seconds:
+                self._workers, self._read_at = await self._read(), time.monotonic()
+            if not (errors := list(_refusals(steps, self._workers))):
+                return
+        raise errors[0]
 
 
-def _check(
-    number: int, needs: Needs, able: Sequence[Capabilities | None], need: _LastingNeed
-) -> None:
-    """Raise the need's UserError if none of these workers meets it."""
-    part = Needs().model_copy(update={name: getattr(needs, name) for name in need.parts})
-    lacks = [lacking(part, has) for has in able]
-    if lacks and all(lacks):
-        nearest = min(lacks, key=len)
-        message = f"step {number}: no worker has {', '.join(nearest)}; "
-        if need.field == "compiler":
-            there = sorted({name for has in able if has for name in has.compilers})
-            message += f"there are {', '.join(there) or 'none'}; "
-        message += need.advice
-        error = {"location": f"body.steps.{number}.{need.field}", "message": message}
-        raise UserError(need.reason, message, errors=[error])
+async def _only(host: Host) -> list[WorkerInfo]:
+    """Return the worker of the only host."""
+    return [WorkerInfo(id="host", kinds=list(StepKind), slots=1, capabilities=await host())]
+
+
+def _refusals(
+    steps: Sequence[tuple[int, StepKind, Needs]], workers: Sequence[WorkerInfo]
+) -> Iterator[UserError]:
+    """Yield the errors of needs that none of these workers meets."""
+    for (number, kind, needs), need in product(steps, _LASTING):
+        able = [worker.capabilities for worker in workers if kind in worker.kinds]
+        part = Needs().model_copy(update={name: getattr(needs, name) for name in need.parts})
+        lacks = [lacking(part, has) for has in able]
+        if lacks and all(lacks):
+            nearest = min(lacks, key=len)
+            message = f"step {number}: no worker has {', '.join(nearest)}; "
+            if need.field == "compiler":
+                there = sorted({name for has in able if has for name in has.compilers})
+                message += f"there are {', '.join(there) or 'none'}; "
+            message += need.advice
+            error = {"location": f"body.steps.{number}.{need.field}", "message": message}
+            yield UserError(need.reason, message, errors=[error])
 
 
 def why(lane: Lane, live: Sequence[WorkerInfo]) -> str | None:

@@ -97,6 +97,30 @@ async def test_a_dump_from_outside_is_refused_if_all_vms_are_in_a_cloud(
         await check.check([dumped])
 
 
+async def test_the_workers_are_read_rarely_but_anew_before_a_refusal(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(known_workers, "LIVE_SECONDS", 3600.0)
+    live, reads = [CLOUD], 0
+
+    async def workers() -> list[WorkerInfo]:
+        nonlocal reads
+        reads += 1
+        kinds = [StepKind.REPRODUCE]
+        return [WorkerInfo(id="w", kinds=kinds, slots=1, capabilities=has) for has in live]
+
+    check = NeedsCheck(workers, None)
+    dumped = job(reproduce(0, 1).model_copy(update={"dump": "hypervisor"}))
+    with refused("no_dump_method", "kdump", UserError):
+        await check.check([dumped])
+    live = [CLOUD, HERE]  # another worker comes
+    await check.check([dumped])
+    before = reads
+    for _ in range(3):
+        await check.check([dumped])
+    assert reads == before
+
+
 async def test_a_name_finds_the_image_and_words_the_nearest(scheduler: Scheduler) -> None:
     await scheduler.claim(claim_of("one", 0, capabilities=has("gcc", "bullseye/gcc-9")))
     await scheduler.submit(built_by("gcc-9"))
