@@ -5,7 +5,7 @@ import time
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from datetime import datetime, timedelta
 from functools import partial
-from itertools import product
+from itertools import islice, product
 from typing import NamedTuple
 
 from pydantic import TypeAdapter, ValidationError
@@ -179,11 +179,12 @@ class NeedsCheck:
         if not steps:
             return
         for most_seconds in self._ages:
-            if time.monotonic() >= self._read_at + most_seconds:
+            # Where no worker lives, the first may come at any moment.
+            if not self._workers or time.monotonic() >= self._read_at + most_seconds:
                 self._workers, self._read_at = await self._read(), time.monotonic()
-            if not (errors := list(_refusals(steps, self._workers))):
+            if not (first := list(islice(_refusals(steps, self._workers), 1))):
                 return
-        raise errors[0]
+        raise first[0]
 
 
 async def _only(host: Host) -> list[WorkerInfo]:
