@@ -36,7 +36,7 @@ def kit(run_fix: RunFix, author: str | None = None) -> PatchKit:
     sure = f"{fix.confidence:.0%} sure" if fix.confidence is not None else "not measured"
     # A hypothesis may describe changes that the diff does not have.
     why = "\n\n".join(run_fix.candidate.reasons) or node.hypothesis or ""
-    # A tape's name is a path on this machine, which is nothing for maintainers.
+    # The name of a replayed model is a path on this machine, which means nothing to a maintainer.
     model = "a recorded model" if run.model.startswith("replay:") else run.model
     return PatchKit(
         bug=run_fix.bug,

@@ -29,7 +29,7 @@ LIVE = timedelta(seconds=2.5 * BEAT_SECONDS)
 REMEMBERED = timedelta(days=1)
 # Maximum age of the capabilities of the only host: to detect them runs programs.
 HOST_SECONDS = 2.0
-# Maximum age of the live workers that can run a new job's steps. To read them for every job took a
+# Maximum age of the list of live workers when a job is accepted. Reading it for every job took a
 # seventh of the scheduler's processor time (`./run bench dispatch`).
 LIVE_SECONDS = 1.0
 
@@ -162,11 +162,11 @@ class NeedsCheck:
 
     def __init__(self, live: Callable[[], Awaitable[list[WorkerInfo]]], host: Host | None) -> None:
         self._read = partial(_only, host) if host else live
-        # How old the workers may be for a job to be accepted, and refused: one that has come since
-        # may have what is missing.
+        # Maximum ages in seconds of the list of workers: when a job is accepted, and when one is
+        # refused. A refusal needs a newer list, as a worker that began since may meet the need.
         self._ages = (HOST_SECONDS, HOST_SECONDS) if host else (LIVE_SECONDS, 0.0)
         self._workers: list[WorkerInfo] = []
-        self._read_at = -HOST_SECONDS
+        self._read_at = 0.0
 
     async def check(self, requests: Sequence[JobRequest]) -> None:
         """Raise UserError `no_syzkaller`, `no_dump_method` or `no_compiler`."""
@@ -179,7 +179,7 @@ class NeedsCheck:
         if not steps:
             return
         for most_seconds in self._ages:
-            # Where no worker lives, the first may come at any moment.
+            # An empty list is never kept: the platform's first workers may be about to begin.
             if not self._workers or time.monotonic() >= self._read_at + most_seconds:
                 self._workers, self._read_at = await self._read(), time.monotonic()
             if not (first := list(islice(_refusals(steps, self._workers), 1))):
