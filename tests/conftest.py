@@ -71,6 +71,9 @@ def one_commit_of_three(turn: int) -> pytest.MarkDecorator:
     return pytest.mark.skipif(turn != SEED % 3, reason="takes minutes: one commit of three runs it")
 
 
+# For httpx's clients of servers on this machine: patient, and without certificates, which take
+# 30 ms to load.
+NEARBY: Any = {"timeout": 60, "trust_env": False, "verify": False}
 # A busy machine makes no example wrong.
 settings.register_profile(
     "untimed", settings.default, deadline=None, suppress_health_check=[HealthCheck.too_slow]

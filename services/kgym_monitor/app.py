@@ -13,6 +13,7 @@ from kgym.errors import KgymError, NotFound, Unauthorised, UserError
 from kgym.web import problems
 from kgym.web.access import EVERYBODY, open_paths
 from kgym.web.request_limits import BodyLimit, QueryLimit
+from kgym.web.routing import add_routes
 from kgym_monitor.assets import AssetFiles, assets
 from kgym_monitor.monitor_state import MonitorState
 from kgym_monitor.page_policy import PagePolicy
@@ -67,8 +68,7 @@ class Monitor(FastAPI):
         super().__init__(title="kGymSuite monitor", docs_url=None, redoc_url=None, openapi_url=None)
         self.state.monitor = state
         self.tokens = state.tokens
-        for router in _ROUTERS:
-            self.include_router(router)
+        add_routes(self, _ROUTERS)
         self.add_api_route("/healthz", _healthz, dependencies=[EVERYBODY])
         self.mount("/assets", AssetFiles(assets()))
         for kind in (KgymError, HTTPException, RequestValidationError):

@@ -25,6 +25,7 @@ from kgym_crashfixer.api.app import create_app
 from kgym_crashfixer.runs import views
 from kgym_scheduler.database import tokens
 from kgym_scheduler.database.connection import Database
+from tests.conftest import NEARBY
 from tests.crashfixer.agents import BUG, Guesser, Made, agent, new_limit, request
 from tests.tables import json_rows, rows
 
@@ -53,7 +54,7 @@ async def plain(folder: Path, **how: Any) -> AsyncIterator[tuple[httpx.AsyncClie
     """An agent service, and a plain HTTP client for it."""
     async with (
         served(folder, **how) as (url, made),
-        httpx.AsyncClient(base_url=url, timeout=60) as http,
+        httpx.AsyncClient(base_url=url, **NEARBY) as http,
     ):
         yield http, made
 

@@ -10,6 +10,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from kgym.api.agent.runs import RunState
 from kgym.web import metrics
 from kgym_crashfixer.models.model import Call, ModelError
+from tests.conftest import NEARBY
 from tests.crashfixer.agents import Guesser, request
 from tests.crashfixer.test_api import Known, plain, served
 
@@ -23,7 +24,7 @@ def _fresh(monkeypatch: pytest.MonkeyPatch) -> None:
 
 async def samples(url: str) -> dict[str, float]:
     """All samples, by name and the values of their labels: `kgym_agent_runs resolved`."""
-    async with httpx.AsyncClient(base_url=url, trust_env=False, timeout=60) as http:
+    async with httpx.AsyncClient(base_url=url, **NEARBY) as http:
         response = await http.get("/metrics")
     assert response.status_code == 200, response.text
     return {

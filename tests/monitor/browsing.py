@@ -6,12 +6,14 @@ from typing import Any
 
 import httpx
 
+from tests.conftest import NEARBY
+
 
 class Visitor(httpx.Client):
     """Keeps cookies, follows redirects, and sends forms as they stand in pages."""
 
     def __init__(self, url: str) -> None:
-        super().__init__(base_url=url, timeout=60, trust_env=False, follow_redirects=True)
+        super().__init__(base_url=url, follow_redirects=True, **NEARBY)
 
     def submit(self, page: httpx.Response, path: str, **changed: str) -> httpx.Response:
         """Send the page's form that leads to a path, with all its hidden fields, some changed."""

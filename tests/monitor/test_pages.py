@@ -21,7 +21,7 @@ from kgym_cli.platforms.embedded_platform import Platform
 from kgym_monitor.app import Monitor
 from kgym_monitor.assets import PACKAGED_FILES, assets
 from kgym_monitor.monitor_state import MonitorState
-from tests.conftest import ROOT
+from tests.conftest import NEARBY, ROOT
 from tests.demo.monitored import monitored
 from tests.demo.showcase import trial
 from tests.monitor.conftest import Site
@@ -31,7 +31,7 @@ class Browser(httpx.Client):
     """A browser that keeps cookies, follows no redirect, and knows the key of its forms."""
 
     def __init__(self, url: str, **headers: str) -> None:
-        super().__init__(base_url=url, headers=headers, timeout=30, trust_env=False)
+        super().__init__(base_url=url, headers=headers, **NEARBY)
 
     def form_key(self, path: str = "/jobs/1") -> str:
         """Return the key that the forms of a page carry."""

@@ -30,6 +30,7 @@ from kgym_monitor.traces.held_traces import MOST_BYTES, HeldTrace, HeldTraces
 from kgym_monitor.traces.idle_axis import IDLE_MOST, Axis
 from kgym_monitor.traces.trace_query import TraceQuery
 from tests.cli.worked import working
+from tests.conftest import NEARBY
 from tests.demo import traced_calls
 from tests.demo.monitored import monitored
 from tests.demo.screenshots import PATIENCE
@@ -448,7 +449,7 @@ class TraceSite:
 
     def get(self, query: str = "", path: str | None = None) -> httpx.Response:
         address = f"{self.url}{path or self.path}{query}"
-        return httpx.get(address, timeout=60, trust_env=False)
+        return httpx.get(address, **NEARBY)
 
 
 def serving(

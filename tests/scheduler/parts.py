@@ -35,6 +35,7 @@ from kgym_scheduler.api.caller_limits import CallerLimits
 from kgym_scheduler.job_store import JobStore
 from kgym_scheduler.queue.known_workers import Host
 from kgym_scheduler.scheduler import Scheduler
+from tests.conftest import NEARBY
 from tests.results import built, ran
 
 BUILD = BuildSpec(
@@ -108,7 +109,7 @@ async def served(
     """A client of the scheduler, without a token, and patient: the machine may be busy."""
     async with (
         serve(create_app(scheduler, limits)) as address,
-        httpx.AsyncClient(base_url=address.url, trust_env=False, timeout=60) as client,
+        httpx.AsyncClient(base_url=address.url, **NEARBY) as client,
     ):
         yield client
 

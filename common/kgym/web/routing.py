@@ -1,9 +1,9 @@
 """Helpers of routes: routers with an access rule, their documentation, and answers of models."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
-from fastapi import APIRouter, Header, Response
+from fastapi import APIRouter, FastAPI, Header, Response
 from pydantic import BaseModel
 from pydantic_core import to_json
 
@@ -17,6 +17,12 @@ def router(scope: Scope | None, *tags: str, kind: type[StrictRoute] = StrictRout
     """Return a router of /v1 for callers with this scope; None admits everybody."""
     dependencies = [needs(scope) if scope else EVERYBODY]
     return APIRouter(prefix="/v1", tags=[*tags], route_class=kind, dependencies=dependencies)
+
+
+def add_routes(app: FastAPI, routers: Iterable[APIRouter]) -> None:
+    """Add the routes of the routers to the application."""
+    # `include_router` builds each route a second time: a tenth of a second for each application.
+    app.router.routes.extend(route for router in routers for route in router.routes)
 
 
 def described(

@@ -5,7 +5,7 @@ import json
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from fastapi import Depends, FastAPI, Response
+from fastapi import FastAPI, Response
 from fastapi.openapi.docs import get_swagger_ui_html
 from fastapi.openapi.utils import get_openapi
 from fastapi.responses import HTMLResponse, RedirectResponse
@@ -17,7 +17,7 @@ from kgym.web.metrics import MEDIA_TYPE, Counted, Metrics
 from kgym.web.problems import Problem, install
 from kgym.web.request_limits import BodyLimit, QueryLimit, Rates, RequestLimits, Streams
 from kgym.web.scopes import Scope
-from kgym.web.strict_requests import known_request
+from kgym.web.strict_requests import StrictRoute
 
 
 class Service(FastAPI):
@@ -44,11 +44,11 @@ class Service(FastAPI):
             title=title,
             version="1",
             description=description,
-            dependencies=[Depends(known_request)],
             docs_url=None,
             redoc_url=None,
             openapi_url=None,
         )
+        self.router.route_class = StrictRoute
         self.tokens, self.metrics, self.hang_up = tokens, metrics, hang_up
         self.streams = Streams(limits)
         self.callers = Callers(tokens, Rates(limits), workers)

@@ -20,7 +20,7 @@ from kgym.web.problems import BodyTooLarge, faulty_parameters
 VALUES = 50_000
 
 
-async def known_request(request: Request) -> None:
+def _check_known(request: Request) -> None:
     """Refuse unknown or repeated query parameters, and bodies that are not JSON."""
     known, body = _inputs(request.scope["endpoint"])
     given = Counter(name for name, _ in request.query_params.multi_items())
@@ -60,15 +60,16 @@ def _inputs(
 
 
 class StrictRoute(APIRoute):
-    """A route that parses bodies strictly; `values` is its maximum of JSON values."""
+    """A route that takes known requests only; `values` is its maximum of JSON values in a body."""
 
     values: ClassVar[int] = VALUES
 
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
-        """Return a handler that parses the body strictly."""
+        """Return a handler that checks the request before it parses the body strictly."""
         handle = super().get_route_handler()
 
         async def handle_strictly(request: Request) -> Response:
+            _check_known(request)
             return await handle(_StrictJson(request, self.values))
 
         return handle_strictly

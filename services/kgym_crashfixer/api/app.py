@@ -26,7 +26,7 @@ from kgym.errors import UserError
 from kgym.web.callers import Tokens, caller_of
 from kgym.web.event_stream import EventStream, LastEventId
 from kgym.web.request_limits import RequestLimits
-from kgym.web.routing import as_json, as_json_list, described, key_header, router
+from kgym.web.routing import add_routes, as_json, as_json_list, described, key_header, router
 from kgym.web.scopes import Scope
 from kgym.web.service import Service
 from kgym_crashfixer.api.metrics import Metrics
@@ -58,8 +58,7 @@ def create_app(agent: Agent, tokens: Tokens, limits: RequestLimits | None = None
         models=[Event],
     )
     app.state.agent = agent
-    for routes in (readers, submitters):
-        app.include_router(routes)
+    add_routes(app, (readers, submitters))
     app.add_pages()
     app.guard()
     return app

@@ -5,6 +5,7 @@ from typing import Any
 from kgym.api.changes import CHANGES, Change
 from kgym.api.jobs import EVENTS, JobEvent
 from kgym.web.access import EVERYBODY
+from kgym.web.routing import add_routes
 from kgym.web.service import Service
 from kgym_scheduler.api import (
     artifact_routes,
@@ -76,8 +77,7 @@ def create_app(
     app.state.sources = sources
     app.state.volume = SubmittedBytes(limits)
     app.state.quota = Quota(limits, scheduler.store.counts.unfinished)
-    for router in _ROUTERS:
-        app.include_router(router)
+    add_routes(app, _ROUTERS)
     app.add_api_route(
         "/readyz", scheduler_routes.readyz, dependencies=[EVERYBODY], include_in_schema=False
     )

@@ -16,6 +16,7 @@ from kgym.web.server import serve
 from kgym_scheduler.api.app import create_app
 from kgym_scheduler.database.tokens import Tokens
 from kgym_scheduler.scheduler import Scheduler
+from tests.conftest import NEARBY
 from tests.scheduler.api.test_app import JOB, problem
 from tests.scheduler.parts import BUILD, WELL, claim_of, job, reproduce
 
@@ -33,8 +34,7 @@ async def users(scheduler: Scheduler) -> AsyncIterator[Callable[..., Any]]:
 
     async def user(name: str, scope: str = "submit", priority: int = 0) -> User:
         headers = {"Authorization": f"Bearer {await tokens.create(name, [scope], priority)}"}
-        options: Any = {"trust_env": False, "headers": headers, "timeout": 60}
-        clients.append(httpx.AsyncClient(base_url=address.url, **options))
+        clients.append(httpx.AsyncClient(base_url=address.url, headers=headers, **NEARBY))
         return clients[-1]
 
     async with serve(create_app(scheduler)) as address:
