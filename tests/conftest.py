@@ -139,7 +139,7 @@ def fetched(job: dict[str, Any], step: int, name: str, folder: Path) -> Path:
 
 # Fixtures that start commands, unpack a kernel, compile the small make tree, or fill a platform for
 # the monitor.
-_TAKES_SECONDS = {"fake_source", "kernel_source", "kgym", "site"}
+_TAKES_SECONDS = {"fake_source", "guarded", "kernel_source", "kgym", "site", "sweep", "traces"}
 # Of the thorough tests in these folders, which start whole platforms, each commit runs another
 # third, and `--all` the whole. Attacks, and what decides on verdicts, leases and sandboxes, are in
 # every run.

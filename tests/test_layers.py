@@ -20,6 +20,7 @@ def test_imports_go_one_way() -> None:
     assert done.returncode == 0, done.stdout
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("room", AGENTS)
 def test_what_an_agent_imports_is_light(room: str) -> None:
     folder = ROOT / "common/kgym" / room

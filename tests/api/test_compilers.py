@@ -54,6 +54,7 @@ def test_the_words_of_all_known_bugs_are_read(words: str) -> None:
     assert line.binutils == (ld[1] if ld else "")
 
 
+@pytest.mark.thorough
 @given(
     st.sampled_from(["gcc ({}) {}", "Debian clang version {1}-{0}", "clang version {1} ({0})"]),
     st.text(alphabet="0123456789abcdef.+~- ", min_size=1, max_size=60),

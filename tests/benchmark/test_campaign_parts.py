@@ -50,6 +50,7 @@ def record(setup: Setup, bug: str = "one", run: int = 1, **more: Any) -> Attempt
     return AttemptRecord.model_validate(given_)
 
 
+@pytest.mark.thorough
 @given(st.integers(1, 4), st.integers(1, 5), st.lists(st.booleans(), min_size=1, max_size=2))
 def test_the_order_is_fair_wherever_it_ends(attempts: int, bugs: int, feedback: list[bool]) -> None:
     chosen = campaign(attempts=attempts, feedback=feedback)
@@ -91,6 +92,7 @@ edits = st.dictionaries(st.integers(0, 29), st.sampled_from(["", "x", "y\nz"]), 
 TREE = dict.fromkeys(("a.c", "b.c"), "".join(f"{line}\n" for line in SOURCE).encode())
 
 
+@pytest.mark.thorough
 @given(edits, edits, st.integers(1, 5), st.integers(1, 5))
 def test_patches_are_the_same_if_they_make_the_same(
     mine: dict[int, str], other: dict[int, str], context: int, more: int
@@ -129,6 +131,7 @@ def test_the_order_of_files_does_not_count_and_what_does_not_apply_is_its_text()
     assert identity(elsewhere, TREE) not in {identity(a, TREE), identity(f"{elsewhere}\n", TREE)}
 
 
+@pytest.mark.thorough
 @given(st.lists(st.builds(lambda n: {"n": n}, st.integers())), st.binary(max_size=20))
 def test_half_a_line_is_removed_and_nothing_else(lines: list[dict[str, int]], half: bytes) -> None:
 

@@ -36,6 +36,7 @@ def made(*bugs: dict[str, object], name: str = "some") -> Dataset:
     return Dataset.of(name, [syzbot_data.read(data, "here") for data in bugs])
 
 
+@pytest.mark.thorough
 @needs_kbenchsyz
 def test_kbenchsyz_is_read_and_written_without_a_loss(tmp_path: Path) -> None:
     read = dataset_files.read_kbenchsyz(KBENCHSYZ)

@@ -259,6 +259,7 @@ def test_a_run_that_is_there_twice_is_an_error() -> None:
         Results([attempt("a"), attempt("a")], ["a"])
 
 
+@pytest.mark.thorough
 @given(
     st.lists(
         st.lists(st.sampled_from(list(Outcome)), min_size=1, max_size=4), min_size=1, max_size=8

@@ -60,6 +60,7 @@ def test_the_key_is_added_outside_and_all_is_counted(provider: Provider, tmp_pat
     assert KEY not in (tmp_path / "tape").read_text()
 
 
+@pytest.mark.thorough
 def test_what_was_asked_before_a_kill_is_not_asked_again(
     provider: Provider, tmp_path: Path
 ) -> None:
@@ -81,6 +82,7 @@ def test_what_was_asked_before_a_kill_is_not_asked_again(
     assert dollars == pytest.approx(8.0)
 
 
+@pytest.mark.thorough
 @pytest.mark.attack
 @pytest.mark.parametrize("silent", [False, True])
 def test_at_the_limit_nothing_is_asked(provider: Provider, tmp_path: Path, silent: bool) -> None:
@@ -100,6 +102,7 @@ def test_at_the_limit_nothing_is_asked(provider: Provider, tmp_path: Path, silen
     assert (proxy.dollars is None) == silent
 
 
+@pytest.mark.thorough
 def test_what_a_provider_refuses_is_passed_on_and_not_kept(
     provider: Provider, tmp_path: Path
 ) -> None:
@@ -115,6 +118,7 @@ def test_what_a_provider_refuses_is_passed_on_and_not_kept(
     assert not (tmp_path / "tape").exists()
 
 
+@pytest.mark.thorough
 @pytest.mark.attack
 @pytest.mark.parametrize("status", [200, 401])
 @pytest.mark.parametrize("key", [KEY, "short"])
@@ -136,6 +140,7 @@ def test_an_endpoint_that_quotes_the_key_does_not_pass_it_on(
     assert (tmp_path / "tape").exists() == (status == 200 and key != KEY)
 
 
+@pytest.mark.thorough
 @pytest.mark.attack
 def test_an_agent_that_asks_all_at_once_goes_hardly_beyond_the_limit(
     provider: Provider, tmp_path: Path
@@ -155,6 +160,7 @@ def test_an_agent_that_asks_all_at_once_goes_hardly_beyond_the_limit(
     assert dollars == pytest.approx(2.0 * AT_ONCE)
 
 
+@pytest.mark.thorough
 @pytest.mark.attack
 def test_what_was_asked_as_the_agent_ended_is_counted(provider: Provider, tmp_path: Path) -> None:
     async def go() -> ModelProxy:
@@ -186,6 +192,7 @@ def test_another_model_is_not_asked_under_this_ones_name(
     assert len(provider.asked) == 3
 
 
+@pytest.mark.thorough
 @pytest.mark.attack
 def test_a_tape_does_not_fill_the_disk(
     provider: Provider, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -34,6 +34,7 @@ def source() -> SiteSource:
     return SiteSource(Benchmark("demo", "", "1", facts_by_id, table, ()), by_id)
 
 
+@pytest.mark.thorough
 def test_all_that_pages_lead_to_is_there(source: SiteSource, tmp_path: Path) -> None:
     count = site.write(source, tmp_path / "site")
     pages = list((tmp_path / "site").glob("*.html"))

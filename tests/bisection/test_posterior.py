@@ -80,6 +80,7 @@ def test_without_noise_the_commit_is_found_in_the_logarithm_of_the_steps(
     assert result.tests <= expected_steps(size) + 4  # branches side by side cannot be halved
 
 
+@pytest.mark.thorough
 @given(st.integers(2, 60), st.integers(0, 2**32), st.booleans(), st.data())
 def test_what_cannot_be_tried_leaves_the_commits_that_it_hides(
     size: int, seed: int, fix: bool, data: st.DataObject

@@ -86,6 +86,7 @@ def test_of_a_damaged_patch_or_job_nothing_is_taken(
         assert "is damaged" in done.err
 
 
+@pytest.mark.thorough
 @each
 def test_a_bomb_is_refused(tmp_path: Path, suffix: str) -> None:
     log = tmp_path / "log"

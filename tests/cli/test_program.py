@@ -82,6 +82,7 @@ def test_a_reader_that_leaves_is_no_error(words: list[str]) -> None:
     assert (done.returncode, done.stderr) == (UNREAD, b"")
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("words", [["bug", "list"], ["bug", "list", "--json"], ["--help"]])
 def test_a_result_that_cannot_be_written_is_an_error_in_one_line(words: list[str]) -> None:
     with Path("/dev/full").open("wb") as full:

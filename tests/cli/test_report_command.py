@@ -3,6 +3,7 @@
 import json
 from pathlib import Path
 
+import pytest
 from click.testing import CliRunner
 
 from kgym_cli.commands.report import report
@@ -10,6 +11,7 @@ from kgym_cli.commands.report import report
 CASE = "TITLE: {0}\nTYPE: DoS\nCORRUPTED: Y\n\n[    3.0] divide error: 0000 [#1] SMP\n"
 
 
+@pytest.mark.thorough
 def test_the_answers_to_many_logs_come_in_their_order(tmp_path: Path) -> None:
     logs = []
     for number in range(100):

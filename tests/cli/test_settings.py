@@ -116,6 +116,7 @@ def test_the_page_has_a_table_of_all() -> None:
     assert "| `KGYM_PORT` | `kgym scheduler --port`, `kgym up --port` | 8420 |" in table
 
 
+@pytest.mark.thorough
 def test_nothing_else_reads_the_environment() -> None:
     reads = re.compile(r"\b(?:environb?|getenv)\b|\benvvar=")  # no syntax tree: see test_pages.py
     variables = {

@@ -48,6 +48,7 @@ def test_a_log_gives_the_same_answer_behind_each_prefix(example: str) -> None:
         assert answer(report_of(behind([example, own], log))) == answer(report_of(log))
 
 
+@pytest.mark.thorough
 @settings(max_examples=150, deadline=None)
 @given(
     st.lists(st.sampled_from(OUTER), max_size=2),

@@ -63,6 +63,7 @@ def test_ten_thousand_damaged_logs_are_read_without_an_error() -> None:
     read_damaged(10_000)
 
 
+@pytest.mark.thorough
 @settings(max_examples=150, deadline=None)
 @given(st.binary(max_size=300))
 def test_any_bytes_are_a_log(data: bytes) -> None:
@@ -80,6 +81,7 @@ def test_any_text_is_a_log_a_report_and_a_symbol(text: str) -> None:
     demangle(f"_ZN{text}17h0123456789abcdefE")
 
 
+@pytest.mark.thorough
 @settings(max_examples=300, deadline=None)
 @given(st.text("NESTSIJLZPKRiv_0123aCD$u.", max_size=200))
 def test_any_letters_are_a_symbol(text: str) -> None:
@@ -93,6 +95,7 @@ def seconds(log: bytes) -> float:
     return time.process_time() - start
 
 
+@pytest.mark.thorough
 def test_a_large_healthy_log_is_read_at_ten_megabytes_a_second() -> None:
     line = b"[    1.000000][    T1] EXT4-fs (sda1): mounted filesystem, INFO and warnings off\n"
     assert seconds(line * 250_000) < 2

@@ -41,6 +41,7 @@ PIECES = st.sampled_from(json_rows(__file__, "pieces.jsonl"))
 READERS = (answers.ranked, answers.solution, lambda text: answers.chosen(text, 2))
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("read", READERS)
 @given(st.lists(PIECES | st.text(max_size=5), max_size=60).map("".join))
 def test_no_answer_makes_it_raise_anything_else(read: Callable[[str], object], text: str) -> None:
@@ -48,6 +49,7 @@ def test_no_answer_makes_it_raise_anything_else(read: Callable[[str], object], t
         read(text)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("read", READERS)
 @pytest.mark.parametrize("piece", [line for (line,) in rows(__file__, "costly_pieces.txt")])
 def test_ten_megabytes_are_read_in_time(read: Callable[[str], object], piece: str) -> None:

@@ -75,6 +75,7 @@ async def served(
         yield address.url, made
 
 
+@pytest.mark.thorough
 async def test_a_run_is_started_followed_and_shown_over_rest(tmp_path: Path) -> None:
     async with served(tmp_path) as (url, made), AgentClient(url) as client:
         run = await client.start(request())
@@ -130,6 +131,7 @@ async def test_a_run_begun_again_with_its_idempotency_key_is_the_same_one(tmp_pa
         assert len((await made.agent.page(None, 10)).runs) == 3
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(("most_bytes", "limit"), [(1, 100), (1 << 20, 1), (1 << 20, 3)])
 async def test_questions_come_in_pages_of_bounded_size(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, most_bytes: int, limit: int

@@ -88,6 +88,7 @@ def test_edits_that_undo_those_before_leave_nothing() -> None:
     assert first.edited([edit("long a;", "int a;")]).unchanged
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("piece", ["/*", '"', "'", '\\"', "/", "\\"])
 def test_the_digest_of_a_megabyte_of_anything_is_quick(piece: str) -> None:
     changed = code().edited([edit("int a;", piece * (1_000_000 // len(piece)))])

@@ -2,6 +2,7 @@
 
 import re
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -92,6 +93,7 @@ PARTS = st.one_of(
 )
 
 
+@pytest.mark.thorough
 @given(st.lists(PARTS, max_size=12), st.integers(0, 8_000), st.integers(0, 400))
 def test_cutting_only_leaves_out(parts: list[str], most: int, line: int) -> None:
     text = "".join(parts)

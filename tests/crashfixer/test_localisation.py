@@ -112,6 +112,7 @@ def own_reports() -> list[tuple[str, set[str]]]:
     return reports
 
 
+@pytest.mark.thorough
 @pytest.mark.skipif(not LOGS.is_dir(), reason="the reports are not beside the checkout")
 def test_the_fixed_file_is_among_the_first_five_of_real_reports() -> None:
     reports = published_reports()

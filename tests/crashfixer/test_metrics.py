@@ -34,6 +34,7 @@ async def samples(url: str) -> dict[str, float]:
     }
 
 
+@pytest.mark.thorough
 async def test_runs_are_counted_by_state_and_their_calls_with_tokens_and_dollars(
     tmp_path: Path,
 ) -> None:

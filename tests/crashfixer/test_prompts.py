@@ -169,6 +169,7 @@ def own_tags(question: Question, words: str, mark: str) -> list[str]:
     return [tag[0].replace(mark, "") for tag in TAG.finditer(text) if mark in tag.groups()]
 
 
+@pytest.mark.thorough
 def test_data_ends_no_part_of_the_prompt_and_stands_there_as_it_is() -> None:
     for question in questions():
         tags = own_tags(question, "</code>", "-1")
@@ -217,6 +218,7 @@ def test_a_value_that_is_missing_is_no_empty_word() -> None:
         render(question.model_copy(update={"values": values}))
 
 
+@pytest.mark.thorough
 def test_a_question_is_the_same_one_whatever_words_a_kernel_finds_for_its_crash() -> None:
     """But not if another cycle asks it, or about other code."""
     for question in questions():

@@ -295,6 +295,7 @@ def problem_of(answer: str, first: State = FIRST) -> str:
     return problem
 
 
+@pytest.mark.thorough
 @pytest.mark.attack
 @pytest.mark.parametrize(
     ("answer", "words"),

@@ -234,6 +234,7 @@ async def test_a_price_that_is_not_known_is_not_zero(tmp_path: Path) -> None:
     assert (free.state, free.spent.unpriced_calls) == (RunState.RESOLVED, free.spent.calls)
 
 
+@pytest.mark.thorough
 async def test_concurrency_bounds_the_questions_at_a_time(tmp_path: Path) -> None:
     open_now, most = 0, 0
 
@@ -357,6 +358,7 @@ async def test_a_model_that_refuses_ends_the_run_with_a_reason(
     assert view.spent.calls == 0
 
 
+@pytest.mark.thorough
 async def test_a_provider_that_was_away_is_asked_again(tmp_path: Path, endpoint: Endpoint) -> None:
     def answering(handler: Handler) -> None:
         text = handler.body["messages"][-1]["content"]
@@ -366,6 +368,7 @@ async def test_a_provider_that_was_away_is_asked_again(tmp_path: Path, endpoint:
     assert view.nodes[0].outcome == "crashed"
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("first", "reason"),
     [(lambda handler: handler.say(200, {}), "unreadable"), (answer(KEY), "has_key")],
@@ -380,6 +383,7 @@ async def test_a_single_unreadable_answer_ends_no_conversation(
     assert f'"answer_{reason}"' in contents(tmp_path / "runs")
 
 
+@pytest.mark.thorough
 async def test_a_model_that_never_answers_is_ended_by_the_limit_of_time(
     tmp_path: Path, endpoint: Endpoint
 ) -> None:

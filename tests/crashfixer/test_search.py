@@ -105,6 +105,7 @@ def searched(strategy: Strategy, world: World, order: int = 0) -> Search:
     return search
 
 
+@pytest.mark.thorough
 @settings(deadline=None, max_examples=60)
 @given(STRATEGIES, GUESSES, st.integers(0, 5), st.integers(0, 3), st.sampled_from([0.0, 0.1]))
 def test_whatever_a_strategy_meets_it_ends_and_tries_nothing_twice(
@@ -162,6 +163,7 @@ def test_a_plain_agent_runs_no_more_kernels_than_it_may(
     assert (node.outcome is NodeOutcome.RESOLVED) is bool(search.fixes())
 
 
+@pytest.mark.thorough
 @settings(deadline=None, max_examples=40)
 @given(ALL_FORESTS, GUESSES, st.integers(0, 5), st.integers(0, 3))
 def test_a_forest_keeps_its_shape_and_tries_nothing_twice(
@@ -187,6 +189,7 @@ def test_a_forest_keeps_its_shape_and_tries_nothing_twice(
     assert all(count == 1 for count in tried.values())
 
 
+@pytest.mark.thorough
 @settings(deadline=None, max_examples=40)
 @given(ALL_FORESTS, GUESSES, st.integers(0, 5))
 def test_a_fix_is_a_fix_and_ends_what_it_shall(
@@ -206,6 +209,7 @@ def test_a_fix_is_a_fix_and_ends_what_it_shall(
         assert len(trees) == len(set(trees))
 
 
+@pytest.mark.thorough
 @settings(deadline=None, max_examples=40)
 @given(STRATEGIES, GUESSES, st.integers(0, 3), st.integers(1, 3), st.data())
 def test_a_search_that_was_stopped_goes_on_as_if_nothing_had_happened(

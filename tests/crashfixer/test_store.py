@@ -211,6 +211,7 @@ async def test_processes_that_begin_the_same_runs_get_the_same_numbers(tmp_path:
     assert len(set(runs[0])) == 20
 
 
+@pytest.mark.thorough
 async def test_lists_read_summaries_and_few_runs_are_in_memory(tmp_path: Path) -> None:
     store = RunStore(tmp_path)
     for number in range(30):

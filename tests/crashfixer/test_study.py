@@ -19,6 +19,7 @@ def test_a_simulation_is_told_by_its_seed(name: str) -> None:
     assert first["dollars"] > 0
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", study.COMPARED)
 def test_a_model_that_is_always_right_resolves_every_bug_and_one_without_insight_none(
     name: str,

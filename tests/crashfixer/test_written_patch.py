@@ -295,6 +295,7 @@ def body(statements: list[str]) -> str:
     return "\n".join(lines)
 
 
+@pytest.mark.thorough
 @given(STATEMENTS, STATEMENTS, st.data())
 def test_a_right_change_in_any_form_gives_the_same(
     old: list[str], new: list[str], data: st.DataObject

@@ -81,6 +81,7 @@ async def test_a_program_that_never_stops_talking_does_not_stop_the_others() -> 
     assert len(ticks) > 5
 
 
+@pytest.mark.thorough
 async def test_a_limit_ends_the_whole_process_group() -> None:
     with pytest.raises(proc.ProgramTimedOut):
         await proc.run(["sh", "-c", "sleep 7351.1 & sleep 7351.2"], timeout=0.3)

@@ -222,6 +222,7 @@ def test_where_no_namespaces_can_be_made_nothing_runs_and_the_error_says_why(fol
     assert "unshare failed" in report
 
 
+@pytest.mark.thorough
 @as_root
 def test_where_the_kernel_refuses_an_overlay_fuse_makes_it(tmp_path: Path) -> None:
     proc.require("fuse-overlayfs")

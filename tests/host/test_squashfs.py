@@ -71,6 +71,7 @@ async def run(mounted: Mounted, folder: Path, script: str) -> str:
     return (await sandbox.run(["sh", "-c", script], cwd="/tree", timeout=20)).text
 
 
+@pytest.mark.thorough
 async def test_each_use_writes_to_its_own_overlay(images: Images, tmp_path: Path) -> None:
     image = packed(tmp_path)
     with ExitStack() as held:

@@ -200,6 +200,7 @@ def test_every_recorded_queue_is_worked_off_and_its_hosts_go(
         assert outcome.added - outcome.drained <= sum(pool.least for pool in limits.pools)
 
 
+@pytest.mark.thorough
 def test_a_steady_load_moves_no_host() -> None:
     """Once as many hosts are there as are needed, none comes or goes: no flapping."""
     steps = [RecordedStep(2.0 * number, BUILD, 100.0) for number in range(20_000)]

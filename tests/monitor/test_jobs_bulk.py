@@ -75,6 +75,7 @@ def test_another_number_than_was_shown_is_asked_about_again(
     assert {client.job(number).state for number in jobs} == {"aborted"}
 
 
+@pytest.mark.thorough
 def test_jobs_that_have_ended_are_restarted_by_their_state(
     idle: tuple[str, Client], visitor: Visitor
 ) -> None:

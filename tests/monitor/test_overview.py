@@ -101,6 +101,7 @@ def test_kinds_have_their_mean_time() -> None:
     assert [kind.mean_seconds for kind in shown.kinds] == [50.0, None]
 
 
+@pytest.mark.thorough
 @given(
     name=st.sampled_from([*SPANS]),
     ago=st.lists(st.floats(0, 40 * 24), max_size=20),

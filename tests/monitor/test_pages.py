@@ -280,6 +280,7 @@ def test_pages_lead_to_the_login_and_back(guarded: dict[str, Any]) -> None:
         assert browser.get("/jobs").status_code == 200
 
 
+@pytest.mark.thorough
 def test_who_may_only_read_sees_no_buttons(guarded: dict[str, Any]) -> None:
     path = f"/jobs/{guarded['job']}"
     seen = {}

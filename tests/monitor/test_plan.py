@@ -57,6 +57,7 @@ def test_a_check_and_a_source_say_what_they_will_do(idle: tuple[Client, Visitor]
     assert description.endswith("compile on linux.tar.xz with gcc, defconfig, each alone.")
 
 
+@pytest.mark.thorough
 def test_a_queued_job_says_why_it_waits(idle: tuple[Client, Visitor]) -> None:
     client, visitor = idle
     job = client.submit(JobRequest(steps=trial().steps[:1]))

@@ -320,6 +320,7 @@ def test_functions_are_found_with_their_first_call() -> None:
     )
 
 
+@pytest.mark.thorough
 def test_millions_of_records_are_looked_at_quickly(tmp_path: Path) -> None:
     trace = whole(3_000_000)
     trace_files.save(trace, tmp_path / "trace.npz")
@@ -475,6 +476,7 @@ def words(answer: httpx.Response) -> str:
     return " ".join(re.sub(r"<[^>]*>", " ", answer.text).split())
 
 
+@pytest.mark.thorough
 def test_a_trace_is_found_from_its_job(traces: TraceSite) -> None:
     answer = traces.get(path=f"/jobs/{traces.job.id}/trace", query="?function=a")
     assert (answer.status_code, answer.headers["location"]) == (303, traces.path + "?function=a")

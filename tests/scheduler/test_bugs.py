@@ -129,6 +129,7 @@ async def test_shipped_bugs_are_known_before_they_crash(store: JobStore) -> None
     assert (bug.crash_class, bug.subsystem) == ("KASAN slab-out-of-bounds", "kernel")
 
 
+@pytest.mark.thorough
 async def test_a_list_is_filtered_and_paged(store: JobStore, clock: parts.Clock) -> None:
     await done(store, trial("udp"), parts.BUILT, crashed())
     await done(store, fix("fixed"), parts.BUILT, crashed(), parts.BUILT, ran())

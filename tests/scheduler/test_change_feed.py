@@ -191,6 +191,7 @@ async def test_whoever_goes_on_from_a_cursor_misses_nothing(
         assert own == ["queued", "running", "succeeded"]
 
 
+@pytest.mark.thorough
 async def test_other_schedulers_changes_are_told(platform: Platform) -> None:
     async with platform.scheduler() as own, platform.scheduler() as other:
         subscriber = Subscriber(own)

@@ -188,6 +188,7 @@ async def test_a_step_is_claimed_once(store: JobStore) -> None:
     assert await take(store, "another") is None
 
 
+@pytest.mark.thorough
 async def test_two_stores_claim_all_steps_once(platform: Platform) -> None:
     first, second = platform.store(), platform.store()
     try:

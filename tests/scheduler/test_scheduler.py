@@ -182,6 +182,7 @@ async def test_a_lost_bell_costs_a_second(platform: parts.Platform) -> None:
         assert time.monotonic() - began < 10  # 2 where nothing else runs
 
 
+@pytest.mark.thorough
 async def test_a_doubled_bell_runs_the_step_once(platform: parts.Platform) -> None:
     platform.bus = StutteringBus()
     runs: list[int] = []
@@ -201,6 +202,7 @@ async def test_a_doubled_bell_runs_the_step_once(platform: parts.Platform) -> No
     assert len(runs) == len(set(runs)) == 5
 
 
+@pytest.mark.thorough
 async def test_a_worker_that_vanished_is_replaced(
     platform: parts.Platform, scheduler: Scheduler, clock: parts.Clock
 ) -> None:
@@ -297,6 +299,7 @@ async def test_watchers_hear_at_once_what_happens_in_this_process(
     assert [event.data["job_state"] for event in heard] == ["queued", "running", "aborted"]
 
 
+@pytest.mark.thorough
 async def test_watchers_hear_of_what_another_process_does(
     platform: parts.Platform, scheduler: Scheduler
 ) -> None:

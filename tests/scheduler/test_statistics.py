@@ -33,6 +33,7 @@ def counted(report: Statistics) -> Counter[PLACE]:
     return counts
 
 
+@pytest.mark.thorough
 async def test_attempts_are_counted_by_how_they_ended(store: JobStore, clock: Clock) -> None:
     await run(store, WELL)
     await run(store, WELL)
@@ -99,6 +100,7 @@ async def test_minutes_go_and_their_hours_stay(platform: Platform, clock: Clock)
     await other.close()
 
 
+@pytest.mark.thorough
 async def test_days_are_the_sum_of_their_hours(store: JobStore, clock: Clock) -> None:
     """The last day also has the hour that is not over."""
     for _ in range(5):

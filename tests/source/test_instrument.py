@@ -174,6 +174,7 @@ HEADS = json_rows(__file__, "heads.jsonl")
 BETWEEN = json_rows(__file__, "between.jsonl")
 
 
+@pytest.mark.thorough
 @given(st.lists(st.tuples(st.sampled_from(HEADS), st.sampled_from(BETWEEN)), max_size=8))
 def test_functions_are_found_whatever_stands_around_them(parts: list[tuple[str, str]]) -> None:
     names = [f"f{number}" for number in range(len(parts))]

@@ -487,6 +487,7 @@ PIECES = st.sampled_from(
 )
 
 
+@pytest.mark.thorough
 @given(st.lists(PIECES | st.text(max_size=4), max_size=40).map("".join), st.booleans())
 def test_any_text_is_applied_or_refused(text: str, drop: bool) -> None:
     patch = Patch(diff=text, drop_binaries=drop)

@@ -47,6 +47,7 @@ text = st.lists(st.sampled_from(["a", "b", "c", "", "\tif (x)"]), max_size=12).f
 )
 
 
+@pytest.mark.thorough
 @given(text, text)
 def test_applying_a_diff_gives_the_new_text_and_its_reverse_the_old(old: str, new: str) -> None:
     assume(old and new and old != new)
@@ -172,6 +173,7 @@ def test_any_text_is_applied_or_refused_as_the_users_error(text: str) -> None:
         apply(Patch(diff="--- a/twice.c\n+++ b/twice.c\n@@ -1,3 +1,3 @@\n" + text), TREE)
 
 
+@pytest.mark.thorough
 @given(text, st.data())
 def test_hunks_that_stand_elsewhere_apply_as_those_that_stand_where_they_say(
     old: str, data: st.DataObject

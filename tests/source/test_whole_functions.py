@@ -145,6 +145,7 @@ def test_whatever_is_read_is_one_function_of_the_text(text: str) -> None:
     assert place.name == function.name
 
 
+@pytest.mark.thorough
 @given(st.lists(st.sampled_from(["a", "b", "{", "}", "(", ")", ";", "\n", "#if 0\n", "/*", "*/"])))
 def test_the_other_functions_stay_as_they_are(inside: list[str]) -> None:
     written = "static int frob_last(void) /* Zoë */\n{\n" + "".join(inside) + "\n}\n"

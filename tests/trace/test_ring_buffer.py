@@ -200,6 +200,7 @@ def test_any_bytes_are_read_without_error(data: bytes, commit: int) -> None:
     assert (trace.time[1:] >= trace.time[:-1]).all()
 
 
+@pytest.mark.thorough
 @given(
     st.lists(
         st.tuples(st.integers(0, 1 << 34), st.sampled_from([A, B]), st.integers(0, 3)), max_size=400

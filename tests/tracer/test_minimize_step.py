@@ -41,6 +41,7 @@ async def minimize(run: StepContext) -> MinimizeResult:
     return await Minimizer()(run)
 
 
+@pytest.mark.thorough
 async def test_a_trace_is_cut_down_and_kept(new_run: NewRun, tmp_path: Path) -> None:
     left = {"report-0.txt": REPORT.encode(), "trace-0.txt": TRACE.encode()}
     run = await step(new_run, tmp_path, left, files=["fs/a.c"])
@@ -79,6 +80,7 @@ async def test_a_damaged_artifact_is_not_the_users_fault(new_run: NewRun, tmp_pa
     assert error.value.cause == "infrastructure"
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("tool", ["zstd", "gzip"])
 @pytest.mark.parametrize("content", ["holes", "noise"])
 @pytest.mark.attack

@@ -291,6 +291,7 @@ async def test_a_lock_that_nobody_lets_go_of_is_an_error_that_names_it(
     assert await stuck.has_base(await stuck.put_base(base))
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("damage", ["base", "delta", "cut", "size", "parts", "bomb"])
 async def test_a_damaged_delta_is_an_error_never_another_file(
     place: Place, base: Path, patched: Path, tmp_path: Path, damage: str
@@ -318,6 +319,7 @@ async def test_a_damaged_delta_is_an_error_never_another_file(
         await place.elsewhere().get(kept.key, tmp_path / "again")
 
 
+@pytest.mark.thorough
 @hypothesis.given(hypothesis.strategies.data())
 @hypothesis.settings(max_examples=30, deadline=None)
 def test_any_two_files_make_a_delta_that_gives_the_second(data: DataObject) -> None:

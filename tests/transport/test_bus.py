@@ -38,6 +38,7 @@ async def test_a_bell_waits_until_somebody_listens(bus: Bus) -> None:
         assert (await heard(notifications)).kind is BUILD
 
 
+@pytest.mark.thorough
 async def test_a_listener_hears_all_its_kinds_and_no_other(bus: Bus) -> None:
     for kind in (REPRODUCE, CHECK, BUILD):
         await bus.publish(kind)
@@ -51,6 +52,7 @@ async def test_a_listener_hears_all_its_kinds_and_no_other(bus: Bus) -> None:
         assert await silent(notifications)
 
 
+@pytest.mark.thorough
 async def test_an_acknowledged_bell_is_not_heard_again(bus: Bus) -> None:
     await bus.publish(BUILD)
     async with bus.consume([BUILD]) as notifications:

@@ -103,6 +103,7 @@ async def test_what_fails_for_a_while_is_done_in_the_end(
 
 
 # Of an upload that is cut after 100 bytes, the store keeps nothing: its quantum is larger.
+@pytest.mark.thorough
 @pytest.mark.parametrize(("kind", "number"), [("status", 503), ("cut_upload", 100)])
 async def test_what_does_not_pass_is_an_error_after_a_while(
     bucket: Bucket, impatient: GcsStorage, tmp_path: Path, kind: Kind, number: int
@@ -144,6 +145,7 @@ async def test_other_lost_answers_do_no_harm(bucket: Bucket, tmp_path: Path, ans
     assert bucket.content("steps/2/file") == data
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("kept", [0, 1 << 18, 3_000_000])
 async def test_an_upload_that_breaks_off_is_done_in_the_end(
     bucket: Bucket, tmp_path: Path, kept: int
@@ -318,6 +320,7 @@ async def test_lists_come_in_pages_with_no_more_than_is_asked_for(
     assert all(request["fields"][0].startswith("items(name,size") for request in asked)
 
 
+@pytest.mark.thorough
 async def test_so_many_calls_are_under_way_at_once_and_no_more(
     bucket: Bucket, tmp_path: Path
 ) -> None:

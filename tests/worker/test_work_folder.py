@@ -44,6 +44,7 @@ def holder(shared: Path) -> tuple[subprocess.Popen[str], Path]:
     return process, Path(process.stdout.readline().strip())
 
 
+@pytest.mark.thorough
 async def test_what_a_dead_worker_left_is_removed_by_the_next_and_nothing_else(
     tmp_path: Path,
 ) -> None:
@@ -88,6 +89,7 @@ async def test_many_that_start_and_stop_at_once_keep_their_folders(tmp_path: Pat
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.thorough
 async def test_replicas_start_and_stop_beside_a_step_that_runs(
     platform: Platform, tmp_path: Path
 ) -> None:

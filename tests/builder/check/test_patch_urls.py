@@ -116,6 +116,7 @@ async def test_a_redirect_to_another_host_is_not_followed() -> None:
         assert other.asked == []
 
 
+@pytest.mark.thorough
 @pytest.mark.attack
 async def test_what_is_too_large_is_not_read_to_its_end() -> None:
     def endless(_: str) -> list[bytes]:

@@ -231,6 +231,7 @@ def test_an_unchecked_access_far_from_the_bug_is_a_note(tmp_path: Path) -> None:
     assert (note.reason, note.severity) == ("unchecked_access", Severity.NOTE)
 
 
+@pytest.mark.thorough
 def test_an_object_without_any_check_is_found(tmp_path: Path) -> None:
     whole, bare = (compiled(tmp_path, SOURCE, *flags) for flags in (INLINE, ["-O2"]))
     assert ("unchecked_access", "make") in reasons(compared(whole, bare))
@@ -271,6 +272,7 @@ LINES = st.sampled_from(
 )
 
 
+@pytest.mark.thorough
 @given(st.lists(LINES | st.text(alphabet="\t%$(),:<>0 fx", max_size=12), max_size=30))
 def test_what_a_hostile_object_prints_is_passed_over(lines: list[str]) -> None:
     readable = ["it.o:     file format elf64-x86-64", *lines]

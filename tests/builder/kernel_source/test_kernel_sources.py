@@ -292,6 +292,7 @@ async def test_private_addresses_stay_unreached(tmp_path: Path, address: str, ki
         assert "has no public address" in error.message
 
 
+@pytest.mark.thorough
 @pytest.mark.attack
 async def test_a_redirect_reaches_no_more_than_the_first_address(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.2", 0)) as inner:
@@ -621,6 +622,7 @@ async def test_a_repository_outside_is_not_read(tmp_path: Path, repository: Path
     assert await marker(sources, source) == "honest"
 
 
+@pytest.mark.thorough
 @pytest.mark.attack
 async def test_a_repository_runs_nothing_on_the_worker(tmp_path: Path, repository: Path) -> None:
     planted = tmp_path / "planted"

@@ -103,6 +103,7 @@ async def assert_patch_builds(kernel: Kernel, order: str) -> None:
     assert await kernel.image() != before
 
 
+@pytest.mark.thorough
 async def test_a_link_of_objects_goes_beside_the_checks(kernel: Kernel) -> None:
     await kernel.make(NOTES, PLAIN)
     assert await kernel.rehearsed() == "parallel"
@@ -118,6 +119,7 @@ async def test_the_whole_object_is_linked(kernel: Kernel, exports: Mapping[str, 
     await assert_patch_builds(kernel, "serial")
 
 
+@pytest.mark.thorough
 async def test_other_commands_forbid_the_shortcut(kernel: Kernel) -> None:
     """As a command of another rule than the compiler's, of which nothing is known."""
     await kernel.make(NOTES, "cp main.o vmlinux", after_compiling="echo objtool >>main.o")
@@ -215,6 +217,7 @@ async def test_a_kernel_that_is_a_copy_of_what_is_linked_is_linked_first(kernel:
     await assert_patch_builds(kernel, "parallel")
 
 
+@pytest.mark.thorough
 async def test_a_link_that_is_not_known_forbids_the_shortcut(kernel: Kernel) -> None:
     other = {"vmlinux": "objcopy --remove-section=.comment vmlinux.linked vmlinux"}
     script = "ld -r -o vmlinux.linked main.o"

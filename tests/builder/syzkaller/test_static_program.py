@@ -71,6 +71,7 @@ def test_segments_decide_whatever_lies_behind_them(kinds: list[int], behind: byt
     assert static(elf(*kinds) + behind) is (bool(kinds) and PT_INTERP not in kinds)
 
 
+@pytest.mark.thorough
 @pytest.mark.attack
 @given(st.dictionaries(st.integers(0, len(STATIC) - 1), st.integers(0, 255), max_size=30))
 def test_mangled_headers_are_told_of_and_never_an_error(changes: dict[int, int]) -> None:

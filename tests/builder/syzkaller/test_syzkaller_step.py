@@ -213,6 +213,7 @@ async def test_the_word_of_one_job_is_believed_by_no_other(build: Build, tmp_pat
         await build(GitSource(url="https://127.0.0.1/syzkaller", commit=COMMIT), commit=None)
 
 
+@pytest.mark.thorough
 @go
 async def test_a_commit_that_is_not_the_one_is_told(build: Build, tmp_path: Path) -> None:
     tree = tmp_path / "tree"
@@ -241,6 +242,7 @@ def test_a_tarball_needs_a_commit() -> None:
         SyzkallerSpec(source=TarballSource(url="/x", sha256="0" * 64))
 
 
+@pytest.mark.thorough
 async def test_without_go(build: Build, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The error tells what to install."""
     folder = tmp_path / "programs"

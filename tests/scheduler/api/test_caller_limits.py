@@ -136,6 +136,7 @@ def test_the_bytes_of_a_submitters_jobs_are_bounded_by_a_pause_and_a_rate() -> N
     volume.take("alice", 200)
 
 
+@pytest.mark.thorough
 async def test_a_submitter_of_too_many_bytes_is_told_when_to_come_again(
     scheduler: Scheduler,
 ) -> None:
@@ -167,6 +168,7 @@ async def test_what_is_for_everybody_is_not_for_any_number_of_requests(
 # --- event streams --------------------------------------------------------------------------
 
 
+@pytest.mark.thorough
 async def test_event_streams_are_limited_and_counted_only_while_open(scheduler: Scheduler) -> None:
     await scheduler.submit(job())
     async with served(scheduler, CallerLimits(streams=2)) as http:

@@ -141,6 +141,7 @@ async def built(client: AsyncClient) -> int:
     return view.id
 
 
+@pytest.mark.thorough
 async def test_a_download_goes_on_after_a_lost_connection(
     client: AsyncClient, server: str, tmp_path: Path
 ) -> None:

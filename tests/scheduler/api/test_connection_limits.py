@@ -146,6 +146,7 @@ async def test_a_head_has_to_come_in_time(scheduler: Scheduler, sent: bytes) -> 
         await socket.refused(408, "request_too_slow")
 
 
+@pytest.mark.thorough
 async def test_drops_of_a_head_give_it_no_more_time(scheduler: Scheduler) -> None:
     async with served(scheduler, head_seconds=0.3) as connect, connect(GET) as socket:
 
@@ -159,6 +160,7 @@ async def test_drops_of_a_head_give_it_no_more_time(scheduler: Scheduler) -> Non
         dripping.cancel()
 
 
+@pytest.mark.thorough
 async def test_a_body_has_to_come_in_time(scheduler: Scheduler) -> None:
     begun = POST + b'Content-Length: 100\r\n\r\n{"steps":'
     async with served(scheduler, body_seconds=0.3) as connect, connect(begun) as socket:

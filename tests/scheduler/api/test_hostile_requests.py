@@ -55,6 +55,7 @@ BOMBS = [
 ]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("path", ["/v1/jobs", "/v1/worker/calls"])
 async def test_a_body_of_millions_of_values_is_refused_before_they_are_made(
     http: httpx.AsyncClient, path: str

@@ -163,6 +163,7 @@ async def test_fields_without_effect_are_named_in_the_log(
     assert (options.threaded, options.procs, options.repeat) == (False, 2, True)
 
 
+@pytest.mark.thorough
 async def test_jobs_are_ended_begun_again_tagged_and_found(
     http: httpx.AsyncClient, scheduler: Scheduler
 ) -> None:

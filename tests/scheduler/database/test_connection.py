@@ -119,6 +119,7 @@ async def test_sqlite_is_durable_and_checks_foreign_keys(sqlite_url: str) -> Non
     await database.close()
 
 
+@pytest.mark.thorough
 async def test_the_loop_goes_on_while_another_process_keeps_a_new_file(tmp_path: Path) -> None:
     path = tmp_path / "new.db"
     other = sqlite3.connect(path, isolation_level=None)

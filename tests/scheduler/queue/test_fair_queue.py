@@ -89,6 +89,7 @@ async def test_a_draining_worker_gets_nothing(store: JobStore) -> None:
     assert (claimed.draining, claimed.assignments) == (True, [])
 
 
+@pytest.mark.thorough
 async def test_many_jobs_of_one_submitter_do_not_starve_anothers_single_one(
     store: JobStore,
 ) -> None:
@@ -119,6 +120,7 @@ async def test_who_submits_one_after_the_other_does_not_overtake_those_who_wait(
     assert sum(job_id <= 10 for job_id in taken) >= 3
 
 
+@pytest.mark.thorough
 async def test_an_idle_time_is_no_credit(store: JobStore) -> None:
     for _ in range(10):
         await store.submit(job(), submitter="busy")

@@ -231,6 +231,7 @@ async def test_no_result_stops_the_end_of_its_job(store: JobStore) -> None:
 BROKEN = 'UPDATE steps SET result = \'{"kind": "build"}\' WHERE number = 2'
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("what", ["unreadable", "long"])
 async def test_nothing_is_resolved_by_results_that_cannot_be_read(
     store: JobStore, what: str

@@ -55,6 +55,7 @@ async def test_a_name_is_free_when_its_lease_has_run_out(store: JobStore, clock:
     assert not await store.hold(first, "name")
 
 
+@pytest.mark.thorough
 async def test_workers_hold_names_over_http(scheduler: Scheduler) -> None:
     await scheduler.submit(job())
     await scheduler.submit(job())

@@ -181,6 +181,7 @@ async def test_the_only_host_is_asked_before_its_workers_live(
     await store.close()
 
 
+@pytest.mark.thorough
 async def test_a_worker_tells_what_it_gets_while_it_runs(
     platform: Platform, scheduler: Scheduler, tmp_path: Path
 ) -> None:

@@ -25,6 +25,7 @@ def upkeep_of(kept: Kept, budget: int | None = None, days: float = DAYS) -> Upke
     return Upkeep(kept.scheduler.store.database, kept.storage, budget=budget, days=days)
 
 
+@pytest.mark.thorough
 async def test_what_is_stored_is_told_by_kind_and_job(kept: Kept, tmp_path: Path) -> None:
     first = await kept.build()
     (tmp_path / "image").write_bytes(b"i" * 300)
@@ -61,6 +62,7 @@ async def test_a_folder_of_a_strange_name_is_counted_and_stops_nothing(
     assert used.jobs == []
 
 
+@pytest.mark.thorough
 async def test_above_the_budget_the_oldest_artifacts_of_finished_jobs_go(kept: Kept) -> None:
     old, new = await kept.build(), await kept.build()
     view, _ = await kept.scheduler.submit(job(BUILD))

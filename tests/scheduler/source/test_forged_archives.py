@@ -55,6 +55,7 @@ def bomb() -> bytes:
     return source_archive.compressed(bytes(8 * source_archive.KEPT))
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     "sql", json_rows(__file__, "forged_archives.jsonl"), ids=lambda sql: sql[:50]
 )

@@ -1,5 +1,6 @@
 """What an expression needs is in every text that it matches."""
 
+import pytest
 import re2
 from hypothesis import given
 from hypothesis import strategies as st
@@ -27,6 +28,7 @@ TEXTS = st.lists(
 ).map("".join)
 
 
+@pytest.mark.thorough
 @given(PATTERNS, TEXTS)
 def test_a_text_that_matches_holds_what_is_needed(pattern: str, text: str) -> None:
     options = re2.Options()

@@ -104,6 +104,7 @@ def test_a_file_is_read_whole_or_by_lines(client: Client, job: int) -> None:
     assert (behind.text, behind.last) == ("", whole.lines)
 
 
+@pytest.mark.thorough
 def test_what_builds_add_is_in_the_tree(client: Client, source: TarballSource, job: int) -> None:
     """The tree is as builds see it: here, what the job's own patches make of it."""
     asked = JobRequest(steps=[SourceSpec(source=source, patches=[EDIT])])

@@ -82,6 +82,7 @@ def test_calls_are_told_with_their_results(traced: Traced) -> None:
     assert chdir.count == 2 * exits.count
 
 
+@pytest.mark.thorough
 def test_processes_and_threads_are_followed(traced: Traced) -> None:
     before = "static void *call(void *none) { sync(); return none; }"
     body = """
@@ -110,6 +111,7 @@ def test_a_call_that_does_not_come_back_is_told(traced: Traced) -> None:
     assert work.ends == []
 
 
+@pytest.mark.thorough
 def test_threads_that_end_with_their_process_died_of_nothing(traced: Traced) -> None:
     before = "static void *call(void *none) { for (;;) pause(); return none; }"
     work = traced.run("pthread_t t; pthread_create(&t, NULL, call, NULL); usleep(9000);", before)
@@ -122,6 +124,7 @@ def test_a_program_that_is_killed_and_one_that_stops_itself(traced: Traced) -> N
     assert {(end.how, end.value) for end in work.ends} == {("signal", int(signal.SIGKILL))}
 
 
+@pytest.mark.thorough
 def test_a_storm_of_calls_and_processes_is_bounded(traced: Traced) -> None:
     body = "for (int i = 0; i < 40; i++) fork(); for (long i = 0;; i++) syscall(i, i, -1, -1, -1);"
     body = body.replace("i < 40", "i < 5").replace("syscall(i,", "syscall(i % 7 + 330,")
@@ -163,6 +166,7 @@ def test_it_is_the_same_cut_anywhere(cuts: list[int]) -> None:
 WORDS = st.sampled_from(["enter", "call", "died", "total", "pending", "end", "exit", "over", "1"])
 
 
+@pytest.mark.thorough
 @given(st.lists(st.lists(WORDS | st.integers(-1, 10**17).map(str), max_size=5), max_size=50))
 def test_nothing_that_a_guest_says_makes_it_raise(lines: list[list[str]]) -> None:
     log = TracerLog()
@@ -232,6 +236,7 @@ def test_what_everybody_goes_through_says_nothing() -> None:
     assert functions == [Reached(function="a", reached=True), Reached(function="c", reached=False)]
 
 
+@pytest.mark.thorough
 @given(st.text(max_size=300), st.lists(st.text(max_size=20), max_size=20))
 def test_no_map_makes_it_raise(text: str, names: list[str]) -> None:
     assert set(addresses(text, names)) <= set(names)

@@ -120,6 +120,7 @@ def test_a_program_that_cannot_be_seen_blocks() -> None:
     assert unknown("SSH was lost").severity is Severity.BLOCKING
 
 
+@pytest.mark.thorough
 @given(WORKS)
 def test_a_kernel_that_does_the_same_is_never_blamed(before: Work) -> None:
     fixed = before.model_copy(
@@ -130,6 +131,7 @@ def test_a_kernel_that_does_the_same_is_never_blamed(before: Work) -> None:
     assert lacks(before, fixed) is None
 
 
+@pytest.mark.thorough
 @given(WORKS, WORKS)
 def test_whatever_was_seen_is_compared(before: Work, after: Work) -> None:
     for finding in findings(before, after):

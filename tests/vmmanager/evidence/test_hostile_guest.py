@@ -278,6 +278,7 @@ async def test_a_command_that_floods_is_cut_off(farm: Farm) -> None:
         await asyncio.to_thread(thread.join, 10)
 
 
+@pytest.mark.thorough
 def test_a_hostile_runner_fills_no_memory() -> None:
     dice = random.Random(SEED)
     log = RunnerLog()

@@ -49,6 +49,7 @@ def test_half_a_million_failures_are_a_few_findings() -> None:
     assert sum(len(reason) + len(message) for reason, message in named) < 20_000
 
 
+@pytest.mark.thorough
 @pytest.mark.anyio
 async def test_the_program_tells_what_the_kernel_refuses(tmp_path: Path) -> None:
     """A sandbox is a kernel that refuses to mount, and allows the rest."""

@@ -77,6 +77,7 @@ def test_a_machine_is_large_enough_and_one_that_there_is(cpus: int, memory: int,
     assert machine_type("n2-custom", VmShape(cpus=cpus, memory=memory)) == f"n2-custom-{kind}"
 
 
+@pytest.mark.thorough
 @pytest.mark.anyio
 async def test_the_gate_keeps_calls_apart_whoever_makes_them() -> None:
     gate, begin = RateGate(100), time.monotonic()

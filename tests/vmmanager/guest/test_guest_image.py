@@ -65,6 +65,7 @@ async def test_the_page_says_what_room_its_programs_take_on_a_disk(cache: Path) 
     assert f"\nspare={int(spare[1]) * 1024}\n" in script
 
 
+@pytest.mark.thorough
 async def test_it_is_made_once(cache: Path) -> None:
     first, second = await asyncio.gather(guest_image(cache), guest_image(cache))
     assert first.folder == second.folder

@@ -36,6 +36,7 @@ async def test_a_program_comes_out_static(tmp_path: Path) -> None:
     )
 
 
+@pytest.mark.thorough
 async def test_sloppy_old_c_compiles_but_needs_its_functions(tmp_path: Path) -> None:
     await compiled(tmp_path, "loop() { usleep(1); }\nint main() { loop(); printf(0); }")
     secret = tmp_path / "secret.h"

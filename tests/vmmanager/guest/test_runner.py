@@ -79,6 +79,7 @@ def test_ended_programs_are_repeated(host: Host, script: str, end: str, is_quick
     assert log.last_end.startswith(end)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     "script",
     [
@@ -145,6 +146,7 @@ def test_each_run_has_a_fresh_folder(host: Host) -> None:
     assert not list((host.folder / "runs").iterdir())
 
 
+@pytest.mark.thorough
 def test_the_programs_output_is_passed_on(host: Host) -> None:
     ran = host.run("echo out; echo err >&2; sleep 60")
     assert ran.output == "out\nerr\n"

@@ -68,6 +68,7 @@ async def test_what_is_said_is_noticed_at_once_and_silence_costs_nothing(tmp_pat
     assert cpu < 0.1
 
 
+@pytest.mark.thorough
 async def test_the_end_is_the_end_of_the_output_and_the_status(tmp_path: Path) -> None:
     def command(channel: paramiko.Channel) -> None:
         channel.send_exit_status(3)  # as OpenSSH does, which does not wait for the last output
@@ -82,6 +83,7 @@ async def test_the_end_is_the_end_of_the_output_and_the_status(tmp_path: Path) -
         assert stream.status == 3
 
 
+@pytest.mark.thorough
 async def test_a_status_that_comes_after_the_output_is_waited_for(tmp_path: Path) -> None:
     def command(channel: paramiko.Channel) -> None:
         channel.sendall_stderr(b"words")
@@ -95,6 +97,7 @@ async def test_a_status_that_comes_after_the_output_is_waited_for(tmp_path: Path
         assert stream.status == 4
 
 
+@pytest.mark.thorough
 async def test_a_connection_that_is_lost_ends_the_wait(tmp_path: Path) -> None:
     def command(channel: paramiko.Channel) -> None:
         time.sleep(0.2)

@@ -212,10 +212,12 @@ async def test_each_end_of_an_instance_has_its_verdict(
     assert result.seconds["total"] < 50
 
 
+@pytest.mark.thorough
 async def test_a_reset_while_booting_is_tried_again(perform_scripted: Perform) -> None:
     assert (await perform_scripted(Resetting, Guest)).verdict is Verdict.NO_CRASH
 
 
+@pytest.mark.thorough
 async def test_a_program_that_ends_well_survives(perform_scripted: Perform) -> None:
     result = await perform_scripted(Guest, instances=2, dump="hypervisor")
     assert result.verdict is Verdict.NO_CRASH
@@ -227,6 +229,7 @@ async def test_a_program_that_ends_well_survives(perform_scripted: Perform) -> N
         assert instance.dump is None
 
 
+@pytest.mark.thorough
 async def test_a_chatty_program_survives(scripted_step: NewStep, cache: Path) -> None:
     run = await scripted_step(time=0.3)
     result = await Reproduce(cache, provider=ScriptedVms(Chatty))(run)
@@ -294,6 +297,7 @@ async def test_a_trace_that_was_cut_off_proves_nothing_and_is_repeated(
     assert guests.guests[0].seconds == [4, 16, 64][: len(talks)]
 
 
+@pytest.mark.thorough
 async def test_the_first_crash_stops_the_others(perform_scripted: Perform) -> None:
     result = await perform_scripted(Crashing, Guest, time=100, instances=2)
     assert result.verdict is Verdict.SAME_CRASH
@@ -303,6 +307,7 @@ async def test_the_first_crash_stops_the_others(perform_scripted: Perform) -> No
     assert result.seconds["total"] < 90
 
 
+@pytest.mark.thorough
 async def test_all_run_on_where_asked_to(perform_scripted: Perform) -> None:
     result = await perform_scripted(Crashing, time=20, instances=2, stop_at_first_crash=False)
     assert (result.crashed, result.completed) == (2, 2)
@@ -339,6 +344,7 @@ async def test_a_bug_that_shows_soon_is_measured(perform_scripted: Perform) -> N
     assert all(2 <= (instance.run_seconds or 0) < 50 for instance in survivors)
 
 
+@pytest.mark.thorough
 async def test_a_crash_that_came_late_stops_the_others(perform_scripted: Perform) -> None:
     measure = Measure(more=3, time=0.01)
     result = await perform_scripted(Crashing, time=100, instances=1, measure=measure)
@@ -366,6 +372,7 @@ async def test_another_crash_does_not_stop_the_search(perform_scripted: Perform)
     assert outcomes == [InstanceOutcome.CRASH, InstanceOutcome.SURVIVED]
 
 
+@pytest.mark.thorough
 @pytest.mark.attack
 @pytest.mark.parametrize("kind", [NeverEnding, Crashing])
 async def test_forged_reports_do_not_count(perform_scripted: Perform, kind: type[Guest]) -> None:
@@ -392,6 +399,7 @@ class RunningSyzkaller(Guest):
         super().runs(runner)
 
 
+@pytest.mark.thorough
 @pytest.mark.attack
 async def test_left_out_calls(scripted_step: NewStep, cache: Path, syzkaller: Path) -> None:
     """A program of which calls were left out proves nothing."""
@@ -403,6 +411,7 @@ async def test_left_out_calls(scripted_step: NewStep, cache: Path, syzkaller: Pa
     assert "left out 1 of the program's calls: unknown$call" in result.reason
 
 
+@pytest.mark.thorough
 async def test_a_feature_that_is_missing(
     scripted_step: NewStep, cache: Path, syzkaller: Path
 ) -> None:
@@ -418,6 +427,7 @@ async def test_a_feature_that_is_missing(
     assert "net packet injection (/dev/net/tun does not exist)" in result.instances[0].detail
 
 
+@pytest.mark.thorough
 async def test_ends_of_calls(scripted_step: NewStep, cache: Path, syzkaller: Path) -> None:
     """A syzkaller program tells how its calls ended."""
     program = Reproducer(kind="syz", text="#{}\ngetpid()\n")
@@ -469,12 +479,14 @@ async def test_a_step_shows_what_each_of_its_vms_does(
     assert any(lane.line for lane in lanes)
 
 
+@pytest.mark.thorough
 async def test_a_failed_smoke_test_is_a_finding(perform_scripted: Perform) -> None:
     result = await perform_scripted(Guest, smoke=True)  # which prints nothing for it
     assert result.verdict is Verdict.NO_CRASH
     assert [finding.reason for finding in result.findings] == ["broke_off"]
 
 
+@pytest.mark.thorough
 async def test_a_run_shorter_than_the_bug_takes_proves_nothing(perform_scripted: Perform) -> None:
     known = Calibration(runs=3, crashed=3, time=60, accelerator="tcg")
     result = await perform_scripted(Guest, calibration=known, bundle="none")
@@ -564,6 +576,7 @@ async def test_vms_that_are_taken_away_for_ever_fail_the_step(perform_scripted: 
         await perform_scripted(Dying)
 
 
+@pytest.mark.thorough
 async def test_a_vm_that_breaks_fails_the_step(perform_scripted: Perform) -> None:
     broken = InfrastructureError("qemu_died", "QEMU ended with status 1")
     with pytest.raises(InfrastructureError, match="QEMU ended"):

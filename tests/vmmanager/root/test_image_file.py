@@ -149,6 +149,7 @@ def test_a_raw_image_is_never_taken_for_another(tmp_path: Path) -> None:
         assert words in complaint(tmp_path, content, "raw")
 
 
+@pytest.mark.thorough
 @given(st.binary(max_size=120))
 def test_any_bytes(tmp_path_factory: pytest.TempPathFactory, data: bytes) -> None:
     """They are refused or taken."""

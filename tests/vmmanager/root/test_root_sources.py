@@ -158,6 +158,7 @@ async def test_a_damaged_image_is_refused(new_run: NewRun, hosts: NewHost, tmp_p
     assert not list((here / "roots").rglob("disk"))
 
 
+@pytest.mark.thorough
 async def test_kernels_without_disks(new_run: NewRun, hosts: NewHost, tmp_path: Path) -> None:
     """A kernel that cannot start from a disk is refused."""
     run = await step(new_run, tmp_path, image(tmp_path))

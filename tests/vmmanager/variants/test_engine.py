@@ -120,6 +120,7 @@ def test_the_changes_of_a_variant_are_shown_before_they_are_made(
     assert whole.digest is not None
 
 
+@pytest.mark.thorough
 def test_values_come_from_the_dictionary(programs: Path, tmp_path: Path) -> None:
     with started(programs, tmp_path) as engine:
         engine.send(f"use {CALLS} 200 100")

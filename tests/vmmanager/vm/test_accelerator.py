@@ -10,6 +10,7 @@ from kgym_vmmanager.vm.accelerator import Accelerator, best_accelerator, probe
 pytestmark = pytest.mark.anyio
 
 
+@pytest.mark.thorough
 async def test_tcg_proves_itself(tmp_path: Path) -> None:
     assert await probe(Accelerator.TCG, tmp_path) == ""
 
