@@ -19,6 +19,7 @@ from kgym.api.steps import BuildResult, ReproduceResult, StepKind, StepResult
 from kgym.errors import InfrastructureError, KgymError, UserError
 from kgym.transport.bus import InProcessBus
 from kgym.worker.context import Handler, StepContext
+from kgym_scheduler.queue import known_workers
 from kgym_scheduler.scheduler import Scheduler
 from tests.scheduler import parts
 
@@ -327,7 +328,7 @@ async def test_a_worker_that_is_not_heard_of_is_lost(
     scheduler: Scheduler, clock: parts.Clock
 ) -> None:
     await scheduler.claim(parts.claim_of("one"))
-    clock.advance(30)
+    clock.advance(known_workers.LIVE.total_seconds() + 1)
     assert [worker.state for worker in await scheduler.store.workers()] == ["lost"]
     await scheduler.leave("one")
     assert await scheduler.store.workers() == []
