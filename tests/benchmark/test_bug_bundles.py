@@ -39,6 +39,7 @@ def whole(**changed: object) -> BugRecord:
 def test_the_shipped_bundles_are_a_dataset_whose_bugs_are_tried_as_they_are() -> None:
     shipped = read_bundles(ROOT / "configs" / "bugs")
     assert len(shipped) == 8
+    assert all(bug.fixed and bug.subsystems for bug in shipped.bugs)
     assert all(tried_bug(bug) == bundle.load(bug.id) for bug in shipped.bugs)
     # Their fixes are edits; a judge of patches and readers of a page get them as diffs.
     campaign_bugs = [bundled(bug.id, bundle.load(bug.id)).record for bug in shipped.bugs]
@@ -62,6 +63,8 @@ def test_a_bundle_of_ones_own_is_known_by_its_path(tmp_path: Path) -> None:
     assert own.bundle == str(tmp_path / "own" / record.id)
     assert own.status == "fixed"
     assert own.crashes[0].commit == "d" * 40
+    assert own.fixed is not None
+    assert (own.fixed, own.subsystems) == (record.fixed, record.subsystems)
 
 
 def test_a_bug_is_tried_on_the_parent_of_its_fix_and_written_as_a_bundle(tmp_path: Path) -> None:

@@ -1,8 +1,8 @@
 """Conversion between bundles (`kgym.bugs.bundle`) and bugs of a dataset."""
 
+import re
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
 
 from kgym.api.agent.nodes import CauseCommit
 from kgym.api.steps import GitSource, Reproducer
@@ -52,6 +52,7 @@ def _record(folder: Path, configs: Path) -> BugRecord:
         id=folder.resolve().name,
         title=file.title,
         status="open" if bug.fix is None else "fixed",
+        subsystems=file.subsystems or None,
         crashes=[_crash(bug), *others],
         patch=developer_patch(bug),
         discussions=[
@@ -72,6 +73,7 @@ def developer_patch(bug: Bug) -> DeveloperPatch | None:
     return DeveloperPatch(
         commits=[Commit(id=match[1], title=match[2] or None) for match in named],
         diff=patching.as_diff(bug.fix),
+        date=bug.file.fixed,
         files=bug.file.files or None,
     )
 
@@ -79,40 +81,32 @@ def developer_patch(bug: Bug) -> DeveloperPatch | None:
 def _cause(commit: CauseCommit | None) -> Cause | None:
     if commit is None:
         return None
-    known = commit.commit if _is_commit(commit.commit) else None
+    named = Commit(id=_commit_id(commit.commit), title=commit.title or None)
     functions = [Function(file=function.file, name=function.name) for function in commit.functions]
-    return Cause(commit=Commit(id=known, title=commit.title or None), functions=functions or None)
+    return Cause(commit=named, functions=functions or None)
 
 
 def _crash(bug: Bug) -> Crash:
-    known: dict[str, Any] = {}
     source = bug.build.source
-    if isinstance(source, GitSource):
-        commit = source.commit if _is_commit(source.commit) else None
-        known |= {"repository": source.url, "commit": commit}
+    git = source if isinstance(source, GitSource) else None
     every = (*bug.reproducers, *bug.on_request)
-    syz = _first(every, "syz")
+    # The first of each kind.
+    programs = {program.kind: program for program in reversed(every)}
+    texts = {kind: FoundText(text=program.text) for kind, program in programs.items()}
     return Crash(
         title=bug.file.title,
+        repository=git and git.url,
+        commit=git and _commit_id(git.commit),
         config=FoundText(text=bug.build.config.full),
         compiler=bug.build.compiler,
-        c_reproducer=FoundText(text=_text(_first(every, "c"))),
-        syz_reproducer=FoundText(text=_text(syz)),
-        syzkaller_commit=syz.syzkaller if syz else None,
-        **known,
+        c_reproducer=texts.get("c", FoundText()),
+        syz_reproducer=texts.get("syz", FoundText()),
+        syzkaller_commit=programs["syz"].syzkaller if "syz" in programs else None,
     )
 
 
-def _is_commit(text: str) -> bool:
-    return len(text) == 40 and all(character in "0123456789abcdef" for character in text)
-
-
-def _first(programs: tuple[Reproducer, ...], kind: str) -> Reproducer | None:
-    return next((program for program in programs if program.kind == kind), None)
-
-
-def _text(program: Reproducer | None) -> str | None:
-    return None if program is None else program.text
+def _commit_id(text: str) -> str | None:
+    return text if re.fullmatch("[0-9a-f]{40}", text) else None
 
 
 def write_bundles(dataset: Dataset, folder: Path) -> dict[str, str]:
@@ -172,6 +166,8 @@ def bundle_files(record: BugRecord, bug: Bug) -> Iterator[tuple[str, str]]:
     about = [f"commit {commit.id}: {commit.title or ''}" for commit in commits if commit.id]
     lines = [
         f"title = {toml(record.title)}",
+        f"subsystems = {toml(record.subsystems or [])}",
+        *([f"fixed = {record.fixed.isoformat()}"] if record.fixed else []),
         f"alt_titles = {toml(bug.file.alt_titles)}",
         f"references = {toml([f'syzbot {record.id}', *about, *record.discussions])}",
         f"files = {toml(bug.file.files)}",

@@ -146,6 +146,8 @@ class BugFile(Strict):
     kind: str = Field("", alias="class")
     summary: str = ""
     references: list[str] = []
+    fixed: AwareDatetime | None = Field(None, description="when the developers' fix was made")
+    subsystems: list[str] = []
     files: list[TreePath] = []
     kernel: Annotated[
         Annotated[KernelUse, Tag("use")] | Annotated[KernelFile, Tag("own")],
