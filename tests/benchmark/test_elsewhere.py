@@ -10,6 +10,7 @@ from kgym.bench import attempt_files, imported_patches
 from kgym.bench.attempt_record import Account, AttemptRecord, Outcome, Setup
 from kgym.bench.bug_record import BugRecord
 from kgym.bench.dataset import Dataset
+from kgym.configs import CONFIGS
 from kgym.errors import KgymError
 from kgym_cli.bench import manifest
 from tests.benchmark.test_campaign import FILE, Counted, described, farm, home
@@ -143,6 +144,10 @@ def published(tmp_path: Path) -> Path:
     attempt_files.write(tmp_path / attempt_files.NAME, [attempt])
     manifest.write(tmp_path)
     return tmp_path
+
+
+def test_the_floor_of_the_public_dataset_is_what_its_manifest_says() -> None:
+    assert manifest.differences(CONFIGS / "benchmarks" / "kgymsuite-1") == []
 
 
 @pytest.mark.parametrize(
