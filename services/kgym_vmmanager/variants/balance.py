@@ -2,7 +2,7 @@
 
 A fix that leaks an object in place of freeing it twice is quiet. The kernel's own counts show it:
 objects per slab cache (files, sockets, tasks and mounts have caches of their own), references of
-modules, and pages of vmalloc.
+modules, and pages of vmalloc other than stacks.
 """
 
 import asyncio
@@ -20,18 +20,20 @@ RUNS, LEAST_RUNS = 180, 60
 # loses LEAK more than the kernel that it is compared with.
 _LEAST = 0.2
 LEAK = 0.5
-_COUNT = "cat /proc/slabinfo; sed s/^/module\\ / /proc/modules; grep VmallocUsed /proc/meminfo"
+_COUNT = "cat /proc/slabinfo; sed s/^/module\\ / /proc/modules; grep kB /proc/meminfo"
 _DROP = "sync; echo 3 >/proc/sys/vm/drop_caches"
 _SLAB = re.compile(r"([A-Za-z_][\w.:+-]{0,99}) +([0-9]{1,15}) +[0-9]+ +[0-9]+ ", re.ASCII)
 _MODULE = re.compile(r"(module \w{1,60}) [0-9]+ ([0-9]{1,9}) ", re.ASCII)
-_VMALLOC = re.compile(r"VmallocUsed: +([0-9]{1,15}) kB", re.ASCII)
+_MEMORY = re.compile(r"(VmallocUsed|KernelStack): +([0-9]{1,15}) kB", re.ASCII)
 _CALL_SECONDS = 60.0
 # RCU and work queues free some objects later.
 _LATER_SECONDS = 1.0
 _MOST_WAITS = 6
 # A hostile guest could free a little more each time it is asked.
 _MOST_SECONDS = 300.0
-_PAGE_KIB = 4
+# Pages of vmalloc are counted without stacks: work queues keep idle threads, and each has eight
+# pages. Lost tasks show in their slab cache.
+_PAGE_KIB = {"VmallocUsed": 4, "KernelStack": -4}
 
 
 def counts(output: str) -> dict[str, int]:
@@ -40,8 +42,8 @@ def counts(output: str) -> dict[str, int]:
     for line in output.splitlines():
         if match := _SLAB.match(line) or _MODULE.match(line):
             known[match[1]] = int(match[2])
-        elif match := _VMALLOC.match(line):
-            known["vmalloc"] = int(match[1]) // _PAGE_KIB
+        elif match := _MEMORY.match(line):
+            known["vmalloc"] = known.get("vmalloc", 0) + int(match[2]) // _PAGE_KIB[match[1]]
     return known
 
 
@@ -55,16 +57,18 @@ async def measured(
     async with asyncio.timeout(_MOST_SECONDS):
         before = await _counts(ssh)
         await run_all()
-        grown = _losses(before, await _settled(ssh, before, runs), runs)
-        if not grown:
-            return []
+        losses = _losses(before, await _settled(ssh, before, runs), runs)
         # KASAN keeps freed objects for a while (mm/kasan/quarantine.c), and they count as in use.
         # Shrinking a cache frees them. That is slow, so only caches that grow are shrunk.
-        shrink = _shrink(grown)
-        first = await _settled(ssh, before, runs, shrink)
-        await run_all()
-        losses = _losses(first, await _settled(ssh, first, runs, shrink), runs)
-    return [Loss(name=name, per_run=round(losses[name], 2)) for name in grown if name in losses]
+        shrink = _shrink(losses)
+        # A leak goes on. A pool, such as the threads of a work queue, grows only until it is large
+        # enough.
+        for _ in range(2 if losses else 0):
+            first = await _settled(ssh, before, runs, shrink)
+            await run_all()
+            again = _losses(first, await _settled(ssh, first, runs, shrink), runs)
+            losses = {name: min(losses[name], again[name]) for name in losses if name in again}
+    return [Loss(name=name, per_run=round(loss, 2)) for name, loss in losses.items()]
 
 
 async def _settled(

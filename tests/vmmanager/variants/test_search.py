@@ -163,6 +163,22 @@ class FreesLater(Kernels):
         return 0, f"filp {100 + runs - self.freed} 900 256 1\n".encode()
 
 
+class FillsPool(Kernels):
+    """A fix whose kernel keeps a thread for each of the first 400 runs, for later ones."""
+
+    begin: int | None = None
+
+    def answers(self, command: str) -> tuple[int, bytes]:
+        """Return the count of threads, each with 32 KiB of stack."""
+        if "slabinfo" not in command:
+            return super().answers(command)
+        runs = sum(varier.runs for varier in self.variers)
+        self.begin = runs if self.begin is None else self.begin
+        threads = 100 + self.is_patched * min(runs - self.begin, 400)
+        memory = f"VmallocUsed: {900 + 32 * threads} kB\nKernelStack: {32 * threads} kB\n"
+        return 0, f"task_struct {threads} 900 256 1\n{memory}".encode()
+
+
 class Blind(Kernels):
     """Guests whose syz-execprog does not show the results of calls."""
 
@@ -309,6 +325,10 @@ async def test_what_a_fix_leaks_is_counted(tried: Any) -> None:
 
 async def test_what_is_freed_later_is_no_leak(tried: Any) -> None:
     assert of_variants(await tried(FreesLater)) == []
+
+
+async def test_a_pool_that_is_being_filled_is_no_leak(tried: Any) -> None:
+    assert of_variants(await tried(FillsPool)) == []
 
 
 @each_kind
