@@ -23,8 +23,8 @@ LEASE_SECONDS = 60.0
 LOG = 1 << 20
 # Maximum number of a step's artifacts.
 ARTIFACTS = 10_000
-# Interval of the claims of an idle worker, which show that it is alive: most of what an idle
-# platform costs, and 1,000 workers make 50 a second.
+# Interval of the claims that show that a worker is alive although it wants no steps, or gets none.
+# They are most of what an idle platform costs; 1,000 workers make 50 a second.
 BEAT_SECONDS = 20.0
 # How long a worker's leases last after its connection has ended, unless it reports.
 LOST_SECONDS = 5.0

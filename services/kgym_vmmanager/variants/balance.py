@@ -58,8 +58,8 @@ async def measured(
         # KASAN keeps freed objects for a while (mm/kasan/quarantine.c), and they count as in use.
         # Shrinking a cache frees them. That is slow, so only caches that grow are shrunk.
         shrink = _shrink(losses)
-        # A leak goes on. A pool, such as the threads of a work queue, grows only until it is large
-        # enough.
+        # Each round of runs must lose as much: a leak does, while a pool, such as the threads of a
+        # work queue, grows only until it is large enough.
         for _ in range(2 if losses else 0):
             first = await _settled(ssh, before, runs, shrink)
             await run_all()
@@ -79,7 +79,7 @@ async def _settled(
         if not grown:
             break
         counted = await _counts(ssh, shrink)
-        # The least of them: the counting itself takes up to 80 dentries, at one time or another.
+        # The least of all counts: counting itself takes up to 80 dentries, some of the times.
         earlier = known
         known = {name: min(count, earlier.get(name, count)) for name, count in counted.items()}
         if all(known.get(name, 0) >= earlier[name] for name in grown):
