@@ -25,6 +25,7 @@ _DROP = "sync; echo 3 >/proc/sys/vm/drop_caches"
 _SLAB = re.compile(r"([A-Za-z_][\w.:+-]{0,99}) +([0-9]{1,15}) +[0-9]+ +[0-9]+ ", re.ASCII)
 _MODULE = re.compile(r"(module \w{1,60}) [0-9]+ ([0-9]{1,9}) ", re.ASCII)
 _MEMORY = re.compile(r"(VmallocUsed|KernelStack): +([0-9]{1,15}) kB", re.ASCII)
+_ROUNDS = 3
 _CALL_SECONDS = 60.0
 # A hostile guest could free a little more each time it is asked.
 _MOST_SECONDS = 300.0
@@ -54,17 +55,23 @@ async def measured(
     async with asyncio.timeout(_MOST_SECONDS):
         before = await _counts(ssh)
         await run_all()
-        losses = _losses(before, await _settled(ssh, before, runs), runs)
+        after = await _settled(ssh, before, runs)
+        losses = _losses(before, after, runs)
         # KASAN keeps freed objects for a while (mm/kasan/quarantine.c), and they count as in use.
         # Shrinking a cache frees them. That is slow, so only caches that grow are shrunk.
         shrink = _shrink(losses)
+        if losses:
+            after = await _settled(ssh, before, runs, shrink)
         # Each round of runs must lose as much: a leak does, while a pool, such as the threads of a
         # work queue, grows only until it is large enough.
-        for _ in range(2 if losses else 0):
-            first = await _settled(ssh, before, runs, shrink)
+        rounds = 1
+        while losses and rounds < _ROUNDS:
+            first = after
             await run_all()
-            again = _losses(first, await _settled(ssh, first, runs, shrink), runs)
+            after = await _settled(ssh, first, runs, shrink)
+            again = _losses(first, after, runs)
             losses = {name: min(losses[name], again[name]) for name in losses if name in again}
+            rounds += 1
     return [Loss(name=name, per_run=round(loss, 2)) for name, loss in losses.items()]
 
 

@@ -132,12 +132,12 @@ class SyzSession(VariantSession):
         self._made = {id(part): variants for part, variants in zip(parts, made, strict=True)}
 
     async def _run_part(self, ssh: Ssh, part: Part) -> None:
-        made, until = self._made[id(part)], time.monotonic() + part.most_seconds
+        made = self._made[id(part)]
         seeds = [seed for sweep in part.sweeps for seed in sweep]
         seeds = [seed for seed in seeds if (seed, ALL_CHANGES) in made.variants]
         for _ in range(-(-len(seeds) // _BATCH) + _MOST_FAILURES):
-            if seeds and time.monotonic() < until:
-                seeds = seeds[await _sweep(ssh, part, made, seeds[:_BATCH], until) :]
+            if seeds and time.monotonic() < part.until:
+                seeds = seeds[await _sweep(ssh, part, made, seeds[:_BATCH]) :]
         try:
             await _show(ssh, part, made)
             if part.balance is not None:
@@ -150,7 +150,7 @@ class SyzSession(VariantSession):
             part.missing = part.missing or str(error)
 
 
-async def _sweep(ssh: Ssh, part: Part, made: Made, seeds: Sequence[int], until: float) -> int:
+async def _sweep(ssh: Ssh, part: Part, made: Made, seeds: Sequence[int]) -> int:
     """Run the variants of these seeds; return how many need not run again, at least one."""
     variants = [made.variants[seed, ALL_CHANGES] for seed in seeds]
     programs = [_PAUSE, *(variant.program for variant in variants)]
@@ -170,7 +170,7 @@ async def _sweep(ssh: Ssh, part: Part, made: Made, seeds: Sequence[int], until: 
                     # Where results are compared, a variant without them did not run.
                     if not part.is_exact or (ran.digest and not is_blind):
                         part.log.ran[seeds[number - 1]] = ran
-                if time.monotonic() > until:
+                if time.monotonic() > part.until:
                     break
     except _ExecprogFailed as error:
         part.missing = part.missing or str(error)

@@ -39,8 +39,8 @@ _MOST_CRASHES = 8
 _LEARN_SECONDS = 150.0
 # Each is answered before the next begins: answers under way are lost when a guest crashes.
 _LEARN_BATCH = 1
-# Seconds of the search in each guest.
-_SEARCH_SECONDS = 45.0
+# Seconds from the start of the first guest in which new variants may begin.
+_SEARCH_SECONDS = 40.0
 # The seeds of quiet variants begin beyond those of the search.
 _QUIET_SEEDS = 1 << 32
 # Crashes of other bugs after which a guest is given up.
@@ -116,12 +116,13 @@ class VariantSearch:
         if learned.losses is not None:
             compared.balance = "variants"
         program = Part(balance="program")
-        share = -(-count // GUESTS)
-        # Those that were quiet come first: a crash would leave them unknown.
+        # Those that were quiet come first: a crash would leave them unknown. They take the first
+        # guest about as long as a third of the new ones, so the second guest gets two thirds.
         first = [*([compared] if seeds else []), program]
+        until = begin + _SEARCH_SECONDS
         hunts = [
-            _Hunt(self, range(share * n, share * (n + 1)), first if n == 0 else [])
-            for n in range(GUESTS)
+            _Hunt(self, range(count // 3), until, first),
+            _Hunt(self, range(count // 3, count), until),
         ]
         running = [asyncio.create_task(hunt.run(f"variants-{n}")) for n, hunt in enumerate(hunts)]
         try:
@@ -216,13 +217,10 @@ class _Learning:
         seed = _QUIET_SEEDS * (1 + self.number)
         for life in range(_MOST_CRASHES):
             wanted = _WANTED_QUIET - len(self.ran)
-            left = until - time.monotonic()
-            if wanted <= 0 or left <= 0:
+            if wanted <= 0 or time.monotonic() >= until:
                 return
             seeds = range(seed, seed + wanted)
-            part = Part(
-                [seeds], pace=self.pace, batch=_LEARN_BATCH, is_exact=True, most_seconds=left
-            )
+            part = Part([seeds], pace=self.pace, batch=_LEARN_BATCH, is_exact=True, until=until)
             name = f"variants-learn-{self.number}-{life}"
             result = await self.kernel(name, VariantSession(part))
             self.ran |= part.log.ran
@@ -239,7 +237,8 @@ class _Hunt:
 
     search: VariantSearch
     seeds: range
-    before: Sequence[Part]
+    until: float
+    before: Sequence[Part] = ()
     parts: list[Part] = field(default_factory=list)
     crashes: list[VariantCrash] = field(default_factory=list)
     missing: str = ""
@@ -251,9 +250,9 @@ class _Hunt:
         return any(crash.kind in kinds for crash in self.crashes)
 
     async def run(self, name: str) -> None:
-        seeds, left = self.seeds, _SEARCH_SECONDS
+        seeds = self.seeds
         for life in range(1 + _MOST_OTHER_BUGS):
-            begin, part = time.monotonic(), Part([seeds], most_seconds=left)
+            part = Part([seeds], until=self.until)
             guest = f"{name}-{life}" if life else name
             self.parts.append(part)
             parts = [*self.before, part] if life == 0 else [part]
@@ -268,8 +267,9 @@ class _Hunt:
                 self.crashes.append(await self._explained(guest, part, result))
             if result.outcome not in (InstanceOutcome.CRASH, InstanceOutcome.SURVIVED):
                 self.missing = f"not all variants ran: {result.outcome}: {result.detail}"
-            left -= time.monotonic() - begin
-            if result.outcome is not InstanceOutcome.CRASH or self.is_decided or left <= 0:
+            if result.outcome is not InstanceOutcome.CRASH or self.is_decided:
+                return
+            if time.monotonic() >= self.until:
                 return
             # Another bug: go on behind it.
             seeds = range(part.orders[-1].stop if part.orders else seeds.stop, seeds.stop)

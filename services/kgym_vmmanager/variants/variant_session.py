@@ -1,5 +1,6 @@
 """Running variants in a booted guest: orders to its engine (guest/inside/vary.c), and answers."""
 
+import math
 import secrets
 import time
 from collections.abc import Callable, Sequence
@@ -162,9 +163,9 @@ class Part:
     A show is a seed with a mask of its changes. Without a `pace`, it is learned first.
     Then `losses` are measured, of the sweeps' variants or of the unchanged program (`balance`). If
     `is_exact`, each variant has memory of its own: slower, and the same in any order.
-    `most_seconds` limits the sweeps. `orders` are the sweeps that were begun, `shown` the shows, of
-    which the last one may not have come to its end; `log` holds the answers. `missing` says why
-    not all variants ran, or why their results are unknown.
+    No sweep begins after `until` on the monotonic clock. `orders` are the sweeps that were begun,
+    `shown` the shows, of which the last one may not have come to its end; `log` holds the answers.
+    `missing` says why not all variants ran, or why their results are unknown.
     """
 
     sweeps: Sequence[range] = ()
@@ -175,7 +176,7 @@ class Part:
     is_exact: bool = False
     balance: Literal["variants", "program"] | None = None
     losses: list[Loss] | None = None
-    most_seconds: float = _ORDER_SECONDS * 10
+    until: float = math.inf
     orders: list[range] = field(default_factory=list)
     shown: list[tuple[int, Shown]] = field(default_factory=list)
     missing: str = ""
@@ -212,7 +213,7 @@ class VariantSession(GuestSession):
 
 async def _perform(part: Part, stream: Stream) -> Pace:
     """Run the part's variants; return the pace at which they ran."""
-    begin, log = time.monotonic(), part.log
+    log = part.log
     if part.pace is None:
         await _order(log, stream, "learn", lambda: log.is_learned)
     pace = part.pace or log.pace
@@ -225,11 +226,11 @@ async def _perform(part: Part, stream: Stream) -> Pace:
     for seeds in part.sweeps:
         first = seeds.start
         while first < seeds.stop:
-            left = part.most_seconds - (time.monotonic() - begin)
+            left = part.until - time.monotonic()
             if left <= 0:
                 break
             # An order of variants that all wait would outlast the time of the sweeps.
-            size = min(part.batch, 1 + int(left / _longest(pace)))
+            size = int(min(part.batch, 1 + left / _longest(pace)))
             batch = range(first, min(first + size, seeds.stop))
             part.orders.append(batch)
             log.ordered.update(batch)
