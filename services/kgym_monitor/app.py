@@ -12,7 +12,7 @@ from kgym.client import ApiError
 from kgym.errors import KgymError, NotFound, Unauthorised, UserError
 from kgym.web import problems
 from kgym.web.access import EVERYBODY, open_paths
-from kgym.web.request_limits import BodyLimit, QueryLimit
+from kgym.web.request_limits import SizeLimits
 from kgym.web.routing import add_routes
 from kgym_monitor.assets import AssetFiles, assets
 from kgym_monitor.monitor_state import MonitorState
@@ -75,7 +75,6 @@ class Monitor(FastAPI):
             self.add_exception_handler(kind, _answered)
         # Starlette runs the last added first: headers are set on every answer, sizes are checked
         # before a session is looked up.
-        self.add_middleware(BodyLimit)
         self.add_middleware(
             SessionCheck,
             sessions=state.sessions,
@@ -84,7 +83,7 @@ class Monitor(FastAPI):
             open_to_all=open_paths(self.routes),
             refuse=_refused,
         )
-        self.add_middleware(QueryLimit)
+        self.add_middleware(SizeLimits)
         self.add_middleware(PagePolicy)
 
     def hang_up(self) -> None:

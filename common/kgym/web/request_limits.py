@@ -128,33 +128,22 @@ class Streams:
             self._open += Counter()  # drops callers without a stream
 
 
-class QueryLimit:
-    """Middleware that refuses long queries before they are parsed."""
+class SizeLimits:
+    """Middleware that refuses long queries and bodies, as early as possible."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Refuse the request if its query is too long; else pass it on."""
-        query = scope.get("query_string", b"")
+        """Refuse a request with a long query; raise BodyTooLarge while a long body is read."""
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        query = scope["query_string"]
         if len(query) > QUERY_LIMIT or query.count(b"&") >= QUERY_NAMES:
             limit = f"{QUERY_LIMIT} bytes and {QUERY_NAMES} parameters"
             error = UserError("query_too_long", f"the query is longer than {limit}")
             await answer(Request(scope), error, 414)(scope, receive, send)
-            return
-        await self._app(scope, receive, send)
-
-
-class BodyLimit:
-    """Middleware that refuses bodies longer than BODY_LIMIT, as early as possible."""
-
-    def __init__(self, app: ASGIApp) -> None:
-        self._app = app
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Count the bytes that the application reads; raise BodyTooLarge over the limit."""
-        if scope["type"] != "http":
-            await self._app(scope, receive, send)
             return
         length = next((v for k, v in scope["headers"] if k == b"content-length"), b"0")
         announced, seen = int(length), 0

@@ -15,7 +15,7 @@ from kgym.web.access import EVERYBODY, PublicFiles, needs, open_paths
 from kgym.web.callers import Callers, TokenCheck, Tokens
 from kgym.web.metrics import MEDIA_TYPE, Counted, Metrics
 from kgym.web.problems import Problem, install
-from kgym.web.request_limits import BodyLimit, QueryLimit, Rates, RequestLimits, Streams
+from kgym.web.request_limits import Rates, RequestLimits, SizeLimits, Streams
 from kgym.web.scopes import Scope
 from kgym.web.strict_requests import StrictRoute
 
@@ -73,9 +73,8 @@ class Service(FastAPI):
         Raises RuntimeError if a route has no access rule (`kgym.web.access`).
         """
         # The last one added runs first: requests are counted even if they are refused.
-        self.add_middleware(BodyLimit)
         self.add_middleware(TokenCheck, callers=self.callers, open_to_all=open_paths(self.routes))
-        self.add_middleware(QueryLimit)
+        self.add_middleware(SizeLimits)
         self.add_middleware(Counted, metrics=self.metrics)
 
     def openapi(self) -> dict[str, Any]:
