@@ -11,7 +11,7 @@ from typing import Protocol
 
 import uvicorn
 from starlette.routing import BaseRoute
-from starlette.types import Receive, Scope, Send
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from kgym.errors import UserError
 from kgym.web.access import open_paths
@@ -86,12 +86,28 @@ async def serve(
     except BaseException:
         listener.close()
         raise
+    async with serving(app, listener, bounds or ConnectionLimits.of_process()):
+        try:
+            yield Address(host, listener.getsockname()[1])
+        finally:
+            app.hang_up()
+
+
+@contextlib.asynccontextmanager
+async def serving(
+    app: ASGIApp, listener: socket.socket, bounds: ConnectionLimits
+) -> AsyncIterator[None]:
+    """Context manager: answer the requests of one socket; requests at its end have GRACE_SECONDS.
+
+    Signals are left to the caller.
+    """
     # uvicorn logs a warning for each malformed request: strangers could fill the log.
     logging.getLogger("uvicorn.error").setLevel(logging.ERROR)
     server = _Server(
         uvicorn.Config(
             app,
-            http=guarded(bounds or ConnectionLimits.of_process()),
+            http=guarded(bounds),
+            interface="asgi3",
             ws="none",
             log_config=None,
             access_log=False,
@@ -103,9 +119,8 @@ async def serve(
     task = asyncio.create_task(server.serve([listener]))
     try:
         await server.ready.wait()
-        yield Address(host, listener.getsockname()[1])
+        yield
     finally:
-        app.hang_up()
         server.stop()
         await asyncio.shield(task)
 

@@ -17,12 +17,11 @@ import os
 import socket
 import time
 from collections import Counter
-from collections.abc import Iterator, MutableMapping
+from collections.abc import MutableMapping
 from pathlib import Path
 from typing import Any, Self
 
 import httpx
-import uvicorn
 from pydantic import Field
 
 from kgym.api.agent.model_key import QUOTED, quotes_key, without_key
@@ -30,7 +29,8 @@ from kgym.api.steps import Number, Strict
 from kgym.bench.campaign import ModelAccess
 from kgym.errors import UserError
 from kgym.host.scratch import scratch
-from kgym.web.connection_limits import ConnectionLimits, guarded
+from kgym.web.connection_limits import ConnectionLimits
+from kgym.web.server import serving
 from kgym_benchmark.campaign.model_request import ModelRequest, model_names, rebuilt
 from kgym_benchmark.campaign.token_use import Used, is_reply, used
 from kgym_benchmark.kenv.environment import MODEL_SOCKET
@@ -156,19 +156,7 @@ class ModelProxy:
             self._http = await stack.enter_async_context(
                 httpx.AsyncClient(timeout=SECONDS, follow_redirects=False)
             )
-            server = _Server(
-                uvicorn.Config(
-                    self._answer,
-                    http=guarded(_CONNECTIONS),
-                    interface="asgi3",
-                    ws="none",
-                    log_config=None,
-                    access_log=False,
-                    lifespan="off",
-                )
-            )
-            serving = asyncio.create_task(server.serve([listening]))
-            stack.push_async_callback(_stopped, server, serving)
+            await stack.enter_async_context(serving(self._answer, listening, _CONNECTIONS))
             self._stack = stack.pop_all()
         return self
 
@@ -314,18 +302,6 @@ class ModelProxy:
         if dollars >= self._limit:
             return f"the attempt's limit of ${self._limit:g} is reached"
         return None
-
-
-class _Server(uvicorn.Server):
-    @contextlib.contextmanager
-    def capture_signals(self) -> Iterator[None]:
-        """Leave signals alone."""
-        yield
-
-
-async def _stopped(server: _Server, serving: asyncio.Task[None]) -> None:
-    server.should_exit = server.force_exit = True
-    await serving
 
 
 def _problem(status: int, why: str) -> _Answer:
