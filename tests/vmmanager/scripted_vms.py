@@ -217,7 +217,8 @@ class Runner:
         raise EOFError
 
 
-# The error of a variant's second call, by its seed and the mask of its changes; None: a crash.
+# The error of a variant's second call, by its seed and the mask of its changes. None: a crash;
+# a negative number: it succeeds, and writes other data.
 Behaviour = Callable[[int, int], int | None]
 
 
@@ -249,7 +250,7 @@ class Varier:
                         failed = behaves(seed, 0 if word == "plain" else 3)
                         if failed is None:
                             self._crash(crash)
-                        self._say(f"ran {seed} {failed:016x} 2 {int(bool(failed))} 0")
+                        self._say(f"ran {seed} {_digest(failed)} 2 {int(failed > 0)} 0")
                     self._say(f"swept {first}")
                 case ["show", seed, mask]:
                     self._show(int(seed), int(mask), behaves, crash)
@@ -258,12 +259,13 @@ class Varier:
         for bit in (0, 1):
             if mask & 1 << bit:
                 self._asks(f"change {bit} 202 1 argument-{bit} fff {seed:x}")
-        self._say("call 0 257 3")
+        self._say("call 0 257 3 0")
         failed = behaves(seed, mask & 3)
         if failed is None:
             self._crash(crash)
-        self._say(f"call 0 202 -{failed}" if failed else "call 0 202 0")
-        self._say(f"shown {seed} {failed:016x} 0")
+        result, written = -max(failed, 0), max(-failed, 0)
+        self._say(f"call 0 202 {result} {written:x}")
+        self._say(f"shown {seed} {_digest(failed)} 0")
 
     def _crash(self, crash: Callable[[], None]) -> NoReturn:
         crash()
@@ -285,6 +287,10 @@ class Varier:
 
     def _say(self, line: str) -> None:
         self._channel.sendall(f"{line}\n".encode())
+
+
+def _digest(behaviour: int) -> str:
+    return f"{max(behaviour, 0):016x}{max(-behaviour, 0):016x}"
 
 
 class Execprog:

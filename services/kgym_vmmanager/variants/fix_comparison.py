@@ -8,10 +8,10 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from kgym.api.steps import Equivalence, InstanceOutcome, LearnedVariants, Pace, QuietVariant
+from kgym.api.steps import Equivalence, InstanceOutcome, LearnedVariants, Pace
 from kgym_vmmanager.guest.paths import WORDS_BEFORE
 from kgym_vmmanager.variants.variant_search import Guest
-from kgym_vmmanager.variants.variant_session import Part, Ran, VariantSession
+from kgym_vmmanager.variants.variant_session import Part, Ran, VariantSession, steady_variants
 
 # Beside the quiet variants: most of these still do what crashes the unpatched kernel, and there,
 # fixes differ most.
@@ -30,23 +30,14 @@ async def of_fix(kernel: Guest, learned: LearnedVariants) -> LearnedVariants:
     first = await _run(kernel, "variants-fix", learned.pace, seeds)
     # In reverse: what depends on the variants before it is not kept.
     again = await _run(kernel, "variants-fix-again", learned.pace, seeds[::-1])
-    same = [
-        QuietVariant(seed=seed, digest=ran.digest, failed=ran.failed)
-        for seed, ran in first.ended.items()
-        if again.ended.get(seed) == ran
-    ]
+    same = steady_variants(first.ended, again.ended)
     missing = first.missing or again.missing
     if not same:
         return LearnedVariants(missing=missing or "no variant did the same in two runs")
-    return LearnedVariants(
-        engine=learned.engine,
-        dictionary=learned.dictionary,
-        pace=learned.pace,
-        quiet=same,
-        ran=len(first.begun),
-        missing=missing,
-        seconds=round(time.monotonic() - begin, 2),
-    )
+    quiet = [same[seed] for seed in sorted(same)]
+    update: dict[str, object] = {"quiet": quiet, "losses": None, "missing": missing}
+    update |= {"ran": len(first.begun), "seconds": round(time.monotonic() - begin, 2)}
+    return learned.model_copy(update=update)
 
 
 async def compared(kernel: Guest, reference: LearnedVariants) -> Equivalence:
@@ -91,8 +82,8 @@ class _Runs:
 
     def same_as(self, reference: LearnedVariants) -> set[int]:
         """Return the seeds of those that ended and did what they do on another kernel."""
-        known = {variant.seed: variant.digest for variant in reference.quiet}
-        return {seed for seed, ran in self.ended.items() if ran.digest == known[seed]}
+        quiet = [variant for variant in reference.quiet if variant.seed in self.ended]
+        return {each.seed for each in quiet if self.ended[each.seed].digest.startswith(each.digest)}
 
 
 async def _run(kernel: Guest, name: str, pace: Pace | None, seeds: Sequence[int]) -> _Runs:

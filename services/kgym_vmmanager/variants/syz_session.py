@@ -195,7 +195,7 @@ async def _show(ssh: Ssh, part: Part, made: Made) -> None:
             elif number % 3 == 1 and executed is not None:
                 _, shown = part.shown[-1]
                 shown.digest = _ran(executed, made.variants[shows[number // 3]]).digest or None
-                shown.calls = [(0, name, -error) for name, error in _results(executed)]
+                shown.calls = [(0, name, -error, "") for name, error in _results(executed)]
                 shown.is_over = True
 
 

@@ -27,10 +27,16 @@ from kgym.bugs.verdict import likeness
 from kgym.errors import KgymError
 from kgym_vmmanager.evidence.syscall_names import result_name
 from kgym_vmmanager.guest.paths import WORDS_BEFORE
-from kgym_vmmanager.variants.variant_session import ALL_CHANGES, Part, Ran, Shown, VariantSession
+from kgym_vmmanager.variants.variant_session import (
+    ALL_CHANGES,
+    RESULTS,
+    Part,
+    Ran,
+    Shown,
+    VariantSession,
+    steady_variants,
+)
 
-# Guests side by side.
-GUESTS = 2
 KEPT_QUIET = 60
 # On the unpatched kernel, each guest tries until so many variants are quiet, or it has crashed so
 # often, or the time is over: most variants of some programs crash at once.
@@ -75,14 +81,14 @@ class VariantSearch:
             pace = look.log.pace
             if pace is None:
                 return LearnedVariants(missing="the program makes no call that could be changed")
-            learning = [_Learning(self.kernel, pace, number) for number in range(GUESTS)]
+            learning = [_Learning(self.kernel, pace, number) for number in (0, 1)]
             await asyncio.gather(*(learner.run(begin + _LEARN_SECONDS) for learner in learning))
             first = {seed: ran for learner in learning for seed, ran in learner.ran.items()}
             seeds = [range(seed, seed + 1) for seed in sorted(first)]
             again = Part(seeds, pace=pace, is_exact=True)
             await self.kernel("variants-again", VariantSession(again))
-            same = {seed: ran for seed, ran in again.log.ran.items() if first.get(seed) == ran}
-            quiet = _diverse(same)
+            same = steady_variants(first, again.log.ran)
+            quiet = _diverse(same, first)
             losses = await self._losses(quiet, pace)
             none = "" if same else "no variant did the same in two runs without a crash"
             missing = [none, *(learner.missing for learner in learning), again.missing]
@@ -150,7 +156,9 @@ class VariantSearch:
         """Return the fields of a run that compare it with the unpatched kernel, and all crashes."""
         all_crashes = list(crashes)
         known = {quiet.seed: quiet for quiet in learned.quiet if quiet.seed in ran}
-        others = [seed for seed, quiet in known.items() if ran[seed].digest != quiet.digest]
+        others = [
+            seed for seed, quiet in known.items() if not ran[seed].digest.startswith(quiet.digest)
+        ]
         examples: list[str] = []
         if others:
             # Once more: what differs by chance does not differ twice.
@@ -158,11 +166,10 @@ class VariantSearch:
             after, crash = await self._shown(self.kernel, shows, learned.pace)
             if crash is not None:
                 all_crashes.append(self.crash(_SHOWN, crash))
+            digests = {seed: shown.digest or "" for seed, shown in after.items()}
             # A second run that is missing excuses nothing.
             others = [
-                seed
-                for seed in others
-                if seed not in after or after[seed].digest != known[seed].digest
+                seed for seed in others if not digests.get(seed, "").startswith(known[seed].digest)
             ]
             shows = [(seed, ALL_CHANGES) for seed in others[:_MOST_EXAMPLES]]
             before, _ = await self._shown(self.unpatched, shows, learned.pace)
@@ -267,9 +274,8 @@ class _Hunt:
                 self.crashes.append(await self._explained(guest, part, result))
             if result.outcome not in (InstanceOutcome.CRASH, InstanceOutcome.SURVIVED):
                 self.missing = f"not all variants ran: {result.outcome}: {result.detail}"
-            if result.outcome is not InstanceOutcome.CRASH or self.is_decided:
-                return
-            if time.monotonic() >= self.until:
+            is_over = self.is_decided or time.monotonic() >= self.until
+            if result.outcome is not InstanceOutcome.CRASH or is_over:
                 return
             # Another bug: go on behind it.
             seeds = range(part.orders[-1].stop if part.orders else seeds.stop, seeds.stop)
@@ -329,13 +335,17 @@ class _Hunt:
 def _difference(seed: int, before: Shown, after: Shown) -> str:
     """Return in words where two runs of a variant part."""
     changes = "; ".join(after.changes[bit].words for bit in sorted(after.changes))
-    for old, new in zip(before.calls, after.calls, strict=False):
-        if old != new:
-            _, call, result = old
+    for size in (3, 4):  # data come last: they may be the time
+        for old, new in zip(before.calls, after.calls, strict=False):
+            if old[:size] == new[:size]:
+                continue
+            _, call, result, _ = old
+            what = f"{call} gives {_outcome(new[2])} instead of {_outcome(result)}"
+            if result == new[2]:
+                what = f"{call} writes other data"
             if old[:2] != new[:2]:
-                return f"variant {seed} ({changes}): it makes other calls after {call}"
-            outcomes = f"{_outcome(new[2])} instead of {_outcome(result)}"
-            return f"variant {seed} ({changes}): {call} gives {outcomes}"
+                what = f"it makes other calls after {call}"
+            return f"variant {seed} ({changes}): {what}"
     return f"variant {seed} ({changes}): it ends in another way"
 
 
@@ -343,13 +353,11 @@ def _outcome(result: int) -> str:
     return str(result) if result >= 0 else result_name(-result)
 
 
-def _diverse(ran: dict[int, Ran]) -> list[QuietVariant]:
+def _diverse(same: dict[int, QuietVariant], ran: dict[int, Ran]) -> list[QuietVariant]:
     """Return the variants to keep: each kind of behaviour once, then those with few changes."""
-    near = sorted(ran, key=lambda seed: (ran[seed].changes, seed))
+    near = sorted(same, key=lambda seed: (ran[seed].changes, seed))
     kinds: dict[str, int] = {}
     for seed in near:
-        kinds.setdefault(ran[seed].digest, seed)
+        kinds.setdefault(same[seed].digest[:RESULTS], seed)
     chosen = list(dict.fromkeys([*kinds.values(), *near]))[:KEPT_QUIET]
-    return [
-        QuietVariant(seed=seed, digest=ran[seed].digest, failed=ran[seed].failed) for seed in chosen
-    ]
+    return [same[seed] for seed in chosen]

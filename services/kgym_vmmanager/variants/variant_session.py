@@ -3,12 +3,12 @@
 import math
 import secrets
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Literal
 
-from kgym.api.steps import SEED_LIMIT, InstanceOutcome, Loss, Pace
+from kgym.api.steps import SEED_LIMIT, InstanceOutcome, Loss, Pace, QuietVariant
 from kgym_vmmanager.evidence.syscall_names import call_name
 from kgym_vmmanager.guest.guest_session import GuestSession
 from kgym_vmmanager.guest.paths import PROGRAM, VARIER, WORDS
@@ -26,6 +26,8 @@ _ORDER_SECONDS = 120.0
 _END_SECONDS = 10.0
 _BALANCE_SECONDS = 30.0
 _LINE_BYTES = 256
+# Characters of a digest, and of its first part, that of calls and results.
+_DIGEST, RESULTS = 32, 16
 _MOST_CALLS = 400
 # Of no variant: the number of runs that change nothing.
 _PLAIN_SEED = SEED_LIMIT - 1
@@ -37,11 +39,25 @@ ALL_CHANGES = (1 << 31) - 1
 
 @dataclass(frozen=True, slots=True)
 class Ran:
-    """One variant that ran to its end: a digest of its calls and results, and its failed calls."""
+    """One variant that ran to its end: a digest of what it did, its changes and failed calls."""
 
     digest: str
     changes: int
     failed: int
+
+
+def steady_variants(first: Mapping[int, Ran], again: Mapping[int, Ran]) -> dict[int, QuietVariant]:
+    """Return the variants that did the same twice, with the part of their digests that is equal.
+
+    That is at least their calls and results: what they write may be the time, for instance.
+    """
+    same = {}
+    for seed in first.keys() & again.keys():
+        whole, other = first[seed].digest, again[seed].digest
+        digest = whole if whole == other else whole[:RESULTS]
+        if digest and other.startswith(digest):
+            same[seed] = QuietVariant(seed=seed, digest=digest, failed=again[seed].failed)
+    return same
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,10 +102,13 @@ class Replaced:
 
 @dataclass(slots=True)
 class Shown:
-    """One variant in detail: its changes by bit, its calls (task, name, result) in order."""
+    """One variant in detail: its changes by bit, its calls in order.
+
+    A call is its task, name, result, and a hash of what it wrote behind its arguments.
+    """
 
     changes: dict[int, Change | Replaced] = field(default_factory=dict)
-    calls: list[tuple[int, str, int]] = field(default_factory=list)
+    calls: list[tuple[int, str, int, str]] = field(default_factory=list)
     digest: str | None = None
     """None until the variant has ended, and if it was cut off."""
     is_over: bool = False
@@ -104,11 +123,12 @@ class Shown:
                 if bit < _MOST_CHANGES:
                     change = Change(call, place, what, int(before, 16), int(after, 16))
                     self.changes[bit] = change
-            case ["call", task, call, result] if _are_numbers(task, call, result.lstrip("-")):
-                if len(self.calls) < _MOST_CALLS:
-                    self.calls.append((int(task), call_name(int(call)), int(result)))
+            case ["call", task, call, result, data] if (
+                _are_numbers(task, call, result.lstrip("-")) and len(self.calls) < _MOST_CALLS
+            ):
+                self.calls.append((int(task), call_name(int(call)), int(result), data[:16]))
             case ["shown", seed, digest, cut] if _are_numbers(seed):
-                self.digest = digest[:16] if cut == "0" else None
+                self.digest = digest[:_DIGEST] if cut == "0" else None
                 self.is_over = True
 
 
@@ -146,7 +166,7 @@ class VaryLog:
                 self.pace = _pace(numbers) or self.pace
             case ["ran", seed, digest, changes, failed, "0"] if _are_numbers(seed, changes, failed):
                 if int(seed) in self.ordered:
-                    self.ran[int(seed)] = Ran(digest[:16], int(changes), int(failed))
+                    self.ran[int(seed)] = Ran(digest[:_DIGEST], int(changes), int(failed))
             case ["swept", seed] if _are_numbers(seed):
                 self.swept.add(int(seed))
             case ["failed", number] if _are_numbers(number):

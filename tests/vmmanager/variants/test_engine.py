@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from kgym.api.steps import ENGINE, Dictionary, Pace
 from kgym_vmmanager.guest import guest_image
 from kgym_vmmanager.variants import dictionary
-from kgym_vmmanager.variants.variant_session import Shown, VaryLog
+from kgym_vmmanager.variants.variant_session import RESULTS, Ran, Shown, VaryLog, steady_variants
 
 HERE = Path(__file__).parent
 CALLS = 17  # of program.c: open, five times three calls, close
@@ -89,18 +89,43 @@ def test_variants_are_the_same_each_time(programs: Path, tmp_path: Path) -> None
         assert sum(line.startswith("at ") for line in lines) == CALLS
         assert engine.log.pace is not None
         assert engine.log.pace.calls == CALLS
+        engine.send(f"use {CALLS} 1000 1000")
         engine.order("exact 0 100", "swept")
         alone = dict(engine.log.ran)
         engine.order("sweep 0 100", "swept")
         # What one variant leaves in the memory that they share does not change the next one.
-        assert sum(alone[seed] == ran for seed, ran in engine.log.ran.items()) > 80
-        engine.send(f"use {CALLS} 1000 1000")
+        together = engine.log.ran
+        results = [
+            (alone[seed].digest[:RESULTS], ran.digest[:RESULTS]) for seed, ran in together.items()
+        ]
+        assert sum(first == other for first, other in results) > 80
         first, second = ([shown(engine, seed, 7) for seed in range(40)] for _ in range(2))
     for once, again in zip(first, second, strict=True):
         # Calls that a second process makes at the same time may come first or last.
         if all(change.what != "beside" for change in once.changes.values()):
             assert once == again
     assert len({each.digest for each in first}) > 10
+    with started(programs, tmp_path) as engine:
+        engine.send(f"use {CALLS} 1000 1000")
+        engine.order("exact 0 100", "swept")
+        # Nor does what they write, to the second half of the digest, depend on the engine's run.
+        assert sum(alone[seed] == ran for seed, ran in engine.log.ran.items()) > 80
+
+
+def test_what_a_call_writes_counts_as_much_as_its_result(programs: Path, tmp_path: Path) -> None:
+    with started(programs, tmp_path) as engine:
+        engine.send(f"use {CALLS} 1000 1000")
+        each = [shown(engine, seed, 7) for seed in range(300)]
+        unchanged = shown(engine, 1, 0)
+    assert unchanged.digest is not None
+    assert {call for _, call, _, data in unchanged.calls if data != "0"} == {"pread64"}
+    # From another place, as many bytes are read.
+    results = [call[:3] for call in unchanged.calls]
+    same = [variant for variant in each if [call[:3] for call in variant.calls] == results]
+    assert {variant.digest[:RESULTS] for variant in same if variant.digest} == {
+        unchanged.digest[:RESULTS]
+    }
+    assert len({variant.digest for variant in same}) > 1
 
 
 def test_the_changes_of_a_variant_are_shown_before_they_are_made(
@@ -176,6 +201,25 @@ def test_malformed_answers_do_not_count(lines: bytes) -> None:
     log = VaryLog(ordered={3})
     log.feed(lines)
     assert (log.ran, log.pace, log.shown.changes) == ({}, None, {})
+
+
+@pytest.mark.parametrize(
+    ("first", "again", "part"),
+    [
+        ("1" * 32, "1" * 32, "1" * 32),
+        ("1" * 32, "1" * 16 + "2" * 16, "1" * 16),  # it writes the time, for instance
+        ("1" * 32, "2" * 16 + "1" * 16, ""),
+        ("1" * 16, "1" * 16, "1" * 16),  # of syzkaller's programs only results are known
+        ("", "1" * 16, ""),
+    ],
+)
+def test_only_the_steady_part_of_a_digest_is_compared(first: str, again: str, part: str) -> None:
+    runs = [
+        {7: Ran(digest, 1, 2), 8 + number: Ran("3" * 32, 1, 2)}
+        for number, digest in enumerate((first, again))
+    ]
+    same = steady_variants(*runs)
+    assert {seed: quiet.digest for seed, quiet in same.items()} == ({7: part} if part else {})
 
 
 def test_a_pace_is_bounded() -> None:

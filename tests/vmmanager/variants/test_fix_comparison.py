@@ -119,7 +119,7 @@ async def test_a_patch_is_compared_with_what_the_fix_does_twice(run_on: RunOn) -
     assert fixed.learned is None
     assert fixed.reference is not None
     assert not fixed.reference.missing
-    kept = {variant.seed: int(variant.digest, 16) for variant in fixed.reference.quiet}
+    kept = {variant.seed: int(variant.digest[:16], 16) for variant in fixed.reference.quiet}
     # What differs from run to run, and what crashes the fixed kernel as well, is left out.
     seeds = {*range(200), *QUIET} - {RANDOM, CRASHES}
     assert kept == {seed: EINVAL if seed % 10 == 1 else 0 for seed in seeds}

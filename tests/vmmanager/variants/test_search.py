@@ -199,6 +199,13 @@ class RefusesAll(Kernels):
         return EINVAL
 
 
+class WritesOther(Kernels):
+    """A patch that leaves out the copy to the program, and reports success."""
+
+    def patched(self, seed: int, mask: int) -> int | None:
+        return -7
+
+
 @pytest.fixture
 def vmlinux(tmp_path: Path) -> Path:
     """Return a program that stands for a kernel's ELF file."""
@@ -346,6 +353,14 @@ async def test_a_patch_that_refuses_most_variants_is_no_fix(tried: Any) -> None:
     assert len(result.variants.refused) == result.variants.compared
     (finding,) = of_variants(result)
     assert (finding.reason, finding.severity) == ("variants_refused", Severity.BLOCKING)
+
+
+async def test_a_patch_that_writes_other_data_is_no_fix(tried: Any) -> None:
+    result = await tried(WritesOther)
+    assert len(result.variants.different) == result.variants.compared
+    (finding,) = of_variants(result)
+    assert (finding.reason, finding.severity) == ("variants_differ", Severity.BLOCKING)
+    assert "futex writes other data" in finding.message
 
 
 @syz

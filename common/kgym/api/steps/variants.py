@@ -10,7 +10,7 @@ from kgym.api.steps.base import Count, Line, Name, Number, Strict
 SEED_LIMIT = 1 << 48
 # SHA-256 of the engine that makes a variant from a seed (kgym_vmmanager/guest/inside/vary.c).
 # Another version of the engine makes other variants of the same seeds.
-ENGINE = "c42f45dc"
+ENGINE = "61501f91"
 # So begin the versions of engines that vary syzkaller programs: SHA-256 of the mutator.
 SYZ_ENGINE = "syz-"
 _Seed = Annotated[int, Field(ge=0, lt=SEED_LIMIT)]
@@ -40,7 +40,7 @@ class QuietVariant(Strict):
     """A variant that did the same in two runs on a kernel, without a crash."""
 
     seed: _Seed
-    digest: Name = Field(description="of its calls and their results")
+    digest: Name = Field(description="of its calls, results, and data they wrote")
     failed: Count = Field(description="calls that failed")
 
 

@@ -22,10 +22,12 @@
  *       swept SEED
  *     show SEED MASK         run one variant with those changes whose bit is set in MASK
  *       change BIT CALL ORDINAL WHAT FROM TO (per change; it is made once a line `go` has come)
- *       call TASK CALL RESULT                (per call, in order, at most SHOWN)
+ *       call TASK CALL RESULT WRITTEN        (per call, in order, at most SHOWN)
  *       shown SEED DIGEST CUT
- * DIGEST is a hash of all calls with their results; FAILED counts the calls that failed; CUT is 1
- * if the variant was cut off, so that its digest depends on the time.
+ * DIGEST is a hash of all calls with their results, followed by one of what they have written to
+ * the buffers that they were given, except in `sweep`; WRITTEN is the latter for one call. FAILED
+ * counts the calls that failed; CUT is 1 if the variant was cut off, so that its digest depends on
+ * the time.
  *
  * A variant does the same on every kernel as long as the program makes the same calls: what is
  * changed depends on the seed and on the place of the call, on nothing else.
@@ -42,6 +44,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mount.h>
+#include <sys/personality.h>
 #include <sys/prctl.h>
 #include <sys/ptrace.h>
 #include <sys/stat.h>
@@ -72,6 +75,8 @@ enum {
 	RED_ZONE = 128, /* below the stack pointer: System V ABI for AMD64, 3.2.2 */
 	BYTES = 256, /* of a buffer that are looked at */
 	LARGEST = 1024,
+	ARGUMENTS = 6,
+	WRITTEN = 128, /* bytes behind an argument that are compared */
 };
 
 #define HELPER (CLONE_FILES | CLONE_FS | CLONE_VM | SIGCHLD) /* flags of the process that helps */
@@ -81,12 +86,20 @@ typedef uint64_t u64;
 /* A process is announced by its parent, and stops before it begins, in either order. */
 enum { RUNS, ANNOUNCED, WAITS };
 
+/* What stood behind an argument before the call. */
+struct buffer {
+	u64 at;
+	int size;
+	unsigned char bytes[WRITTEN];
+};
+
 struct task {
 	pid_t id;
 	int number, in_call, clone, again, helps, state;
 	long call;
-	u64 digest;
+	u64 digest, written;
 	struct user_regs_struct before;
+	struct buffer buffers[ARGUMENTS];
 };
 
 /* --- what a seed says ------------------------------------------------------------------------ */
@@ -468,6 +481,36 @@ static u64 mix(u64 hash, u64 value)
 	return (hash ^ value) * 0x100000001b3;
 }
 
+static void save_buffers(struct task *task, struct user_regs_struct *regs)
+{
+	int count = argument_count(task->call), i;
+
+	for (i = 0; i < count; i++) {
+		struct buffer *buffer = &task->buffers[i];
+
+		buffer->at = *argument(regs, i);
+		buffer->size = peek(task->id, buffer->at, buffer->bytes, WRITTEN);
+	}
+}
+
+/* Returns a hash of what the call has changed in its buffers; 0 if nothing. */
+static u64 written(struct task *task)
+{
+	unsigned char bytes[WRITTEN];
+	u64 hash = 0;
+	int i, j, size;
+
+	for (i = 0; i < ARGUMENTS; i++) {
+		struct buffer *buffer = &task->buffers[i];
+
+		size = buffer->size > 0 ? peek(task->id, buffer->at, bytes, buffer->size) : 0;
+		for (j = 0; j < size; j++)
+			if (bytes[j] != buffer->bytes[j])
+				hash = mix(mix(hash, 1 + i * WRITTEN + j), bytes[j]);
+	}
+	return hash;
+}
+
 static void enter(struct task *task)
 {
 	struct user_regs_struct regs;
@@ -479,6 +522,8 @@ static void enter(struct task *task)
 	task->in_call = 1;
 	task->call = regs.cs == 0x23 ? LARGEST : (long)regs.orig_rax;
 	task->before = regs;
+	for (i = 0; i < ARGUMENTS; i++)
+		task->buffers[i].size = 0;
 	if (is_left_alone(task->call, &regs))
 		return;
 	if (learns) {
@@ -501,6 +546,8 @@ static void enter(struct task *task)
 			changes++;
 		}
 	}
+	if (!shares) /* it is slow */
+		save_buffers(task, task->clone ? &task->before : &regs);
 	candidates++;
 }
 
@@ -519,6 +566,7 @@ static void leave(struct task *task)
 {
 	struct user_regs_struct regs;
 	long result;
+	u64 data;
 
 	task->in_call = 0;
 	if (task->helps) { /* its one call is made */
@@ -542,8 +590,11 @@ static void leave(struct task *task)
 		result = 0; /* addresses and processes differ from run to run */
 	failed += result < 0;
 	task->digest = mix(mix(task->digest, task->call), result);
+	data = written(task);
+	task->written = mix(task->written, data);
 	if (shows && calls < SHOWN)
-		printf("call %d %ld %ld\n", task->number, task->call, result);
+		printf("call %d %ld %ld %llx\n", task->number, task->call, result,
+		       (unsigned long long)data);
 	if (task->again) {
 		task->again--;
 		task->in_call = 2;
@@ -572,6 +623,7 @@ static void become(const char *folder, const char *program)
 	dup2(fd, 0);
 	dup2(fd, 1);
 	dup2(fd, 2);
+	personality(ADDR_NO_RANDOMIZE); /* addresses may be part of what calls write */
 	if (chdir(folder) < 0 || ptrace(PTRACE_TRACEME, 0, NULL, NULL) < 0)
 		_exit(127);
 	raise(SIGSTOP);
@@ -579,13 +631,21 @@ static void become(const char *folder, const char *program)
 	_exit(127);
 }
 
-static u64 digest;
+static u64 digest, all_written;
+
+/* Adds what a task has done to what the variant does; the order in which tasks end is chance. */
+static void add(const struct task *task)
+{
+	if (task->helps)
+		return;
+	digest += mix(task->digest, task->number);
+	all_written += mix(task->written, task->number);
+}
 
 static void gone(struct task *task, int status)
 {
 	task->digest = mix(task->digest, status);
-	if (!task->helps)
-		digest += mix(task->digest, task->number);
+	add(task);
 	*task = tasks[--task_count];
 }
 
@@ -854,7 +914,7 @@ static int run(void)
 
 	task_count = task_total = changes = failed = is_cut_off = 0;
 	calls = candidates = 0;
-	digest = 0;
+	digest = all_written = 0;
 	choose_places();
 	if ((id = spawn()) < 0)
 		return 0;
@@ -893,8 +953,7 @@ static int run(void)
 	}
 	tick(0);
 	for (i = 0; i < task_count; i++)
-		if (!tasks[i].helps)
-			digest += mix(tasks[i].digest, tasks[i].number);
+		add(&tasks[i]);
 	kill_all();
 	return 1;
 }
@@ -962,8 +1021,9 @@ static int sweep(const char *folder, const char *program, u64 begin, long count,
 		seed = begin + i;
 		if (!run_in(folder, program))
 			return 0;
-		printf("ran %llu %016llx %d %d %d\n", (unsigned long long)seed,
-		       (unsigned long long)digest, changes, failed, is_cut_off);
+		printf("ran %llu %016llx%016llx %d %d %d\n", (unsigned long long)seed,
+		       (unsigned long long)digest, (unsigned long long)all_written, changes, failed,
+		       is_cut_off);
 	}
 	if (fast) /* with all that the variants have mapped */
 		end_origin();
@@ -1019,7 +1079,8 @@ int main(int count, char **arguments)
 			well = run_in(arguments[1], arguments[2]);
 			shows = 0;
 			mask = ~0;
-			printf("shown %llu %016llx %d\n", begin, (unsigned long long)digest, is_cut_off);
+			printf("shown %llu %016llx%016llx %d\n", begin, (unsigned long long)digest,
+			       (unsigned long long)all_written, is_cut_off);
 		}
 		fflush(stdout);
 	}
