@@ -1,5 +1,6 @@
 """The guest's engine of variants, run on this host."""
 
+import ctypes
 import hashlib
 import subprocess
 from collections.abc import Iterator
@@ -17,6 +18,8 @@ from kgym_vmmanager.variants.variant_session import RESULTS, Ran, Shown, VaryLog
 
 HERE = Path(__file__).parent
 CALLS = 17  # of program.c: open, five times three calls, close
+LIBC = ctypes.CDLL(None)
+SYS_KEYCTL, JOIN_SESSION_KEYRING = 250, 1  # x86-64; include/uapi/linux/keyctl.h
 WORDS = Dictionary(values=[31, 77], fields=[(12, 12)], strings=[b"user\0".hex()])
 
 
@@ -54,7 +57,8 @@ def programs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with the engine and the program."""
     folder = tmp_path_factory.mktemp("programs")
     engine = Path(guest_image.__file__).parent / "inside" / "vary.c"
-    for name, source in (("vary", engine), ("program", HERE / "program.c")):
+    sources = {"vary": engine, "program": HERE / "program.c", "keys": HERE / "keys.c"}
+    for name, source in sources.items():
         argv = ["gcc", "-static", "-O1", "-o", folder / name, source]
         subprocess.run(argv, check=True, timeout=60)
     (folder / "words").write_text(dictionary.lines(WORDS))
@@ -62,9 +66,15 @@ def programs(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @contextmanager
-def started(programs: Path, folder: Path) -> Iterator[Engine]:
-    argv = [programs / "vary", folder / "runs", programs / "program", programs / "words"]
-    with subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+def started(programs: Path, folder: Path, program: str = "program") -> Iterator[Engine]:
+    argv = [programs / "vary", folder / "runs", programs / program, programs / "words"]
+    with subprocess.Popen(
+        argv,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        # A keyring of the session, which all of its processes share.
+        preexec_fn=lambda: LIBC.syscall(SYS_KEYCTL, JOIN_SESSION_KEYRING, 0),  # noqa: PLW1509
+    ) as process:
         try:
             yield Engine(process)
         finally:
@@ -110,6 +120,15 @@ def test_variants_are_the_same_each_time(programs: Path, tmp_path: Path) -> None
         engine.order("exact 0 100", "swept")
         # Nor does what they write, to the second half of the digest, depend on the engine's run.
         assert sum(alone[seed] == ran for seed, ran in engine.log.ran.items()) > 80
+
+
+def test_a_variant_does_not_see_the_keys_of_earlier_ones(programs: Path, tmp_path: Path) -> None:
+    if subprocess.run([programs / "keys"], check=False).returncode:
+        pytest.skip("this host allows no keys")
+    with started(programs, tmp_path, "keys") as engine:
+        engine.order("plain 0 20", "swept")
+    assert len(engine.log.ran) == 20
+    assert len({ran.digest[:RESULTS] for ran in engine.log.ran.values()}) == 1
 
 
 def test_what_a_call_writes_counts_as_much_as_its_result(programs: Path, tmp_path: Path) -> None:

@@ -37,6 +37,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <ftw.h>
+#include <linux/keyctl.h>
 #include <sched.h>
 #include <signal.h>
 #include <stdint.h>
@@ -740,8 +741,13 @@ static void choose_places(void)
 
 	/* Mostly one: a second change often hides what the first one does. */
 	change_count = usual_calls ? 1 + below(&random, below(&random, CHANGES) + 1) : 0;
-	for (i = 0; i < change_count; i++)
+	for (i = 0; i < change_count; i++) {
 		places[i] = below(&random, usual_calls);
+		/* Half of them near the last call: on the unpatched kernel, the one that crashes. */
+		if (below(&random, 2))
+			for (places[i] = usual_calls - 1; places[i] > 0 && below(&random, 2);)
+				places[i]--;
+	}
 }
 
 /* --- the program, stopped before its first call of interest; each variant is a fork of it ----- */
@@ -882,25 +888,39 @@ static int start_origin(const char *folder, const char *program)
 	return 1;
 }
 
+/* Makes a process that is stopped before its call make another one first; returns 0 if it ends. */
+static int make_first(pid_t id, const struct user_regs_struct *regs, unsigned long *child)
+{
+	if (ptrace(PTRACE_SETREGS, id, NULL, regs) < 0 || !to_call(id, child))
+		return 0;
+	call_again(id, &origin_regs);
+	return 1;
+}
+
 /* Makes the stopped program fork, and stops it again before the same call. Returns the child. */
 static pid_t spawn(void)
 {
 	struct user_regs_struct regs = origin_regs;
-	unsigned long child = 0;
+	unsigned long child = 0, none;
 	int status;
 
 	/* The child is ours, not the program's, which could not collect it. */
 	regs.orig_rax = SYS_clone;
 	regs.rdi = CLONE_PARENT | SIGCHLD | (is_shared ? CLONE_VM : 0);
 	regs.rsi = regs.rdx = regs.r10 = regs.r8 = 0;
-	if (ptrace(PTRACE_SETREGS, origin, NULL, &regs) < 0)
-		return -1;
-	if (!to_call(origin, &child))
-		return -1;
-	call_again(origin, &origin_regs);
-	if (!to_call(origin, &child) || !child || !wait_stop(child, &status))
+	if (!make_first(origin, &regs, &child) || !to_call(origin, &child) || !child ||
+	    !wait_stop(child, &status))
 		return -1;
 	call_again(child, &origin_regs);
+	if (is_shared)
+		return child;
+	/* Keys outlive a program: in one keyring, a variant would see those of earlier ones. */
+	regs = origin_regs;
+	regs.orig_rax = SYS_keyctl;
+	regs.rdi = KEYCTL_JOIN_SESSION_KEYRING;
+	regs.rsi = 0;
+	if (!to_call(child, &none) || !make_first(child, &regs, &none))
+		return -1;
 	return child;
 }
 
