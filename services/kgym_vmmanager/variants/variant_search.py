@@ -47,8 +47,9 @@ _LEARN_SECONDS = 150.0
 _LEARN_BATCH = 1
 # Seconds from the start of the first guest in which new variants may begin.
 _SEARCH_SECONDS = 40.0
-# The seeds of quiet variants begin beyond those of the search.
-_QUIET_SEEDS = 1 << 32
+# The seeds of quiet variants begin beyond those of the search. If the program crashes the kernel in
+# its last call, only variants that change this call can be quiet (LAST_CALL in vary.c).
+_QUIET_SEEDS, _LAST_CALL_SEEDS = 1 << 32, 1 << 47
 # Crashes of other bugs after which a guest is given up.
 _MOST_OTHER_BUGS = 2
 _MOST_EXAMPLES = 3
@@ -81,7 +82,8 @@ class VariantSearch:
             pace = look.log.pace
             if pace is None:
                 return LearnedVariants(missing="the program makes no call that could be changed")
-            learning = [_Learning(self.kernel, pace, number) for number in (0, 1)]
+            seed = _QUIET_SEEDS if look.log.is_learned else _LAST_CALL_SEEDS
+            learning = [_Learning(self.kernel, pace, n, seed + n * _QUIET_SEEDS) for n in (0, 1)]
             await asyncio.gather(*(learner.run(begin + _LEARN_SECONDS) for learner in learning))
             first = {seed: ran for learner in learning for seed, ran in learner.ran.items()}
             seeds = [range(seed, seed + 1) for seed in sorted(first)]
@@ -217,16 +219,16 @@ class _Learning:
     kernel: Guest
     pace: Pace
     number: int
+    seed: int
     ran: dict[int, Ran] = field(default_factory=dict)
     missing: str = ""
 
     async def run(self, until: float) -> None:
-        seed = _QUIET_SEEDS * (1 + self.number)
         for life in range(_MOST_CRASHES):
             wanted = _WANTED_QUIET - len(self.ran)
             if wanted <= 0 or time.monotonic() >= until:
                 return
-            seeds = range(seed, seed + wanted)
+            seeds = range(self.seed, self.seed + wanted)
             part = Part([seeds], pace=self.pace, batch=_LEARN_BATCH, is_exact=True, until=until)
             name = f"variants-learn-{self.number}-{life}"
             result = await self.kernel(name, VariantSession(part))
@@ -235,7 +237,7 @@ class _Learning:
             if result.outcome is not InstanceOutcome.CRASH:
                 return
             # The guest's last answers may be lost: its last order is left out.
-            seed = part.orders[-1].stop if part.orders else seed + _LEARN_BATCH
+            self.seed = part.orders[-1].stop if part.orders else self.seed + _LEARN_BATCH
 
 
 @dataclass(slots=True)
@@ -268,8 +270,7 @@ class _Hunt:
             except (KgymError, OSError) as error:
                 self.missing = f"not all variants ran: {error}"
                 return
-            missing = [self.missing, *(part.missing for part in parts)]
-            self.missing = next(filter(None, missing), "")
+            self.missing = next(filter(None, (self.missing, *(part.missing for part in parts))), "")
             if result.outcome is InstanceOutcome.CRASH:
                 self.crashes.append(await self._explained(guest, part, result))
             if result.outcome not in (InstanceOutcome.CRASH, InstanceOutcome.SURVIVED):

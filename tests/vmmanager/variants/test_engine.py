@@ -164,6 +164,16 @@ def test_the_changes_of_a_variant_are_shown_before_they_are_made(
     assert whole.digest is not None
 
 
+def test_some_seeds_always_change_the_last_call(programs: Path, tmp_path: Path) -> None:
+    with started(programs, tmp_path) as engine:
+        engine.send(f"use {CALLS} 1000 1000")
+        each = [shown(engine, seed, 7) for seed in range(1 << 47, (1 << 47) + 40)]
+    places = [{change.place for change in variant.changes.values()} for variant in each]
+    # A few of those that are drawn change nothing, such as a descriptor in place of an address.
+    assert sum(CALLS - 1 in changed for changed in places) > 30
+    assert set.union(*places) > {CALLS - 1}
+
+
 @pytest.mark.thorough
 def test_values_come_from_the_dictionary(programs: Path, tmp_path: Path) -> None:
     with started(programs, tmp_path) as engine:
