@@ -47,9 +47,10 @@ _LEARN_SECONDS = 150.0
 _LEARN_BATCH = 1
 # Seconds from the start of the first guest in which new variants may begin.
 _SEARCH_SECONDS = 40.0
-# The seeds of quiet variants begin beyond those of the search. If the program crashes the kernel in
-# its last call, only variants that change this call can be quiet (LAST_CALL in vary.c).
-_QUIET_SEEDS, _LAST_CALL_SEEDS = 1 << 32, 1 << 47
+# Where the seeds of quiet variants begin in each guest: beyond those of the search. Those of the
+# second guest always change the last call (LAST_CALL in vary.c): if the kernel crashes there, most
+# variants that leave that call alone crash as well.
+_QUIET_SEEDS = (1 << 32, 1 << 47)
 # Crashes of other bugs after which a guest is given up.
 _MOST_OTHER_BUGS = 2
 _MOST_EXAMPLES = 3
@@ -82,8 +83,7 @@ class VariantSearch:
             pace = look.log.pace
             if pace is None:
                 return LearnedVariants(missing="the program makes no call that could be changed")
-            seed = _QUIET_SEEDS if look.log.is_learned else _LAST_CALL_SEEDS
-            learning = [_Learning(self.kernel, pace, n, seed + n * _QUIET_SEEDS) for n in (0, 1)]
+            learning = [_Learning(self.kernel, pace, *start) for start in enumerate(_QUIET_SEEDS)]
             await asyncio.gather(*(learner.run(begin + _LEARN_SECONDS) for learner in learning))
             first = {seed: ran for learner in learning for seed, ran in learner.ran.items()}
             seeds = [range(seed, seed + 1) for seed in sorted(first)]

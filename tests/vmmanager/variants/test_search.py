@@ -131,7 +131,7 @@ class CrashesQuiet(NewBug):
     """A fix that crashes where the kernel with the bug did not."""
 
     def patched(self, seed: int, mask: int) -> int | None:
-        return None if seed == 1 << 47 else 0
+        return None if seed == 1 << 32 else 0
 
 
 class OtherBug(NewBug):
