@@ -918,9 +918,12 @@ static int make_first(pid_t id, const struct user_regs_struct *regs, unsigned lo
 /* Makes the stopped program fork, and stops it again before the same call. Returns the child. */
 static pid_t spawn(void)
 {
+	/* What outlives a program must not be seen by later variants: keys, shared memory, queues. */
+	static const long isolate[][2] = { { SYS_keyctl, KEYCTL_JOIN_SESSION_KEYRING },
+					   { SYS_unshare, CLONE_NEWIPC } };
 	struct user_regs_struct regs = origin_regs;
 	unsigned long child = 0, none;
-	int status;
+	int status, i;
 
 	/* The child is ours, not the program's, which could not collect it. */
 	regs.orig_rax = SYS_clone;
@@ -930,15 +933,14 @@ static pid_t spawn(void)
 	    !wait_stop(child, &status))
 		return -1;
 	call_again(child, &origin_regs);
-	if (is_shared)
-		return child;
-	/* Keys outlive a program: in one keyring, a variant would see those of earlier ones. */
 	regs = origin_regs;
-	regs.orig_rax = SYS_keyctl;
-	regs.rdi = KEYCTL_JOIN_SESSION_KEYRING;
 	regs.rsi = 0;
-	if (!to_call(child, &none) || !make_first(child, &regs, &none))
-		return -1;
+	for (i = 0; !is_shared && i < 2; i++) {
+		regs.orig_rax = isolate[i][0];
+		regs.rdi = isolate[i][1];
+		if (!to_call(child, &none) || !make_first(child, &regs, &none))
+			return -1;
+	}
 	return child;
 }
 
