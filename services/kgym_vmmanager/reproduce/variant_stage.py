@@ -41,10 +41,9 @@ from kgym_vmmanager.variants.variant_search import Guest, VariantSearch
 _LEAST_COMPARED = 10
 # Share of the quiet variants that must behave as before, if the reproducer's own work is refused.
 _LEAST_SAME = 0.8
-# Shares of them, of at least so many, from which on refusals and other answers block. A fix that
-# must refuse the reproducer's own request refuses the variants that leave this request as it is:
-# that of fsconfig-source-fd 8 of 18 to 20, or 4 of 8. No known fix of a shipped bug answers
-# otherwise.
+# Shares of the quiet variants, of at least _FEW, above which refusals and other answers block. The
+# known fix of fsconfig-source-fd must refuse the reproducer's request. It also refuses variants
+# with the same request: 8 of 18 to 20, or 4 of 8. No shipped bug's fix gives other answers.
 _MOST_REFUSED, _MOST_DIFFERENT, _FEW = 0.75, 0.25, 5
 
 

@@ -45,8 +45,9 @@ _MOST_CRASHES = 8
 _LEARN_SECONDS = 150.0
 # Each is answered before the next begins: answers under way are lost when a guest crashes.
 _LEARN_BATCH = 1
-# Seconds from the start of the first guest in which new variants may begin.
-_SEARCH_SECONDS = 40.0
+# Seconds after a guest's start in which new variants begin there. A guest may have waited for room
+# on this host: time before its start does not count, or a busy host would run no variants.
+_SEARCH_SECONDS = 36.0
 # Where the seeds of quiet variants begin in each guest: beyond those of the search. Those of the
 # second guest always change the last call (LAST_CALL in vary.c): if the kernel crashes there, most
 # variants that leave that call alone crash as well.
@@ -127,11 +128,7 @@ class VariantSearch:
         # Those that were quiet come first: a crash would leave them unknown. They take the first
         # guest about as long as a third of the new ones, so the second guest gets two thirds.
         first = [*([compared] if seeds else []), program]
-        until = begin + _SEARCH_SECONDS
-        hunts = [
-            _Hunt(self, range(count // 3), until, first),
-            _Hunt(self, range(count // 3, count), until),
-        ]
+        hunts = [_Hunt(self, range(count // 3), first), _Hunt(self, range(count // 3, count))]
         running = [asyncio.create_task(hunt.run(f"variants-{n}")) for n, hunt in enumerate(hunts)]
         try:
             # The first crash that counts ends the search: one is enough for a verdict.
@@ -226,10 +223,12 @@ class _Learning:
     async def run(self, until: float) -> None:
         for life in range(_MOST_CRASHES):
             wanted = _WANTED_QUIET - len(self.ran)
-            if wanted <= 0 or time.monotonic() >= until:
+            left = until - time.monotonic()
+            if wanted <= 0 or left <= 0:
                 return
             seeds = range(self.seed, self.seed + wanted)
-            part = Part([seeds], pace=self.pace, batch=_LEARN_BATCH, is_exact=True, until=until)
+            part = Part([seeds], pace=self.pace, batch=_LEARN_BATCH, is_exact=True)
+            part.most_seconds = left
             name = f"variants-learn-{self.number}-{life}"
             result = await self.kernel(name, VariantSession(part))
             self.ran |= part.log.ran
@@ -246,7 +245,6 @@ class _Hunt:
 
     search: VariantSearch
     seeds: range
-    until: float
     before: Sequence[Part] = ()
     parts: list[Part] = field(default_factory=list)
     crashes: list[VariantCrash] = field(default_factory=list)
@@ -259,9 +257,9 @@ class _Hunt:
         return any(crash.kind in kinds for crash in self.crashes)
 
     async def run(self, name: str) -> None:
-        seeds = self.seeds
+        seeds, left = self.seeds, _SEARCH_SECONDS
         for life in range(1 + _MOST_OTHER_BUGS):
-            part = Part([seeds], until=self.until)
+            begin, part = time.monotonic(), Part([seeds], most_seconds=left)
             guest = f"{name}-{life}" if life else name
             self.parts.append(part)
             parts = [*self.before, part] if life == 0 else [part]
@@ -275,7 +273,8 @@ class _Hunt:
                 self.crashes.append(await self._explained(guest, part, result))
             if result.outcome not in (InstanceOutcome.CRASH, InstanceOutcome.SURVIVED):
                 self.missing = f"not all variants ran: {result.outcome}: {result.detail}"
-            is_over = self.is_decided or time.monotonic() >= self.until
+            left -= time.monotonic() - begin
+            is_over = self.is_decided or left <= 0
             if result.outcome is not InstanceOutcome.CRASH or is_over:
                 return
             # Another bug: go on behind it.

@@ -39,7 +39,7 @@ ALL_CHANGES = (1 << 31) - 1
 
 @dataclass(frozen=True, slots=True)
 class Ran:
-    """One variant that ran to its end: a digest of what it did, its changes and failed calls."""
+    """A variant that ran to its end: a digest of its calls, and how many it changed or failed."""
 
     digest: str
     changes: int
@@ -49,7 +49,7 @@ class Ran:
 def steady_variants(first: Mapping[int, Ran], again: Mapping[int, Ran]) -> dict[int, QuietVariant]:
     """Return the variants that did the same twice, with the part of their digests that is equal.
 
-    That is at least their calls and results: what they write may be the time, for instance.
+    The part always has calls and results. It lacks data that changes from run to run, like times.
     """
     same = {}
     for seed in first.keys() & again.keys():
@@ -104,7 +104,7 @@ class Replaced:
 class Shown:
     """One variant in detail: its changes by bit, its calls in order.
 
-    A call is its task, name, result, and a hash of what it wrote behind its arguments.
+    Each call is a tuple of its task, name, result, and a hash of the data that it wrote.
     """
 
     changes: dict[int, Change | Replaced] = field(default_factory=dict)
@@ -183,8 +183,9 @@ class Part:
     A show is a seed with a mask of its changes. Without a `pace`, it is learned first.
     Then `losses` are measured, of the sweeps' variants or of the unchanged program (`balance`). If
     `is_exact`, each variant has memory of its own: slower, and the same in any order.
-    No sweep begins after `until` on the monotonic clock. `orders` are the sweeps that were begun,
-    `shown` the shows, of which the last one may not have come to its end; `log` holds the answers.
+    No sweep begins `most_seconds` after the session's start, which is `until` on the monotonic
+    clock. `orders` are the sweeps that were begun, `shown` the shows, of which the last one may not
+    have come to its end; `log` holds the answers.
     `missing` says why not all variants ran, or why their results are unknown.
     """
 
@@ -196,6 +197,7 @@ class Part:
     is_exact: bool = False
     balance: Literal["variants", "program"] | None = None
     losses: list[Loss] | None = None
+    most_seconds: float = math.inf
     until: float = math.inf
     orders: list[range] = field(default_factory=list)
     shown: list[tuple[int, Shown]] = field(default_factory=list)
@@ -214,7 +216,9 @@ class VariantSession(GuestSession):
 
     async def work(self, ssh: Ssh) -> None:
         """Run all variants."""
+        begin = time.monotonic()
         for part in self.parts:
+            part.until = begin + part.most_seconds
             await self._run_part(ssh, part)
 
     async def _run_part(self, ssh: Ssh, part: Part) -> None:

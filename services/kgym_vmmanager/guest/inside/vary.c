@@ -24,10 +24,9 @@
  *       change BIT CALL ORDINAL WHAT FROM TO (per change; it is made once a line `go` has come)
  *       call TASK CALL RESULT WRITTEN        (per call, in order, at most SHOWN)
  *       shown SEED DIGEST CUT
- * DIGEST is a hash of all calls with their results, followed by one of what they have written to
- * the buffers that they were given, except in `sweep`; WRITTEN is the latter for one call. FAILED
- * counts the calls that failed; CUT is 1 if the variant was cut off, so that its digest depends on
- * the time.
+ * DIGEST consists of two hashes: of all calls with their results, and of the data that the calls
+ * wrote behind their arguments (not in `sweep`). WRITTEN is the second hash, for one call. FAILED
+ * counts the calls that failed. CUT is 1 if the variant was cut off: its digest depends on the time.
  *
  * A variant does the same on every kernel as long as the program makes the same calls: what is
  * changed depends on the seed and on the place of the call, on nothing else. With bit LAST_CALL of
