@@ -66,11 +66,6 @@ def turns(cases: Iterable[object], count: int, ids: Iterable[str] | None = None)
     ]
 
 
-def one_commit_of_three(turn: int) -> pytest.MarkDecorator:
-    """Return the mark of a test that takes many minutes: one commit of three runs it."""
-    return pytest.mark.skipif(turn != SEED % 3, reason="takes minutes: one commit of three runs it")
-
-
 # For httpx's clients of servers on this machine: patient, and without certificates, which take
 # 30 ms to load.
 NEARBY: Any = {"timeout": 60, "trust_env": False, "verify": False}
@@ -144,6 +139,9 @@ _TAKES_SECONDS = {"fake_source", "guarded", "kernel_source", "kgym", "site", "sw
 # third, and `--all` the whole. Attacks, and what decides on verdicts, leases and sandboxes, are in
 # every run.
 _BY_TURNS = {"benchmark", "cli", "hosts"}
+# Of the exhaustive tests on real kernels, which together take hours, each commit runs another third
+# with `--all`. Who names a test or its folder runs it.
+_EXHAUSTIVE_BY_TURNS = {"honesty", "kernel"}
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -155,10 +153,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.timeout(600))  # the first on a machine downloads it
         marks = {mark.name for mark in item.iter_markers()}
         folder = item.path.relative_to(ROOT / "tests").parts[0]
+        another_commits_turn = (zlib.crc32(item.nodeid.encode()) + SEED) % 3 != 0
         if folder in _BY_TURNS and "thorough" in marks and not marks & {"attack", "slow"}:
-            turn = zlib.crc32(item.nodeid.encode()) + SEED
-            if turn % 3:
+            if another_commits_turn:
                 item.add_marker("exhaustive")
+        elif folder in _EXHAUSTIVE_BY_TURNS and "exhaustive" in marks and another_commits_turn:
+            item.add_marker("another_commit")
     # Each file is run by one process: a slow one at the end would leave the others without work.
     slow = {item.path for item in items if item.get_closest_marker("slow")}
     items.sort(key=lambda item: item.path not in slow)

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from tests.conftest import kgym, one_commit_of_three
+from tests.conftest import kgym
 
 pytestmark = [pytest.mark.exhaustive, pytest.mark.timeout(3600)]
 
@@ -32,7 +32,6 @@ def compared(*words: object) -> dict[str, Any]:
     return alike
 
 
-@one_commit_of_three(0)
 def test_the_fix_is_equivalent_to_itself_and_refusing_is_not(tmp_path: Path) -> None:
     itself = compared()
     assert (itself["value"], itself["crashed"], itself["equivalent"]) == (1.0, 0, True), itself

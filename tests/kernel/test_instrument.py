@@ -12,7 +12,7 @@ from kgym.api.steps import ReproduceSpec, StepRef, VmShape
 from kgym.bugs import bundle
 from kgym.trace.trace_files import load
 from kgym_builder.suitecache.compiled_trees import INDEX
-from tests.conftest import DATA, fetched, kgym, one_commit_of_three
+from tests.conftest import DATA, fetched, kgym
 from tests.kernel.machine import FILE, crash_and_dump, submitted
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(7200)]
@@ -33,7 +33,6 @@ def compiled_files() -> list[str]:
 
 
 @pytest.mark.exhaustive
-@one_commit_of_three(1)
 def test_everything_in_four_folders_leaves_records_in_one_kernel_that_boots(tmp_path: Path) -> None:
     files = compiled_files()
     assert len(files) > 400

@@ -13,7 +13,7 @@ from kgym_builder.suitecache.compiled_trees import INDEX, MAKING, linked_in
 from kgym_builder.suitecache.nearest import NearRules
 from kgym_builder.suitecache.suitecache import SuiteCache
 from tests.bench.kernels_near import appended, other_source
-from tests.conftest import DATA, ROOT, NewRun, one_commit_of_three
+from tests.conftest import DATA, ROOT, NewRun
 
 pytestmark = [pytest.mark.anyio, pytest.mark.slow, pytest.mark.timeout(7200)]
 
@@ -25,7 +25,6 @@ HEADER = "include/linux/tty_flip.h"
 
 
 @pytest.mark.exhaustive
-@one_commit_of_three(2)
 async def test_a_near_entry_equals_scratch(new_run: NewRun, tmp_path: Path) -> None:
     kernel = bundle.kernel("linux-6.1")
 

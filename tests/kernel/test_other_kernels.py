@@ -3,7 +3,7 @@
 import pytest
 
 from kgym.bugs import bundle
-from tests.conftest import chosen, kgym, one_commit_of_three
+from tests.conftest import chosen, kgym
 from tests.kernel.test_bugs import assert_resolved
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(3600)]
@@ -20,7 +20,6 @@ CASES = [
 
 # A run builds one kernel more, and perhaps an image.
 @pytest.mark.exhaustive
-@one_commit_of_three(1)
 @pytest.mark.parametrize(("name", "kernel", "compiler"), chosen(CASES, 1))
 def test_a_bug_on_another_kernel(name: str, kernel: str, compiler: str) -> None:
     asked = ("--kernel", kernel, "--compiler", compiler, "--trace")

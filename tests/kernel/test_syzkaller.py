@@ -12,7 +12,7 @@ from kgym.api.syz_program import call_names
 from kgym.bugs import bundle as bug
 from kgym.bugs.bug import TrialOptions
 from kgym_vmmanager.variants.syz_mutator import Mutator
-from tests.conftest import ROOT, kgym, one_commit_of_three
+from tests.conftest import ROOT, kgym
 from tests.kernel.test_bugs import assert_resolved
 from tests.kernel.test_variants import BOUND, FIXED
 
@@ -61,7 +61,6 @@ def test_programs_of_other_kinds_show_a_bug_and_prove_its_fix(name: str, kind: s
 
 
 @pytest.mark.exhaustive
-@one_commit_of_three(2)
 @pytest.mark.parametrize("program", sorted(DEVICES.glob("*.syz")), ids=lambda path: path.stem)
 def test_a_program_finds_the_devices_that_it_needs(program: Path) -> None:
     request = bug.load("futex-op-shift").run_by("syz").job(None)
@@ -122,7 +121,6 @@ def tried(largest: int) -> dict[str, Any]:
 
 
 @pytest.mark.exhaustive
-@one_commit_of_three(0)
 def test_a_variant_of_a_syz_program_shows_a_bound_that_is_off_by_one() -> None:
     result = tried(32)
     blocking = [finding for finding in result["findings"] if finding["severity"] == "blocking"]
@@ -133,7 +131,6 @@ def test_a_variant_of_a_syz_program_shows_a_bound_that_is_off_by_one() -> None:
 
 
 @pytest.mark.exhaustive
-@one_commit_of_three(1)
 def test_variants_of_a_syz_program_pass_the_right_bound() -> None:
     result = tried(31)
     assert [each for each in result["findings"] if each["severity"] == "blocking"] == [], result
