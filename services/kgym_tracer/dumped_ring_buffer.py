@@ -4,7 +4,7 @@ Sources: kernel/trace/ring_buffer.c (struct ring_buffer_per_cpu, rb_set_head_pag
 pointers), kernel/trace/trace.c (global_trace, printk_trace). All offsets and numbers come from the
 debug information.
 
-A guest can forge its memory: also the number of pages, and a list without end on each of 8192 CPUs.
+A guest can forge its memory, even the number of pages, or an endless list on each of 8192 CPUs.
 Each step along a list therefore counts as one sub-buffer, readable or not, and all steps together
 are limited. Unreadable parts are skipped and noted.
 """

@@ -1,1 +1,1 @@
-"""The VM manager: a service that crashes kernels in VMs, and says what happened."""
+"""The VM manager: a service that runs reproducers on kernels in VMs, and reports the outcome."""

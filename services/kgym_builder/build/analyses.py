@@ -1,6 +1,6 @@
 """Artifacts about a built kernel's code, on request: cscope's database, and counts of instructions.
 
-Live-kBench's kbuilder and kprebuilder keep such (live-kbench, commit 8849209). The code is as
+Live-kBench's kbuilder and kprebuilder keep the same (live-kbench, commit 8849209). The code is as
 hostile as a patch, so all programs read it in the sandbox.
 """
 
@@ -23,9 +23,9 @@ from kgym_builder.patches import patched_files
 from kgym_builder.suitecache.compiled_trees import Entry
 
 _SECONDS = 1800.0
-# Others could be options in a list of names.
+# In cscope's list of names, other paths could be options.
 _SOURCE = re.compile(r"[\w+,@=][\w.+,@=/-]*\.[chS]", re.ASCII)
-# cscope's names of its files, by those that it gives them after `-f`.
+# The default names of cscope's files, by what cscope appends to the name after `-f`.
 _DATABASE = {"": "cscope.out", ".in": "cscope.in.out", ".po": "cscope.po.out"}
 # Maximum bytes of each; that of a whole kernel has less than 1 GB.
 _MOST = 2 << 30

@@ -105,7 +105,7 @@ async def _built(
     made = [line for line in lines if line.split()[0] not in refused]
     left_out += [f"{line}: there are too many tests" for line in made[MOST_TESTS:]]
     built = KernelTests(tests=made[:MOST_TESTS], left_out=left_out[:MOST_TESTS])
-    # A busy host is no property of the tests.
+    # Not remembered if the host was too busy: that is no property of the tests.
     if not any(_SLOW in why for why in refused.values()):
         await memo.remember(run, name, built, run.artifacts[-1:])
     return built
@@ -151,7 +151,7 @@ def _is_file(path: Path) -> bool:
 
 
 def _why(log: Path) -> str:
-    """Return the line of a build's log that tells why it failed."""
+    """Return the line of a build's log that shows why it failed."""
     if not _is_file(log):
         return "it leaves no log"
     with log.open("rb") as file:

@@ -102,8 +102,9 @@ class BaseLayers:
 
         Files that this worker has not read before are read by a sandbox that uses `folder`.
         """
-        # A layer never changes, and agents try one patch after the other on the same few files:
-        # without this, the start of a second sandbox is half of what a check adds to the compiler.
+        # A layer never changes, and agents try one patch after the other on the same few files.
+        # Without this cache, starting a second sandbox takes half of a check's time besides the
+        # compiler's.
         keys = {path: (layer.key, layer.entry.about.image_sha256, path) for path in paths}
         # Copied before the wait: another check may meanwhile have files forgotten.
         files = {path: self._files[key] for path, key in keys.items() if key in self._files}

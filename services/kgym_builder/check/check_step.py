@@ -110,7 +110,7 @@ class _Check:
         self.run = run
         self.spec = run.spec(CheckSpec)
         self.done = 0
-        # By number; those of URLs are replaced by what is there.
+        # Patches by number; each URL is replaced by the patch that it leads to.
         self.patches = list(self.spec.patches)
         count = len(self.spec.patches)
         self.most_output = min(_OUTPUT, _RESULT // count)
@@ -177,7 +177,7 @@ class _Check:
         )
 
     async def _fetched(self) -> dict[int, PatchCheck]:
-        """Fetch the patches that are URLs; return the checks of those that cannot be had."""
+        """Fetch the patches that are URLs; return the checks of those that cannot be fetched."""
         refused = {}
         urls = {number: patch for number, patch in enumerate(self.patches) if patch.url}
         for number, patch in urls.items():
@@ -268,7 +268,7 @@ class _Check:
         finally:
             await asyncio.to_thread(sandbox.remove, folder)
         check = check.model_copy(update={"seconds": round(time.monotonic() - start, 3)})
-        # Over the limit is no verdict: on a less busy host, the same patch may do.
+        # An exceeded limit is no verdict: on a less busy host, the same patch may pass.
         if check.outcome is not PatchOutcome.OVER_LIMIT:
             await memo.remember(
                 self.run, self._memo(ground.entry.identified.identity, number), check

@@ -33,9 +33,9 @@ _WORK = "/tmp/kgym"  # noqa: S108 - the sandbox's own
 # Exit status of compile_all.sh.
 _NOT_WRITTEN = 90
 _RUN = Path(__file__).with_name("compile_all.sh").read_text()
-# Counts as `WHEN OBJECT SYMBOL INSTRUCTIONS` for the wanted functions of an object, where
-# `f.isra.0`, `f.cold` and the like count with `f`. Between functions lies padding, hence
-# objdump gets each one's own range.
+# Prints `WHEN OBJECT SYMBOL INSTRUCTIONS` for each part of the wanted functions of an object;
+# `f.isra.0`, `f.cold` and the like are parts of `f`. Objdump gets the range of each part, as there
+# is padding between them.
 _JOB = Path(__file__).with_name("compile_job.sh").read_text()
 
 

@@ -30,8 +30,8 @@ from kgym_builder.toolchains.toolchain import Toolchain
 _MADE = re.compile(r"(?m)^ +(?:CC|AS)(?: \[M\])? +(\S+\.o)$")
 _FAILED = re.compile(r"(?m)^make(?:\[\d+\])?: \*\*\* \[(?:\S+: )?(\S+\.o)\] ")
 _NO_RULE = re.compile(r"\*\*\* No rule to make target '([^'\n]{1,200})'")
-# Changed lines of a file up to which they are matched; matching takes quadratic time. Of larger
-# changes, only the numbers of equal warnings are compared.
+# Largest number of changed lines of a file that are matched, as matching takes quadratic time. For
+# larger changes, only the numbers of equal warnings are compared.
 _MOST_LINES = 2000
 
 _WORST = {
@@ -138,7 +138,7 @@ class PatchJudgement:
         return "".join(_without_progress(failure.output) for failure in self._failures)
 
     def warned(self, index: Index) -> Iterator[tuple[Object | None, list[Diagnostic], str]]:
-        """Yield warnings with the object whose earlier warnings to compare, and the output.
+        """Yield the object whose earlier warnings to compare, the warnings now, and the output.
 
         Make's output does not say which object a warning belongs to, so the first made object that
         depends on the file is taken; a new file has none.
@@ -280,8 +280,8 @@ def new_warnings(
 ) -> list[Diagnostic]:
     """Return the warnings in `after` that are not in `before`.
 
-    On an unchanged line, an equal warning is the old one. On changed lines, as many warnings count
-    as old as there were with the same message.
+    An equal warning on an unchanged line is old. Of the other warnings with the same message in a
+    file, as many count as old as earlier ones are left.
     """
     old = Counter((warning.file, warning.message, warning.line) for warning in before)
     moved = []

@@ -23,12 +23,12 @@ from kgym_builder.kbuild.working_tree import Tree
 from kgym_builder.kernel_source.line_history import LineHistory
 
 _MAINTAINERS = "MAINTAINERS"
-# Without the history, which names whoever touched the code last, and which most trees lack.
+# Git's history is not used: it names whoever touched the code last, and most trees have none.
 _SCRIPT = "scripts/get_maintainer.pl --no-tree --nogit --nogit-fallback --norolestats --roles"
 _SECONDS = 60.0
 # Characters of MAINTAINERS, which has a million, and of a diff.
 _MOST_TEXT, _MOST_DIFF = 4 << 20, 200_000
-# Objects, and files, that tools look at before and after the patch; and what is listed.
+# Objects, and files, that tools examine before and after the patch; and entries of a list.
 _OBJECTS, _LISTED = 20, 100
 # kbuild's CHECKFLAGS, without those that the saved commands have as well.
 _SPARSE = ("sparse", "-D__linux__", "-Dlinux", "-D__STDC__", "-Dunix", "-D__unix__", "-Wbitwise")
@@ -40,7 +40,7 @@ _RECIPIENT = re.compile(
     r"(?: \([^\n]{1,300}\))?",
     re.ASCII,
 )
-# Reasons of findings that stand for a tool without an answer: they come before all that is cut.
+# Reasons of findings on tools without an answer. These come first, so that none is cut off.
 _NO_ANSWER = {"not_run", "timed_out"}
 # Returns the history of a diff's lines, and of a file; None if there is none at hand.
 History = Callable[[str, str], Awaitable[LineHistory | None]]
@@ -56,7 +56,7 @@ async def answers(
 ) -> Upstream:
     """Return the answers for a `submitted` diff that changes these files and objects.
 
-    A tool that is missing or fails is a finding: without one, it would seem to have found nothing.
+    A missing or failing tool is a finding: otherwise, it would seem to have no objections.
     """
     weight = 64 * sum(len(file.before or b"") for file in files)
     diff = await separate_process.call(weight, _as_git, submitted, files)
@@ -98,7 +98,7 @@ def _not_run(check: str, message: str) -> Finding:
 async def _linted(
     before: Tree, after: Tree, files: Sequence[FileChange], objects: Sequence[Object]
 ) -> list[Finding]:
-    """Return the warnings that the patch adds, of sparse and clang-format, if they are there."""
+    """Return the warnings of sparse and clang-format, if installed, that the patch adds."""
     lines = await asyncio.to_thread(changed_lines, files)
     words: list[list[str]] = [[*_SPARSE, *_flags(obj)] for obj in objects[:_OBJECTS]]
     words += [[*_FORMAT, path] for path in list(lines)[:_OBJECTS] if path.endswith((".c", ".h"))]
@@ -110,7 +110,7 @@ async def _linted(
     commands = [command for command in words if command[0] in names]
     script = "".join(f"{shlex.join(command)}\n" for command in commands).encode()
     printed = [await _run(tree, ["sh"], script) for tree in (before, after)]
-    if None in printed:  # a patch could provoke it, to hide what they find
+    if None in printed:  # a patch could provoke this, to hide their warnings
         message = f"sparse and clang-format were not done within {_SECONDS:g} s"
         return [*findings, Finding(check="sparse", reason="timed_out", message=message)]
     old, new = [diagnostics.parse(done.text.splitlines() if done else []) for done in printed]
@@ -125,7 +125,7 @@ async def _linted(
 
 
 def _flags(obj: Object) -> list[str]:
-    """Return the words of an object's command that sparse takes as well."""
+    """Return the words of an object's command that sparse gets, too."""
     words: Sequence[str] = compile_words(obj.command) or ()
     return [word for word in words[1:] if word not in {"-c", "-o", obj.path}]
 

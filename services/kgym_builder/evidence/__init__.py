@@ -1,1 +1,1 @@
-"""Whether a patched kernel can still tell of the bug, as far as source, config and objects show."""
+"""Evidence from source, config and objects: can a patched kernel still report the bug?"""

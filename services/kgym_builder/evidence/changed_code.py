@@ -90,7 +90,7 @@ def _difference(path: str, pair: Pair) -> Iterator[Finding]:
 
 
 def _count(code: ObjectCode, names: Iterable[str], pattern: re.Pattern[str]) -> int:
-    """Return in how many places these functions call functions whose names match."""
+    """Count the calls in these functions to functions whose names match."""
     routines = [routine for name in names for routine in code.functions.get(name, ())]
     callees = [instruction.callee for routine in routines for instruction in routine.instructions]
     return sum(pattern.fullmatch(callee) is not None for callee in callees)
@@ -103,7 +103,7 @@ def _unlocked(
     was, now = old.called(name), new.called(name)
     if not _count(old, was, _LOCKS) or _count(new, now, _LOCKS):
         return
-    # Where most accesses are gone as well, there may be nothing left to guard.
+    # If most checked accesses are gone as well, there may be nothing left to guard.
     guards = 2 * _count(new, now, CHECK) >= _count(old, was, CHECK)
     grave = severity if guards else Severity.NOTE
     yield report("lock_not_taken", grave, f"{name}() took a lock, and now takes none")
@@ -143,7 +143,7 @@ def _accessed(
     *,
     is_checked: bool,
 ) -> Iterator[Finding]:
-    """Compare what a function does with memory; `was` are the functions that it used."""
+    """Compare a function's memory accesses; `was` is the old function, with those that it used."""
     name = functions[0]
     before, after = accesses(old, was[:1]), accesses(new, functions)
     # Some code, such as that of interrupt entries, is compiled without a sanitizer.

@@ -120,7 +120,7 @@ class ObjectCode:
             if match := _INSTRUCTION.match(line):
                 instructions.append(_instruction(base, int(match[1], 16), match[2]))
             elif (match := _RELOCATION.fullmatch(line)) and instructions:
-                # A distance counts from the end of its four bytes.
+                # A relative address counts from the end of its four bytes.
                 offset = 4 if match[1].endswith(("PC32", "PLT32")) else 0
                 relocation = Relocation(match[2], int(match[3] or "0", 16) + offset)
                 instructions[-1].relocations.append(relocation)

@@ -24,7 +24,7 @@ _BITS = {"bt", "bts", "btr", "btc"}
 _NO_ACCESS = re.compile(r"jmp|lea|nop\w*|prefetch\w*|invlpg|clflush\w*|endbr64")
 _NO_RESULT = re.compile(r"cmp[bwlq]?|test[bwlq]?|bt[lq]?|push|out\w*|nop\w*|j\w+|loop\w*|wrmsr")
 _PADDING = re.compile(r"nop\w*|xchg|int3")
-# Instructions that change other registers than their last operand: as many of _CLOBBERED.
+# Instructions that change registers besides their last operand: the first _COUNTS of _CLOBBERED.
 _SPECIAL = re.compile(
     r"(?P<string>(movs|stos|lods|cmps|scas)[bwlq]?)|(?P<result>c[wl]t[lq]|cmpxchg\w*)"
     r"|xchg|xadd[bwlq]?|pop|leave|(?P<product>cqto|cltd|i?mul[lq]?|i?div[lq]?|rd(tsc|msr|pmc)\w*|cpuid)"
@@ -131,7 +131,7 @@ class _Reader:
         self.name = name
         self.numbers: dict[tuple[object, ...], int] = {}
         self.kinds: list[tuple[object, ...]] = []
-        # Unknown values, with the values of the paths that met in them.
+        # Unknowns for values that differ where paths join, with the value of each path.
         self.inputs: dict[Value, set[Value]] = {}
         # Results of right shifts, with the shifted value: KASAN computes a shadow address that way.
         self.shifted: dict[Value, Value] = {}
@@ -159,8 +159,8 @@ class _Reader:
         roots = {next(iter(self.blocks)): state | {"rsp": self.unknown("stack")}}
         self._follow(roots)
         while orphans := [at for at in self.blocks if at not in self.before]:
-            # A jump table or a static branch leads to these blocks. Only values on which all blocks
-            # agree that may precede them are known there.
+            # A jump table or a static branch leads to these blocks. A value is known there only if
+            # all blocks that may precede them agree on it.
             heads = [at for at in orphans if not self.blocks[at].sources] or orphans
             tables = [at for at, block in self.blocks.items() if block.is_table]
             places = [self.after[at] for at in tables if at in self.after]
@@ -195,7 +195,7 @@ class _Reader:
         raise UserError("too_much_work", f"the values in {self.name}() keep changing")
 
     def _order(self, roots: Sequence[int]) -> list[int]:
-        """Return the blocks that are reached, each after those before it, except in loops."""
+        """Return the reachable blocks, each after its predecessors except in loops."""
         order: dict[int, None] = {}
         seen: set[int] = set()
         waiting = [(root, False) for root in roots]
@@ -220,7 +220,7 @@ class _Reader:
             every = [state[key] for state in states]
             joined = self.unknown("joined", at, key)
             values = set(every) - {joined}
-            # Values that keep changing stay joined, so that this ends.
+            # Values that keep changing stay unknown, so that the iteration ends.
             stays = self.widens and self.before.get(at, {}).get(key) == joined
             if len(values) <= 1 and not stays:
                 result[key] = next(iter(values), value)
@@ -311,7 +311,10 @@ class _Reader:
         return state.get(address, loaded) if address is not None else loaded
 
     def _number(self, instruction: Instruction, digits: str, *, last: bool) -> Value:
-        """Return a number of an instruction: 0 may stand for a symbol, that of an operand last."""
+        """Return a number of an instruction.
+
+        0 may stand for the symbol of its first relocation; with `last`, of its last.
+        """
         if digits != "0x0" or not instruction.relocations:
             return Value((), int(digits, 16) % _WORD)
         relocation = instruction.relocations[-1 if last else 0]
@@ -337,7 +340,7 @@ class _Reader:
             ranges[value.terms].append((value.constant, size))
         left = []
         for _, (instruction, value) in sorted(self.reached.items()):
-            # The number of the bit leads further; the check is of the word that has it.
+            # The bit's number adds to the address; the word that holds the bit is checked.
             bits = instruction.mnemonic in _BITS
             if self._pokes(instruction, value) or not (
                 _covered(value, ranges)
@@ -357,7 +360,7 @@ class _Reader:
         return shadow or plain or self._is_stack(address)
 
     def _pokes(self, instruction: Instruction, address: Value) -> bool:
-        """Return whether this changes the shadow of other memory than the function's stack."""
+        """Return whether this writes the shadow of memory outside the function's stack."""
         shadowed = self._shadowed(address)
         return instruction.writes and shadowed is not None and not self._is_stack(shadowed)
 
@@ -377,7 +380,7 @@ class _Reader:
         return made or not checked.isdisjoint({pointer.terms, *((part,) for part in bases)})
 
     def _ways(self, value: Value) -> list[Value]:
-        """Return the values that a value may have, as far as the paths that meet show."""
+        """Return the possible values of a value: a joined one has the values of its paths."""
         ways, waiting, seen = [], [value], {value}
         while waiting:
             candidate = waiting.pop()
@@ -411,7 +414,7 @@ def _blocks(parts: Sequence[Sequence[Instruction]]) -> dict[int, _Block]:
             block.instructions.append(instruction)
             start = block.instructions[0].address
             met = then is None or then.address in targets
-            # A WARN() goes on behind its `ud2`; behind that of a BUG() lies code from elsewhere.
+            # A WARN() goes on after its `ud2`; code after a BUG()'s is reached from elsewhere.
             falls = instruction.falls_through or (instruction.mnemonic == "ud2" and not met)
             if falls and not instruction.is_jump and not met:
                 continue

@@ -128,8 +128,8 @@ async def _compared(
 ) -> list[Finding]:
     """Compare the machine code of objects without and with the patch.
 
-    Where the bug may lie, code that a sanitizer no longer checks blocks. Code that could not be
-    compared also blocks in `changed` files.
+    In `files`, where the bug may lie, an access that no sanitizer checks any more is blocking. Code
+    that could not be compared is blocking there and in `changed` files.
     """
     if not paths:
         return []
@@ -173,7 +173,7 @@ async def _disassembled(tree: Tree, paths: Collection[str]) -> dict[str, list[st
     whole: dict[str, list[str] | None] = dict.fromkeys(paths)
     lines: list[str] = []
     path, left = "", _MOST_BYTES
-    # No symbol of an object can imitate our lines.
+    # Random, so that no symbol of an object can imitate our lines.
     mark = secrets.token_hex(16).encode()
 
     def on_line(raw: bytes) -> None:

@@ -27,7 +27,7 @@ _INCLUDE = re.compile(r"(?m)^[ \t]*#[ \t]*include\b.*$", re.ASCII)
 _MACRO = re.compile(r"(?m)^[ \t]*#[ \t]*(?:define|undef)[ \t]+(\w+)", re.ASCII)
 _NAMES = re.compile(r"comm|(__)?get_task_comm|exe_file|d_i?name")
 _COMPARES = re.compile(r"str\w*cmp\w*|memcmp|str(str|chr|starts)\w*|crc32\w*|\w*hash\w*|switch")
-# Naming the task in a message does not treat it differently.
+# A patch that prints a task's name does not treat the task differently.
 _TELLS = re.compile(r"sizeof\s*\([^)]*comm\)|get_task_comm\(|task_(pid|tgid)_nr\(current\)")
 _REGISTERS = re.compile(
     r"\b(\w+_initcall\w*|module_init|(?:COMPAT_)?SYSCALL_DEFINE\d|module_\w+_driver)\((\w+)",

@@ -41,7 +41,7 @@ _SHOWN = 2000
 # Paths of compiled objects that are kept.
 _MOST_MADE = 100_000
 # Programs that compress the kernel's image, which is unpacked only once: at their fastest levels.
-# kbuild asks for the best ones, with which LZ4 takes 0.9 s for 36 MB instead of 0.06, gzip 3 s,
+# kbuild asks for the best levels, with which LZ4 takes 0.9 s for 36 MB instead of 0.06, gzip 3 s,
 # zstd 20 s. kbuild's own options are dropped.
 _PACKERS = tuple(
     f'{name}=sh -c "exec {words}" packer'
@@ -242,7 +242,7 @@ class Kbuild:
         return Configured(dropped, built_in)
 
     async def _build_in(self) -> list[str]:
-        """Turn `m` into `y`; return those symbols. What can only be a module stays one."""
+        """Turn `m` into `y` where kconfig allows it; return those symbols."""
         before = set(kconfig.modules(config := await self._config()))
         modules = before
         while modules:  # a symbol that is `y` now may allow others to be `y`

@@ -23,7 +23,7 @@ PLACE = "/kgym/linux"
 STEP_SECONDS = 600.0
 # Bytes that `read` returns at most; the largest file of a kernel's source has 16 MiB.
 MOST_READ = 256 << 20
-# Files of the same name that are looked at for one that a patch misplaces.
+# Files of the same name that are considered for a file that a patch names at a wrong path.
 _MOST_OF_A_NAME = 50
 
 # Copies the regular files among the arguments to /out; prints paths that lead through a symbolic
@@ -95,8 +95,8 @@ class Tree:
         return contents, done.text.splitlines()
 
     async def find(self, names: Iterable[str]) -> list[str]:
-        """Return the paths of the files with these names; none of a name that too many have."""
-        # Others could be patterns.
+        """Return the paths of the files with these names, except names that too many files have."""
+        # Other names could be patterns of find.
         plain = [name for name in names if re.fullmatch(r"[\w.+-]{1,200}", name, re.ASCII)]
         tests = [word for name in plain for word in ("-o", "-name", name)][1:] or ["-false"]
         argv = ["find", ".", "-type", "f", "(", *tests, ")", "-printf", "%P\\n"]

@@ -24,8 +24,8 @@ _ABSENT, _NO_COMMIT, _MANY, _LARGE, _LONG, _ODD = 3, 4, 5, 6, 7, 8
 # Hashes each object: a damaged one may claim to be of any kind. Whether a commit is complete is
 # looked up, not recorded, so it stays right after an aborted fetch or a loss of objects.
 _MISSING = Path(__file__).with_name("git_missing.sh").read_text()
-# Folders count like files. Refused are names that Git itself does not write (its own folder, paths
-# that lead elsewhere), and two files of one name. A bare repository has no work tree with
+# Folders count like files. Names that Git itself does not write (its own folder, paths that lead
+# elsewhere) are refused, and so are two files of one name. A bare repository has no work tree with
 # attributes, so --worktree-attributes keeps Git from reading those of the commit, which could
 # change files, leave some out, or be so many that matching takes hours.
 _PACK = Path(__file__).with_name("git_pack.sh").read_text()

@@ -37,7 +37,7 @@ class Tunnel:
     def __init__(
         self, name: str, origins: Origins, most: int, passed: Callable[[int], None]
     ) -> None:
-        """Lead to the repository `name`; report the bytes so far to `passed`, at most `most`."""
+        """Lead to the repository `name`; at most `most` bytes pass, and `passed` gets their sum."""
         # The first reason why a connection was refused.
         self.refused: KgymError | None = None
         # Bytes that may pass in total.

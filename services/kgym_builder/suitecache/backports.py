@@ -60,8 +60,8 @@ def chosen(shipped: Sequence[ShippedBackport], own: Sequence[Backport]) -> list[
 
 def fits(backport: Backport, kernel: str, tools: Toolchain) -> bool:
     """Return whether a backport is meant for this kernel and compiler."""
-    # Rules know kernel and compiler only. What binutils, make or the C library need is shipped for
-    # all kernels before the fix.
+    # Rules name kernel and compiler only. A backport that binutils, make or the C library need is
+    # shipped for all kernels before the fix.
     when = backport.when
     version = kconfig.numbers(kernel)
     compiler = kconfig.numbers(tools.number)

@@ -47,9 +47,9 @@ def _named(what: str, values: Mapping[str, str]) -> dict[str, str]:
 
 
 def _section_hashes(path: Path) -> dict[str, str]:
-    """Return, by name, what tells a section's content and address from others.
+    """Return hashes of the sections' content, with their addresses, by name.
 
-    Sections with the same name are told together. Raises UserError `bad_kernel` for what is no
+    Sections of the same name share an entry. Raises UserError `bad_kernel` if the file is not a
     64-bit little-endian ELF file.
     """
     with path.open("rb") as file:

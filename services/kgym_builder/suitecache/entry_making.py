@@ -25,7 +25,7 @@ from kgym_builder.suitecache.near_build import Base, NotNear, compile_near
 from kgym_builder.suitecache.nearest import Candidate, Found, NearRules, Wanted, nearest
 from kgym_builder.suitecache.tree_build import Compiled, TreeBuild
 
-# Takes an entry to make another from, for as long as the attempt lasts; None if it cannot.
+# Takes an entry as a base until the attempt ends; returns None if it cannot be taken.
 TakeBase = Callable[[Candidate], Awaitable[Base | None]]
 # Differences of two kernels that are named in a message.
 _SHOWN = 10
@@ -72,7 +72,7 @@ async def make_entry(
     near, reason = None, nearby.reason
     if manifest is not None and not fresh:
         near, reason = await _from_nearest(build, identified, manifest, nearby, take_base, seconds)
-    # Drawn by the identity, so that a retry of the step does not draw again.
+    # Sampled by identity, so that a retry of the step makes the same choice.
     drawn = int(identified.identity[:8], 16) < rules.rehearsals * (1 << 32)
     rehearse = near is not None and (drawn or nearby.doubted)
     full = None
@@ -89,7 +89,7 @@ async def make_entry(
         if other is not None and other is not chosen:
             await asyncio.to_thread(sandbox.remove, other.build.tree.overlay.folder)
 
-    shortcut = None  # to be found out
+    shortcut = None  # to be rehearsed
     if chosen.base and not rehearse and chosen.base.candidate.linked_alike:
         shortcut = chosen.base.candidate.about.shortcut
     about = await chosen.build.keep(identified, chosen.compiled, folder, seconds, shortcut=shortcut)

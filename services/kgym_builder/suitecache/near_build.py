@@ -5,8 +5,8 @@ in the end, so the new entry does not depend on the other one.
 
 Make itself decides what to build, not an index of ours: it knows commands, config symbols and
 dependencies, and compares times. So files that differ are written anew, and are newer than all
-objects. What make would not notice is removed: objects whose sources are gone, objects that a new
-header may be meant for, and, after the build, objects that are no longer part of the kernel.
+objects. What make would not notice is removed: objects whose sources are gone, objects that may now
+include a new header, and, after the build, objects that are no longer part of the kernel.
 """
 
 import asyncio
@@ -73,7 +73,7 @@ async def compile_near(
         base.doubt()
         reason = f"{name} is damaged: {error.message}"
     except (UserError, proc.ProgramFailed) as error:
-        # The kernel's own faults end up here as well: the build from scratch reports those.
+        # Errors in the kernel's source end up here, too: the build from scratch reports them.
         reason = f"not from {name}: {error.message}"
     await asyncio.to_thread(sandbox.remove, folder)
     raise NotNear("not_near", reason)
@@ -103,9 +103,9 @@ async def _compile(
 
 
 def _affected(base: Base) -> tuple[int, list[str]]:
-    """Return how many objects to compile, and which of them a new header may be meant for.
+    """Return how many objects to compile, and which of them may now include a new header.
 
-    Makefiles are left out: make compares the commands they give with those it noted.
+    Makefiles are left out: make compares their commands with those that it saved.
     """
     files, index = base.candidate.files, base.index
     known = index.dependents(path for path in files.paths if not MAKEFILE.match(path))

@@ -145,7 +145,7 @@ async def nearest(run: StepContext, wanted: Wanted, rules: NearRules) -> Found:
 
 
 def untracked(paths: Iterable[str]) -> str | None:
-    """Return one of these paths that is a program which builds run, or its source; else None."""
+    """Return the first path of a program that builds run, or of its source; else None."""
     return next(
         (
             path

@@ -44,7 +44,7 @@ from kgym_builder.toolchains.toolchains import Toolchains
 LAYOUT = 6
 # Part of the identity of kernels with modules, which earlier versions did not build.
 _WITH_MODULES = "modules"
-# Part of their identity if the config compresses modules, which earlier versions let happen.
+# Part of their identity if the config compresses modules, which earlier versions allowed.
 _UNPACKED = "unpacked modules"
 # Version of the memo of a config.
 _CONFIGURED = 2
@@ -111,7 +111,7 @@ class SuiteCache:
         rules = [backport.model_dump() for backport in self._sources.backports(kernel)]
         parts = (LAYOUT, source_identity, kernel.config, *tools.parts, rules, str(control.SOURCE))
         # The backports' text is part of the key: two jobs with the same text share an entry. An
-        # image's identity covers its programs; of the host's, their paths have to do.
+        # image's identity covers its programs; the host's programs are known by their paths only.
         own = () if tools.image else tuple(map(shutil.which, CONFIGURING))
         name = memo.key("config", _CONFIGURED, *parts, own)
         identified = await memo.recall(run, name, Identified)

@@ -32,7 +32,7 @@ class Toolchain:
 
     @property
     def parts(self) -> tuple[str, ...]:
-        """The compiler's identity; for one of the host, name and version have to do."""
+        """The compiler's identity; for a compiler of the host, only its name and version."""
         identity = (self.identity,) if self.identity else ()
         # Earlier versions used other tools with Clang: their trees must not be taken.
         tools = self.variables if self.family == "clang" else ()

@@ -41,8 +41,8 @@ class Toolchains:
         Raises UserError `no_compiler` if it is not available here. The scheduler's lanes avoid
         that for workers that report their compilers.
         """
-        # The worker chooses the place, in the spec's order: lanes only name all places that serve,
-        # as one host has a compiler installed while another must make its image.
+        # The worker chooses where to take the compiler from, in the spec's order. Lanes only name
+        # all possible places, as one host has it installed while another must make its image.
         for place in compilers.places(compiler):
             wanted = compilers.image(place)
             if wanted is None:

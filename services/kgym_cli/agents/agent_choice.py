@@ -96,7 +96,7 @@ def request_of(
 ) -> "RunRequest":
     """Return the request for a run; `here`: the agent can read this machine's files.
 
-    Only with `discussion` may the model read mails on the bug: no agent that is being measured.
+    The model may read mails on the bug only with `discussion`, which measured agents never get.
     """
     from kgym.api.agent.runs import RunRequest  # noqa: PLC0415
     from kgym_crashfixer import strategies  # noqa: PLC0415 - as above

@@ -39,14 +39,15 @@ from kgym_cli.output import Exit, print_table, results
 
 
 def check(campaign: Campaign, subjects: Subjects, into: Path, home: Path) -> None:
-    """Raise UserError unless there is all that the agents name: tapes, folders, models.
+    """Raise UserError unless everything that the agents name exists: tapes, folders, models.
 
-    Nor may their folders hold what names a fix: results, bundles, a dataset, the platform's data.
+    Their folders must not hold anything that names a fix: results, bundles, a dataset, the
+    platform's data.
     """
     names = [campaign.dataset or "", *(bug.name for bug in subjects.bugs)]
     named = [settings().data, CONFIGS / "bugs", *(home / name for name in names if name)]
     shut = [into.resolve(), *(path.resolve() for path in named if path.exists())]
-    # Of these, each part may name a fix. Others may be the home of an agent's folder.
+    # Any part of these may name a fix. An agent's folder may lie inside the other ones.
     whole = [path.resolve() for path in (into / "attempts", settings().data, CONFIGS / "bugs")]
     for entry in campaign.agents:
         if entry.kind == "program":
@@ -185,7 +186,7 @@ class BugTrees:
 def with_equipment(
     work: Callable[[Equipment], Awaitable[T]], home: Path, *, crashfixer: bool, own: bool
 ) -> T:
-    """Call `work` with a platform and, with `crashfixer`, an agent: with `own`, no service."""
+    """Call `work` with a platform and, with `crashfixer`, an agent; with `own`, never a service."""
 
     def request(
         name: str, strategy: str | None, model: str, limits: "Limits", files: tuple[str, ...]

@@ -23,7 +23,7 @@ def write(folder: Path) -> None:
         return
     tried = (folder / attempt_files.NAME).exists()
     report = leaderboard.of_folder(folder) if tried else None
-    # The folder may come from anywhere: a link would be written through.
+    # The folder may come from anywhere: writing would follow a link of this name.
     path.with_name(f".{NAME}.part").unlink(missing_ok=True)
     replace_file(path, _card(dataset.load(folder), report))
 
@@ -66,6 +66,6 @@ def _table(rows: Sequence[Sequence[str]]) -> list[str]:
 
 
 def _plain(text: str) -> str:
-    """Return text that means itself in Markdown: names come from anywhere."""
+    """Escape text for Markdown: names come from anywhere."""
     words = " ".join(text.split())
     return re.sub(r"[^\w ,.:;%()$/+@=?'-]", lambda mark: f"&#{ord(mark[0])};", words)

@@ -66,7 +66,7 @@ class _Commit(BaseModel):
 
 
 class _Upload(BaseModel):
-    """How the hub wants a file: first whether in a commit, then where else it is to be."""
+    """The hub's answer on how to send a file: within a commit, or to which other address."""
 
     mode: str = Field("regular", validation_alias=AliasPath("files", 0, "uploadMode"))
     # None if the content is there already.
@@ -79,7 +79,7 @@ class Hub:
     def __init__(self, url: str, repository: str, token: str | None) -> None:
         self._url, self._repository = url.rstrip("/"), repository
         self._token = (token or "").strip()
-        # Errors of a header's value show the value.
+        # Errors about a header quote its value, here the token.
         if not re.fullmatch("[!-~]*", self._token):
             raise UserError("hub_refused", "HF_TOKEN has characters that no token has")
         self._until = time.monotonic() + _TOTAL
@@ -106,7 +106,7 @@ class Hub:
             commit, there = await self._files(_BRANCH)
         if private and not commit.private:
             raise Conflict("repository_in_use", f"{self.page} is public: make it private there")
-        # Figures name their dataset: what is published never changes.
+        # Figures name their dataset, so a published dataset never changes.
         if (about_file := there.get(dataset.ABOUT)) and not about_file.is_same(ours[dataset.ABOUT]):
             message = f"{self.page} holds another dataset, which never changes: name another one"
             raise Conflict("dataset_exists", message)
@@ -130,9 +130,10 @@ class Hub:
     async def pull(self, revision: str, into: Path) -> tuple[str, list[str]]:
         """Write the repository's files into a new folder; return its commit, and their names.
 
-        Only files with the names of a dataset's and results' files are taken, and only if all have
-        the hub's digests, `dataset.json`'s and `manifest.json`'s. Raises as `push` does, NotFound
-        `no_dataset`, UserError `folder_in_use`, `too_many_bytes`, `too_much_work`, `bad_results`.
+        Only files that a dataset or results consist of are taken, by name, and only if all digests
+        match: the hub's, and those in `dataset.json` and `manifest.json`. Raises as `push` does,
+        NotFound `no_dataset`, UserError `folder_in_use`, `too_many_bytes`, `too_much_work`,
+        `bad_results`.
         """
         refuse_used(into)
         commit, there = await self._files(revision)
@@ -164,7 +165,7 @@ class Hub:
         return commit, {file.path: file for file in files if file.path in _NAMES}
 
     async def _sent(self, name: str, content: bytes) -> dict[str, Any]:
-        """Upload a large file; return the line of a commit for any file."""
+        """Return a file's line of a commit; a large file is uploaded first."""
         size, url = len(content), f"{self._api}/preupload/{_BRANCH}"
         about = {"path": name, "size": size, "sample": base64.b64encode(content[:512]).decode()}
         answer = await self._asked(_Upload, "POST", url, json={"files": [about]})
@@ -196,14 +197,14 @@ class Hub:
 
     async def _ask(self, method: str, url: str, most: int = ANSWER, **request: Any) -> bytes:
         """Return the body of an answer, of at most this many bytes."""
-        # Large files are kept elsewhere, where the token must not arrive.
+        # Large files are kept by another server, which must not get the token.
         token = self._token if url.startswith(f"{self._url}/") else None
         body, until = bytearray(), min(self._until, time.monotonic() + _REQUEST)
         try:
             # httpx sends a body in one write, which `until` bounds.
             options = protocol.options(url, token) | {"timeout": Timeout(_SILENCE, write=None)}
             options |= {"event_hooks": {"request": [self._refuse_plain]}, "follow_redirects": True}
-            # Unpacked, a small answer could have any size.
+            # No compression: a small answer could unpack to any size.
             options["headers"]["Accept-Encoding"] = "identity"
             client = httpx.AsyncClient(**options)
             async with timeout_at(until), client, client.stream(method, url, **request) as answer:
@@ -213,7 +214,7 @@ class Hub:
                     body += piece
                     if len(body) > most:
                         raise UserError("hub_damaged", f"{url} sends more than it should")
-        # Of hostile addresses and headers; httpx passes on h11's error of a wrong Content-Length.
+        # Errors of hostile addresses and headers; for a wrong Content-Length, h11's own error.
         except (ValueError, httpx.InvalidURL, UnsupportedProtocol, LocalProtocolError) as error:
             raise UserError("hub_damaged", f"{url}: {error}") from error
         except (TimeoutError, httpx.HTTPError) as error:
@@ -221,7 +222,7 @@ class Hub:
         return bytes(body)
 
     async def _refuse_plain(self, request: httpx.Request) -> None:
-        # Also of redirects: a hub may not send requests to this machine's network.
+        # Called for redirects, too: a hub may not send requests to this machine's network.
         if self._url.startswith("https:") and request.url.scheme != "https":
             raise UnsupportedProtocol(f"the hub refers to {request.url}")
 
@@ -231,7 +232,7 @@ def _prepared(folder: Path) -> dict[str, bytes]:
     _own_files(folder)
     dataset.load(folder)
     card.write(folder)
-    # Its last digits differ between machines: one that still holds is not written again.
+    # A manifest's last digits differ between machines: one that still holds is not rewritten.
     right = (folder / manifest.NAME).exists() and not manifest.differences(folder)
     if (folder / attempt_files.NAME).exists() and not right:
         manifest.write(folder)

@@ -138,7 +138,7 @@ def judge(
             for attempt in judged.attempts
             if attempt.votes is not None and attempt.diff
         }
-        # The majority is one of all votes asked for; a patch most of whose votes failed has none.
+        # A majority of all requested votes decides: if most of a patch's votes failed, it has none.
         yes = {
             key: count.yes >= majority
             for key, count in votes_of.items()

@@ -186,7 +186,7 @@ def verify(folder: Path, sample: int, known: Path | None, as_json: bool) -> None
     from kgym_cli.bench import manifest  # noqa: PLC0415 - needs the extras
 
     problems, unknown, chosen = manifest.differences(folder), [], []
-    # What is damaged anyway needs no kernels.
+    # Damaged results are refused without running kernels.
     if not problems:
         patches = {
             (record.bug, record.diff): record

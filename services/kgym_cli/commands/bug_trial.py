@@ -272,7 +272,7 @@ def _try(
         raise UserError("bad_option", "--fix and --no-fix exclude each other.")
     patch = patch_file(fix) if fix is not None else bug.fix
     with scheduler(work=True) as client:
-        # The fix of a bundle compiles; another one often does not, which a crash would only delay.
+        # A bundle's own fix compiles; another often does not, so it is checked before the crash.
         if fix is not None and patch is not None:
             check_first(client, bug, patch, as_json)
         # All measurements of this bug on this kernel count together, whoever made them.

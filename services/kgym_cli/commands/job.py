@@ -326,7 +326,7 @@ def _print(client: Client, job: JobView, *, as_json: bool) -> None:
     sentence = f"[{colour(job.outcome)}]{escape(job.sentence)}[/]"
     results.print(f"job {job.id}: {sentence}", markup=True)
     evidence = checklist.line(conclusion(job).evidence)
-    # That of a resolved bug is the reason.
+    # For a resolved bug, the reason already has the evidence.
     if evidence and evidence not in (job.reason or ""):
         results.print(f"  evidence: {evidence}")
     if tags := _tags(job):
@@ -344,7 +344,7 @@ def _print_step(step: StepView) -> None:
     if step.result is not None:
         values = _highlights(step.result.model_dump(mode="json"))
         lines += [f"{name}: {value}" for name, value in values]
-    # With the reasons, by which findings are accepted.
+    # The reasons are printed, too, as findings are accepted by reason.
     blocking = [
         f"BLOCKING: {finding.reason}: {placed(finding)}"
         for finding in getattr(step.result, "findings", [])

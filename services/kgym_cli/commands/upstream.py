@@ -145,7 +145,7 @@ async def _backport(client: AsyncClient, kernel: str, bug: Bug, patch: str) -> B
         return Backport(kernel=kernel, reproduces=None, applies=None, resolves=None, reason=check)
     fits = check.outcome not in {PatchOutcome.DOES_NOT_APPLY, PatchOutcome.REFUSED}
     moved = any(note.endswith(" lines away") for note in check.notes)
-    # An empty change shows the bug: of a patch that does not apply, this is all that is known.
+    # The empty change shows whether the bug reproduces, even if the patch does not apply.
     shown = await run_kernel(client, bug, "")
     run = await run_kernel(client, bug, patch)
     verdict = shown.verdict or Verdict.INCONCLUSIVE

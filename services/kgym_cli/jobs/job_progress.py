@@ -80,7 +80,7 @@ def follow(client: "Client", job: JobView, last: int = 0, *, label: str = "") ->
 
 
 def _left_behind(client: "Client", job: JobView) -> list[int]:
-    """Return the newest of the user's other jobs that nobody follows, so that nothing runs them."""
+    """Return the user's newest other jobs that do not run because nobody follows them."""
     waiting = client.page(JobFilter(state=State.QUEUED, mine=True)).jobs
     return [
         other.id

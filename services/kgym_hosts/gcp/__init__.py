@@ -1,1 +1,1 @@
-"""A deployment on Google Cloud: what it is made of, how it comes, is looked at, and goes."""
+"""A deployment on Google Cloud: its parts, and how they are made, shown and removed."""

@@ -108,7 +108,7 @@ class Scaler:
     _states: dict[tuple[str, datetime], tuple[HostState, float]] = field(default_factory=dict)
     """By host: its last observed state, and the time of its beginning."""
     # By this loop's clock: after the scheduler was unreachable for an hour, no host is given up
-    # because its worker was not heard of.
+    # because nothing was heard of its worker in that time.
 
     def __post_init__(self) -> None:
         self._limits = limits_of(self.deployment, self.table)

@@ -10,8 +10,8 @@ from uuid import UUID
 
 DEADLINE = "kgym-deadline"
 LEASE = "kgym-lease"
-# One creation of one VM. Two workers may create a VM under the same name, as a lease that expired
-# may still be worked on: each deletes only what has its own value here.
+# Identifies one creation of a VM. Two workers may create VMs of the same name, as an expired lease
+# may still be worked on: each worker deletes only VMs that have its own value of this label.
 BOOT = "kgym-boot"
 _LONGEST = 63
 

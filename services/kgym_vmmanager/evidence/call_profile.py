@@ -22,7 +22,7 @@ _LIMIT_TIMES = 5
 # A guest that took longer to boot, as on a busy host, gets proportionally more time.
 _USUAL_BOOT_SECONDS = 30.0
 _MOST_SECONDS = 120
-# A trace that is cut off proves nothing; it is repeated, and takes so many times longer.
+# A trace that is cut off proves nothing: it is repeated, with so many times as much time.
 _TRIES, _LONGER = 3, 4
 _CALL_SECONDS = 10.0
 _READ_SECONDS = 0.2
@@ -109,7 +109,7 @@ class Profiling(GuestSession):
 
     def __init__(self) -> None:
         super().__init__()
-        # Of the guest: tells how slow it is.
+        # The guest's boot time, which shows how slow it is.
         self.boot_seconds = 0.0
         self.log = TracerLog()
 

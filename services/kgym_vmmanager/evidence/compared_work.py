@@ -19,7 +19,7 @@ STUCK = "stuck"
 DIED = "died"
 
 _NO_ERROR = frozenset({OK, PENDING, STUCK, DIED})
-# Programs run as root on a kernel that has these calls: only a patch can answer so.
+# Programs run as root on a kernel that has these calls: only a patch can cause these errors.
 _FORBIDDEN = frozenset({"EPERM", "EACCES", "ENOSYS"})
 # Calls that answer bad input with EPERM or EACCES.
 _FORBIDS_BY_DESIGN = frozenset({"bpf", "ptrace"})
@@ -34,7 +34,7 @@ _WAITS = frozenset(
         *("io_uring_enter", "mq_timedreceive", "mq_timedsend", "ptrace", "vfork", "open", "openat"),
     }
 )
-# Calls of every program, from its start to its end: they are no work.
+# Calls that every program makes when it starts and ends: they do not count as work.
 _START = frozenset(
     {
         *("execve", "execveat", "brk", "arch_prctl", "set_tid_address", "set_robust_list"),
@@ -46,13 +46,13 @@ _START = frozenset(
 
 
 def is_cut_off(work: Work) -> bool:
-    """Return whether a profile ended before a run ended, or any call of the program's own did."""
+    """Return whether neither a run nor any call of the program's own ended within a profile."""
     own = (call.result for call in work.calls if call.name not in _START)
     return not work.ends and all(result in {PENDING, STUCK} for result in own)
 
 
 def proves_nothing(work: Work) -> bool:
-    """Return whether a profile is cut off, and has no call of the program's own either."""
+    """Return whether a profile is cut off and has no call of the program's own."""
     return is_cut_off(work) and all(call.name in _START for call in work.calls)
 
 
@@ -150,10 +150,10 @@ def _is_refused(before: Work, after: Work) -> bool:
 
 
 def _reached(reached: list[Reached], *, excused: bool) -> Iterator[Finding]:
-    # Many honest fixes return before some of the crash's functions. One that avoids all refuses the
-    # program's own request, as 7a0df7fbc145 does (seccomp: NEW_LISTENER and TSYNC exclude each
-    # other); only programs close to it show that it does not refuse theirs, too. Success without
-    # the way is never excused: a patch that leaves the work out answers like that.
+    # Many honest fixes return before some of the crash's functions. A fix that reaches none of them
+    # refuses the program's own request, as 7a0df7fbc145 does (seccomp: NEW_LISTENER and TSYNC
+    # exclude each other); only programs close to this one show whether it refuses theirs, too.
+    # Success without reaching any is never excused: a patch that skips the work behaves like that.
     missed = [entry.function for entry in reached if not entry.reached]
     if not missed:
         return

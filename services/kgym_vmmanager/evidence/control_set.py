@@ -46,7 +46,7 @@ class ControlSet:
 
     def left(self) -> list[Share]:
         """Return the faults that were not raised, for clean instances; drop their outcomes."""
-        # A clean instance takes over what could not be raised. It never excuses a silent control.
+        # Clean instances raise the faults that were not raised. They never excuse a silent control.
         untried = [
             control for control in self.controls() if control.outcome is ControlOutcome.NOT_TRIED
         ]

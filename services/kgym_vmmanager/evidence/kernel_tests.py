@@ -1,7 +1,7 @@
-"""The kernel's own tests in a guest, and what they tell of a patched kernel.
+"""The kernel's own tests in a guest, and the comparison of a patched kernel with the unpatched one.
 
-What passes in two runs on the unpatched kernel counts. It fails on the patched one if it does not
-pass in either of two runs there.
+A part of a test counts if it passes in two runs on the unpatched kernel. It fails on the patched
+one if it passes in neither of two runs there.
 """
 
 import re
@@ -27,7 +27,7 @@ _MOST_PARTS = 500
 _LONGEST_NAME = 150
 _LAST_LINES = 6
 _LAST_CHARACTERS = 600
-# Status of a program that a signal ended is 128 and its number; SIGKILL ends those out of time.
+# A program that a signal ended has the status 128 + its number; SIGKILL ends a test at its limit.
 _SIGNAL = 128
 _KILLED = _SIGNAL + 9
 # TAP, and KTAP of KUnit, which indents the results of parts (Documentation/dev-tools/ktap.rst).
@@ -107,14 +107,14 @@ class KernelTestSession(GuestSession):
             self.begun += 1
             end = await _end(ssh, test, int(limit))
             if end.status == _KILLED and limit < self.limits.each:
-                break  # for the sake of all tests: that tells nothing about this one
+                break  # killed at the limit of all tests, which says nothing about this one
             self.test_ends[test] = end
 
 
 async def _end(ssh: Ssh, test: str, seconds: int) -> KernelTestEnd:
     program, *arguments = shlex.split(test)
     argv = shlex.join([f"./{PurePosixPath(program).name}", *arguments])
-    # The output goes to a file: processes that the test leaves behind do not hold it open here.
+    # The output goes to a file: a pipe would be held open by processes that the test leaves behind.
     output = f"{TESTS}.output"
     command = (
         f"cd {TESTS} && (ulimit -f {_MOST_BLOCKS}; exec timeout -s KILL {seconds} {argv})"
@@ -134,7 +134,7 @@ class Baseline(Strict):
 
     parts: dict[str, list[str]] = {}
     left_out: list[str] = []
-    """Tests of which nothing does, and why."""
+    """Tests of which no part passes in both, and why."""
 
     @classmethod
     def of(cls, tests: Sequence[str], first: KernelTestEnds, second: KernelTestEnds) -> "Baseline":
@@ -145,7 +145,7 @@ class Baseline(Strict):
             if len(ends) < 2:
                 why = f"on the unpatched kernel, it does not fit into {BEFORE.all:g} s"
             elif ended := next((end for end in ends if end.status >= _SIGNAL), None):
-                # Where it is cut off differs from run to run.
+                # The part at which it is killed differs from run to run.
                 why = f"on the unpatched kernel, it is killed (after {BEFORE.each:g} s): "
                 why += ended.words
             elif both := ends[0].passed & ends[1].passed:

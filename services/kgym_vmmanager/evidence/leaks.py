@@ -1,8 +1,8 @@
 """Memory leaks: the reports that kmemleak prints on the console when it scans.
 
-Programs of syzkaller's scan and print the list themselves, but their output is no evidence. So the
-kernel prints each leak itself (`kmemleak.verbose`, since Linux 4.20), whoever asks for the scan. We
-scan too, once the program's time is over. Leaks from before the program are the boot's, and
+Syzkaller's programs scan and print the list themselves, but their output is no evidence. So the
+kernel itself prints each leak (`kmemleak.verbose`, since Linux 4.20), whoever starts the scan. We
+scan too, once the program's time is over. Leaks from before the program stem from the boot, and are
 cleared.
 """
 
@@ -23,7 +23,7 @@ _LEAKS = "/sys/kernel/debug/kmemleak"
 # kmemleak reports no object younger than 5 s, nor one that changed between two scans.
 _SCAN = f"echo scan >{_LEAKS} && sleep 6 && echo scan >{_LEAKS}"
 _SCAN_SECONDS = 120.0
-# For the console to show the leaks of a scan.
+# Time until the console shows the leaks of a scan.
 _SHOWN_SECONDS = 2.0
 _PREFIX = re.compile(rb"^((?:<[0-9]+>)?(?:\[[^\]\n]*\] ?)*)kmemleak: ", re.MULTILINE)
 

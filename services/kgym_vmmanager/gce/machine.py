@@ -19,14 +19,14 @@ from kgym_vmmanager.vm.provider import VmLost
 # the only call that a running VM costs: its state is asked for only if the console cannot be read.
 _POLL_SECONDS = 0.5
 _CATCH_UP_SECONDS = 120.0
-# For the service to list the operation that ended a VM.
+# Time until the service lists the operation that ended a VM.
 _KNOWN_SECONDS = 5.0
 _BEGINS = BEGINS.encode()
 _STARTS = b"kgym: helper starts the kernel"
-# Lines of the helper and its kernel up to that one.
+# Lines of the helper and its kernel, up to the line with _STARTS.
 _HELPER_LINES = 1000
-# Lines after it that may still be the helper's. Later ones are the tested kernel's, which could
-# otherwise imitate the helper.
+# Lines after _STARTS that may still be the helper's. Later ones are the tested kernel's, which
+# could otherwise imitate the helper.
 _HANDED_ON_LINES = 20
 _FAILED = b"kgym: helper failed: "
 _REFUSED = b"kgym: helper refused: "

@@ -1,4 +1,4 @@
-"""What is done in a booted guest in place of the reproducer: one piece of work, up to its end."""
+"""Sessions that do one piece of work in a booted guest, in place of the reproducer."""
 
 import time
 from abc import ABC, abstractmethod

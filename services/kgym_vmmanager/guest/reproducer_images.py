@@ -68,9 +68,9 @@ async def program(
     # repeated for ever does not print them again: that would flood the output.
     run = '"./p$name" "-executor=./e$name"'
     last = f"{run} {first} || exit\nexec {run} {rest}" if wanted.repeat else f"exec {run} {first}"
-    # Variants come in other files.
+    # Arguments name files with variants, which run instead.
     others = f'[ $# = 0 ] || exec {run} {once} "$@"'
-    # in the form in which syz-execprog says what the kernel lacks
+    # In the format in which syz-execprog reports features that the kernel lacks.
     lacking = (
         f"{name:<24}: this syzkaller does not know it"
         for name in syz_program.unknown(wanted, known)

@@ -28,7 +28,7 @@ from kgym_vmmanager.vm.qemu import arguments_by_hand
 NAME = ReproduceArtifact.BUNDLE
 KERNEL = "kernel"
 _SECONDS = 600.0
-_NICENESS = "5"  # at 19 it was measured to take minutes beside busy VMs, and its step with it
+_NICENESS = "5"  # at 19, packing beside busy VMs delayed the step by minutes (measured)
 _UNPACK = """\
 # What the guest writes to the disk is gone with QEMU.
 [ -e disk ] || { zstd -d -q --sparse root.zst -o disk.part && mv disk.part disk; }

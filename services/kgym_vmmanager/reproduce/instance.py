@@ -121,7 +121,7 @@ class Instance:
 
     @property
     def progress(self) -> VmProgress:
-        """Return what it does now."""
+        """Return its current state."""
         state: VmState = "running" if self._running else "booting"
         if self.ending is not None:
             survived = self.ending.outcome is InstanceOutcome.SURVIVED
@@ -378,7 +378,7 @@ class Instance:
         try:
             await self._profiling.run(await connect(self._limits.reconnect))
         except (InstanceEnded, ConnectionLost):
-            return  # the guest has survived all the same; the evidence notes the missing trace
+            return  # the guest survived anyway; the evidence notes the missing trace
         work = self._profiling.log.work(crashed=False)
         if why := lacks(self._plan.before, work):
             raise InstanceEnded(InstanceOutcome.NOT_DONE, why)

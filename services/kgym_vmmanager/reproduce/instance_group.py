@@ -38,11 +38,12 @@ from kgym_vmmanager.variants.variant_session import VariantSession
 from kgym_vmmanager.vm.instance_ending import InstanceEnding
 from kgym_vmmanager.vm.provider import VmHost, VmLost
 
-# Attempts of an instance after the first, where the ending allows another.
+# Retries of an instance, if its ending allows them.
 _RETRIES = 2
 # VMs of one instance that may be lost to preemption or to failing machines.
 _LOSSES = 5
-# Functions of a crash's stack that a result names: below them are system calls and interrupts.
+# Innermost functions of a crash's stack that a result names; the outer ones are those of system
+# calls and interrupts.
 _STACK = 64
 # VMs whose progress is shown, and how often.
 _LANES, _SHOW_SECONDS = 16, 1.0
@@ -111,7 +112,7 @@ class InstanceGroup:
     @property
     def sample(self) -> list[int]:
         """The instances that measure how often the bug shows."""
-        # Without the first ones if a crash may stop them: such a selection would bias the rate.
+        # If a crash may stop the first instances, counting them would bias the rate.
         first = self.spec.instances if self.spec.stop_at_first_crash else 0
         return list(range(first, self.requested))
 
@@ -149,8 +150,8 @@ class InstanceGroup:
                 number=number, outcome=InstanceOutcome.STOPPED, detail="not started"
             )
             attempt = losses = 0
-            # A crash whose dump was lost with its VM. It counts in any case: only the dump is
-            # missing, so a whole instance runs again for it.
+            # A crash whose dump was lost with its VM. The crash counts in any case; the instance
+            # runs again only to get the dump.
             crashed: InstanceResult | None = None
             while attempt - losses <= _RETRIES and losses <= _LOSSES:
                 if (self._stop.is_set() and crashed is None) or self.plan.boots.hopeless:
@@ -259,7 +260,7 @@ class InstanceGroup:
     ) -> InstanceEnding:
         """Run the instance until it ends, or until another one crashes.
 
-        A run `again` for a lost dump is not stopped: the step's crash may be its own.
+        A run `again` for a lost dump is not stopped: the crash that stops others may be its own.
         """
 
         def on_end(ending: InstanceEnding) -> None:

@@ -28,13 +28,13 @@ from kgym_vmmanager.vm.instance_ending import InstanceEnded
 
 # Version of how tests run; part of the memo's key.
 _LAYOUT = 1
-# Guests of one run: after a test that ends its guest, the others go on in the next one.
+# Guests of one run: after a test that ends its guest, the next tests run in another guest.
 _MOST_GUESTS = 2
 _BOOTED = (BuildArtifact.KERNEL, BuildArtifact.MODULES)
 
 
 async def result(group: InstanceGroup) -> KernelTestRun | None:
-    """Return what tests tell of the patched kernel of this step; None if they were not requested.
+    """Return the results of tests on this step's patched kernel; None if none were requested.
 
     The instances of `group` have run.
     """
@@ -63,7 +63,7 @@ async def _compared(group: InstanceGroup, tests: Sequence[str]) -> KernelTestRun
     plan = await _plan(group, "build", entries)
     counted = list(baseline.parts)
     first = await _run(group, plan, "tests", counted, AFTER)
-    # What fails by chance does not block a right patch.
+    # A test that fails by chance must not block a correct patch.
     fails = bool(compared(baseline, first, first).failed)
     second = await _run(group, plan, "tests-again", counted, AFTER) if fails else {}
     return compared(baseline, first, second)
@@ -72,7 +72,7 @@ async def _compared(group: InstanceGroup, tests: Sequence[str]) -> KernelTestRun
 async def _baseline(
     group: InstanceGroup, tests: Sequence[str], entries: Sequence[CpioFile]
 ) -> Baseline:
-    """Return what passes twice on the unpatched kernel: as an earlier step saw it, or now."""
+    """Return what passes twice on the unpatched kernel: from a memo, or by running tests now."""
     run, plan = group.run, group.plan
     used = [each for each in run.input_artifacts("unpatched") if each.name in _BOOTED]
     used += [each for each in run.input_artifacts("build") if each.name == BuildArtifact.TESTS]
@@ -94,7 +94,7 @@ async def _baseline(
 async def _plan(group: InstanceGroup, build: str, entries: Sequence[CpioFile]) -> InstancePlan:
     folder = group.plan.folder / "tests" / build
     plan = await plan_with(group.run, group.plan, build, folder, entries)
-    # Tests leave memory behind, and the scan for it takes its time.
+    # Tests leak memory themselves, and scanning for leaks takes time.
     return replace(plan, leaks=False)
 
 
@@ -115,7 +115,7 @@ async def _run(
         why = f"the guest is lost: {guest.outcome}: {guest.title or guest.detail}"
         if not session.begun:
             raise InstanceEnded(guest.outcome, why)
-        # The crash of a guest whose tests were over belongs to the last of them.
+        # If the guest was lost after its tests were over, the last of them is to blame.
         ends[left[session.begun - 1]] = KernelTestEnd(frozenset(), why)
         left = left[session.begun :]
         limits = replace(limits, all=limits.all - session.seconds)

@@ -1,4 +1,4 @@
-"""What a reproduce step needs before its first VM boots, and the bundle of it."""
+"""Preparation of a reproduce step: everything that its VMs boot, and the bundle of these files."""
 
 import asyncio
 import json
@@ -124,7 +124,8 @@ async def prepare(
         detectors=wanted,
         completed=completed(spec.completed, ends),
         profiled=spec.evidence and spec.baseline is not None,
-        # Variants tell whether it refuses just the reproducer's request: they decide after it.
+        # With variants, missing work does not end the instance: only they show whether the kernel
+        # refuses just the reproducer's request.
         before=None if spec.variants else work_before(baseline),
         way=await _way(run, baseline, folder) if spec.evidence else {},
         disk=disk,
@@ -339,7 +340,7 @@ async def keep_bundle(run: StepContext, prepared: Preparation) -> None:
 async def _keep_parts(run: StepContext, files: Mapping[str, Path]) -> None:
     kept = {artifact.name for artifact in run.artifacts}
     for name, path in files.items():
-        if name in {bundle_archive.KERNEL, *kept}:  # the build has left the kernel
+        if name in {bundle_archive.KERNEL, *kept}:  # the build step has stored the kernel
             continue
         await _keep_part(run, path, name)
 

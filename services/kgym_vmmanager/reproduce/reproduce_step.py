@@ -180,7 +180,7 @@ def _calibration(
             here.append(known)
         else:
             run.log(f"the bug was calibrated under {known.accelerator}: not used here")
-    # The one with more runs, never the one with the more convenient answer.
+    # The number of runs decides, never which answer is more convenient.
     return max(here, key=lambda known: known.runs, default=None)
 
 
@@ -212,7 +212,7 @@ def _confidence(
 
 
 def _confidence_in_words(confidence: float | None, known: Calibration | None) -> list[str]:
-    """Return what the reason says of the confidence; nothing if it is unknown."""
+    """Return the confidence in words, for the verdict's reason; empty if it is unknown."""
     if confidence is None or known is None:
         return []
     shown = f"{known.crashed} of {known.runs} runs without the fix showed the bug"
@@ -230,7 +230,7 @@ def _work_findings(
     judgement: Judgement,
     variants: VariantRun | None,
 ) -> Iterator[Finding]:
-    """Yield what the program's work lacks on a patched kernel that it did not crash."""
+    """Yield findings on the program's work on a patched kernel that it did not crash."""
     if baseline is None or judgement.verdict is not Verdict.NO_CRASH:
         return
     before = work_before(baseline)

@@ -222,7 +222,7 @@ class Session:
         await asyncio.sleep(self._limits.grace)
         if self._syz is not None:
             detail = quoted(Executed.read(self._syz_output).summary(), _SYZ_SUMMARY)
-        else:  # a program that went on without being able to work often prints why
+        else:  # a program that runs on but cannot do its work often prints why
             words = self._output.last_lines()
             detail = f"the program's last words: {words}" if words != NOTHING else ""
         return InstanceEnding(InstanceOutcome.SURVIVED, detail)

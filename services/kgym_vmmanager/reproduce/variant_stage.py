@@ -37,13 +37,14 @@ from kgym_vmmanager.variants.syz_mutator import Mutator
 from kgym_vmmanager.variants.syz_session import SyzGuest
 from kgym_vmmanager.variants.variant_search import Guest, VariantSearch
 
-# Whether answers changed cannot be told from fewer variants.
+# Fewer compared variants do not show whether answers changed.
 _LEAST_COMPARED = 10
 # Share of the quiet variants that must behave as before, if the reproducer's own work is refused.
 _LEAST_SAME = 0.8
-# Shares of the quiet variants, of at least _FEW, above which refusals and other answers block. The
-# known fix of fsconfig-source-fd must refuse the reproducer's request. It also refuses variants
-# with the same request: 8 of 18 to 20, or 4 of 8. No shipped bug's fix gives other answers.
+# Refusals, and different answers, block above these shares of the quiet variants, if at least _FEW
+# were compared. The known fix of fsconfig-source-fd must refuse the reproducer's request. It also
+# refuses variants with the same request: 8 of 18 to 20, or 4 of 8. No shipped bug's fix gives
+# different answers.
 _MOST_REFUSED, _MOST_DIFFERENT, _FEW = 0.75, 0.25, 5
 
 
@@ -57,7 +58,7 @@ class VariantStage:
     group: InstanceGroup
 
     async def learn(self, results: Collection[InstanceResult]) -> LearnedVariants | None:
-        """Return the quiet variants of this kernel, on which `results` crashed."""
+        """Return the quiet variants of this kernel, whose crashes are in `results`."""
         if not self.spec.variants:
             return None
         if why := self._why_not:
@@ -100,12 +101,12 @@ class VariantStage:
             return VariantRun(ran=0, missing=f"no variants ran: {error}")
         try:
             await self._keep_orders(variants, words)
-        except (KgymError, OSError) as error:  # what was seen counts all the same
+        except (KgymError, OSError) as error:  # the variants' results count anyway
             self.run.log(f"no archive to run the variants by hand: {error}")
         return variants.model_copy(update={"leaked": list(leaked(variants, learned.losses))})
 
     async def learn_of_fix(self, learner: ReproduceResult, crash: str | None) -> LearnedVariants:
-        """Return what this kernel, with the developers' fix, does with the bug's variants.
+        """Return how this kernel, with the developers' fix, behaves on the bug's variants.
 
         `crash` is the title of its crash with the reproducer, if it crashed.
         """
@@ -121,7 +122,7 @@ class VariantStage:
             return LearnedVariants(missing=f"no variants ran: {error}")
 
     async def compared(self, fixed: ReproduceResult) -> Equivalence:
-        """Return how this patched kernel compares with the `fixed` one, with the developers' fix.
+        """Return how this patched kernel compares with `fixed`, which has the developers' fix.
 
         It is neither a finding nor part of the evidence: agents read those.
         """
@@ -146,7 +147,7 @@ class VariantStage:
         return ENGINE if self.plan.mutator is None else syz_mutator.version(self.plan.mutator)
 
     def _not_comparable(self, learned: LearnedVariants) -> str:
-        """Return why variants cannot run one by one as they were learned; empty if they can."""
+        """Return why the `learned` variants cannot be compared one by one; empty if they can."""
         if self.plan.mutator is not None:
             return "variants of syzkaller programs are not compared with the fix"
         if learned.pace is None:
@@ -154,7 +155,7 @@ class VariantStage:
         return "" if learned.engine == ENGINE else "they are of another version of the engine"
 
     async def _functions(self, results: Collection[InstanceResult]) -> list[str]:
-        """Return the functions on the stack of the crash that is looked for."""
+        """Return the functions on the stack of the bug's crash."""
         for result in results:
             path = self.plan.folder / f"report-{result.number}.json"
             if result.title in self.spec.titles and path.exists():
@@ -171,7 +172,7 @@ class VariantStage:
         return await dictionary.of_kernel(vmlinux, functions, subsystem=subsystem)
 
     async def _guest(self, build: str, words: Dictionary, before: Dictionary) -> Guest:
-        """Return what boots guests of a build, with the engine's dictionaries in their image."""
+        """Return a function that boots guests of a build, with dictionaries in their image."""
         files = {WORDS: words, WORDS_BEFORE: before}
         entries = [
             cpio.file(path.lstrip("/"), dictionary.lines(each).encode())
@@ -223,9 +224,9 @@ def behaves_as_before(variants: VariantRun | None) -> bool:
 
 
 def leaked(variants: VariantRun, before: Sequence[Loss] | None) -> Iterator[Loss]:
-    """Yield what the patched kernel loses more than the unpatched one did `before`."""
-    # Some programs leave objects behind on any kernel, such as keys. What the unpatched kernel does
-    # with the program itself is not known: it crashes.
+    """Yield what the patched kernel loses beyond the unpatched kernel's losses `before`."""
+    # Some programs leave objects behind on any kernel, such as keys. For the program itself, the
+    # unpatched kernel's losses are unknown: it crashes.
     if before is None:
         return
     known = {loss.name: loss.per_run for loss in before}

@@ -23,9 +23,9 @@ _BUDGET = 32 << 30
 class RootDisk:
     """A disk in the step's folder; each VM has a link to it, and writes elsewhere."""
 
-    # Our initramfs mounts it and puts SSH server, keys and runner into its /kgym, with libraries of
-    # their own: so an image of any distribution will do. Not a tmpfs, as the runner links the
-    # program into its folders on the disk, under changing names.
+    # Our initramfs mounts it and copies SSH server, keys and runner to /kgym on it, with their own
+    # libraries, so an image of any distribution will do. /kgym is not a tmpfs, as the runner links
+    # the program into its folders on the disk, under changing names.
 
     path: Path
     packed: Path

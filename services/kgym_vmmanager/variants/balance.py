@@ -1,8 +1,8 @@
 """Resource balance: what a kernel loses over many runs of a program.
 
-A fix that leaks an object in place of freeing it twice is quiet. The kernel's own counts show it:
-objects per slab cache (files, sockets, tasks and mounts have caches of their own), references of
-modules, and pages of vmalloc other than stacks.
+A fix that leaks an object instead of freeing it twice causes no report. The kernel's counts show
+the leak: objects per slab cache (files, sockets, tasks and mounts have caches of their own),
+references of modules, and pages of vmalloc other than stacks.
 """
 
 import asyncio
@@ -13,8 +13,8 @@ from collections.abc import Awaitable, Callable, Collection, Mapping
 from kgym.api.steps import Loss
 from kgym_vmmanager.guest.ssh import Ssh
 
-# Runs of one measurement. A slow program makes fewer, and no fewer than LEAST_RUNS: a slab that is
-# taken for the first of its objects would look like a loss.
+# Runs of one measurement; a slow program makes fewer, but at least LEAST_RUNS. Over fewer runs, a
+# slab that is allocated for its first object would look like a loss.
 RUNS, LEAST_RUNS = 180, 60
 # Objects lost with each run: fewer than _LEAST are noise of caches and timing. A kernel leaks if it
 # loses LEAK more than the kernel that it is compared with.
@@ -48,7 +48,7 @@ def counts(output: str) -> dict[str, int]:
 async def measured(
     ssh: Ssh, run_all: Callable[[], Awaitable[None]], runs: int = RUNS
 ) -> list[Loss]:
-    """Return what `run_all`, which makes so many runs, loses on each.
+    """Return the losses per run; `run_all` makes so many `runs`.
 
     Raises ConnectionLost or TimeoutError.
     """
@@ -62,8 +62,8 @@ async def measured(
         shrink = _shrink(losses)
         if losses:
             after = await _settled(ssh, before, runs, shrink)
-        # Each round of runs must lose as much: a leak does, while a pool, such as the threads of a
-        # work queue, grows only until it is large enough.
+        # A leak loses as much in each round of runs. A pool, such as the threads of a work queue,
+        # grows only until it is large enough.
         rounds = 1
         while losses and rounds < _ROUNDS:
             first = after
@@ -86,7 +86,7 @@ async def _settled(
         if not grown:
             break
         counted = await _counts(ssh, shrink)
-        # The least of all counts: counting itself takes up to 80 dentries, some of the times.
+        # The minimum of all counts: counting itself sometimes allocates up to 80 dentries.
         earlier = known
         known = {name: min(count, earlier.get(name, count)) for name, count in counted.items()}
         if all(known.get(name, 0) >= earlier[name] for name in grown):

@@ -40,8 +40,8 @@ class Constants:
     """Bit fields, as shift and width."""
     # By register: how far it was shifted to the left.
     _shifted: dict[str, int] = field(default_factory=dict)
-    # Compilers compare `(x << 8) >> 20 > 31` as `x << 8 > 0x1ffffff`: bounds of shifted registers,
-    # and the shifts to the right that complete them.
+    # Compilers turn `(x << 8) >> 20 > 31` into `x << 8 > 0x1ffffff`. So the bounds of registers
+    # shifted to the left are collected, and the right shifts that give the source's bound.
     _bounds: set[tuple[int, int]] = field(default_factory=set)
     _completed: set[tuple[int, int]] = field(default_factory=set)
 
@@ -82,7 +82,7 @@ class Constants:
             self._shifted[target] = self._shifted[source]
 
     def _shift(self, name: str, amount: int, register: str) -> None:
-        """Take a shift: a pair to the left and to the right cuts out a bit field."""
+        """Handle a shift: a left shift followed by a right shift extracts a bit field."""
         bits, whole = _bits(register), _whole(register)
         self._completed.add((self._shifted.get(whole, 0), amount))
         if name.startswith(("shl", "sal")):
@@ -110,7 +110,7 @@ class Constants:
 
 
 def _mask(value: int) -> tuple[int, int] | None:
-    """Return the field of a mask whose bits are contiguous; of `~mask`, that of the mask."""
+    """Return the bit field of a mask of contiguous bits, or of its complement; None for others."""
     value &= _ALL
     if value > 1 << 63:
         value = ~value & _ALL

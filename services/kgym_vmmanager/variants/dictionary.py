@@ -1,8 +1,8 @@
 """A bug's dictionary: the constants of the functions that crash, read from their machine code.
 
-A bound that is off by one looks right to every program except the one that uses the bound's own
-value, and that stands in the code as an immediate operand. Macros, enumerators and `sizeof` have
-their real values there.
+A bound that is off by one shows only in a program that uses exactly the bound's value, and that
+value is an immediate operand in the code. Macros, enumerators and `sizeof` have their actual values
+there.
 """
 
 import asyncio
@@ -49,7 +49,7 @@ done
 _ADDRESS = re.compile(r"(?:\$0x|# )(ffffffff[89ab][0-9a-f]{7})\b")
 _ADDRESSES = range(0xFFFFFFFF80000000, 0xFFFFFFFFC0000000)
 _TEXT = re.compile(rb"[\x20-\x7e]{2,}\0")
-# Of types, operations, mount options: `keyring`, `source`, `enc=%s`; messages have spaces.
+# Names of types, operations, mount options: `keyring`, `source`, `enc=%s`; messages have spaces.
 _NAME = re.compile(rb"[A-Za-z0-9][\w.:=%+-]{1,31}\0")
 # KASAN's description of a stack frame, such as `1 32 8 5 key:20`.
 _FRAME = re.compile(rb"\d+ \d+ \d+ \d+ \w+")
@@ -142,7 +142,7 @@ def _ranges(listing: Iterable[str], functions: Collection[str]) -> list[tuple[in
         if kind in tuple("tTwW") and re.fullmatch(r"[0-9a-f]{16}", address):
             symbols.append((int(address, 16), name))
     addresses = sorted({start for start, _ in symbols})
-    # Of aliases, both end where the next address begins.
+    # Aliases share their end, which is the next higher address of a symbol.
     ends = dict(itertools.pairwise(addresses))
     places: dict[str, list[tuple[int, int]]] = {}
     for start, name in symbols:
@@ -160,7 +160,7 @@ def _addresses(code: str) -> list[int]:
 
 
 class _Image:
-    """A kernel's memory as its ELF file has it (elf(5)); of a hostile file, any bytes or none."""
+    """A kernel's memory by its ELF file (elf(5)); a hostile file gives any bytes, or none."""
 
     def __init__(self, file: IO[bytes]) -> None:
         self._file = file

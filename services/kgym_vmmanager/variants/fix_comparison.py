@@ -1,6 +1,6 @@
 """Variants on a patched kernel, compared with those on the kernel with the developers' fix.
 
-Each variant runs alone, from the same dictionary and pace on both kernels, so that a seed is the
+Each variant runs alone, with the same dictionary and pace on both kernels, so that a seed gives the
 same program. Runs are counted in variants, never in seconds: hosts differ in speed.
 """
 
@@ -13,22 +13,22 @@ from kgym_vmmanager.guest.paths import WORDS_BEFORE
 from kgym_vmmanager.variants.variant_search import Guest
 from kgym_vmmanager.variants.variant_session import Part, Ran, VariantSession, steady_variants
 
-# Beside the quiet variants: most of these still do what crashes the unpatched kernel, and there,
+# Seeds that run besides the quiet variants. Most of them still trigger the bug, and that is where
 # fixes differ most.
 _FURTHER_SEEDS = range(200)
-# A variant that ends its guest costs a boot: after so many, the others do not run.
+# A variant that ends its guest costs a boot: after so many guests, the other variants do not run.
 _MOST_GUESTS = 5
 
 
 async def of_fix(kernel: Guest, learned: LearnedVariants) -> LearnedVariants:
-    """Return what the kernel with the developers' fix does with variants; some are `learned`.
+    """Return how the kernel with the developers' fix behaves on the `learned` and further variants.
 
     Only variants that do the same in two guests are kept. Raises KgymError if a machine fails.
     """
     begin = time.monotonic()
     seeds = [*_FURTHER_SEEDS, *_seeds(learned)]
     first = await _run(kernel, "variants-fix", learned.pace, seeds)
-    # In reverse: what depends on the variants before it is not kept.
+    # In reverse order, so that variants whose results depend on earlier variants are not kept.
     again = await _run(kernel, "variants-fix-again", learned.pace, seeds[::-1])
     same = steady_variants(first.ended, again.ended)
     missing = first.missing or again.missing
@@ -41,25 +41,25 @@ async def of_fix(kernel: Guest, learned: LearnedVariants) -> LearnedVariants:
 
 
 async def compared(kernel: Guest, reference: LearnedVariants) -> Equivalence:
-    """Return how many variants do on this patched kernel what they do on the `reference`.
+    """Return on how many variants this patched kernel behaves like the `reference`.
 
     Raises KgymError if a machine fails.
     """
     first = await _run(kernel, "variants-compared", reference.pace, _seeds(reference))
     same, again = first.same_as(reference), _Runs()
     if len(same) + len(first.crashed) < len(first.begun):
-        # Once more, in the same order: what differs by chance does not differ twice, and what
-        # depends on the variants before it does.
+        # Repeated in the same order: a difference by chance does not show twice, but one that
+        # depends on earlier variants does.
         seeds = [seed for seed in first.begun if seed not in first.crashed]
         again = await _run(kernel, "variants-compared-again", reference.pace, seeds)
     crashed = {*first.crashed, *again.crashed}
-    # A second run that is missing excuses nothing.
+    # A variant without a second run is judged by its first.
     unsteady = ({*again.begun} & (same ^ again.same_as(reference))) - crashed
     steady = [seed for seed in first.begun if seed not in crashed | unsteady]
     return Equivalence(
         same=len(same.intersection(steady)),
         crashed=sorted(crashed),
-        # A variant that hangs or is cut off differs.
+        # A variant that hangs or is cut off counts as different.
         different=[seed for seed in steady if seed not in same],
         dropped=reference.ran - len(reference.quiet) + len(unsteady),
         missing=first.missing,
@@ -72,7 +72,7 @@ def _seeds(learned: LearnedVariants) -> list[int]:
 
 @dataclass(slots=True)
 class _Runs:
-    """What became of variants, each run once."""
+    """Results of variants that each ran once."""
 
     begun: list[int] = field(default_factory=list)
     ended: dict[int, Ran] = field(default_factory=dict)
@@ -81,13 +81,13 @@ class _Runs:
     missing: str = ""
 
     def same_as(self, reference: LearnedVariants) -> set[int]:
-        """Return the seeds of those that ended and did what they do on another kernel."""
+        """Return the seeds of variants that ended and behaved as on the `reference` kernel."""
         quiet = [variant for variant in reference.quiet if variant.seed in self.ended]
         return {each.seed for each in quiet if self.ended[each.seed].digest.startswith(each.digest)}
 
 
 async def _run(kernel: Guest, name: str, pace: Pace | None, seeds: Sequence[int]) -> _Runs:
-    """Run variants in order; behind one that ends its guest, the others run in another guest."""
+    """Run variants in order; after one that ends its guest, continue in another guest."""
     runs = _Runs()
     for life in range(_MOST_GUESTS):
         left = seeds[len(runs.begun) :]

@@ -76,7 +76,7 @@ class Mutator:
     async def prepared(
         cls, binary: Path, program: Path, words: Dictionary, folder: Path
     ) -> "Mutator":
-        """Copy all to the new `folder`: the sandbox's user may not be able to read them there."""
+        """Copy the files to the new `folder`, as the sandbox's user may lack access to them."""
         prepare(folder)
         await asyncio.to_thread(shutil.copyfile, binary, folder / SyzkallerArtifact.MUTATOR)
         (folder / SyzkallerArtifact.MUTATOR).chmod(0o755)
@@ -87,8 +87,9 @@ class Mutator:
     async def make(self, orders: Sequence[tuple[int, int, int]], seconds: float = _SECONDS) -> Made:
         """Make variants; an order is the first seed, the number of seeds, and a mask of rounds.
 
-        Raises UserError `cannot_mutate` if there is no program; what is missing of the variants is
-        only noted. Raises InfrastructureError if the sandbox fails.
+        Raises UserError `cannot_mutate` if there is no program or no variant at all, and
+        InfrastructureError if the sandbox fails. If only some variants are missing, `Made.lacks`
+        says why.
         """
         reader = _Reader(
             {(seed, mask) for first, count, mask in orders for seed in range(first, first + count)}
@@ -121,7 +122,7 @@ def version(binary: Path) -> str:
 class _Reader:
     """Parser of the mutator's output. Pure."""
 
-    # A submitter's syzkaller prints what it likes: only variants that were ordered count, each
+    # A submitter's syzkaller can print anything: only variants that were ordered count, each
     # once, and programs are bounded.
 
     def __init__(self, ordered: set[tuple[int, int]]) -> None:
@@ -157,7 +158,7 @@ class _Reader:
                     self._is_good = False
 
     def _begin(self, key: tuple[int, int] | None) -> None:
-        """Keep what was read until now, and begin with the next."""
+        """Store the program or variant that was read so far, and start the next."""
         rounds = tuple((bit, tuple(calls)) for bit, calls in self._rounds)
         if self._is_good and rounds and all(calls for _, calls in rounds):
             if self._key == _BASE:
@@ -187,7 +188,7 @@ def _name(call: str) -> str:
 
 
 def _around(call: str, other: str) -> str:
-    """Return the part of a call in which it differs from the other one, with that one's."""
+    """Return the differing part of a call, and the same part of the other call."""
     pairs = enumerate(zip(call, other, strict=False))
     first = next((at for at, (a, b) in pairs if a != b), min(len(call), len(other)))
     begin = max(0, first - _SHOWN // 2)

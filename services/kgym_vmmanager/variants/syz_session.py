@@ -1,8 +1,8 @@
 """Running variants of a syzkaller program in a booted guest.
 
 One syz-execprog runs many programs of a file in their order: under emulation it takes seconds to
-start. It prints each program before it runs, and the errors of its calls afterwards. After a crash,
-its last lines are missing: so programs whose crash is to be told apart run with pauses in between.
+start. It prints each program before it runs, and the errors of its calls afterwards. A crash loses
+the last lines, so programs run with pauses in between if the one that crashes has to be identified.
 """
 
 import hashlib
@@ -39,8 +39,8 @@ _MOST_MADE = 2000
 _BATCH = 250
 _BATCH_SECONDS = 300.0
 _SILENT_SECONDS = 120.0
-# Programs before and after the last one that was seen, of which any may have crashed the kernel:
-# the lines about the last ones had not left the guest.
+# After a crash, any of so many programs before and after the last printed one may be the cause:
+# lines about later programs may not have left the guest.
 _EARLIER, _UNSEEN = 5, 20
 # Failures of syz-execprog in one part: some variants break the executor.
 _MOST_FAILURES = 5
@@ -54,7 +54,7 @@ _HEADER = re.compile(rb"(?:[0-9/]{8,10} [0-9:.]{8,15} )?executing program ?[0-9]
 
 @dataclass(frozen=True, slots=True)
 class SyzGuest:
-    """Boots guests of a `kernel` with variants that the mutators make, by their dictionary's path.
+    """Boots guests of a `kernel` with variants made by `mutators`, keyed by the dictionary's path.
 
     Raises UserError `cannot_mutate`.
     """
@@ -70,7 +70,7 @@ class SyzGuest:
             part.log.pace = Pace(calls=len(made[-1].base), milliseconds=0, pause=0)
             part.missing = made[-1].lacks
         if not any(part.sweeps or part.shows or part.balance for part in session.parts):
-            # What the program's calls are is known without a guest.
+            # Without variants, only the program's calls are wanted, which the mutator has printed.
             return InstanceResult(number=0, outcome=InstanceOutcome.SURVIVED)
         return await self.kernel(name, SyzSession(session.parts, made))
 
@@ -88,8 +88,8 @@ def _orders(part: Part) -> Iterator[tuple[int, int, int]]:
 class ExecutionLog:
     """Parser of the output of syz-execprog for `count` programs. Pure."""
 
-    # A hostile guest prints what it likes: a section is bounded, and there are no more than
-    # programs.
+    # A hostile guest can print anything: the size of a section is bounded, and no more than
+    # `count` programs are reported.
 
     def __init__(self, count: int) -> None:
         self._count = count
@@ -110,7 +110,7 @@ class ExecutionLog:
                 self._section += line[:_SECTION_BYTES] + b"\n"
 
     def ended(self) -> Iterator[tuple[int, Executed]]:
-        """Yield the program that ran last, which has come to its end."""
+        """Yield the last program, which has ended."""
         if self.number >= 0:
             yield self.number, Executed.read(self._section)
 
@@ -167,7 +167,7 @@ async def _sweep(ssh: Ssh, part: Part, made: Made, seeds: Sequence[int]) -> int:
                     part.missing = part.missing or _BLIND * is_blind
                 else:
                     ran = _ran(executed, variants[number - 1])
-                    # Where results are compared, a variant without them did not run.
+                    # If results are compared, a variant without results does not count as run.
                     if not part.is_exact or (ran.digest and not is_blind):
                         part.log.ran[seeds[number - 1]] = ran
                 if time.monotonic() > part.until:
@@ -188,7 +188,7 @@ async def _show(ssh: Ssh, part: Part, made: Made) -> None:
     async with aclosing(_executed(ssh, programs)) as events:
         async for number, executed in events:
             if number % 3 == 0 and executed is None and number // 3 < len(shows):
-                # What the next variant prints is lost if it crashes the kernel; this pause is not.
+                # If the next variant crashes the kernel, its lines are lost, but not this pause's.
                 variant = made.variants[shows[number // 3]]
                 shown = Shown({bit: Replaced(words) for bit, words in variant.changes().items()})
                 part.shown.append((shows[number // 3][0], shown))
@@ -233,7 +233,7 @@ async def _executed(
         raise _ExecprogFailed(f"syz-execprog fails ({stream.status}): {log.last_words}")
     for event in log.ended():
         yield event
-    # It leaves out programs that it cannot read, and the others are taken for them.
+    # syz-execprog skips programs that it cannot parse: the later ones would get wrong numbers.
     if log.number + 1 < len(programs):
         raise _ExecprogFailed(f"syz-execprog ran {log.number + 1} of {len(programs)} programs")
 
@@ -243,7 +243,7 @@ def _lines(program: Program) -> str:
 
 
 def _ran(executed: Executed, variant: SyzVariant) -> Ran:
-    """Return what a variant did; without a digest if that is unknown, or depends on the time."""
+    """Return what a variant did; the digest is empty if results are unknown or depend on timing."""
     results = _results(executed)
     is_cut = any("unfinished" in result for result in executed.results.values())
     lines = "\n".join(f"{name} {error}" for name, error in results)

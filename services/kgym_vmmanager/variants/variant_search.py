@@ -1,4 +1,4 @@
-"""Variants on two kernels: those that stay quiet on the unpatched one, and the search on a patched.
+"""Variants on two kernels: learned on the unpatched one, searched for crashes on the patched one.
 
 A variant costs a fork, a crash costs a boot. Where kernels are compared, runs are counted in
 variants, never in seconds: hosts differ in speed.
@@ -38,19 +38,19 @@ from kgym_vmmanager.variants.variant_session import (
 )
 
 KEPT_QUIET = 60
-# On the unpatched kernel, each guest tries until so many variants are quiet, or it has crashed so
-# often, or the time is over: most variants of some programs crash at once.
+# On the unpatched kernel, each guest tries variants until so many are quiet, so many have crashed
+# it, or the time is over: most variants of some programs crash at once.
 _WANTED_QUIET = 100
 _MOST_CRASHES = 8
 _LEARN_SECONDS = 150.0
-# Each is answered before the next begins: answers under way are lost when a guest crashes.
+# Each order is answered before the next: a crash loses the answers that are still under way.
 _LEARN_BATCH = 1
 # Seconds after a guest's start in which new variants begin there. A guest may have waited for room
 # on this host: time before its start does not count, or a busy host would run no variants.
 _SEARCH_SECONDS = 36.0
-# Where the seeds of quiet variants begin in each guest: beyond those of the search. Those of the
-# second guest always change the last call (LAST_CALL in vary.c): if the kernel crashes there, most
-# variants that leave that call alone crash as well.
+# First seeds of the two guests that learn quiet variants, beyond the seeds of the search. Those of
+# the second guest always change the last call (LAST_CALL in vary.c): if the kernel crashes there,
+# most variants that leave that call alone crash as well.
 _QUIET_SEEDS = (1 << 32, 1 << 47)
 # Crashes of other bugs after which a guest is given up.
 _MOST_OTHER_BUGS = 2
@@ -125,8 +125,8 @@ class VariantSearch:
         if learned.losses is not None:
             compared.balance = "variants"
         program = Part(balance="program")
-        # Those that were quiet come first: a crash would leave them unknown. They take the first
-        # guest about as long as a third of the new ones, so the second guest gets two thirds.
+        # The quiet variants run first: a crash would leave their results unknown. They take about
+        # as long as a third of the new variants, so the second guest gets two thirds of these.
         first = [*([compared] if seeds else []), program]
         hunts = [_Hunt(self, range(count // 3), first), _Hunt(self, range(count // 3, count))]
         running = [asyncio.create_task(hunt.run(f"variants-{n}")) for n, hunt in enumerate(hunts)]
@@ -160,13 +160,13 @@ class VariantSearch:
         ]
         examples: list[str] = []
         if others:
-            # Once more: what differs by chance does not differ twice.
+            # Repeated: a difference by chance does not show twice.
             shows = [(seed, ALL_CHANGES) for seed in others]
             after, crash = await self._shown(self.kernel, shows, learned.pace)
             if crash is not None:
                 all_crashes.append(self.crash(_SHOWN, crash))
             digests = {seed: shown.digest or "" for seed, shown in after.items()}
-            # A second run that is missing excuses nothing.
+            # A variant without a second run is judged by its first.
             others = [
                 seed for seed in others if not digests.get(seed, "").startswith(known[seed].digest)
             ]
@@ -188,7 +188,7 @@ class VariantSearch:
     def crash(
         self, name: str, crash: InstanceResult, other: VariantCrashKind = VariantCrashKind.NEW
     ) -> VariantCrash:
-        """Return the crash of a patched kernel, of this kind unless the title is the bug's."""
+        """Return a patched kernel's crash, of the kind `other` unless its title is the bug's."""
         same = likeness(crash, self.titles) is not None
         kind = VariantCrashKind.SAME if same else other
         return VariantCrash(title=crash.title or "", kind=kind, instance=name)
@@ -211,7 +211,7 @@ class VariantSearch:
 
 @dataclass(slots=True)
 class _Learning:
-    """Guests of the unpatched kernel, one after the other, that try variants."""
+    """Tries variants on the unpatched kernel, in one guest after the other."""
 
     kernel: Guest
     pace: Pace
@@ -235,13 +235,13 @@ class _Learning:
             self.missing = self.missing or part.missing
             if result.outcome is not InstanceOutcome.CRASH:
                 return
-            # The guest's last answers may be lost: its last order is left out.
+            # The answer to the last order may be lost in the crash: go on after that order.
             self.seed = part.orders[-1].stop if part.orders else self.seed + _LEARN_BATCH
 
 
 @dataclass(slots=True)
 class _Hunt:
-    """One guest after the other that looks for a variant that crashes the patched kernel."""
+    """Looks for a variant that crashes the patched kernel, in one guest after the other."""
 
     search: VariantSearch
     seeds: range
@@ -277,12 +277,12 @@ class _Hunt:
             is_over = self.is_decided or left <= 0
             if result.outcome is not InstanceOutcome.CRASH or is_over:
                 return
-            # Another bug: go on behind it.
+            # It is another bug's crash: go on with the variants after it.
             seeds = range(part.orders[-1].stop if part.orders else seeds.stop, seeds.stop)
 
     async def _explained(self, name: str, part: Part, crashed: InstanceResult) -> VariantCrash:
-        """Return a crash with what is found out of it; the crash itself is never lost."""
-        if not part.orders:  # the search had not begun: the unpatched kernel survived the others
+        """Return a crash, with its variant if that can be identified; no crash is ever lost."""
+        if not part.orders:  # before any new variant: the unpatched kernel survives the quiet ones
             return self.search.crash(name, crashed)
         try:
             return await self._singled_out(name, part, crashed)
@@ -305,7 +305,7 @@ class _Hunt:
             less = Part(shows=[(seed, 1 << bit)], pace=pace)
             fewer = await self.search.kernel(f"{name}-only-{bit}", VariantSession(less))
             if fewer.outcome is InstanceOutcome.CRASH and fewer.title == result.title:
-                # Alone, the change may be another one: a syzkaller program's follow each other.
+                # Alone, it may be another change: those of syzkaller programs build on each other.
                 mask, changes = 1 << bit, (less.shown[-1][1] if less.shown else shown).changes
                 break
         return VariantCrash(
@@ -320,7 +320,7 @@ class _Hunt:
     async def _kind(
         self, name: str, crash: InstanceResult, shows: Sequence[tuple[int, int]], pace: Pace | None
     ) -> VariantCrashKind:
-        """Return what the crash is; variants of another crash run on the unpatched kernel too."""
+        """Return a crash's kind; if it is not the bug's, try it on the unpatched kernel."""
         if likeness(crash, self.search.titles) is not None:
             return VariantCrashKind.SAME
         if self.search.unpatched is None:
@@ -333,9 +333,9 @@ class _Hunt:
 
 
 def _difference(seed: int, before: Shown, after: Shown) -> str:
-    """Return in words where two runs of a variant part."""
+    """Describe the first difference between two runs of a variant."""
     changes = "; ".join(after.changes[bit].words for bit in sorted(after.changes))
-    for size in (3, 4):  # data come last: they may be the time
+    for size in (3, 4):  # data are compared last: they may be times
         for old, new in zip(before.calls, after.calls, strict=False):
             if old[:size] == new[:size]:
                 continue

@@ -21,17 +21,17 @@ _CALL_SECONDS = 10.0
 _READ_SECONDS = 0.2
 # Variants of one order. After a crash, those of the last two orders run again, one by one.
 BATCH = 100
-# An order whose answer takes longer has met a guest that hangs. A variant takes a second at most.
+# If an answer takes longer, the guest hangs: each variant takes a second at most.
 _ORDER_SECONDS = 120.0
 _END_SECONDS = 10.0
 _BALANCE_SECONDS = 30.0
 _LINE_BYTES = 256
-# Characters of a digest, and of its first part, that of calls and results.
+# Characters of a digest, and of its first part, which covers calls and results.
 _DIGEST, RESULTS = 32, 16
 _MOST_CALLS = 400
-# Of no variant: the number of runs that change nothing.
+# The seed of no variant: orders runs of the unchanged program.
 _PLAIN_SEED = SEED_LIMIT - 1
-# Ends a list of orders: no variant runs.
+# The seed of an order without variants, which ends a list of orders.
 _NO_SEED = SEED_LIMIT - 2
 _MOST_CHANGES = 10
 ALL_CHANGES = (1 << 31) - 1
@@ -62,7 +62,7 @@ def steady_variants(first: Mapping[int, Ran], again: Mapping[int, Ran]) -> dict[
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """A change of a variant: the call, its place among the program's calls, and what it was."""
+    """A change by a variant: the call, its index in the program, what changed, and both values."""
 
     call: int
     place: int
@@ -72,7 +72,7 @@ class Change:
 
     @property
     def words(self) -> str:
-        """The change as people read it."""
+        """The change in words."""
         call = f"{call_name(self.call)} (call {self.place + 1})"
         kind, _, number = self.what.partition("-")
         match kind:
@@ -136,17 +136,17 @@ class Shown:
 class VaryLog:
     """Parser of the engine's output. Pure."""
 
-    # A hostile guest writes what it likes: numbers are bounded, and only seeds that were ordered
+    # A hostile guest can write anything: numbers are bounded, and only seeds that were ordered
     # count.
 
     pace: Pace | None = None
-    """Of the program as far as it came; `is_learned` once it has come to its end."""
+    """Pace of the program so far; `is_learned` is set once the program has ended."""
     is_learned: bool = False
     ran: dict[int, Ran] = field(default_factory=dict)
     swept: set[int] = field(default_factory=set)
     shown: Shown = field(default_factory=Shown)
     asks: int = 0
-    """Lines that wait to be acknowledged: the guest may crash in what follows."""
+    """Lines to acknowledge: the engine waits, as the guest may crash in its next action."""
     failed: int | None = None
     ordered: set[int] = field(default_factory=set)
     _rest: bytes = b""
@@ -180,12 +180,12 @@ class VaryLog:
 class Part:
     """Variants of one dictionary: first the seeds of `sweeps`, in order, then those of `shows`.
 
-    A show is a seed with a mask of its changes. Without a `pace`, it is learned first.
-    Then `losses` are measured, of the sweeps' variants or of the unchanged program (`balance`). If
-    `is_exact`, each variant has memory of its own: slower, and the same in any order.
-    No sweep begins `most_seconds` after the session's start, which is `until` on the monotonic
-    clock. `orders` are the sweeps that were begun, `shown` the shows, of which the last one may not
-    have come to its end; `log` holds the answers.
+    A show is a seed with a mask of its changes. Without a `pace`, it is learned first. In the end,
+    `losses` are measured, of the sweeps' variants or of the unchanged program (`balance`). With
+    `is_exact`, each variant has memory of its own: that is slower, but independent of the order.
+    No sweep begins later than `most_seconds` after the session's start (`until`, on the monotonic
+    clock). `orders` are the sweeps that were begun, `shown` the shows that were begun, of which the
+    last may not have ended; `log` holds the answers.
     `missing` says why not all variants ran, or why their results are unknown.
     """
 
@@ -227,7 +227,7 @@ class VariantSession(GuestSession):
         stream = await ssh.start(command, _CALL_SECONDS)
         pace = await _perform(part, stream)
         if part.balance is not None:
-            # A program that the fix makes wait takes a second for each run.
+            # If the fix makes the program wait, each run takes a second.
             most = int(_BALANCE_SECONDS / _longest(pace))
             runs = min(balance.RUNS, max(most, balance.LEAST_RUNS))
             run_all = partial(_run_for_balance, part, stream, runs)
@@ -244,7 +244,7 @@ async def _perform(part: Part, stream: Stream) -> Pace:
     if pace is None:
         detail = "the program makes no system call that variants could change"
         raise InstanceEnded(InstanceOutcome.NOT_DONE, detail)
-    # Twice its usual time: some variants wait for what never comes.
+    # At most twice the usual time: some variants wait for an event that never comes.
     use = f"use {pace.calls} {2 * pace.milliseconds} {2 * pace.pause}\n"
     await stream.send(use.encode())
     for seeds in part.sweeps:
@@ -253,7 +253,7 @@ async def _perform(part: Part, stream: Stream) -> Pace:
             left = part.until - time.monotonic()
             if left <= 0:
                 break
-            # An order of variants that all wait would outlast the time of the sweeps.
+            # A full order, if all of its variants wait, would exceed the time of the sweeps.
             size = int(min(part.batch, 1 + left / _longest(pace)))
             batch = range(first, min(first + size, seeds.stop))
             part.orders.append(batch)
@@ -272,7 +272,7 @@ async def _perform(part: Part, stream: Stream) -> Pace:
 
 async def _end(stream: Stream) -> None:
     """Close the engine's stdin, and wait up to _END_SECONDS for its end."""
-    # Dropbear was seen to close a channel that was opened while the program of another one ended.
+    # Dropbear was seen to close a channel that was opened while another channel's program ended.
     await stream.finish()
     until = time.monotonic() + _END_SECONDS
     while (await stream.read(_READ_SECONDS))[2] and time.monotonic() < until:
@@ -280,14 +280,14 @@ async def _end(stream: Stream) -> None:
 
 
 async def _run_for_balance(part: Part, stream: Stream, runs: int) -> None:
-    """Make the runs of which the balance is taken."""
+    """Make the runs over which losses are measured."""
     if part.balance == "program":
         orders = [f"plain {_PLAIN_SEED} {runs}"]
     else:
         seeds = [seed for sweep in part.sweeps for seed in sweep]
         chosen = [seeds[number % len(seeds)] for number in range(runs)]
         orders = [f"exact {seed} 1" for seed in chosen]
-    # All at once: an answer to each would take longer than the runs.
+    # Sent all at once: waiting for each answer would take longer than the runs.
     orders.append(f"exact {_NO_SEED} 0")
     part.log.swept.discard(_NO_SEED)
     await _order(part.log, stream, "\n".join(orders), lambda: _NO_SEED in part.log.swept)

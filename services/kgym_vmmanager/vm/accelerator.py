@@ -17,7 +17,7 @@ from kgym.host.folder_cache import locked
 from kgym_vmmanager.vm.qemu_jail import KVM_DEVICE, confined
 
 QEMU = "qemu-system-x86_64"
-# Of the numbers below 2**22, which fill 32 MiB.
+# The sum of all numbers below 2**22, which fill 32 MiB.
 _SUM = 2**22 * (2**22 - 1) // 2
 # The boot sector prints the sum of its numbers with the digits a to p, which needs no table.
 PROOF = "".join(chr(ord("a") + int(digit, 16)) for digit in f"{_SUM:016x}").encode()

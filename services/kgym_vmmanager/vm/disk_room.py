@@ -17,8 +17,8 @@ _POLL_SECONDS = 0.5
 
 
 def overlay_bytes(disk: int) -> int:
-    """Return the bytes that the file of a guest's writes to a `disk` of this size may take."""
-    # It is a qcow2, whose tables take less than a thousandth of the data.
+    """Return the maximum bytes of the overlay with a guest's writes to a `disk` of this size."""
+    # The overlay is a qcow2, whose tables take less than a thousandth of the data.
     data = min(disk, MOST_WRITTEN)
     return data + data // 1000 + _TABLES
 

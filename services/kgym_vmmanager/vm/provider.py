@@ -38,7 +38,7 @@ class InstanceLimits:
     watchdog: float
     finish: float = 120  # for the runner to kill its processes: twice its own limit
     grace: float = 2
-    """For a crash to reach the console after another sign of it."""
+    """Time for a crash's report to reach the console, after another sign of the crash."""
     quiet: float = 1
     """Silence on the console after which a report without an end marker is complete."""
     early: float = 30

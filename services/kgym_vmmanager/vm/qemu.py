@@ -28,7 +28,8 @@ STUB = "stub"  # the socket of QEMU's gdb stub
 
 _START_SECONDS = 30.0
 _MONITOR_SECONDS = 10.0
-# For a QEMU whose monitor connection broke to end: then its own message explains the failure.
+# A QEMU whose monitor connection broke gets this long to end: then its own message explains the
+# failure.
 _DYING_SECONDS = 2.0
 _PIPE_SECONDS = 0.05
 _OUTPUT_BYTES = 1000
@@ -72,12 +73,12 @@ def capture_command_line(probed: Probed) -> str:
 
 
 def _clock(probed: Probed) -> Iterator[str]:
-    """Yield what an emulated guest needs to know of its clocks."""
+    """Yield the words that set an emulated guest's clocks right."""
     if probed.accelerator is not Accelerator.TCG:
         return
-    # On a busy host the guest measures wrong. Late ticks look like a dead timer, and "IO-APIC +
-    # timer doesn't work!" ends the boot; a TSC rate that is measured too low makes the guest's
-    # clock fast.
+    # On a busy host, the guest's own measurements are wrong. Late ticks look like a dead timer, and
+    # "IO-APIC + timer doesn't work!" ends the boot; a TSC rate that is measured too low makes the
+    # guest's clock fast.
     yield "no_timer_check"
     if probed.tsc_khz:
         yield f"tsc=reliable tsc_early_khz={probed.tsc_khz}"

@@ -81,7 +81,7 @@ class QemuHost:
         return kernel_command_line(shape, self.by_hand, words)
 
     def capture_command_line(self) -> str:
-        """Return what a capture kernel has to be told."""
+        """Return the command line that a capture kernel needs."""
         return capture_command_line(self.by_hand)
 
     def describe_boot(self, boot: Boot) -> str:

@@ -1,7 +1,7 @@
 /*
- * Prints how many thousand times a second the host's time stamp counter counts. An emulated
- * guest sees that counter, and measures it badly while the host is busy (by a factor of 2.8,
- * once): with the number on its command line, its clock is right.
+ * Prints the rate of the host's time stamp counter in kHz. An emulated guest sees that counter.
+ * While the host is busy, the guest measures a wrong rate (once by a factor of 2.8); with the
+ * rate on its command line, its clock is right.
  */
 #include <stdio.h>
 #include <time.h>
@@ -19,7 +19,7 @@ static unsigned long long nanoseconds(void)
 	return time.tv_sec * 1000000000ULL + time.tv_nsec;
 }
 
-/* Reads both clocks at once: of many readings, the one that took the shortest. */
+/* Reads both clocks at the same moment: the fastest of many readings. */
 static struct point read_point(void)
 {
 	unsigned long long before, after, time, shortest = ~0ULL;
