@@ -101,7 +101,10 @@ async def _plan(group: InstanceGroup, build: str, entries: Sequence[CpioFile]) -
 async def _run(
     group: InstanceGroup, plan: InstancePlan, name: str, tests: Sequence[str], limits: Limits
 ) -> dict[str, KernelTestEnd]:
-    """Run tests in as few guests of a plan as possible. Raises InstanceEnded if none boots."""
+    """Run tests in as few guests of a plan as possible.
+
+    Raises InstanceEnded if a guest does not boot, or is lost before its first test.
+    """
     ends: dict[str, KernelTestEnd] = {}
     left = tests
     for number in range(_MOST_GUESTS):

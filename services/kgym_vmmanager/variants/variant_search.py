@@ -109,7 +109,7 @@ class VariantSearch:
         )
 
     async def _losses(self, quiet: Sequence[QuietVariant], pace: Pace) -> list[Loss] | None:
-        """Return what the unpatched kernel loses over the quiet variants; None if it crashes."""
+        """Return what the unpatched kernel loses over the quiet variants; None if unknown."""
         if not quiet:
             return None
         seeds = [range(variant.seed, variant.seed + 1) for variant in quiet]

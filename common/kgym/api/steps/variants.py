@@ -8,8 +8,8 @@ from pydantic import Field
 from kgym.api.steps.base import Count, Line, Name, Number, Strict
 
 SEED_LIMIT = 1 << 48
-# SHA-256 of the engine that makes a variant from a seed (kgym_vmmanager/guest/inside/vary.c).
-# Another version of the engine makes other variants of the same seeds.
+# Version of the engine that makes a variant from a seed: the first eight digits of the SHA-256 of
+# kgym_vmmanager/guest/inside/vary.c. Another version makes other variants of the same seeds.
 ENGINE = "9c7e0e01"
 # So begin the versions of engines that vary syzkaller programs: SHA-256 of the mutator.
 SYZ_ENGINE = "syz-"
