@@ -43,7 +43,7 @@ class Info:
 
 
 class Environment:
-    """Episodes on bugs: up to `patches` patches each, which a platform's kernels answer.
+    """Episodes on bugs: up to `patches` patches each, tried on a platform's kernels.
 
     Args:
         client: The scheduler's client, which environments may share.
@@ -73,7 +73,7 @@ class Environment:
         return Observation(text=f"{run_text(run)}\n{program}", left=self._left)
 
     async def step(self, patch: Change) -> tuple[Observation, float, bool, Info]:
-        """Try a diff, or edits; return the observation, the reward, whether it is done, and more.
+        """Try a diff, or edits; return observation, reward, whether the episode is over, details.
 
         A patch that does not apply or compile ends the step after about a second: no kernel is
         built. An episode is done with a patch that resolves the bug, or with its last one.

@@ -5,10 +5,10 @@ import tomllib
 from typing import Any
 
 _MOST_BYTES = 256 << 10
-# Brackets inside each other, and parts of a dotted key.
+# Maximum depth of nested brackets, and parts of a dotted key.
 _MOST_PARTS = 20
-# A string that does not end reaches to the end of the text or line, where tomllib stops, too: then
-# no token is looked for twice, and nothing that tomllib takes for a key is taken for a string here.
+# An unterminated string extends to the end of the text or line, where tomllib stops, too. So no
+# token is searched for twice, and nothing that tomllib reads as a key is taken for a string here.
 _TOKEN = re.compile(
     r"""
     \"{3} (?: [^"\\]++ | \\.?+ | "(?!"") )*+ "{0,5}+

@@ -114,7 +114,8 @@ def of_report(text: str, defined: Mapping[str, Sequence[str]] = MappingProxyType
         value = weight * rarity * (_HEADER if path.endswith(".h") else 1.0)
         value *= _GENERIC if _serves(frame, path) else 1.0
         best[path] = max(best.get(path, 0.0), value)
-    # Blaming a generic file means that no other one has a line; but functions were looked up.
+    # A generic file is only blamed if no other file has a source line. With `defined`, functions
+    # without lines were looked up, so other files are known.
     if blamed is not None and _is_in_tree(blamed) and not (defined and reports.is_generic(blamed)):
         best[blamed] = _BLAMED * max(best.values(), default=1.0)
     ordered = sorted(best, key=lambda path: (-best[path], path))
@@ -155,8 +156,8 @@ def _frames(
             paths = [posixpath.normpath(path) for path in own if path and _is_in_tree(path)]
             if frame.uncertain or not paths:
                 continue
-            # Of several functions of that name it is most likely one that is no stub of a header,
-            # and one beside other frames'.
+            # Of several files that define the function, those in C are likelier than headers with
+            # stubs, and those in a folder of other frames' files are likelier than others.
             paths = [path for path in paths if path.endswith(".c")] or paths
             paths = [path for path in paths if posixpath.dirname(path) in near] or paths
             for path in paths:

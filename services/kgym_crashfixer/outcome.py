@@ -33,7 +33,7 @@ def checked(job: JobView) -> Checked | None:
     result = job.steps[0].result
     if not isinstance(result, CheckResult):
         return None
-    # A check for which the compiler gave no reason gets one.
+    # A check without a reason gets one from its other fields.
     reasons = (check.reason or check_reason(check) for check in result.patches)
     checks = zip(result.patches, reasons, strict=True)
     return Checked(patches=[check.model_copy(update={"reason": why}) for check, why in checks])

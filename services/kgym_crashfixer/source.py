@@ -49,7 +49,7 @@ class SourceTree:
     def __init__(self, client: AsyncClient, bug: Bug, jobs: RunJobs, patience: float) -> None:
         self._client, self._bug, self._jobs = client, bug, jobs
         self._patience = patience
-        # Of the whole run: it reads the mails once.
+        # Shared by the whole run, since it reads the mails only once.
         self._discussion = DiscussionTools(bug)
         # The job that showed the bug, once known.
         self.shown_by: int | None = None

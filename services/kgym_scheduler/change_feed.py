@@ -32,7 +32,7 @@ POLL_SECONDS = 0.5
 UNSETTLED_SECONDS = 0.01
 # How often to look at the workers.
 WORKER_SECONDS = 1.0
-# After so many numbers without a change, subscribers get a bare cursor: theirs must not grow old.
+# After this many numbers without a change, subscribers get a cursor alone, or theirs would expire.
 MARK = 1000
 RETRY_SECONDS = 0.5
 # How long streams survive a database that does not answer.

@@ -16,7 +16,7 @@ from kgym.errors import KgymError
 from kgym_scheduler.job_store import JobStore
 from kgym_scheduler.queue.job_change import Changed
 
-# How long after its end an expired lease is looked up, as that happens only once.
+# Delay from a lease's end until expired leases are looked up, which happens only once.
 MARGIN_SECONDS = 0.1
 
 _log = structlog.get_logger()
@@ -28,7 +28,7 @@ class DeadWorkers:
     def __init__(self, store: JobStore, announce: Callable[[Changed], object]) -> None:
         self._store = store
         self._announce = announce
-        # By worker, the connections by whose end its death is noticed at once.
+        # Open connections by worker: their end is the first sign of its death.
         self.connected = Counter[str]()
         self._losses: set[asyncio.Task[None]] = set()
         self._stopping = asyncio.Event()
@@ -37,8 +37,8 @@ class DeadWorkers:
     def watch(self, worker: str) -> Iterator[asyncio.Event]:
         """When the context ends, end the worker's leases unless it reports within LOST_SECONDS.
 
-        But not while it has another connection, or if this scheduler stops: then the yielded
-        event is set.
+        The leases stay if the worker has another connection, or if this scheduler stops. In the
+        latter case, the yielded event is set.
         """
         self.connected[worker] += 1
         try:

@@ -77,7 +77,7 @@ _Done = TypeVar("_Done")
 
 # Maximum number of rows that a sweep changes, or a follower reads, in one transaction.
 BATCH = 500
-# Only of a step that is queued for longer is it looked up why: most begin at once.
+# Why a step waits is looked up only if it is queued for longer: most begin at once.
 PATIENCE = timedelta(seconds=2)
 
 
@@ -584,7 +584,7 @@ class JobStore:
     ) -> tuple[Claimed, list[Changed]]:
         worker = claim.worker
         stored, at = self._seen.get(worker.id, (None, now))
-        # It has changed, or a beat has passed.
+        # The worker's description has changed, or a beat has passed.
         is_due = worker != stored or now - at >= timedelta(seconds=BEAT_SECONDS)
         if is_due:
             await known_workers.seen(connection, now, worker)
@@ -617,9 +617,10 @@ class JobStore:
     async def _waiting(
         self, connection: AsyncConnection, step_rows: Iterable[Row[Any]]
     ) -> tuple[list[Row[Any]], list[WorkerInfo], Mapping[int, str]]:
-        """Return the steps that are queued for longer than PATIENCE, and if any, the live workers.
+        """Return the steps that are queued for longer than PATIENCE.
 
-        And, by lane, why queued steps cannot begin.
+        Also return the live workers, if there are such steps; and, by lane, why queued steps cannot
+        begin.
         """
         queued = [r for r in step_rows if r.state == State.QUEUED]
         since = await self._clock.now(connection) - PATIENCE

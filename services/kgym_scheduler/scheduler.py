@@ -43,8 +43,8 @@ QUIET_SWEEP_SECONDS = 5.0
 NOTIFY_SECONDS = 10.0
 # How often workers that were lost long ago are forgotten. It is a write, so it is rare.
 FORGET_SECONDS = 600.0
-# The first count of all past days reads the whole table, a second for 300,000 attempts. It is made
-# so long after the start, in the background, so that no page has to wait for it.
+# Delay of the first count of all past days, which reads the whole table: a second for 300,000
+# attempts. It runs in the background after the start, so that no page has to wait for it.
 COUNT_SECONDS = 5.0
 STOP_SECONDS = 5.0
 # Maximum number of unsent stop signals. Heartbeats tell the workers whose signal is dropped.
@@ -115,7 +115,7 @@ class Scheduler:
         self.dead_workers = DeadWorkers(store, self._announce)
         # Called with each attempt that this scheduler has ended.
         self.observers: list[Callable[[EndedAttempt], None]] = []
-        nobody = UUID(int=0)  # this signal stops nothing, but goes to the broker and back
+        nobody = UUID(int=0)  # the signal stops nothing; it tests the way to the broker and back
         disk = {"disk": partial(enough_room, storage, store.database)}
         bus_signal = partial(bus.signal, nobody)
         self.readiness = Readiness({"database": store.ping, "bus": bus_signal, **disk})

@@ -232,7 +232,7 @@ class SuiteCacheEntries:
                 return
 
     async def _making(self, name: str, about: About) -> EntryMaking | None:
-        """Return how the entry was made, if its image tells: earlier versions did not store it."""
+        """Return how the entry was made; None if the version that stored it did not record that."""
         image = (about.image_sha256 or "")[:32]
         try:
             return await self._file(EntryMaking, f"suitecache/{name}/{image}/making.json")

@@ -43,7 +43,7 @@ class Capabilities(Strict):
 
 
 def lacking(needs: Needs, has: Capabilities | None) -> list[str]:
-    """Return the needs that the worker does not meet; with None, it has declared nothing."""
+    """Return the needs that a worker does not meet; none if it has declared no capabilities."""
     if has is None:
         return []
     missing = []

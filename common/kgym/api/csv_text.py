@@ -8,8 +8,8 @@ from kgym.api.patch_rows import Check, PatchRow
 
 _FIELDS = tuple(name for name in PatchRow.model_fields if name != "evidence")
 COLUMNS = (*_FIELDS, *Check)
-# A spreadsheet takes a cell with such a beginning for a formula, and titles and tags are
-# untrusted (CSV injection).
+# Spreadsheets evaluate a cell with such a beginning as a formula, and titles and tags are untrusted
+# (CSV injection).
 _FORMULAS = ("=", "+", "-", "@", "\t", "\r", "\n")
 
 

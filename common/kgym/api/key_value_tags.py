@@ -1,4 +1,4 @@
-"""kGymSuite's tags, which have a key and a value, as ours: `KEY=VALUE`. Pure."""
+"""Conversion between kGymSuite's tags, pairs of key and value, and our tags `KEY=VALUE`. Pure."""
 
 import re
 from collections.abc import Iterable, Sequence
@@ -11,7 +11,7 @@ _WRITTEN = re.compile(r"\+([0-9a-f]{2})")
 
 
 def written(key: str, value: str) -> str:
-    """Return the tag; bytes that our tags cannot have become `+` and two hex digits.
+    """Return a pair as our tag; bytes that our tags cannot have become `+` and two hex digits.
 
     Raises UserError `tag_too_long`.
     """
@@ -22,7 +22,7 @@ def written(key: str, value: str) -> str:
 
 
 def read(tags: list[str]) -> dict[str, str]:
-    """Return the tags with a key and a value; a malformed escape stays as it is."""
+    """Return the pairs in tags of the form `KEY=VALUE`; a malformed escape stays unchanged."""
     pairs = (tag.partition("=") for tag in tags)
     return {_plain(key): _plain(value) for key, equals, value in pairs if equals and key}
 
@@ -39,7 +39,7 @@ def bug_and_patch(tags: Sequence[str]) -> tuple[str | None, str | None]:
 
 
 def as_written(tag: str) -> str:
-    """Return a tag as its submitter wrote it: with the characters that our tags cannot have."""
+    """Return a tag as its submitter wrote it, with escaped characters decoded."""
     for key, value in read([tag]).items():
         # In tags from other services, a plus sign may be meant literally: they are not decoded.
         if f"{key}{value}".isprintable() and f"{_escaped(key)}={_escaped(value)}" == tag:
@@ -67,5 +67,5 @@ def _plain(text: str) -> str:
     raw += _bytes(text[place:])
     try:
         return raw.decode()
-    except UnicodeDecodeError:  # not written by `written`
+    except UnicodeDecodeError:  # not an escape of `written`
         return text

@@ -27,7 +27,7 @@ class Check(StrEnum):
     KERNEL_TESTS = "kernel_tests"
     """The kernel's own tests pass."""
     FINDINGS = "findings"
-    """Nothing that was found in its patch, build or runs blocks."""
+    """No finding on its patch, build or runs blocks."""
 
 
 class PatchSummary(Strict):

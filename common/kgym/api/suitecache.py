@@ -15,7 +15,7 @@ ENTRY = re.compile(r"[0-9A-Za-z][\w.+-]{0,63}", re.ASCII)
 
 
 def mark_of(name: str) -> str:
-    """Return the storage key of the mark of a dropped entry."""
+    """Return the storage key of the file that marks an entry as dropped."""
     return f"dropped/{name}/mark"
 
 

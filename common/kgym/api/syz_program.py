@@ -45,9 +45,10 @@ _NUMBERS = {
     "sandboxarg": "sandbox_arg",
     "slowdown": "slowdown",
 }
-# What an executor sets up: the names of `-enable`, by all spellings, in lower case and letters and
-# digits alone: those of headers (Options) and of what syz-execprog says that the kernel lacks
-# (pkg/host/features.go, pkg/flatrpc). What headers call tmpdir, segv and kcsan is no such name.
+# Features that an executor sets up, as `-enable` names them, by every spelling in lower case and
+# letters and digits alone: in headers (Options), and in what syz-execprog prints about features
+# that the kernel lacks (pkg/host/features.go, pkg/flatrpc). The headers' tmpdir, segv and kcsan are
+# not among the names of `-enable`.
 _FEATURES = {
     **dict.fromkeys(("tun", "netinjection", "netpacketinjection"), "tun"),
     **dict.fromkeys(("netdev", "netdevices", "netdevicesetup"), "net_dev"),
@@ -73,8 +74,8 @@ class Options:
 
     The defaults are syzkaller's own for a program that comes without options
     (`DefaultOpts`), with as many processes as syzbot's machines run. A field that is
-    missing in a header is off. `features` are the names of `-enable`; None without a
-    header: all that the kernel has.
+    missing in a header is off. `features` are names of `-enable`; None, without a header,
+    stands for all that the kernel has.
     """
 
     threaded: bool = True
@@ -117,7 +118,8 @@ def flags(usage: str) -> frozenset[str]:
 def unknown(wanted: Options, known: Collection[str]) -> list[str]:
     """Return the features that this syz-execprog does not know.
 
-    One without the flag `-enable`, until 2019, sets up all that it knows, and lists nothing.
+    Versions until 2019 have no flag `-enable`: they set up all features that they know, and list
+    none.
     """
     features = wanted.features if wanted.features and "enable" in known else ()
     return [name for name in features if f"enable={name}" not in known]
@@ -128,7 +130,7 @@ def arguments(wanted: Options, known: Collection[str]) -> list[str]:
 
     The caller adds `-executor` and the program's file. Syzkaller has added
     and removed flags over the years: `-collide` does nothing since 2021,
-    `-fault_call` went (see `program`), `-sandbox_arg` and `-slowdown` came.
+    `-fault_call` was removed (see `program`), `-sandbox_arg` and `-slowdown` were added.
     """
     values: dict[str, object] = {
         "arch": "amd64",

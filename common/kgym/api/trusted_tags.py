@@ -81,7 +81,7 @@ def _calibration(steps: Sequence[StepSpec]) -> str | None:
             measures = not runs.stop_at_first_crash or runs.measure is not None or runs.variants
             own = runs.build.job is None and all(ref.job is None for ref in runs.syzkaller)
             used = {ref.step for ref in runs.syzkaller} == {step.name for step in before}
-            # What it has learned does not rest on another job's results.
+            # Results that rest on another job's learned variants do not count.
             if measures and own and used and runs.learned is None:
                 syzkallers = [step for step in before if isinstance(step, SyzkallerSpec)]
                 return calibration(build, (runs.reproducer, *runs.others), runs.vm, syzkallers)

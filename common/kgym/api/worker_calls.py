@@ -23,8 +23,8 @@ LEASE_SECONDS = 60.0
 LOG = 1 << 20
 # Maximum number of a step's artifacts.
 ARTIFACTS = 10_000
-# Interval of the claims that show that a worker is alive although it wants no steps, or gets none.
-# They are most of what an idle platform costs; 1,000 workers make 50 a second.
+# Heartbeat of workers that want or get no steps: the interval of the claims that show that they are
+# alive. These claims are most of what an idle platform costs; 1,000 workers make 50 a second.
 BEAT_SECONDS = 20.0
 # How long a worker's leases last after its connection has ended, unless it reports.
 LOST_SECONDS = 5.0
@@ -67,7 +67,8 @@ class Assignment(Strict):
 def attempt_folder(step_id: int, lease: uuid.UUID) -> str:
     """Return the storage folder of an attempt's artifacts.
 
-    All workers can list the storage, and a lease permits to end its attempt: only its hash is told.
+    The lease is hashed: all workers can list the storage, and whoever knows a lease can end its
+    attempt.
     """
     return f"steps/{step_id}/{hashlib.sha256(lease.bytes).hexdigest()[:32]}"
 

@@ -88,7 +88,7 @@ class Votes(Strict):
 
 
 class Account(Strict):
-    """An attempt in the words of its agent, or of whoever made the patch: never counted as ours."""
+    """The account of an agent, or of a patch's author; never counted as our measurement."""
 
     dollars: Cost | None = None
     seconds: Cost | None = None
@@ -131,7 +131,7 @@ class Attempt(Strict):
 
     @property
     def disputed(self) -> list[str]:
-        """The parts of its own account that differ from ours: costs by more than a tenth."""
+        """The fields in which its own account differs from ours; costs, by more than a tenth."""
         own = self.account or Account()
         costs = {"dollars": (own.dollars, self.dollars), "seconds": (own.seconds, self.seconds)}
         parts = [
@@ -171,7 +171,7 @@ class Attempt(Strict):
             return None if self.resolved is None else 0.0
         if self.equivalence is not None:
             return self.equivalence.ratio
-        # What is not clean is often not run further.
+        # Variants are often not run for a patch that is not clean.
         return 0.0 if self.clean is False else None
 
     @property
@@ -209,7 +209,7 @@ class FailedSetup(Strict):
     )
 
     def __str__(self) -> str:
-        """Return the setup, and why how many of its attempts failed."""
+        """Return the setup, the number of its failed attempts, and how often each reason occurs."""
         reasons = "; ".join(f"{reason} ({count})" for reason, count in self.reasons.items())
         return f"{self.setup}: {self.attempts} attempts failed: {reasons}"
 

@@ -142,7 +142,7 @@ class Campaign(Strict):
         """The options that attempts must share to be comparable, as JSON."""
         # Agents, models and limits may change later: a record names its agent, model and limit.
         parts = {"name", "commit_from", "instances", "feedback_instances", "time"}
-        # Left out unless set: folders from before it existed go on.
+        # Left out unless set, so that folders from before this option can be continued.
         parts |= {"compare_fix"} if self.compare_fix else set()
         return self.model_dump_json(include=parts)
 

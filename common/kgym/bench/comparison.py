@@ -127,7 +127,7 @@ def _exchanged(differences: Values) -> float:
         changed = np.unpackbits(drawn.reshape(_AT_ONCE, width), axis=1, count=len(there))
         sums = total - 2 * (changed.astype(float) @ there)
         as_large += int((abs(sums) >= abs(total) - 1e-9).sum())
-    # The data themselves are one of the exchanges (Phipson and Smyth 2010).
+    # The observed signs are one of the permutations (Phipson and Smyth 2010).
     return (as_large + 1) / (FLIPS + 1)
 
 

@@ -168,7 +168,7 @@ class Results:
         return self._with_any(setup, k, self.table.unknown_before) - self.solved(setup, k)
 
     def _with_any(self, setup: Setup, k: int, before: Values) -> frozenset[BugId]:
-        """Return the bugs with any of the attempts that `before` counts, among the first k."""
+        """Return the bugs for which `before` counts any of the first k attempts."""
         first, number = self._rows_of(setup)
         there = before[first + np.minimum(number, k)] > before[first]
         return frozenset(bug for bug, is_there in zip(self.bugs, there, strict=True) if is_there)

@@ -39,7 +39,7 @@ class ImportedPatch:
 
     @property
     def costs(self) -> dict[str, Any]:
-        """Its costs: only its own account knows any."""
+        """The costs, which are known from its own account alone."""
         known = {"dollars": self.account.dollars, "seconds": self.account.seconds}
         return {**known, "kernel_runs": None, "kernel_seconds": None}
 
@@ -65,7 +65,7 @@ class _Row(BaseModel):
 
 
 def read(path: Path, agent: str, model: str = "") -> list[ImportedPatch]:
-    """Return the patches of a file or folder; `agent` and `model` are of those that name none.
+    """Return the patches of a file or folder; `agent` and `model` are for patches that name none.
 
     A file holds SWE-bench's predictions (JSON lines, or JSON), or what kArena imports (JSON). A
     folder holds BUG/NAME.patch. Trajectories are files of the folder that holds the file. Raises
@@ -120,7 +120,7 @@ def _of_file(path: Path) -> Iterable[object]:
             for bug, rows in results.items()
             for row in sorted(_rows(rows), key=lambda row: str(row.get("id")).zfill(20))
         ]
-    # Predictions by their bug, or a single one.
+    # Predictions keyed by bug, or a single prediction.
     return whole.values() if all(isinstance(row, dict) for row in whole.values()) else [whole]
 
 

@@ -1,8 +1,8 @@
 """Import of Live-kBench's kArena database, an SQLite file: its bugs, datasets and results.
 
 Source: ARiSE-Lab/live-kbench, kArena/db/schema.py (commit 8849209). The file is untrusted: it is
-opened read-only, and only tables are read, since a view's query could run for ever. Whoever calls
-this limits memory and time: a small file can hold values by the gigabyte.
+opened read-only, and only tables are read, since a view's query could run for ever. Callers have to
+limit memory and time: a small file can yield gigabytes of values.
 """
 
 import json
@@ -47,7 +47,7 @@ _COLUMNS = {
     "patch_llm_judge_evaluations": "#judgeId #agentPatchId status #yesCount? #noCount?"
     " #errorCount?",
 }
-# How many of its first columns identify a row of a table.
+# Number of the first columns that together are a table's key.
 _KEYS = dict.fromkeys(_COLUMNS, 1) | {"bug_dataset_members": 2, "patch_llm_judge_evaluations": 2}
 # Other evaluations (an image that does not build, an internal error) say nothing about a patch.
 _OUTCOMES = {
@@ -117,7 +117,7 @@ class _Database:
         self._path = path
         self._connection = sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)
         self._connection.row_factory = sqlite3.Row
-        # A forged value must not fill the memory, nor functions in the schema run.
+        # Bounds the size of a forged value, and keeps functions in the schema from running.
         self._connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, VALUE)
         self._connection.execute("PRAGMA trusted_schema = OFF")
 
@@ -146,7 +146,7 @@ class _Database:
                         raise UserError(
                             "bad_karena", f"{where}: unexpected value {row[name]!r:.60}"
                         )
-                # Of two rows, one would be lost, or both counted.
+                # Of two rows with the same key, one would be lost, or both would count.
                 if (key := row[: _KEYS[table]]) in seen:
                     where = f"{self._path}, {table}, row {number}"
                     raise UserError("bad_karena", f"{where}: {key!r:.200} occurs twice")

@@ -241,7 +241,7 @@ class _Groups:
             if level.by in SETUPS:
                 yield _Part(values, part.bugs, part.rows[same], part.counted[same])
             else:
-                # The first k runs stay those of the setup: a group only counts some of them.
+                # All rows stay: the first k runs are the setup's; the group counts some of them.
                 yield _Part(values, part.bugs, part.rows, part.counted & same)
 
     def _of_bugs(self, level: Level) -> list[list[str]]:
@@ -251,7 +251,7 @@ class _Groups:
         return [list(filter(None, level.of(bug))) or [UNKNOWN] for bug in self._facts]
 
     def _of_rows(self, by: str) -> tuple[list[str], Numbers]:
-        """Return the values of setups or attempts, in order, and the place of each row's."""
+        """Return the values of setups or attempts in order, and the index of each row's value."""
         table = self._table
         if by in SETUPS:
             of_setups = list(map(SETUPS[by], table.setups))
@@ -284,7 +284,7 @@ class _Groups:
         _, starts, counts = np.unique(pairs, return_index=True, return_counts=True)
         best, total = np.maximum.reduceat(values, starts), np.add.reduceat(values, starts)
         by_pair = best if metric.how == "pass" else total / counts
-        # Setups weigh the same; the interval is over bugs, as of all figures.
+        # Setups have equal weight; the interval is over bugs, as for all figures.
         bugs = self._bug[rows[starts]]
         weights = np.bincount(bugs)
         by_bug = np.bincount(bugs, by_pair)[weights > 0] / weights[weights > 0]

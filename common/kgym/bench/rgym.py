@@ -3,7 +3,7 @@
 Source: karyeet/RGym. A folder of its data has `NUMBER/state.json` for each job
 (src/classes/JobAbstract.ts). A BUILD job has a patch; REPRODUCER jobs name the BUILD job whose
 kernel they booted. The exit codes are those of Docker/build-kernel/setup.py and
-Docker/reproducer/setup.py. Whoever calls this limits memory and time, as of `karena`.
+Docker/reproducer/setup.py. Callers have to limit memory and time, as for `karena`.
 """
 
 import re
@@ -114,10 +114,10 @@ def _jobs(folder: Path) -> dict[Path, _Job]:
 
 
 def with_compilers(dataset: Dataset, path: Path) -> Dataset:
-    """Return the bugs, with compilers where none is known, by RGym's `compiler_mapping.json`.
+    """Return the bugs, with unknown compilers taken from RGym's `compiler_mapping.json`.
 
-    As RGym picks it, that is the first one of the nearest version to the kernel's, which the config
-    names.
+    As in RGym, the compiler is the first of the mapped kernel version that is nearest to the one
+    in the config.
     """
     data = read_bounded(path, _FILE)
     with refused_at(str(path)):
@@ -130,7 +130,7 @@ def with_compilers(dataset: Dataset, path: Path) -> Dataset:
             return crash
         wanted = [*map(int, version.groups())]
         near = min(compilers, key=lambda v: [abs(a - b) for a, b in zip(v, wanted, strict=True)])
-        words = compilers[near].replace(" ", " version ")  # of which the nearest one is used
+        words = compilers[near].replace(" ", " version ")  # a version line: the nearest is used
         return crash.model_copy(update={"compiler": words})
 
     of_all = [

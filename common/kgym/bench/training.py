@@ -21,7 +21,7 @@ Json = dict[str, Any]
 
 
 class Conversation(Strict):
-    """A conversation of an agent, and what came of it."""
+    """A conversation of an agent, with the reward of its patch and its costs."""
 
     bug: str
     name: str

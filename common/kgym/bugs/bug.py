@@ -71,7 +71,7 @@ _UNTAGGED = re.compile(r"[^\w.:=/@+-]")
 
 def patch_tag(name: str) -> str:
     """Return the tag of jobs that try a patch of this name."""
-    # The end of a name differs, as of paths: keep it.
+    # Names, like paths, differ at their ends: keep the end.
     return f"patch={_UNTAGGED.sub('_', name)[-90:]}"
 
 
@@ -192,7 +192,7 @@ class Bug:
 
         Steps: build and reproduce, with evidence that a quiet kernel would have reported the bug.
         """
-        # A detector that an older commit lacks would otherwise be taken for the cause.
+        # Without evidence, the commit that added a detector would be taken for the cause.
         how: dict[str, object] = {"instances": effort.instances, "time": effort.time}
         how |= {"baseline": StepRef(job=calibrated, step=BEFORE)}
         how |= {"evidence": True, "bundle": "none"}
@@ -208,7 +208,7 @@ class Bug:
         return calibration.planned(trial.known, trial.confidence, own.instances, own.time)
 
     def is_measured(self, trial: TrialOptions) -> bool:
-        """Return whether a trial measures the bug: no numbers are given, and too few are known."""
+        """Return whether a trial measures the bug: no effort is set, and too few runs are known."""
         if trial.instances or trial.time or self.effort(trial):
             return False
         return trial.known is None or trial.known.runs < calibration.ENOUGH_RUNS
@@ -241,10 +241,10 @@ class Bug:
 
     @property
     def history(self) -> GitSource | None:
-        """The repository and commit where the history ends that agents may read, if any."""
+        """The repository, and the last commit of the history that agents may read, if any."""
         if self.file.history is not None:
             return self.file.history
-        # The history of a source to which the bug was added again has its fix.
+        # If a patch brings the bug back, the history of the source contains the fix.
         source = self.build.source
         return source if isinstance(source, GitSource) and not self.build.patches else None
 

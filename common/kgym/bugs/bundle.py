@@ -161,7 +161,8 @@ def _load(folder: Path, configs: Path, kernel: str | None, *, untrusted: bool) -
 def _mboxes(names: Sequence[str], folder: Path) -> tuple[str, ...]:
     mboxes: list[str] = []
     for name in names:
-        # Mails have many encodings; what a mail says of its own is read from its header.
+        # Mails have various encodings. Bytes that are not UTF-8 are replaced; the charset that a
+        # mail's header names is applied to its encoded parts.
         mboxes.append(_read_bytes(_within(folder, name)).decode(errors="replace"))
         if sum(map(len, mboxes)) > _MOST_MAILS:
             most = f"more than {_MOST_MAILS >> 20} MiB of mails"

@@ -2,20 +2,20 @@
 
 The question: N runs on the kernel with the bug, of which k crashed; m runs on
 the patched one, none of which did. How likely is that if the bug is still
-there? Times to a crash follow no known law (a bug may show at once on one boot
-in three, and never on the others), so none is assumed; the unit that counts is
+there? Times to a crash follow no known distribution (a bug may show at once on one
+boot in three, and never on the others), so none is assumed. The unit that counts is
 the run, one boot of one VM, since a long run cannot make up for an unlucky boot.
 
-If the bug is still there, all N + m runs are alike and their times to the crash
-come in any order with the same chance. That the k that crashed on the old
-kernel all come before the m new ones has the chance
+If the bug is still there, all N + m runs are alike, and every order of their times
+to the crash is equally likely. The probability that the k that crashed on the old
+kernel all come before the m new ones is
 
     C(N - k + m, m) / C(N + m, m)
 
 This is the precedence test (L. S. Nelson, "Tables for a precedence life test",
-Technometrics 5, 1963); it is also what (1 - p)^m is on average when p follows
-the law whose quantiles are Clopper and Pearson's lower limits, Beta(k, N - k + 1)
-(Biometrika 26, 1934). A new run counts if it lasts
+Technometrics 5, 1963). It is also the mean of (1 - p)^m if p follows the
+distribution whose quantiles are Clopper and Pearson's lower limits,
+Beta(k, N - k + 1) (Biometrika 26, 1934). A new run counts if it lasts
 
 - as long as the longest time to a crash, if every one of the N runs crashed;
 - as long as the old runs lasted, if some survived.
@@ -116,8 +116,8 @@ def pooled(results: Sequence[ReproduceResult], titles: Sequence[str]) -> Calibra
     Only their samples count, and only those with the newest one's accelerator: times under TCG say
     nothing about KVM.
     """
-    # One whose runs were shorter than the slowest crash of the others is left out as a whole. To
-    # leave out only its quiet runs would make the bug look more frequent than it is.
+    # A calibration with runs shorter than the slowest crash of the others is left out as a whole:
+    # leaving out only its quiet runs would make the bug look more frequent than it is.
     sampled = [result for result in map(_sample, results) if result.instances]
     alike = [result for result in sampled if result.accelerator == sampled[0].accelerator]
     times = [time for result in alike for time in crash_times(result.instances, titles)]

@@ -126,7 +126,7 @@ def _work(before: Work | None, evidence: Evidence | None, not_compared: bool) ->
             for function in after.reached
             if not function.reached
         ]
-    # Whether a difference counts is for the findings to say: fixes refuse the crashing call.
+    # The findings decide whether a difference matters: a fix may refuse the crashing call.
     met = True if words and not not_compared else None
     return _item(Check.WORK, met, [*words, *missing], details)
 

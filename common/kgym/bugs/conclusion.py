@@ -167,9 +167,9 @@ def _of_ended(
 
 
 def _of_failure(step: StepView, failure: Failure) -> _Decided:
-    # The kernel with the known fix has to be built: that it is not is no fault of the patch.
+    # If the kernel with the known fix does not build, the patch is not at fault.
     if failure.cause == "user" and step.name != BUILD_REFERENCE:
-        if failure.reason == _DOES_NOT_APPLY:  # the build without the patch tries whether it does
+        if failure.reason == _DOES_NOT_APPLY:  # also tested by the build without the patch
             return Outcome.DOES_NOT_APPLY, failure.message
         own = step.kind is StepKind.BUILD and step.name != BUILD_BEFORE
         if own and failure.reason in NOT_BUILT:
@@ -184,7 +184,7 @@ def _of_trial(
     notes: Sequence[Finding],
     evidence: Sequence[Item],
 ) -> _Decided:
-    """Return the outcome of a trial of a fix: a blocking finding decides first, then a crash."""
+    """Return the outcome of a trial: blocking findings of the build decide first, then a crash."""
     last = results[-1]
     if not trial.refuted:
         # "No" can only be trusted if every run came to a verdict.
@@ -211,7 +211,7 @@ def _first(messages: Sequence[str]) -> str:
 
 
 def _notes(job: JobView, run: StepView) -> list[Finding]:
-    """Return the findings that the outcome of a resolved trial names: those accepted first."""
+    """Return the findings that the outcome of a resolved trial names, accepted ones first."""
     # Style says nothing about whether a patch is a fix.
     named = [finding for finding in findings(job, run) if finding.check != "checkpatch"]
     return sorted(named, key=lambda finding: finding.severity is not Severity.BLOCKING)
@@ -312,7 +312,7 @@ def resolution_of(job: JobView, accepted: Collection[str] = ()) -> Resolution | 
     based = isinstance(spec, ReproduceSpec) and spec.baseline is not None
     if len(sides) == 1:
         shown, verdict = after, after.baseline if after else None
-        # A run named so tries another kernel, without a fix (bisection).
+        # A run with this name tries another kernel, without a fix (bisection).
         is_trial = after is not None and names != [BEFORE] and (based or verdict is not None)
     else:
         shown = reproduced(sides[0])
@@ -335,7 +335,7 @@ def _sides(job: JobView) -> list[StepView]:
 
 def _runs(job: JobView) -> list[StepView]:
     """Return the reproduce steps that answer the job's question."""
-    # The kernel with the known fix only says what a tried fix is compared with.
+    # The run with the known fix is only a reference for the tried fix.
     runs = (step for step in job.steps if step.kind is StepKind.REPRODUCE)
     return [step for step in runs if step.name != REFERENCE]
 

@@ -29,7 +29,7 @@ _Type = Annotated[str, Field(max_length=200, pattern=r"^[A-Za-z_]\w*$")]
 
 
 class Vmlinux(Protocol):
-    """The vmlinux with the bug. Those who provide it have sandboxes, which agents need not have."""
+    """Access to the vmlinux with the bug. It needs a sandbox, which an agent may not have."""
 
     async def machine_code(self, function: str, offset: int) -> str:
         """Return the source lines and instructions of a place; empty if it is ambiguous."""

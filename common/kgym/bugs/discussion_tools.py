@@ -27,7 +27,7 @@ _Number = Annotated[int | None, Field(ge=1, lt=1 << 31, description="its number 
 
 
 class DiscussionTools:
-    """The tool that reads a bundle's mails. No agent has it that is being measured."""
+    """The tool that reads a bundle's mails. Agents that are being measured do not get it."""
 
     def __init__(self, bug: Bug) -> None:
         self._bug = bug
@@ -69,8 +69,8 @@ def _shown(bug: Bug) -> tuple[list[str], int]:
         mails = [*map(_read, texts[:MOST_MAILS]), *[_UNREADABLE] * (len(texts) - MOST_MAILS)]
         unreadable += mails.count(_UNREADABLE)
         fixed = [_has(signs, text, mail) for text, mail in zip(texts, mails, strict=True)]
-        # Mails without text, as in HTML only, may hold the fix of their thread, and replies talk
-        # about it without quoting it: neither these nor what follows them is shown.
+        # If a thread contains the fix, a mail without text (HTML only) may hold it as well, and
+        # replies discuss it without quoting it. So such a mail and all after it are left out.
         opaque = [*(not mail.text.strip() for mail in mails), True]
         first = min(fixed.index(True), opaque.index(True)) if any(fixed) else len(mails)
         sent = [patch_mails.date(mail.sent) for mail in mails]
@@ -109,9 +109,9 @@ def _has(signs: list[str], source: str, mail: Mail) -> bool:
 
 
 def _signs(bug: Bug) -> Iterator[str]:
-    """Yield bare texts of which a mail with the fix has some: its commits, titles, changed lines.
+    """Yield bare texts that reveal a mail with the fix: its commits, titles and changed lines.
 
-    An empty one, of a fix that has no letters, is in each mail.
+    A fix without letters yields an empty text, which every mail contains.
     """
     for match in filter(None, map(FIX_COMMIT.fullmatch, bug.file.references)):
         yield match[1][:_ID]

@@ -63,7 +63,7 @@ def informed(client: Client, bug: Bug, trial: TrialOptions) -> TrialOptions:
 async def informed_async(
     client: AsyncClient, bug: Bug, trial: TrialOptions, before: datetime | None
 ) -> TrialOptions:
-    """Return the options of a trial with what jobs that ended by then have told of the bug."""
+    """Return the options of a trial with what jobs ended by `before` have measured and learned."""
     return informed_by(await _jobs(client, bug), bug, trial, before)
 
 
@@ -94,7 +94,7 @@ async def _jobs(client: AsyncClient, bug: Bug) -> list[JobView]:
 def informed_by(
     jobs: Sequence[JobView], bug: Bug, trial: TrialOptions, before: datetime | None = None
 ) -> TrialOptions:
-    """Return the options of a trial with what these calibrations of the bug tell. Pure."""
+    """Return the options of a trial with what these jobs have measured and learned. Pure."""
     trial = replace(trial, known=_pooled(jobs, bug, before))
     if not trial.variants:
         return trial
@@ -120,12 +120,12 @@ def _has_learned(job: JobView, bug: Bug, trial: TrialOptions) -> bool:
 
 def _runs(job: JobView) -> list[StepView]:
     """Return a job's reproduce steps in order."""
-    # Its marks vouch for what its first steps do, whatever they and later ones are called.
+    # A job's marks prove what its first steps do, whatever the names of its steps.
     return [step for step in job.steps if step.kind is StepKind.REPRODUCE]
 
 
 def _serves(engine: str) -> bool:
-    # The step finds out whether it is the mutator of its own syzkaller.
+    # The step itself checks whether that is the mutator of its own syzkaller.
     return engine == ENGINE or engine.startswith(SYZ_ENGINE)
 
 

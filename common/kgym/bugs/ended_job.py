@@ -12,13 +12,13 @@ from kgym.client import AsyncClient, Refused
 from kgym.errors import InfrastructureError
 
 _OF_ONE_REQUEST = {400, 404, 409, 413, 422}
-# For which a scheduler may be away: one with a large database takes minutes to start.
+# How long a scheduler may be away: with a large database, it takes minutes to start.
 PATIENCE_SECONDS = 300.0
 PAUSE_SECONDS = 2.0
 TRYING_AGAIN = f"trying again for {PATIENCE_SECONDS / 60:.0f} minutes"
 _LOG = logging.getLogger(__name__)
 _ANSWER_SECONDS = 0.5
-# Seconds: connecting is given up sooner, so an event stream that lasted longer was open.
+# Connecting times out sooner, so an event stream that lasted longer was open.
 _SILENT_SECONDS = 60.0
 
 T = TypeVar("T")

@@ -17,7 +17,7 @@ from kgym.crash.report.repeats import counted
 MOST = 9000
 _REPORT, _OUTPUT, _LINE = 6000, 4000, 300
 _FEW = 5
-# `#include <trace/events/sched.h>` stays as it is: what is edited is quoted byte for byte.
+# `#include <trace/events/sched.h>` stays unchanged: edits have to quote code byte for byte.
 _TAG = re.compile(
     r"<(?!trace/\w)(?=/?(?:crash_report|compiler|file|trace|matches|console|program|reproducer|commits|machine_code|mails?)\b)",
     re.IGNORECASE,

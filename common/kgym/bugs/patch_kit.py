@@ -38,16 +38,16 @@ _REPORT = re.compile(r"Reported-by: [^<>\n]{1,200} <[^<>@\s]+@[^<>@\s]+>|Closes:
 _VERSION = re.compile(r"\d{1,3}\.\d{1,4}")
 # Beginnings of lines that `git am` interprets, or that look like trailers.
 _TAKEN = re.compile(r"^(?=diff -|---|\+\+\+|Index: |>?From |@@|[A-Za-z][\w-]*\s?:)")
-# Scripts for stable kernels take indented ones for tags, too.
+# Scripts for stable kernels accept indented tags, too.
 _FORGED = re.compile(r"(?i)^(\s*)(?=(?:fixes|closes|link|cc|[a-z-]+-by)\s?:)")
-# Lines of a hunk may look like the first two.
+# The lookahead is needed: lines of a hunk may look like the first two.
 _HEADERS = re.compile(r"(?m)^--- a/(.*)\n\+\+\+ b/(.*)$(?=\n@@ )")
-# With what hides or reorders text for its reader, and halves of characters, which have no UTF-8.
+# Also characters that hide or reorder text, and surrogates, which UTF-8 cannot encode.
 _CONTROLS = re.compile(
     r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff\ud800-\udfff]"
 )
 _ADDRESS = re.compile(r"[\w.!#$%&'*+/=?^`{|}~-]{1,64}@[\w.-]{1,255}", re.ASCII)
-# What a subject may begin with that the mail adds itself: tags and the subsystem.
+# Tags and a subsystem at the beginning of a subject: the mail adds its own.
 _BEGINS = re.compile(r"(?:\[[^\]\n]{0,50}\] ?)*(?:[\w/.,+-]+: )*")
 _DETECTOR = re.compile(
     r"(?:KASAN|KCSAN|KMSAN|UBSAN|BUG|WARNING|INFO): (?=.)|unable to handle (?:kernel )?"
@@ -58,9 +58,9 @@ _DETECTOR = re.compile(
 class PatchKit:
     """A patch that resolves a bug, and what is known about it.
 
-    `message` is subject, empty line and body; without a subject, the crash's title gives it. With
-    an empty `crash`, the message is its author's own, and stays as it is; `trailers` are its tags.
-    `notes` are for readers of the mail.
+    `message` is subject, empty line and body; a missing subject is made from the crash's title. If
+    `crash` is empty, the patch's author wrote the message, which stays unchanged; `trailers` are
+    its tags. `notes` are for readers of the mail.
     """
 
     bug: BugFile
@@ -90,13 +90,13 @@ class PatchKit:
     def mail(self) -> str:
         """The mail; raises as `author_of`."""
         diff = self.upstream.diff if self.upstream else ""
-        # A worker wrote it: it may name functions and count lines, but change nothing else.
+        # A worker's diff names functions and counts lines; its changes must be the same as ours.
         changed = _changes(diff)
         diff = diff if changed and changed == _changes(self.diff) else self.diff
         git = diff.removesuffix("\n")
         if not git.startswith("diff --git "):
             git = _HEADERS.sub(r"diff --git a/\1 b/\2\n\g<0>", git)
-        # Its first line has the fixed date by which tools recognise a mail of git format-patch.
+        # The template's first line has the fixed date by which tools recognise git format-patch.
         return _MAIL.format(
             author=author_of(self.author),
             recipients="".join(f"{header}\n" for header in self._recipients),
@@ -113,7 +113,7 @@ class PatchKit:
         """The commit that introduced the bug, if it wrote lines that the patch changes."""
         blame = self.upstream.blame if self.upstream else []
         if self.cause is not None and self.cause.commit:
-            # What bisection found counts, and no other commit takes its place.
+            # The commit found by bisection counts, and no other commit replaces it.
             known = (each for each in blame if each.commit.startswith(self.cause.commit[:40]))
             return next(known, None) if len(self.cause.commit) >= 12 else None
         removed = [each for each in blame if each.removed]
@@ -140,10 +140,11 @@ class PatchKit:
         """The tag for stable kernels: short patches of bugs that a released kernel has."""
         release = _VERSION.match(self.upstream.release) if self.upstream else None
         long, tagged = self.diff.count("\n") > _STABLE_LINES, "stable@" in str(self.trailers)
-        # With a bug that was put back, no release has it.
+        # No release has a bug that a patch put back.
         if release is None or long or tagged or self.bug.regress is not None:
             return []
-        # A candidate has the bug of a release if an older one had the commit in `Fixes:`.
+        # A bug of a release candidate is in a release only if an older version already has the
+        # commit in `Fixes:`.
         tag = self.fixes.tag if self.fixes else ""
         older = tag and not tag.startswith(f"v{release[0]}-")
         if re.search("-rc|-next", release.string) and not older:
@@ -182,7 +183,7 @@ class PatchKit:
     def _body(self) -> list[str]:
         """The lines of the message below its subject."""
         if not self.crash:
-            # As mbox has it: `git am` would take such a line for the next mail.
+            # Quoted as in an mbox: `git am` would take such a line for the next mail.
             own = [re.sub("^(?=From )", ">", text) for text in self.message.split("\n")[2:]]
             return [*own, *([""] if own else []), *self.tags]
         text = self.message.partition("\n\n")[2].strip()

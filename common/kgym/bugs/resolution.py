@@ -1,9 +1,10 @@
 """Whether a fix resolves a bug, from verdicts, evidence and findings. Pure.
 
-The only place that says `resolved`. A verdict says what was seen; two right verdicts are not
-enough. A `no_crash` proves nothing if the kernel could no longer have reported the crash, or if the
-program no longer did its work. A finding blocks if no fix has to do what it reports; what honest
-fixes do as well is a note. A blocking finding of the build decides whatever the VMs show.
+The only place that says `resolved`. Verdicts say what was seen; even the expected two, the crash
+without the fix and none with it, are not enough. A `no_crash` proves nothing if the kernel could no
+longer have reported the crash, or if the program no longer did its work. A finding blocks if no fix
+needs to do what it reports; a finding that honest fixes cause, too, is a note. A blocking finding
+of the build decides whatever the VMs show.
 """
 
 from collections.abc import Collection, Iterator, Sequence
@@ -17,7 +18,7 @@ EVERYTHING = "all"
 
 @dataclass(frozen=True, slots=True)
 class Obstacle:
-    """Why a bug is not resolved although both verdicts are right; users may accept a `reason`."""
+    """Why a bug is not resolved despite the expected verdicts; users may accept a `reason`."""
 
     reason: str
     message: str
@@ -35,12 +36,12 @@ class Resolution:
 
     @property
     def resolved(self) -> bool:
-        """Whether both verdicts are right and there is no obstacle."""
+        """Whether both verdicts are as expected and there is no obstacle."""
         return self.verdicts and not self.obstacles
 
     def deciding(self, crash: str | None) -> tuple[Obstacle, ...]:
-        """Return the obstacles if they decide; `crash` is the title of the patched kernel's."""
-        # A crash says more to the author of a patch than what its text reveals.
+        """Return the obstacles if they decide; `crash` is the patched kernel's crash title."""
+        # A crash tells the author of a patch more than a finding on its text.
         return self.obstacles if (self.verdicts or self.refuted) and crash is None else ()
 
 
@@ -57,7 +58,7 @@ def resolution(
 
     `findings` are those of the patched kernel's build and of its run. `asked` says whether evidence
     was requested. `accepted` holds reasons that do not block, or `EVERYTHING`. None stands for a
-    missing verdict. `built` are those of the findings that the build made.
+    missing verdict. `built` are the findings of the build.
     """
     quiet = after is not None and after.verdict is Verdict.NO_CRASH
     verdicts = quiet and before is Verdict.SAME_CRASH

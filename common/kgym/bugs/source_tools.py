@@ -30,7 +30,7 @@ _LineNumber = Annotated[int, Field(ge=1, lt=1 << 31)]
 
 
 class Asker(Protocol):
-    """Asks for a look at the tree of a bug: a call of the client, for the job that has the tree."""
+    """Callable that reads a bug's tree by a client's call, which gets the job with the tree."""
 
     async def __call__(self, call: Callable[[int, Look], Awaitable[T]], look: Look, /) -> T:
         """Return the call's answer."""

@@ -55,7 +55,7 @@ def tracing(bug: Bug, files: Sequence[str], method: DumpMethod) -> Tracing:
 
 def untraceable(build: BuildSpec) -> str | None:
     """Return why a dump of this kernel could not be read, as its config says; None if it can."""
-    # Without DWARF a reader finds no types. No base of kconfig has it by itself.
+    # Readers of dumps need DWARF for types. No base of kconfig enables it by itself.
     if any(_DWARF.search(text) for text in build.config.texts):
         return None
     return "its config has no debug information (CONFIG_DEBUG_INFO_DWARF5)"

@@ -123,7 +123,7 @@ class TrialResult(Strict):
         if before is None:
             raise ValueError(f"job {job.id} is not a trial: it has no step `{BEFORE}`")
         came_to = conclusion(job, accepted)
-        # Without all results, nothing stands in the way but their absence.
+        # A trial with missing results is not resolved, and has no obstacles to name.
         trial = came_to.trial or Resolution(False, ())
         built = next((s.result for s in job.steps if isinstance(s.result, BuildResult)), None)
         return TrialResult(

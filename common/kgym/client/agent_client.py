@@ -95,17 +95,17 @@ class AgentClient:
         cursor: int = 0,
         limit: int = 50,
     ) -> CallPage:
-        """Return the questions in which, or in whose answers, a text stands; without one, all."""
+        """Return questions that contain a text, or whose answers do; without a text, all."""
         query = {"text": text, "node": node, "purpose": purpose, "cursor": cursor, "limit": limit}
         return await self._get(f"runs/{run}/search", CallPage, query)
 
     async def follow(self, run: int, after: int = 0, attempts: int = 5) -> AsyncIterator[Event]:
-        """Yield events until the run ends; a lost connection is made anew, and none comes twice.
+        """Yield events until the run ends; reconnect if the connection is lost, without repeats.
 
         Args:
             run: Its number.
             after: The number of the last event that you know.
-            attempts: How often in a row to connect, before it counts as away; 1: you do that.
+            attempts: Consecutive failed connections until an error; with 1, the caller reconnects.
         """
         failed = 0
         while True:

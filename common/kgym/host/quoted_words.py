@@ -12,7 +12,7 @@ _ESCAPES = re.compile(
     r"|\x1b[PX\]^_][^\x07\x1b]*(?:\x07|\x1b\\|$)"
     r"|\x1b[ -/]*[0-OQ-WYZ\\`-~]"
 )
-# Characters read for each one that is shown: in some lines, most are colours.
+# Characters read for each one that is shown: some lines consist mostly of colour codes.
 _ROOM = 64
 
 

@@ -258,7 +258,7 @@ class Sandbox:
             yield from ("--setenv", name, value)
         yield from _programs(self._root)
         yield from ("--proc", "/proc", "--dev", "/dev")
-        # What the host's kernel is made of may show what a fix adds.
+        # The host's kernel may contain a fix, which its symbols, config and modules would reveal.
         for file in filter(os.path.exists, ("/proc/kallsyms", "/proc/config.gz", "/proc/modules")):
             yield from ("--ro-bind", "/dev/null", file)
         for folder in ("/tmp", "/dev/shm"):  # noqa: S108 - the sandbox's

@@ -8,7 +8,7 @@ _TOKEN = re.compile(
     re.DOTALL,
 )
 
-# Of programs in syzkaller's language; those with a run's options, as JSON, stay.
+# Comments in syzkaller programs that mention syzkaller; the options of a run, as JSON, stay.
 _SYZBOT = re.compile(r"(?m)^# .*(?:syzkaller|goo\.gl).*\n?")
 
 

@@ -40,7 +40,7 @@ _TRAILER = re.compile(r"(?m)^(?:Reviewed|Acked|Tested)-by: [^\n<]{1,200}<[^\n>]{
 _CHARSET = re.compile(
     r"(?i)utf-?(8|16|32)|(us-)?ascii|iso-?(8859|2022)|windows-|cp\d|koi8|gb|big5|euc"
 )
-# Those that hold not all characters.
+# Charsets that cannot encode all characters.
 _NATIONAL = re.compile(r"(?i)(?!utf|us-|ascii).")
 _PATCH_FILE = re.compile(r"(?i).*\.(?:patch|diff|txt)$")
 _PATCH_TYPES = {"application/octet-stream", "application/x-patch", "application/mbox"}
@@ -49,10 +49,10 @@ _Message: TypeAlias = "Message[str, str]"
 
 @dataclass(frozen=True, slots=True)
 class Mail:
-    """A mail's text, and what its subject says: patch `number` of `count`, None for no series.
+    """A mail's text and subject: patch `number` of `count`; `number` is None outside of a series.
 
-    `charset` encodes the text as the patched files are, if these are not UTF-8. `sent` is the
-    header of its `date`.
+    `charset` is the encoding of patched files that are not UTF-8. `sent` is the header that `date`
+    parses.
     """
 
     title: str
@@ -67,7 +67,7 @@ class Mail:
 
 
 def read(text: str, name: str) -> list[Mail]:
-    """Return the mails of a text; a text that is no mail is one without a title.
+    """Return the mails of a text; a text that is not a mail becomes a mail without a title.
 
     Raises UserError `patch_too_large`.
     """
@@ -78,7 +78,7 @@ def read(text: str, name: str) -> list[Mail]:
 
 
 def split(text: str) -> list[str]:
-    """Return the texts of a text's mails, each of which `read` reads; none if it is no mail."""
+    """Split a text into its mails, which `read` parses; return none if it is not a mail."""
     starts = [match.start() for match in _MAIL.finditer(text)]
     head = text.lstrip().partition("\n\n")[0].split("\n", 200)[:200]
     if not starts and _HEADER.match(head[0]) and any(map(_MAIL_HEADER.match, head)):
@@ -87,9 +87,9 @@ def split(text: str) -> list[str]:
 
 
 def series(mails: Sequence[Mail]) -> tuple[list[Mail], list[str]]:
-    """Return the mails that hold patches in the order of their series, and remarks.
+    """Return the mails with patches in the order of their series, and remarks.
 
-    Replies are left out, and so are patches of which a newer version is there.
+    Patches with a newer version are left out, and so are replies, unless there is nothing else.
     """
     patches = [mail for mail in mails if _DIFF.search(mail.text)]
     patches = [mail for mail in patches if not mail.reply] or patches
@@ -112,7 +112,7 @@ def series(mails: Sequence[Mail]) -> tuple[list[Mail], list[str]]:
 
 
 def date(header: str) -> datetime | None:
-    """Return the date of a mail from its header, of which 200 characters count; None if invalid."""
+    """Parse a mail's date header, of which 200 characters are read; None if it is invalid."""
     try:
         sent = parsedate_to_datetime(header[:200])
     except (OverflowError, TypeError, ValueError):  # a year or a zone of twenty digits overflows
@@ -127,7 +127,7 @@ def _mail(text: str, name: str) -> Mail:
     number, version = _NUMBERS.search(tags), _VERSION.search(tags)
     bodies = dict(pair for part in message.walk() if (pair := _body(part, name)) is not None)
     body = "\n".join(bodies)
-    # What stands above scissors is no part of the patch below them.
+    # Text above a scissors line is not part of the patch below it.
     if (cut := _SCISSORS.search(body)) and _DIFF.search(body, cut.end()):
         body = body[cut.end() :]
     return Mail(
@@ -172,9 +172,9 @@ def _parsed(text: str, name: str) -> _Message:
 
 
 def _body(part: _Message, name: str) -> tuple[str, str] | None:
-    """Return the text of a part, and the charset from which it was decoded here, if any.
+    """Return the text of a part, and the charset from which it was decoded, if any.
 
-    It is None if the part holds no text, or other parts.
+    None if the part has no text, or consists of other parts.
     """
     kind, text = part.get_content_type(), part.get_payload()
     plain = kind.startswith("text/") and kind != "text/html"
@@ -192,15 +192,15 @@ def _body(part: _Message, name: str) -> tuple[str, str] | None:
 
 
 def _decoded(data: bytes, charset: str, name: str) -> tuple[str, str]:
-    with suppress(LookupError, UnicodeDecodeError):  # it does not exist, or is not what it says
+    with suppress(LookupError, UnicodeDecodeError):  # an unknown charset, or a wrong one
         if _CHARSET.match(charset):
             return data.decode(charset), charset
     return diff_text.decode(data, name), ""
 
 
 def _unfolded(text: str, delsp: bool) -> str:
-    """Undo format=flowed (RFC 3676), as `git am` does; unless only the header says so."""
-    # Every line that begins with a blank would have got another one.
+    """Undo format=flowed (RFC 3676) as `git am` does, unless the text is evidently not flowed."""
+    # Flowing would have put a second blank before every line that begins with a blank.
     if re.search(r"(?m)^ (?!From |>)[^ \r\n]", text):
         return text
     # A line that ends with a blank goes on in the next one, unless it begins the signature.

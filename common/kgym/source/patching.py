@@ -54,9 +54,9 @@ class Applied:
 def apply(patch: Patch, files: Mapping[str, bytes]) -> Applied:
     """Apply a patch; raise UserError `patch_does_not_apply`, `malformed_patch` or `unsafe_patch`.
 
-    Later hunks or edits of a file see the results of earlier ones. A file that is not at its path
-    is the only one of its name that has the lines. A patch that would take too long is rejected as
-    `patch_too_large`; one that changes no file, as `empty_patch`.
+    Later hunks or edits of a file see the results of earlier ones. A path that does not exist
+    stands for the only file of that name that has the hunks' lines. A patch that would take too
+    long is rejected as `patch_too_large`; one that changes no file, as `empty_patch`.
     """
     tree = _Tree(patch.name, files)
     parts, tree.notes = _parts(patch)
@@ -85,10 +85,10 @@ def files(patch: Patch) -> list[str]:
 
 
 def misplaced(patches: Iterable[Patch], paths: Iterable[str]) -> set[str]:
-    """Return the names of the files that patches change at none of these paths.
+    """Return the names of files that patches change, but that are at none of these paths.
 
-    With them come the names of new files, which lie where the others do. Raises UserError as
-    `files` does.
+    If there are any, the names of added, copied and renamed files are included, since these are
+    placed like the others. Raises UserError as `files` does.
     """
     there, names = {*paths}, set[str]()
     for name, own in (part for patch in patches for part in _parts(patch)[0]):
@@ -134,15 +134,15 @@ def as_diff(patch: Patch) -> str:
 
 def _edit_diff(edit: Edit) -> str:
     before, after = edit.original, edit.replacement
-    if not before.endswith("\n") or not after.endswith("\n"):  # they end within lines
+    if not before.endswith("\n") or not after.endswith("\n"):  # the edit ends within a line
         before, after = f"{before}\n", f"{after}\n"
     return unified_diff.between(edit.file, before, after, context=before.count("\n"))
 
 
 def _parts(patch: Patch) -> tuple[list[tuple[str, list[FileDiff]]], list[str]]:
-    """Return the patches of a diff or of a series of mails in order, each with a name, and remarks.
+    """Split a diff, or a series of mails, into named patches in order; return them and remarks.
 
-    Edits are none.
+    A patch that consists of edits has none.
     """
     if patch.url is not None:
         what = "is a URL, which only a check fetches; give a diff"
@@ -325,14 +325,14 @@ def _shifted(path: str, shift: tuple[str, str]) -> str:
 
 
 def _shift(tree: _Tree, file: FileDiff, old: str) -> tuple[str, str]:
-    """Return the prefix by which a file's path differs from the tree's, and that of the tree's."""
+    """Return a wrong prefix of a file's path, and the tree's prefix that replaces it."""
     tree.search(_FIND)
     named = tree.named.get(PurePosixPath(old).name, [])
     there = [path for path in named if tree.text(path) is not None]
     shifts, why, notes, moved = {}, "", len(tree.notes), tree.moved
     for path in there:
         shift = (old.removesuffix(path), "") if old.endswith(path) else ("", path.removesuffix(old))
-        if _shifted(old, shift) != path:  # neither path is the other's end
+        if _shifted(old, shift) != path:  # neither path ends with the other
             continue
         try:
             _apply_hunks(tree, path, file, tree.text(path) or "")
@@ -444,7 +444,7 @@ class _Lines:
         self.all = StringIO(text).readlines()
         self._text = "\n" + text
         self._starts: list[int] = []
-        # The lines by how readers are shown them, "" for several; empty for a file that is UTF-8.
+        # For a file that is not UTF-8, its lines by how readers see them; "" if they are ambiguous.
         self._raw: dict[str, str] = {}
         if _NOT_UTF8.search(text):
             self._raw = {line: line for line in self.all}
@@ -453,8 +453,8 @@ class _Lines:
                 self._raw[_shown(line)] = line if same else ""
 
     def encoded(self, lines: list[str], charset: str) -> list[str]:
-        """Return a diff's lines as the file has them; in `charset` if they are not UTF-8 there."""
-        # Only in files that are not UTF-8: elsewhere, another encoding would be another text.
+        """Return a diff's lines as the file has them; those that it lacks, encoded in `charset`."""
+        # Only for files that are not UTF-8: in others, encoding a line anew would change it.
         if not self._raw:
             return lines
         return [
@@ -583,7 +583,7 @@ def _spelled(text: str, edit: Edit) -> tuple[str, str]:
 
 
 def not_once(text: str, original: str, path: str) -> str:
-    """Say that a text does not stand once in a file, with the lines where it does, or nearly."""
+    """Explain that a text does not occur exactly once in a file; show where it does, or nearly."""
     if places := [text.count("\n", 0, at) for at in occurrences(text, original)]:
         return several(text, path, places)
     near = _nearest(_Lines(text), _Lines(original).all)
@@ -599,7 +599,7 @@ def occurrences(text: str, wanted: str, start: int = 0, most: int = _PLACES + 1)
 
 
 def several(text: str, path: str, places: Sequence[int]) -> str:
-    """Say that something stands at several lines of a file, counted from 0."""
+    """Explain that a text occurs at several lines of a file, which `places` counts from 0."""
     lines = text.split("\n")
     shown = [f"{at + 1}: {lines[at][:_SHOWN]}" for at in places[:_PLACES]]
     more = len(places) > len(shown)

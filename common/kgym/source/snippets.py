@@ -1,7 +1,7 @@
-"""Snippets of code as language models write them: where they stand in a file, in its white space.
+"""Snippets of code as language models write them: find them in a file, and adapt their white space.
 
-A snippet stands where the file has its text, or else where it has it up to white space, if that is
-one place. Unchanged lines keep the file's white space; new ones get its style. Pure.
+A snippet is found where the file has exactly its text, or else at the only place that equals it up
+to white space. Unchanged lines keep the file's white space; new ones get its style. Pure.
 """
 
 import re
@@ -14,12 +14,12 @@ from kgym.api.steps import Edit
 from kgym.source.patching import not_once, occurrences, several
 from kgym.source.whole_functions import MisfitError
 
-# Lines on both sides, multiplied, up to which they are matched: that takes quadratic time.
+# Maximum product of the line counts of both sides that are matched, in quadratic time.
 _MOST_MATCHED = 4_000_000
-# Lines that are added to a text until it stands once in its file.
+# Maximum lines of context that are added to an edit to make its original unique in the file.
 _MOST_ADDED = 200
 _TAB = 8
-# Lines that kernel code does not indent with what is around them.
+# Lines that kernel code does not indent like their neighbours: directives and labels.
 _UNINDENTED = re.compile(r"#|(?!default)\w+:(?!:)")
 _BLANKS = re.compile(r"(?<! ) +(?=\t)")
 _Scale = tuple[int, int]
@@ -27,9 +27,9 @@ _Widths = list[tuple[int, int]]
 
 
 def edit(path: str, text: str, original: str, patched: str, line: int | None = None) -> Edit:
-    """Return the edit of a file that a snippet and its replacement mean.
+    """Return the edit that replaces a snippet of a file, in the file's white space.
 
-    Its original stands once in the file. `line` is where the snippet is said to stand. Raises
+    The edit's original occurs once in the file. `line` is the stated line of the snippet. Raises
     MisfitError with the file's lines.
     """
     begin, end = _place(path, text, original, line)
@@ -45,14 +45,14 @@ def edit(path: str, text: str, original: str, patched: str, line: int | None = N
         before = [next(given) if part.strip() else part for part in own]
         after = patched.strip("\n").split("\n")
         pairs = zip(before, own, strict=True)
-        # Those that are replaced may all be written without indentation: then the new ones tell.
+        # The replaced lines may all lack their indentation: then the kept lines tell the scale.
         replaced = [(_width(line), _width(theirs)) for line, theirs in pairs if theirs.strip()]
         scale = _scale(replaced, _kept(after, own))
     guessed = [line.rstrip() for line in before] != [line.rstrip() for line in own]
     made = _respaced(before, after, own, scale, _tabbed(path, text), guessed)
     if made == after and before == own and text.count(original) == 1 and patched.strip():
         return Edit(file=path, original=original, replacement=patched)
-    made = made if "".join(made).strip() else []  # what is removed leaves no empty line
+    made = made if "".join(made).strip() else []  # a removal leaves no empty line
     for _ in range(_MOST_ADDED):
         if made and text.count("\n".join(lines[first:last])) == 1:
             break
@@ -73,12 +73,12 @@ def function(path: str, text: str, original: str, patched: str) -> str:
 
 
 def _place(path: str, text: str, original: str, line: int | None) -> tuple[int, int]:
-    """Return the range of the snippet in the text, of whole lines unless it is there exactly."""
+    """Return the range of the snippet in the text: exact if it occurs once, else whole lines."""
     if text.count(original) == 1:
         return (at := text.index(original)), at + len(original)
     lines = text.split("\n")
     there = [number for number, part in enumerate(lines) if part.strip()]
-    # As whole lines it may stand once, although it is a part of others, too.
+    # It may occur only once as whole lines, although other lines contain it, too.
     for form in (str.rstrip, _key):
         whole = "\n".join(["", *(form(lines[number]) for number in there), ""])
         wanted = "\n".join(["", *(form(part) for part in original.split("\n") if part.strip()), ""])
@@ -105,9 +105,9 @@ def _respaced(
 ) -> list[str]:
     """Return the lines of a replacement in a file's white space.
 
-    `before` are the replaced lines as the model wrote them, `own` the same as the file has them.
-    `tabs` says whether the file is indented by tabs, `guessed` that the model's white space is not
-    the file's: then a line that is only indented a little differently is unchanged.
+    `before` are the replaced lines as the model wrote them, `own` are the same lines in the file.
+    `tabs` says whether the file is indented by tabs, `guessed` whether the model's white space
+    differs from the file's: then indentation that is off by part of a tab counts as unchanged.
     """
     same = _aligned(before, after)
     lines: list[str] = []
@@ -130,7 +130,7 @@ def _scaled(width: int, scale: _Scale) -> int:
 
 
 def _aligned(before: Sequence[str], after: Sequence[str]) -> dict[int, int]:
-    """Return the lines of `after` that stand in `before`, too, up to white space, by number."""
+    """Map line numbers of `after` to those of equal lines of `before`; white space is ignored."""
     if len(before) * len(after) > _MOST_MATCHED:
         return {}
     keys = [_key(line) for line in before], [_key(line) for line in after]
@@ -139,12 +139,12 @@ def _aligned(before: Sequence[str], after: Sequence[str]) -> dict[int, int]:
 
 
 def _kept(after: Sequence[str], own: Sequence[str]) -> _Widths:
-    """Return the indentations of the file's lines that stand in a replacement, there and here."""
+    """Return the indentations of the lines that a replacement keeps: in it, and in the file."""
     return [(_width(after[b]), _width(own[a])) for b, a in _aligned(own, after).items()]
 
 
 def _scale(pairs: _Widths, kept: _Widths) -> _Scale:
-    """Return the columns of a level of indentation, and how far the file's lines are further in."""
+    """Return the model's columns per level, and how much deeper the file's lines are indented."""
     units = (8, 4, 2) if all(width % 8 == 0 for width, _ in pairs or kept) else (4, 2, 8)
     for known in (pairs, kept):
         scaled = ((unit, own - _scaled(width, (unit, 0))) for unit in units for width, own in known)
@@ -156,7 +156,7 @@ def _scale(pairs: _Widths, kept: _Widths) -> _Scale:
 
 
 def _depth(head: str, patched: str) -> int:
-    """Return how much further in later lines belong if a snippet lacks its first indentation."""
+    """Return the indentation that later lines lack if a snippet lacks that of its first line."""
     first, *rest = patched.split("\n")
     widths = [_width(line) for line in rest if line.strip() and not _UNINDENTED.match(line)]
     if head.strip() or not widths:

@@ -24,7 +24,7 @@ _EXTENDED = re.compile(
     r"(?:dis)?similarity index) (.*)"
 )
 _BINARY = re.compile(r"Binary files (.*) and (.*) differ$|GIT binary patch$")
-# Lines of texts that hold not all of a diff, and what to do.
+# Lines that show that a diff is not complete, and what to do.
 _REFUSED = (
     (
         re.compile(r"diff --(?:cc|combined) |@@@ "),
@@ -40,16 +40,16 @@ _STOPS = re.compile(
 )
 # A line that belongs to a hunk: even one that starts with a tab, from which the blank was cut.
 _SIGNED = re.compile(r"[-+ \t\\]|\r?$")
-# A line after a hunk that prose would hardly have.
+# A line after a hunk that is hardly prose.
 _CODE = re.compile(r"[-+ ]\t|[-+](?! ).*[;{}]$|[-+]#")
 _START = re.compile(r"(?<=[-+])\d+(?=,|\s)")
-# As Git's driver `cpp`, which the kernel's .gitattributes name: no labels.
+# Heads of functions, by Git's driver `cpp`, which the kernel's .gitattributes name: no labels.
 _FUNCTION = re.compile(r"(?!\w+:\s*(?:$|/))[A-Za-z_]")
 
 
 @dataclass(frozen=True, slots=True)
 class Hunk:
-    """A hunk: its lines with their signs and ends, in each way to read them, the likeliest first.
+    """A hunk: its lines with signs and ends, in each possible reading, the likeliest first.
 
     `line` is the number of its header in the text; `old` and `new` are where its lines stand on
     both sides, from 1, or None if the header has no numbers.
@@ -78,7 +78,7 @@ class FileDiff:
     hunks: list[Hunk] = field(default_factory=list)
     binary: bool = False
     charset: str = diff_text.BYTES
-    """What its lines are encoded in, in a file that is not UTF-8."""
+    """The encoding of its lines if the file is not UTF-8."""
 
     @property
     def added(self) -> bool:
@@ -231,7 +231,7 @@ class _Parser:
             run = head + 1
             while run < self.at and _SIGNED.match(self.lines[run]):
                 run += 1
-            # Shorter only if what follows is prose: a dropped line would make a wrong verdict.
+            # Shorter only if prose follows: a dropped line would lead to a wrong verdict.
             if not any(map(_CODE.match, self.lines[run : self.at])):
                 ways.insert(0, _stripped(self.lines[head + 1 : run]))
         # Empty lines at the end belong to the prose after it, unless the file has them.
@@ -248,7 +248,7 @@ class _Parser:
         self.files[-1].hunks.append(hunk)
 
     def _counted(self, at: int, old: int, new: int) -> int | None:
-        """Return where a hunk of so many lines ends; None if its lines are other or fewer."""
+        """Return where a hunk with these line counts ends; None if its lines contradict them."""
         while old > 0 or new > 0:
             if at == len(self.lines) or not _SIGNED.match(self.lines[at]):
                 return None

@@ -50,7 +50,7 @@ def thread_part(
 ) -> ThreadPart:
     """Keep the anchor and the records between its frames, then walk away from it both ways.
 
-    At most `limit` records are kept, counting each pattern once; but all frames of the anchor are.
+    At most `limit` records are kept, counting each pattern once, but always the anchor's frames.
     Between two frames, repetitions are always folded; if there are still too many records, those
     nearest to the inner frame are kept. The two walks share the rest of the limit: each may use
     half of it, and what the other does not need.

@@ -37,7 +37,7 @@ async def attempt(run: StepContext, handler: Handler, dispatch: WorkerCalls) -> 
     lease = run.assignment.lease
     run.folder.mkdir()
     _log.info("attempt begins", kind=run.assignment.spec.kind)
-    # Held by a report under way: it has log lines, and the result would end the lease first.
+    # Held during a report: a result sent meanwhile would end the lease before its log arrives.
     turn = asyncio.Lock()
     work = asyncio.create_task(_work(run, handler))
     beat = asyncio.create_task(_beat(run, dispatch, turn))
@@ -172,14 +172,14 @@ def _disk_full(error: BaseException, folder: Path) -> Failure | None:
 
 
 def _is_full(error: BaseException) -> bool:
-    # A message with numbers of its own says more.
+    # A message that already gives sizes says more.
     if isinstance(error, KgymError):
         return error.reason == "disk_full" and "MiB" not in error.message
     return isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT)
 
 
 def _chain(error: BaseException | None) -> Iterator[BaseException]:
-    """Yield the error and its causes, without those of an error of the user's."""
+    """Yield the error and its causes, up to the first UserError, which is left out."""
     while error is not None and not isinstance(error, UserError):
         yield error
         error = error.__cause__

@@ -1,7 +1,4 @@
-"""Which entries of SuiteCache a worker's host keeps: told, where the scheduler does not know it.
-
-And removed, where it says that they were dropped.
-"""
+"""SuiteCache's entries on a worker's host: report changes to the scheduler, remove dropped ones."""
 
 import asyncio
 import time
@@ -27,14 +24,14 @@ class KeepsEntries(Protocol):
         """Return the entries on the disk."""
 
     def drop(self, names: Sequence[str]) -> list[str]:
-        """Remove those of these entries that are not in use; return their names."""
+        """Remove these entries unless they are in use; return the names of the removed ones."""
 
 
 class HeldEntries:
     """The entries in `kept`, as a worker reports them with its claims.
 
-    Workers report them because storage knows only its own entries: which ones a host has fetched,
-    and has not evicted yet, is known to that host alone.
+    Workers report them because the storage knows only its own entries. Only the host itself knows
+    which ones it has fetched and not yet evicted.
     """
 
     def __init__(self, kept: KeepsEntries) -> None:
@@ -58,7 +55,7 @@ class HeldEntries:
         return None if held == self._reported and is_recent else held
 
     async def drop(self, names: Sequence[str]) -> None:
-        """Remove dropped entries; those in use are named again, and removed later."""
+        """Remove dropped entries; the scheduler repeats those in use, which are removed later."""
         try:
             gone = await asyncio.to_thread(self._kept.drop, names)
         except OSError as error:

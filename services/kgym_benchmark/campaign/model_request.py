@@ -149,7 +149,7 @@ def _check_models(models: set[str], names: Collection[str]) -> None:
         )
 
 
-# A name in a request, the names that may stand there, and what it is a name of.
+# A name in a request, the names that are allowed in its place, and what kind of name it is.
 _Use = tuple[str, Collection[str], str]
 
 

@@ -49,8 +49,9 @@ from kgym_benchmark.campaign.verification import Verification, Verified
 from kgym_benchmark.kenv.environment import LOG, TRAJECTORY
 
 ABOUT, SPENT = "campaign.json", "spent.json"
-# Number of commands that may try to get a verdict on a patch, which then is unknown; and to run an
-# agent that fails at once, which then counts as an attempt: agents must not shun hard bugs.
+# Maximum number of commands that try for a verdict on a patch, whose outcome then is unknown; and
+# that run an agent that fails at once, which then counts as an attempt: agents must not shun hard
+# bugs.
 TRIES = 3
 _SLUG = re.compile(r"[^\w.-]+")
 
@@ -81,7 +82,7 @@ class Equipment:
     tree: Tree
     """Returns the tree of a bug, which agents share: nothing else reads it."""
     source: Callable[[Subject], Awaitable[Mapping[str, bytes]]]
-    """Returns the files of that tree, from elsewhere."""
+    """Returns the same files without reading that tree."""
     home: Path
     """The folder of the description, to which its paths are relative."""
     key: Callable[[str], str | None] = lambda _: None
@@ -234,7 +235,7 @@ class Run:
 
     async def _record(self, planned: Planned) -> AttemptRecord:
         subject = self._subjects[planned.bug]
-        # Imported patches are tried against a bug that shows, like all others.
+        # Imported patches, too, are tried only if their bug shows without them.
         attempt = self._attempt(planned, await self._report(subject))
         ended = attempt.ended() or await self._worked(attempt)
         diff = attempt.patch

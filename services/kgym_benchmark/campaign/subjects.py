@@ -24,7 +24,7 @@ from kgym.toml_text import parse_toml
 
 _UNNAMED = re.compile(r"[^\w.:-]")
 _SYZBOT = "syzbot "
-# Bytes of the options of results.
+# Maximum bytes of the file with the options of results.
 _OPTIONS = 1 << 20
 
 
@@ -177,7 +177,7 @@ def read_options(folder: Path) -> Campaign:
     """Return the options of results (`Campaign.how`); raise UserError `bad_campaign`."""
     path = folder / "campaign.json"
     try:
-        # A campaign has agents; its results do not say which.
+        # A campaign needs agents, which the options of its results do not name.
         agents = [{"name": "unknown", "command": ["false"]}]
         given: Any = parsed_json(read_bounded(path, _OPTIONS), path)
         return Campaign.model_validate({"agents": agents, **given})

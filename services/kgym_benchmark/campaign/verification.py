@@ -133,7 +133,7 @@ def judged(run: KernelRun, result: ReproduceResult | None) -> Verified:
     if counted is not None and counted.compared:
         equivalence = Overlap(common=counted.same, all=counted.compared)
     if result is not None and result.verdict in _VERDICTS:
-        # A variant may also crash the patched kernel only where it is compared with the fix.
+        # A variant may crash the patched kernel in the comparison with the fix alone.
         clean = run.outcome is Ran.RESOLVED and not (counted and counted.crashed)
         return Verified(_VERDICTS[result.verdict], crashed, completed, clean, equivalence)
     instances = result.instances if result is not None else []

@@ -1,7 +1,8 @@
-"""Collection of votes on patches, within limits; an interrupted one is continued.
+"""Collection of votes on patches, within limits; an interrupted collection can be continued.
 
-Each vote is written to a file at once. A patch shared by several attempts is judged once. One that
-is too long to be shown whole is not the developers' change: it gets no votes for it, unasked.
+Each vote is written to a file at once. A patch shared by several attempts is judged once. A patch
+that is too long to be shown whole is not the developers' change: all its votes are "no", and the
+model is not asked.
 """
 
 import asyncio

@@ -32,7 +32,7 @@ class AgentKernels:
         if run.outcome is Outcome.INCONCLUSIVE:
             # A machine has failed, which is not the agent's fault: try once more.
             run = await run_kernel(self.client, bug, diff, options)
-        # An earlier attempt may have tried the same patch. An answer at once would say so.
+        # An earlier attempt may have tried the same patch. An immediate answer would reveal that.
         job = run.checked_by if run.job is None else run.job
         if job not in self.own:
             took = sum(seconds for step, seconds in run.seconds.items() if step != "total")
@@ -42,8 +42,8 @@ class AgentKernels:
         return run.model_copy(update={"findings": findings})
 
     def _blamed(self) -> Bug:
-        """Return the bug as lying in the file that its crash report blames."""
-        # A bundle's files are often those of the fix: where a finding blocks would show them.
+        """Return the bug with the file that its crash report blames as its only file."""
+        # A bundle's files are often those of the fix, and blocking findings would reveal them.
         blamed = guilty_file(self.report)
         files = [blamed[:_MOST_PATH]] if blamed else []
         return replace(self.bug, file=self.bug.file.model_copy(update={"files": files}))

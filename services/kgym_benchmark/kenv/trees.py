@@ -6,8 +6,8 @@ on it, and keeps its changes to itself.
 
 An agent must not see which files a fix changes. So a tree contains no object besides those of its
 commit, all its files have the same time, and they were created in the order of their names. Nothing
-of this machine reads some of them alone, which would leave access times, and pages in the cache:
-what is compared with an agent's patch is `Published`.
+on this machine reads only some of them, which would leave access times and cached pages: an agent's
+patch is compared with `Published` instead.
 """
 
 import asyncio
@@ -48,14 +48,14 @@ GIT = {
 }
 
 # Arguments: the files to remove. stdin: an archive of the files to write.
-# Blobs go straight into a pack (`bigFileThreshold`): creating a file for each takes longer. So do
-# a bug's: the tree's pack copies them as they are, and another compression would mark them.
-# Without conversions by attributes, files are checked out as they are here.
+# Blobs go straight into a pack (`bigFileThreshold`): creating a file for each takes longer. A bug's
+# blobs do so, too: the tree's pack copies them unchanged, and another compression would reveal
+# them. Without conversions by attributes, files are checked out exactly as they are here.
 _KERNEL = Path(__file__).with_name("commit_kernel.sh").read_text()
 # /out/paths contains the changed paths, each terminated by a NUL byte. The tree is written to
-# /out/tree, in the order of names: times of changes and numbers of inodes are no trace either.
-# The index is newer than the files, or Git would read them all again. They were read last, too, as
-# file systems (mounted relatime) then leave that time as it is.
+# /out/tree in the order of names, so that change times and inode numbers reveal nothing either.
+# The index is newer than the files, or Git would read them all again. The files' access times are
+# later still: file systems mounted relatime then leave them unchanged.
 _BUG = Path(__file__).with_name("commit_bug.sh").read_text()
 
 

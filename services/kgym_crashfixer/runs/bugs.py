@@ -61,7 +61,7 @@ def packed(folder: Path, bug: Bug) -> dict[str, str]:
             most = f"100 files or {MOST_BYTES >> 20} MiB"
             raise UserError("bad_bundle", f"{folder}: more than {most} cannot be sent")
         try:
-            # As bundles are loaded: mails have many encodings.
+            # As in loading a bundle: mails have various encodings.
             text = path.read_text(errors="replace" if is_mail else None)
             files[str(path.relative_to(folder))] = text
         except UnicodeDecodeError as error:

@@ -303,7 +303,7 @@ class Runner:
         return await self._answer(asked, call)
 
     async def _answer(self, asked: Asked, call: Call) -> _Done:
-        # An answer that is no answer may come once: a single one must not end a conversation.
+        # An unusable answer is asked for once more: a single one must not end a conversation.
         again = {"answer_unreadable": [0.0], "answer_has_key": [0.0]}
         again["model_unavailable"] = list(self._pauses)
         while True:

@@ -28,8 +28,8 @@ def solution(text: str) -> str:
 def ranked(text: str) -> list[str]:
     """Return the hypotheses by `<ranking>`, or else in order; duplicates are removed.
 
-    Without tags, they are what headings or numbers begin, or else all prose. Hypotheses that the
-    ranking omits come last.
+    Without tags, a hypothesis is the text below a numbered heading or list number, or else all
+    prose. Hypotheses that the ranking omits come last.
     """
     text = text[:LONGEST]
     words, mark, ranking = _RANKING.sub("<ranking>", text, count=1).rpartition("<ranking>")
@@ -39,7 +39,7 @@ def ranked(text: str) -> list[str]:
     if not any(hypotheses):
         raise UnreadableError("there is no <solution>")
     ranking = _ASIDE.sub("", ranking)
-    # Numbers in parentheses, and those of a list of ranks, are not those of hypotheses.
+    # Numbers in parentheses, and the ranks in a numbered list, do not refer to hypotheses.
     numbers = _NAMED.findall(ranking) or re.findall(r"(?<!\d)\d{1,4}(?!\d)", ranking)
     first = [hypotheses[at] for at in (int(n) - 1 for n in numbers) if 0 <= at < len(hypotheses)]
     return [hypothesis for hypothesis in dict.fromkeys([*first, *hypotheses]) if hypothesis]
@@ -53,7 +53,7 @@ def message(text: str) -> str:
 
 
 def _numbered(text: str, *headings: re.Pattern[str]) -> list[str]:
-    """Return what headings with the numbers from 1 on begin; of the first kind that there is."""
+    """Return the texts below headings numbered from 1, of the first kind of heading that occurs."""
     for heading in headings:
         starts: list[tuple[int, int]] = []
         for match in heading.finditer(text):
@@ -108,13 +108,13 @@ def _tagged(text: str, tag: str) -> list[str]:
 
 def fences(text: str) -> tuple[list[str], str]:
     """Split a text into code fences and the rest; an unterminated fence belongs to the rest."""
-    # Without the text behind the last end: a search for another one would take quadratic time.
+    # Only up to the last end of a fence: searching for another one would take quadratic time.
     end = max((match.end() for match in _END.finditer(text)), default=0)
     return _FENCE.findall(text[:end]), _FENCE.sub("", text[:end]) + text[end:]
 
 
 def code(body: str) -> str:
-    """Return the code of a tag without its fence, and without line ends at its borders."""
+    """Return the code in a tag, without its fence and the line ends around it."""
     body = re.sub(r"\A[ \t]*\r?\n|\r?\n[ \t]*\Z", "", body)
     fenced = re.fullmatch(r"```[^\n]*\n(.*?)\n?```", body.strip(), re.DOTALL)
     return fenced[1] if fenced else body

@@ -18,7 +18,7 @@ from kgym.source.whole_functions import MisfitError
 from kgym_crashfixer.search import answers, written_patch
 from kgym_crashfixer.search.written_patch import Change
 
-# Changes of a draft that a later one is tried without.
+# Maximum number of the latest changes that a later one may replace.
 _MOST_REPLACED = 10
 # Characters of a description of what is wrong with a patch.
 LONGEST_PROBLEM = 16_000
@@ -70,7 +70,7 @@ class Code:
         return Code(self.files, self.edits, {**self._texts, **texts})
 
     def changed(self, change: Change) -> "Code":
-        """Return the code with a change of a model's; raise MisfitError if it does not fit."""
+        """Return the code with a model's change; raise MisfitError if it does not fit."""
         path = self.path(change)
         now = self.texts[path]
         if not change.original:
@@ -91,7 +91,7 @@ class Code:
         raise errors[0]
 
     def means(self, name: str) -> list[str]:
-        """Return the candidate files that a name may mean: with folders too many, or too few."""
+        """Return the candidate files that a name may mean: it may have extra or missing folders."""
         name = f"/{posixpath.normpath(name)}"
         paths = [path for path in self.files if name.endswith(f"/{path}")]
         paths = paths or [path for path in self.files if f"/{path}".endswith(name)]
@@ -169,7 +169,7 @@ def _with_answer(code: Code, text: str) -> tuple[Code, list[Change], list[str]]:
     made, states, notes = list[Change](), [code], list[str]()
     for number, change in enumerate(changes, 1):
         errors = []
-        # What fits the code only without the last changes before it was written to replace these.
+        # A change that fits only without the latest changes was written to replace them.
         for kept in range(len(made), max(-1, len(made) - _MOST_REPLACED), -1):
             try:
                 states[kept + 1 :] = [states[kept].changed(change)]
@@ -193,7 +193,7 @@ def _with_answer(code: Code, text: str) -> tuple[Code, list[Change], list[str]]:
 
 
 def _stands(snippet: str, text: str) -> bool:
-    """Return whether a text holds a snippet up to white space."""
+    """Return whether a text contains a snippet; white space is ignored."""
     return "".join(snippet.split()) in "".join(text.split())
 
 

@@ -221,8 +221,8 @@ def missing(answer: object) -> str:
 
 def _looked(asked: _Asking) -> Plan[None]:
     """Let the model name the candidate files, once in a search."""
-    # Before the first hypothesis: if the bug is to be fixed elsewhere, patches that were tried
-    # without the file would have been paid for in vain.
+    # Before the first hypothesis: if the fix belongs in another file, patches tried without that
+    # file would be paid for in vain.
     options, memory, code = asked.options, asked.memory, asked.state.code
     if options.looks and memory.named is None:
         memory.named = Named()  # so that concurrent cycles do not search as well

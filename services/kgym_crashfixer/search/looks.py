@@ -83,7 +83,7 @@ def named_files(options: Cycle, code: Code, question: Asking, node: Node) -> Pla
         silent = 0 if turn.calls else silent + 1
         for call in turn.calls:
             if call.name == "name_files" and not refused(asked, call):
-                assert isinstance(call.arguments, dict)  # or it were refused
+                assert isinstance(call.arguments, dict)  # `refused` has checked that
                 return (yield from _named(node, call.arguments, code, most))
         if silent == SILENT:
             break

@@ -88,7 +88,7 @@ def _asked(
         "report": state.crash.report,
         "files": dict(code.texts),
         "changed": code.diff,
-        # Whether a tool is installed is nothing that a change of the patch could mend.
+        # No change of the patch can mend a finding without a line, such as a missing tool.
         "findings": [
             f"{each.check}: line {each.line}: {each.message}" for each in findings if each.line
         ],
@@ -115,7 +115,7 @@ def _tried(memory: Memory, node: Node, candidate: Candidate) -> Plan[str]:
     check = yield from _checked(candidate.diff)
     if check is None or check.outcome is not PatchOutcome.COMPILES:
         return f"{check.outcome}: {check.reason}" if check else "it was not checked"
-    # Its runs are the node's only if they hold: the last verified diff keeps its own.
+    # Tried on a copy: the node keeps the runs of its last verified diff unless this one resolves.
     trial = node.model_copy(update={"runs": []})
     tried = yield from try_patch(memory, trial, candidate)
     if tried is None:

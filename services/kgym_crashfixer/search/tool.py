@@ -119,7 +119,7 @@ def _called(talk: _Talk, call: ToolCall) -> Plan[str]:
         case name if name in DEBUGGING and talk.kernels == talk.strategy.kernels:
             result = _NO_KERNEL
         case name:
-            # They take as long as a verdict.
+            # These tools run a kernel, which takes as long as a verdict.
             talk.kernels += name in DEBUGGING
             result = (yield from look(talk.node.name, call, talk.code)).text
     return result

@@ -32,7 +32,7 @@ _NAMES = {
     "reason": "reason",
 }
 _KINDS = {name: kind for kind, names in _NAMES.items() for name in names.split()}
-# In tags, others may be code, or hold changes themselves.
+# Names used as tags: tags with the other names may contain mere code, or whole changes.
 _NAME = "|".join(name for name in _KINDS if name not in {"code", "diff", "patch"})
 _ELEMENT = re.compile(
     r"<(?:file|path)\s{1,9}\w{1,20}=[\"']?(?P<path>[^\"'>\n]{1,300})[\"']?\s{0,9}>"
@@ -43,7 +43,7 @@ _BEGUN = re.compile(r"(?im)^[ \t]*<(?:function|original|search|patched|replaceme
 # The lines of SEARCH/REPLACE blocks, and tags for them.
 _MARK = re.compile(r"(?m)^[ \t]*(<{5,9}|={5,9}|>{5,9})(?![<=>])[^\n]*$")
 _MARKED = {"<": "<original>", "=": "</original>\n<patched>", ">": "</patched>"}
-# Words, in prose, before a patch that replaces those above.
+# Words in prose that announce a patch in place of those above.
 _FINAL = re.compile(
     r"(?im)^(?![-+ @\t])[^\n]{0,200}?\b(?:final|corrected|revised) (?:answer|code|diff|edits?|"
     r"modifications?|patch|solution|version)\b|^\W{0,9}(?:final|corrected|revised)\W{0,9}$"
@@ -53,7 +53,7 @@ _CLEAN = re.compile(r"(?:/|\./|[ab]/|linux(?:-[\w.]+)?/)+")
 _WRAPPER = re.compile(r"(?i)</?(?:patch|diff|answer|attempt)\b[^>\n]{0,100}>")
 _DIFF_FENCE = re.compile(r"(?ms)^[ \t]*```(?:diff|patch)[^\n]*\n(.*?)^[ \t]*```")
 _VALUE = re.compile(r"(?m)^[ \t]*(?=[\[{]\s{0,100}[\"{\[])")
-# The path of a diff without one.
+# Stands for the path of a diff that names none.
 _UNNAMED = "unnamed"
 
 
@@ -61,8 +61,8 @@ _UNNAMED = "unnamed"
 class Change:
     """A snippet of a file and what takes its place; without `original`, a whole function.
 
-    `file` is empty if the answer names none. `line` is where a hunk says it stands, `readings` are
-    other pairs of its sides.
+    `file` is empty if the answer names none. `line` is a hunk's stated line; `readings` are pairs
+    of its old and new text in other possible readings.
     """
 
     file: str
@@ -73,7 +73,7 @@ class Change:
     readings: tuple[tuple[str, str], ...] = ()
 
     def repeats(self, other: "Change") -> bool:
-        """Return whether it changes the same as another one."""
+        """Return whether it changes the same code as another change."""
         same = self.original.split() == other.original.split()
         name, old = (change.patched.partition("(")[0].split() for change in (self, other))
         return same and self.file == other.file and (bool(self.original) or name == old)
@@ -85,8 +85,8 @@ _Pieces = list[tuple[int, Change]]
 def read(text: str, files: Collection[str] = ()) -> tuple[list[Change], int]:
     """Return the changes in an answer in order; of several complete patches, those of the last.
 
-    The number is that of the changes in earlier patches. `files` are paths that the words before a
-    change may name.
+    Also return the number of changes in the earlier patches. `files` are paths that the words
+    before a change may name.
     """
     text = _with_tags(text[:LONGEST].replace("\r\n", "\n"))
     pieces, rest, cut = _in_tags(text, files)
@@ -101,7 +101,7 @@ def read(text: str, files: Collection[str] = ()) -> tuple[list[Change], int]:
     made: list[Change] = []
     last = 0
     for begin, change in sorted(pieces, key=lambda piece: piece[0]):
-        # What is written again, or said to be final, replaces the draft before it.
+        # A repeated change, or one announced as final, replaces the draft before it.
         if any(map(change.repeats, made)) or _FINAL.search(rest, last, begin):
             made = []
         made.append(change)
@@ -215,7 +215,7 @@ def _in_json(value: object, file: str) -> Iterator[Change]:
 
 def _in_diffs(text: str, files: Collection[str]) -> _Pieces:
     """Return the hunks of all diffs, with their places in the text."""
-    # Fences as long as the tags: the places stay.
+    # Tags become fences of equal length, so that places stay valid.
     text = _WRAPPER.sub(lambda tag: "\n```".ljust(len(tag[0]) - 1) + "\n", text)
     headers: dict[int, list[str]] = {}
     for fence in _DIFF_FENCE.finditer(text):

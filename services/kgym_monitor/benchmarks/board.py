@@ -54,7 +54,7 @@ class Line:
     rank: int | None = None
     """From 1; setups whose intervals overlap with the first of a rank share it."""
     is_frontier: bool = False
-    """Whether no setup that costs less resolves as much, and none that costs as much more."""
+    """Whether it is Pareto-optimal: no other resolves as much for less, or more for the same."""
 
     @property
     def rate(self) -> Measured | None:

@@ -1,4 +1,4 @@
-"""What needs the attention of whoever runs the platform. Pure."""
+"""Notices of what needs the operator's attention. Pure."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -12,9 +12,9 @@ from kgym_monitor.pages.wording import KINDS, duration, size
 
 # A step is late, or perhaps stuck, once it takes so many times as long as usual.
 _LATE, _STUCK = 2.0, 5.0
-# Short steps vary by more than that.
+# Seconds by which short steps vary anyway.
 _SLACK_SECONDS = 60.0
-# Share of the storage's budget from which on it is named.
+# Share of the storage's budget from which on there is a notice.
 _NEARLY_FULL = 0.9
 
 

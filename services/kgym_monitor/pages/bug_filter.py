@@ -55,7 +55,7 @@ class ListQuery(Typed, Generic[Filter]):
         """Error for the reader, if any."""
         try:
             self.checked()
-        except ValueError as error:  # pydantic's is one, too
+        except ValueError as error:  # pydantic's ValidationError is one, too
             return wording.fault(error)
         return None
 

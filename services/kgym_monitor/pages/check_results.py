@@ -175,7 +175,7 @@ def _of_finding(finding: Finding) -> Message:
         severity="error" if blocking else "warning",
         message=finding.message,
     )
-    # Sorted by it, what blocks comes first.
+    # In the order of these labels, blocking findings come first.
     return Message(about, "blocking finding" if blocking else "note")
 
 

@@ -95,6 +95,6 @@ def _of_edits(patch: Patch) -> Iterator[tuple[str, Line]]:
     for edit in patch.edits:
         yield edit.file, Line("hunk", "where these lines stand")
         diff = patching.as_diff(Patch(name=patch.name, edits=[edit]))
-        for text in filter(None, diff.split("\n")[3:]):  # after the two names and the place
+        for text in filter(None, diff.split("\n")[3:]):  # after `---`, `+++` and `@@`
             if text[0] != "\\":  # "No newline at end of file": an edit may end within a line
                 yield edit.file, Line(_KINDS.get(text[0], "same"), text[1:])

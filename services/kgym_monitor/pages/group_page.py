@@ -50,7 +50,7 @@ class PatchQuery(Typed):
         return self.outcome is not None or self.text is not None
 
     def order(self, column: str) -> dict[str, str | None]:
-        """Return what changes in the address to sort by a column, or to turn its order round."""
+        """Return the changes to the address that sort by a column, or reverse its order."""
         turned = self.sort == column and not self.down
         return {"sort": column, "down": "yes" if turned else None}
 
@@ -88,7 +88,7 @@ async def shown(client: AsyncClient, name: str, query: PatchQuery) -> dict[str, 
         "group": group,
         "query": query,
         "rows": chosen,
-        # As many parts for any number of rows: a page cannot add one.
+        # The number of parts does not depend on the rows: an open page cannot add any.
         "parts": [chosen[first : first + PART] for first in range(0, MOST, PART)],
         "counts": [(outcome, counts[outcome]) for outcome in Outcome if counts[outcome]],
         "total": len(rows),
@@ -98,7 +98,7 @@ async def shown(client: AsyncClient, name: str, query: PatchQuery) -> dict[str, 
 
 
 def key(row: PatchRow) -> str:
-    """Return how an address names a patch: by its job, and by its name if that checks several."""
+    """Return a patch's key in addresses: its job, and its name, since a job may check several."""
     return f"{row.job}:{row.patch or ''}"
 
 
@@ -139,7 +139,7 @@ async def side(client: AsyncClient, named: str) -> Side:
     for step in job.steps:
         if isinstance(step.spec, CheckSpec):
             asked = [patch.name for patch in step.spec.patches]
-            # A tag may name the only patch of a job otherwise.
+            # The only patch of a job may have another name in the job's tag.
             places = [place for place, own in enumerate(asked) if own == name or len(asked) == 1]
             patch = check_results.patch(step, places[0]) if len(places) == 1 else None
             if patch is None:

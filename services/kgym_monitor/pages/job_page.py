@@ -22,9 +22,9 @@ TEXT_ENDINGS = (".log", ".txt", ".json", ".sh", "config", "System.map")
 
 
 def focus(job: JobView) -> int:
-    """Return the most interesting step: with what decided, failed, running, or the last one."""
+    """Return the step to show first: one that decided, failed, runs or waits, else the last."""
     if job.outcome is Outcome.NOT_RESOLVED:
-        # A crash may have decided although there are blocking findings: the reason names which.
+        # A crash may have decided in spite of blocking findings: the reason names what decided.
         for step in job.steps:
             for finding in getattr(step.result, "findings", []):
                 named = (job.reason or "").startswith(in_one_line(placed(finding))[:250])

@@ -114,7 +114,7 @@ async def show_run(
 
     async def read(_: AsyncClient) -> dict[str, Any]:
         view = await state.agent.client().show(run)
-        # While the agent works, its work is what there is to see.
+        # Without a choice, show the cycle that is running, if any.
         chosen = node or run_page.current(view)
         opened = await _cycle(state, view, chosen) if chosen else {}
         return _forest(state, view) | opened | {"chosen": chosen}

@@ -73,7 +73,7 @@ async def search(request: Request, q: str = "") -> Response:
     known, page = await asyncio.gather(_first(client, bug, 1), _first(client, text, JOBS))
     if known is not None and known.jobs:
         return RedirectResponse(f"/bugs/{quote(asked)}", 303)
-    # Pages are short while a search goes on (`next`): then nothing is known of older jobs.
+    # A page with `next` may be short or empty because older jobs are not searched yet.
     if page is None or ((page.jobs or page.next) and not named):
         return RedirectResponse(text.address(), 303)
     return state.rendering.page(

@@ -1,6 +1,6 @@
-// Draws each chart from the table of its numbers, and again when that changes: what screen readers
-// read and what the curves show cannot differ.
-// What is drawn last lies on top: so the sums of stacked columns are drawn from the highest down.
+// Draws each chart from the table of its numbers, and again when the table changes, so that curves
+// always show what screen readers read.
+// Later shapes cover earlier ones, so the sums of stacked columns are drawn from the highest down.
 const HEIGHT = 190;
 const DAY = 86_400;
 const plots = new Map(); // by the element that they are drawn in

@@ -110,7 +110,7 @@ class LogWindow {
   constructor(place) {
     this.place = place;
     this.lines = new Lines();
-    // What failed is read from its end.
+    // A running or failed log is shown from its end.
     this.following = place.dataset.live !== undefined || place.dataset.end !== undefined;
     this.matches = [];
     this.at = -1;

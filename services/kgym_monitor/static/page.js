@@ -9,7 +9,7 @@ import { showTimes } from "./times.js";
 import { growTimelines } from "./timeline.js";
 import "./theme_switch.js";
 
-// What happens shows in the tab, also while the page is behind others.
+// The tab's title follows the page, even while the tab is in the background.
 function titleTab() {
   const title = document.querySelector("[data-title]")?.dataset.title;
   if (title) document.title = `${title} · kGymSuite`;

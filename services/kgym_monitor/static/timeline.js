@@ -1,4 +1,4 @@
-// Bars of a timeline that goes on: those without an end reach to now.
+// Bars of a running timeline: those without an end reach to now.
 const WIDTH = 1000;
 const LEAST = 3;
 

@@ -1,4 +1,4 @@
-// Moments as the reader's clock has them, and durations that go on.
+// Times in the reader's zone, and durations that keep counting.
 const absolute = new Intl.DateTimeFormat(undefined, {
   dateStyle: "medium",
   timeStyle: "short",

@@ -23,7 +23,7 @@ async function unfold(address, target, swap) {
 let wanted = null; // the address that is to be shown next
 let busy = false;
 
-// Shows another view of the trace; of several that are asked for meanwhile, the last one.
+// Shows another view of the trace; of several views requested meanwhile, only the last.
 async function show(address, { push = true } = {}) {
   if (push && address !== location.href) history.pushState(null, "", address);
   wanted = address;

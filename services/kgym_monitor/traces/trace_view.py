@@ -49,13 +49,13 @@ class PartQuery:
     of: str = "main"
     part: Part = field(default_factory=Part)
     record: int | None = None
-    """First record of a thread;"""
+    """First record of a thread to show."""
     end: int | None = None
-    """or end (exclusive) of the records, -1 for all;"""
+    """Instead of `record`: end of the records (exclusive); -1: the last record is included."""
     after: int | None = None
-    """start of the window,"""
+    """Start of the window (inclusive), if not the page's."""
     before: int | None = None
-    """and its end, both inclusive, if not the page's."""
+    """End of the window (inclusive), if not the page's."""
 
 
 @dataclass(frozen=True, slots=True)

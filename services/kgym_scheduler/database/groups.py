@@ -20,8 +20,8 @@ from kgym_scheduler.database.counts import GroupCounts
 from kgym_scheduler.database.tables import facets, groups, jobs, steps
 from kgym_scheduler.errors import no_group
 
-# Maximum characters of a page: a check of a thousand patches has half a million. Each patch repeats
-# the tags and the title of its job, and has at least so many characters of its own.
+# Maximum characters of a page: a check of a thousand patches has half a million. Minimum characters
+# of a patch, besides the tags and the title of its job, which each patch repeats.
 _LARGEST, _SHORTEST = 1 << 20, 35
 
 
@@ -74,7 +74,7 @@ async def patches(
     rows = (await connection.execute(query)).all()
     seconds = await _seconds(connection, ids.shown)
     listed = [patch for row in rows for patch in _patches(row, seconds.get(row.id, 0.0))]
-    # A checked patch that is tried has the row of its trial only, if its name tells which it is.
+    # A checked patch that was tried is listed by its trial alone, unless its tag is ambiguous.
     count = Counter((patch.job, _tag(patch)) for patch in listed)
     checked = {_tag(patch) for patch in listed if patch.outcome is Outcome.COMPILES}
     tried = await _tried(connection, own, sorted(checked)) if checked else set()
@@ -93,9 +93,9 @@ async def patches(
 async def _tried(
     connection: AsyncConnection, own: Sequence[ColumnElement[bool]], tags: Sequence[str]
 ) -> set[tuple[str | None, str]]:
-    """Return the bug and the patch's tag of the group's jobs that try a patch with such a tag."""
+    """Return bug and tag of the patches with one of these tags that jobs of the group try."""
     named = facets.c.facet.in_([f"tag:{tag}" for tag in tags])
-    # A check may have such a tag as well.
+    # A check may have such a tag, too, but tries no patch.
     check = exists().where(steps.c.job_id == jobs.c.id, steps.c.kind == StepKind.CHECK)
     query = select(jobs.c.tags).join(facets, facets.c.job_id == jobs.c.id)
     tried = await connection.scalars(query.where(*own, named, ~check))
@@ -115,7 +115,7 @@ class _Prefix(NamedTuple):
 
 
 def _prefix(sizes: Sequence[tuple[int, int]], limit: int) -> _Prefix:
-    """Return as many jobs as a page may have: the first one in any case."""
+    """Return the first jobs that fit on a page, but at least one."""
     total, shown = 0, list[int]()
     for job_id, size in sizes[:limit]:
         total += size
@@ -153,7 +153,7 @@ async def _seconds(connection: AsyncConnection, job_ids: Iterable[int]) -> dict[
 
 
 def _patches(row: Row[Any], seconds: float) -> list[PatchRow]:
-    """Return the rows of a job: one for each patch, or else one."""
+    """Return the rows of a job: one for each patch; a single one if it has no patch."""
     tags = json.loads(row.tags)
     bug, patch = bug_and_patch(tags)
     about = {

@@ -84,7 +84,7 @@ def end(job_id: int) -> Select[Any]:
 
 def ends_of(job_id: int) -> Select[Any]:
     """Return the query for the last events with which the job may have ended, newest first."""
-    # Details of a failure may have such a key as well.
+    # May match other events, too: details of a failure may have such a key.
     ended = events.c.data.contains('"outcome": "')
     query = select(events.c.at, events.c.data).where(events.c.job_id == job_id, ended)
     return query.where(events.c.kind == "state").order_by(events.c.id.desc()).limit(MOST_ENDS)

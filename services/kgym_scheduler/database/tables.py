@@ -114,7 +114,7 @@ jobs = Table(
     Column("guilty_file", Text),
     # what it says about each of its patches, as JSON (`PatchSummary`); null if it has none
     Column("patches", Text),
-    # by which it is found, besides its title and tags: functions on the stack, names of patches
+    # searched besides its title and tags: functions on the stack, names of patches
     Column("words", Text),
     UniqueConstraint("submitter", "idempotency_key"),
     Index(None, "created_at", "id"),
@@ -200,7 +200,7 @@ lanes = Table(
 turns = Table(
     "turns",
     metadata,
-    # the last turn given to each submitter, by kind and rank; of nobody (''), the last claimed
+    # by kind and rank: the last turn of each submitter; in the row of '', the last claimed turn
     Column("submitter", String(200), primary_key=True),
     Column("kind", String(16), primary_key=True),
     Column("rank", SmallInteger, primary_key=True),

@@ -53,7 +53,7 @@ def job_view(job: Row[Any], steps: Sequence[Row[Any]], reasons: Mapping[int, str
 
 
 def past_outcomes(ends: Iterable[Row[Any]]) -> list[PastOutcome]:
-    """Return the outcomes in the events, newest first, with which a job has ended, oldest first."""
+    """Return a job's past outcomes, oldest first, from events given newest first."""
     return [
         PastOutcome(at=end.at, outcome=data["outcome"], reason=data["reason"])
         for end in reversed(list(ends))

@@ -91,7 +91,7 @@ def _without_effect(stage: BuilderArgument | VmArgument) -> Iterator[str]:
 
 
 def _takes_options(program: PeerReproducer) -> bool:
-    """Return whether it is a program of syzkaller's that does not say how it is to be run."""
+    """Return whether it is a syzkaller program without options of its own."""
     return program.reproducerType == "log" and not _OPTIONS.search(program.reproducerText)
 
 
@@ -112,8 +112,8 @@ async def _build(given: BuilderArgument, find: Find) -> BuildSpec:
     view = (await find(job)).step(step)
     if view is None or not isinstance(view.spec, BuildSpec):
         raise UserError("peer_job", f"step {step} of job {job} has built no kernel")
-    # The same source and config find the compiled tree of the earlier job. Its patches are part of
-    # its kernel: runs on the unpatched one would be taken for runs on that kernel.
+    # With the same source and config, the earlier job's compiled tree is reused. Its patches stay:
+    # without them, runs on the unpatched kernel would be taken for runs on the patched one.
     earlier = view.spec.model_dump(exclude={"name", "files", "ahead", "analyses"})
     named = [patch.model_copy(update={"name": f"patch of job {job}, {step}"}) for patch in patches]
     return BuildSpec.model_validate(

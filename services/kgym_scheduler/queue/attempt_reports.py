@@ -17,7 +17,7 @@ from kgym_scheduler.queue.row_writes import forget_progress, update_rows
 
 # A report without news writes nothing while more than this part of the lease's time is left.
 FRESH = 0.9
-# Maximum number of characters in the database of an attempt's log. The artifact `step.log` has all.
+# Maximum characters of an attempt's log in the database. The artifact `step.log` has all of it.
 LOG = 64 << 20
 _LEASES = 10_000
 
@@ -26,7 +26,7 @@ class LogVolume:
     """Bounds the log that each attempt writes to the database through this scheduler."""
 
     def __init__(self) -> None:
-        # By lease, the last report last. Of more than _LEASES, the quietest is forgotten.
+        # Characters by lease, the latest report last; beyond _LEASES, the first is forgotten.
         self._logged: dict[uuid.UUID, int] = {}
 
     def cut(self, lease: uuid.UUID, log: str) -> str:

@@ -83,7 +83,7 @@ async def _abort_matching(
 ) -> tuple[Aborted, list[Changed]]:
     most = JOBS if expected is None else COUNTED
     matching = await connection.scalars(unfinished.order_by(jobs.c.id).limit(most + 1))
-    ids = list(matching.all())  # counted and aborted are the same jobs, whatever is submitted
+    ids = list(matching.all())  # counts and aborts the same jobs, whatever is submitted
     _check_count(len(ids), expected)
     aborted, changes = await _abort(connection, now, ids[:JOBS], owner)
     return aborted.model_copy(update={"more": len(ids) > JOBS}), changes

@@ -131,7 +131,7 @@ async def _lease(
     specs: dict[int, tuple[int, StepSpec | Failure]] = {}
     for row in chosen:
         _, step = changes.step(row.job_id, row.id)
-        # Lanes do not lock out aborts: one may have come while we waited for the job.
+        # Locked lanes do not block aborts: the job may have been aborted while we waited for it.
         if step and step.spec and step_rules.claimable(step, now):
             specs[row.id] = row.job_id, views.spec_of(step.spec)
     inputs = await _inputs(connection, specs)

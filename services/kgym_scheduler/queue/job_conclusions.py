@@ -28,7 +28,7 @@ from kgym_scheduler.queue.job_change import JobChange, Step
 # Maximum characters of a job's earlier results: reading them blocks the loop, some 10 ms a MiB.
 LONGEST = 4 << 20
 _TITLE = 1000
-# Maximum characters of the words by which a job is found: the names of a thousand patches are more.
+# Maximum characters of a job's words for searches: the names of a thousand patches are longer.
 _WORDS = 20_000
 # The columns of a job without a conclusion.
 _LINES = ("title", "reason", "crash", "guilty_file")
@@ -94,7 +94,7 @@ def _columns(job: JobChange, stored: Mapping[int, Row[Any]]) -> dict[str, object
             step.answer = None
         concluded, patches = _conclusion(job, {})
     lines = {name: _line(getattr(concluded, name)) for name in _LINES}
-    # Names and reasons are foreign words, too.
+    # Names and reasons are untrusted text, too.
     safe = [
         patch.model_copy(update={"patch": _line(patch.patch), "reason": _line(patch.reason)})
         for patch in patches

@@ -38,7 +38,7 @@ Host = Callable[[], Awaitable[Capabilities]]
 
 
 class _LastingNeed(NamedTuple):
-    """A need that no host meets by waiting: the field of the step, and the error."""
+    """A need that a host will not meet later, either: the step's field, and the error."""
 
     parts: tuple[str, ...]
     field: str
@@ -46,7 +46,7 @@ class _LastingNeed(NamedTuple):
     advice: str
 
 
-# Others, such as memory, may come with another worker.
+# Other needs, such as memory, may be met by a worker that starts later.
 _LASTING = (
     _LastingNeed(("syzkaller",), "reproducer", "no_syzkaller", NO_SYZKALLER),
     _LastingNeed(("dump",), "dump", "no_dump_method", NO_DUMP),
@@ -155,9 +155,9 @@ def state(now: datetime, seen_at: datetime, *, draining: bool) -> WorkerState:
 class NeedsCheck:
     """Refuses steps that no worker will ever be able to run: they would wait for ever.
 
-    Without any live worker nothing is known, and a step waits and says for what. `live` returns
-    the live workers. `host` detects the capabilities of the only host, where there is only one:
-    its workers may not have claimed yet.
+    Without any live worker, nothing is known: the step is accepted, and shows what it waits for.
+    `live` returns the live workers. On a platform with a single host, `host` detects its
+    capabilities, since its workers may not have claimed yet.
     """
 
     def __init__(self, live: Callable[[], Awaitable[list[WorkerInfo]]], host: Host | None) -> None:

@@ -13,7 +13,7 @@ _RUNS = exists().where(RUNNING, steps.c.lease == holds.c.lease)
 
 
 async def take(connection: AsyncConnection, lease: uuid.UUID, name: str) -> bool:
-    """Lock the name for the lease unless another running one holds it; return if it is held."""
+    """Lock a name unless another running lease holds it; return whether this lease holds it."""
     # Locks of ended attempts are removed here, so that no ending has to know of them.
     await connection.execute(delete(holds).where(~_RUNS))
     if await connection.scalar(select(steps.c.id).where(RUNNING, steps.c.lease == lease)) is None:

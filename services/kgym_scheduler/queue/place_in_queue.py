@@ -12,7 +12,7 @@ from kgym_scheduler.database.tables import QUEUED, RUNNING, lanes, seconds_betwe
 
 # Maximum number of steps that are counted before it, so that a long queue costs no more.
 MOST = 10_000
-# The mean time of a step is that of the successful ones of its kind among the newest steps.
+# Number of the newest steps; the successful ones of a kind among them give its mean duration.
 _RECENT = 1000
 
 

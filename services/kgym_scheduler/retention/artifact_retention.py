@@ -98,7 +98,7 @@ async def old_files(
 def _why(
     files: _Stored, policy: ArtifactPolicy, now: datetime, needed: set[Place], total: int
 ) -> Why | None:
-    # No job names files that were not accepted, so neither need nor budget counts for them.
+    # No job names unaccepted files: they are never needed, and the budget does not matter.
     if not files.accepted:
         return "unaccepted" if files.ended_at < now - policy.unaccepted_age else None
     if not files.free or files.place in needed:

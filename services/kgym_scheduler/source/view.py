@@ -148,7 +148,7 @@ class View(Mapping[str, bytes]):
 
     def _is_there(self, path: str) -> bool:
         """Return whether the patches leave a file in place."""
-        # The patch of a bug removes what its fix adds: no answer may name that.
+        # A patch that brings a bug back removes files that the fix adds: no answer may name them.
         return self.changed.get(path, b"") is not None
 
 

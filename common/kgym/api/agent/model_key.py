@@ -1,4 +1,4 @@
-"""A model's API key in a text of its endpoint, which may quote the key it was sent. Pure."""
+"""Detection of a model's API key in text from its endpoint, which may echo the key. Pure."""
 
 # Shorter keys, such as the `x` of a local server, occur in any text by chance.
 SHORTEST = 16

@@ -199,7 +199,7 @@ class NodeView(Strict):
             for candidate in node.candidates
             if candidate.repeats
         ]
-        # No verdict: the platform or the reproducer failed, and why says what to do.
+        # Without a verdict, the platform or the reproducer failed; the reason tells what to do.
         notes += [f"no verdict: {run.reason}" for run in node.runs if run.undecided]
         return cls(
             name=node.name,

@@ -11,7 +11,7 @@ SEED_LIMIT = 1 << 48
 # Version of the engine that makes a variant from a seed: the first eight digits of the SHA-256 of
 # kgym_vmmanager/guest/inside/vary.c. Another version makes other variants of the same seeds.
 ENGINE = "9c7e0e01"
-# So begin the versions of engines that vary syzkaller programs: SHA-256 of the mutator.
+# Prefix of the versions of engines that vary syzkaller programs; the mutator's SHA-256 follows.
 SYZ_ENGINE = "syz-"
 _Seed = Annotated[int, Field(ge=0, lt=SEED_LIMIT)]
 _Bits = Annotated[int, Field(ge=0, le=64)]

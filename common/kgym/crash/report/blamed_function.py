@@ -175,7 +175,7 @@ def _follow(
 
 
 def _look(line: str, wanted: Step, following: Step) -> tuple[re.Match[str] | None, object]:
-    """Return the line's match, and what it ends: this step (true), or the following one too."""
+    """Return the match, and True if the line ends this step, `following` if also the next one."""
     if wanted is not None:
         match = wanted.search(line)
         return match, match is not None

@@ -37,7 +37,7 @@ def counted(text: str) -> str:
 
 
 def _record(same: Sequence[str], alike: Sequence[str], at: int) -> tuple[int, int]:
-    """Return the lines of the record that begins there, and how many times it is there."""
+    """Return the size in lines of the record at `at`, and how many times in a row it occurs."""
     for size in range(1, _LONGEST + 1):
         is_record = size >= _RECORD and same[at][:1].strip()
         lines = alike if is_record else same
@@ -47,7 +47,7 @@ def _record(same: Sequence[str], alike: Sequence[str], at: int) -> tuple[int, in
         first = lines[at : at + size]
         while first[0] and lines[at + times * size : at + (times + 1) * size] == first:
             times += 1
-        # A few lines are shorter than the thought about what a note means.
+        # A note on a few lines takes longer to understand than the lines themselves.
         if size * (times - 1) > 4:
             return size, times
     return 1, 1
