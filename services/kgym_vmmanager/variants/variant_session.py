@@ -46,7 +46,9 @@ class Ran:
     failed: int
 
 
-def steady_variants(first: Mapping[int, Ran], again: Mapping[int, Ran]) -> dict[int, QuietVariant]:
+def steady_variants(
+    first: Mapping[int, Ran | QuietVariant], again: Mapping[int, Ran]
+) -> dict[int, QuietVariant]:
     """Return the variants that did the same twice, with the part of their digests that is equal.
 
     The part always has calls and results. It lacks data that changes from run to run, like times.
@@ -121,8 +123,7 @@ class Shown:
             ):
                 bit, call, place = map(int, numbers)
                 if bit < _MOST_CHANGES:
-                    change = Change(call, place, what, int(before, 16), int(after, 16))
-                    self.changes[bit] = change
+                    self.changes[bit] = Change(call, place, what, int(before, 16), int(after, 16))
             case ["call", task, call, result, data] if (
                 _are_numbers(task, call, result.lstrip("-")) and len(self.calls) < _MOST_CALLS
             ):
@@ -242,8 +243,7 @@ async def _perform(part: Part, stream: Stream) -> Pace:
         await _order(log, stream, "learn", lambda: log.is_learned)
     pace = part.pace or log.pace
     if pace is None:
-        detail = "the program makes no system call that variants could change"
-        raise InstanceEnded(InstanceOutcome.NOT_DONE, detail)
+        raise InstanceEnded(InstanceOutcome.NOT_DONE, "variants could change no system call")
     # At most twice the usual time: some variants wait for an event that never comes.
     use = f"use {pace.calls} {2 * pace.milliseconds} {2 * pace.pause}\n"
     await stream.send(use.encode())
@@ -322,12 +322,8 @@ def _pace(numbers: Sequence[str]) -> Pace | None:
     return Pace(calls=calls, milliseconds=milliseconds, pause=pause)
 
 
-def _is_number(word: str) -> bool:
-    return word.isascii() and word.isdigit() and len(word) < 20
-
-
 def _are_numbers(*words: str) -> bool:
-    return all(map(_is_number, words))
+    return all(word.isascii() and word.isdigit() and len(word) < 20 for word in words)
 
 
 def _are_hexadecimal(*words: str) -> bool:
