@@ -138,7 +138,7 @@ _TAKES_SECONDS = {"fake_source", "guarded", "kernel_source", "kgym", "site", "sw
 # Of the thorough tests in these folders, which start whole platforms, each commit runs another
 # third, and `--all` the whole. Attacks, and what decides on verdicts, leases and sandboxes, are in
 # every run.
-_BY_TURNS = {"benchmark", "cli", "hosts"}
+_BY_TURNS = {"benchmark", "cli", "hosts", "monitor"}
 # Of the exhaustive tests on real kernels, which together take hours, each commit runs another third
 # with `--all`. Who names a test or its folder runs it.
 _EXHAUSTIVE_BY_TURNS = {"honesty", "kernel"}
