@@ -13,6 +13,7 @@ from kgym.api.steps import (
     Evidence,
     Finding,
     KernelTestRun,
+    Loss,
     Reached,
     ReproduceResult,
     Severity,
@@ -109,6 +110,15 @@ def test_what_a_verdict_rests_on_is_told_in_one_line() -> None:
     assert line(checklist(None, after, [])) == (
         "15,000 variants are quiet; 58 of 60 behave as before; nothing leaks; no blocking finding"
     )
+
+
+def test_leaks_are_not_known_without_the_losses_of_the_unpatched_kernel() -> None:
+    loss = Loss(name="filp", per_run=1)
+    for losses, leaked, met in ((None, [], None), ([], [], True), ([loss], [loss], False)):
+        variants = VariantRun(ran=9, losses=losses, program_losses=[loss], leaked=leaked)
+        after = FINE.model_copy(update={"variants": variants})
+        items = {item.check: item.met for item in checklist(None, after, [])}
+        assert items[Check.BALANCE] is met
 
 
 def test_work_that_could_not_be_compared_is_not_known_to_be_as_before() -> None:

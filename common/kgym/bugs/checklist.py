@@ -149,7 +149,7 @@ def _variants(variants: VariantRun | None) -> Item:
 
 
 def _balance(variants: VariantRun | None) -> Item:
-    if variants is None or (variants.losses is None and variants.program_losses is None):
+    if variants is None or (variants.losses is None and not variants.leaked):
         return _item(Check.BALANCE, None, [], [])
     details = [f"{loss.name}: {loss.per_run:g} a run" for loss in variants.leaked]
     leaks = bool(variants.leaked)

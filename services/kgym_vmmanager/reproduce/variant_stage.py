@@ -36,6 +36,7 @@ from kgym_vmmanager.variants import balance, dictionary, fix_comparison, syz_mut
 from kgym_vmmanager.variants.syz_mutator import Mutator
 from kgym_vmmanager.variants.syz_session import SyzGuest
 from kgym_vmmanager.variants.variant_search import Guest, VariantSearch
+from kgym_vmmanager.variants.variant_session import use_order
 
 # Fewer compared variants do not show whether answers changed.
 _LEAST_COMPARED = 10
@@ -199,20 +200,20 @@ class VariantStage:
         for crash in variants.crashes:
             if crash.seed is None:
                 continue
-            files = await self._by_hand(crash.seed, crash.mask, words)
+            files = await self._by_hand(crash, crash.seed, words)
             path = self.plan.folder / f"variant-{crash.seed}.cpio"
             entries = [cpio.file(name.lstrip("/"), text.encode()) for name, text in files.items()]
             await asyncio.to_thread(path.write_bytes, cpio.archive(entries))
             await self.run.keep(path)
 
-    async def _by_hand(self, seed: int, mask: int, words: Dictionary) -> dict[str, str]:
+    async def _by_hand(self, crash: VariantCrash, seed: int, words: Dictionary) -> dict[str, str]:
         """Return the files of a guest that runs the variant, by their paths there."""
         if self.plan.mutator is not None:
             mutator = await self._mutator(words, self.plan.folder / "variants" / f"{seed}")
-            made = await mutator.make([(seed, 1, mask)])
-            return {PROGRAM_TEXT: "\n".join(made.variants[seed, mask].program) + "\n"}
-        show = f"show {seed} {mask}\n"
-        orders = "".join(["learn\n", *["go\n"] * 60, show, *["go\n"] * 10])
+            made = await mutator.make([(seed, 1, crash.mask)])
+            return {PROGRAM_TEXT: "\n".join(made.variants[seed, crash.mask].program) + "\n"}
+        use = use_order(crash.pace) if crash.pace else ""
+        orders = "".join([use, f"show {seed} {crash.mask}\n", *["go\n"] * 10])
         return {WORDS: dictionary.lines(words), ORDERS: orders}
 
 

@@ -23,6 +23,7 @@ from kgym.api.steps import (
     VariantCrashKind,
     VariantRun,
 )
+from kgym.bugs.known_noise import noise
 from kgym.bugs.verdict import likeness
 from kgym.errors import KgymError
 from kgym_vmmanager.evidence.syscall_names import result_name
@@ -41,8 +42,8 @@ KEPT_QUIET = 60
 # On the unpatched kernel, each guest tries variants until so many are quiet, so many have crashed
 # it, or the time is over: most variants of some programs crash at once.
 _WANTED_QUIET = 100
-_MOST_CRASHES = 8
-_LEARN_SECONDS = 150.0
+_MOST_CRASHES = 30
+_LEARN_SECONDS = 110.0
 # Each order is answered before the next: a crash loses the answers that are still under way.
 _LEARN_BATCH = 1
 # Seconds after a guest's start in which new variants begin there. A guest may have waited for room
@@ -128,7 +129,8 @@ class VariantSearch:
         # The quiet variants run first: a crash would leave their results unknown. They take about
         # as long as a third of the new variants, so the second guest gets two thirds of these.
         first = [*([compared] if seeds else []), program]
-        hunts = [_Hunt(self, range(count // 3), first), _Hunt(self, range(count // 3, count))]
+        third, calls = count // 3, learned.pace.calls if learned.pace else None
+        hunts = [_Hunt(self, range(third), calls, first), _Hunt(self, range(third, count), calls)]
         running = [asyncio.create_task(hunt.run(f"variants-{n}")) for n, hunt in enumerate(hunts)]
         try:
             # The first crash that counts ends the search: one is enough for a verdict.
@@ -139,12 +141,15 @@ class VariantSearch:
         finally:
             await tasks.end(running)
         crashes = [crash for hunt in hunts for crash in hunt.crashes]
+        missing = [learned.missing, *(hunt.missing for hunt in hunts)]
+        if count_lost := sum(quiet.seed not in compared.log.ran for quiet in learned.quiet):
+            missing.append(f"{count_lost} quiet variants did not end")
         run = VariantRun(
             ran=sum(len(part.log.ran) for hunt in hunts for part in hunt.parts),
             losses=compared.losses,
             program_losses=program.losses,
             crashes=crashes,
-            missing="; ".join(dict.fromkeys(hunt.missing for hunt in hunts if hunt.missing)),
+            missing="; ".join(dict.fromkeys(filter(None, missing))),
         )
         run = run.model_copy(update=await self._compared(learned, compared.log.ran, crashes))
         return run.model_copy(update={"seconds": round(time.monotonic() - begin, 2)})
@@ -164,7 +169,7 @@ class VariantSearch:
             shows = [(seed, ALL_CHANGES) for seed in others]
             after, crash = await self._shown(self.kernel, shows, learned.pace)
             if crash is not None:
-                all_crashes.append(self.crash(_SHOWN, crash))
+                all_crashes.append(self.crash(_SHOWN, crash, VariantCrashKind.NEW))
             digests = {seed: shown.digest or "" for seed, shown in after.items()}
             # A variant without a second run is judged by its first.
             others = [
@@ -186,12 +191,14 @@ class VariantSearch:
         }
 
     def crash(
-        self, name: str, crash: InstanceResult, other: VariantCrashKind = VariantCrashKind.NEW
+        self, name: str, crash: InstanceResult, other: VariantCrashKind = VariantCrashKind.UNKNOWN
     ) -> VariantCrash:
-        """Return a patched kernel's crash, of the kind `other` unless its title is the bug's."""
+        """Return a patched kernel's crash, of the kind `other` if it is a crash of another bug."""
+        title = crash.title or ""
+        kind = VariantCrashKind.UNKNOWN if noise(title) else other
         same = likeness(crash, self.titles) is not None
-        kind = VariantCrashKind.SAME if same else other
-        return VariantCrash(title=crash.title or "", kind=kind, instance=name)
+        kind = VariantCrashKind.SAME if same else kind
+        return VariantCrash(title=title, kind=kind, instance=name)
 
     async def _shown(
         self, kernel: Guest | None, shows: Sequence[tuple[int, int]], pace: Pace | None
@@ -233,9 +240,9 @@ class _Learning:
             result = await self.kernel(name, VariantSession(part))
             self.ran |= part.log.ran
             self.missing = self.missing or part.missing
-            if result.outcome is not InstanceOutcome.CRASH:
+            if result.outcome is InstanceOutcome.SURVIVED:
                 return
-            # The answer to the last order may be lost in the crash: go on after that order.
+            # The answer to the last order may be lost with the guest: go on after that order.
             self.seed = part.orders[-1].stop if part.orders else self.seed + _LEARN_BATCH
 
 
@@ -245,6 +252,7 @@ class _Hunt:
 
     search: VariantSearch
     seeds: range
+    calls: int | None
     before: Sequence[Part] = ()
     parts: list[Part] = field(default_factory=list)
     crashes: list[VariantCrash] = field(default_factory=list)
@@ -259,7 +267,7 @@ class _Hunt:
     async def run(self, name: str) -> None:
         seeds, left = self.seeds, _SEARCH_SECONDS
         for life in range(1 + _MOST_OTHER_BUGS):
-            begin, part = time.monotonic(), Part([seeds], most_seconds=left)
+            part = Part([seeds], most_seconds=left, calls=self.calls)
             guest = f"{name}-{life}" if life else name
             self.parts.append(part)
             parts = [*self.before, part] if life == 0 else [part]
@@ -270,66 +278,76 @@ class _Hunt:
                 return
             self.missing = next(filter(None, (self.missing, *(part.missing for part in parts))), "")
             if result.outcome is InstanceOutcome.CRASH:
-                self.crashes.append(await self._explained(guest, part, result))
+                self.crashes.append(await self._explained(guest, result))
             if result.outcome not in (InstanceOutcome.CRASH, InstanceOutcome.SURVIVED):
                 self.missing = f"not all variants ran: {result.outcome}: {result.detail}"
-            left -= time.monotonic() - begin
+            left -= result.run_seconds or 0
             is_over = self.is_decided or left <= 0
             if result.outcome is not InstanceOutcome.CRASH or is_over:
                 return
             # It is another bug's crash: go on with the variants after it.
             seeds = range(part.orders[-1].stop if part.orders else seeds.stop, seeds.stop)
 
-    async def _explained(self, name: str, part: Part, crashed: InstanceResult) -> VariantCrash:
+    async def _explained(self, name: str, crashed: InstanceResult) -> VariantCrash:
         """Return a crash, with its variant if that can be identified; no crash is ever lost."""
-        if not part.orders:  # before any new variant: the unpatched kernel survives the quiet ones
-            return self.search.crash(name, crashed)
+        begun = [part for part in (*self.before, self.parts[-1]) if part.orders]
         try:
-            return await self._singled_out(name, part, crashed)
+            if begun:
+                return await self._singled_out(name, begun[-1], crashed)
         except (KgymError, OSError) as error:
             self.missing = f"a crash could not be looked into: {error}"
-            return self.search.crash(name, crashed, VariantCrashKind.UNKNOWN)
+        return self.search.crash(name, crashed)
 
     async def _singled_out(self, name: str, part: Part, crashed: InstanceResult) -> VariantCrash:
         """Return the crash with the seed that causes it alone, and as few changes as suffice."""
-        pace = part.pace or part.log.pace
         shows = [(seed, ALL_CHANGES) for batch in part.orders[-2:] for seed in batch]
-        alone = Part(shows=shows, pace=pace)
-        guest = f"{name}-alone"
-        result = await self.search.kernel(guest, VariantSession(alone))
-        if result.outcome is not InstanceOutcome.CRASH or not alone.shown:
-            return self.search.crash(name, crashed, VariantCrashKind.UNKNOWN)
-        seed, shown = alone.shown[-1]
-        mask, changes = ALL_CHANGES, shown.changes
-        for bit in shown.changes if len(shown.changes) > 1 else ():
-            less = Part(shows=[(seed, 1 << bit)], pace=pace)
-            fewer = await self.search.kernel(f"{name}-only-{bit}", VariantSession(less))
-            if fewer.outcome is InstanceOutcome.CRASH and fewer.title == result.title:
+        together, again = await self._show(self.search.kernel, f"{name}-again", part, shows)
+        if again.outcome is not InstanceOutcome.CRASH or not together.shown:
+            return self.search.crash(name, crashed)
+        seed, shown = together.shown[-1]
+        single = [1 << bit for bit in shown.changes] if len(shown.changes) > 1 else []
+        # The last variant need not be the cause: leaks and hangs are reported later.
+        for number, mask in enumerate((*single, ALL_CHANGES)):
+            guest, show = f"{name}-alone-{number}", [(seed, mask)]
+            alone, result = await self._show(self.search.kernel, guest, part, show)
+            if result.outcome is InstanceOutcome.CRASH and result.title == again.title:
                 # Alone, it may be another change: those of syzkaller programs build on each other.
-                mask, changes = 1 << bit, (less.shown[-1][1] if less.shown else shown).changes
-                break
-        return VariantCrash(
-            seed=seed,
-            mask=mask,
-            title=result.title or "",
-            kind=await self._kind(name, result, [(seed, mask)], pace),
-            changes=[changes[bit].words for bit in sorted(changes)],
-            instance=guest,
-        )
+                changes = (alone.shown[-1][1] if alone.shown else shown).changes
+                return VariantCrash(
+                    seed=seed,
+                    mask=mask,
+                    pace=part.pace,
+                    title=result.title or "",
+                    kind=await self._kind(name, result, part, show),
+                    changes=[changes[bit].words for bit in sorted(changes)],
+                    instance=guest,
+                )
+        return self.search.crash(name, again)
+
+    async def _show(
+        self, kernel: Guest, name: str, part: Part, shows: Sequence[tuple[int, int]]
+    ) -> tuple[Part, InstanceResult]:
+        """Run variants of a part one by one in a guest of their own."""
+        one_by_one = Part(shows=shows, pace=part.pace, words=part.words)
+        return one_by_one, await kernel(name, VariantSession(one_by_one))
 
     async def _kind(
-        self, name: str, crash: InstanceResult, shows: Sequence[tuple[int, int]], pace: Pace | None
+        self, name: str, crash: InstanceResult, part: Part, shows: Sequence[tuple[int, int]]
     ) -> VariantCrashKind:
         """Return a crash's kind; if it is not the bug's, try it on the unpatched kernel."""
-        if likeness(crash, self.search.titles) is not None:
-            return VariantCrashKind.SAME
+        kind = self.search.crash(name, crash, VariantCrashKind.NEW).kind
+        if kind is not VariantCrashKind.NEW:
+            return kind
         if self.search.unpatched is None:
             return VariantCrashKind.UNKNOWN
-        part = Part(shows=shows, pace=pace)
-        before = await self.search.unpatched(f"{name}-before", VariantSession(part))
-        if before.outcome is InstanceOutcome.CRASH and before.title == crash.title:
-            return VariantCrashKind.OTHER_BUG
-        return VariantCrashKind.NEW
+        _, before = await self._show(self.search.unpatched, f"{name}-before", part, shows)
+        if before.outcome is InstanceOutcome.SURVIVED:
+            return VariantCrashKind.NEW
+        if before.outcome is not InstanceOutcome.CRASH:
+            return VariantCrashKind.UNKNOWN
+        # If it shows the bug first, the unpatched kernel does not come as far.
+        is_other = likeness(before, [crash.title or ""]) is not None
+        return VariantCrashKind.OTHER_BUG if is_other else VariantCrashKind.NEW
 
 
 def _difference(seed: int, before: Shown, after: Shown) -> str:

@@ -186,13 +186,14 @@ class Part:
     `is_exact`, each variant has memory of its own: that is slower, but independent of the order.
     No sweep begins later than `most_seconds` after the session's start (`until`, on the monotonic
     clock). `orders` are the sweeps that were begun, `shown` the shows that were begun, of which the
-    last may not have ended; `log` holds the answers.
+    last may not have ended; `log` holds the answers. Only the first `calls` system calls change.
     `missing` says why not all variants ran, or why their results are unknown.
     """
 
     sweeps: Sequence[range] = ()
     shows: Sequence[tuple[int, int]] = ()
     pace: Pace | None = None
+    calls: int | None = None
     words: str = WORDS
     batch: int = BATCH
     is_exact: bool = False
@@ -244,9 +245,8 @@ async def _perform(part: Part, stream: Stream) -> Pace:
     pace = part.pace or log.pace
     if pace is None:
         raise InstanceEnded(InstanceOutcome.NOT_DONE, "variants could change no system call")
-    # At most twice the usual time: some variants wait for an event that never comes.
-    use = f"use {pace.calls} {2 * pace.milliseconds} {2 * pace.pause}\n"
-    await stream.send(use.encode())
+    part.pace = pace = pace.model_copy(update={"calls": min(pace.calls, part.calls or pace.calls)})
+    await stream.send(use_order(pace).encode())
     for seeds in part.sweeps:
         first = seeds.start
         while first < seeds.stop:
@@ -268,6 +268,12 @@ async def _perform(part: Part, stream: Stream) -> Pace:
         order = f"show {seed} {min(mask, ALL_CHANGES)}"
         await _order(log, stream, order, lambda: log.shown.is_over)
     return pace
+
+
+def use_order(pace: Pace) -> str:
+    """Return the order by which variants have this pace."""
+    # At most twice the usual time: some variants wait for an event that never comes.
+    return f"use {pace.calls} {2 * pace.milliseconds} {2 * pace.pause}\n"
 
 
 async def _end(stream: Stream) -> None:

@@ -294,6 +294,8 @@ async def test_a_variant_that_crashes_is_singled_out(tried: Any, source: Reprodu
     assert result.verdict is Verdict.NO_CRASH, result.reason  # of the reproducer
     (crash,) = result.variants.crashes
     assert (crash.seed, crash.mask, crash.kind) == (77, 2, VariantCrashKind.SAME)
+    # The order by which it runs by hand.
+    assert (crash.pace is not None) == (source.kind == "c")
     words = "passes argument 2 0x4d instead of 0xfff"
     if source.kind == "syz":
         words = "is futex(0xfff, 0x4d) instead of futex(0xfff, 0xfff)"
@@ -317,6 +319,8 @@ async def test_another_crash_is_tried_on_the_unpatched_kernel(
     tried: Any, kind: type[Guest], reason: str, severity: Severity
 ) -> None:
     result = await tried(kind)
+    (crash,) = result.variants.crashes
+    assert crash.seed == (1 << 32 if kind is CrashesQuiet else 77)
     (finding,) = of_variants(result)
     assert (finding.reason, finding.severity) == (reason, severity)
     assert OTHER_TITLE in finding.message

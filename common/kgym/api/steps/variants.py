@@ -10,7 +10,7 @@ from kgym.api.steps.base import Count, Line, Name, Number, Strict
 SEED_LIMIT = 1 << 48
 # Version of the engine that makes a variant from a seed: the first eight digits of the SHA-256 of
 # kgym_vmmanager/guest/inside/vary.c. Another version makes other variants of the same seeds.
-ENGINE = "9c7e0e01"
+ENGINE = "c303806f"
 # Prefix of the versions of engines that vary syzkaller programs; the mutator's SHA-256 follows.
 SYZ_ENGINE = "syz-"
 _Seed = Annotated[int, Field(ge=0, lt=SEED_LIMIT)]
@@ -84,6 +84,7 @@ class VariantCrash(Strict):
 
     seed: _Seed | None = Field(None, description="null: it did not crash again when run alone")
     mask: Count = Field(0, description="bits of the seed's changes that suffice")
+    pace: Pace | None = Field(None, description="at which it ran, if it is a C program's")
     title: Line
     kind: VariantCrashKind
     changes: list[Line] = Field([], max_length=10, description="in words, as few as still crash")

@@ -61,6 +61,8 @@ enum {
 	LEAST_MS = 50,
 	MOST_MS = 1000,
 	LEAST_PAUSE_MS = 15,
+	EXACT_MS = 300, /* what is compared has longer, as QEMU may yet have to translate the code */
+	EXACT_PAUSE_MS = 100,
 	TICK_US = 5000,
 	TASKS = 256,
 	CALLS = 20000, /* of a variant: a program that never stops calling is cut off */
@@ -168,7 +170,7 @@ static int shares; /* whether variants share the program's memory */
 static int task_count, task_total, change_count, changes, bit, mask = ~0, shows, learns, failed;
 static long calls, candidates, usual_calls, places[CHANGES];
 /* Of a variant: its time, how long none of its tasks may make a call, the longest such time yet. */
-static long long limit_ms = MOST_MS, pause_ms = MOST_MS, longest, begun;
+static long long limit_ms = MOST_MS, pause_ms = MOST_MS, longest, begun, last;
 static u64 seed;
 static int is_cut_off;
 static pid_t origin; /* the program, stopped before its first call of interest */
@@ -359,12 +361,17 @@ static int poke(pid_t id, u64 at, const void *bytes, int size)
 /* Waits for the host: the kernel may crash in the next call, and the host has to know of it. */
 static void wait_for_go(void)
 {
+	long long asked = now(), waited;
 	char line[64];
 
 	fflush(stdout);
 	tick(0);
 	while (fgets(line, sizeof(line), stdin) && strcmp(line, "go\n") != 0)
 		;
+	/* The host's time is not the variant's. */
+	waited = now() - asked;
+	begun += waited;
+	last += waited;
 	tick(TICK_US);
 }
 
@@ -547,7 +554,8 @@ static void enter(struct task *task)
 		if (candidates < ASKED)
 			wait_for_go();
 	}
-	for (i = 0; i < change_count; i++) {
+	/* Once it is another call (see `change`), nothing else is changed at this place. */
+	for (i = 0; i < change_count && !task->clone; i++) {
 		if (places[i] != candidates)
 			continue;
 		random.state = mix(mix(0xcbf29ce484222325, seed), i);
@@ -737,7 +745,10 @@ static void kill_all(void)
 		else
 			*task = tasks[--task_count];
 	}
-	task_count = 0;
+	if (task_count) { /* it would be in the way of all later variants, perhaps with a lock */
+		printf("failed %d\n", EDEADLK);
+		exit(1);
+	}
 	while ((id = waitpid(-1, &status, __WALL | WNOHANG)) > 0)
 		if (WIFSTOPPED(status) && id != origin)
 			kill(id, SIGKILL);
@@ -946,7 +957,8 @@ static pid_t spawn(void)
 /* Runs one variant; returns 0 if it cannot be started. */
 static int run(void)
 {
-	long long last;
+	long long most = shares || limit_ms > EXACT_MS ? limit_ms : EXACT_MS;
+	long long most_pause = shares || pause_ms > EXACT_PAUSE_MS ? pause_ms : EXACT_PAUSE_MS;
 	int status, i;
 	struct task *task;
 	pid_t id;
@@ -963,7 +975,7 @@ static int run(void)
 	ptrace(PTRACE_SYSCALL, id, NULL, 0L);
 	while (task_count) {
 		id = waitpid(-1, &status, __WALL);
-		is_cut_off = now() - begun > limit_ms || now() - last > pause_ms || calls > CALLS;
+		is_cut_off = now() - begun > most || now() - last > most_pause || calls > CALLS;
 		if (is_cut_off) {
 			/* An end that was reported now is not reported again. */
 			if (id > 0 && !WIFSTOPPED(status) && (task = task_of(id)))
@@ -1037,9 +1049,7 @@ static int learn(const char *folder, const char *program)
 		begin = now();
 		if (!run_in(folder, program))
 			return 0;
-		if (learns) /* it waited for the host */
-			longest = 0;
-		else
+		if (!learns) /* the first waited for the host */
 			most = now() - begin > most ? now() - begin : most;
 		learns = 0;
 		most_calls = candidates > most_calls ? candidates : most_calls;
