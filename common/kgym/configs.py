@@ -17,8 +17,7 @@ def data_folder() -> Path:
         return Path(named)
     if (folder := checkout()) is not None:
         return folder / ".kgym"  # as in `./run`
-    share = os.environ.get("XDG_DATA_HOME") or Path.home() / ".local" / "share"
-    return Path(share) / "kgym"
+    return Path(os.environ.get("XDG_DATA_HOME") or Path.home() / ".local" / "share") / "kgym"
 
 
 def checkout() -> Path | None:

@@ -47,8 +47,7 @@ def records(path: Path, model: type[Record]) -> Iterator[Record]:
             except ValidationError as error:
                 if not line.endswith(b"\n") and len(line) < LINE:
                     return
-                message = f"{path}:{number}: {first_fault(error)}"
-                raise UserError("bad_attempts", message) from error
+                raise UserError("bad_attempts", f"{path}:{number}: {first_fault(error)}") from error
             yield record
 
 

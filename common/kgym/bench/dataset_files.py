@@ -97,8 +97,7 @@ def _names(data: bytes, path: Path) -> Iterator[str]:
     if path.suffix == ".json":
         rows = parsed_json(data, path)
         for row in rows if isinstance(rows, list | dict) else ():
-            name = row if isinstance(row, str) else next(_named(row), "")
-            yield from syzbot_ids(name)
+            yield from syzbot_ids(row if isinstance(row, str) else next(_named(row), ""))
         return
     for line in data.decode(errors="replace").splitlines():
         yield from syzbot_ids(line)[:1]

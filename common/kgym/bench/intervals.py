@@ -89,8 +89,7 @@ class Bootstrap:
         return _intervals(differences.mean(axis=0), self._mean(ends))
 
     def _drawn(self, values: Values) -> Shares:
-        ends = np.vstack([values, np.zeros(values.shape[1]), np.ones(values.shape[1])])
-        return self._mean(ends)
+        return self._mean(np.vstack([values, np.zeros(values.shape[1]), np.ones(values.shape[1])]))
 
 
 @lru_cache(maxsize=16)

@@ -199,8 +199,7 @@ def _of_trial(
             before = results[0].reason if len(results) > 1 else apart
             return Outcome.NOT_REPRODUCED, f"without the patch: {before}"
     if trial.obstacles:
-        messages = [obstacle.message for obstacle in trial.obstacles]
-        return Outcome.NOT_RESOLVED, _first(messages)
+        return Outcome.NOT_RESOLVED, _first([obstacle.message for obstacle in trial.obstacles])
     noted = f"note: {_first([placed(note) for note in notes])}; " if notes else ""
     return Outcome.RESOLVED, f"{noted}{line(evidence)}"
 

@@ -148,8 +148,7 @@ class AsyncClient:
             Refused: There is no such job (`job_not_found`), it is another submitter's
                 (`not_your_job`), or a mark does not match its steps.
         """
-        path = f"/jobs/{job_id}/tags"
-        return await self._ask("PUT", path, _as(JobView), json=list(tags))
+        return await self._ask("PUT", f"/jobs/{job_id}/tags", _as(JobView), json=list(tags))
 
     async def restart(self, job_id: int, from_step: int | None = None) -> JobView:
         """Run a finished job again.
@@ -337,8 +336,7 @@ class AsyncClient:
         Raises:
             Refused: There is no such job (`job_not_found`) or step (`step_not_found`).
         """
-        path = f"/jobs/{job_id}/steps/{step}/artifacts"
-        return await self._ask("GET", path, _as_list(Artifact))
+        return await self._ask("GET", f"/jobs/{job_id}/steps/{step}/artifacts", _as_list(Artifact))
 
     def read_artifact(self, job_id: int, step: int, name: str) -> AsyncIterator[bytes]:
         """Yield an artifact in parts, without verification; `download` verifies the SHA-256.

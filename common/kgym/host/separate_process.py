@@ -64,8 +64,7 @@ async def _run(call: int, result: int, seconds: float, memory: int) -> None:
     except proc.ProgramTimedOut as error:
         raise _too_much(f"{seconds:g} s") from error
     if done.returncode != 0:
-        end = done.text[-1000:]
-        raise InfrastructureError("work_failed", f"status {done.returncode}: {end}")
+        raise InfrastructureError("work_failed", f"status {done.returncode}: {done.text[-1000:]}")
 
 
 def _too_much(limit: str) -> UserError:

@@ -27,8 +27,7 @@ class SourceFolder(Mapping[str, bytes]):
         """Yield all paths, even of links."""
         for top, folders, names in os.walk(self.folder):
             folders[:] = set(folders) - {".git"}
-            place = Path(top).relative_to(self.folder)
-            yield from (str(place / name) for name in names)
+            yield from (str(Path(top).relative_to(self.folder) / name) for name in names)
 
     def __len__(self) -> int:
         """Return the number of paths, counted anew."""

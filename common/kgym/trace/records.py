@@ -56,8 +56,7 @@ class Trace:
 
     def take(self, index: Array | slice) -> Self:
         """Return the records at these indexes, or those selected by a mask."""
-        columns = {name: getattr(self, name)[index] for name, _ in self.COLUMNS}
-        return replace(self, **columns)
+        return replace(self, **{name: getattr(self, name)[index] for name, _ in self.COLUMNS})
 
     @classmethod
     def of(

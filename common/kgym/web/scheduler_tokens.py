@@ -76,5 +76,4 @@ class SchedulerTokens:
             message = f"the scheduler, which knows the tokens, answers {answer.status_code}"
             raise InfrastructureError("scheduler_away", message)
         view = CallerView.model_validate_json(answer.content)
-        known = {scope for scope in Scope if scope in view.scopes}
-        return Caller(view.name, frozenset(known))
+        return Caller(view.name, frozenset({scope for scope in Scope if scope in view.scopes}))

@@ -156,8 +156,7 @@ class Worker:
 
     async def _new_claim(self, *, woken: bool) -> Claim:
         held = await self._entries.news() if self._entries is not None else None
-        new = uuid.uuid4()
-        return Claim(id=new, worker=self.info, want=self._free, woken=woken, entries=held)
+        return Claim(id=uuid.uuid4(), worker=self.info, want=self._free, woken=woken, entries=held)
 
     def _begin(self, claimed: Claimed) -> None:
         self._draining |= claimed.draining

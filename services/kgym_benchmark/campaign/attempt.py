@@ -214,8 +214,7 @@ def _kernels(attempt: Attempt, client: AsyncClient) -> RunKernel | None:
     path = attempt.folder / CALLS
     lines = path.read_bytes().splitlines() if path.exists() else []
     own = {call.get("job") for call in map(atif.parse_json, lines) if isinstance(call, dict)}
-    kernels = AgentKernels(client, attempt.subject.bug, attempt.report, trial, own)
-    return kernels.run
+    return AgentKernels(client, attempt.subject.bug, attempt.report, trial, own).run
 
 
 def _given(attempt: Attempt, command: Command, proxy: ModelProxy | None) -> Given:

@@ -190,7 +190,6 @@ def read(path: Path) -> Campaign:
     try:
         return Campaign.model_validate(parse_toml(path.read_text()))
     except ValidationError as error:
-        wrong = faults.in_words(error, Campaign)
-        raise UserError("bad_campaign", f"{path}: {wrong}") from error
+        raise UserError("bad_campaign", f"{path}: {faults.in_words(error, Campaign)}") from error
     except (OSError, ValueError) as error:
         raise UserError("bad_campaign", f"{path}: {error}") from error

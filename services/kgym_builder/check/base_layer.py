@@ -56,8 +56,7 @@ class BaseLayer:
     def tree(self, folder: Path) -> Tree:
         """Return the tree for one use, as `Entry.tree` does."""
         above = () if self.upper is None else (self.upper,)
-        lower = (*above, self.entry.layer)
-        return Tree(lower, folder, self.entry.limits, root=self.entry.root)
+        return Tree((*above, self.entry.layer), folder, self.entry.limits, root=self.entry.root)
 
 
 class _SourceFile(NamedTuple):

@@ -85,8 +85,7 @@ class CompilePlan:
         named = {file.target for file in self.files if file.target is not None}
         if EVERYTHING in named:
             return [EVERYTHING, *["modules"] * self.modules]
-        objects = {obj.path for obj in self.objects if not OWN_MAKES.match(obj.path)}
-        return sorted(named | objects)
+        return sorted(named | {obj.path for obj in self.objects if not OWN_MAKES.match(obj.path)})
 
     @property
     def configures(self) -> bool:
@@ -107,8 +106,7 @@ def plan(
     changes = list(changes)
     touched = {change.path for change in changes}
     files = tuple(_file(change, known[change.path], touched, limit) for change in changes)
-    way = max((file.way for file in files), default=Way.COMMANDS)
-    return CompilePlan(files, way, modules)
+    return CompilePlan(files, max((file.way for file in files), default=Way.COMMANDS), modules)
 
 
 def _file(change: FileChange, known: Dependents, touched: set[str], limit: int) -> FilePlan:

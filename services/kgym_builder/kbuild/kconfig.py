@@ -35,8 +35,7 @@ def other_version(texts: Sequence[str], release: str) -> str:
     kconfig converts such a config: newer symbols get their defaults, removed ones are dropped.
     """
     versions = [title[2] for text in texts if (title := TITLE.search(text))]
-    ours = numbers(release)
-    return next((version for version in versions if numbers(version) != ours), "")
+    return next((version for version in versions if numbers(version) != numbers(release)), "")
 
 
 def numbers(version: str) -> list[int]:

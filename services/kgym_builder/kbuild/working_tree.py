@@ -205,5 +205,4 @@ def orphans(changes: Iterable[Change]) -> list[str]:
 
 def behind_link(path: str) -> UserError:
     """Return the error of a patch that would follow a symbolic link."""
-    message = f"{path} is, or lies behind, a symbolic link"
-    return UserError("unsafe_patch", message, file=path)
+    return UserError("unsafe_patch", f"{path} is, or lies behind, a symbolic link", file=path)

@@ -148,5 +148,4 @@ def _slurm(program: str, *words: str, slots: int | None = None) -> str:
     env |= {key: value for key, value in os.environ.items() if _OF_SLURM.fullmatch(key)}
     if slots is not None:
         env["KGYM_SLOTS"] = str(slots)
-    done = asyncio.run(proc.run([program, *words], timeout=_SECONDS, env=env))
-    return done.text.strip()
+    return asyncio.run(proc.run([program, *words], timeout=_SECONDS, env=env)).text.strip()

@@ -577,8 +577,7 @@ class RunStore:
                 (self.folder / str(run) / _STOP).unlink(missing_ok=True)
                 return file
         os.close(file)
-        message = f"run {run} is running in another process"
-        raise Conflict("run_under_way", message, run=run)
+        raise Conflict("run_under_way", f"run {run} is running in another process", run=run)
 
     def _cut_torn_end(self, run: int, file: int) -> None:
         end = self._read(run, lambda record: record.size)

@@ -121,8 +121,7 @@ async def _make_bootable(grub: Path, folder: Path, disk: Path, start: str, room:
     await proc.run(argv, timeout=SECONDS, env=env)
     loaded = core.read_bytes()
     if len(loaded) > (_FIRST_SECTOR - 1) * _SECTOR:
-        message = "GRUB is larger than the room before disks"
-        raise InfrastructureError("no_boot_loader", message)
+        raise InfrastructureError("no_boot_loader", "GRUB is larger than the room before disks")
     first = bytearray((modules / "boot.img").read_bytes())
     partition = struct.pack(
         "<B3sB3sII", 0x80, b"\0\2\0", 0x83, b"\xff\xff\xff", _FIRST_SECTOR, room // _SECTOR

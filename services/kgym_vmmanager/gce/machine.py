@@ -99,8 +99,7 @@ class GceVm:
             raise self._lost.result()
         if self.console_until >= moment:
             return
-        message = f"the console cannot be read for {_CATCH_UP_SECONDS:g} s"
-        raise VmLost("console_lost", message)
+        raise VmLost("console_lost", f"the console cannot be read for {_CATCH_UP_SECONDS:g} s")
 
     def dial(self, limit: float) -> socket.socket:
         """Connect to the guest's SSH."""

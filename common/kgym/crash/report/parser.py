@@ -172,8 +172,7 @@ def _stack_start(lines: Sequence[str]) -> int | None:
     lockdep prints the traces of other tasks before it.
     """
     own = next((i for i, line in enumerate(lines) if _OWN_TRACE in line), 0)
-    traces = (i for i, line in enumerate(lines) if i > own and _TRACE.search(line))
-    return next(traces, None)
+    return next((i for i, line in enumerate(lines) if i > own and _TRACE.search(line)), None)
 
 
 def _stack_after(lines: Sequence[str], heading: re.Pattern[str]) -> tuple[Frame, ...]:
