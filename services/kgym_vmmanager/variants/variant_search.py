@@ -126,11 +126,13 @@ class VariantSearch:
         if learned.losses is not None:
             compared.balance = "variants"
         program = Part(balance="program")
-        # The quiet variants run first: a crash would leave their results unknown. They take about
-        # as long as a third of the new variants, so the second guest gets two thirds of these.
-        first = [*([compared] if seeds else []), program]
+        # The quiet variants run first: a crash would leave their results unknown. They and their
+        # balance take longer than the program's, so the second guest gets two thirds of the new.
         third, calls = count // 3, learned.pace.calls if learned.pace else None
-        hunts = [_Hunt(self, range(third), calls, first), _Hunt(self, range(third, count), calls)]
+        hunts = [
+            _Hunt(self, range(third), calls, [compared] if seeds else []),
+            _Hunt(self, range(third, count), calls, [program]),
+        ]
         running = [asyncio.create_task(hunt.run(f"variants-{n}")) for n, hunt in enumerate(hunts)]
         try:
             # The first crash that counts ends the search: one is enough for a verdict.
