@@ -144,8 +144,9 @@ class VariantSearch:
             await tasks.end(running)
         crashes = [crash for hunt in hunts for crash in hunt.crashes]
         missing = [learned.missing, *(hunt.missing for hunt in hunts)]
-        if count_lost := sum(quiet.seed not in compared.log.ran for quiet in learned.quiet):
-            missing.append(f"{count_lost} quiet variants did not end")
+        cut_off = sum(quiet.seed not in compared.log.ran for quiet in learned.quiet)
+        if cut_off and not crashes:  # a crash ends the search, in the other guest as well
+            missing.append(f"{cut_off} quiet variants did not end")
         run = VariantRun(
             ran=sum(len(part.log.ran) for hunt in hunts for part in hunt.parts),
             losses=compared.losses,
