@@ -39,7 +39,7 @@ class ImportedPatch:
 
     @property
     def costs(self) -> dict[str, Any]:
-        """The costs, which are known from its own account alone."""
+        """The costs of the attempt, as its agent reports them: nobody else measured them."""
         known = {"dollars": self.account.dollars, "seconds": self.account.seconds}
         return {**known, "kernel_runs": None, "kernel_seconds": None}
 

@@ -116,8 +116,8 @@ def pooled(results: Sequence[ReproduceResult], titles: Sequence[str]) -> Calibra
     Only their samples count, and only those with the newest one's accelerator: times under TCG say
     nothing about KVM.
     """
-    # A calibration with runs shorter than the slowest crash of the others is left out as a whole:
-    # leaving out only its quiet runs would make the bug look more frequent than it is.
+    # If a calibration's runs are shorter than the slowest crash of the others, all of its runs are
+    # dropped. Without its quiet runs alone, the bug would look more frequent than it is.
     sampled = [result for result in map(_sample, results) if result.instances]
     alike = [result for result in sampled if result.accelerator == sampled[0].accelerator]
     times = [time for result in alike for time in crash_times(result.instances, titles)]

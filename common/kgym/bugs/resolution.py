@@ -1,10 +1,9 @@
 """Whether a fix resolves a bug, from verdicts, evidence and findings. Pure.
 
-The only place that says `resolved`. Verdicts say what was seen; even the expected two, the crash
-without the fix and none with it, are not enough. A `no_crash` proves nothing if the kernel could no
-longer have reported the crash, or if the program no longer did its work. A finding blocks if no fix
-needs to do what it reports; a finding that honest fixes cause, too, is a note. A blocking finding
-of the build decides whatever the VMs show.
+No other module decides that a bug is `resolved`. The expected verdicts, a crash without the fix and
+none with it, are not enough: `no_crash` proves nothing if the kernel could no longer report the
+crash, or if the program no longer did its work. A finding blocks a fix if no honest fix causes it;
+otherwise, it is a note. A blocking finding of the build decides whatever the VMs show.
 """
 
 from collections.abc import Collection, Iterator, Sequence

@@ -172,7 +172,7 @@ def _parsed(text: str, name: str) -> _Message:
 
 
 def _body(part: _Message, name: str) -> tuple[str, str] | None:
-    """Return the text of a part, and the charset from which it was decoded, if any.
+    """Return the text of a part, and its charset if it was decoded from bytes.
 
     None if the part has no text, or consists of other parts.
     """

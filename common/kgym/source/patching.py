@@ -583,7 +583,7 @@ def _spelled(text: str, edit: Edit) -> tuple[str, str]:
 
 
 def not_once(text: str, original: str, path: str) -> str:
-    """Explain that a text does not occur exactly once in a file; show where it does, or nearly."""
+    """Return why an edit is ambiguous or matches nothing, with the lines that come nearest."""
     if places := [text.count("\n", 0, at) for at in occurrences(text, original)]:
         return several(text, path, places)
     near = _nearest(_Lines(text), _Lines(original).all)

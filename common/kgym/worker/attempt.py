@@ -179,7 +179,7 @@ def _is_full(error: BaseException) -> bool:
 
 
 def _chain(error: BaseException | None) -> Iterator[BaseException]:
-    """Yield the error and its causes, up to the first UserError, which is left out."""
+    """Yield the error and its causes; stop before the first UserError."""
     while error is not None and not isinstance(error, UserError):
         yield error
         error = error.__cause__

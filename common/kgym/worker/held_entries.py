@@ -55,7 +55,7 @@ class HeldEntries:
         return None if held == self._reported and is_recent else held
 
     async def drop(self, names: Sequence[str]) -> None:
-        """Remove dropped entries; the scheduler repeats those in use, which are removed later."""
+        """Remove dropped entries. An entry in use stays: the scheduler will ask for it again."""
         try:
             gone = await asyncio.to_thread(self._kept.drop, names)
         except OSError as error:

@@ -304,7 +304,7 @@ class _Hunt:
     async def _singled_out(self, name: str, part: Part, crashed: InstanceResult) -> VariantCrash:
         """Return the crash with the seed that causes it alone, and as few changes as suffice."""
         shows = [(seed, ALL_CHANGES) for batch in part.orders[-2:] for seed in batch]
-        together, again = await self._show(self.search.kernel, f"{name}-again", part, shows)
+        together, again = await _repeat(self.search.kernel, f"{name}-again", part, shows)
         if again.outcome is not InstanceOutcome.CRASH or not together.shown:
             return self.search.crash(name, crashed)
         seed, shown = together.shown[-1]
@@ -312,7 +312,7 @@ class _Hunt:
         # The last variant need not be the cause: leaks and hangs are reported later.
         for number, mask in enumerate((*single, ALL_CHANGES)):
             guest, show = f"{name}-alone-{number}", [(seed, mask)]
-            alone, result = await self._show(self.search.kernel, guest, part, show)
+            alone, result = await _repeat(self.search.kernel, guest, part, show)
             if result.outcome is InstanceOutcome.CRASH and result.title == again.title:
                 # Alone, it may be another change: those of syzkaller programs build on each other.
                 changes = (alone.shown[-1][1] if alone.shown else shown).changes
@@ -327,13 +327,6 @@ class _Hunt:
                 )
         return self.search.crash(name, again)
 
-    async def _show(
-        self, kernel: Guest, name: str, part: Part, shows: Sequence[tuple[int, int]]
-    ) -> tuple[Part, InstanceResult]:
-        """Run variants of a part one by one in a guest of their own."""
-        one_by_one = Part(shows=shows, pace=part.pace, words=part.words)
-        return one_by_one, await kernel(name, VariantSession(one_by_one))
-
     async def _kind(
         self, name: str, crash: InstanceResult, part: Part, shows: Sequence[tuple[int, int]]
     ) -> VariantCrashKind:
@@ -343,7 +336,7 @@ class _Hunt:
             return kind
         if self.search.unpatched is None:
             return VariantCrashKind.UNKNOWN
-        _, before = await self._show(self.search.unpatched, f"{name}-before", part, shows)
+        _, before = await _repeat(self.search.unpatched, f"{name}-before", part, shows)
         if before.outcome is InstanceOutcome.SURVIVED:
             return VariantCrashKind.NEW
         if before.outcome is not InstanceOutcome.CRASH:
@@ -351,6 +344,14 @@ class _Hunt:
         # If it shows the bug first, the unpatched kernel does not come as far.
         is_other = likeness(before, [crash.title or ""]) is not None
         return VariantCrashKind.OTHER_BUG if is_other else VariantCrashKind.NEW
+
+
+async def _repeat(
+    kernel: Guest, name: str, part: Part, shows: Sequence[tuple[int, int]]
+) -> tuple[Part, InstanceResult]:
+    """Run variants of a part again, each in turn, in a new guest."""
+    repeated = Part(shows=shows, pace=part.pace, words=part.words)
+    return repeated, await kernel(name, VariantSession(repeated))
 
 
 def _difference(seed: int, before: Shown, after: Shown) -> str:
